@@ -1,0 +1,1 @@
+//! Starts the whole system as child processes.

@@ -1,0 +1,63 @@
+//! What can go wrong between a subsystem and its Redis.
+
+use redis::{RedisError, ServerErrorKind};
+
+/// A failed command, with the server and the operation it was meant for.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation} on the {role} Redis failed")]
+pub struct Error {
+    role: &'static str,
+    operation: String,
+    #[source]
+    source: RedisError,
+}
+
+/// What a caller can do about an [`Error`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The server was away, loading or too slow. The outcome of a write is *unknown*: repeat it, or read back.
+    Unavailable,
+    /// The server refused to write: out of memory, a full disk, or not a master. Nothing was changed.
+    Refused,
+    /// A wrong type, a script error or an unreadable reply: a defect of ours, or a foreign key in the way.
+    Broken,
+}
+
+impl Error {
+    pub(crate) fn new(role: &'static str, operation: impl Into<String>, source: RedisError) -> Self {
+        Self { role, operation: operation.into(), source }
+    }
+
+    /// The server's role, as in [`crate::Role::NAME`].
+    pub fn role(&self) -> &'static str {
+        self.role
+    }
+
+    /// What a caller can do about it.
+    pub fn kind(&self) -> Kind {
+        use redis::ErrorKind;
+        match self.source.kind() {
+            ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => Kind::Unavailable,
+            ErrorKind::Server(
+                ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::TryAgain,
+            ) => Kind::Unavailable,
+            ErrorKind::Server(ServerErrorKind::ReadOnly) => Kind::Refused,
+            _ => self.kind_by_code(),
+        }
+    }
+
+    /// Codes that redis-rs has no name for. A script's error carries the code of the command that failed in it.
+    fn kind_by_code(&self) -> Kind {
+        match self.source.code() {
+            Some("OOM" | "MISCONF" | "NOREPLICAS") => Kind::Refused,
+            Some("BUSY" | "UNKILLABLE") => Kind::Unavailable,
+            _ if self.source.is_timeout() || self.source.is_io_error() => Kind::Unavailable,
+            _ => Kind::Broken,
+        }
+    }
+
+    /// The error code that a script or the server gave, like `WRONGTYPE`.
+    pub fn code(&self) -> Option<&str> {
+        self.source.code()
+    }
+}

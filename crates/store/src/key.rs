@@ -1,0 +1,66 @@
+//! Key names that know which server they belong to.
+
+use std::{fmt, marker::PhantomData};
+
+use redis::{RedisWrite, ToRedisArgs, ToSingleRedisArg};
+
+/// The key space of the route table (master and replicas).
+#[derive(Debug, Clone, Copy)]
+pub enum RoutesSpace {}
+/// The key space of the statistics.
+#[derive(Debug, Clone, Copy)]
+pub enum StatsSpace {}
+/// The key space of the fabric.
+#[derive(Debug, Clone, Copy)]
+pub enum FabricSpace {}
+
+/// A key of the space `S`. Made only by the builders in [`crate::keys`], so every name is spelled in one place.
+pub struct Key<S> {
+    name: String,
+    space: PhantomData<fn() -> S>,
+}
+
+impl<S> Key<S> {
+    pub(crate) fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), space: PhantomData }
+    }
+
+    /// The name as Redis sees it.
+    pub fn as_str(&self) -> &str {
+        &self.name
+    }
+}
+
+impl<S> Clone for Key<S> {
+    fn clone(&self) -> Self {
+        Self::new(self.name.clone())
+    }
+}
+
+impl<S> PartialEq for Key<S> {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl<S> Eq for Key<S> {}
+
+impl<S> fmt::Debug for Key<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.name, f)
+    }
+}
+
+impl<S> fmt::Display for Key<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl<S> ToRedisArgs for Key<S> {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        out.write_arg(self.name.as_bytes());
+    }
+}
+
+impl<S> ToSingleRedisArg for Key<S> {}

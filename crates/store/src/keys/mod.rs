@@ -1,0 +1,60 @@
+//! Every key name of Signalbox, spelled once.
+//!
+//! The builders make [`crate::Key`]s that only fit their own server. Beside each key space stands its catalog: the
+//! pattern, type, lifetime, writer and readers of each key. `docs/keys.md` shows the same rows, and a test holds the
+//! two against each other; another walks the servers of a running system and fails on a key that no row describes.
+
+pub mod fabric;
+pub mod routes;
+pub mod stats;
+
+/// A row of the catalog: one kind of key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// The name, with `<placeholders>` for the parts that vary.
+    pub pattern: &'static str,
+    /// The Redis type, as `TYPE` answers (`set`, `hash`, …), or `channel`.
+    pub kind: &'static str,
+    /// How long it lives.
+    pub lifetime: &'static str,
+    /// Who writes it.
+    pub writer: &'static str,
+    /// Who reads it.
+    pub readers: &'static str,
+}
+
+impl Entry {
+    /// Whether `name` is a key of this row. A placeholder stands for at least one character.
+    pub fn describes(&self, name: &str) -> bool {
+        matches(self.pattern, name)
+    }
+}
+
+/// Matches literal parts in order; the part before each `<placeholder>` is short and placeholders are few, so plain
+/// backtracking is cheap enough for the tests and tools that use it.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((literal, rest)) = pattern.split_once('<') else { return pattern == name };
+    let Some(name) = name.strip_prefix(literal) else { return false };
+    let Some((_, rest)) = rest.split_once('>') else { return false };
+    name.char_indices()
+        .skip(1)
+        .map(|(at, _)| at)
+        .chain([name.len()])
+        .any(|at| at > 0 && matches(rest, &name[at..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn a_placeholder_stands_for_at_least_one_character() {
+        assert!(matches("instances:<hostname>", "instances:a.example"));
+        assert!(!matches("instances:<hostname>", "instances:"));
+        assert!(!matches("instances:<hostname>", "instance:a"));
+        assert!(matches("position:<node>:file", "position:a:b:file"));
+        assert!(!matches("position:<node>:file", "position::file"));
+        assert!(matches("serial", "serial"));
+        assert!(!matches("serial", "serials"));
+    }
+}

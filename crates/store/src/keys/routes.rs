@@ -1,0 +1,93 @@
+//! The route table. The first four keys are those of Paasmaker's router and are all that routing needs: a table made
+//! of them by hand works. The others belong to the pacemaker.
+
+use super::Entry;
+use crate::{Key, RoutesSpace};
+
+/// The rows of `docs/keys.md` for this server.
+pub const CATALOG: &[Entry] = &[
+    Entry {
+        pattern: "instances:<hostname>",
+        kind: "set",
+        lifetime: "while an instance serves the name",
+        writer: "pacemaker, operator",
+        readers: "nginx",
+    },
+    Entry {
+        pattern: "logkey:<hostname>",
+        kind: "string",
+        lifetime: "while the name is registered",
+        writer: "pacemaker, operator",
+        readers: "nginx",
+    },
+    Entry {
+        pattern: "instance_ids:<hostname>",
+        kind: "set",
+        lifetime: "while an instance serves the name",
+        writer: "pacemaker",
+        readers: "operator",
+    },
+    Entry { pattern: "serial", kind: "string", lifetime: "for ever", writer: "pacemaker", readers: "nginx" },
+    Entry {
+        pattern: "instance:<id>",
+        kind: "hash",
+        lifetime: "while registered; an hour as a tombstone",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
+    Entry {
+        pattern: "policy:<hostname>",
+        kind: "string",
+        lifetime: "while the name needs more than its set",
+        writer: "pacemaker",
+        readers: "nginx",
+    },
+    Entry {
+        pattern: "leases",
+        kind: "zset",
+        lifetime: "for ever",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
+    Entry { pattern: "epoch", kind: "string", lifetime: "for ever", writer: "pacemaker", readers: "nginx" },
+];
+
+/// SET of the addresses that serve a host name.
+pub fn instances(hostname: &str) -> Key<RoutesSpace> {
+    Key::new(format!("instances:{hostname}"))
+}
+
+/// STRING: the version type id that requests for a host name are counted under.
+pub fn logkey(hostname: &str) -> Key<RoutesSpace> {
+    Key::new(format!("logkey:{hostname}"))
+}
+
+/// SET of the ids of the instances that serve a host name; for checking the table, not for routing.
+pub fn instance_ids(hostname: &str) -> Key<RoutesSpace> {
+    Key::new(format!("instance_ids:{hostname}"))
+}
+
+/// INTEGER that rises by one with every change of the table.
+pub fn serial() -> Key<RoutesSpace> {
+    Key::new("serial")
+}
+
+/// HASH of what the pacemaker knows of one instance.
+pub fn instance(id: &str) -> Key<RoutesSpace> {
+    Key::new(format!("instance:{id}"))
+}
+
+/// STRING (JSON): what the edge needs for a host name beyond its set of addresses.
+pub fn policy(hostname: &str) -> Key<RoutesSpace> {
+    Key::new(format!("policy:{hostname}"))
+}
+
+/// ZSET of instance ids by the moment their lease ends, in unix milliseconds of this server's clock.
+pub fn leases() -> Key<RoutesSpace> {
+    Key::new("leases")
+}
+
+/// STRING: the lineage of the table, newest token first.
+pub fn epoch() -> Key<RoutesSpace> {
+    Key::new("epoch")
+}

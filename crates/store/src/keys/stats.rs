@@ -1,0 +1,144 @@
+//! The statistics. Counters and sets are named as in Paasmaker's statistics, so its tools read them; what Signalbox
+//! added stands beside them.
+
+use super::Entry;
+use crate::{Key, StatsSpace};
+
+/// The rows of `docs/keys.md` for this server.
+pub const CATALOG: &[Entry] = &[
+    Entry {
+        pattern: "position:<node>",
+        kind: "string",
+        lifetime: "for ever",
+        writer: "sidecar",
+        readers: "sidecar",
+    },
+    Entry {
+        pattern: "position:<node>:file",
+        kind: "hash",
+        lifetime: "for ever",
+        writer: "sidecar",
+        readers: "sidecar",
+    },
+    Entry {
+        pattern: "stat:<id>",
+        kind: "hash",
+        lifetime: "for ever",
+        writer: "sidecar",
+        readers: "sidecar, pacemaker",
+    },
+    Entry {
+        pattern: "history:<id>:<hour>:<metric>",
+        kind: "hash",
+        lifetime: "2 hours after its hour",
+        writer: "sidecar",
+        readers: "sidecar, pacemaker",
+    },
+    Entry {
+        pattern: "rollup:<id>:<hour>:<metric>",
+        kind: "hash",
+        lifetime: "14 days after its hour",
+        writer: "sidecar",
+        readers: "sidecar",
+    },
+    Entry {
+        pattern: "workspace:<id>",
+        kind: "set",
+        lifetime: "for ever",
+        writer: "pacemaker",
+        readers: "sidecar",
+    },
+    Entry {
+        pattern: "application:<id>",
+        kind: "set",
+        lifetime: "for ever",
+        writer: "pacemaker",
+        readers: "sidecar",
+    },
+    Entry {
+        pattern: "version:<id>",
+        kind: "set",
+        lifetime: "for ever",
+        writer: "pacemaker",
+        readers: "sidecar",
+    },
+    Entry {
+        pattern: "node:<id>",
+        kind: "set",
+        lifetime: "for ever",
+        writer: "pacemaker",
+        readers: "sidecar",
+    },
+    Entry {
+        pattern: "router:<node>",
+        kind: "hash",
+        lifetime: "60 seconds after its last report",
+        writer: "sidecar",
+        readers: "pacemaker",
+    },
+    Entry { pattern: "routers", kind: "zset", lifetime: "for ever", writer: "sidecar", readers: "pacemaker" },
+    Entry { pattern: "tokens", kind: "hash", lifetime: "for ever", writer: "pacemaker", readers: "sidecar" },
+];
+
+/// The channel on which a router's new serial is announced as `<node> <serial>`.
+pub const ROUTERS_CHANNEL: &str = "routers";
+
+/// INTEGER: how many bytes of a router's access log are counted.
+pub fn position(node: &str) -> Key<StatsSpace> {
+    Key::new(format!("position:{node}"))
+}
+
+/// HASH: which file the position is in, and who may move it.
+pub fn position_file(node: &str) -> Key<StatsSpace> {
+    Key::new(format!("position:{node}:file"))
+}
+
+/// HASH of the totals of a version type.
+pub fn stat(id: &str) -> Key<StatsSpace> {
+    Key::new(format!("stat:{id}"))
+}
+
+/// HASH of one hour of one metric: unix second → value. `hour` is a unix second, a multiple of 3600.
+pub fn history(id: &str, hour: i64, metric: &str) -> Key<StatsSpace> {
+    Key::new(format!("history:{id}:{hour}:{metric}"))
+}
+
+/// HASH of one hour of one metric in minutes: unix second of the minute → value.
+pub fn rollup(id: &str, hour: i64, metric: &str) -> Key<StatsSpace> {
+    Key::new(format!("rollup:{id}:{hour}:{metric}"))
+}
+
+/// SET of the version types in a workspace.
+pub fn workspace(id: &str) -> Key<StatsSpace> {
+    Key::new(format!("workspace:{id}"))
+}
+
+/// SET of the version types of an application.
+pub fn application(id: &str) -> Key<StatsSpace> {
+    Key::new(format!("application:{id}"))
+}
+
+/// SET of the version types of a version.
+pub fn version(id: &str) -> Key<StatsSpace> {
+    Key::new(format!("version:{id}"))
+}
+
+/// SET of the version types that ran on a node.
+pub fn node(id: &str) -> Key<StatsSpace> {
+    Key::new(format!("node:{id}"))
+}
+
+/// HASH: what a router last reported of itself.
+pub fn router(node: &str) -> Key<StatsSpace> {
+    Key::new(format!("router:{node}"))
+}
+
+/// ZSET of routers by the moment they last reported, in unix milliseconds of this server's clock.
+pub fn routers() -> Key<StatsSpace> {
+    Key::new("routers")
+}
+
+/// HASH: SHA-256 of a token in hexadecimal → its name and scopes as JSON.
+pub fn tokens() -> Key<StatsSpace> {
+    Key::new("tokens")
+}

@@ -1,0 +1,45 @@
+//! Which server a connection leads to.
+
+use crate::key::{FabricSpace, RoutesSpace, StatsSpace};
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A server with one job. Implemented by the four marker types of this module and by nothing else.
+pub trait Role: sealed::Sealed + Send + Sync + 'static {
+    /// The keys that live on this server.
+    type Space: Send + Sync + 'static;
+    /// The name in logs, metrics and error messages.
+    const NAME: &'static str;
+}
+
+macro_rules! role {
+    ($(#[$doc:meta])* $marker:ident, $space:ty, $name:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy)]
+        pub enum $marker {}
+        impl sealed::Sealed for $marker {}
+        impl Role for $marker {
+            type Space = $space;
+            const NAME: &'static str = $name;
+        }
+    };
+}
+
+role!(
+    /// Marks [`crate::RoutesMaster`].
+    RoutesMasterRole, RoutesSpace, "routes master"
+);
+role!(
+    /// Marks [`crate::RoutesReplica`]: the same keys as the master's.
+    RoutesReplicaRole, RoutesSpace, "routes replica"
+);
+role!(
+    /// Marks [`crate::Stats`].
+    StatsRole, StatsSpace, "stats"
+);
+role!(
+    /// Marks [`crate::Fabric`].
+    FabricRole, FabricSpace, "fabric"
+);

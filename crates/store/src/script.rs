@@ -1,0 +1,116 @@
+//! Atomic operations in Lua.
+//!
+//! A script file starts with a header that says what it is for, what each `KEYS[n]` and `ARGV[n]` is, and what it
+//! returns. The header is not only prose: in debug builds every call is held against it, so a caller that passes one
+//! key too few fails at once instead of writing to `nil`.
+
+use std::{marker::PhantomData, sync::OnceLock};
+
+use redis::{FromRedisValue, ScriptInvocation, ToRedisArgs};
+
+use crate::{Error, Key, Redis, Role};
+
+/// A script for the server of role `R`. Meant to be a `static` beside the one function that calls it.
+pub struct Script<R> {
+    name: &'static str,
+    source: &'static str,
+    compiled: OnceLock<redis::Script>,
+    role: PhantomData<fn() -> R>,
+}
+
+impl<R: Role> Script<R> {
+    /// Wraps the text of a script file (`include_str!`). `name` appears in errors and logs.
+    pub const fn new(name: &'static str, source: &'static str) -> Self {
+        Self { name, source, compiled: OnceLock::new(), role: PhantomData }
+    }
+
+    /// Starts a call. Keys and arguments follow in the order of the header.
+    pub fn call(&self) -> Call<'_, R> {
+        let compiled = self.compiled.get_or_init(|| redis::Script::new(self.source));
+        Call { script: self, invocation: compiled.prepare_invoke(), keys: 0, args: 0 }
+    }
+
+    /// The text, for tests that read the header.
+    pub fn source(&self) -> &'static str {
+        self.source
+    }
+}
+
+/// One call of a [`Script`].
+pub struct Call<'a, R> {
+    script: &'a Script<R>,
+    invocation: ScriptInvocation<'a>,
+    keys: usize,
+    args: usize,
+}
+
+impl<R: Role> Call<'_, R> {
+    /// Appends the next key.
+    #[must_use]
+    pub fn key(mut self, key: &Key<R::Space>) -> Self {
+        self.invocation.key(key);
+        self.keys += 1;
+        self
+    }
+
+    /// Appends the next argument. A list appends each of its items and belongs last.
+    #[must_use]
+    pub fn arg(mut self, arg: impl ToRedisArgs) -> Self {
+        self.args += arg.num_of_args();
+        self.invocation.arg(arg);
+        self
+    }
+
+    /// Runs the script by its digest; a server that does not know it (restarted, flushed, failed over) is taught it.
+    ///
+    /// # Errors
+    /// When the server is away or refuses, when the script raises an error, or when its reply is no `T`.
+    pub async fn run<T: FromRedisValue>(self, redis: &Redis<R>) -> Result<T, Error> {
+        debug_assert_eq!(Ok(()), self.matches_header(), "script {}", self.script.name);
+        let mut connection = redis.manager();
+        self.invocation
+            .invoke_async(&mut connection)
+            .await
+            .map_err(|source| Error::new(R::NAME, format!("script {}", self.script.name), source))
+    }
+
+    fn matches_header(&self) -> Result<(), String> {
+        for (table, given) in [("KEYS", self.keys), ("ARGV", self.args)] {
+            let (least, open) = header_count(self.script.source, table);
+            if given < least || (given > least && !open) {
+                return Err(format!("header names {least} {table}, the call passes {given}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many entries of `table` the header names, and whether the last one stands for any number (`KEYS[3...]`).
+fn header_count(source: &str, table: &str) -> (usize, bool) {
+    let mut highest = 0;
+    let mut open = false;
+    for line in source.lines().map_while(|line| line.strip_prefix("--")) {
+        let Some(rest) = line.trim_start().strip_prefix(table).and_then(|rest| rest.strip_prefix('[')) else {
+            continue;
+        };
+        let Some((index, _)) = rest.split_once(']') else { continue };
+        open |= index.ends_with("...");
+        let index: usize = index.trim_end_matches("...").parse().unwrap_or(0);
+        // An open entry may stand for none at all.
+        highest = highest.max(if open { index - 1 } else { index });
+    }
+    (highest, open)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::header_count;
+
+    #[test]
+    fn a_header_counts_its_keys_and_arguments() {
+        let source = "-- Does a thing.\n-- KEYS[1]: set, one\n-- KEYS[2]: hash, two\n-- ARGV[1]: integer, ms\n-- ARGV[2...]: ids\nlocal KEYS[9]";
+        assert_eq!(header_count(source, "KEYS"), (2, false));
+        assert_eq!(header_count(source, "ARGV"), (1, true));
+        assert_eq!(header_count("return 1", "KEYS"), (0, false));
+    }
+}

@@ -1,0 +1,105 @@
+//! Pub/sub as a stream that admits its gaps.
+//!
+//! Redis forgets a message that nobody was there to hear. A subscriber that wants to be right therefore treats a
+//! message as a hint, and a [`Notice::Resumed`] as "read everything again".
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tokio::{sync::mpsc, task::JoinHandle, time};
+
+use crate::{Redis, Role};
+
+/// How many notices wait for a slow reader before the newest are dropped in favour of one `Resumed`.
+const BUFFER: usize = 1024;
+const RECONNECT_DELAY: Duration = Duration::from_millis(200);
+
+/// What a [`Subscription`] reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// The subscription stands (again). Messages before this moment may have been missed.
+    Resumed,
+    /// A message as it was published.
+    Message {
+        /// The channel that it came by.
+        channel: String,
+        /// The payload, with bytes that are no UTF-8 replaced.
+        payload: String,
+    },
+}
+
+/// A subscription to some channels, kept up for ever by a task of its own; dropping it ends the task.
+#[derive(Debug)]
+pub struct Subscription {
+    notices: mpsc::Receiver<Notice>,
+    task: JoinHandle<()>,
+}
+
+impl Subscription {
+    /// Waits for the next notice. Cancel-safe.
+    pub async fn next(&mut self) -> Notice {
+        match self.notices.recv().await {
+            Some(notice) => notice,
+            // The task ends only with the runtime; there is nothing left to wait for.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl<R: Role> Redis<R> {
+    /// Subscribes to `channels` on a connection of its own.
+    pub fn subscribe(&self, channels: &[&str]) -> Subscription {
+        let (sender, notices) = mpsc::channel(BUFFER);
+        let channels = channels.iter().map(ToString::to_string).collect();
+        let task = tokio::spawn(keep_up(self.client.clone(), channels, sender, R::NAME));
+        Subscription { notices, task }
+    }
+}
+
+async fn keep_up(
+    client: redis::Client,
+    channels: Vec<String>,
+    notices: mpsc::Sender<Notice>,
+    role: &'static str,
+) {
+    loop {
+        match listen(&client, &channels, &notices).await {
+            Ok(()) => tracing::debug!(role, "subscription ended, subscribing again"),
+            Err(error) => tracing::debug!(role, %error, "subscription lost, subscribing again"),
+        }
+        if notices.is_closed() {
+            return;
+        }
+        time::sleep(RECONNECT_DELAY).await;
+    }
+}
+
+async fn listen(
+    client: &redis::Client,
+    channels: &[String],
+    notices: &mpsc::Sender<Notice>,
+) -> Result<(), redis::RedisError> {
+    let mut pubsub = client.get_async_pubsub().await?;
+    pubsub.subscribe(channels).await?;
+    if notices.send(Notice::Resumed).await.is_err() {
+        return Ok(());
+    }
+    let mut messages = pubsub.on_message();
+    while let Some(message) = messages.next().await {
+        let notice = Notice::Message {
+            channel: message.get_channel_name().to_owned(),
+            payload: String::from_utf8_lossy(message.get_payload_bytes()).into_owned(),
+        };
+        // A reader this far behind reads everything again anyway; breaking off gives it the Resumed that says so.
+        if notices.try_send(notice).is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
