@@ -1,0 +1,84 @@
+//! `docs/keys.md` is what operators read; the catalog is what the code does. This test keeps them one.
+
+use std::collections::BTreeMap;
+
+use signalbox_store::keys::{self, Entry};
+
+/// The tables of the document: section title → the cells of its rows.
+fn tables(document: &str) -> BTreeMap<&str, Vec<Vec<String>>> {
+    let mut tables = BTreeMap::new();
+    let mut section = "";
+    for line in document.lines() {
+        if let Some(title) = line.strip_prefix("## ") {
+            section = title.trim();
+        }
+        if line.starts_with("| `") {
+            // Cells never hold a pipe of their own, so splitting is enough.
+            let cells = line.trim_matches('|').split('|').map(|cell| cell.trim().replace('`', "")).collect();
+            tables.entry(section).or_insert_with(Vec::new).push(cells);
+        }
+    }
+    tables
+}
+
+fn expect_same(section: &str, catalog: &[Entry], rows: &[Vec<String>]) {
+    let documented: Vec<[&str; 5]> = rows
+        .iter()
+        .map(|row| {
+            assert_eq!(
+                row.len(),
+                6,
+                "{section}: a row needs key, type, members, lifetime, writer, readers: {row:?}"
+            );
+            assert!(!row[2].is_empty(), "{section}: {} says nothing of its members", row[0]);
+            [&*row[0], &*row[1], &*row[3], &*row[4], &*row[5]]
+        })
+        .collect();
+    let coded: Vec<[&str; 5]> = catalog
+        .iter()
+        .map(|entry| [entry.pattern, entry.kind, entry.lifetime, entry.writer, entry.readers])
+        .collect();
+    for row in &coded {
+        assert!(documented.contains(row), "{section}: docs/keys.md lacks or contradicts the row {row:?}");
+    }
+    for row in &documented {
+        assert!(coded.contains(row), "{section}: docs/keys.md has a row that the code does not: {row:?}");
+    }
+    assert_eq!(documented.len(), coded.len(), "{section}: a row stands twice");
+}
+
+#[test]
+fn the_document_lists_exactly_the_keys_of_the_code() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/keys.md");
+    let document = std::fs::read_to_string(path).expect("docs/keys.md");
+    let tables = tables(&document);
+    for (section, catalog) in [
+        ("Routes", keys::routes::CATALOG),
+        ("Statistics", keys::stats::CATALOG),
+        ("Fabric", keys::fabric::CATALOG),
+    ] {
+        expect_same(section, catalog, tables.get(section).map_or(&[][..], Vec::as_slice));
+    }
+}
+
+#[test]
+fn every_builder_makes_a_key_of_exactly_one_row() {
+    fn only(catalog: &[Entry], key: &str, pattern: &str) {
+        let rows: Vec<_> =
+            catalog.iter().filter(|entry| entry.describes(key)).map(|entry| entry.pattern).collect();
+        assert!(rows.contains(&pattern), "{key} should be a {pattern}, the catalog says {rows:?}");
+    }
+    use keys::{fabric, routes, stats};
+    only(routes::CATALOG, routes::instances("a.example").as_str(), "instances:<hostname>");
+    only(routes::CATALOG, routes::logkey("a.example").as_str(), "logkey:<hostname>");
+    only(routes::CATALOG, routes::instance_ids("*").as_str(), "instance_ids:<hostname>");
+    only(routes::CATALOG, routes::instance("i-1").as_str(), "instance:<id>");
+    only(routes::CATALOG, routes::policy("*.a.example").as_str(), "policy:<hostname>");
+    only(stats::CATALOG, stats::position("n").as_str(), "position:<node>");
+    only(stats::CATALOG, stats::position_file("n").as_str(), "position:<node>:file");
+    only(stats::CATALOG, stats::stat("17").as_str(), "stat:<id>");
+    only(stats::CATALOG, stats::history("17", 3600, "bytes").as_str(), "history:<id>:<hour>:<metric>");
+    only(stats::CATALOG, stats::rollup("17", 3600, "5xx").as_str(), "rollup:<id>:<hour>:<metric>");
+    only(stats::CATALOG, stats::router("n").as_str(), "router:<node>");
+    only(fabric::CATALOG, fabric::duty("sweep").as_str(), "duty:<name>");
+}

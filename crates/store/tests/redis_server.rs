@@ -1,0 +1,162 @@
+//! The store against a real Redis: scripts, reconnection, subscriptions and the classes of errors.
+
+use std::{
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use signalbox_store::{Kind, Notice, Options, Redis, Script, Stats, StatsRole, keys::stats};
+use tempfile::TempDir;
+use tokio::time;
+
+struct Server {
+    child: Child,
+    folder: TempDir,
+}
+
+impl Server {
+    fn start() -> Self {
+        let folder = TempDir::new().expect("a temporary folder");
+        Self { child: Self::spawn(folder.path()), folder }
+    }
+
+    fn spawn(folder: &Path) -> Child {
+        Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--unixsocket"])
+            .arg(folder.join("redis.sock"))
+            .arg("--dir")
+            .arg(folder)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed (make test installs it)")
+    }
+
+    fn open<R: signalbox_store::Role>(&self) -> Redis<R> {
+        let url = format!("redis+unix://{}", self.folder.path().join("redis.sock").display());
+        Redis::open(&url, Options { response_timeout: Duration::from_secs(2), ..Options::default() })
+            .expect("a URL")
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("a running server");
+        self.child.wait().expect("a dead server");
+    }
+
+    fn start_again(&mut self) {
+        self.child = Self::spawn(self.folder.path());
+    }
+
+    fn restart(&mut self) {
+        self.kill();
+        self.start_again();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until the server answers, for at most ten seconds.
+async fn answering<R: signalbox_store::Role>(redis: &Redis<R>) {
+    let mut last = None;
+    for _ in 0..200 {
+        match redis.command("PING").run().await {
+            Ok(()) => return,
+            Err(error) => last = Some(error),
+        }
+        time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the server never answered: {last:?}");
+}
+
+static COUNT: Script<StatsRole> = Script::new(
+    "count",
+    "-- Adds to a counter.\n-- KEYS[1]: string, the counter\n-- ARGV[1]: integer, how much\n\
+     -- Returns the sum.\nreturn redis.call('INCRBY', KEYS[1], ARGV[1])",
+);
+
+#[tokio::test]
+async fn a_script_survives_a_flush_and_a_restart_of_the_server() {
+    let mut server = Server::start();
+    let redis: Stats = server.open();
+    answering(&redis).await;
+    let key = stats::position("n");
+    assert_eq!(COUNT.call().key(&key).arg(2).run::<i64>(&redis).await.expect("first"), 2);
+    redis.command("SCRIPT").arg("FLUSH").run().await.expect("flush");
+    assert_eq!(COUNT.call().key(&key).arg(3).run::<i64>(&redis).await.expect("after the flush"), 5);
+    server.restart();
+    answering(&redis).await;
+    assert_eq!(COUNT.call().key(&key).arg(1).run::<i64>(&redis).await.expect("after the restart"), 1);
+}
+
+#[tokio::test]
+#[should_panic(expected = "header names 1 KEYS")]
+async fn a_call_that_contradicts_its_header_fails_at_once() {
+    let redis: Stats = Redis::open("redis://127.0.0.1:1/", Options::default()).expect("a URL");
+    let _ = COUNT.call().arg(2).run::<i64>(&redis).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_unavailable_and_comes_back() {
+    let mut server = Server::start();
+    let redis: Stats = server.open();
+    answering(&redis).await;
+    server.kill();
+    let error = redis.command("GET").key(&stats::position("n")).run().await.expect_err("nobody is there");
+    assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
+    assert_eq!(error.role(), "stats");
+    server.start_again();
+    answering(&redis).await;
+}
+
+#[tokio::test]
+async fn errors_say_whether_anything_was_written() {
+    let server = Server::start();
+    let redis: Stats = server.open();
+    answering(&redis).await;
+    redis.command("SADD").key(&stats::workspace("1")).arg("17").run().await.expect("a set");
+    let wrong =
+        redis.command("INCR").key(&stats::workspace("1")).run().await.expect_err("a set is no counter");
+    assert_eq!(wrong.kind(), Kind::Broken, "{wrong:?}");
+    assert_eq!(wrong.code(), Some("WRONGTYPE"));
+    redis.command("CONFIG").arg("SET").arg("maxmemory").arg("1").run().await.expect("a limit");
+    let full = redis.command("SADD").key(&stats::workspace("1")).arg("18").run().await.expect_err("no room");
+    assert_eq!(full.kind(), Kind::Refused, "{full:?}");
+    let full = COUNT.call().key(&stats::position("n")).arg(1).run::<i64>(&redis).await.expect_err("no room");
+    assert_eq!(full.kind(), Kind::Refused, "{full:?}");
+}
+
+#[tokio::test]
+async fn a_subscription_resumes_and_says_so() {
+    let mut server = Server::start();
+    let redis: Stats = server.open();
+    answering(&redis).await;
+    let mut routers = redis.subscribe(&[stats::ROUTERS_CHANNEL]);
+    let wait = Duration::from_secs(10);
+    assert_eq!(time::timeout(wait, routers.next()).await.expect("subscribed"), Notice::Resumed);
+    redis.command("PUBLISH").arg(stats::ROUTERS_CHANNEL).arg("n 1").run().await.expect("published");
+    let message = Notice::Message { channel: "routers".into(), payload: "n 1".into() };
+    assert_eq!(time::timeout(wait, routers.next()).await.expect("heard"), message);
+    server.restart();
+    assert_eq!(time::timeout(wait, routers.next()).await.expect("resumed"), Notice::Resumed);
+}
+
+#[tokio::test]
+async fn a_blocking_command_holds_up_nobody() {
+    let server = Server::start();
+    let redis: Stats = server.open();
+    answering(&redis).await;
+    let key = stats::workspace("list");
+    let waiter = redis.dedicated().expect("a connection of its own");
+    let popped = tokio::spawn({
+        let key = key.clone();
+        async move { waiter.command("BLPOP").key(&key).arg(10).query::<(String, String)>().await }
+    });
+    answering(&redis).await;
+    redis.command("RPUSH").key(&key).arg("x").run().await.expect("pushed");
+    assert_eq!(popped.await.expect("no panic").expect("popped").1, "x");
+}
