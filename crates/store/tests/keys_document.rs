@@ -1,5 +1,7 @@
 //! `docs/keys.md` is what operators read; the catalog is what the code does. This test keeps them one.
 
+#![allow(clippy::expect_used)] // A test that cannot set itself up has failed.
+
 use std::collections::BTreeMap;
 
 use signalbox_store::keys::{self, Entry};

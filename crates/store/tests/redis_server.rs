@@ -1,5 +1,7 @@
 //! The store against a real Redis: scripts, reconnection, subscriptions and the classes of errors.
 
+#![allow(clippy::expect_used)] // A test that cannot set itself up has failed.
+
 use std::{
     path::Path,
     process::{Child, Command, Stdio},
