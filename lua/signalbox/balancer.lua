@@ -1,0 +1,79 @@
+-- The hot path: a known host without a policy is routed here and nowhere else. No phase before the balancer runs any
+-- Lua; nothing is allocated for a first try. What this module cannot answer it leaves, as an internal 500, to @full.
+--
+-- nginx.conf calls one function of a module on purpose: code that stands in the block itself is called from C, and
+-- LuaJIT cannot compile what returns there.
+
+local attempts = require("signalbox.attempts")
+local balancer = require("ngx.balancer")
+local base = require("resty.core.base")
+local ffi = require("ffi")
+local round_robin = require("signalbox.balance.round_robin")
+local routes = require("signalbox.routes")
+
+local C, ffi_string = ffi.C, ffi.string
+local get_request = base.get_request
+local set_current_peer, set_more_tries = balancer.set_current_peer, balancer.set_more_tries
+local get_last_failure = balancer.get_last_failure
+local pick, after = round_robin.pick, round_robin.after
+local exit, var = ngx.exit, ngx.var
+local log, ERR = ngx.log, ngx.ERR
+
+local _M = {}
+
+local FIRST = 3
+
+-- ngx.var.host, without the generic getter's name handling. The buffers are written before each use.
+local value, length = ffi.new("unsigned char *[1]"), ffi.new("size_t[1]")
+local lowcase, err_out = ffi.new("unsigned char[8]"), base.get_errmsg_ptr()
+
+local function host_of(request)
+    if C.ngx_http_lua_ffi_var_get(request, "host", 4, lowcase, 0, value, length, err_out) ~= 0 then
+        return ""
+    end
+    return ffi_string(value[0], length[0])
+end
+
+local function give_up(err)
+    log(ERR, "cannot use an instance: ", err)
+    return exit(500)
+end
+
+-- Another instance for a request whose last one failed. nginx has already decided that it may be sent again.
+local function again(route)
+    local tried, last = attempts.addresses()
+    local address = after(route, FIRST, #route, last, tried or {})
+    if not address then
+        -- The set has shrunk meanwhile. @full knows what is left to do.
+        return exit(500)
+    end
+    local ok, err = set_current_peer(address)
+    if not ok then
+        return give_up(err)
+    end
+end
+
+function _M.plain()
+    local request = get_request()
+    local host = host_of(request)
+    local route = routes.plain[host] or routes.wild.young[host]
+    if not route then
+        return exit(500)
+    end
+    if get_last_failure() then
+        return again(route)
+    end
+    local more = #route - FIRST
+    if more > 0 then
+        -- Every instance may be tried once, for as long as proxy_next_upstream_timeout lets it. After the last one its
+        -- answer is the client's, be it a 503 of its own.
+        set_more_tries(more)
+    end
+    local ok, err = set_current_peer(pick(route))
+    if not ok then
+        return give_up(err)
+    end
+    var.logkey = route[2]
+end
+
+return _M
