@@ -147,8 +147,10 @@ impl Stack {
         let master = self.supervise(self.plan.routes_master()?);
         let stats = self.supervise(self.plan.stats()?);
         let fabric = self.supervise(self.plan.fabric()?);
+        self.start_all(&[master, stats, fabric]).await?;
+        // A replica that finds no master tries again only a second later.
         let replica = self.supervise(self.plan.routes_replica(1, ports)?);
-        self.start_all(&[master, replica, stats, fabric]).await?;
+        self.start_all(&[replica]).await?;
         let pacemaker = self.plan.pacemaker(1, self.plan.options.ports.pacemaker)?;
         let sidecar = self.plan.sidecar(1, ports)?;
         let nginx = self.plan.nginx(1, ports)?;
