@@ -16,22 +16,32 @@ local get_request = base.get_request
 local set_current_peer, set_more_tries = balancer.set_current_peer, balancer.set_more_tries
 local get_last_failure = balancer.get_last_failure
 local pick, after = round_robin.pick, round_robin.after
-local exit, var = ngx.exit, ngx.var
+local exit = ngx.exit
 local log, ERR = ngx.log, ngx.ERR
 
 local _M = {}
 
 local FIRST = 3
 
--- ngx.var.host, without the generic getter's name handling. The buffers are written before each use.
+-- ngx.var.host and ngx.var.logkey without what the generic accessors do about names. The buffers are written before
+-- each use; ngx.var has declared the functions.
 local value, length = ffi.new("unsigned char *[1]"), ffi.new("size_t[1]")
 local lowcase, err_out = ffi.new("unsigned char[8]"), base.get_errmsg_ptr()
+local ERR_SIZE = 256
+local err_text, err_length = ffi.new("unsigned char[?]", ERR_SIZE), ffi.new("size_t[1]")
 
 local function host_of(request)
     if C.ngx_http_lua_ffi_var_get(request, "host", 4, lowcase, 0, value, length, err_out) ~= 0 then
         return ""
     end
     return ffi_string(value[0], length[0])
+end
+
+local function set_log_key(request, key)
+    err_length[0] = ERR_SIZE
+    if C.ngx_http_lua_ffi_var_set(request, "logkey", 6, lowcase, key, #key, err_text, err_length) ~= 0 then
+        log(ERR, "cannot set $logkey: ", ffi_string(err_text, err_length[0]))
+    end
 end
 
 local function give_up(err)
@@ -73,7 +83,7 @@ function _M.plain()
     if not ok then
         return give_up(err)
     end
-    var.logkey = route[2]
+    set_log_key(request, route[2])
 end
 
 return _M

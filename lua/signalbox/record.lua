@@ -159,7 +159,10 @@ function _M.decode(name, text)
         n = n + 1
         addresses[n] = one
     end
-    return _M.make(name, addresses, unescape(log_key), policy ~= "" and unescape(policy) or nil) or nil
+    if n == 0 then
+        return nil
+    end
+    return _M.make(name, addresses, unescape(log_key), policy ~= "" and unescape(policy) or nil)
 end
 
 return _M

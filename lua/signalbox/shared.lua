@@ -3,7 +3,8 @@
 -- before it hears of the change. It is what the edge falls back on when Redis does not answer, and what the
 -- last-known-good snapshot is made of.
 --
---   signalbox_routes   name → "slot TAB encoded record";  "#slot" → name;  "#slots" → slots ever used; "#free" list
+--   signalbox_routes   name → "slot TAB encoded record";  "#slot" → name;  "#slots" → slots ever used;
+--                      "#free" list of slots given back;  "#names" → names held
 --   signalbox_wild     host → wildcard name that served it; evicts by itself, anyone may invent such hosts
 --   signalbox_state    generation, epoch, serial, workers (ack.lua)
 --
@@ -38,22 +39,25 @@ end
 
 -- How many names are held.
 function _M.size()
-    return (routes:get("#slots") or 0) - (routes:llen("#free") or 0)
+    return routes:get("#names") or 0
 end
 
 local function slot_of(held)
     return match(held, "^(%d+)\t")
 end
 
+-- Of an insert that found no room. The shared list of free slots cannot grow when there is none.
+local spare
+
 -- safe_set throughout: plain set makes room by throwing out other routes.
 local function insert(name, text)
-    local slot = routes:rpop("#free")
+    local slot = spare or routes:rpop("#free")
     if not slot then
-        local err
-        slot, err = routes:incr("#slots", 1, 0)
-        if not slot then
-            return full(name, err)
+        local new, why = routes:incr("#slots", 1, 0)
+        if not new then
+            return full(name, why)
         end
+        slot = new
     end
     local ok, err = routes:safe_set("#" .. slot, name)
     if ok then
@@ -61,9 +65,11 @@ local function insert(name, text)
     end
     if not ok then
         routes:delete("#" .. slot)
-        routes:lpush("#free", slot)
+        spare = slot
         return full(name, err)
     end
+    spare = nil
+    routes:incr("#names", 1, 0)
     changed()
 end
 
@@ -77,6 +83,7 @@ function _M.put(name, value)
             routes:delete(name)
             routes:delete("#" .. slot)
             routes:lpush("#free", slot)
+            routes:incr("#names", -1, 0)
             changed()
         end
         return

@@ -92,7 +92,14 @@ function _M.verify(text)
     if format("%08x", ngx.crc32_long(body)) ~= sum then
         return nil, "its checksum is wrong"
     end
-    return body, tonumber(count)
+    local lines = 0
+    for kind in gmatch(body, "\n(%a+)\t") do
+        lines = lines + ((kind == "route" or kind == "wild") and 1 or 0)
+    end
+    if lines ~= tonumber(count) then
+        return nil, "it has " .. lines .. " lines and not " .. count
+    end
+    return body, lines
 end
 
 local function take(line)
