@@ -185,10 +185,12 @@ impl Builder {
         if let Some(note) = note {
             self.events.emit(Event::Note(note));
         }
+        // A wrong option shows here at the latest, with nothing started yet.
+        let programs = plan.programs()?;
         plan.check_ports()?;
         let group = Group::start(&guard, &plan.layout)?;
         let mut stack = Stack::assemble(plan, group, self.events, temporary, lock);
-        match stack.bring_up().await {
+        match stack.bring_up(programs).await {
             Ok(()) => Ok(stack),
             Err(error) => {
                 // The error names a log.

@@ -144,6 +144,8 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Option { .. } => Kind::Configuration,
+            // What a daemon says of its own configuration, in words of `ExitStatus`.
+            Self::Died { how, .. } if how == "exit status: 64" => Kind::Configuration,
             Self::File { .. } | Self::Spawn { .. } => Kind::Internal,
             _ => Kind::Unavailable,
         }

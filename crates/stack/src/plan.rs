@@ -81,6 +81,19 @@ impl Plan {
         }
     }
 
+    /// What every stack has, in the order of starting; those of one stage do not need each other. Writes the parts'
+    /// configuration.
+    pub(crate) fn programs(&self) -> Result<Vec<Vec<Program>>, Error> {
+        let ports = self.first_router();
+        let pacemaker = self.pacemaker(1, self.options.ports.pacemaker)?;
+        Ok(vec![
+            vec![self.routes_master()?, self.stats()?, self.fabric()?],
+            // A replica that finds no master tries again only a second later.
+            vec![self.routes_replica(1, ports)?],
+            [pacemaker, self.sidecar(1, ports)?, self.nginx(1, ports)?].into_iter().flatten().collect(),
+        ])
+    }
+
     /// Looks whether every port can be listened on, before anything is started.
     pub(crate) fn check_ports(&self) -> Result<(), Error> {
         let Options { ports, edge, .. } = &self.options;
@@ -106,15 +119,15 @@ impl Plan {
         Ok(())
     }
 
-    pub(crate) fn routes_master(&self) -> Result<Program, Error> {
+    fn routes_master(&self) -> Result<Program, Error> {
         self.redis(Part::ROUTES_MASTER, &redis::Role::RoutesMaster, self.options.ports.routes)
     }
 
-    pub(crate) fn stats(&self) -> Result<Program, Error> {
+    fn stats(&self) -> Result<Program, Error> {
         self.redis(Part::STATS, &redis::Role::Stats, self.options.ports.stats)
     }
 
-    pub(crate) fn fabric(&self) -> Result<Program, Error> {
+    fn fabric(&self) -> Result<Program, Error> {
         let role = redis::Role::Fabric(self.options.redis.fabric_fsync);
         self.redis(Part::FABRIC, &role, self.options.ports.fabric)
     }

@@ -142,24 +142,11 @@ impl Stack {
     }
 
     /// Starts what every stack has, in dependency order, and waits until all of it answers.
-    pub(crate) async fn bring_up(&self) -> Result<(), Error> {
-        let ports = self.plan.first_router();
-        let master = self.supervise(self.plan.routes_master()?);
-        let stats = self.supervise(self.plan.stats()?);
-        let fabric = self.supervise(self.plan.fabric()?);
-        self.start_all(&[master, stats, fabric]).await?;
-        // A replica that finds no master tries again only a second later.
-        let replica = self.supervise(self.plan.routes_replica(1, ports)?);
-        self.start_all(&[replica]).await?;
-        let pacemaker = self.plan.pacemaker(1, self.plan.options.ports.pacemaker)?;
-        let sidecar = self.plan.sidecar(1, ports)?;
-        let nginx = self.plan.nginx(1, ports)?;
-        let wanted: Vec<PartHandle> = [pacemaker, sidecar, nginx]
-            .into_iter()
-            .flatten()
-            .map(|program| self.supervise(program))
-            .collect();
-        self.start_all(&wanted).await?;
+    pub(crate) async fn bring_up(&self, programs: Vec<Vec<Program>>) -> Result<(), Error> {
+        for stage in programs {
+            let parts: Vec<PartHandle> = stage.into_iter().map(|program| self.supervise(program)).collect();
+            self.start_all(&parts).await?;
+        }
         self.pacemakers.store(1, Ordering::Relaxed);
         self.routers.store(1, Ordering::Relaxed);
         self.connected(&self.router()).await?;
