@@ -166,6 +166,22 @@ impl Connection {
         self.exchange(bytes, false).await
     }
 
+    /// Sends bytes as they are and then the end of the stream; what comes back, if it is an answer.
+    ///
+    /// # Panics
+    /// When nothing happens at all: a server must not wait for a client that has hung up.
+    pub async fn send_noise(&mut self, bytes: &[u8]) -> Option<Response> {
+        let _gone = patiently(self.stream.get_mut().write_all(bytes)).await;
+        let _gone = self.stream.get_mut().shutdown().await;
+        match patiently(read_response(&mut self.stream, false)).await {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                assert_ne!(error.kind(), io::ErrorKind::TimedOut, "no answer and no end after {bytes:?}");
+                None
+            }
+        }
+    }
+
     async fn exchange(&mut self, bytes: &[u8], head_only: bool) -> io::Result<Response> {
         // A server may answer before it has read everything (413), and close: what it said counts, not that our last
         // bytes found no reader.

@@ -17,5 +17,6 @@ pub mod http;
 pub mod load;
 pub mod poll;
 pub mod slots;
+pub mod system;
 pub mod upstream;
 pub mod wire;
