@@ -144,8 +144,10 @@ mod tests {
     #[test]
     fn a_ratio_is_taken_within_each_round() {
         // The machine was half as fast in the second round; that is no difference between the two.
-        let comparison =
-            comparison(Measure::Cpu, vec![contender(None, &[10.0, 20.0]), contender(Some(0.9), &[9.0, 18.0])]);
+        let comparison = comparison(
+            Measure::Cpu,
+            vec![contender(None, &[10.0, 20.0]), contender(Some(0.9), &[9.0, 18.0])],
+        );
         let ratio = comparison.ratio(1, Measure::Cpu).unwrap();
         assert_eq!(ratio, Ratio { median: 0.9, min: 0.9, max: 0.9 });
         assert_eq!(comparison.met(1), Some(true));

@@ -18,7 +18,7 @@ use crate::{
         edge::{self, Edge, Variant},
         haproxy, nginx,
     },
-    probe::Probe,
+    probe::{Probe, fetch},
     process::private_memory,
     redis,
     report::{Figure, Figures},
@@ -105,7 +105,12 @@ async fn routes_soon(edge: &Edge, host: &str) -> anyhow::Result<()> {
 
 impl Bench<'_> {
     /// All peers, one host with all instances.
-    async fn one_hot_host(&self, root: &Path, hot: &Table, output: &mut Output) -> anyhow::Result<Comparison> {
+    async fn one_hot_host(
+        &self,
+        root: &Path,
+        hot: &Table,
+        output: &mut Output,
+    ) -> anyhow::Result<Comparison> {
         let core = self.session.cores.worker;
         let instances = self.ends.instances();
         let lookup = nginx::lookup(root, core, self.redis.address).await?;
@@ -163,7 +168,11 @@ impl Bench<'_> {
         };
         for (proxy, _) in entrants {
             proxy.cut_log()?;
-            let once = Plan { duration: Duration::from_secs(20), ..plan(proxy, Choice::EachOnce, Pace::Closed) };
+            let once = Plan {
+                ramp: Duration::ZERO,
+                duration: Duration::from_secs(20),
+                ..plan(proxy, Choice::EachOnce, Pace::Closed)
+            };
             expect_no_failure(proxy, &self.ends.run(once).await?)?;
             // A few thousand requests more, until a just-in-time compiler has seen enough of them.
             self.ends.run(plan(proxy, Choice::Uniform, Pace::Closed)).await?;
@@ -213,7 +222,7 @@ impl Bench<'_> {
         };
         expect_no_failure(&self.edge.proxy, &self.ends.run(plan).await?)?;
         let after = private_memory(worker)?;
-        let status = Probe::connect(self.edge.admin)?.get("localhost", "/edge/status")?;
+        let status = fetch(self.edge.admin, "/edge/status")?;
         #[allow(clippy::cast_precision_loss)]
         let bytes = after.saturating_sub(before) as f64 / count as f64;
         let figure = Figure {

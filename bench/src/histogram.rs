@@ -32,15 +32,6 @@ impl Histogram {
         self.max = self.max.max(nanos);
     }
 
-    /// Adds everything another histogram has counted.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        for (mine, theirs) in self.buckets.iter_mut().zip(&other.buckets) {
-            *mine += theirs;
-        }
-        self.count += other.count;
-        self.max = self.max.max(other.max);
-    }
-
     /// How many values were counted.
     pub(crate) fn count(&self) -> u64 {
         self.count
@@ -142,27 +133,6 @@ mod tests {
             let answer = histogram.quantile(share);
             prop_assert!(answer >= exact);
             prop_assert!(answer as f64 <= exact as f64 * 1.01 + 1.0, "{answer} for {exact}");
-        }
-
-        #[test]
-        fn merging_is_counting_everything(
-            left in proptest::collection::vec(any::<u32>(), 0..100),
-            right in proptest::collection::vec(any::<u32>(), 0..100),
-        ) {
-            let mut merged = Histogram::default();
-            let (mut one, mut two) = (Histogram::default(), Histogram::default());
-            for value in &left {
-                one.record(u64::from(*value));
-                merged.record(u64::from(*value));
-            }
-            for value in &right {
-                two.record(u64::from(*value));
-                merged.record(u64::from(*value));
-            }
-            one.merge(&two);
-            prop_assert_eq!(one.count(), merged.count());
-            prop_assert_eq!(one.max(), merged.max());
-            prop_assert_eq!(one.buckets, merged.buckets);
         }
     }
 }

@@ -50,9 +50,7 @@ impl Table {
     pub(crate) fn routes(&self) -> impl Iterator<Item = Route> + '_ {
         (0..self.count).map(|index| Route {
             host: self.host(index),
-            instances: (0..self.each)
-                .map(|n| self.instances[(index + n) % self.instances.len()])
-                .collect(),
+            instances: (0..self.each).map(|n| self.instances[(index + n) % self.instances.len()]).collect(),
         })
     }
 

@@ -12,6 +12,7 @@ mod machine;
 mod peers;
 mod probe;
 mod process;
+mod propagation;
 mod redis;
 mod report;
 mod session;
@@ -98,6 +99,9 @@ async fn measure(arguments: Arguments) -> anyhow::Result<()> {
     let mut output = Output::new(Facts::gather())?;
     if wanted(What::Edge) {
         Box::pin(edge::measure(&session, &mut output)).await.context("measuring the edge")?;
+    }
+    if wanted(What::Propagation) {
+        Box::pin(propagation::measure(&session, &mut output)).await.context("measuring propagation")?;
     }
     if let Some(path) = &arguments.json {
         output.write_json(path)?;

@@ -67,3 +67,19 @@ impl Probe {
         self.ask(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes())
     }
 }
+
+/// Asks for one path on a connection of its own, and takes everything until its end for the answer: HTTP/1.0, which
+/// knows no chunks.
+///
+/// # Errors
+/// When the connection breaks or what comes is no HTTP.
+pub(crate) fn fetch(address: SocketAddr, path: &str) -> anyhow::Result<Reply> {
+    let mut stream = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
+    stream.set_read_timeout(Some(Duration::from_secs(40)))?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes())?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes)?;
+    let head = memchr::memmem::find(&bytes, b"\r\n\r\n").context("an answer without an end of its head")?;
+    let status = std::str::from_utf8(bytes.get(9..12).unwrap_or_default())?.parse()?;
+    Ok(Reply { status, body: bytes.split_off(head + 4) })
+}

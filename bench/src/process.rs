@@ -64,13 +64,16 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // SIGTERM first, because a master that is killed leaves its workers behind.
-        let _ = i32::try_from(self.child.id())
-            .map(|pid| kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM));
+        let _ =
+            i32::try_from(self.child.id()).map(|pid| kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM));
         for _ in 0..200 {
             if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
                 return;
             }
-            #[allow(clippy::disallowed_methods, reason = "drop cannot await, and must not leave a process behind")]
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "drop cannot await, and must not leave a process behind"
+            )]
             std::thread::sleep(Duration::from_millis(10));
         }
         let _ = self.child.kill();

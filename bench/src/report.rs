@@ -109,9 +109,8 @@ pub(crate) fn figures_table(figures: &Figures) -> String {
     let mut rows =
         vec![["", "samples", "p50", "p99", "max", "unit", "bar (p99)"].map(str::to_owned).to_vec()];
     for figure in &figures.figures {
-        let bar = figure.bar.map(|bar| {
-            format!("< {bar} {}", if figure.p99 < bar { "met" } else { "MISSED" })
-        });
+        let bar =
+            figure.bar.map(|bar| format!("< {bar} {}", if figure.p99 < bar { "met" } else { "MISSED" }));
         rows.push(vec![
             figure.what.clone(),
             figure.samples.to_string(),
@@ -164,7 +163,8 @@ fn grouped(number: f64) -> String {
 /// Columns below each other: the first to the left, the others to the right.
 fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let width =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
     let mut text = String::new();
     for row in rows {
@@ -192,7 +192,8 @@ mod tests {
     #[test]
     fn a_table_says_whether_a_bar_is_met() {
         let sample = |cpu_us| Sample { rate: 1e6 / cpu_us, cpu_us, ..Sample::default() };
-        let contender = |name: &str, bar, cpu| Contender { name: name.to_owned(), bar, samples: vec![sample(cpu)] };
+        let contender =
+            |name: &str, bar, cpu| Contender { name: name.to_owned(), bar, samples: vec![sample(cpu)] };
         let comparison = Comparison {
             title: "hot".to_owned(),
             measure: Measure::Cpu,

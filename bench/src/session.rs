@@ -40,8 +40,11 @@ impl Session {
     /// When no temporary folder can be made.
     pub(crate) fn new(seconds: u32, quick: bool, against: Option<Variant>) -> anyhow::Result<Self> {
         let root = tempfile::Builder::new().prefix("signalbox-bench-").tempdir()?;
-        let (rounds, turn) =
-            if quick { (3, Duration::from_millis(400)) } else { (seconds.max(1) as usize, Duration::from_secs(1)) };
+        let (rounds, turn) = if quick {
+            (3, Duration::from_millis(400))
+        } else {
+            (seconds.max(1) as usize, Duration::from_secs(1))
+        };
         Ok(Self { cores: Cores::divide(), rounds, turn, quick, against, root })
     }
 
@@ -68,8 +71,7 @@ impl Output {
     /// # Errors
     /// When nobody reads.
     pub(crate) fn new(machine: Facts) -> anyhow::Result<Self> {
-        let report =
-            Report { machine, comparisons: Vec::new(), figures: Vec::new(), skipped: Vec::new() };
+        let report = Report { machine, comparisons: Vec::new(), figures: Vec::new(), skipped: Vec::new() };
         print(&report.heading())?;
         Ok(Self { report })
     }

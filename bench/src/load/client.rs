@@ -29,10 +29,7 @@ pub(super) enum Event {
     /// Nothing yet.
     Waiting,
     /// An answer, with the moment its request was due.
-    Answered {
-        due: Instant,
-        status: u16,
-    },
+    Answered { due: Instant, status: u16 },
     /// The proxy closed a proven connection; the request, if one was under way, is to be asked again.
     Closed(Option<(usize, Instant)>),
     /// The request cannot be answered any more.

@@ -55,8 +55,10 @@ impl Engine {
             poll.registry().register(&mut listener, Token(LISTENERS + index), Interest::READABLE)?;
             let port = listener.local_addr()?.port();
             answers.push(
-                format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\n{port:05}\n")
-                    .into_bytes(),
+                format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\n{port:05}\n"
+                )
+                .into_bytes(),
             );
             listeners.push(listener);
         }
@@ -226,6 +228,8 @@ impl Run {
     fn patience(&self, now: Instant) -> Option<Duration> {
         match (self.phase, self.plan.pace) {
             (Phase::Ramp | Phase::Measured, Pace::Open { .. }) => Some(Duration::ZERO),
+            // No event will come any more.
+            _ if self.asked_all() && self.all_answered() => Some(Duration::ZERO),
             _ => Some(self.phase_ends.saturating_duration_since(now).max(Duration::from_millis(1))),
         }
     }
@@ -328,8 +332,6 @@ impl Run {
     /// Goes on to the next phase when it is time, and asks what is due; true when the run is over.
     fn advance(&mut self, poll: &Poll) -> bool {
         let now = Instant::now();
-        let asked_all =
-            matches!(self.plan.choice, Choice::EachOnce) && self.next_in_turn >= self.plan.requests.len();
         match self.phase {
             Phase::Ramp if now >= self.phase_ends => {
                 self.phase = Phase::Measured;
@@ -338,7 +340,7 @@ impl Run {
                 self.cpu = CpuTime::of(&self.plan.watch);
                 self.own_cpu = own_thread_cpu();
             }
-            Phase::Measured if now >= self.phase_ends || (asked_all && self.all_answered()) => {
+            Phase::Measured if now >= self.phase_ends || (self.asked_all() && self.all_answered()) => {
                 self.outcome.elapsed = now - self.measured_from;
                 self.outcome.cpu = CpuTime::of(&self.plan.watch) - self.cpu;
                 self.outcome.own_cpu = own_thread_cpu().saturating_sub(self.own_cpu);
@@ -352,6 +354,10 @@ impl Run {
             self.ask_idle(now, poll);
         }
         false
+    }
+
+    fn asked_all(&self) -> bool {
+        matches!(self.plan.choice, Choice::EachOnce) && self.next_in_turn >= self.plan.requests.len()
     }
 
     fn all_answered(&self) -> bool {

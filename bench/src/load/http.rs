@@ -100,7 +100,8 @@ mod tests {
 
     #[test]
     fn an_answer_ends_after_its_body() {
-        let bytes = b"HTTP/1.1 503 Service Unavailable\r\nServer: x\r\ncontent-LENGTH: 5\r\n\r\nhelloHTTP/1.1";
+        let bytes =
+            b"HTTP/1.1 503 Service Unavailable\r\nServer: x\r\ncontent-LENGTH: 5\r\n\r\nhelloHTTP/1.1";
         let head = bytes.len() - "helloHTTP/1.1".len();
         for cut in 0..head + 5 {
             assert_eq!(answer(&bytes[..cut]).unwrap(), None, "at {cut}");

@@ -38,7 +38,12 @@ pub(crate) struct Edge {
 ///
 /// # Errors
 /// When nginx does not start.
-pub(crate) async fn start(root: &Path, core: usize, variant: &Variant, replica: &str) -> anyhow::Result<Edge> {
+pub(crate) async fn start(
+    root: &Path,
+    core: usize,
+    variant: &Variant,
+    replica: &str,
+) -> anyhow::Result<Edge> {
     let prefix = folder(root, &variant.name.replace([' ', '/'], "-"))?;
     let (listen, admin) = (free_address()?, free_address()?);
     // Nobody listens there: neither daemon takes part.

@@ -117,7 +117,12 @@ pub(crate) async fn lookup(root: &Path, core: usize, redis: SocketAddr) -> anyho
 ///
 /// # Errors
 /// When nginx does not start.
-pub(crate) async fn start(name: &str, prefix: &Path, core: usize, listen: SocketAddr) -> anyhow::Result<Proxy> {
+pub(crate) async fn start(
+    name: &str,
+    prefix: &Path,
+    core: usize,
+    listen: SocketAddr,
+) -> anyhow::Result<Proxy> {
     let output = prefix.join("output.log");
     let mut command: Command = on_core(core, "nginx");
     command.arg("-p").arg(prefix).arg("-c").arg(prefix.join("nginx.conf"));
