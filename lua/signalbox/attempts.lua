@@ -23,10 +23,10 @@ function _M.addresses()
 end
 
 -- The status nginx gave the last try, and whether that try had a connection: without one nothing of the request was
--- sent, and it may go elsewhere whatever its method.
+-- sent, and it may go elsewhere whatever its method. A list may end in a separator (a try without an address).
 function _M.last()
-    local status = match(var.upstream_status or "", "(%d+)$")
-    return status, match(var.upstream_connect_time or "", "%-$") == nil
+    local status = match(var.upstream_status or "", "(%d+)[^%d]*$")
+    return status, match(var.upstream_connect_time or "", "([%d%.%-]+)[ ,:]*$") ~= "-"
 end
 
 return _M

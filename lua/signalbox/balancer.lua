@@ -1,5 +1,6 @@
 -- The hot path: a known host without a policy is routed here and nowhere else. No phase before the balancer runs any
--- Lua; nothing is allocated for a first try. What this module cannot answer it leaves, as an internal 500, to @full.
+-- Lua; nothing is allocated for a first try. What this module cannot answer it declines, which leads to @full. (An exit
+-- with 500 would lead there too, and cost the client its connection: nginx takes keep-alive away from a 500.)
 --
 -- nginx.conf calls one function of a module on purpose: code that stands in the block itself is called from C, and
 -- LuaJIT cannot compile what returns there.
@@ -16,7 +17,7 @@ local get_request = base.get_request
 local set_current_peer, set_more_tries = balancer.set_current_peer, balancer.set_more_tries
 local get_last_failure = balancer.get_last_failure
 local pick, after = round_robin.pick, round_robin.after
-local exit = ngx.exit
+local exit, DECLINED = ngx.exit, ngx.DECLINED
 local log, ERR = ngx.log, ngx.ERR
 
 local _M = {}
@@ -52,12 +53,7 @@ end
 -- Another instance for a request whose last one failed. nginx has already decided that it may be sent again.
 local function again(route)
     local tried, last = attempts.addresses()
-    local address = after(route, FIRST, #route, last, tried or {})
-    if not address then
-        -- The set has shrunk meanwhile. @full knows what is left to do.
-        return exit(500)
-    end
-    local ok, err = set_current_peer(address)
+    local ok, err = set_current_peer(after(route, FIRST, #route, last, tried or {}))
     if not ok then
         return give_up(err)
     end
@@ -68,16 +64,16 @@ function _M.plain()
     local host = host_of(request)
     local route = routes.plain[host] or routes.wild.young[host]
     if not route then
-        return exit(500)
+        return exit(DECLINED)
     end
     if get_last_failure() then
         return again(route)
     end
-    local more = #route - FIRST
-    if more > 0 then
+    local instances = #route - FIRST + 1
+    if instances > 1 then
         -- Every instance may be tried once, for as long as proxy_next_upstream_timeout lets it. After the last one its
         -- answer is the client's, be it a 503 of its own.
-        set_more_tries(more)
+        set_more_tries(instances)
     end
     local ok, err = set_current_peer(pick(route))
     if not ok then

@@ -110,7 +110,8 @@ end
 local function may_go_on(route, tried, last)
     local status, connected = attempts.last()
     local list, from, to = addresses_of(route)
-    if (connected and not IDEMPOTENT[ngx.req.get_method()]) or not round_robin.after(list, from, to, last, tried) then
+    local _, exhausted = round_robin.after(list, from, to, last, tried)
+    if exhausted or (connected and not IDEMPOTENT[ngx.req.get_method()]) then
         ngx.var.logkey = log_key_of(route, last)
         return failed(status, connected)
     end
@@ -151,7 +152,7 @@ end
 local function choose(route, tried, last)
     local list, from, to = addresses_of(route)
     if tried then
-        return round_robin.after(list, from, to, last, tried)
+        return (round_robin.after(list, from, to, last, tried))
     elseif record.is_plain(route) then
         return round_robin.pick(route)
     end
@@ -169,9 +170,9 @@ function _M.balance()
         return ngx.exit(500)
     end
     if not balancer.get_last_failure() then
-        local list, from, to = addresses_of(route)
-        if list[from + 1] then
-            balancer.set_more_tries(to - from)
+        local _, from, to = addresses_of(route)
+        if to > from then
+            balancer.set_more_tries(to - from + 1)
         end
     end
     local ok, err = balancer.set_current_peer(address)

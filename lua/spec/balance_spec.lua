@@ -43,8 +43,14 @@ return function(it)
         equal(round_robin.after(route, 3, 5, list[3], { [list[3]] = true }), list[1])
         equal(round_robin.after(route, 3, 5, list[3], { [list[3]] = true, [list[1]] = true }), list[2])
         equal(round_robin.after(route, 3, 5, "gone", { gone = true }), list[1])
-        equal(round_robin.after(route, 3, 5, list[1], { [list[1]] = true, [list[2]] = true, [list[3]] = true }), nil)
-        equal(round_robin.after({}, 1, 0, nil, {}), nil)
+    end)
+
+    it("comes back to the next one when all were tried, and says so", function()
+        local list = hosts(3)
+        local all = { [list[1]] = true, [list[2]] = true, [list[3]] = true }
+        equal({ round_robin.after(list, 1, 3, list[1], all) }, { list[2], true })
+        equal({ round_robin.after(list, 1, 3, list[1], { [list[1]] = true }) }, { list[2], false })
+        equal({ round_robin.after({ list[1] }, 1, 1, list[1], all) }, { list[1], true })
     end)
 
     it("visits every instance once in a retry, from wherever it starts", function()
@@ -56,7 +62,7 @@ return function(it)
                 truthy(last and not tried[last], "a new one")
                 tried[last] = true
             end
-            equal(round_robin.after(list, 1, 5, last, tried), nil)
+            equal(select(2, round_robin.after(list, 1, 5, last, tried)), true)
         end
     end)
 end
