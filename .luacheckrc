@@ -1,4 +1,2 @@
--- Lua that runs inside nginx: LuaJIT with the ngx table, and nothing global of our own.
+-- What nginx' Lua module provides, and nothing else.
 std = "ngx_lua"
-max_line_length = 150
-files["lua/spec"] = { std = "ngx_lua" }

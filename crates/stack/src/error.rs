@@ -84,8 +84,8 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// A part ended before it answered.
-    #[error("{part} ended at once ({how}); the end of {}:\n{tail}", log.display())]
+    /// A part ended before everything was ready.
+    #[error("{part} ended while the stack was starting ({how}); the end of {}:\n{tail}", log.display())]
     Died {
         /// The part.
         part: Part,

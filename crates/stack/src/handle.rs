@@ -94,18 +94,28 @@ impl PartHandle {
     /// # Errors
     /// When it ended instead, or did not answer in time.
     pub async fn wait_ready(&self) -> Result<(), Error> {
-        let (part, log) = (self.part.clone(), self.log.clone());
         match answers(&self.probe, &self.status, READY_WITHIN).await {
             Ok(()) => Ok(()),
-            Err(NoAnswer::Died) => {
-                let how = self.status().last_exit.unwrap_or_else(|| "it never ran".to_owned());
-                Err(Error::Died { part, how, log, tail: self.tail() })
-            }
-            Err(NoAnswer::Late(last)) => {
-                let seconds = READY_WITHIN.as_secs();
-                Err(Error::NotReady { part, seconds, last, log, tail: self.tail() })
-            }
+            Err(NoAnswer::Died) => Err(self.died()),
+            Err(NoAnswer::Late(last)) => Err(Error::NotReady {
+                part: self.part.clone(),
+                seconds: READY_WITHIN.as_secs(),
+                last,
+                log: self.log.clone(),
+                tail: self.tail(),
+            }),
         }
+    }
+
+    /// Whether it runs, or is about to be started again.
+    pub(crate) fn alive(&self) -> Result<(), Error> {
+        let status = self.status();
+        if status.pid.is_some() || status.waiting { Ok(()) } else { Err(self.died()) }
+    }
+
+    fn died(&self) -> Error {
+        let how = self.status().last_exit.unwrap_or_else(|| "it never ran".to_owned());
+        Error::Died { part: self.part.clone(), how, log: self.log.clone(), tail: self.tail() }
     }
 
     /// Asks it whether it does its work.

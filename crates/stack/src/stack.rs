@@ -151,6 +151,10 @@ impl Stack {
         self.routers.store(1, Ordering::Relaxed);
         self.connected(&self.router()).await?;
         self.restarting.store(self.plan.options.restart, Ordering::Relaxed);
+        // One that died while others were waited for was not started again.
+        for part in self.parts() {
+            part.alive()?;
+        }
         self.describe()
     }
 

@@ -47,7 +47,7 @@ pub struct Program {
     pub(crate) part: Part,
     pub(crate) path: PathBuf,
     pub(crate) args: Vec<String>,
-    pub(crate) env: Vec<(String, String)>,
+    pub(crate) env: Vec<(String, Option<String>)>,
     pub(crate) probe: Probe,
     pub(crate) address: String,
     pub(crate) stop: Stop,
@@ -86,7 +86,14 @@ impl Program {
     /// Sets a variable of its environment.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.env.push((name.into(), value.into()));
+        self.env.push((name.into(), Some(value.into())));
+        self
+    }
+
+    /// Keeps a variable of the environment from it.
+    #[must_use]
+    pub fn without_env(mut self, name: impl Into<String>) -> Self {
+        self.env.push((name.into(), None));
         self
     }
 
@@ -111,7 +118,13 @@ impl Program {
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
-        command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.args(&self.args);
+        for (name, value) in &self.env {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         command
     }
 }

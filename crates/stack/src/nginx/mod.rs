@@ -66,6 +66,8 @@ pub(crate) fn program(layout: &Layout, part: Part, edge: &Edge<'_>) -> Result<Pr
         // What goes wrong before the configuration is read is told here, not to a file of the system.
         .arg("-e")
         .arg("stderr")
+        // nginx takes a variable of this name for a list of sockets to inherit.
+        .without_env("NGINX")
         .ready_when(Probe::Http(format!("{admin}/edge/status")))
         .address(format!("http://{} and {admin}", address(&edge.options.listen, edge.edge_port)))
         .stop_with(Signal::SIGQUIT, STOP_WITHIN);

@@ -44,4 +44,14 @@ mod tests {
         let error = render("${NEW}", &values).unwrap_err().to_string();
         assert!(error.contains("${NEW}"), "{error}");
     }
+
+    #[test]
+    fn the_container_knows_every_name_of_the_template() {
+        let template = include_str!("../../../../nginx/nginx.conf");
+        let container = include_str!("../../../../docker/edge");
+        let names = template.split("${").skip(1).filter_map(|rest| rest.split('}').next());
+        for name in names.filter(|name| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')) {
+            assert!(container.contains(&format!("export {name}=")), "docker/edge does not know {name}");
+        }
+    }
 }
