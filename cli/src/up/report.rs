@@ -14,13 +14,14 @@ pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
     terminal::line("");
     terminal::line("Signalbox is ready.");
     terminal::line("");
-    terminal::line(&format!("  applications  {edge}/   by Host"));
-    terminal::line(&format!("  operators     {admin}/   page, API, /stats, /metrics (user name: the token)"));
+    let row = |name: &str, what: &str| terminal::line(&format!("  {name:<16} {what}"));
+    row("applications", &format!("{edge}/   by Host"));
+    row("operators", &format!("{admin}/   page, API, /stats, /metrics; user name: the token"));
     for part in stack.parts() {
-        terminal::line(&format!("  {:<16}  {}", part.part(), part.address()));
+        row(part.part().as_str(), part.address());
     }
-    terminal::line(&format!("  token         {}   (in {token})", stack.token()));
-    terminal::line(&format!("  logs          {}", data_dir.join("log").display()));
+    row("token", &format!("{}   also in {token}", stack.token()));
+    row("logs", &data_dir.join("log").display().to_string());
     terminal::line("");
     if let Some(demo) = demo {
         terminal::line("Try:");

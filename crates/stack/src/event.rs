@@ -55,7 +55,7 @@ impl fmt::Display for Event {
             Self::Back { part } => write!(f, "{part:<16} back     it answers again"),
             Self::NotBack { part, why } => write!(f, "{part:<16} not back {why}"),
             Self::Stopping { part } => write!(f, "{part:<16} stopping"),
-            Self::Note(text) => f.write_str(text),
+            Self::Note(text) => write!(f, "{:<16} {text}", "note"),
         }
     }
 }
