@@ -90,7 +90,9 @@ impl Plan {
             vec![self.routes_master()?, self.stats()?, self.fabric()?],
             // A replica that finds no master tries again only a second later.
             vec![self.routes_replica(1, ports)?],
-            [pacemaker, self.sidecar(1, ports)?, self.nginx(1, ports)?].into_iter().flatten().collect(),
+            [pacemaker, self.sidecar(1, ports)?].into_iter().flatten().collect(),
+            // Last, so that it is the first to end: the sidecar counts what nginx still writes.
+            self.nginx(1, ports)?.into_iter().collect(),
         ])
     }
 

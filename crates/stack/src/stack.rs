@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use tokio::{
     sync::{mpsc, watch},
-    task::JoinHandle,
+    task::{JoinHandle, JoinSet},
     time::{self, Instant},
 };
 
@@ -44,8 +44,8 @@ pub struct Stack {
     group: Arc<Group>,
     events: Events,
     restarting: Arc<AtomicBool>,
-    /// In the order in which they were started.
-    parts: Mutex<Vec<PartHandle>>,
+    /// In the order in which they were started; those of one stage do not need each other.
+    stages: Mutex<Vec<Vec<PartHandle>>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     pacemakers: AtomicUsize,
     routers: AtomicUsize,
@@ -117,7 +117,7 @@ impl Stack {
             group: Arc::clone(&group),
             events: events.clone(),
             restarting: Arc::new(AtomicBool::new(false)),
-            parts: Mutex::default(),
+            stages: Mutex::default(),
             tasks: Mutex::default(),
             pacemakers: AtomicUsize::new(0),
             routers: AtomicUsize::new(0),
@@ -144,8 +144,7 @@ impl Stack {
     /// Starts what every stack has, in dependency order, and waits until all of it answers.
     pub(crate) async fn bring_up(&self, programs: Vec<Vec<Program>>) -> Result<(), Error> {
         for stage in programs {
-            let parts: Vec<PartHandle> = stage.into_iter().map(|program| self.supervise(program)).collect();
-            self.start_all(&parts).await?;
+            self.start_stage(stage).await?;
         }
         self.pacemakers.store(1, Ordering::Relaxed);
         self.routers.store(1, Ordering::Relaxed);
@@ -159,11 +158,13 @@ impl Stack {
     }
 
     /// Starts parts that do not need each other, and waits for each.
-    async fn start_all(&self, parts: &[PartHandle]) -> Result<(), Error> {
-        for part in parts {
+    async fn start_stage(&self, programs: Vec<Program>) -> Result<(), Error> {
+        let parts: Vec<PartHandle> = programs.into_iter().map(|program| self.supervise(program)).collect();
+        locked(&self.stages).push(parts.clone());
+        for part in &parts {
             part.start_only().await?;
         }
-        for part in parts {
+        for part in &parts {
             part.wait_ready().await?;
             self.events.emit(Event::Ready { part: part.part().clone(), address: part.address().to_owned() });
         }
@@ -191,7 +192,6 @@ impl Stack {
             status,
         };
         locked(&self.tasks).push(tokio::spawn(supervisor.run()));
-        locked(&self.parts).push(handle.clone());
         handle
     }
 
@@ -245,10 +245,10 @@ impl Stack {
     /// # Errors
     /// When it does not get ready.
     pub async fn add(&self, program: Program) -> Result<PartHandle, Error> {
-        let part = self.supervise(program);
-        self.start_all(std::slice::from_ref(&part)).await?;
+        let part = program.part.clone();
+        self.start_stage(vec![program]).await?;
         self.describe()?;
-        Ok(part)
+        Ok(self.part(&part))
     }
 
     /// Adds another pacemaker on a free port; the admin listener does not know it. Its address is in
@@ -325,7 +325,7 @@ impl Stack {
 
     /// All parts, in the order in which they were started.
     pub fn parts(&self) -> Vec<PartHandle> {
-        locked(&self.parts).clone()
+        locked(&self.stages).iter().flatten().cloned().collect()
     }
 
     /// The ports of the first router and of the shared parts.
@@ -381,13 +381,18 @@ impl Stack {
         }
     }
 
-    /// Ends every part, the last started first, so that each still has what it needs while it finishes: applications
+    /// Ends every part, the last stage first, so that each still has what it needs while it finishes: applications
     /// deregister, nginx completes requests and its log, the sidecar counts it, Redis writes it.
     pub async fn stop(self) {
         self.restarting.store(false, Ordering::Relaxed);
-        for part in self.parts().iter().rev() {
-            // The only failure is a supervisor that is gone, and then its process goes with the group.
-            let _coming_down = part.stop().await;
+        let stages = std::mem::take(&mut *locked(&self.stages));
+        for stage in stages.into_iter().rev() {
+            let mut stopping = JoinSet::new();
+            for part in stage {
+                // The only failure is a supervisor that is gone, and then its process goes with the group.
+                stopping.spawn(async move { part.stop().await.ok() });
+            }
+            stopping.join_all().await;
         }
         self.group.end().await;
         let _absent = fs::remove_file(self.plan.layout.description());
