@@ -45,7 +45,10 @@ local function read(id)
     local pid = state:get("worker:" .. id)
     local line = pid and state:get("pid:" .. pid)
     if not line then
-        return { worker = id, pid = pid or 0, serial = 0, at_ms = 0, beat_ms = 0, believed = false, seen = 0, alarm = "", epoch = "" }
+        return {
+            worker = id, pid = pid or 0, serial = 0, at_ms = 0, beat_ms = 0, believed = false, seen = 0,
+            alarm = "", epoch = "",
+        }
     end
     local serial, at, beat, believed, seen, alarm, epoch = match(line, "^(%d+)|(%d+)|(%d+)|(%d)|(%d+)|([^|]*)|(.*)$")
     return {

@@ -99,7 +99,8 @@ function _M.serve()
         ngx.header["Allow"] = GET[uri] and "GET, HEAD" or "POST"
         return answer.problem(405, "method_not_allowed", "This endpoint does not know that method.")
     end
-    return answer.problem(404, "not_found", "The edge has no such endpoint: /edge/ack, /edge/status, /edge/snapshot, /edge/connections, /edge/accept")
+    return answer.problem(404, "not_found", "There is no such endpoint. The edge has /edge/ack, /edge/status, "
+        .. "/edge/snapshot, /edge/connections and /edge/accept.")
 end
 
 return _M

@@ -17,7 +17,7 @@ local get_request = base.get_request
 local set_current_peer, set_more_tries = balancer.set_current_peer, balancer.set_more_tries
 local get_last_failure = balancer.get_last_failure
 local pick, after = round_robin.pick, round_robin.after
-local exit, DECLINED = ngx.exit, ngx.DECLINED
+local exit, DECLINED, ERROR = ngx.exit, ngx.DECLINED, ngx.ERROR
 local log, ERR = ngx.log, ngx.ERR
 
 local _M = {}
@@ -47,11 +47,16 @@ end
 
 local function give_up(err)
     log(ERR, "cannot use an instance: ", err)
-    return exit(500)
+    return exit(ERROR)
 end
 
 -- Another instance for a request whose last one failed. nginx has already decided that it may be sent again.
 local function again(route)
+    if not route then
+        -- A push has dropped it meanwhile; @full asks anew. Never DECLINED here: nginx takes that for a try that did
+        -- not happen, and as long as tries are left it comes back at once, for ever.
+        return exit(ERROR)
+    end
     local tried, last = attempts.addresses()
     local ok, err = set_current_peer(after(route, FIRST, #route, last, tried or {}))
     if not ok then
@@ -63,11 +68,10 @@ function _M.plain()
     local request = get_request()
     local host = host_of(request)
     local route = routes.plain[host] or routes.wild.young[host]
-    if not route then
-        return exit(DECLINED)
-    end
     if get_last_failure() then
         return again(route)
+    elseif not route then
+        return exit(DECLINED)
     end
     local instances = #route - FIRST + 1
     if instances > 1 then

@@ -167,8 +167,9 @@ local function judge(shown_serial)
     if refusal then
         if alarm ~= refusal then
             log(WARN, "the table in Redis is not believed (", refusal, "): it shows epoch ", shown_epoch or "none",
-                " serial ", shown_serial or "none", ", known are epoch ", epoch or "none", " serial ", serial or "none",
-                ". Routing goes on with the last good table. Seed the master again, or accept its table: POST /edge/accept.")
+                " serial ", shown_serial or "none", ", known are epoch ", epoch or "none", " serial ",
+                serial or "none", ". Routing goes on with the last good table. Seed the master again, or have its ",
+                "table accepted with POST /edge/accept.")
         end
         alarm = refusal
         report()

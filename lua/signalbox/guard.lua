@@ -2,8 +2,8 @@
 --
 -- `epoch` is the lineage of the table: random tokens, newest first, that the pacemaker extends when it seeds a master
 -- anew. `serial` counts its changes. A master that comes back empty, or from an old backup, shows another lineage or a
--- lower serial; believing it would cut off every application. So such a table is left alone, loudly, until the pacemaker
--- has seeded it again (last of all it writes the epoch) or an operator says that it is right.
+-- lower serial; believing it would cut off every application. So such a table is left alone, loudly, until the
+-- pacemaker has seeded it again (last of all it writes the epoch) or an operator says that it is right.
 --
 -- A table without an epoch is written by hand. It is trusted as long as no epoch was ever seen; its serial, when
 -- somebody keeps one, must still not go back.

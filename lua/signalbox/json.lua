@@ -19,7 +19,8 @@ local function utf8(code)
     elseif code < 0x10000 then
         return char(0xE0 + floor(code / 4096), 0x80 + floor(code / 64) % 64, 0x80 + code % 64)
     end
-    return char(0xF0 + floor(code / 262144), 0x80 + floor(code / 4096) % 64, 0x80 + floor(code / 64) % 64, 0x80 + code % 64)
+    return char(0xF0 + floor(code / 262144), 0x80 + floor(code / 4096) % 64,
+        0x80 + floor(code / 64) % 64, 0x80 + code % 64)
 end
 
 local function skip(text, at)

@@ -64,6 +64,13 @@ function _M.send(command, handler, argument)
     return true
 end
 
+-- For a command that stands in the same text as the one sent before: its reply.
+function _M.expect(handler, argument)
+    last = last + 1
+    handlers[last] = handler
+    arguments[last] = argument
+end
+
 local function ignore() end
 
 function _M.ping(handler)
@@ -175,10 +182,8 @@ local function session(address, owner)
     end
     reset()
     _M.connected, _M.down = true, false
-    -- One buffer of two commands, so two handlers and only one entry to write.
     _M.send(OPENING, opened)
-    last = last + 1
-    handlers[last] = opened
+    _M.expect(opened)
     owner.opened()
     local writer = spawn(write_all, sock)
     -- pcall, because a bug in a handler must cost this connection and not the worker's ear for good.

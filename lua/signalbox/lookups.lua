@@ -12,7 +12,7 @@ local routes = require("signalbox.routes")
 local semaphore = require("ngx.semaphore")
 local shared = require("signalbox.shared")
 
-local command, null = resp.command, resp.null
+local null = resp.null
 local now, update_time = ngx.now, ngx.update_time
 local match = string.match
 local type = type
@@ -71,11 +71,22 @@ local function got_addresses(value, kind, entry)
     entry.addresses = entry.wrong and {} or value
 end
 
+-- SMEMBERS instances:<name> and MGET logkey:<name> policy:<name>. Joined in one go: a sweep does this a million times.
+local function question(name)
+    local length = #name
+    return "*2\r\n$8\r\nSMEMBERS\r\n$" .. length + 10 .. "\r\ninstances:" .. name
+        .. "\r\n*3\r\n$4\r\nMGET\r\n$" .. length + 7 .. "\r\nlogkey:" .. name
+        .. "\r\n$" .. length + 7 .. "\r\npolicy:" .. name .. "\r\n"
+end
+
 -- False when there is no connection to ask over.
 function begin(entry)
     entry.dirty = false
-    return link.send(command("SMEMBERS", "instances:" .. entry.name), got_addresses, entry)
-        and link.send(command("MGET", "logkey:" .. entry.name, "policy:" .. entry.name), got_rest, entry)
+    if not link.send(question(entry.name), got_addresses, entry) then
+        return false
+    end
+    link.expect(got_rest, entry)
+    return true
 end
 
 -- The entry of a question about `name`, asked now or already; nil when it cannot be asked.
@@ -108,7 +119,8 @@ function _M.is_open(name)
     return pending[name] ~= nil
 end
 
--- Asks all of `names` at once and waits until each is answered, `timeout` seconds in all. False when one stayed unknown.
+-- Asks all of `names` at once and waits until each is answered, `timeout` seconds in all. False when one stayed
+-- unknown.
 function _M.wait(names, timeout)
     local entries = {}
     for i = 1, #names do

@@ -21,7 +21,8 @@ local function own(answers)
     ngx.say("# HELP signalbox_edge_worker_believed 1 while a worker is connected and believes the table it sees.\n",
         "# TYPE signalbox_edge_worker_believed gauge")
     for i = 1, #workers do
-        ngx.say(format('signalbox_edge_worker_believed{worker="%d"} %d', workers[i].worker, workers[i].believed and 1 or 0))
+        ngx.say(format('signalbox_edge_worker_believed{worker="%d"} %d',
+            workers[i].worker, workers[i].believed and 1 or 0))
     end
     ngx.say("# HELP signalbox_edge_part_up 1 when the part answered this scrape.\n# TYPE signalbox_edge_part_up gauge")
     for i = 1, #PARTS do

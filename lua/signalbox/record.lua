@@ -36,7 +36,8 @@ local function usable(addresses)
             n = n + 1
             list[n] = one
         else
-            log(WARN, "an instance address in the route table is neither ip:port nor unix:/path, left out: ", sub(tostring(one), 1, 80))
+            log(WARN, "an instance address in the route table is neither ip:port nor unix:/path, left out: ",
+                sub(tostring(one), 1, 80))
         end
     end
     -- Redis gives a set in no order; two workers that agree on one can be compared and tested.

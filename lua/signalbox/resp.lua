@@ -11,7 +11,7 @@
 local byte, find, sub = string.byte, string.find, string.sub
 local concat = table.concat
 local tonumber = tonumber
-local setmetatable = setmetatable
+local setmetatable, tostring = setmetatable, tostring
 
 local _M = { null = setmetatable({}, { __tostring = function() return "null" end }) }
 
@@ -87,9 +87,18 @@ function Reader:bulk(length)
     return value
 end
 
+-- Of the lengths that nearly every frame has; a table is what LuaJIT compiles, a pattern is not.
+local SHORT = {}
+for n = 0, 255 do
+    SHORT[tostring(n)] = n
+end
+
 -- A length as Redis writes it. Plain digits only: tonumber alone would take 0x10, 1e9 or nan.
 local function length_of(text, limit)
-    if not find(text, "^%d+$") then
+    local short = SHORT[text]
+    if short then
+        return short
+    elseif not find(text, "^%d+$") then
         return nil, "protocol: bad length"
     end
     local n = tonumber(text)

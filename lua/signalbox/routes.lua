@@ -10,8 +10,8 @@
 -- A push for an exact name drops its record, absence and wild entry. A push for a wildcard drops its record and all of
 -- `wild`, which resolves again from records without Redis: so a change costs the same at ten hosts and at a million.
 --
--- After a time of not listening (a new connection, a flushed server) every record may be out of date, yet it is the best
--- there is. `suspect` keeps them all, in one assignment: they are served and asked again in the background, and
+-- After a time of not listening (a new connection, a flushed server) every record may be out of date, yet it is the
+-- best there is. `suspect` keeps them all, in one assignment: they are served and asked again in the background, and
 -- whatever is not in the fresh tables goes through @full, which looks here.
 
 local bounded = require("signalbox.bounded")

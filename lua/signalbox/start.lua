@@ -20,6 +20,9 @@ function _M.master(given)
 end
 
 function _M.worker()
+    -- The cache of a million hosts is long-lived, and requests leave next to no garbage: collecting at a fifth more
+    -- instead of at twice the size costs little and keeps a worker's memory near what it holds.
+    collectgarbage("setpause", 120)
     -- Or all workers, forked from one master, would begin with the same instance of each host.
     math.randomseed(ngx.now() * 1000 + ngx.worker.pid() * 7919)
     require("signalbox.ack").join()

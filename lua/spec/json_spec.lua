@@ -4,15 +4,17 @@ local equal = runner.equal
 
 return function(it)
     it("reads what a policy may hold", function()
-        equal(json.decode('{"v":1,"log_keys":{"127.0.0.1:1":"17"},"draining":["a","b"],"x":[],"y":{},"t":true,"f":false}'),
-            { v = 1, log_keys = { ["127.0.0.1:1"] = "17" }, draining = { "a", "b" }, x = {}, y = {}, t = true, f = false })
+        equal(json.decode('{"v":1,"log_keys":{"127.0.0.1:1":"17"},"draining":["a","b"],"x":[],"y":{},"t":true}'),
+            { v = 1, log_keys = { ["127.0.0.1:1"] = "17" }, draining = { "a", "b" }, x = {}, y = {}, t = true })
+        equal(json.decode("[false]"), { false })
         equal(json.decode(' [ 1 , -2.5 , 1e3 , 0 ] '), { 1, -2.5, 1000, 0 })
         equal(json.decode('"a\\u00e9\\ud83d\\ude00\\n\\/"'), "a\195\169\240\159\152\128\n/")
         equal(json.decode("null"), json.null)
     end)
 
     it("refuses what is not JSON", function()
-        for _, text in ipairs({ "", "{", "[1", "[1,]", '{"a"}', '{"a":}', '{"a":1,}', "{a:1}", "'a'", '"a', '"\\x"', '"\\u12"',
+        for _, text in ipairs({ "", "{", "[1", "[1,]", '{"a"}', '{"a":}', '{"a":1,}', "{a:1}", "'a'", '"a', '"\\x"',
+            '"\\u12"',
             '"\\ud800"', '"\\ud800\\u0041"', "01", "1.", ".5", "-", "+1", "1e", "nul", "tru", "[1] x", '"a\nb"', "NaN",
             ("["):rep(100) .. ("]"):rep(100) }) do
             equal((json.decode(text)), nil, text)

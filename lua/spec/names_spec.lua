@@ -60,12 +60,17 @@ return function(it)
     end)
 
     it("takes the three forms of an address", function()
-        for _, good in ipairs({ "127.0.0.1:9001", "10.1.2.3:65535", "[::1]:80", "[fe80::1:2]:9", "unix:/run/app.sock" }) do
+        for _, good in ipairs({
+            "127.0.0.1:9001", "10.1.2.3:65535", "[::1]:80", "[fe80::1:2]:9", "unix:/run/app.sock",
+        }) do
             equal(address.valid(good), true, good)
         end
-        for _, bad in ipairs({ "", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:000080", "256.0.0.1:80", "1.2.3:80",
-            "host:80", "::1:80", "[]:80", "[127.0.0.1]:80", "unix:", "unix:/", "unix:relative", "unix:/a:b", "unix:/a b",
-            "unix:/" .. ("x"):rep(120), "127.0.0.1:80 ", "127.0.0.1:80\n", " 127.0.0.1:80", "127.0.0.1:+80", "127.0.0.1:0x50" }) do
+        for _, bad in ipairs({
+            "", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:000080", "256.0.0.1:80", "1.2.3:80",
+            "host:80", "::1:80", "[]:80", "[127.0.0.1]:80", "unix:", "unix:/", "unix:relative", "unix:/a:b",
+            "unix:/a b", "unix:/" .. ("x"):rep(120), "127.0.0.1:80 ", "127.0.0.1:80\n", " 127.0.0.1:80",
+            "127.0.0.1:+80", "127.0.0.1:0x50",
+        }) do
             equal(address.valid(bad), false, bad)
         end
     end)

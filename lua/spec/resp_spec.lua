@@ -31,7 +31,8 @@ end
 
 local STREAM = "+OK\r\n-LOADING wait\r\n:42\r\n$5\r\na\r\nb\r\r\n$0\r\n\r\n$-1\r\n_\r\n#t\r\n#f\r\n,1.5\r\n(123456\r\n"
     .. "*3\r\n$1\r\nx\r\n_\r\n:7\r\n~1\r\n+a\r\n%1\r\n+k\r\n+v\r\n=6\r\ntxt:hi\r\n!5\r\nERR x\r\n*-1\r\n*0\r\n"
-    .. "|1\r\n+ttl\r\n:3\r\n+after\r\n>2\r\n$10\r\ninvalidate\r\n*1\r\n$11\r\ninstances:x\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n"
+    .. "|1\r\n+ttl\r\n:3\r\n+after\r\n>2\r\n$10\r\ninvalidate\r\n*1\r\n$11\r\ninstances:x\r\n"
+    .. ">2\r\n$10\r\ninvalidate\r\n_\r\n"
 
 local WANT = {
     { "OK", "+" }, { "LOADING wait", "-" }, { 42, ":" }, { "a\r\nb\r", "$" },

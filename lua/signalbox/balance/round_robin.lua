@@ -15,9 +15,9 @@ function _M.pick(route)
     return route[FIRST + at]
 end
 
--- The next address of `list[from…to]` after `last` that is not in `tried` (a set). Going on after the last peer, and not
--- from the cursor, is what makes a retry meet another instance: the cursor has been moved by other requests meanwhile
--- and may point at the same dead one again.
+-- The next address of `list[from…to]` after `last` that is not in `tried` (a set). Going on after the last peer, and
+-- not from the cursor, is what makes a retry meet another instance: the cursor has been moved by other requests
+-- meanwhile and may point at the same dead one again.
 -- When all were tried it is simply the next, and the second value is true. nginx asks for one try more than there are
 -- instances when a kept-alive connection turned out to be closed, and then the same instance is fine.
 function _M.after(list, from, to, last, tried)
