@@ -47,6 +47,10 @@ end
 
 -- A record and the name that matched, false for no name, nil for unknown.
 local function resolve(host)
+    local exact = routes.known(host)
+    if exact then
+        return exact, host
+    end
     local ask = {}
     local value, name, suspect_name = routes.find(host, ask)
     if value ~= nil then
@@ -145,17 +149,23 @@ function _M.access()
     local tried, last = attempts.addresses()
     if tried then
         may_go_on(route, tried, last)
+        ngx.ctx.tried = true
     end
     ngx.ctx.route = route
 end
 
-local function choose(route, tried, last)
+-- Another instance than those that failed, here or before @full.
+local function another(route)
+    local tried, last = attempts.addresses()
     local list, from, to = addresses_of(route)
-    if tried then
-        return (round_robin.after(list, from, to, last, tried))
-    elseif record.is_plain(route) then
+    return (round_robin.after(list, from, to, last, tried or {}))
+end
+
+local function first(route)
+    if record.is_plain(route) then
         return round_robin.pick(route)
     end
+    local list = route.usable
     route.cursor = route.cursor % #list + 1
     return list[route.cursor]
 end
@@ -163,18 +173,19 @@ end
 function _M.balance()
     -- The record found in the access phase. The body may have been read since, and the record replaced; its instances
     -- were right when the request came.
-    local route = ngx.ctx.route
-    local tried, last = attempts.addresses()
-    local address = route and choose(route, tried, last)
-    if not address then
+    local ctx = ngx.ctx
+    local route = ctx.route
+    if not route then
         return ngx.exit(500)
     end
-    if not balancer.get_last_failure() then
+    local failed_before = balancer.get_last_failure()
+    if not failed_before then
         local _, from, to = addresses_of(route)
         if to > from then
             balancer.set_more_tries(to - from + 1)
         end
     end
+    local address = (failed_before or ctx.tried) and another(route) or first(route)
     local ok, err = balancer.set_current_peer(address)
     if not ok then
         log(ERR, "cannot use an instance: ", err)
