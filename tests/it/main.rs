@@ -20,3 +20,4 @@ mod proxying;
 mod registration;
 mod replacement;
 mod statistics;
+mod up;

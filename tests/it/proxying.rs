@@ -218,15 +218,27 @@ async fn a_client_keeps_its_connection() {
     let system = System::edge_only("client-keepalive").await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
+    system.route("ruled.test", &app).await;
+    system.cli::<()>(System::MASTER, r#"SET policy:ruled.test {"v":1}"#).await;
+    system.cli::<()>(System::MASTER, "SET logkey:empty.test 1").await;
     system.settle().await;
-    // Once for each worker: nginx ends a connection after a look-up, which goes through an internal error of its own.
-    for _ in 0..20 {
-        system.get("app.test", "/").await;
-    }
     let mut connection = Connection::open(system.edge).await.unwrap();
-    for path in ["/", "/status/404", "/status/500", "/status/503", "/bytes/100000"] {
-        let answer = connection.send(&Request::get("app.test", path)).await.unwrap();
-        assert!(answer.keeps_alive(), "the connection ends after {path}: {answer:?}");
+    // A miss, hits, a host with a policy, answers of the edge's own, and an instance's errors.
+    for (host, path, status) in [
+        ("app.test", "/", 200),
+        ("app.test", "/", 200),
+        ("ruled.test", "/", 200),
+        ("ruled.test", "/", 200),
+        ("nobody.test", "/", 404),
+        ("empty.test", "/", 503),
+        ("app.test", "/status/404", 404),
+        ("app.test", "/status/500", 500),
+        ("app.test", "/status/503", 503),
+        ("app.test", "/bytes/100000", 200),
+    ] {
+        let answer = connection.send(&Request::get(host, path)).await.unwrap();
+        assert_eq!(answer.status, status, "{host}{path}");
+        assert!(answer.keeps_alive(), "{host}{path}: the connection ends after {answer:?}");
     }
     system.stop().await;
 }

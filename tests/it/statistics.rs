@@ -2,21 +2,27 @@
 //!
 //! The client is the witness: it knows how many requests it sent, what each was answered, and how many bytes came.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use nix::sys::signal::Signal;
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use serde_json::Value;
 use signalbox_tests::{
-    http::{Connection, Request},
+    http::Request,
     load::{self, Account, Load},
     poll,
     system::System,
     upstream::App,
 };
+use tokio::time::Instant;
 
-/// Rounds of the random test. `SIGNALBOX_SOAK_ROUNDS` asks for more, `SIGNALBOX_SEED` for a known sequence.
+/// Rounds of the random test within the suite. `make soak` goes on for `SOAK_SECONDS`; `SIGNALBOX_SEED` repeats a
+/// sequence.
 const ROUNDS: u64 = 12;
+const SOAK_SECONDS: u64 = 600;
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name)
@@ -55,9 +61,9 @@ async fn expect_counted(system: &System, id: &str, account: &Account) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_bytes_and_codes_are_those_of_the_client() {
-    let system = System::start("counted").await;
+    let system = System::without_pacemaker("counted").await;
     let app = App::start("app").await;
-    system.register("i-1", &app, "app.test", "17").await;
+    system.route_counted("app.test", &app, "17").await;
     let paths = [
         "/",
         "/bytes/100",
@@ -192,15 +198,27 @@ async fn rotate(system: &System, load: &Load) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_are_exact_whatever_dies_when() {
+    let mut rounds = 0..ROUNDS;
+    tempt_fate(move || rounds.next().is_some()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes as long as it is told to; make soak"]
+async fn soak_counters_are_exact_whatever_dies_when() {
+    let end = Instant::now() + Duration::from_secs(from_environment("SOAK_SECONDS").unwrap_or(SOAK_SECONDS));
+    tempt_fate(move || Instant::now() < end).await;
+}
+
+/// Lets things happen between requests for as long as `go_on` says, and holds the counters against the client's.
+async fn tempt_fate(mut go_on: impl FnMut() -> bool) {
     let seed = from_environment("SIGNALBOX_SEED").unwrap_or_else(|| rand::rng().random());
-    let rounds = from_environment("SIGNALBOX_SOAK_ROUNDS").unwrap_or(ROUNDS);
-    println!("SIGNALBOX_SEED={seed} SIGNALBOX_SOAK_ROUNDS={rounds}");
+    println!("SIGNALBOX_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
 
-    let system = System::start("exact").await;
+    let system = System::without_pacemaker("exact").await;
     let app = App::start("app").await;
     for (host, id) in [("one.test", "1"), ("two.test", "2")] {
-        system.register(&format!("i-{id}"), &app, host, id).await;
+        system.route_counted(host, &app, id).await;
     }
     let sizes: [u64; 4] = std::array::from_fn(|_| random.random_range(0..50_000));
     let paths = sizes
@@ -213,9 +231,10 @@ async fn counters_are_exact_whatever_dies_when() {
         Load::start(system.edge, 2, move |n| Request::new("POST", "one.test", &one[n as usize % one.len()])),
         Load::start(system.edge, 2, move |n| Request::get("two.test", &two[n as usize % two.len()])),
     ];
-    let mut story = String::new();
     let mut fates = Vec::new();
-    for round in 0..rounds {
+    let mut round = 0;
+    while go_on() {
+        round += 1;
         // Each fate once in every eight rounds, in any order.
         if fates.is_empty() {
             fates = FATES.to_vec();
@@ -223,11 +242,10 @@ async fn counters_are_exact_whatever_dies_when() {
         }
         let fate = fates.pop().unwrap();
         let pause = random.random_range(1..200);
-        writeln!(story, "{round}: {fate:?}, then {pause} requests").unwrap();
+        println!("{round}: {fate:?}, then {pause} requests");
         happen(&system, &loads[0], fate, pause).await;
         loads[0].pass(pause).await;
     }
-    println!("{story}");
     let [one, two] = loads;
     let (one, two) = (one.stop().await, two.stop().await);
     // Whatever the counters say: each request has its line, and no line is broken.
@@ -254,31 +272,25 @@ async fn counters_are_exact_whatever_dies_when() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_worker_loses_lines_and_the_loss_is_counted() {
-    let system = System::with("lost-lines", |builder| builder.workers(1)).await;
+    let system = System::with("lost-lines", |builder| builder.without_pacemaker().workers(1)).await;
     let app = App::start("app").await;
-    system.register("i-1", &app, "app.test", "17").await;
+    system.route_counted("app.test", &app, "17").await;
     let first = load::send(system.edge, 2, 100, |_| Request::get("app.test", "/")).await;
     expect_counted(&system, "17", &first).await;
 
-    // Stopped within the log's flush time, a worker holds lines that only it knows. Which requests it got is seen at
-    // the connection: one that was kept alive breaks with it.
+    // The sidecar needs a look or two at the quiet edge to know what is lost later. It reports as often as it looks.
+    until_reported(&system, 4).await;
+
+    // Killed within the log's flush time, a worker holds lines that only it knows.
     let mut sent = 100;
     let lost = loop {
-        let mut connection = Connection::open(system.edge).await.unwrap();
-        for _ in 0..20 {
-            assert_eq!(connection.send(&Request::get("app.test", "/")).await.unwrap().status, 200);
-        }
+        let account = load::send(system.edge, 1, 20, |_| Request::get("app.test", "/")).await;
+        assert_eq!(account.codes.get(&200), Some(&20), "{:?}", account.broken);
         for worker in system.workers() {
             system.signal_pid(worker, Signal::SIGKILL);
         }
         sent += 20;
-        poll::until("new workers to answer", || async {
-            match Request::get("app.test", "/").send(system.edge).await {
-                Ok(answer) if answer.status == 200 => Ok(()),
-                other => Err(format!("{other:?}")),
-            }
-        })
-        .await;
+        system.until_answered_by("app.test", &app).await;
         sent += 1;
         let lines = system.log_lines_after_a_last_request().await;
         let of_app = lines.iter().filter(|line| line["host"] == "app.test").count() as u64;
@@ -287,28 +299,73 @@ async fn a_killed_worker_loses_lines_and_the_loss_is_counted() {
             break sent - of_app;
         }
     };
-    assert!(lost > 0);
-    let counted = poll::until("the lost lines to be a metric", || async {
-        let metrics = system.metrics().await;
-        let value = metrics.iter().find(|(name, _)| name.starts_with("signalbox_") && name.contains("lost"));
-        match value {
-            Some((_, value)) if *value > 0.0 => Ok(*value),
-            _ => Err(format!("{value:?} of {} metrics", metrics.len())),
-        }
+    // Asked at the sidecar itself: a look through the edge would be a request as well.
+    let counted = poll::until("the lost lines to be counted", || async {
+        let count = sidecar_metric(&system, "signalbox_sidecar_lost_lines_total").await;
+        if count >= lost as f64 { Ok(count) } else { Err(format!("{count} of {lost}")) }
     })
     .await;
-    // stub_status counts every request that nginx took, those of the operators and of this very poll included; what is
-    // lost is known to be at least ours.
-    assert!(counted >= lost as f64, "{counted} counted as lost, {lost} lines of ours are missing");
+    assert_eq!(counted, lost as f64, "counted as lost, and missing in the log");
+    // What came before and after is counted all the same.
+    let requests: u64 = system.cli(System::STATS, "HGET stat:17 requests").await;
+    assert_eq!(requests, sent - lost);
     system.allow("exited on signal 9");
+    system.stop().await;
+}
+
+/// Waits for so many reports of the sidecar, which come once a second.
+async fn until_reported(system: &System, count: usize) {
+    let command = format!("HGET router:{} at_ms", system.node());
+    let reports = std::sync::Mutex::new(BTreeSet::new());
+    poll::until("the sidecar to report a few times", || async {
+        let report = system.try_cli::<Option<String>>(System::STATS, &command).await?;
+        let mut reports = reports.lock().unwrap();
+        reports.insert(report);
+        // The first is of before.
+        if reports.len() > count { Ok(()) } else { Err(format!("{} of {count}", reports.len())) }
+    })
+    .await;
+}
+
+async fn sidecar_metric(system: &System, name: &str) -> f64 {
+    let text = Request::get("sidecar", "/metrics").send(system.sidecar).await.unwrap().text();
+    let line =
+        text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in {text}"));
+    line.rsplit_once(' ').unwrap().1.parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn looking_at_the_edge_is_no_loss() {
+    let system = System::without_pacemaker("looking").await;
+    let app = App::start("app").await;
+    system.route_counted("app.test", &app, "17").await;
+    until_reported(&system, 3).await;
+    let mut account = Account::default();
+    for _ in 0..3 {
+        account.add(load::send(system.edge, 2, 50, |_| Request::get("app.test", "/")).await);
+        for target in
+            ["/edge/status", "/edge/ack", "/edge/snapshot", "/edge/connections", "/metrics", "/edge/nonsense"]
+        {
+            for _ in 0..10 {
+                system.edge_api(target).await;
+            }
+        }
+        for _ in 0..10 {
+            system.api("GET", "/stats/version_type/17", None).await;
+        }
+        expect_counted(&system, "17", &account).await;
+    }
+    // A loss shows about two seconds after it happened; that many reports on, there is none.
+    until_reported(&system, 4).await;
+    assert_eq!(sidecar_metric(&system, "signalbox_sidecar_lost_lines_total").await, 0.0);
     system.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_that_is_none_stops_nothing() {
-    let system = System::start("bad-lines").await;
+    let system = System::without_pacemaker("bad-lines").await;
     let app = App::start("app").await;
-    system.register("i-1", &app, "app.test", "17").await;
+    system.route_counted("app.test", &app, "17").await;
     let mut account = load::send(system.edge, 1, 10, |_| Request::get("app.test", "/")).await;
     expect_counted(&system, "17", &account).await;
     // Somebody else writes into the log: garbage, half of JSON, wrong types, a number too large, an empty line, and
@@ -335,10 +392,10 @@ async fn a_line_that_is_none_stops_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn names_in_the_log_cannot_break_a_line() {
-    let system = System::start("hostile").await;
+    let system = System::without_pacemaker("hostile").await;
     let app = App::start("app").await;
-    system.register("i-1", &app, "*.app.test", "17").await;
-    let paths = ["/\"}", "/%22%7D%0A%7B%22key%22:%221%22%7D", "/\\", "/%00%01%ff", "/\u{1f600}", "/%C3%28"];
+    system.route_counted("*.app.test", &app, "17").await;
+    let paths = ["/\"}", "/%22%7D%0A%7B%22key%22:%221%22%7D", "/\\", "/%01%ff", "/\u{1f600}", "/%C3%28"];
     let mut account = Account::default();
     for path in paths {
         let request = Request::get("a.app.test", path)
@@ -354,9 +411,11 @@ async fn names_in_the_log_cannot_break_a_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_sidecar_rotates_a_log_that_grew() {
-    let system = System::with("self-rotation", |builder| builder.sidecar("rotate_bytes", 65_536)).await;
+    let system =
+        System::with("self-rotation", |builder| builder.without_pacemaker().sidecar("rotate_bytes", 65_536))
+            .await;
     let app = App::start("app").await;
-    system.register("i-1", &app, "app.test", "17").await;
+    system.route_counted("app.test", &app, "17").await;
     let mut account = Account::default();
     for _ in 0..4 {
         account.add(load::send(system.edge, 4, 400, |_| Request::get("app.test", "/")).await);

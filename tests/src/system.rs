@@ -83,19 +83,23 @@ impl System {
         Self::with(name, |builder| builder.without_pacemaker().without_sidecar()).await
     }
 
-    /// Starts a system with other settings.
+    /// Starts a system with other settings. `SIGNALBOX_EDGE_FILES` names a checkout whose `nginx/` and `lua/` are used
+    /// instead of those in the program: that is how to see a test go red without building anything.
     ///
     /// # Panics
     /// When it does not come up.
     pub async fn with(name: &str, change: impl FnOnce(Builder) -> Builder) -> Self {
         let slot = slots::take().await;
-        let builder = Stack::builder().temporary().expect("free ports").workers(2);
+        let mut builder = Stack::builder().temporary().expect("free ports").workers(2);
+        if let Some(folder) = std::env::var_os("SIGNALBOX_EDGE_FILES") {
+            builder = builder.with(|options| options.edge.files = folder.into());
+        }
         // Large: it is on the stack of every test otherwise.
         let stack = Box::pin(change(builder).start()).await;
         let stack = stack.unwrap_or_else(|error| panic!("{name}: the system does not start: {error}"));
         println!("{name}: {}", stack.layout().root().display());
         let ports = stack.ports();
-        Self {
+        let system = Self {
             edge: local(ports.edge),
             admin: local(ports.admin),
             pacemaker: local(ports.pacemaker),
@@ -105,7 +109,13 @@ impl System {
             tokens: tokio::sync::Mutex::default(),
             stack,
             _slot: slot,
+        };
+        for part in [Self::PACEMAKER, Self::SIDECAR] {
+            if !system.stack.parts().iter().any(|handle| *handle.part() == part) {
+                system.expect_away(&part);
+            }
         }
+        system
     }
 
     /// Ends the system.
@@ -296,6 +306,13 @@ impl System {
     /// Adds `app` to a name of the table, by hand.
     pub async fn route(&self, name: &str, app: &App) {
         self.cli::<()>(Self::MASTER, &format!("SADD instances:{name} {}", app.address)).await;
+    }
+
+    /// Adds `app` to a name of the table by hand, has its requests counted under `key`, and waits until it is served.
+    pub async fn route_counted(&self, name: &str, app: &App, key: &str) {
+        self.cli::<()>(Self::MASTER, &format!("SET logkey:{name} {key}")).await;
+        self.route(name, app).await;
+        self.settle().await;
     }
 
     /// Waits until every worker serves all that was written to the master before.

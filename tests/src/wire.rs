@@ -20,6 +20,8 @@ pub enum Fault {
     None,
     /// Each piece is held back this long.
     Delay(Duration),
+    /// What the client says arrives byte by byte, so that other things happen in the middle of it.
+    Trickle,
     /// None arrives any more, and nobody is told: what a lost machine looks like.
     Silence,
     /// What the server answers is dropped, what the client says arrives: every write has an unknown outcome.
@@ -78,6 +80,8 @@ async fn accept(listener: TcpListener, server: SocketAddr, faults: watch::Receiv
 
 async fn join(client: TcpStream, server: SocketAddr, mut faults: watch::Receiver<Fault>) {
     let Ok(server) = TcpStream::connect(server).await else { return };
+    // Small pieces stay small.
+    let _as_it_is = (client.set_nodelay(true), server.set_nodelay(true));
     let (client_in, client_out) = client.into_split();
     let (server_in, server_out) = server.into_split();
     let there = carry(client_in, server_out, faults.clone(), Direction::There);
@@ -114,6 +118,16 @@ async fn carry(
             Fault::Silence if faults.wait_for(|fault| *fault != Fault::Silence).await.is_err() => return,
             Fault::LoseReplies if direction == Direction::Back => continue,
             Fault::Delay(by) => time::sleep(by).await,
+            Fault::Trickle if direction == Direction::There => {
+                for byte in &piece[..count] {
+                    if to.write_all(std::slice::from_ref(byte)).await.is_err() {
+                        return;
+                    }
+                    // Not for the time that passes, but for the turn: the server reads what is there.
+                    tokio::task::yield_now().await;
+                }
+                continue;
+            }
             _ => {}
         }
         if to.write_all(&piece[..count]).await.is_err() {
