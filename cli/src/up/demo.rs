@@ -112,7 +112,7 @@ impl Client {
     /// The requests of a version type so far.
     async fn counted(&self, version_type: &str) -> Result<u64, String> {
         let stats = self.ask(&format!("/stats/version_type/{version_type}")).await?;
-        requests(&stats).ok_or_else(|| format!("no number of requests in {stats}"))
+        stats["requests"].as_u64().ok_or_else(|| format!("no number of requests in {stats}"))
     }
 
     async fn ask(&self, path: &str) -> Result<Value, String> {
@@ -125,11 +125,6 @@ impl Client {
         }
         serde_json::from_str(&body).map_err(|error| format!("GET {path} answered no JSON: {error}"))
     }
-}
-
-/// The total, wherever the answer groups it.
-fn requests(stats: &Value) -> Option<u64> {
-    stats.get("requests").or_else(|| stats.get("totals")?.get("requests"))?.as_u64()
 }
 
 /// Tries until it works, and fails with what the last attempt saw.

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     sync::{Arc, Mutex},
@@ -51,6 +52,8 @@ impl Place {
         let mut reservation = Reservation::default();
         let demo = [(); 4].map(|()| reservation.add().unwrap());
         let folder = TempDir::with_prefix("signalbox-up-").unwrap();
+        // As an ordinary folder: nginx' workers come through when they run as a user of their own.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         Self { ports: Ports::free().unwrap(), demo, _reservation: reservation, folder }
     }
 

@@ -32,6 +32,8 @@ pub(crate) fn program(layout: &Layout, daemon: Daemon<'_>) -> Result<Program, Er
     Ok(Program::new(part, binary)
         .arg("--config")
         .arg(file.display().to_string())
+        // Its output is a file.
+        .env("NO_COLOR", "1")
         .ready_when(Probe::Http(format!("{url}/health")))
         .address(url)
         .stop_with(Signal::SIGTERM, Duration::from_secs(10)))
