@@ -1,6 +1,6 @@
 -- Following the table of the replica: what may be believed, what a push means, and when a change has arrived.
 --
---   connection open, or everything flushed ─▶ not trusted ─▶ GET epoch, GET serial ─▶ guard
+--   connection open, or everything flushed ─▶ not trusted ─▶ ROLE, DBSIZE, GET epoch, GET serial ─▶ guard
 --        guard content ─▶ trusted: all records suspect, each asked again in the background (the sweep)
 --        guard not     ─▶ alarm; nothing that Redis says is taken over until epoch or serial change
 --
@@ -32,6 +32,7 @@ local SWEEP_WIDTH = 64
 local VERIFY_RETRY = 0.1
 local TICK = 1
 
+local ROLE, DBSIZE = resp.command("ROLE"), resp.command("DBSIZE")
 local GET_EPOCH = resp.command("GET", "epoch")
 local GET_SERIAL = resp.command("GET", "serial")
 
@@ -42,7 +43,7 @@ local accepted = 0
 
 -- Of the verification and the acknowledgement under way. `attempt` outdates the replies of earlier ones.
 local attempt = 0
-local shown_epoch, shown_failed
+local shown_epoch, shown_failed, shown_apart
 local ack_wanted, ack_running = false, false
 
 local verify
@@ -189,9 +190,22 @@ local function judge(shown_serial)
     pump()
 end
 
+-- A replica that has just started and not copied its master yet is empty and says so with a straight face.
+local function verify_role(value, kind, of_attempt)
+    if of_attempt == attempt then
+        shown_apart = kind == "*" and value[1] == "slave" and value[4] ~= "connected"
+    end
+end
+
+local function verify_size(value, kind, of_attempt)
+    if of_attempt == attempt then
+        shown_failed = not value or kind == "-" or (shown_apart and value == 0)
+    end
+end
+
 local function verify_epoch(value, kind, of_attempt)
     if of_attempt == attempt then
-        shown_failed = not value or kind == "-"
+        shown_failed = shown_failed or not value or kind == "-"
         shown_epoch = not shown_failed and value ~= null and match(value, "%S") and value or nil
     end
 end
@@ -201,7 +215,7 @@ local function verify_serial(value, kind, of_attempt)
         return
     end
     if shown_failed or kind == "-" then
-        -- Loading, most likely. Unknown is not wrong: no alarm, only again.
+        -- Loading, or not copied yet. Unknown is not wrong: no alarm, only again.
         local ok, err = timer_at(VERIFY_RETRY, retry_verify, attempt)
         if not ok and err ~= "process exiting" then
             log(ERR, "cannot schedule the verification of the table: ", err)
@@ -215,6 +229,8 @@ function verify()
     attempt = attempt + 1
     lookups.trusted = false
     ack_running = false
+    link.send(ROLE, verify_role, attempt)
+    link.send(DBSIZE, verify_size, attempt)
     link.send(GET_EPOCH, verify_epoch, attempt)
     link.send(GET_SERIAL, verify_serial, attempt)
 end
