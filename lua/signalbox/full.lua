@@ -123,6 +123,10 @@ end
 
 function _M.access()
     local host = ngx.var.host
+    local tried, last = attempts.addresses()
+    if not tried then
+        ngx.var.edge_declined = "1"
+    end
     if host == "" then
         return answer.problem(400, "no_host", "The request has no Host header, so it cannot be routed.")
     elseif not hostname.valid(host) then
@@ -146,7 +150,6 @@ function _M.access()
         end
         shared.put_alias(host, name)
     end
-    local tried, last = attempts.addresses()
     if tried then
         may_go_on(route, tried, last)
         ngx.ctx.tried = true
