@@ -2,6 +2,7 @@
 -- all and waits until the last one is there.
 --
 --   "worker:<id>"   pid of the worker that holds this id now
+--   "acks"          raised with each acknowledgement, so that who waits reads one number a millisecond
 --   "pid:<pid>"     "acknowledged serial | at_ms | beat_ms | believed 0/1 | serial seen | alarm | newest epoch"
 --
 -- Two steps, because a reload lets an old and a new worker of the same id live side by side: the new one takes the id,
@@ -21,6 +22,8 @@ local _M = {}
 
 local MAX_WAIT = 30
 local POLL = 0.001
+-- Polls after which the lines are read even so: a worker may have been replaced.
+local POLLS_BLIND = 100
 -- Of the line of a worker that is no more.
 local FORGET_AFTER = 60
 
@@ -33,12 +36,16 @@ end
 -- acknowledged: a serial, or false to leave it as it is.
 function _M.publish(acknowledged, seen, epoch, believed, alarm)
     update_time()
-    local now_ms = floor(now() * 1000)
+    local now_ms, raised = floor(now() * 1000), false
     if acknowledged and acknowledged ~= own_serial then
         own_serial, own_at = acknowledged, now_ms
+        raised = true
     end
     state:set("pid:" .. worker_pid(), format("%.0f|%.0f|%.0f|%d|%.0f|%s|%s", own_serial, own_at, now_ms,
         believed and 1 or 0, seen or 0, alarm or "", guard.newest(epoch) or ""), FORGET_AFTER)
+    if raised then
+        state:incr("acks", 1, 0)
+    end
 end
 
 local function read(id)
@@ -96,11 +103,23 @@ function _M.epoch(workers)
     return ""
 end
 
+-- Returns when an acknowledgement came in after `acks` was read, at the deadline, or now and then.
+local function pause(acks, deadline)
+    for _ = 1, POLLS_BLIND do
+        sleep(POLL)
+        if state:get("acks") ~= acks or now() >= deadline or ngx.worker.exiting() then
+            return
+        end
+    end
+end
+
 -- Answers /edge/ack. wanted: serial or nil. wait: seconds.
 function _M.await(wanted, wait)
     update_time()
     local deadline = now() + (wait < MAX_WAIT and wait or MAX_WAIT)
     while true do
+        -- Before the lines: an acknowledgement in between leads to another look, never to a missed one.
+        local acks = state:get("acks")
         local workers = _M.workers()
         local least = lowest(workers)
         if not wanted or least >= wanted or now() >= deadline or ngx.worker.exiting() then
@@ -108,7 +127,7 @@ function _M.await(wanted, wait)
                 (not wanted or least >= wanted) and "true" or "false", least,
                 json.string(_M.epoch(workers)), _M.workers_json(workers))
         end
-        sleep(POLL)
+        pause(acks, deadline)
     end
 end
 
