@@ -8,7 +8,7 @@ use crate::{
     Error, Event, Options, Ports, Stack,
     event::Events,
     group::{Group, end_leftovers},
-    layout::Layout,
+    layout::{Layout, set_mode},
     options::LogMode,
     plan::{Plan, Wanted},
     programs,
@@ -170,6 +170,8 @@ impl Builder {
                 path: std::env::temp_dir(),
                 source,
             })?;
+            // A temporary folder is private; one that an operator names usually is not.
+            set_mode(folder.path(), 0o755)?;
             options.data_dir = folder.path().to_owned();
             temporary = Some(folder);
         }

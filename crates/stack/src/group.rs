@@ -54,7 +54,7 @@ impl Group {
         let members = Mutex::new(Members { guard, pipe, known: HashSet::from([pid]) });
         let group =
             Self { layout: layout.clone(), program: program.to_owned(), id: Pid::from_raw(pid), members };
-        group.write_pid_file(&guard_part(), pid)?;
+        group.record(&guard_part(), pid);
         Ok(group)
     }
 
@@ -72,7 +72,7 @@ impl Group {
         members.known.remove(&old);
         members.known.insert(pid);
         drop(members);
-        self.write_pid_file(&guard_part(), pid)?;
+        self.record(&guard_part(), pid);
         Ok(true)
     }
 
@@ -89,7 +89,7 @@ impl Group {
         let pid = child.id().map(pid_of).ok_or_else(|| failed(io::Error::other("it ended at once")))?;
         members.known.insert(pid);
         drop(members);
-        self.write_pid_file(part, pid)?;
+        self.record(part, pid);
         Ok((child, pid))
     }
 
@@ -146,11 +146,13 @@ impl Group {
         }
     }
 
-    fn write_pid_file(&self, part: &Part, pid: i32) -> Result<(), Error> {
-        let path = self.layout.pid_file(part);
+    /// Writes a pid file. One that cannot be written, as on a full disk, is no reason not to run the part: it matters
+    /// only when the guard is killed as well.
+    fn record(&self, part: &Part, pid: i32) {
         // A process that is gone already has nothing to be remembered by.
-        let Some(process) = proc::process(pid) else { return Ok(()) };
-        fs::write(&path, format!("{pid} {}\n", process.started)).map_err(Error::file("write", path))
+        if let Some(process) = proc::process(pid) {
+            let _unwritten = fs::write(self.layout.pid_file(part), format!("{pid} {}\n", process.started));
+        }
     }
 
     fn members(&self) -> MutexGuard<'_, Members> {

@@ -29,11 +29,8 @@ impl Layout {
         fs::create_dir_all(root).map_err(Error::file("create", root))?;
         let root = root.canonicalize().map_err(Error::file("find", root))?;
         let layout = Self { root };
-        // The folders can be entered by everybody, because nginx' workers run as a user of their own; what nobody
-        // else may read is protected itself.
-        for folder in [layout.root.clone(), layout.run(), layout.logs()] {
+        for folder in [layout.run(), layout.logs()] {
             fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
-            set_mode(&folder, 0o755)?;
         }
         // Room for the sockets of a hundred routers.
         if layout.run().join("routes-99.sock").as_os_str().len() > SOCKET_PATH_BYTES {
@@ -115,7 +112,8 @@ impl Layout {
         self.run().join(format!("{part}.pid"))
     }
 
-    fn logs(&self) -> PathBuf {
+    /// Folder of the logs.
+    pub fn logs(&self) -> PathBuf {
         self.root.join("log")
     }
 

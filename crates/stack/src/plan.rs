@@ -66,6 +66,9 @@ impl Plan {
         let pacemaker = daemon(wanted.pacemaker, "signalbox-pacemaker")?;
         let sidecar = daemon(wanted.sidecar, "signalbox-sidecar")?;
         let (user, note) = WorkerUser::choose(&options.edge.user, layout.root())?;
+        for folder in [layout.run(), layout.logs()] {
+            user.admit(&folder)?;
+        }
         let token = read_or_make(&layout.token(), 0o600, || random_hex(32))?;
         Ok((Self { layout, options, wanted, token, redis, flavour, user, pacemaker, sidecar }, note))
     }

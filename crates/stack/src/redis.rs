@@ -99,7 +99,7 @@ fn configuration(role: &Role, port: u16, folder: &Path) -> String {
              repl-backlog-size 16mb\nrepl-ping-replica-period 1\n",
         ),
         Role::RoutesReplica { master_port, socket, shared } => {
-            // Everybody on the machine reaches the port; a socket for everybody gives nothing more away.
+            // The folder lets in none but the two of them.
             let mode = if *shared { "777" } else { "700" };
             let _infallible = write!(
                 text,

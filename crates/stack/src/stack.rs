@@ -34,7 +34,7 @@ use crate::{
 /// How often it is looked whether the guard is still there.
 const GUARD_CHECK: Duration = Duration::from_secs(1);
 /// How long a router may take from its start to its first look at the replica.
-const CONNECTED_WITHIN: Duration = Duration::from_secs(20);
+const CONNECTED_WITHIN: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
 /// All processes of one stack. Dropping it ends them at once; [`Stack::stop`] does it gently.
@@ -351,6 +351,16 @@ impl Stack {
     /// Where the first router serves operators, without a final slash.
     pub fn admin_url(&self) -> String {
         self.router().admin_url
+    }
+
+    /// The pacemaker's own listener, without a final slash.
+    pub fn pacemaker_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports().pacemaker)
+    }
+
+    /// The first sidecar's own listener, without a final slash.
+    pub fn sidecar_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports().sidecar)
     }
 
     /// URL of the routes master.

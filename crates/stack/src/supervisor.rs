@@ -38,7 +38,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(10);
 /// After so long the part counts as well again, and its next death as the first.
 const WELL_AFTER: Duration = Duration::from_secs(30);
 /// How long a part that was started again may take to answer before that is reported.
-const BACK_WITHIN: Duration = Duration::from_secs(30);
+const BACK_WITHIN: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
 /// What to run as a part.

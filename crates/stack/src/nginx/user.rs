@@ -4,11 +4,15 @@
 //! the way to the data must let them through. `/root` does not, for example. Then the workers stay root, with a note:
 //! an edge that quietly stops counting at its first rotation would be worse.
 
-use std::{fs, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, chown},
+    path::Path,
+};
 
 use nix::unistd::{User, geteuid};
 
-use crate::Error;
+use crate::{Error, layout::set_mode};
 
 /// The user of Debian's web servers.
 const DEFAULT: &str = "www-data";
@@ -70,6 +74,18 @@ impl WorkerUser {
     /// Whether files of the stack have to be opened to another user.
     pub(crate) fn is_other(&self) -> bool {
         matches!(self, Self::Other(_))
+    }
+
+    /// Opens a folder of the stack to the workers, and to nobody else.
+    pub(crate) fn admit(&self, folder: &Path) -> Result<(), Error> {
+        let failed = Error::file("open to nginx' workers", folder);
+        match self {
+            Self::Same { .. } => set_mode(folder, 0o700),
+            Self::Other(user) => {
+                chown(folder, None, Some(user.gid.as_raw())).map_err(failed)?;
+                set_mode(folder, 0o750)
+            }
+        }
     }
 }
 
