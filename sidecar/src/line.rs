@@ -215,3 +215,167 @@ fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
         _ => Some(Cow::Borrowed(raw.get())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const OURS: &str = r#"{"key":"17","bytes":512,"code":200,"timemsec":1795267331.123,"nginx_response_time":0.005,"upstream_response_time":"0.004","upstream_status":"200","upstream_addr":"127.0.0.1:9001","time":"2026-11-21T13:22:11+00:00","method":"GET","host":"hello.localhost","uri":"/p","request_id":"4d1f"}"#;
+
+    fn upstream_ms(times: &str, statuses: &str) -> Option<Option<u64>> {
+        let line = OURS
+            .replace("\"0.004\"", &format!("\"{times}\""))
+            .replace("_status\":\"200", &format!("_status\":\"{statuses}"));
+        let (fast, slow) = (fast(line.as_bytes()), slow(line.as_bytes()));
+        assert!(fast.is_none() || fast == slow, "{line}");
+        slow.map(|record| record.upstream_ms)
+    }
+
+    #[test]
+    fn our_own_format_takes_the_fast_path() {
+        let wanted = Record {
+            key: "17".into(),
+            at_ms: 1_795_267_331_123,
+            bytes: 512,
+            code: 200,
+            nginx_ms: 5,
+            upstream_ms: Some(4),
+        };
+        assert_eq!(fast(OURS.as_bytes()), Some(wanted.clone()));
+        assert_eq!(slow(OURS.as_bytes()), Some(wanted));
+    }
+
+    #[test]
+    fn the_upstream_status_decides_whether_a_time_counts() {
+        for (times, statuses, ms) in [
+            ("0.004", "200", Some(4)),
+            ("0.000", "-", None),
+            ("1.250", "-", None),
+            ("-", "-", None),
+            ("0.001, 0.002 : 0.003", "502, 504 : 200", Some(6)),
+            ("0.001, 0.002", "502, 200", Some(3)),
+            ("- : 0.003", "- : 200", Some(3)),
+            ("0.000, -", "502, -", Some(0)),
+            ("-", "200", None),
+            ("", "", None),
+        ] {
+            assert_eq!(upstream_ms(times, statuses), Some(ms), "{times:?} {statuses:?}");
+        }
+        assert_eq!(upstream_ms("soon", "200"), None, "a damaged time is a bad line");
+    }
+
+    #[test]
+    fn older_and_other_spellings_are_read() {
+        let seed = br#"{"time":"x","key":17,"bytes":"512","code":"404","upstream_response_time":"0.004","timemsec":"1795267331.123","nginx_response_time":0.0051,"more":[1,{}]}"#;
+        let record = slow(seed).unwrap();
+        assert_eq!((&*record.key, record.code, record.nginx_ms, record.upstream_ms), ("17", 404, 5, Some(4)));
+        let unrouted = OURS.replace("\"17\"", "null");
+        assert_eq!(parse(unrouted.as_bytes()).unwrap().key, UNCAUGHT);
+    }
+
+    #[test]
+    fn a_decoded_uri_need_not_be_text() {
+        let mut line = OURS.as_bytes().to_vec();
+        let at = line.windows(2).position(|pair| pair == b"/p").unwrap();
+        line[at + 1] = 0xff;
+        assert!(fast(&line).is_some());
+        assert_eq!(fast(&line), slow(&line));
+    }
+
+    #[test]
+    fn a_torn_line_is_bad_wherever_it_was_torn() {
+        for cut in 0..OURS.len() {
+            assert_eq!(parse(&OURS.as_bytes()[..cut]), None, "{}", &OURS[..cut]);
+            // The rest of it was lost, and another line followed.
+            let merged = [&OURS.as_bytes()[..cut], OURS.as_bytes()].concat();
+            assert!(cut == 0 || parse(&merged).is_none(), "{}", String::from_utf8_lossy(&merged));
+        }
+    }
+
+    #[test]
+    fn absurd_values_are_bad_lines() {
+        for (from, to) in [
+            ("512", "99999999999999999999"),
+            ("512", "-1"),
+            ("512", "007"),
+            ("512", "99999999999999"),
+            (":200,", ":1000,"),
+            ("1795267331.123", "99999999999999.000"),
+            ("0.005", "1e300"),
+            ("\"17\"", "{}"),
+            ("\"17\"", &format!("\"{}\"", "k".repeat(129))),
+        ] {
+            let line = OURS.replacen(from, to, 1);
+            assert_eq!(parse(line.as_bytes()), None, "{line}");
+        }
+    }
+
+    prop_compose! {
+        fn list(element: &'static str)(
+            elements in proptest::collection::vec(element, 1..4),
+            separators in proptest::collection::vec(prop_oneof![Just(", "), Just(" : ")], 3),
+        ) -> String {
+            elements.iter().enumerate().map(|(at, element)| {
+                if at == 0 { element.clone() } else { format!("{}{element}", separators[at - 1]) }
+            }).collect()
+        }
+    }
+
+    prop_compose! {
+        /// A line as nginx could write it.
+        fn ours()(
+            key in prop_oneof!["[0-9]{1,6}", Just("null".to_owned()), "[a-zé\\\\\"]{0,9}"],
+            bytes in 0u64..1 << 45,
+            code in prop_oneof![Just(0u16), 100u16..600, 600u16..1100],
+            at_ms in 0u64..1 << 45,
+            nginx_ms in 0u64..100_000,
+            times in list("-|[0-9]{1,3}\\.[0-9]{3}"),
+            statuses in list("-|[1-5][0-9]{2}"),
+            uri in "/[a-z%\"\\\\ é]{0,20}",
+        ) -> String {
+            let text = |text: &str| serde_json::to_string(text).unwrap();
+            format!(
+                r#"{{"key":{},"bytes":{bytes},"code":{code},"timemsec":{}.{:03},"nginx_response_time":{}.{:03},"upstream_response_time":"{times}","upstream_status":"{statuses}","upstream_addr":"127.0.0.1:9001","time":"2026-11-21T13:22:11+00:00","method":"GET","host":"h","uri":{},"request_id":"4d1f"}}"#,
+                text(&key), at_ms / 1000, at_ms % 1000, nginx_ms / 1000, nginx_ms % 1000, text(&uri),
+            )
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn both_readers_agree_on_what_nginx_writes(line in ours()) {
+            let plain = !line.contains('\\');
+            let (fast, slow) = (fast(line.as_bytes()), slow(line.as_bytes()));
+            prop_assert_eq!(plain && slow.is_some(), fast.is_some(), "{}", line);
+            prop_assert!(fast.is_none() || fast == slow);
+        }
+
+        /// The fast reader never takes what the slow one would refuse, or takes it differently.
+        #[test]
+        fn the_fast_reader_is_never_laxer(
+            line in ours(),
+            edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0u8..3), 0..4),
+        ) {
+            let mut line = line.into_bytes();
+            for (at, byte, kind) in edits {
+                let at = at.index(line.len());
+                match kind {
+                    0 => line[at] = byte,
+                    1 => line.insert(at, byte),
+                    _ if line.len() > 1 => { line.remove(at); }
+                    _ => {}
+                }
+            }
+            if let Some(record) = fast(&line) {
+                prop_assert_eq!(Some(record), slow(&line), "{}", String::from_utf8_lossy(&line));
+            }
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse(&bytes);
+        }
+    }
+}

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         Ok(loaded) => loaded,
         Err(error) => return refuse(&error),
     };
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     match run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,8 +1,9 @@
 //! Where in the log everything before is counted.
 //!
 //! Rotation renames files, copies them, truncates them and reuses their inodes; so a byte offset means nothing without
-//! saying in *what*. A file is recognised by the [`Fingerprint`] of its first complete line, which carries a request
-//! id and a time and is therefore as good as a name. Device and inode only break ties (a copy has the same first line).
+//! saying in *what*. A file is recognised by its inode together with the [`Fingerprint`] of its first complete line,
+//! which carries a request id and the time to the millisecond and is therefore as good as a name. The device number is
+//! kept for operators only: it may change with a reboot.
 //!
 //! A [`Place`] is one position in one file, plus how far every *other* file was read. That list is what makes the order
 //! of rotated files a nicety instead of a matter of loss: any file that is not read to its end is unread, whatever it
@@ -71,34 +72,51 @@ impl FromStr for Fingerprint {
 #[error("the stored place in the log cannot be read")]
 pub struct Unreadable;
 
+/// How far a file was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// Its inode when it was read.
+    pub inode: u64,
+    /// Its first line.
+    pub fingerprint: Fingerprint,
+    /// Bytes that are counted.
+    pub position: u64,
+}
+
+impl fmt::Display for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.inode, self.fingerprint, self.position)
+    }
+}
+
+impl FromStr for Known {
+    type Err = Unreadable;
+
+    fn from_str(text: &str) -> Result<Self, Unreadable> {
+        let mut fields = text.splitn(3, ':');
+        let mut field = || fields.next().ok_or(Unreadable);
+        Ok(Self {
+            inode: field()?.parse().map_err(|_| Unreadable)?,
+            fingerprint: field()?.parse()?,
+            position: field()?.parse().map_err(|_| Unreadable)?,
+        })
+    }
+}
+
 /// How far files other than the current one were read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Finished(Vec<(Fingerprint, u64)>);
+pub struct Finished(Vec<Known>);
 
 impl Finished {
     /// How many files that are gone are remembered, in case one comes back.
     const REMEMBERED: usize = 64;
 
-    /// How far the file with this first line was read; 0 when never.
-    pub fn position(&self, fingerprint: Fingerprint) -> u64 {
-        self.0.iter().find(|(seen, _)| *seen == fingerprint).map_or(0, |(_, position)| *position)
-    }
-
-    fn insert(&mut self, fingerprint: Fingerprint, position: u64) {
-        self.remove(fingerprint);
-        self.0.push((fingerprint, position));
-    }
-
-    fn remove(&mut self, fingerprint: Fingerprint) {
-        self.0.retain(|(seen, _)| *seen != fingerprint);
-    }
-
-    /// Forgets the oldest of the files that are gone. One that still exists is never forgotten, or it would be
-    /// counted again.
-    pub fn prune(&mut self, exists: impl Fn(Fingerprint) -> bool) {
+    /// Forgets what is not worth remembering. A file that still exists always is, or it would be counted again; so the
+    /// list is as long as the folder, plus some.
+    pub fn prune(&mut self, exists: impl Fn(&Known) -> bool) {
         let mut surplus = self.0.len().saturating_sub(Self::REMEMBERED);
-        self.0.retain(|(fingerprint, _)| {
-            let forget = surplus > 0 && !exists(*fingerprint);
+        self.0.retain(|known| {
+            let forget = surplus > 0 && !exists(known);
             surplus -= usize::from(forget);
             !forget
         });
@@ -107,8 +125,8 @@ impl Finished {
 
 impl fmt::Display for Finished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, (fingerprint, position)) in self.0.iter().enumerate() {
-            write!(f, "{}{fingerprint}:{position}", if at > 0 { " " } else { "" })?;
+        for (at, known) in self.0.iter().enumerate() {
+            write!(f, "{}{known}", if at > 0 { " " } else { "" })?;
         }
         Ok(())
     }
@@ -118,11 +136,7 @@ impl FromStr for Finished {
     type Err = Unreadable;
 
     fn from_str(text: &str) -> Result<Self, Unreadable> {
-        let entry = |entry: &str| {
-            let (fingerprint, position) = entry.split_once(':').ok_or(Unreadable)?;
-            Ok((fingerprint.parse()?, position.parse().map_err(|_| Unreadable)?))
-        };
-        text.split_ascii_whitespace().map(entry).collect::<Result<_, _>>().map(Self)
+        text.split_ascii_whitespace().map(str::parse).collect::<Result<_, _>>().map(Self)
     }
 }
 
@@ -142,35 +156,94 @@ pub struct Place {
 }
 
 impl Place {
-    /// How far a file with this first line was read.
-    pub fn position_in(&self, fingerprint: Fingerprint) -> u64 {
-        if self.fingerprint == Some(fingerprint) {
-            self.position
-        } else {
-            self.finished.position(fingerprint)
-        }
+    /// The current file, when something of it is counted.
+    pub fn current(&self) -> Option<Known> {
+        let (file, fingerprint) = self.file.zip(self.fingerprint)?;
+        (self.position > 0).then_some(Known { inode: file.inode, fingerprint, position: self.position })
     }
 
-    /// Makes another file the current one, at the position where it was left.
-    pub fn switch(&mut self, file: FileId, fingerprint: Option<Fingerprint>) {
+    /// Every file that something of is counted.
+    pub fn known(&self) -> impl Iterator<Item = Known> {
+        self.current().into_iter().chain(self.finished.0.iter().copied())
+    }
+
+    /// Makes another file the current one. `exists` tells of a known file whether it is still there.
+    pub fn switch(
+        &mut self,
+        file: FileId,
+        fingerprint: Option<Fingerprint>,
+        position: u64,
+        exists: impl Fn(&Known) -> bool,
+    ) {
         self.leave();
         self.file = Some(file);
         self.fingerprint = fingerprint;
-        self.position = fingerprint.map_or(0, |fingerprint| self.finished.position(fingerprint));
-        if let Some(fingerprint) = fingerprint {
-            self.finished.remove(fingerprint);
-        }
+        self.position = position;
+        // The file itself is current now. One that began alike and is gone was this one, or this one is its copy.
+        self.finished.0.retain(|known| {
+            Some(known.fingerprint) != fingerprint || (known.inode != file.inode && exists(known))
+        });
+        self.finished.prune(exists);
     }
 
     /// Gives up the current file, remembering how far it was read: it may come back, or a copy of it turn up.
     pub fn leave(&mut self) {
-        if let Some(fingerprint) = self.fingerprint.take()
-            && self.position > 0
-        {
-            self.finished.insert(fingerprint, self.position);
+        if let Some(current) = self.current() {
+            self.finished.0.push(current);
         }
         self.generation += 1;
         self.file = None;
+        self.fingerprint = None;
         self.position = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_files_survives_being_written_down() {
+        let known = |inode: u64| Known {
+            inode,
+            fingerprint: Fingerprint::of(format!("line {inode}\n").as_bytes()).unwrap(),
+            position: inode * 10,
+        };
+        for list in [vec![], vec![known(1)], vec![known(7), known(u64::MAX / 10)]] {
+            let finished = Finished(list);
+            assert_eq!(finished.to_string().parse(), Ok(finished));
+        }
+        for bad in [
+            "1",
+            "1:2",
+            "1:00:3",
+            "x:0123456789abcdef0123456789abcdef:1",
+            "1:0123456789abcdef0123456789abcdef:",
+        ] {
+            assert_eq!(bad.parse::<Finished>(), Err(Unreadable), "{bad}");
+        }
+    }
+
+    #[test]
+    fn files_that_exist_are_never_forgotten() {
+        let mut place = Place::default();
+        let line = |inode: u64| Fingerprint::of(format!("{inode}\n").as_bytes());
+        for inode in 0..200 {
+            place.switch(FileId { device: 1, inode }, line(inode), 5, |known| known.inode < 100);
+        }
+        let remembered: Vec<_> = place.known().map(|known| known.inode).collect();
+        assert!((0..100).all(|inode| remembered.contains(&inode)));
+        assert!(remembered.len() <= 102, "{}", remembered.len());
+    }
+
+    #[test]
+    fn a_fingerprint_needs_a_whole_line_or_a_long_beginning() {
+        assert_eq!(Fingerprint::of(b""), None);
+        assert_eq!(Fingerprint::of(b"no end"), None);
+        assert_eq!(Fingerprint::of(b"a\nb"), Fingerprint::of(b"a\nc"));
+        assert_ne!(Fingerprint::of(b"a\n"), Fingerprint::of(b"b\n"));
+        let long = vec![b'x'; Fingerprint::SPAN + 1];
+        assert_eq!(Fingerprint::of(&long[..Fingerprint::SPAN - 1]), None);
+        assert_eq!(Fingerprint::of(&long), Fingerprint::of(&long[..Fingerprint::SPAN]));
     }
 }

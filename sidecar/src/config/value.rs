@@ -83,7 +83,10 @@ pub struct RootToken(String);
 
 impl RootToken {
     /// Checks a token; spaces and newlines around it (of a file) are not part of it.
-    pub(super) fn new(text: &str) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// When it is too short, or could not stand in an HTTP header.
+    pub fn new(text: &str) -> Result<Self, String> {
         let token = text.trim();
         if token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') {
             return Err("the root token has at least 16 visible ASCII characters and no colon".to_owned());

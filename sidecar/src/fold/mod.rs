@@ -261,3 +261,154 @@ impl Key {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Counters = BTreeMap<String, BTreeMap<String, u64>>;
+
+    fn line(key: u32, at_ms: u64, code: u16, bytes: u64, upstream: &str) -> String {
+        let status = if upstream == "-" { "-" } else { "200" };
+        format!(
+            r#"{{"key":"{key}","bytes":{bytes},"code":{code},"timemsec":{}.{:03},"nginx_response_time":0.005,"upstream_response_time":"{upstream}","upstream_status":"{status}","upstream_addr":"a","time":"t","method":"GET","host":"h","uri":"/","request_id":"r"}}"#,
+            at_ms / 1000,
+            at_ms % 1000,
+        )
+    }
+
+    fn add(counters: &mut Counters, fold: &Fold) {
+        let mut cost = 0;
+        for hash in fold.increments() {
+            for (field, more) in hash.fields {
+                assert!(more > 0, "zeros are not written");
+                cost += 1;
+                let field = counters.entry(hash.key.to_string()).or_default().entry(field.to_string());
+                *field.or_default() += more;
+            }
+        }
+        assert_eq!(cost, fold.cost(), "a fold knows what it costs");
+        assert!(cost <= MAX_INCREMENTS);
+    }
+
+    /// Folds `text` in pieces of at most `piece` bytes, committing whenever the fold is full.
+    fn fold_in_pieces(text: &[u8], piece: usize) -> Counters {
+        let mut counters = Counters::new();
+        let mut fold = Fold::default();
+        let mut at = 0;
+        let mut end = 0;
+        while end < text.len() {
+            end = (end + piece).min(text.len());
+            loop {
+                let absorbed = fold.absorb(&text[at..end]);
+                at += absorbed.consumed;
+                if !absorbed.full {
+                    break;
+                }
+                add(&mut counters, &fold);
+                fold.clear();
+            }
+        }
+        add(&mut counters, &fold);
+        counters
+    }
+
+    #[test]
+    fn a_line_adds_to_totals_history_and_rollup() {
+        let mut fold = Fold::default();
+        for line in [line(17, 7_261_005, 200, 10, "0.004"), line(17, 7_261_999, 404, 0, "-")] {
+            fold.line(line.as_bytes());
+        }
+        let mut counters = Counters::new();
+        add(&mut counters, &fold);
+        let hash = |name: &str| counters.get(name).cloned().unwrap_or_default();
+        let fields = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
+            pairs.iter().map(|(field, value)| ((*field).to_owned(), *value)).collect()
+        };
+        assert_eq!(
+            hash("stat:17"),
+            fields(&[
+                ("200", 1),
+                ("2xx", 1),
+                ("404", 1),
+                ("4xx", 1),
+                ("bytes", 10),
+                ("nginxtime", 10),
+                ("requests", 2),
+                ("time", 4),
+                ("timecount", 1),
+            ])
+        );
+        assert_eq!(hash("history:17:7200:requests"), fields(&[("7261", 2)]));
+        assert_eq!(hash("history:17:7200:time"), fields(&[("7261", 4)]));
+        assert_eq!(hash("rollup:17:7200:requests"), fields(&[("7260", 2)]));
+        assert!(!counters.contains_key("history:17:7200:5xx"));
+    }
+
+    #[test]
+    fn a_status_without_meaning_is_a_request_of_no_class() {
+        let mut fold = Fold::default();
+        fold.line(line(1, 0, 0, 1, "-").as_bytes());
+        let mut counters = Counters::new();
+        add(&mut counters, &fold);
+        assert_eq!(counters["stat:1"].keys().collect::<Vec<_>>(), ["bytes", "nginxtime", "requests"]);
+    }
+
+    #[test]
+    fn bad_lines_are_counted_and_the_last_is_kept_in_part() {
+        let mut fold = Fold::default();
+        assert_eq!(fold.absorb(b"one\n\nno end"), Absorbed { consumed: 5, full: false });
+        fold.line(&[0xff; 10_000]);
+        assert_eq!((fold.lines(), fold.bad_lines()), (0, 3));
+        assert_eq!(fold.bad_sample().map(|sample| sample.chars().count()), Some(SAMPLE_BYTES));
+        fold.clear();
+        assert!(fold.is_empty() && fold.bad_sample().is_none() && fold.cost() == 0);
+    }
+
+    #[test]
+    fn a_file_folds_to_what_its_lines_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut text: Vec<u8> = Vec::new();
+        for number in 0..20_000 {
+            text.extend(line(number % 300, u64::from(number) * 7, 200, 3, "0.001").bytes());
+            text.push(b'\n');
+        }
+        text.extend(b"not finished");
+        std::fs::write(&path, &text).unwrap();
+        let mut counters = Counters::new();
+        let summary = file(&path, |fold| add(&mut counters, fold)).unwrap();
+        assert_eq!((summary.lines, summary.bad_lines), (20_000, 0));
+        assert_eq!(summary.bytes as usize, text.len() - "not finished".len());
+        assert_eq!(counters, fold_in_pieces(&text, 4096));
+    }
+
+    proptest! {
+        /// However the log is cut into reads and commits, the counters come out the same.
+        #[test]
+        fn any_split_folds_to_the_same(
+            lines in proptest::collection::vec(
+                (0u32..40, 0u64..200_000, prop_oneof![Just(200u16), 100u16..600], 0u64..3, "-|0\\.00[0-2]"),
+                0..400,
+            ),
+            piece in 1usize..3000,
+        ) {
+            let mut text = String::new();
+            for (key, at_ms, code, bytes, upstream) in &lines {
+                text += &line(*key, *at_ms, *code, *bytes, upstream);
+                text.push('\n');
+            }
+            let whole = fold_in_pieces(text.as_bytes(), usize::MAX / 2);
+            prop_assert_eq!(&fold_in_pieces(text.as_bytes(), piece), &whole);
+            let requests: u64 = whole.iter()
+                .filter(|(key, _)| key.starts_with("stat:"))
+                .map(|(_, fields)| fields["requests"])
+                .sum();
+            prop_assert_eq!(requests, lines.len() as u64);
+        }
+    }
+}

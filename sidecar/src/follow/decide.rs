@@ -1,6 +1,6 @@
 //! What to do next, decided from what is on disk. No I/O, so every situation can be written down and tested.
 
-use crate::place::{FileId, Fingerprint, Place};
+use crate::place::{FileId, Fingerprint, Known, Place};
 
 /// A log file as it was just seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,10 +20,36 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Bytes of this file that are not counted.
-    pub fn unread(&self, place: &Place) -> u64 {
-        self.fingerprint.map_or(0, |fingerprint| self.size.saturating_sub(place.position_in(fingerprint)))
+    /// Whether this is the file that something is known of.
+    pub fn is(&self, known: &Known) -> bool {
+        self.id.inode == known.inode && self.fingerprint == Some(known.fingerprint)
     }
+}
+
+/// Where to read on in the file at `index`; `None` when its lines are those of another file that is there.
+pub fn position(place: &Place, files: &[Seen], index: usize) -> Option<u64> {
+    let file = &files[index];
+    if let Some(known) = place.known().find(|known| file.is(known)) {
+        return Some(known.position);
+    }
+    // Files that begin alike are copies, made by copy-truncate or by hand. The active one never is: it is what others
+    // are copied from, so if an older one is still there, two files happen to begin with the same line.
+    let alike = || place.known().filter(|known| Some(known.fingerprint) == file.fingerprint);
+    if alike().any(|known| files.iter().any(|other| other.is(&known))) {
+        return file.active.then_some(0);
+    }
+    // The original is cut or gone: its copy is read where the original was left. So is a file that was moved here from
+    // another filesystem.
+    Some(alike().map(|known| known.position).max().unwrap_or(0))
+}
+
+/// Bytes of the file at `index` that are not counted. A file without a complete line has none.
+pub fn unread(place: &Place, files: &[Seen], index: usize) -> u64 {
+    let file = &files[index];
+    if file.fingerprint.is_none() {
+        return 0;
+    }
+    position(place, files, index).map_or(0, |position| file.size.saturating_sub(position))
 }
 
 /// What happened to data that was not read yet.
@@ -62,20 +88,18 @@ pub fn decide(place: &Place, files: &[Seen], rested: bool) -> Action {
     {
         return Action::Lost(gap);
     }
-    let current = place.fingerprint.and_then(|fingerprint| original(place, files, fingerprint));
-    let unread = |index: &usize| {
-        let file = &files[*index];
-        // Of a file and its copy only one is read: they are the same lines.
-        !file.barren
-            && file.unread(place) > 0
-            && file.fingerprint.and_then(|fingerprint| original(place, files, fingerprint)) == Some(*index)
-    };
-    if let Some(current) = current.filter(unread) {
+    let current = place.current().and_then(|current| files.iter().position(|file| file.is(&current)));
+    let readable = |index: &usize| !files[*index].barren && unread(place, files, *index) > 0;
+    if let Some(current) = current.filter(readable) {
         return Action::Read(current);
     }
     // Oldest first is only kind to readers of the live counters; nothing depends on the order.
-    if let Some(oldest) = (0..files.len()).filter(unread).min_by_key(|index| files[*index].modified_ns) {
-        return Action::Read(oldest);
+    if let Some(oldest) = (0..files.len()).filter(readable).min_by_key(|index| files[*index].modified_ns) {
+        // Of files that begin alike the one that has the most comes first, which makes the others its copies.
+        let alike = |index: &usize| files[*index].fingerprint == files[oldest].fingerprint && readable(index);
+        let most = |index: &usize| (files[*index].active, files[*index].size);
+        let first = (0..files.len()).filter(alike).max_by_key(most);
+        return Action::Read(first.unwrap_or(oldest));
     }
     let away = current.is_some_and(|current| !files[current].active);
     match files.iter().position(|file| file.active) {
@@ -86,25 +110,17 @@ pub fn decide(place: &Place, files: &[Seen], rested: bool) -> Action {
 
 /// Whether the current file still holds what was counted of it.
 fn gap(place: &Place, files: &[Seen]) -> Option<Gap> {
-    let same = |file: &&Seen| Some(file.id) == place.file;
-    let begins_alike = |file: &&Seen| file.fingerprint == place.fingerprint;
-    if let Some(file) = files.iter().filter(same).find(begins_alike) {
-        return (file.size < place.position).then_some(Gap::Shrunk { size: file.size });
+    let current = place.current()?;
+    if let Some(file) = files.iter().find(|file| file.is(&current)) {
+        return (file.size < current.position).then_some(Gap::Shrunk { size: file.size });
     }
-    if files.iter().any(|file| same(&file)) {
+    if files.iter().any(|file| file.id.inode == current.inode) {
         // Its copy, if one was made, is found like any other file and read from where the original was left. What was
         // written between copying and truncating is in neither, and nobody can know whether there was anything.
         return Some(Gap::Truncated);
     }
-    // Moved to another filesystem, or restored: other ids, same lines.
-    let moved = files.iter().filter(begins_alike).any(|file| file.size >= place.position);
+    let moved = files
+        .iter()
+        .any(|file| file.fingerprint == Some(current.fingerprint) && file.size >= current.position);
     (!moved).then_some(Gap::Vanished)
-}
-
-/// Of the files that begin alike, the one that is read: the known one, else the growing one, else the longest.
-fn original(place: &Place, files: &[Seen], fingerprint: Fingerprint) -> Option<usize> {
-    let rank = |file: &Seen| (Some(file.id) == place.file, file.active, file.size);
-    (0..files.len())
-        .filter(|index| files[*index].fingerprint == Some(fingerprint))
-        .max_by_key(|index| rank(&files[*index]))
 }

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     GRACE,
-    decide::Seen,
+    decide::{Seen, unread},
     file::{LogFile, id, modified_ns},
 };
 use crate::{
@@ -66,7 +66,11 @@ impl Directory {
         }
         self.look_at_unlisted()?;
         self.hold(place, now);
-        Ok(self.entries.iter().map(Entry::seen).collect())
+        Ok(self.seen())
+    }
+
+    fn seen(&self) -> Vec<Seen> {
+        self.entries.iter().map(Entry::seen).collect()
     }
 
     /// The active file first: a file that is renamed while we read the directory must not be missed, and one that is
@@ -157,10 +161,11 @@ impl Directory {
 
     /// Lets go of files that nobody writes and that are read.
     fn hold(&mut self, place: &Place, now: Duration) {
-        for entry in &mut self.entries {
-            let seen = entry.seen();
-            let current = entry.fingerprint.is_some() && entry.fingerprint == place.fingerprint;
-            if entry.active || current || (seen.unread(place) > 0 && !seen.barren) {
+        let files = self.seen();
+        for (index, entry) in self.entries.iter_mut().enumerate() {
+            let current = place.current().is_some_and(|current| files[index].is(&current));
+            let waits = !files[index].barren && unread(place, &files, index) > 0;
+            if entry.active || current || waits {
                 entry.needed = now;
             } else if now.saturating_sub(entry.needed) > GRACE {
                 entry.log = None;
@@ -177,14 +182,16 @@ impl Directory {
 
     /// The files that were rotated away, with whether `place` is past all their lines.
     pub(super) fn rotated(&self, place: &Place) -> Vec<Rotated> {
-        let rotated = |entry: &&Entry| entry.listed && !entry.active;
+        let files = self.seen();
+        let rotated = |(_, entry): &(usize, &Entry)| entry.listed && !entry.active;
         self.entries
             .iter()
+            .enumerate()
             .filter(rotated)
-            .map(|entry| Rotated {
+            .map(|(index, entry)| Rotated {
                 path: entry.path.clone(),
                 modified_ms: u64::try_from(entry.modified_ns / 1_000_000).unwrap_or(0),
-                counted: entry.barren == Some(entry.size) || entry.seen().unread(place) == 0,
+                counted: files[index].barren || unread(place, &files, index) == 0,
             })
             .collect()
     }

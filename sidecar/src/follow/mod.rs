@@ -31,10 +31,10 @@ use std::{io, path::PathBuf, time::Duration};
 use crate::{
     commit::{self, Claim, Commit, Outcome, Store, Tally},
     fold::Fold,
-    place::Place,
+    place::{Known, Place},
     rotate::Rotated,
 };
-use decide::{Action, Gap, Seen, decide};
+use decide::{Action, Gap, Seen, decide, position, unread};
 use directory::Directory;
 use read::{Found, Reader};
 
@@ -206,10 +206,11 @@ impl<S: Store> Follower<S> {
                 }
                 Action::Lost(gap) => self.note_gap(state, gap),
                 Action::Read(index) => {
+                    let from = position(&state.place, &files, index).unwrap_or(0);
                     let seen = files[index];
-                    match self.read(state, &seen)? {
+                    match self.read(&seen, from)? {
                         Found::Lines { to } => {
-                            self.apply(state, &seen, to, &files);
+                            self.apply(state, &seen, from, to, &files);
                             return Ok(files);
                         }
                         Found::Nothing => {
@@ -220,7 +221,10 @@ impl<S: Store> Follower<S> {
                     }
                 }
                 Action::Settle(index) => {
-                    state.place.switch(files[index].id, files[index].fingerprint);
+                    let active = files[index];
+                    let from = position(&state.place, &files, index).unwrap_or(0);
+                    let exists = |known: &Known| files.iter().any(|file| file.is(known));
+                    state.place.switch(active.id, active.fingerprint, from, exists);
                     self.away_since = None;
                     break;
                 }
@@ -233,22 +237,18 @@ impl<S: Store> Follower<S> {
         Ok(files)
     }
 
-    fn read(&mut self, state: &State, seen: &Seen) -> io::Result<Found> {
+    fn read(&mut self, seen: &Seen, from: u64) -> io::Result<Found> {
         let (Some(fingerprint), Some(log)) = (seen.fingerprint, self.directory.log(seen.id)?) else {
             return Ok(Found::Changed);
         };
-        let from = state.place.position_in(fingerprint);
         self.reader.read(log, fingerprint, from, &mut self.fold)
     }
 
     /// Moves the place past the lines just read.
-    fn apply(&mut self, state: &mut State, seen: &Seen, to: u64, files: &[Seen]) {
+    fn apply(&mut self, state: &mut State, seen: &Seen, from: u64, to: u64, files: &[Seen]) {
         let place = &mut state.place;
-        if place.fingerprint != seen.fingerprint {
-            place.switch(seen.id, seen.fingerprint);
-            place
-                .finished
-                .prune(|fingerprint| files.iter().any(|file| file.fingerprint == Some(fingerprint)));
+        if !place.current().is_some_and(|current| seen.is(&current)) {
+            place.switch(seen.id, seen.fingerprint, from, |known| files.iter().any(|file| file.is(known)));
             self.current_bytes = 0;
         }
         place.file = Some(seen.id);
@@ -340,5 +340,5 @@ fn adopt(state: &mut State, files: &[Seen]) {
 
 /// Bytes that wait to be counted. A partial last line waits for nginx, not for us.
 fn lag_bytes(place: &Place, files: &[Seen]) -> u64 {
-    files.iter().filter(|file| !file.barren).map(|file| file.unread(place)).sum()
+    (0..files.len()).filter(|index| !files[*index].barren).map(|index| unread(place, files, index)).sum()
 }

@@ -72,9 +72,12 @@ impl Reader {
 
     fn fold_lines(&mut self, log: &LogFile, from: u64, fold: &mut Fold) -> io::Result<u64> {
         let mut at = from;
+        // What an earlier call left in the buffer may end where the file ended then.
+        let mut fresh = false;
         while at - from < BYTES_PER_COMMIT {
             if !self.holds(log, at) {
                 self.fill(log, at)?;
+                fresh = true;
             }
             let bytes = &self.buffer[(at - self.start) as usize..self.filled];
             let absorbed = fold.absorb(bytes);
@@ -85,12 +88,11 @@ impl Reader {
             if absorbed.consumed > 0 {
                 continue;
             }
-            if self.start < at {
-                // The last piece ended within this line: read again from its beginning.
+            if !fresh || self.start < at {
+                // The piece ended within this line: read again from its beginning.
                 self.fill(log, at)?;
-                if memchr::memchr(b'\n', &self.buffer[..self.filled]).is_some() {
-                    continue;
-                }
+                fresh = true;
+                continue;
             }
             match self.end_of_long_line(log, at)? {
                 Some(end) => {
