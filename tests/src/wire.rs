@@ -111,9 +111,11 @@ async fn carry(
     loop {
         let read = tokio::select! {
             read = from.read(&mut piece) => read,
-            _ = faults.wait_for(|fault| *fault != Fault::LoseReplies), if lost => return,
-            // A half-close has to happen on a connection that is silent as well.
-            _ = faults.wait_for(|fault| *fault == Fault::HalfClose && direction == Direction::Back) => return,
+            // Both have to happen on a connection that is silent as well.
+            _ = faults.wait_for(|fault| match fault {
+                Fault::HalfClose => direction == Direction::Back,
+                fault => lost && *fault != Fault::LoseReplies,
+            }) => return,
         };
         let Ok(count @ 1..) = read else { return };
         let fault = *faults.borrow_and_update();
@@ -123,7 +125,6 @@ async fn carry(
                 lost = true;
                 continue;
             }
-            _ if lost => return,
             Fault::Delay(by) => time::sleep(by).await,
             Fault::Trickle if direction == Direction::There => {
                 for byte in &piece[..count] {
