@@ -3,6 +3,8 @@
 //! Rooms: [`routing`] (the route table), [`tokens`] (who may do what), [`duty`] (what only one of several pacemakers
 //! does at a time), [`dashboard`] (the page at `/`), [`http`] (what all of them share towards HTTP).
 
+#[cfg(test)]
+mod architecture;
 mod config;
 mod dashboard;
 mod duty;
@@ -10,6 +12,8 @@ mod http;
 mod metrics;
 mod routing;
 mod service;
+#[cfg(test)]
+mod testing;
 mod tokens;
 
 use std::{

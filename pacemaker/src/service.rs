@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::Config,
+    dashboard::Traffic,
     duty::Duty,
     http::{self, App},
     metrics::Metrics,
@@ -35,7 +36,7 @@ pub(crate) async fn run(
     let stats = Stats::open(config.redis_stats.as_str(), options).context("redis.stats")?;
     let metrics = Metrics::new();
     let tokens = Tokens::new(config.root_token.clone(), fabric.clone(), stats.clone());
-    let store = Store::new(fabric.clone(), routes, stats);
+    let store = Store::new(fabric.clone(), routes, stats.clone());
     let rules = AddressRules {
         networks: config.instance_networks.clone(),
         reserved: config.reserved_addresses.clone(),
@@ -72,7 +73,8 @@ pub(crate) async fn run(
     background.spawn(sweeper.run(idle.clone()));
     let routers = Routers::start(store, idle.clone());
 
-    let app = App { tokens, registry, routers, metrics, shutdown: shutdown.clone() };
+    let traffic = Traffic::new(stats);
+    let app = App { tokens, registry, routers, traffic, metrics, shutdown: shutdown.clone() };
     tracing::info!(listen = %listener.local_addr()?, node = config.node, "the pacemaker serves");
     let served = serve(listener, app, shutdown).await;
     idle.cancel();

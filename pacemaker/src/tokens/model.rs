@@ -76,7 +76,7 @@ impl Caller {
         Self { name: "root".to_owned(), root: true, scopes: Vec::new(), hosts: None }
     }
 
-    pub(super) fn named(name: String, scopes: Vec<Scope>, hosts: Option<Vec<HostPattern>>) -> Self {
+    pub(crate) fn named(name: String, scopes: Vec<Scope>, hosts: Option<Vec<HostPattern>>) -> Self {
         Self { name, root: false, scopes, hosts }
     }
 
