@@ -9,8 +9,6 @@ use std::{
 use jiff::Timestamp;
 use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 
-/// Version types that appear in it.
-const VERSION_TYPES: u32 = 1000;
 /// Lines that one second has: about what one worker serves.
 const LINES_A_SECOND: u64 = 50_000;
 /// 2026-11-01 00:00 UTC, so that every run folds into the same hours.
@@ -21,7 +19,7 @@ const BEGIN_MS: u64 = 1_793_491_200_000;
 ///
 /// # Errors
 /// When the file cannot be written.
-pub(crate) fn write(path: &Path, lines: u64) -> io::Result<u64> {
+pub(crate) fn write(path: &Path, lines: u64, version_types: u32) -> io::Result<u64> {
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
     let mut random = SmallRng::seed_from_u64(17);
     let (mut second, mut time) = (u64::MAX, String::new());
@@ -32,17 +30,23 @@ pub(crate) fn write(path: &Path, lines: u64) -> io::Result<u64> {
             let timestamp = Timestamp::from_second(i64::try_from(second).unwrap_or(0)).unwrap_or_default();
             time = timestamp.strftime("%Y-%m-%dT%H:%M:%S+00:00").to_string();
         }
-        write_line(&mut out, &mut random, at_ms, &time)?;
+        write_line(&mut out, &mut random, version_types, at_ms, &time)?;
     }
     out.flush()?;
     out.get_ref().metadata().map(|metadata| metadata.len())
 }
 
-fn write_line(out: &mut impl io::Write, random: &mut SmallRng, at_ms: u64, time: &str) -> io::Result<()> {
+fn write_line(
+    out: &mut impl io::Write,
+    random: &mut SmallRng,
+    version_types: u32,
+    at_ms: u64,
+    time: &str,
+) -> io::Result<()> {
     // The square of an even draw: a quarter of the version types has half of the requests.
     let draw = random.random::<f64>();
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let key = (draw * draw * f64::from(VERSION_TYPES)) as u32 + 1;
+    let key = (draw * draw * f64::from(version_types)) as u32 + 1;
     let (code, method) = match random.random_range(0..1000) {
         0..850 => (200, "GET"),
         850..900 => (201, "POST"),
@@ -91,18 +95,18 @@ mod tests {
     fn every_line_is_what_the_edge_writes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("access.log");
-        let bytes = write(&path, 2_000).unwrap();
+        let bytes = write(&path, 2_000, 1_000).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text.len() as u64, bytes);
         assert_eq!(text.lines().count(), 2_000);
         for line in text.lines() {
             let value: serde_json::Value = serde_json::from_str(line).unwrap();
-            assert!(value["key"].as_str().unwrap().parse::<u32>().unwrap() <= VERSION_TYPES);
+            assert!(value["key"].as_str().unwrap().parse::<u32>().unwrap() <= 1_000);
             assert!(value["code"].as_u64().unwrap() >= 200);
         }
         assert!(text.contains("\"502, 200\""), "some were retried");
         let again = folder.path().join("again.log");
-        write(&again, 2_000).unwrap();
+        write(&again, 2_000, 1_000).unwrap();
         assert_eq!(std::fs::read_to_string(again).unwrap(), text, "the same log each time");
     }
 
@@ -110,7 +114,7 @@ mod tests {
     fn the_sidecar_finds_no_fault_with_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("access.log");
-        let bytes = write(&path, 500).unwrap();
+        let bytes = write(&path, 500, 1_000).unwrap();
         let summary = signalbox_sidecar::fold::file(&path, |_| {}).unwrap();
         assert_eq!((summary.lines, summary.bad_lines, summary.bytes), (500, 0, bytes));
     }

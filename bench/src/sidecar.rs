@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The longest the way into Redis is followed.
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_secs(20);
 /// How often the position is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 /// What one core must fold, in lines a second.
@@ -36,15 +36,18 @@ const BAR: f64 = 1_000_000.0;
 struct Log {
     path: PathBuf,
     lines: u64,
+    version_types: u32,
     bytes: u64,
 }
 
 impl Log {
-    async fn write(folder: &Path, name: &str, lines: u64) -> anyhow::Result<Self> {
+    async fn write(folder: &Path, name: &str, lines: u64, version_types: u32) -> anyhow::Result<Self> {
         let path = folder.join(name);
         let target = path.clone();
-        let bytes = spawn_blocking(move || log::write(&target, lines)).await?.context("writing a log")?;
-        Ok(Self { path, lines, bytes })
+        let bytes = spawn_blocking(move || log::write(&target, lines, version_types))
+            .await?
+            .context("writing a log")?;
+        Ok(Self { path, lines, version_types, bytes })
     }
 }
 
@@ -55,11 +58,14 @@ impl Log {
 pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
     let folder = session.folder("sidecar")?;
     let (whole, part) = if session.quick { (300_000, 50_000) } else { (5_000_000, 400_000) };
-    let whole = Log::write(&folder, "whole.log", whole).await?;
-    let part = Log::write(&folder, "part.log", part).await?;
+    let whole = Log::write(&folder, "whole.log", whole, 1_000).await?;
+    let part = Log::write(&folder, "part.log", part, 1_000).await?;
     let peers = peers(output)?;
     output.comparison(folding(session, &folder, &whole, &part, peers).await?, "line")?;
     output.figures(into_redis(session, &whole).await?)?;
+    // Few busy applications instead of many quiet ones: what a line costs Redis depends on it more than on anything.
+    let few = Log::write(&folder, "few.log", whole.lines, 10).await?;
+    output.figures(into_redis(session, &few).await?)?;
     Ok(())
 }
 
@@ -92,16 +98,17 @@ async fn folding(
 ) -> anyhow::Result<Comparison> {
     let core = session.cores.worker;
     let contender = |name: &str| Contender { name: name.to_owned(), bar: None, samples: Vec::new() };
-    let mut contenders = vec![contender("sidecar, folding")];
+    let mut contenders = vec![contender("sidecar, to increments"), contender("sidecar, folding only")];
     contenders.extend(peers.iter().map(|peer| contender(peer.name())));
     for _ in 0..3 {
-        let log = whole.clone();
-        let sample = spawn_blocking(move || fold(&log, core)).await??;
-        contenders[0].samples.push(sample);
+        for (index, increments) in [true, false].into_iter().enumerate() {
+            let log = whole.clone();
+            contenders[index].samples.push(spawn_blocking(move || fold(&log, core, increments)).await??);
+        }
         for (index, peer) in peers.iter().enumerate() {
             let (peer, log, folder) = (*peer, part.clone(), folder.to_owned());
             let sample = spawn_blocking(move || peer.count(&log, &folder, core)).await??;
-            contenders[index + 1].samples.push(sample);
+            contenders[index + 2].samples.push(sample);
         }
     }
     let rate = contenders[0].median(|sample| sample.rate);
@@ -118,15 +125,17 @@ async fn folding(
     Ok(Comparison { title, measure: Measure::Rate, contenders, notes })
 }
 
-/// Folds the whole log on one core, down to the increments that would be sent.
-fn fold(log: &Log, core: usize) -> anyhow::Result<Sample> {
+/// Folds the whole log on one core; with `increments` down to those that would be sent.
+fn fold(log: &Log, core: usize, increments: bool) -> anyhow::Result<Sample> {
     // A thread of the runtime's pool: it keeps nothing but this.
     std::thread::scope(|scope| {
         let folding = scope.spawn(|| {
             pin_current_thread(&[core])?;
             let (begun, cpu) = (Instant::now(), own_thread_cpu());
             let summary = signalbox_sidecar::fold::file(&log.path, |fold| {
-                black_box(fold.increments());
+                if increments {
+                    black_box(fold.increments());
+                }
             })?;
             let (elapsed, cpu) = (begun.elapsed(), own_thread_cpu().saturating_sub(cpu));
             if (summary.lines, summary.bad_lines) != (log.lines, 0) {
@@ -240,7 +249,10 @@ async fn into_redis(session: &Session, log: &Log) -> anyhow::Result<Figures> {
     };
     let share = |cpu: CpuTime| cpu.on_cpu.as_secs_f64() / elapsed.as_secs_f64() * 100.0;
     Ok(Figures {
-        title: format!("the same log through the daemon into Redis ({lines:.0} of {} lines)", log.lines),
+        title: format!(
+            "a log of {} version types through the daemon into Redis ({lines:.0} of {} lines)",
+            log.version_types, log.lines
+        ),
         figures: vec![
             figure("log → counters in Redis", lines / elapsed.as_secs_f64(), "lines/s"),
             figure("CPU of the sidecar", sidecar_cpu.on_cpu.as_secs_f64() * 1e6 / lines, "µs a line"),
