@@ -38,7 +38,8 @@ pub(super) enum Until {
 #[derive(Debug)]
 pub(super) struct Reader {
     buffer: Vec<u8>,
-    of: Option<FileId>,
+    /// The inode alone is not enough: a file that was deleted gives it to the next.
+    of: Option<(FileId, Fingerprint)>,
     start: u64,
     filled: usize,
 }
@@ -62,7 +63,10 @@ impl Reader {
         until: Until,
         fold: &mut Fold,
     ) -> io::Result<Found> {
-        let to = self.fold_lines(log, from, until, fold)?;
+        if self.of != Some((log.id(), fingerprint)) {
+            self.forget();
+        }
+        let to = self.fold_lines(log, fingerprint, from, until, fold)?;
         if to == from {
             return Ok(Found::Nothing);
         }
@@ -78,7 +82,14 @@ impl Reader {
         Ok(Found::Lines { to })
     }
 
-    fn fold_lines(&mut self, log: &LogFile, from: u64, until: Until, fold: &mut Fold) -> io::Result<u64> {
+    fn fold_lines(
+        &mut self,
+        log: &LogFile,
+        fingerprint: Fingerprint,
+        from: u64,
+        until: Until,
+        fold: &mut Fold,
+    ) -> io::Result<u64> {
         let (end, increments, most) = match until {
             Until::Full(limits) => (u64::MAX, limits.window, from.saturating_add(limits.window_bytes)),
             Until::End(end) => (end, usize::MAX, end),
@@ -87,8 +98,8 @@ impl Reader {
         // What an earlier call left in the buffer may end where the file ended then.
         let mut fresh = false;
         while at < most {
-            if !self.holds(log, at) {
-                self.fill(log, at)?;
+            if !self.holds(at) {
+                self.fill(log, fingerprint, at)?;
                 fresh = true;
             }
             let filled = self.filled.min(usize::try_from(end - self.start).unwrap_or(usize::MAX));
@@ -103,7 +114,7 @@ impl Reader {
             }
             if !fresh || self.start < at {
                 // The piece ended within this line: read again from its beginning.
-                self.fill(log, at)?;
+                self.fill(log, fingerprint, at)?;
                 fresh = true;
                 continue;
             }
@@ -119,15 +130,15 @@ impl Reader {
         Ok(at)
     }
 
-    fn holds(&self, log: &LogFile, at: u64) -> bool {
-        self.of == Some(log.id()) && (self.start..self.start + self.filled as u64).contains(&at)
+    fn holds(&self, at: u64) -> bool {
+        self.of.is_some() && (self.start..self.start + self.filled as u64).contains(&at)
     }
 
-    fn fill(&mut self, log: &LogFile, at: u64) -> io::Result<()> {
+    fn fill(&mut self, log: &LogFile, fingerprint: Fingerprint, at: u64) -> io::Result<()> {
         self.of = None;
         self.filled = log.read_at(&mut self.buffer, at)?;
         self.start = at;
-        self.of = Some(log.id());
+        self.of = Some((log.id(), fingerprint));
         Ok(())
     }
 
@@ -175,6 +186,24 @@ mod tests {
         fs::write(&path, "three\nfour\nfive\n").unwrap();
         assert_eq!(reader.read(&log, looked_at, 6, all, &mut fold).unwrap(), Found::Changed);
         assert!(fold.is_empty(), "what was folded of it is forgotten");
+    }
+
+    /// What was read ahead of a deleted file was folded once more as the beginning of the file that got its inode.
+    #[test]
+    fn what_was_read_ahead_is_not_taken_for_another_file_with_its_inode() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        fs::write(&path, "one\n").unwrap();
+        let log = LogFile::open(&path).unwrap();
+        let (mut reader, mut fold) = (Reader::new(), Fold::default());
+        let all = Until::Full(Limits::default());
+        for line in ["one\n", "two\n"] {
+            fs::write(&path, line).unwrap();
+            let fingerprint = log.fingerprint().unwrap().unwrap();
+            fold.clear();
+            assert_eq!(reader.read(&log, fingerprint, 0, all, &mut fold).unwrap(), Found::Lines { to: 4 });
+            assert_eq!(fold.bad_sample(), Some(line.trim_end()));
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use signalbox_sidecar::{
     fold::Limits,
     follow::{Error, Follower, Step},
+    place::Fingerprint,
 };
 use tempfile::TempDir;
 
@@ -26,7 +27,7 @@ use crate::{
 
 /// What happens to the log, the sidecar or its Redis.
 #[derive(Debug, Clone)]
-enum Op {
+pub(crate) enum Op {
     /// Lines are written; `torn` leaves the beginning of one more, which the next write completes.
     Append {
         lines: u16,
@@ -97,11 +98,11 @@ fn op(destructive: bool) -> impl Strategy<Value = Op> {
     ]
 }
 
-struct World {
+pub(crate) struct World {
     limits: Limits,
     folder: TempDir,
-    server: Rc<RefCell<Server>>,
-    follower: Follower<Connection>,
+    pub(crate) server: Rc<RefCell<Server>>,
+    pub(crate) follower: Follower<Connection>,
     /// Whether that one made a step; before its first it has not taken over from anybody.
     claimed: bool,
     starts: u32,
@@ -122,7 +123,7 @@ impl World {
         Self::with_limits(Limits::default())
     }
 
-    fn with_limits(limits: Limits) -> Self {
+    pub(crate) fn with_limits(limits: Limits) -> Self {
         let folder = TempDir::new().unwrap();
         let server = Rc::new(RefCell::new(Server::default()));
         let log = folder.path().join("access.log");
@@ -144,7 +145,7 @@ impl World {
         }
     }
 
-    fn log(&self) -> PathBuf {
+    pub(crate) fn log(&self) -> PathBuf {
         self.folder.path().join("access.log")
     }
 
@@ -154,7 +155,7 @@ impl World {
         self.open.get_or_insert_with(open).write_all(text.as_bytes()).unwrap();
     }
 
-    fn append(&mut self, lines: u16, torn: bool) {
+    pub(crate) fn append(&mut self, lines: u16, torn: bool) {
         let mut text = self.torn.take().unwrap_or_default();
         for _ in 0..lines {
             text += &line(self.written);
@@ -176,7 +177,7 @@ impl World {
         self.folder.path().join(format!("access.log.{}", self.rotated))
     }
 
-    fn apply(&mut self, op: &Op) {
+    pub(crate) fn apply(&mut self, op: &Op) {
         match op {
             Op::Append { lines, torn } => self.append(*lines, *torn),
             Op::Garbage => {
@@ -252,19 +253,20 @@ impl World {
         self.torn = None;
     }
 
-    /// Whether the store's place is in the active log.
+    /// Whether the store's place is in the active log, which still begins as it did.
     fn stands_in_log(&self) -> bool {
         use std::os::unix::fs::MetadataExt;
         let server = self.server.borrow();
         let place = &server.state.place;
         let inode = fs::metadata(self.log()).map(|metadata| metadata.ino()).ok();
-        place.position > 0 && place.file.map(|file| file.inode) == inode && self.fingerprint_exists()
+        let first = fs::read(self.log()).ok().and_then(|content| Fingerprint::of(&content));
+        place.position > 0 && place.file.map(|file| file.inode) == inode && first == place.fingerprint
     }
 
     /// Whether any file begins as the store's place says.
     fn fingerprint_exists(&self) -> bool {
         let wanted = self.server.borrow().state.place.fingerprint;
-        let first = |content: Vec<u8>| signalbox_sidecar::place::Fingerprint::of(&content);
+        let first = |content: Vec<u8>| Fingerprint::of(&content);
         self.files().into_iter().any(|content| wanted.is_some() && first(content) == wanted)
     }
 
@@ -293,7 +295,7 @@ impl World {
         }
     }
 
-    fn step(&mut self) -> Result<Step, Error> {
+    pub(crate) fn step(&mut self) -> Result<Step, Error> {
         let step = self.follower.step(self.now);
         assert!(!matches!(step, Err(Error::Fenced { .. } | Error::Log { .. })), "{step:?}");
         self.claimed |= step.is_ok();
@@ -301,12 +303,12 @@ impl World {
     }
 
     /// Without faults, until the follower rests; then every line that exists is counted.
-    fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         self.drain_without_check();
         self.check();
     }
 
-    fn drain_without_check(&mut self) {
+    pub(crate) fn drain_without_check(&mut self) {
         self.server.borrow_mut().heal();
         let mut resting = 0;
         for _ in 0..10_000 {
@@ -415,7 +417,7 @@ proptest! {
     }
 }
 
-fn lines(lines: u16) -> Op {
+pub(crate) fn lines(lines: u16) -> Op {
     Op::Append { lines, torn: false }
 }
 

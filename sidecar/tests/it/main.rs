@@ -9,3 +9,4 @@ mod process;
 mod redis;
 mod sample;
 mod server;
+mod window;
