@@ -15,7 +15,7 @@
 //! time. After any doubt it asks the store where it stands and goes on from there.
 //!
 //! **Windows.** Everything that is unread in a file, up to a bound, is folded at once. What comes to more increments than
-//! one script may add is committed part by part, one a step ([`window`]); the next look comes when the last is done. A
+//! one script may add is committed part by part, one a step (`window.rs`); the next look comes when the last is done. A
 //! window lies in one file and starts where the store stands: a change of file, or a gap, is committed before it.
 //!
 //! **What it cannot know.** Lines that were written and truncated or deleted before it ever saw their file. Where the

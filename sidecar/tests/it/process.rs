@@ -138,6 +138,52 @@ fn what_was_written_before_a_stop_is_counted_by_it() {
     assert_eq!(counted(&redis), 30);
 }
 
+/// Version types with their requests, and those that have not exactly one, asked of Redis itself.
+const ONCE: &str = "local all = redis.call('KEYS', 'stat:*') local odd = 0 for _, key in ipairs(all) do \
+     if redis.call('HGET', key, 'requests') ~= '1' then odd = odd + 1 end end return #all .. ' ' .. odd";
+
+#[test]
+fn a_kill_in_mid_window_costs_nothing_and_a_stop_finishes_the_window() {
+    let folder = TempDir::new().unwrap();
+    let redis = RedisServer::start();
+    let lines = |keys: std::ops::Range<u32>| {
+        let text: String = keys.map(|key| line(format!("t{key}")) + "\n").collect();
+        let log = folder.path().join("access.log");
+        OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(log)
+            .and_then(|mut log| log.write_all(text.as_bytes()))
+            .unwrap();
+    };
+    let parts_done = || redis.cli(&["HGET", "position:n1:file", "parts_done"]);
+    let in_mid_window = |before: &str| {
+        until("a window is under way", || {
+            let done = parts_done();
+            let lines = redis.cli(&["HGET", "position:n1:file", "lines"]);
+            // It may be over before anybody looked; the kill is then one between two windows.
+            if (!done.is_empty() && done != before) || lines == "4000" { Ok(()) } else { Err((done, lines)) }
+        });
+    };
+    // Nineteen increments a line: a window of some forty parts.
+    lines(0..4_000);
+    let mut before = String::new();
+    for _ in 0..3 {
+        let sidecar = Sidecar::start(&folder, &redis);
+        in_mid_window(&before);
+        sidecar.signal("-KILL");
+        drop(sidecar);
+        before = parts_done();
+    }
+    let mut sidecar = Sidecar::start(&folder, &redis);
+    in_mid_window(&before);
+    sidecar.signal("-TERM");
+    assert_eq!(sidecar.child.wait().unwrap().code(), Some(0));
+    assert_eq!(parts_done(), "");
+    assert_eq!(redis.cli(&["HMGET", "position:n1:file", "lines", "gaps"]), "4000");
+    assert_eq!(redis.cli(&["EVAL", ONCE, "0"]), "4000 0");
+}
+
 #[test]
 fn the_newer_of_two_counts_and_the_older_says_that_it_does_not() {
     let folder = TempDir::new().unwrap();
