@@ -1,7 +1,8 @@
 //! What can be set.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
+use ipnet::IpNet;
 use serde::Deserialize;
 
 /// The settings of the event bus.
@@ -60,10 +61,24 @@ pub struct Options {
     pub beat_ms: u64,
     /// Milliseconds without a heartbeat, as seen by a living pacemaker, after which a worker counts as dead.
     pub dead_after_ms: u64,
-    /// Seconds between two rounds of housekeeping.
-    pub housekeeping_seconds: u64,
+    /// Milliseconds between two rounds of housekeeping.
+    pub housekeeping_ms: u64,
     /// Jobs overdue before the scaling pulse slows down.
     pub overdue_jobs: u64,
+    /// Accept `http` in the urls of events and callbacks, not only `https`.
+    pub allow_http: bool,
+    /// Networks that callbacks may lead to beside the public internet.
+    pub allow_networks: Vec<IpNet>,
+    /// A PEM file with certificate authorities to believe beside the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Milliseconds that connecting to a subscriber may take.
+    pub connect_ms: u64,
+    /// Milliseconds that a delivery may take in all.
+    pub delivery_ms: u64,
+    /// Bytes of an event's `data`.
+    pub data_bytes: usize,
+    /// Events in one request.
+    pub request_events: usize,
 }
 
 impl Default for Options {
@@ -95,8 +110,15 @@ impl Default for Options {
             memory_percent: 90,
             beat_ms: 2_000,
             dead_after_ms: 15_000,
-            housekeeping_seconds: 10,
+            housekeeping_ms: 10_000,
             overdue_jobs: 1_000,
+            allow_http: false,
+            allow_networks: Vec::new(),
+            ca_file: None,
+            connect_ms: 3_000,
+            delivery_ms: 15_000,
+            data_bytes: 64 << 10,
+            request_events: 1_000,
         }
     }
 }
