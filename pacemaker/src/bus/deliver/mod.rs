@@ -1,6 +1,18 @@
 //! The seam between the life of a batch (workers, Redis) and the way it reaches its subscriber (HTTP).
 
+mod address;
+mod answer;
+mod body;
+mod signature;
+#[cfg(test)]
+mod tests;
+mod trust;
+mod webhook;
+
 use std::{future::Future, sync::Arc, time::Duration};
+
+pub(crate) use signature::{key as secret_key, new_secret};
+pub use webhook::{Error, Webhooks};
 
 use super::{Event, Gap, Subscription};
 
