@@ -1,2 +1,110 @@
-//! Entry point.
-fn main() {}
+//! Side-by-side measurements of Signalbox against its peers. `docs/performance.md` says how to read them.
+//!
+//! Everything runs on loopback, in a temporary folder, for a bounded time, and is gone afterwards. A figure is never
+//! an assertion: what is missed is printed as missed.
+
+mod compare;
+mod edge;
+mod histogram;
+mod hosts;
+mod load;
+mod machine;
+mod peers;
+mod probe;
+mod process;
+mod propagation;
+mod redis;
+mod report;
+mod session;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Context as _;
+use clap::{Parser, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    machine::Facts,
+    peers::edge::Variant,
+    session::{Output, Session},
+};
+
+/// Measures Signalbox beside its peers.
+#[derive(Debug, Parser)]
+#[command(name = "signalbox-bench", version)]
+struct Arguments {
+    /// What to measure.
+    #[arg(value_enum, default_value = "all")]
+    what: What,
+    /// How long each contender is measured in each comparison, in turns of one second.
+    #[arg(long, default_value_t = 8)]
+    seconds: u32,
+    /// Short turns, small tables, a short log: whether it works, not how fast it is.
+    #[arg(long)]
+    quick: bool,
+    /// Also write the results to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Measure a changed copy of nginx/ and lua/ in this folder beside the edge of this tree.
+    #[arg(long, value_name = "FOLDER")]
+    against: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// Requests through the edge and through other proxies.
+    Edge,
+    /// From a change of the route table to the first request it routes.
+    Propagation,
+    /// Log lines to counters.
+    Sidecar,
+    /// All of them.
+    All,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("starting the runtime")
+        .and_then(|runtime| runtime.block_on(until_stopped(arguments)));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            #[allow(clippy::print_stderr, reason = "the last word of a program that has no log")]
+            {
+                eprintln!("signalbox-bench: {error:#}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures until it is done or told to stop. What was started ends when it is dropped, in both cases.
+async fn until_stopped(arguments: Arguments) -> anyhow::Result<()> {
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        result = measure(arguments) => result,
+        _ = terminated.recv() => anyhow::bail!("stopped"),
+        _ = tokio::signal::ctrl_c() => anyhow::bail!("stopped"),
+    }
+}
+
+async fn measure(arguments: Arguments) -> anyhow::Result<()> {
+    let wanted = |what| arguments.what == what || arguments.what == What::All;
+    let against = arguments.against.map(|source| Variant { name: "changed edge".to_owned(), source });
+    let session = Session::new(arguments.seconds, arguments.quick, against)?;
+    let mut output = Output::new(Facts::gather())?;
+    if wanted(What::Edge) {
+        Box::pin(edge::measure(&session, &mut output)).await.context("measuring the edge")?;
+    }
+    if wanted(What::Propagation) {
+        Box::pin(propagation::measure(&session, &mut output)).await.context("measuring propagation")?;
+    }
+    if let Some(path) = &arguments.json {
+        output.write_json(path)?;
+    }
+    Ok(())
+}

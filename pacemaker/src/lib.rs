@@ -1,3 +1,109 @@
 //! The control plane of Signalbox.
+//!
+//! Rooms: `routing` (the route table), [`bus`] (events pushed to subscribers), `tokens` (who may do what), `duty`
+//! (what only one of several pacemakers does at a time), `dashboard` (the page at `/`), `http` (what all of them share
+//! towards HTTP). A library beside a program of two lines, so that tests and benchmarks reach the bus without HTTP.
 
 pub mod bus;
+mod config;
+mod dashboard;
+mod duty;
+mod http;
+mod metrics;
+mod routing;
+mod service;
+mod tokens;
+
+use std::{
+    io::{IsTerminal as _, Write as _},
+    process::ExitCode,
+};
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+use config::{Args, Config};
+
+/// What `sysexits.h` calls a usage error: a supervisor need not start this again before somebody mends it.
+const EXIT_USAGE: u8 = 64;
+
+/// The program: reads its configuration and serves until it is told to end.
+pub fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    if args.print_defaults {
+        return print(config::DEFAULTS);
+    }
+    if args.print_openapi {
+        return print(&http::document());
+    }
+    match start(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(error)) => complain(&error, EXIT_USAGE),
+        Err(Failure::Running(error)) => complain(&error, 1),
+    }
+}
+
+enum Failure {
+    Usage(anyhow::Error),
+    Running(anyhow::Error),
+}
+
+fn start(args: &Args) -> Result<(), Failure> {
+    let config = Config::load(args).map_err(|error| Failure::Usage(error.into()))?;
+    let filter = EnvFilter::try_new(&config.log).context("log").map_err(Failure::Usage)?;
+    let terminal = std::io::stderr().is_terminal();
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal);
+    if terminal {
+        log.init()
+    } else {
+        log.json().flatten_event(true).init()
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Running(error.into()))?;
+    runtime.block_on(serve(config)).map_err(Failure::Running)
+}
+
+async fn serve(config: Config) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(config.listen).await.with_context(|| {
+        format!("{} cannot be listened on; set `listen` to a free address", config.listen)
+    })?;
+    let shutdown = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let signalled = shutdown.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        signalled.cancel();
+    });
+    service::run(config, listener, shutdown).await
+}
+
+fn print(text: &str) -> ExitCode {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn complain(error: &anyhow::Error, code: u8) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "signalbox-pacemaker: {error:#}");
+    ExitCode::from(code)
+}

@@ -1,2 +1,7 @@
-//! Entry point.
-fn main() {}
+//! The entry point.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    signalbox_pacemaker::main()
+}

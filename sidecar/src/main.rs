@@ -1,2 +1,142 @@
-//! Entry point.
-fn main() {}
+//! `signalbox-sidecar`: see the library for what it does.
+
+use std::{process::ExitCode, sync::Arc};
+
+use anyhow::Context;
+use clap::Parser;
+use signalbox_sidecar::{
+    api, clock,
+    commit::RedisStore,
+    config::{self, Args, Config},
+    edge, follow,
+    metrics::Metrics,
+    rotate,
+};
+use signalbox_store::{Redis, RoutesReplica, Stats};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    task,
+};
+use tokio_util::sync::CancellationToken;
+
+/// `EX_USAGE` of sysexits(3).
+const BAD_CONFIGURATION: u8 = 64;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.print_defaults {
+        #[expect(clippy::print_stdout, reason = "the answer to the flag")]
+        {
+            print!("{}", config::DEFAULTS);
+        }
+        return ExitCode::SUCCESS;
+    }
+    let (config, filter) = match configuration(&args) {
+        Ok(loaded) => loaded,
+        Err(error) => return refuse(&error),
+    };
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    match run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "giving up");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn configuration(args: &Args) -> anyhow::Result<(Config, tracing_subscriber::EnvFilter)> {
+    let config = Config::load(args)?;
+    let filter = config.log.parse().with_context(|| format!("log: `{}` is no tracing filter", config.log))?;
+    Ok((config, filter))
+}
+
+#[expect(clippy::print_stderr, reason = "there is no log before the configuration is read")]
+fn refuse(error: &anyhow::Error) -> ExitCode {
+    eprintln!("signalbox-sidecar: {error:#}");
+    ExitCode::from(BAD_CONFIGURATION)
+}
+
+#[tokio::main]
+async fn run(config: Config) -> anyhow::Result<()> {
+    let stopping = CancellationToken::new();
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .with_context(|| format!("listening on {} (set `listen` to a free address)", config.listen))?;
+    // Redis errors that name the URL would put its password into the log.
+    let stats: Stats = Redis::open(config.redis_stats.as_str(), signalbox_store::Options::default())
+        .context("opening redis.stats")?;
+    let owner = format!("{}-{}-{:08x}", std::process::id(), clock::unix_ms(), rand::random::<u32>());
+    let store =
+        RedisStore::new(stats.clone(), tokio::runtime::Handle::current(), config.node.as_str(), owner);
+    let rotate = config.rotate_bytes.map(|bytes| rotate::Options {
+        bytes,
+        keep: config.rotate_keep,
+        pid_file: config.nginx_pid_file.clone(),
+    });
+    let options =
+        follow::service::Options { access_log: config.access_log.clone(), rotate, clock: clock::unix_ms };
+    let follower = follow::service::start(store, options).context("starting the follower's thread")?;
+    let edge = edge::Watch::default();
+    let mut background = task::JoinSet::new();
+    watch_edge(&config, &stats, &follower.watch(), &edge, &stopping, &mut background)?;
+    let metrics = Arc::new(Metrics::new(follower.watch(), edge.clone(), clock::unix_ms));
+    let api =
+        api::router(stats, config.root_token.as_ref(), metrics, follower.watch(), edge, stopping.clone());
+    tracing::info!(listen = %config.listen, node = config.node.as_str(), log = %config.access_log.display(), "started");
+    let server = axum::serve(listener, api).with_graceful_shutdown(stopping.clone().cancelled_owned());
+    let mut server = Box::pin(server.into_future());
+    tokio::select! {
+        served = &mut server => served.context("serving HTTP")?,
+        signalled = stop_signal() => {
+            signalled.context("waiting for signals")?;
+            tracing::info!("stopping");
+            stopping.cancel();
+            // Connections that stay open must not hold up the counting of the last lines.
+            if tokio::time::timeout(std::time::Duration::from_secs(2), server).await.is_err() {
+                tracing::debug!("closing connections that are still open");
+            }
+        }
+    }
+    while background.join_next().await.is_some() {}
+    task::spawn_blocking(move || follower.stop()).await.context("stopping the follower")?;
+    Ok(())
+}
+
+fn watch_edge(
+    config: &Config,
+    stats: &Stats,
+    follower: &follow::service::Watch,
+    watch: &edge::Watch,
+    stopping: &CancellationToken,
+    background: &mut task::JoinSet<()>,
+) -> anyhow::Result<()> {
+    if let Some(url) = &config.edge_url {
+        let options = edge::Options {
+            url: url.as_str().to_owned(),
+            node: config.node.as_str().to_owned(),
+            snapshot_path: config.snapshot_path.clone(),
+            clock: clock::unix_ms,
+        };
+        let service = edge::Service::new(options, stats.clone(), follower.clone(), watch.clone())
+            .context("preparing the edge's HTTP client")?;
+        background.spawn(service.run(stopping.clone()));
+    }
+    if let Some(url) = &config.redis_routes_replica {
+        let replica: RoutesReplica = Redis::open(url.as_str(), signalbox_store::Options::default())
+            .context("opening redis.routes_replica")?;
+        background.spawn(edge::watch_replica(replica, watch.clone(), stopping.clone()));
+    }
+    Ok(())
+}
+
+async fn stop_signal() -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}

@@ -1,1 +1,23 @@
 //! One integration binary, a module per capability.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that cannot go on has failed, and says where"
+)]
+
+mod access;
+mod admin;
+mod bad_input;
+mod changes;
+mod house;
+mod instruments;
+mod isolation;
+mod keys;
+mod lookup;
+mod pacemakers;
+mod proxying;
+mod registration;
+mod replacement;
+mod statistics;
+mod up;

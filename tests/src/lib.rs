@@ -1,1 +1,22 @@
-//! Support for the integration tests: see `it/`.
+//! What the end-to-end tests in `it/` are made of.
+//!
+//! Each test starts a whole Signalbox of its own ([`system::System`]: four Redis, nginx, both daemons) and talks to it
+//! from outside, over HTTP as a client, over Redis as an operator, and with signals as fate. Around it stand
+//! applications that misbehave on request ([`upstream`]), a client whose every byte is accounted for ([`load`]), one
+//! that says whatever it is told ([`http`]), and a wire that can be cut ([`wire`]).
+//!
+//! Nothing here sleeps for a fixed time: [`poll::until`] waits for a condition and says in its failure what it saw last.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that cannot go on has failed, and says where"
+)]
+
+pub mod http;
+pub mod load;
+pub mod poll;
+pub mod slots;
+pub mod system;
+pub mod upstream;
+pub mod wire;

@@ -1,1 +1,70 @@
-//! Starts the whole system as child processes.
+//! Starts the whole system on one machine: four Redis servers, nginx, pacemaker and sidecar, each as a child process
+//! with its own log and data. `signalbox up` is this library with a terminal; tests and benches use it directly.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), signalbox_stack::Error> {
+//! use signalbox_stack::{Part, Stack};
+//!
+//! let stack = Stack::builder().temporary()?.workers(2).start().await?;
+//! stack.part(&Part::ROUTES_MASTER).kill().await?;
+//! println!("still routing at {}", stack.edge_url());
+//! stack.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Data
+//! Everything stands under one folder (see [`Layout`]), which one stack holds at a time by a lock on `run/lock`:
+//!
+//! ```text
+//! token  node  pacemaker.toml  sidecar.toml     run/    lock, stack.json, <part>.pid, routes.sock
+//! redis/<part>/  redis.conf and data            log/    <part>.log, access.log
+//! nginx/  nginx.conf, conf/, lua/, nginx.pid, routes.snapshot
+//! ```
+//!
+//! # Life of a stack
+//! options checked → folder locked → leftovers ended → programs found → ports checked → guard → Redis servers →
+//! pacemaker, sidecar, nginx → every worker linked to the replica. Nothing is started before the ports are known to
+//! be free. The end goes the same way back.
+//!
+//! # What holds
+//! * Every process is in one process group, and its guard ends the group when the starting process is gone, killed
+//!   included; so nothing outlives a stack. The guard is `signalbox guard`: it is found beside the daemons.
+//! * A part that was taken away through its [`PartHandle`] stays away until it is started through it; one that dies by
+//!   itself is started again with a growing delay, unless that is switched off.
+//! * Two stacks share nothing but the machine: other ports and another folder are enough.
+
+mod builder;
+mod daemons;
+mod error;
+mod event;
+mod group;
+mod guard;
+mod handle;
+mod layout;
+mod nginx;
+mod options;
+mod part;
+mod plan;
+mod ports;
+mod probe;
+mod proc;
+mod programs;
+mod redis;
+mod stack;
+mod supervisor;
+
+pub use builder::Builder;
+pub use error::{Error, Kind};
+pub use event::Event;
+pub use guard::{GUARD_COMMAND, guard_main};
+pub use handle::PartHandle;
+pub use layout::Layout;
+pub use nix::sys::signal::Signal;
+pub use options::{EdgeOptions, Fsync, LogMode, Options, OtherPort, RedisOptions};
+pub use part::Part;
+pub use plan::RouterPorts;
+pub use ports::{Ports, Reservation};
+pub use probe::Probe;
+pub use stack::{DescribedPart, Description, Router, Stack};
+pub use supervisor::{Program, Status};

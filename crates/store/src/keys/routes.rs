@@ -49,6 +49,34 @@ pub const CATALOG: &[Entry] = &[
         writer: "pacemaker",
         readers: "pacemaker",
     },
+    Entry {
+        pattern: "drains",
+        kind: "zset",
+        lifetime: "for ever",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
+    Entry {
+        pattern: "addresses",
+        kind: "hash",
+        lifetime: "while an instance is registered there",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
+    Entry {
+        pattern: "revision",
+        kind: "string",
+        lifetime: "for ever",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
+    Entry {
+        pattern: "duties",
+        kind: "hash",
+        lifetime: "for ever",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
     Entry { pattern: "epoch", kind: "string", lifetime: "for ever", writer: "pacemaker", readers: "nginx" },
 ];
 
@@ -85,6 +113,27 @@ pub fn policy(hostname: &str) -> Key<RoutesSpace> {
 /// ZSET of instance ids by the moment their lease ends, in unix milliseconds of this server's clock.
 pub fn leases() -> Key<RoutesSpace> {
     Key::new("leases")
+}
+
+/// ZSET of draining instance ids by the moment of their removal, in unix milliseconds of this server's clock.
+pub fn drains() -> Key<RoutesSpace> {
+    Key::new("drains")
+}
+
+/// HASH: address → id of the one instance that owns it.
+pub fn addresses() -> Key<RoutesSpace> {
+    Key::new("addresses")
+}
+
+/// INTEGER: the highest revision of the desired state that stands in the table.
+pub fn revision() -> Key<RoutesSpace> {
+    Key::new("revision")
+}
+
+/// HASH: what singleton duties left here: the fencing epoch of each (`<duty>.epoch`), and when the lease sweeper last
+/// looked (`sweeper.swept_ms`) and last came back after an absence (`sweeper.resumed_ms`).
+pub fn duties() -> Key<RoutesSpace> {
+    Key::new("duties")
 }
 
 /// STRING: the lineage of the table, newest token first.

@@ -1,0 +1,2 @@
+-- What nginx' Lua module provides, and nothing else.
+std = "ngx_lua"

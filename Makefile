@@ -1,0 +1,56 @@
+# Signalbox on one machine. `make` alone lists what there is.
+#
+# Programs are built with the dev profile, because that is what starts soonest from a fresh clone: a release build
+# takes several times as long, and a first look does not need it. PROFILE=release builds for real traffic.
+
+PROFILE ?= dev
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+# What `make run` passes on, for example ARGS='--port-offset 1000 --data-dir .signalbox-2'.
+ARGS ?=
+
+RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-nginx-redis redis-server curl
+# lua-check is the linter. Never luajit: it replaces the library that the Lua module of nginx needs.
+TEST_PACKAGES := $(RUN_PACKAGES) lua-check
+BENCH_PACKAGES := $(RUN_PACKAGES) wrk haproxy caddy
+
+.PHONY: help run test bench soak fmt clean build packages-run packages-test packages-bench
+.DEFAULT_GOAL := help
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do \
+		printf 'make %-8s %s\n' "$$name" "$$what"; done
+
+run: packages-run build ## Install what is missing, build, start everything with two sample applications (Ctrl-C ends it)
+	@$(BUILT)/signalbox up --demo $(ARGS) || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
+
+test: packages-test ## Install what is missing, then everything that CI runs: formatting, lints, Lua specs, all tests
+	@.ci/test
+
+bench: packages-bench ## Measure side by side with nginx, HAProxy, Caddy and others, and print ratios
+	cargo build --workspace --release
+	cargo run --quiet --release -p signalbox-bench -- $(ARGS)
+
+soak: packages-run ## Kill parts at random for SOAK_SECONDS (default 600) under load; fails when a promise is broken
+	cargo build --workspace
+	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
+
+fmt: ## Format the Rust sources
+	cargo fmt --all
+
+clean: ## Remove what was built; data in .signalbox stays
+	cargo clean
+
+build:
+	@cargo build --profile $(PROFILE) -p signalbox -p signalbox-pacemaker -p signalbox-sidecar
+
+packages-run:
+	@.ci/packages $(RUN_PACKAGES)
+
+packages-test:
+	@.ci/packages $(TEST_PACKAGES)
+
+# Peers that Debian does not have here are skipped by the bench, with a note.
+packages-bench:
+	@.ci/packages $(RUN_PACKAGES)
+	@.ci/packages --optional $(filter-out $(RUN_PACKAGES),$(BENCH_PACKAGES))

@@ -1,0 +1,291 @@
+//! The edge against its peers: CPU for a request, rate and latency, and memory for a cached host.
+//!
+//! What a proxy costs is measured as CPU time of its one worker for a request, because that depends neither on the
+//! generator nor on how the cores are shared. A rate is a statement about the proxy only when its worker was busy all
+//! the time; turns below [`SATURATED`] are noted.
+
+use std::{fs, path::Path, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, bail};
+
+use crate::{
+    compare::{Comparison, Contender, Measure, Sample},
+    hosts::Table,
+    load::{Choice, Ends, Outcome, Pace, Plan, Requests},
+    machine::installed,
+    peers::{
+        Proxy, caddy,
+        edge::{self, Edge, Variant},
+        haproxy, nginx,
+    },
+    probe::{Probe, fetch},
+    process::private_memory,
+    redis,
+    report::{Figure, Figures},
+    session::{Output, Session},
+};
+
+/// From which share of its core on a worker counts as busy.
+const SATURATED: f64 = 0.97;
+/// Connections that keep a worker busy: enough for it never to wait, no more than a load balancer in front would open.
+const CONNECTIONS: usize = 64;
+/// Instances behind every proxy.
+const INSTANCES: usize = 8;
+/// Load before each turn that is not measured.
+const RAMP: Duration = Duration::from_millis(100);
+
+/// A proxy that takes turns, and the ratio it has to reach.
+type Entrant<'a> = (&'a Proxy, Option<f64>);
+
+/// Everything that runs while the edge is measured.
+struct Bench<'a> {
+    session: &'a Session,
+    ends: Ends,
+    redis: redis::Server,
+    edge: Edge,
+    /// A changed copy of the edge.
+    other: Option<Edge>,
+    fixed: Proxy,
+}
+
+/// Measures it.
+///
+/// # Errors
+/// When a part does not start or the edge does not route.
+pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
+    let root = session.folder("edge")?;
+    let core = session.cores.worker;
+    let ends = Ends::start(INSTANCES, &session.cores.others)?;
+    let redis = redis::Server::start(&root, "replica").await?;
+    let routes = redis.routes()?;
+    let hot = Table::new("hot", 1, ends.instances(), INSTANCES);
+    let many = Table::new("shop", if session.quick { 2_000 } else { 10_000 }, ends.instances(), 2);
+    hot.load(&routes).await?;
+    many.load(&routes).await?;
+    let edge = edge::start(&root, core, &Variant::default(), &redis.socket).await?;
+    let other = match &session.against {
+        Some(variant) => Some(edge::start(&root, core, variant, &redis.socket).await?),
+        None => None,
+    };
+    let fixed = nginx::plain(&root, core, ends.instances()).await?;
+    let bench = Bench { session, ends, redis, edge, other, fixed };
+    for edge in [Some(&bench.edge), bench.other.as_ref()].into_iter().flatten() {
+        routes_soon(edge, &hot.host(0)).await?;
+    }
+
+    let comparison = bench.one_hot_host(&root, &hot, output).await?;
+    let full_rate = comparison.contenders[1].median(|sample| sample.rate);
+    output.comparison(comparison, "request")?;
+    for (count, bar) in [(100, None), (many.len(), Some(0.70))] {
+        let table = Table::new("shop", count, bench.ends.instances(), 2);
+        output.comparison(bench.many_hosts(&table, &bench.fixed, bar).await?, "request")?;
+    }
+    let thousand = Table::new("shop", 1_000, bench.ends.instances(), 2);
+    let blocks = nginx::server_blocks(&root, core, &thousand).await?;
+    output.comparison(bench.many_hosts(&thousand, &blocks, Some(1.0)).await?, "request")?;
+    drop(blocks);
+    output.comparison(bench.latency(&hot, full_rate / 2.0).await?, "request")?;
+    output.figures(bench.memory_per_host().await?)?;
+    bench.no_errors()
+}
+
+/// Waits until a new edge has connected to its Redis and routes.
+async fn routes_soon(edge: &Edge, host: &str) -> anyhow::Result<()> {
+    let mut last = String::new();
+    for _ in 0..250 {
+        match Probe::connect(edge.proxy.address).and_then(|mut probe| probe.get(host, "/")) {
+            Ok(reply) if reply.status == 200 => return Ok(()),
+            Ok(reply) => last = format!("{} {}", reply.status, String::from_utf8_lossy(&reply.body)),
+            Err(error) => last = error.to_string(),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    bail!("{} does not route {host}: {last}", edge.proxy.name)
+}
+
+impl Bench<'_> {
+    /// All peers, one host with all instances.
+    async fn one_hot_host(
+        &self,
+        root: &Path,
+        hot: &Table,
+        output: &mut Output,
+    ) -> anyhow::Result<Comparison> {
+        let core = self.session.cores.worker;
+        let instances = self.ends.instances();
+        let lookup = nginx::lookup(root, core, self.redis.address).await?;
+        let mut peers = Vec::new();
+        if installed("haproxy") {
+            peers.push((haproxy::plain(root, core, instances).await?, Some(1.0)));
+        } else {
+            output.skipped("HAProxy: not installed (Debian package haproxy)".to_owned())?;
+        }
+        if installed("caddy") {
+            peers.push((caddy::plain(root, core, instances).await?, Some(2.0)));
+        } else {
+            output.skipped("Caddy: not installed (Debian package caddy)".to_owned())?;
+        }
+        let mut entrants: Vec<Entrant<'_>> = vec![(&self.edge.proxy, None), (&self.fixed, Some(0.90))];
+        entrants.extend(self.other.as_ref().map(|other| (&other.proxy, None)));
+        entrants.push((&lookup, None));
+        entrants.extend(peers.iter().map(|(proxy, bar)| (proxy, *bar)));
+        self.compare("one hot host".to_owned(), hot, &entrants, Pace::Closed).await
+    }
+
+    /// The edge and one static peer, hosts as likely as each other.
+    async fn many_hosts(&self, table: &Table, peer: &Proxy, bar: Option<f64>) -> anyhow::Result<Comparison> {
+        let mut entrants: Vec<Entrant<'_>> = vec![(&self.edge.proxy, None), (peer, bar)];
+        entrants.extend(self.other.as_ref().map(|other| (&other.proxy, None)));
+        self.compare(format!("{} hosts, uniform", table.len()), table, &entrants, Pace::Closed).await
+    }
+
+    /// Latency at a rate that neither has trouble with.
+    async fn latency(&self, hot: &Table, rate: f64) -> anyhow::Result<Comparison> {
+        let mut entrants: Vec<Entrant<'_>> = vec![(&self.edge.proxy, None), (&self.fixed, Some(1.2))];
+        entrants.extend(self.other.as_ref().map(|other| (&other.proxy, None)));
+        let title = format!("latency at {rate:.0} requests/s, half of what static nginx can");
+        self.compare(title, hot, &entrants, Pace::Open { rate }).await
+    }
+
+    /// Lets the entrants take turns.
+    async fn compare(
+        &self,
+        title: String,
+        table: &Table,
+        entrants: &[Entrant<'_>],
+        pace: Pace,
+    ) -> anyhow::Result<Comparison> {
+        let requests = Arc::new(Requests::for_hosts(table.hosts()));
+        let plan = |proxy: &Proxy, choice, pace| Plan {
+            target: proxy.address,
+            requests: Arc::clone(&requests),
+            choice,
+            connections: CONNECTIONS,
+            pace,
+            ramp: RAMP,
+            duration: self.session.turn,
+            watch: proxy.workers.clone(),
+        };
+        for (proxy, _) in entrants {
+            proxy.cut_log()?;
+            let once = Plan {
+                ramp: Duration::ZERO,
+                duration: Duration::from_secs(20),
+                ..plan(proxy, Choice::EachOnce, Pace::Closed)
+            };
+            expect_no_failure(proxy, &self.ends.run(once).await?)?;
+            // A few thousand requests more, until a just-in-time compiler has seen enough of them.
+            self.ends.run(plan(proxy, Choice::Uniform, Pace::Closed)).await?;
+        }
+        let mut contenders: Vec<Contender> = entrants
+            .iter()
+            .map(|(proxy, bar)| Contender { name: proxy.name.clone(), bar: *bar, samples: Vec::new() })
+            .collect();
+        for round in 0..self.session.rounds {
+            // There and back, so that a machine that gets slower is unfair to each in turn.
+            let mut order: Vec<usize> = (0..entrants.len()).collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for index in order {
+                let proxy = entrants[index].0;
+                let outcome = self
+                    .ends
+                    .run(plan(proxy, Choice::Uniform, pace))
+                    .await
+                    .with_context(|| format!("asking {}", proxy.name))?;
+                expect_no_failure(proxy, &outcome)?;
+                contenders[index].samples.push(sample(&outcome));
+            }
+        }
+        let measure = if matches!(pace, Pace::Open { .. }) { Measure::P99 } else { Measure::Cpu };
+        let notes = if measure == Measure::Cpu { idle_turns(&contenders) } else { Vec::new() };
+        Ok(Comparison { title, measure, contenders, notes })
+    }
+
+    /// What a host costs in a worker's cache: its private memory before and after it has been asked for many hosts.
+    async fn memory_per_host(&self) -> anyhow::Result<Figures> {
+        let count = if self.session.quick { 20_000 } else { 100_000 };
+        let worker = *self.edge.proxy.workers.first().context("the edge has no worker")?;
+        let table = Table::new("memory", count, self.ends.instances(), 2);
+        table.load(&self.redis.routes()?).await?;
+        let before = private_memory(worker)?;
+        let plan = Plan {
+            target: self.edge.proxy.address,
+            requests: Arc::new(Requests::for_hosts(table.hosts())),
+            choice: Choice::EachOnce,
+            connections: CONNECTIONS,
+            pace: Pace::Closed,
+            ramp: Duration::ZERO,
+            duration: Duration::from_secs(60),
+            watch: Vec::new(),
+        };
+        expect_no_failure(&self.edge.proxy, &self.ends.run(plan).await?)?;
+        let after = private_memory(worker)?;
+        let status = fetch(self.edge.admin, "/edge/status")?;
+        #[allow(clippy::cast_precision_loss)]
+        let bytes = after.saturating_sub(before) as f64 / count as f64;
+        let figure = Figure {
+            what: "private memory of the worker".to_owned(),
+            samples: count as u64,
+            p50: bytes,
+            p99: bytes,
+            max: bytes,
+            bar: Some(300.0),
+            unit: "bytes a host",
+        };
+        Ok(Figures {
+            title: format!("memory for each of {count} cached hosts"),
+            figures: vec![figure],
+            notes: vec![
+                "resident memory, with what the garbage collector has not given back yet".to_owned(),
+                format!("/edge/status: {}", String::from_utf8_lossy(&status.body).trim()),
+            ],
+        })
+    }
+
+    /// A fast edge that logs errors is not fast.
+    fn no_errors(&self) -> anyhow::Result<()> {
+        let log = self.edge.proxy.log.with_file_name("error.log");
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        if let Some(line) = text.lines().find(|line| line.contains("[error]") || line.contains("[alert]")) {
+            bail!("the edge logged an error while it was measured: {line}");
+        }
+        Ok(())
+    }
+}
+
+fn expect_no_failure(proxy: &Proxy, outcome: &Outcome) -> anyhow::Result<()> {
+    match &outcome.first_failure {
+        Some(first) => bail!("{}: {} requests failed, the first with: {first}", proxy.name, outcome.failed),
+        None => Ok(()),
+    }
+}
+
+fn sample(outcome: &Outcome) -> Sample {
+    #[allow(clippy::cast_precision_loss)]
+    let milliseconds = |share| outcome.latency.quantile(share) as f64 / 1e6;
+    Sample {
+        rate: outcome.rate(),
+        cpu_us: outcome.cpu_micros(),
+        p50_ms: milliseconds(0.5),
+        p99_ms: milliseconds(0.99),
+        busy: outcome.busy(),
+        generator_busy: outcome.generator_busy(),
+        failed: outcome.failed,
+    }
+}
+
+fn idle_turns(contenders: &[Contender]) -> Vec<String> {
+    let note = |contender: &Contender| {
+        let idle = contender.samples.iter().filter(|sample| sample.busy < SATURATED).count();
+        (idle > 0).then(|| {
+            format!(
+                "{}: the worker was not busy in {idle} of {} turns, its rate is a lower bound",
+                contender.name,
+                contender.samples.len()
+            )
+        })
+    };
+    contenders.iter().filter_map(note).collect()
+}

@@ -1,0 +1,86 @@
+//! The edge itself: the product's nginx configuration and Lua, with one worker, on a Redis that stands for the replica.
+//!
+//! Not by way of the whole stack: what is compared here is one nginx with another, and three daemons that follow the
+//! log and the table would only take time from the core of the load generator.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use super::{Proxy, folder, free_address, nginx, render, source};
+
+/// Where the edge's parts are taken from, so that a changed copy can be measured against the original.
+#[derive(Debug, Clone)]
+pub(crate) struct Variant {
+    /// Its name in tables.
+    pub(crate) name: String,
+    /// The folder that holds `nginx/` and `lua/`.
+    pub(crate) source: PathBuf,
+}
+
+impl Default for Variant {
+    fn default() -> Self {
+        Self { name: "edge".to_owned(), source: source() }
+    }
+}
+
+/// An edge that runs, and its listener for operators.
+#[derive(Debug)]
+pub(crate) struct Edge {
+    /// What is measured.
+    pub(crate) proxy: Proxy,
+    /// Where `/edge/status` is.
+    pub(crate) admin: SocketAddr,
+}
+
+/// Starts one that looks its routes up in `replica` (`unix:` and a path, or host and port).
+///
+/// # Errors
+/// When nginx does not start.
+pub(crate) async fn start(
+    root: &Path,
+    core: usize,
+    variant: &Variant,
+    replica: &str,
+) -> anyhow::Result<Edge> {
+    let prefix = folder(root, &variant.name.replace([' ', '/'], "-"))?;
+    let (listen, admin) = (free_address()?, free_address()?);
+    // Nobody listens there: neither daemon takes part.
+    let absent = "127.0.0.1:1";
+    let template = std::fs::read_to_string(variant.source.join("nginx/nginx.conf"))?;
+    let values = [
+        ("PREFIX", prefix.display().to_string()),
+        ("NGINX_DIR", variant.source.join("nginx").display().to_string()),
+        ("LUA_DIR", variant.source.join("lua").display().to_string()),
+        ("LOAD_MODULES", nginx::load_modules()),
+        ("USER_LINE", format!("user {};", nginx::user())),
+        ("WORKER_PROCESSES", "1".to_owned()),
+        ("WORKER_CONNECTIONS", "8192".to_owned()),
+        ("WORKER_NOFILE", "20000".to_owned()),
+        ("WORKER_SHUTDOWN", "5s".to_owned()),
+        ("ERROR_LOG", prefix.join("error.log").display().to_string()),
+        ("ERROR_LOG_LEVEL", "warn".to_owned()),
+        ("ACCESS_LOG", prefix.join("access.log").display().to_string()),
+        ("ACCESS_LOG_BUFFER", "buffer=64k flush=200ms".to_owned()),
+        ("EDGE_LISTEN", listen.to_string()),
+        ("ADMIN_LISTEN", admin.to_string()),
+        ("ADMIN_ALLOW", "allow 127.0.0.0/8;".to_owned()),
+        ("ROUTES_REPLICA", replica.to_owned()),
+        ("ROUTES_SHM", "256m".to_owned()),
+        ("SNAPSHOT_PATH", prefix.join("routes.snapshot").display().to_string()),
+        ("PACEMAKER", absent.to_owned()),
+        ("SIDECAR", absent.to_owned()),
+        ("KEEPALIVE", "1024".to_owned()),
+        // As long as that of static nginx (its default), so that neither opens connections more often.
+        ("KEEPALIVE_TIMEOUT", "60s".to_owned()),
+        ("CONNECT_TIMEOUT", "2s".to_owned()),
+        ("READ_TIMEOUT", "60s".to_owned()),
+        ("RETRY_TIMEOUT", "10s".to_owned()),
+        ("BODY_LIMIT", "100m".to_owned()),
+    ];
+    let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    render(&template, &values, &prefix.join("nginx.conf"))?;
+    let proxy = nginx::start(&variant.name, &prefix, core, listen).await?;
+    Ok(Edge { proxy, admin })
+}

@@ -1,0 +1,148 @@
+//! Static nginx, with one server for everything or a block for each host, and nginx with the lookup of Paasmaker's
+//! router.
+
+use std::{fmt::Write as _, net::SocketAddr, path::Path, process::Command};
+
+use anyhow::Context as _;
+
+use super::{Proxy, folder, free_address, on_core, render, source};
+use crate::{
+    hosts::Table,
+    process::{self, Process},
+};
+
+/// The modules that Debian keeps in shared objects; nothing where they are built in (OpenResty).
+const LUA_MODULES: [&str; 2] =
+    ["/usr/lib/nginx/modules/ndk_http_module.so", "/usr/lib/nginx/modules/ngx_http_lua_module.so"];
+
+/// The lines that load Lua into nginx.
+pub(crate) fn load_modules() -> String {
+    LUA_MODULES
+        .iter()
+        .filter(|module| Path::new(module).exists())
+        .map(|module| format!("load_module {module};\n"))
+        .collect()
+}
+
+/// Who the workers run as: whoever runs this, so that they reach its folders.
+pub(crate) fn user() -> String {
+    nix::unistd::User::from_uid(nix::unistd::geteuid())
+        .ok()
+        .flatten()
+        .map_or_else(|| "nobody".to_owned(), |user| user.name)
+}
+
+/// One server and one upstream for every host.
+///
+/// # Errors
+/// When nginx does not start.
+pub(crate) async fn plain(root: &Path, core: usize, instances: &[SocketAddr]) -> anyhow::Result<Proxy> {
+    let listen = free_address()?;
+    let servers = format!(
+        "upstream instances {{ {} keepalive 1024; keepalive_requests 1000000; }}\n\
+         server {{ listen {listen} backlog=4096; server_name \"\"; location / {{ proxy_pass http://instances; }} }}\n",
+        server_lines(instances)
+    );
+    static_nginx("static nginx", root, core, listen, &servers).await
+}
+
+/// A server block and an upstream for each host of the table, as generated configuration has it.
+///
+/// # Errors
+/// When nginx does not start.
+pub(crate) async fn server_blocks(root: &Path, core: usize, table: &Table) -> anyhow::Result<Proxy> {
+    let listen = free_address()?;
+    let mut servers = String::new();
+    for (index, route) in table.routes().enumerate() {
+        let backlog = if index == 0 { " backlog=4096" } else { "" };
+        writeln!(
+            servers,
+            "upstream app{index} {{ {} keepalive 64; keepalive_requests 1000000; }}\n\
+             server {{ listen {listen}{backlog}; server_name {}; location / {{ proxy_pass http://app{index}; }} }}",
+            server_lines(&route.instances),
+            route.host
+        )?;
+    }
+    let name = format!("static nginx, {} server blocks", table.len());
+    static_nginx(&name, root, core, listen, &servers).await
+}
+
+fn server_lines(instances: &[SocketAddr]) -> String {
+    instances.iter().map(|address| format!("server {address};")).collect()
+}
+
+async fn static_nginx(
+    name: &str,
+    root: &Path,
+    core: usize,
+    listen: SocketAddr,
+    servers: &str,
+) -> anyhow::Result<Proxy> {
+    let prefix = folder(root, &name.replace([' ', ','], "-"))?;
+    let config = prefix.join("nginx.conf");
+    let values = [
+        ("USER", user()),
+        ("PREFIX", prefix.display().to_string()),
+        ("NGINX_DIR", source().join("nginx").display().to_string()),
+        ("SERVERS", servers.to_owned()),
+    ];
+    let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    render(include_str!("../../peers/static.conf"), &values, &config)?;
+    start(name, &prefix, core, listen).await
+}
+
+/// nginx that connects to Redis for each request.
+///
+/// # Errors
+/// When nginx does not start.
+pub(crate) async fn lookup(root: &Path, core: usize, redis: SocketAddr) -> anyhow::Result<Proxy> {
+    let prefix = folder(root, "lookup")?;
+    let listen = free_address()?;
+    let values = [
+        ("LOAD_MODULES", load_modules()),
+        ("USER", user()),
+        ("PREFIX", prefix.display().to_string()),
+        ("NGINX_DIR", source().join("nginx").display().to_string()),
+        ("PEERS_DIR", source().join("bench/peers").display().to_string()),
+        ("LISTEN", listen.to_string()),
+        ("REDIS_HOST", redis.ip().to_string()),
+        ("REDIS_PORT", redis.port().to_string()),
+    ];
+    let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    render(include_str!("../../peers/lookup.conf"), &values, &prefix.join("nginx.conf"))?;
+    start("lookup per request", &prefix, core, listen).await
+}
+
+/// Starts nginx in `prefix` with the `nginx.conf` there, and finds its worker.
+///
+/// # Errors
+/// When nginx does not start.
+pub(crate) async fn start(
+    name: &str,
+    prefix: &Path,
+    core: usize,
+    listen: SocketAddr,
+) -> anyhow::Result<Proxy> {
+    let output = prefix.join("output.log");
+    let mut command: Command = on_core(core, "nginx");
+    command.arg("-p").arg(prefix).arg("-c").arg(prefix.join("nginx.conf"));
+    let mut process = Process::start(name, &mut command, &output)?;
+    process.listens_on(listen, &output).await?;
+    // The master listens before its worker is there.
+    let mut workers = process::children(process.id());
+    for _ in 0..200 {
+        if !workers.is_empty() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        workers = process::children(process.id());
+    }
+    let worker = workers.first().copied().with_context(|| format!("{name} has no worker"))?;
+    Ok(Proxy {
+        name: name.to_owned(),
+        address: listen,
+        workers: vec![worker],
+        log: prefix.join("access.log"),
+        _process: process,
+    })
+}

@@ -1,0 +1,85 @@
+//! One HTTP connection that asks one thing after the other: what a curl in a loop would be, without its start-up.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+
+use crate::load::answer;
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    /// Its status code.
+    pub(crate) status: u16,
+    /// Its body.
+    pub(crate) body: Vec<u8>,
+}
+
+/// A connection that blocks while it waits.
+#[derive(Debug)]
+pub(crate) struct Probe {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+impl Probe {
+    /// Connects.
+    ///
+    /// # Errors
+    /// When nothing listens.
+    pub(crate) fn connect(address: SocketAddr) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
+        stream.set_nodelay(true)?;
+        // Longer than any answer takes, shorter than a run that hangs.
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        Ok(Self { stream, received: Vec::with_capacity(4096) })
+    }
+
+    /// Sends a request as it stands and reads the answer.
+    ///
+    /// # Errors
+    /// When the connection breaks or the answer has no length.
+    pub(crate) fn ask(&mut self, request: &[u8]) -> anyhow::Result<Reply> {
+        self.stream.write_all(request)?;
+        self.received.clear();
+        let mut chunk = [0; 16 * 1024];
+        loop {
+            if let Some(found) = answer(&self.received)? {
+                let body = self.received[found.body..found.length].to_vec();
+                return Ok(Reply { status: found.status, body });
+            }
+            match self.stream.read(&mut chunk)? {
+                0 => bail!("the connection was closed in the middle of an answer"),
+                n => self.received.extend_from_slice(&chunk[..n]),
+            }
+        }
+    }
+
+    /// Asks for a path of a host.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub(crate) fn get(&mut self, host: &str, path: &str) -> anyhow::Result<Reply> {
+        self.ask(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes())
+    }
+}
+
+/// Asks for one path on a connection of its own, and takes everything until its end for the answer: HTTP/1.0, which
+/// knows no chunks.
+///
+/// # Errors
+/// When the connection breaks or what comes is no HTTP.
+pub(crate) fn fetch(address: SocketAddr, path: &str) -> anyhow::Result<Reply> {
+    let mut stream = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
+    stream.set_read_timeout(Some(Duration::from_secs(40)))?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes())?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes)?;
+    let head = memchr::memmem::find(&bytes, b"\r\n\r\n").context("an answer without an end of its head")?;
+    let status = std::str::from_utf8(bytes.get(9..12).unwrap_or_default())?.parse()?;
+    Ok(Reply { status, body: bytes.split_off(head + 4) })
+}

@@ -1,0 +1,375 @@
+//! From a change of the route table to the first request that follows it, through the real system: routes master,
+//! replica, tracking, worker.
+//!
+//! One thread writes the change and then asks for the host without a pause until the new instance answers; what is
+//! measured lies between the first byte of the change and the last byte of that answer, so it includes one request.
+//! The idle edge has nothing else to do; the saturated one serves as much as it can to 64 other connections, and the
+//! measured request queues behind theirs.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use signalbox_stack::{Part, Stack};
+use signalbox_store::{Options, RoutesMaster, RoutesReplica, keys};
+use tokio::{task::spawn_blocking, time::Instant};
+
+use crate::{
+    histogram::Histogram,
+    hosts::Table,
+    load::{Choice, Ends, Pace, Plan, Requests},
+    machine::pin,
+    probe::{Probe, fetch},
+    process::private_memory,
+    report::{Figure, Figures},
+    session::{Output, Session},
+};
+
+/// What p99 must stay below, in milliseconds.
+const IDLE_BAR: f64 = 2.0;
+const SATURATED_BAR: f64 = 5.0;
+/// A change that has not arrived by then never will.
+const LOST: Duration = Duration::from_secs(10);
+/// Hosts that changes and load touch, out of a table of any size. They are in the cache when they change, as the hosts
+/// of a living application are.
+const TOUCHED: usize = 100;
+
+/// How many changes, and how long they may take together.
+#[derive(Debug, Clone, Copy)]
+struct Limit {
+    trials: usize,
+    time: Duration,
+}
+
+/// The addresses a trial talks to.
+#[derive(Debug, Clone)]
+struct Addresses {
+    edge: SocketAddr,
+    admin: SocketAddr,
+    master: SocketAddr,
+    instances: Vec<SocketAddr>,
+    token: String,
+}
+
+/// Measures it.
+///
+/// # Errors
+/// When the stack does not start, or a change never arrives.
+pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
+    let ends = Ends::start(4, &session.cores.others)?;
+    let stack = Stack::builder()
+        .temporary()?
+        .workers(1)
+        .start()
+        .await
+        .context("starting the stack (its programs are built by `cargo build --release`)")?;
+    for worker in stack.part(&Part::NGINX).workers() {
+        pin(worker.unsigned_abs(), &[session.cores.worker])?;
+    }
+    let ports = stack.ports();
+    let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    let addresses = Addresses {
+        edge: local(ports.edge),
+        admin: local(ports.admin),
+        master: local(ports.routes),
+        instances: ends.instances().to_vec(),
+        token: stack.token().to_owned(),
+    };
+    let sizes = if session.quick { [100, 50_000] } else { [100, 1_000_000] };
+    for count in sizes {
+        let figures = at_size(session, &stack, &ends, &addresses, count).await?;
+        output.figures(figures)?;
+    }
+    stack.stop().await;
+    Ok(())
+}
+
+async fn at_size(
+    session: &Session,
+    stack: &Stack,
+    ends: &Ends,
+    addresses: &Addresses,
+    count: usize,
+) -> anyhow::Result<Figures> {
+    let begun = Instant::now();
+    let table = Table::new("move", count, ends.instances(), 1);
+    load(stack, &table, addresses).await?;
+    let loaded = begun.elapsed();
+    let limit = if session.quick {
+        Limit { trials: 100, time: Duration::from_secs(2) }
+    } else {
+        Limit { trials: 1000, time: Duration::from_secs(6) }
+    };
+    let mut figures = Vec::new();
+    for saturated in [false, true] {
+        let (state, bar) = if saturated { ("saturated", SATURATED_BAR) } else { ("idle", IDLE_BAR) };
+        let busy = saturated.then(|| load_plan(&table, addresses, limit));
+        let (served, rate) = beside(ends, busy, {
+            let (table, addresses) = (table.clone(), addresses.clone());
+            move || changes(&table, &addresses, limit)
+        })
+        .await?;
+        let state = if saturated { format!("{state}, {rate:.0} requests/s") } else { state.to_owned() };
+        figures.push(figure(&format!("SADD+SREM → served, {state}"), &served, Some(bar)));
+        let busy = saturated.then(|| load_plan(&table, addresses, limit));
+        let ((put, served), _) = beside(ends, busy, {
+            let (table, addresses) = (table.clone(), addresses.clone());
+            move || puts(&table, &addresses, limit)
+        })
+        .await?;
+        figures.push(figure(&format!("PUT → answered, {state}"), &put, None));
+        figures.push(figure(&format!("PUT → served, {state}"), &served, None));
+    }
+    let megabytes = |part: &Part| {
+        let pid = stack.part(part).pid().unwrap_or_default().unsigned_abs();
+        private_memory(pid).map_or(0, |bytes| bytes / (1024 * 1024))
+    };
+    let notes = vec![format!(
+        "table loaded, replicated and acknowledged in {:.1} s; routes master {} MiB, replica {} MiB",
+        loaded.as_secs_f64(),
+        megabytes(&Part::ROUTES_MASTER),
+        megabytes(&Part::ROUTES_REPLICA)
+    )];
+    Ok(Figures { title: format!("change → routed with {count} hosts in the table"), figures, notes })
+}
+
+/// Fills the table and waits until the worker has seen all of it.
+async fn load(stack: &Stack, table: &Table, addresses: &Addresses) -> anyhow::Result<()> {
+    let options = Options { response_timeout: Duration::from_secs(30), ..Options::default() };
+    let master = RoutesMaster::open(&stack.routes_url(), options)?;
+    let replica = RoutesReplica::open(&stack.routes_replica_url(), options)?;
+    table.load(&master).await?;
+    let wanted: u64 = master.command("GET").key(&keys::routes::serial()).query().await?;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let arrived: Option<u64> = replica.command("GET").key(&keys::routes::serial()).query().await?;
+        if arrived >= Some(wanted) {
+            break;
+        }
+        if Instant::now() > deadline {
+            bail!("the replica has serial {arrived:?}, the master {wanted}");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let ack = fetch(addresses.admin, &format!("/edge/ack?serial={wanted}&wait=30"))?;
+    let ack: serde_json::Value = serde_json::from_slice(&ack.body)?;
+    if ack["reached"] != true {
+        bail!("the worker did not acknowledge serial {wanted}: {ack}");
+    }
+    Ok(())
+}
+
+/// What keeps the worker busy for as long as trials run.
+fn load_plan(table: &Table, addresses: &Addresses, limit: Limit) -> Plan {
+    Plan {
+        target: addresses.edge,
+        requests: Arc::new(Requests::for_hosts(table.hosts().take(TOUCHED))),
+        choice: Choice::Uniform,
+        connections: 64,
+        pace: Pace::Closed,
+        ramp: Duration::from_millis(200),
+        duration: limit.time,
+        watch: Vec::new(),
+    }
+}
+
+/// Runs trials on a thread of their own, beside load where there is a plan for it; with the load's rate.
+async fn beside<T: Send + 'static>(
+    ends: &Ends,
+    busy: Option<Plan>,
+    trials: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<(T, f64)> {
+    let trials = spawn_blocking(trials);
+    let rate = match busy {
+        Some(plan) => ends.run(plan).await?.rate(),
+        None => 0.0,
+    };
+    Ok((trials.await.context("the thread of the trials")??, rate))
+}
+
+/// Changes written to the master by hand.
+fn changes(table: &Table, addresses: &Addresses, limit: Limit) -> anyhow::Result<Histogram> {
+    let mut master = TcpStream::connect(addresses.master)?;
+    master.set_nodelay(true)?;
+    let mut edge = Probe::connect(addresses.edge)?;
+    let mut served = Histogram::default();
+    let deadline = Instant::now() + limit.time;
+    for trial in 0..limit.trials {
+        if Instant::now() > deadline {
+            break;
+        }
+        let host = table.host(trial % TOUCHED.min(table.len()));
+        let old = answering(&mut edge, &host)?;
+        let new = another(&addresses.instances, old)?;
+        let key = format!("instances:{host}");
+        let change = transaction(&[
+            &["SADD", &key, &new.to_string()],
+            &["SREM", &key, &SocketAddr::new(new.ip(), old).to_string()],
+            &["INCR", "serial"],
+        ]);
+        let begun = Instant::now();
+        master.write_all(&change)?;
+        let seen = until_answered_by(&mut edge, &host, new.port(), begun)?;
+        served.record(nanos(seen - begun));
+        expect_executed(&mut master)?;
+    }
+    Ok(served)
+}
+
+/// Changes made over the public API: how long its answer takes, and when the new instance is served.
+fn puts(table: &Table, addresses: &Addresses, limit: Limit) -> anyhow::Result<(Histogram, Histogram)> {
+    let mut admin = Probe::connect(addresses.admin)?;
+    let mut edge = Probe::connect(addresses.edge)?;
+    let (mut put, mut served) = (Histogram::default(), Histogram::default());
+    let deadline = Instant::now() + limit.time;
+    // Every host has an instance of that name first, so that each trial is a move and nothing else. Its host names
+    // are its own: an address belongs to one instance.
+    let hosts: Vec<_> =
+        (0..addresses.instances.len() / 2).map(|index| format!("put-{index}.example")).collect();
+    for trial in 0..limit.trials {
+        if Instant::now() > deadline {
+            break;
+        }
+        let which = trial % hosts.len();
+        let host = &hosts[which];
+        // Each of them moves between two addresses that nobody else has.
+        let new = addresses.instances[which * 2 + (trial / hosts.len()) % 2];
+        let body = format!(
+            r#"{{"address":"{new}","hostnames":["{host}"],"version_type_id":"{}"}}"#,
+            table.len() % 1000 + 1
+        );
+        let request = format!(
+            "PUT /instances/bench-{which} HTTP/1.1\r\nHost: admin\r\nAuthorization: Bearer {}\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            addresses.token,
+            body.len()
+        );
+        let begun = Instant::now();
+        let (answered, seen) = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                let reply = admin.ask(request.as_bytes())?;
+                if !matches!(reply.status, 200 | 201) {
+                    bail!("PUT answered {}: {}", reply.status, String::from_utf8_lossy(&reply.body));
+                }
+                Ok(Instant::now())
+            });
+            let seen = until_answered_by(&mut edge, host, new.port(), begun);
+            let answered = asking.join().map_err(|_| anyhow::anyhow!("the thread that asks has panicked"))?;
+            anyhow::Ok((answered?, seen?))
+        })?;
+        // The first of each is a registration, not a move.
+        if trial >= hosts.len() {
+            put.record(nanos(answered - begun));
+            served.record(nanos(seen - begun));
+        }
+    }
+    Ok((put, served))
+}
+
+/// The port of the instance that answers for a host.
+fn answering(edge: &mut Probe, host: &str) -> anyhow::Result<u16> {
+    let reply = edge.get(host, "/")?;
+    if reply.status != 200 {
+        bail!("{host} answered {}: {}", reply.status, String::from_utf8_lossy(&reply.body));
+    }
+    port(&reply.body).with_context(|| format!("{host} was answered by a stranger"))
+}
+
+/// When the instance on `wanted` first answered. Other answers are those of the time before the change.
+fn until_answered_by(edge: &mut Probe, host: &str, wanted: u16, begun: Instant) -> anyhow::Result<Instant> {
+    loop {
+        let reply = edge.get(host, "/")?;
+        let now = Instant::now();
+        if reply.status == 200 && port(&reply.body) == Some(wanted) {
+            return Ok(now);
+        }
+        if now - begun > LOST {
+            bail!("{host} is not served by port {wanted} after {} s", LOST.as_secs());
+        }
+    }
+}
+
+fn port(body: &[u8]) -> Option<u16> {
+    std::str::from_utf8(body).ok()?.trim().parse().ok()
+}
+
+fn another(instances: &[SocketAddr], port: u16) -> anyhow::Result<SocketAddr> {
+    let position =
+        instances.iter().position(|address| address.port() == port).context("an unknown instance")?;
+    Ok(instances[(position + 1) % instances.len()])
+}
+
+/// Commands as one transaction, so that no router sees half of a move.
+fn transaction(commands: &[&[&str]]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for command in [&["MULTI"][..]].iter().chain(commands).chain([&&["EXEC"][..]]) {
+        bytes.extend_from_slice(format!("*{}\r\n", command.len()).as_bytes());
+        for word in *command {
+            bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+        }
+    }
+    bytes
+}
+
+/// Reads the replies of a transaction of three commands whose results are numbers.
+fn expect_executed(master: &mut TcpStream) -> anyhow::Result<()> {
+    // OK, QUEUED three times, then an array of three: eight lines.
+    let mut text = Vec::new();
+    let mut chunk = [0; 512];
+    while text.iter().filter(|byte| **byte == b'\n').count() < 8 && !text.starts_with(b"-") {
+        match master.read(&mut chunk)? {
+            0 => bail!("the master closed the connection"),
+            n => text.extend_from_slice(&chunk[..n]),
+        }
+    }
+    if text.contains(&b'-') {
+        bail!("the master refused a change: {}", String::from_utf8_lossy(&text));
+    }
+    Ok(())
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn figure(what: &str, histogram: &Histogram, bar: Option<f64>) -> Figure {
+    let milliseconds = |nanos: u64| nanos as f64 / 1e6;
+    Figure {
+        what: what.to_owned(),
+        samples: histogram.count(),
+        p50: milliseconds(histogram.quantile(0.5)),
+        p99: milliseconds(histogram.quantile(0.99)),
+        max: milliseconds(histogram.max()),
+        bar,
+        unit: "ms",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_is_framed_for_redis() {
+        let text = String::from_utf8(transaction(&[&["SADD", "k", "v"]])).unwrap();
+        assert_eq!(
+            text,
+            "*1\r\n$5\r\nMULTI\r\n*3\r\n$4\r\nSADD\r\n$1\r\nk\r\n$1\r\nv\r\n*1\r\n$4\r\nEXEC\r\n"
+        );
+    }
+
+    #[test]
+    fn the_other_instance_is_never_the_same() {
+        let instances: Vec<SocketAddr> =
+            (1..=3).map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect();
+        for address in &instances {
+            assert_ne!(another(&instances, address.port()).unwrap().port(), address.port());
+        }
+        another(&instances, 99).unwrap_err();
+    }
+}

@@ -1,0 +1,123 @@
+//! One run of the benchmark: how long, on which cores, in which folder, and where its results go.
+
+use std::{
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+
+use crate::{
+    compare::Comparison,
+    machine::{Cores, Facts},
+    peers::edge::Variant,
+    report::{Figures, Report, comparison_table, figures_table},
+};
+
+/// What does not change during a run.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// Which core does what.
+    pub(crate) cores: Cores,
+    /// Turns of each contender.
+    pub(crate) rounds: usize,
+    /// How long a turn is measured.
+    pub(crate) turn: Duration,
+    /// Whether to take smaller tables and shorter logs.
+    pub(crate) quick: bool,
+    /// A changed copy of the edge to measure beside this one.
+    pub(crate) against: Option<Variant>,
+    /// Goes away with everything in it at the end.
+    root: tempfile::TempDir,
+}
+
+impl Session {
+    /// Prepares a run that measures each contender for about `seconds`.
+    ///
+    /// # Errors
+    /// When no temporary folder can be made.
+    pub(crate) fn new(seconds: u32, quick: bool, against: Option<Variant>) -> anyhow::Result<Self> {
+        let root = tempfile::Builder::new().prefix("signalbox-bench-").tempdir()?;
+        let (rounds, turn) = if quick {
+            (3, Duration::from_millis(400))
+        } else {
+            (seconds.max(1) as usize, Duration::from_secs(1))
+        };
+        Ok(Self { cores: Cores::divide(), rounds, turn, quick, against, root })
+    }
+
+    /// Makes a folder for one part of the run.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(crate) fn folder(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let folder = self.root.path().join(name);
+        fs::create_dir_all(&folder).context("creating a folder")?;
+        Ok(folder)
+    }
+}
+
+/// Where results go: to people as soon as they are there, to programs at the end.
+#[derive(Debug)]
+pub(crate) struct Output {
+    report: Report,
+}
+
+impl Output {
+    /// Prints what the machine is.
+    ///
+    /// # Errors
+    /// When nobody reads.
+    pub(crate) fn new(machine: Facts) -> anyhow::Result<Self> {
+        let report = Report { machine, comparisons: Vec::new(), figures: Vec::new(), skipped: Vec::new() };
+        print(&report.heading())?;
+        Ok(Self { report })
+    }
+
+    /// Takes contenders that took turns at a unit of work.
+    ///
+    /// # Errors
+    /// When nobody reads.
+    pub(crate) fn comparison(&mut self, comparison: Comparison, unit: &str) -> anyhow::Result<()> {
+        print(&comparison_table(&comparison, unit))?;
+        self.report.comparisons.push(comparison);
+        Ok(())
+    }
+
+    /// Takes figures that stand alone.
+    ///
+    /// # Errors
+    /// When nobody reads.
+    pub(crate) fn figures(&mut self, figures: Figures) -> anyhow::Result<()> {
+        print(&figures_table(&figures))?;
+        self.report.figures.push(figures);
+        Ok(())
+    }
+
+    /// Takes note of something that was left out.
+    ///
+    /// # Errors
+    /// When nobody reads.
+    pub(crate) fn skipped(&mut self, what: String) -> anyhow::Result<()> {
+        print(&format!("skipped: {what}\n"))?;
+        self.report.skipped.push(what);
+        Ok(())
+    }
+
+    /// Writes everything as JSON.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(crate) fn write_json(&self, path: &Path) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(&self.report)?;
+        fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+    }
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}

@@ -1,0 +1,68 @@
+//! The exit codes, which scripts and units may rely on (the numbers of BSD's `sysexits.h`).
+
+use std::process::ExitCode;
+
+use crate::terminal;
+
+/// Flag, environment or file: the configuration has to change.
+pub(crate) const CONFIGURATION: u8 = 64;
+/// Something that is needed is taken, missing, or does not answer.
+pub(crate) const UNAVAILABLE: u8 = 69;
+/// A defect, or a machine that refuses files or processes.
+pub(crate) const INTERNAL: u8 = 70;
+/// Ended by Ctrl-C (128 + SIGINT), cleanly.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// What `--help` says about them.
+pub(crate) const HELP: &str = "Exit codes: 0 done (also: ended by SIGTERM), 64 bad configuration, 69 something needed is taken, \
+missing or silent, 70 internal error, 130 ended by Ctrl-C.";
+
+/// Why a command did not do what it was asked for.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: u8,
+    message: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn configuration(message: impl Into<String>) -> Self {
+        Self { code: CONFIGURATION, message: Some(message.into()) }
+    }
+
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self { code: UNAVAILABLE, message: Some(message.into()) }
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self { code: INTERNAL, message: Some(message.into()) }
+    }
+
+    /// The operator pressed Ctrl-C, and everything went down as it should.
+    pub(crate) fn interrupted() -> Self {
+        Self { code: INTERRUPTED, message: None }
+    }
+
+    /// Says what is wrong, and gives the code.
+    pub(crate) fn report(self) -> ExitCode {
+        if let Some(message) = self.message {
+            terminal::error(&format!("signalbox: {message}"));
+        }
+        code(self.code)
+    }
+}
+
+pub(crate) fn code(code: u8) -> ExitCode {
+    ExitCode::from(code)
+}
+
+impl From<signalbox_stack::Error> for Failure {
+    fn from(error: signalbox_stack::Error) -> Self {
+        let code = match error.kind() {
+            signalbox_stack::Kind::Configuration => CONFIGURATION,
+            signalbox_stack::Kind::Unavailable => UNAVAILABLE,
+            signalbox_stack::Kind::Internal => INTERNAL,
+        };
+        // With every cause: the last one is what the system said.
+        Self { code, message: Some(format!("{:#}", anyhow::Error::from(error))) }
+    }
+}

@@ -1,0 +1,146 @@
+//! `--demo`: sample applications that do what a user's application would do, and a first look at the result.
+//!
+//! Nothing here writes to Redis. The applications register themselves over the public API; then one request goes
+//! through the edge to each host, and is looked for in the statistics, before the operator is told "ready".
+
+use std::time::Duration;
+
+use serde_json::Value;
+use signalbox_stack::{Options, Part, Probe, Program, Stack};
+use tokio::time::{self, Instant};
+
+use crate::{exit::Failure, terminal};
+
+/// How long the first request may take to be routed and counted. The log is flushed and read twice a second.
+const WITHIN: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(50);
+const APPLICATIONS: [(&str, &str, &str); 2] =
+    [("hello", "hello.localhost", "1"), ("shop", "shop.localhost", "2")];
+
+/// What runs.
+pub(crate) struct Demo {
+    /// Host names that are routed.
+    pub(crate) hosts: Vec<&'static str>,
+    /// Address of the process that is not registered.
+    pub(crate) spare: String,
+}
+
+/// Starts the sample applications, and waits until a request to each was routed and counted.
+pub(crate) async fn start(stack: &Stack, options: &Options) -> Result<Demo, Failure> {
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::internal(format!("cannot find this program: {error}")))?;
+    let mut spare = String::new();
+    for other in &options.others {
+        let name = other.part.as_str();
+        let address = format!("127.0.0.1:{}", other.port);
+        let mut part = Program::new(other.part.clone(), &program)
+            .arg("demo-app")
+            .arg("--port")
+            .arg(other.port.to_string())
+            .arg("--instance")
+            .arg(name);
+        match APPLICATIONS.iter().find(|(application, ..)| name.contains(application)) {
+            Some((application, host, version_type)) => {
+                part = part
+                    .arg("--name")
+                    .arg(*application)
+                    .arg("--register")
+                    .arg(stack.admin_url())
+                    .arg("--token-file")
+                    .arg(stack.layout().token().display().to_string())
+                    .arg("--hostname")
+                    .arg(*host)
+                    .arg("--version-type-id")
+                    .arg(*version_type)
+                    .address(format!("http://{address} as {host}"));
+            }
+            None => {
+                part = part.arg("--name").arg("new").address(format!("http://{address}, not registered"));
+                spare.clone_from(&address);
+            }
+        }
+        stack.add(part.ready_when(Probe::Http(format!("http://{address}/health")))).await?;
+    }
+    let client = Client::new(stack)?;
+    for other in options.others.iter().filter(|other| other.part != Part::named("demo-spare")) {
+        client.registered(other.part.as_str()).await?;
+    }
+    for (_, host, version_type) in APPLICATIONS {
+        client.routed_and_counted(host, version_type).await?;
+    }
+    Ok(Demo { hosts: APPLICATIONS.map(|(_, host, _)| host).into(), spare })
+}
+
+/// Calls both listeners as a stranger would.
+struct Client {
+    http: reqwest::Client,
+    edge: String,
+    admin: String,
+    token: String,
+}
+
+impl Client {
+    fn new(stack: &Stack) -> Result<Self, Failure> {
+        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build();
+        let http = http.map_err(|error| Failure::internal(format!("cannot make an HTTP client: {error}")))?;
+        Ok(Self { http, edge: stack.edge_url(), admin: stack.admin_url(), token: stack.token().to_owned() })
+    }
+
+    async fn registered(&self, instance: &str) -> Result<(), Failure> {
+        let path = format!("/instances/{instance}");
+        until(&format!("{instance} is registered"), || async { self.ask(&path).await.map(drop) }).await
+    }
+
+    async fn routed_and_counted(&self, host: &str, version_type: &str) -> Result<(), Failure> {
+        let before = self.counted(version_type).await.unwrap_or(0);
+        until(&format!("{host} is routed"), || self.request(host)).await?;
+        until(&format!("the request to {host} is counted"), || async {
+            let now = self.counted(version_type).await?;
+            if now > before { Ok(()) } else { Err(format!("{now} requests, as before")) }
+        })
+        .await?;
+        terminal::line(&format!("{host:<16} routed   and counted"));
+        Ok(())
+    }
+
+    async fn request(&self, host: &str) -> Result<(), String> {
+        let answer = self.http.get(format!("{}/", self.edge)).header("host", host).send().await;
+        let status = answer.map_err(|error| error.to_string())?.status();
+        if status.is_success() { Ok(()) } else { Err(format!("the edge answered {status}")) }
+    }
+
+    /// The requests of a version type so far.
+    async fn counted(&self, version_type: &str) -> Result<u64, String> {
+        let stats = self.ask(&format!("/stats/version_type/{version_type}")).await?;
+        stats["requests"].as_u64().ok_or_else(|| format!("no number of requests in {stats}"))
+    }
+
+    async fn ask(&self, path: &str) -> Result<Value, String> {
+        let request = self.http.get(format!("{}{path}", self.admin)).bearer_auth(&self.token);
+        let answer = request.send().await.map_err(|error| error.to_string())?;
+        let status = answer.status();
+        let body = answer.text().await.map_err(|error| error.to_string())?;
+        if !status.is_success() {
+            return Err(format!("GET {path} answered {status}: {body}"));
+        }
+        serde_json::from_str(&body).map_err(|error| format!("GET {path} answered no JSON: {error}"))
+    }
+}
+
+/// Tries until it works, and fails with what the last attempt saw.
+async fn until<F>(what: &str, attempt: impl Fn() -> F) -> Result<(), Failure>
+where
+    F: Future<Output = Result<(), String>>,
+{
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        match attempt().await {
+            Ok(()) => return Ok(()),
+            Err(last) if Instant::now() > deadline => {
+                let seconds = WITHIN.as_secs();
+                return Err(Failure::unavailable(format!("waited {seconds} s until {what}; last: {last}")));
+            }
+            Err(_) => time::sleep(POLL).await,
+        }
+    }
+}

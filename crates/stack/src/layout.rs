@@ -1,0 +1,200 @@
+//! Where everything stands under the data folder.
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::{Error, Part};
+
+/// The longest path of a unix socket that the kernel takes (`sun_path` without its final zero).
+const SOCKET_PATH_BYTES: usize = 107;
+
+/// The paths of one stack. Made from the data folder, which is absolute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    /// Creates the folders of a stack at `root`.
+    ///
+    /// # Errors
+    /// When they cannot be created, or when `root` is so long that no unix socket fits below it.
+    pub fn create(root: &Path) -> Result<Self, Error> {
+        fs::create_dir_all(root).map_err(Error::file("create", root))?;
+        let root = root.canonicalize().map_err(Error::file("find", root))?;
+        let layout = Self { root };
+        for folder in [layout.run(), layout.logs()] {
+            fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
+        }
+        // Room for the sockets of a hundred routers.
+        if layout.run().join("routes-99.sock").as_os_str().len() > SOCKET_PATH_BYTES {
+            let reason = format!(
+                "{} is too long: unix sockets stand below it, and the kernel takes {SOCKET_PATH_BYTES} bytes for them",
+                layout.root.display()
+            );
+            return Err(Error::option("data_dir", reason));
+        }
+        Ok(layout)
+    }
+
+    /// The data folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The file with the root token (0600).
+    pub fn token(&self) -> PathBuf {
+        self.root.join("token")
+    }
+
+    /// Folder of pid files, sockets and the lock.
+    pub fn run(&self) -> PathBuf {
+        self.root.join("run")
+    }
+
+    /// What runs here, as JSON; see [`crate::Description`].
+    pub fn description(&self) -> PathBuf {
+        self.run().join("stack.json")
+    }
+
+    /// The log of a part.
+    pub fn log(&self, part: &Part) -> PathBuf {
+        self.logs().join(format!("{part}.log"))
+    }
+
+    /// Data and configuration of a Redis.
+    pub fn redis(&self, part: &Part) -> PathBuf {
+        self.root.join("redis").join(part.as_str())
+    }
+
+    /// The configuration of a daemon.
+    pub fn daemon_config(&self, part: &Part) -> PathBuf {
+        self.root.join(format!("{part}.toml"))
+    }
+
+    /// The unix socket of the replica of the `router`-th router, counted from 1.
+    pub fn replica_socket(&self, router: usize) -> PathBuf {
+        self.run().join(format!("routes{}.sock", suffix(router)))
+    }
+
+    /// nginx' prefix: rendered configuration, temporary folders, snapshot.
+    pub fn nginx_prefix(&self, router: usize) -> PathBuf {
+        self.root.join(format!("nginx{}", suffix(router)))
+    }
+
+    /// nginx' own pid file.
+    pub fn nginx_pid_file(&self, router: usize) -> PathBuf {
+        self.nginx_prefix(router).join("nginx.pid")
+    }
+
+    /// The last known good route table of a router.
+    pub fn snapshot(&self, router: usize) -> PathBuf {
+        self.nginx_prefix(router).join("routes.snapshot")
+    }
+
+    /// The JSON log that the sidecar counts.
+    pub fn access_log(&self, router: usize) -> PathBuf {
+        self.logs().join(format!("access{}.log", suffix(router)))
+    }
+
+    /// The file with the uuid of a router host.
+    pub fn node(&self, router: usize) -> PathBuf {
+        self.root.join(format!("node{}", suffix(router)))
+    }
+
+    pub(crate) fn pid_file(&self, part: &Part) -> PathBuf {
+        self.run().join(format!("{part}.pid"))
+    }
+
+    /// Folder of the logs.
+    pub fn logs(&self) -> PathBuf {
+        self.root.join("log")
+    }
+
+    /// Takes the folder for this process, until the returned value is dropped or the process ends.
+    pub(crate) fn lock(&self) -> Result<Flock<fs::File>, Error> {
+        let path = self.run().join("lock");
+        let file = fs::OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path);
+        let file = file.map_err(Error::file("open", &path))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(mut lock) => {
+                let write = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
+                write.map_err(Error::file("write", &path))?;
+                Ok(lock)
+            }
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
+                let holder = fs::read_to_string(&path).unwrap_or_default();
+                let holder = holder.trim();
+                let holder = if holder.is_empty() { String::new() } else { format!(" (pid {holder})") };
+                Err(Error::Locked { data_dir: self.root.clone(), holder })
+            }
+            Err((_, errno)) => Err(Error::File { action: "lock", path, source: errno.into() }),
+        }
+    }
+}
+
+/// What sets the files of further routers apart.
+fn suffix(router: usize) -> String {
+    if router == 1 { String::new() } else { format!("-{router}") }
+}
+
+pub(crate) fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(Error::file("set the mode of", path))
+}
+
+/// The contents of `path`, written by `make` (mode `mode`) when there are none yet.
+pub(crate) fn read_or_make(path: &Path, mode: u32, make: impl FnOnce() -> String) -> Result<String, Error> {
+    match fs::read_to_string(path) {
+        Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        // One that exists and cannot be read is somebody's; replacing it would lock them out.
+        Err(error) => return Err(Error::file("read", path)(error)),
+    }
+    let text = make();
+    // Complete or absent: a start that is killed here must not leave half a token behind.
+    let fresh = path.with_extension("new");
+    let file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(mode).open(&fresh);
+    file.and_then(|mut file| writeln!(file, "{text}")).map_err(Error::file("write", &fresh))?;
+    set_mode(&fresh, mode)?;
+    fs::rename(&fresh, path).map_err(Error::file("write", path))?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_locked_by_one_copy_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let layout = Layout::create(&folder.path().join("data")).unwrap();
+        let lock = layout.lock().unwrap();
+        let error = layout.lock().unwrap_err().to_string();
+        assert!(error.contains(&format!("(pid {})", std::process::id())), "{error}");
+        drop(lock);
+        layout.lock().unwrap();
+    }
+
+    #[test]
+    fn a_token_is_made_once_and_only_its_owner_reads_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        assert_eq!(read_or_make(&path, 0o600, || "a".into()).unwrap(), "a");
+        assert_eq!(read_or_make(&path, 0o600, || "b".into()).unwrap(), "a");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_folder_too_deep_for_a_socket_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Layout::create(&folder.path().join("d".repeat(100))).unwrap_err();
+        assert!(error.to_string().starts_with("data_dir: "), "{error}");
+    }
+}

@@ -1,0 +1,161 @@
+//! nginx: which one, with which modules, as which user, and its rendered configuration.
+//!
+//! `nginx/` and `lua/` of this repository are embedded in the program and written to the prefix at each start, so that
+//! an installed `signalbox` needs no checkout and never runs files of another version. Whoever works on them names
+//! the checkout in `edge.files`, and a reload of nginx shows the change.
+
+mod files;
+mod flavour;
+mod template;
+mod user;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use nix::sys::signal::Signal;
+
+pub(crate) use flavour::Flavour;
+pub(crate) use user::WorkerUser;
+
+use crate::{
+    Error, Part, Probe,
+    layout::Layout,
+    options::{EdgeOptions, LogMode},
+    proc,
+    supervisor::Program,
+};
+
+/// What a worker would like to have: its connections to clients and instances, and files.
+const CONNECTIONS: u64 = 8192;
+const OPEN_FILES: u64 = 20_000;
+/// How long a stop waits for running requests before it cuts them off.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// What one router's nginx needs to know of the others.
+pub(crate) struct Edge<'a> {
+    pub(crate) router: usize,
+    pub(crate) options: &'a EdgeOptions,
+    pub(crate) flavour: &'a Flavour,
+    pub(crate) user: &'a WorkerUser,
+    pub(crate) edge_port: u16,
+    pub(crate) admin_port: u16,
+    pub(crate) pacemaker: String,
+    pub(crate) sidecar: String,
+}
+
+/// Writes everything nginx reads, and says how to run it.
+pub(crate) fn program(layout: &Layout, part: Part, edge: &Edge<'_>) -> Result<Program, Error> {
+    let prefix = layout.nginx_prefix(edge.router);
+    fs::create_dir_all(&prefix).map_err(Error::file("create", &prefix))?;
+    let source = files::Source::choose(&edge.options.files, &prefix)?;
+    let values = values(layout, &part, edge, &source)?;
+    let text = template::render(&source.template()?, &values)?;
+    let file = prefix.join("nginx.conf");
+    fs::write(&file, text).map_err(Error::file("write", &file))?;
+    let admin = format!("http://{}", address(&edge.options.admin_listen, edge.admin_port));
+    let program = Program::new(part, &edge.flavour.binary)
+        .arg("-p")
+        .arg(prefix.display().to_string())
+        .arg("-c")
+        .arg(file.display().to_string())
+        // What goes wrong before the configuration is read is told here, not to a file of the system.
+        .arg("-e")
+        .arg("stderr")
+        // nginx takes a variable of this name for a list of sockets to inherit.
+        .without_env("NGINX")
+        .ready_when(Probe::Http(format!("{admin}/edge/status")))
+        .address(format!("http://{} and {admin}", address(&edge.options.listen, edge.edge_port)))
+        .stop_with(Signal::SIGQUIT, STOP_WITHIN);
+    Ok(program)
+}
+
+/// An address to call for one to listen on: nobody can call the wildcard.
+pub(crate) fn address(listen: &str, port: u16) -> String {
+    match listen.parse::<IpAddr>() {
+        Ok(IpAddr::V4(ip)) if ip.is_unspecified() => format!("127.0.0.1:{port}"),
+        Ok(IpAddr::V6(ip)) if ip.is_unspecified() => format!("[::1]:{port}"),
+        _ => join(listen, port),
+    }
+}
+
+fn join(listen: &str, port: u16) -> String {
+    if listen.contains(':') { format!("[{listen}]:{port}") } else { format!("{listen}:{port}") }
+}
+
+fn values(
+    layout: &Layout,
+    part: &Part,
+    edge: &Edge<'_>,
+    source: &files::Source,
+) -> Result<BTreeMap<String, String>, Error> {
+    let show = |path: PathBuf| path.display().to_string();
+    let options = edge.options;
+    let open_files = proc::open_files_limit().map_or(OPEN_FILES, |limit| limit.min(OPEN_FILES));
+    let workers = if options.workers == 0 { "auto".to_owned() } else { options.workers.to_string() };
+    let buffer = match options.log {
+        LogMode::Exact => "",
+        LogMode::Buffered => "buffer=64k flush=200ms",
+    };
+    let mut values: BTreeMap<String, String> = [
+        ("PREFIX", show(layout.nginx_prefix(edge.router))),
+        ("NGINX_DIR", show(source.nginx.clone())),
+        ("LUA_DIR", show(source.lua.clone())),
+        ("LOAD_MODULES", edge.flavour.load_modules()),
+        ("USER_LINE", edge.user.line()),
+        ("WORKER_PROCESSES", workers),
+        ("WORKER_CONNECTIONS", CONNECTIONS.min(open_files / 2).to_string()),
+        ("WORKER_NOFILE", open_files.to_string()),
+        ("WORKER_SHUTDOWN", "30s".to_owned()),
+        ("ERROR_LOG", show(layout.log(part))),
+        ("ERROR_LOG_LEVEL", "warn".to_owned()),
+        ("ACCESS_LOG", show(layout.access_log(edge.router))),
+        ("ACCESS_LOG_BUFFER", buffer.to_owned()),
+        ("EDGE_LISTEN", join(&options.listen, edge.edge_port)),
+        ("ADMIN_LISTEN", join(&options.admin_listen, edge.admin_port)),
+        ("ADMIN_ALLOW", "allow 127.0.0.0/8; allow ::1;".to_owned()),
+        ("ROUTES_REPLICA", format!("unix:{}", layout.replica_socket(edge.router).display())),
+        ("ROUTES_SHM", "128m".to_owned()),
+        ("SNAPSHOT_PATH", show(layout.snapshot(edge.router))),
+        ("PACEMAKER", edge.pacemaker.clone()),
+        ("SIDECAR", edge.sidecar.clone()),
+        ("KEEPALIVE", "1024".to_owned()),
+        ("KEEPALIVE_TIMEOUT", "4s".to_owned()),
+        ("CONNECT_TIMEOUT", "2s".to_owned()),
+        ("READ_TIMEOUT", "60s".to_owned()),
+        ("RETRY_TIMEOUT", "10s".to_owned()),
+        ("BODY_LIMIT", "100m".to_owned()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    for path in ["PREFIX", "NGINX_DIR", "LUA_DIR", "ACCESS_LOG"] {
+        refuse_special(&values[path])?;
+    }
+    for (name, value) in &options.nginx {
+        let known = values.get_mut(name).ok_or_else(|| {
+            Error::option(format!("edge.nginx.{name}"), "the template nginx/nginx.conf has no such name")
+        })?;
+        known.clone_from(value);
+    }
+    Ok(values)
+}
+
+/// The template takes paths without quotes, and `$` starts a variable in some of its places.
+fn refuse_special(path: &str) -> Result<(), Error> {
+    let special = |c: char| c.is_whitespace() || c.is_control() || "$;{}\"'\\?".contains(c);
+    match path.chars().find(|c| special(*c)) {
+        Some(c) => {
+            Err(Error::option("data_dir", format!("nginx cannot work under a path with {c:?}: {path}")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether `path` is an existing folder with a file called `file`.
+fn has(path: &Path, file: &str) -> bool {
+    path.join(file).is_file()
+}

@@ -1,0 +1,124 @@
+//! As whom nginx' workers run when root starts them.
+//!
+//! They have to reach the replica's socket, and to open the access log again after each rotation, so every folder on
+//! the way to the data must let them through. `/root` does not, for example. Then the workers stay root, with a note:
+//! an edge that quietly stops counting at its first rotation would be worse.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, chown},
+    path::Path,
+};
+
+use nix::unistd::{User, geteuid};
+
+use crate::{Error, layout::set_mode};
+
+/// The user of Debian's web servers.
+const DEFAULT: &str = "www-data";
+
+/// The chosen user.
+#[derive(Debug, Clone)]
+pub(crate) enum WorkerUser {
+    /// The one who started the stack; root included.
+    Same {
+        /// Whether nginx has to be told so, because root's nginx would take its built-in user.
+        root: bool,
+    },
+    /// Another one, because root started the stack.
+    Other(User),
+}
+
+impl WorkerUser {
+    /// The user for data at `root_folder`, and what the operator should know about the choice.
+    pub(crate) fn choose(configured: &str, root_folder: &Path) -> Result<(Self, Option<String>), Error> {
+        if !geteuid().is_root() {
+            return Ok((Self::Same { root: false }, None));
+        }
+        let name = if configured.is_empty() { DEFAULT } else { configured };
+        let user = User::from_name(name).ok().flatten();
+        match user {
+            _ if name == "root" => Ok((Self::Same { root: true }, None)),
+            None if configured.is_empty() => Ok((
+                Self::Same { root: true },
+                Some(format!("nginx' workers run as root: there is no user {DEFAULT}; set edge.user")),
+            )),
+            None => Err(Error::option("edge.user", format!("there is no user {name}"))),
+            Some(user) => match obstacle(&user, root_folder) {
+                None => Ok((Self::Other(user), None)),
+                Some(folder) if configured.is_empty() => Ok((
+                    Self::Same { root: true },
+                    Some(format!(
+                        "nginx' workers run as root: {DEFAULT} may not enter {}; \
+                         open that folder (chmod o+x), or choose another --data-dir",
+                        folder.display()
+                    )),
+                )),
+                Some(folder) => {
+                    let reason = format!("{name} may not enter {}, where the data is", folder.display());
+                    Err(Error::option("edge.user", reason))
+                }
+            },
+        }
+    }
+
+    /// nginx' `user` line.
+    pub(crate) fn line(&self) -> String {
+        match self {
+            Self::Same { root: false } => String::new(),
+            Self::Same { root: true } => "user root;".to_owned(),
+            Self::Other(user) => format!("user {};", user.name),
+        }
+    }
+
+    /// Whether files of the stack have to be opened to another user.
+    pub(crate) fn is_other(&self) -> bool {
+        matches!(self, Self::Other(_))
+    }
+
+    /// Opens a folder of the stack to the workers, and to nobody else.
+    pub(crate) fn admit(&self, folder: &Path) -> Result<(), Error> {
+        let failed = Error::file("open to nginx' workers", folder);
+        match self {
+            Self::Same { .. } => set_mode(folder, 0o700),
+            Self::Other(user) => {
+                chown(folder, None, Some(user.gid.as_raw())).map_err(failed)?;
+                set_mode(folder, 0o750)
+            }
+        }
+    }
+}
+
+/// The first folder on the way to `folder` that `user` may not enter. Looks at the mode bits only.
+fn obstacle<'a>(user: &User, folder: &'a Path) -> Option<&'a Path> {
+    let mut way: Vec<&Path> = folder.ancestors().collect();
+    way.reverse();
+    way.into_iter().find(|folder| {
+        let Ok(metadata) = fs::metadata(folder) else { return true };
+        let bit = match () {
+            () if metadata.uid() == user.uid.as_raw() => 0o100,
+            () if metadata.gid() == user.gid.as_raw() => 0o010,
+            () => 0o001,
+        };
+        metadata.mode() & bit == 0
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_closed_folder_on_the_way_is_named() {
+        let Ok(Some(user)) = User::from_name("nobody") else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(obstacle(&user, &inner), Some(folder.path()));
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        assert_eq!(obstacle(&user, &inner), None);
+    }
+}

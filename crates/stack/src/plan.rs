@@ -1,0 +1,297 @@
+//! Everything that is decided before the first process starts, and how a part's program follows from it.
+
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+};
+
+use rand::RngExt as _;
+use toml::{Table, Value};
+
+use crate::{
+    Error, Options, Part,
+    daemons::{self, Daemon},
+    layout::{Layout, read_or_make},
+    nginx::{self, Edge, Flavour, WorkerUser},
+    programs, redis,
+    supervisor::Program,
+};
+
+/// Which of the optional parts are wanted. The Redis servers always are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) nginx: bool,
+    pub(crate) pacemaker: bool,
+    pub(crate) sidecar: bool,
+}
+
+/// The ports of one router's parts.
+#[derive(Debug, Clone, Copy)]
+pub struct RouterPorts {
+    /// nginx, for applications.
+    pub edge: u16,
+    /// nginx, for operators.
+    pub admin: u16,
+    /// The routes replica.
+    pub routes_replica: u16,
+    /// The sidecar.
+    pub sidecar: u16,
+}
+
+/// The decisions.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) layout: Layout,
+    pub(crate) options: Options,
+    pub(crate) wanted: Wanted,
+    pub(crate) token: String,
+    redis: PathBuf,
+    flavour: Option<Flavour>,
+    user: WorkerUser,
+    pacemaker: Option<PathBuf>,
+    sidecar: Option<PathBuf>,
+}
+
+impl Plan {
+    /// Finds the programs and makes token and folders; nothing is started. The note is for the operator.
+    pub(crate) fn make(
+        layout: Layout,
+        options: Options,
+        wanted: Wanted,
+        own: Option<&Path>,
+    ) -> Result<(Self, Option<String>), Error> {
+        let redis = redis::binary(&options.redis.binary)?;
+        let flavour = if wanted.nginx { Some(Flavour::find(&options.edge.binary)?) } else { None };
+        let daemon = |wanted, name| if wanted { programs::own(name, own).map(Some) } else { Ok(None) };
+        let pacemaker = daemon(wanted.pacemaker, "signalbox-pacemaker")?;
+        let sidecar = daemon(wanted.sidecar, "signalbox-sidecar")?;
+        let (user, note) = WorkerUser::choose(&options.edge.user, layout.root())?;
+        for folder in [layout.run(), layout.logs()] {
+            user.admit(&folder)?;
+        }
+        let token = read_or_make(&layout.token(), 0o600, || random_hex(32))?;
+        Ok((Self { layout, options, wanted, token, redis, flavour, user, pacemaker, sidecar }, note))
+    }
+
+    /// The ports of the first router.
+    pub(crate) fn first_router(&self) -> RouterPorts {
+        let ports = &self.options.ports;
+        RouterPorts {
+            edge: ports.edge,
+            admin: ports.admin,
+            routes_replica: ports.routes_replica,
+            sidecar: ports.sidecar,
+        }
+    }
+
+    /// What every stack has, in the order of starting; those of one stage do not need each other. Writes the parts'
+    /// configuration.
+    pub(crate) fn programs(&self) -> Result<Vec<Vec<Program>>, Error> {
+        let ports = self.first_router();
+        let pacemaker = self.pacemaker(1, self.options.ports.pacemaker)?;
+        Ok(vec![
+            vec![self.routes_master()?, self.stats()?, self.fabric()?],
+            // A replica that finds no master tries again only a second later.
+            vec![self.routes_replica(1, ports)?],
+            [pacemaker, self.sidecar(1, ports)?].into_iter().flatten().collect(),
+            // Last, so that it is the first to end: the sidecar counts what nginx still writes.
+            self.nginx(1, ports)?.into_iter().collect(),
+        ])
+    }
+
+    /// Looks whether every port can be listened on, before anything is started.
+    pub(crate) fn check_ports(&self) -> Result<(), Error> {
+        let Options { ports, edge, .. } = &self.options;
+        for (name, port) in ports.named() {
+            let wanted = match name {
+                "edge" | "admin" => self.wanted.nginx,
+                "pacemaker" => self.wanted.pacemaker,
+                "sidecar" => self.wanted.sidecar,
+                _ => true,
+            };
+            if wanted {
+                let address = match name {
+                    "edge" => edge.listen.as_str(),
+                    "admin" => edge.admin_listen.as_str(),
+                    _ => "127.0.0.1",
+                };
+                check_port(part_of(name), address, port, remedy(name))?;
+            }
+        }
+        for other in &self.options.others {
+            check_port(other.part.clone(), "127.0.0.1", other.port, other.remedy.clone())?;
+        }
+        Ok(())
+    }
+
+    fn routes_master(&self) -> Result<Program, Error> {
+        self.redis(Part::ROUTES_MASTER, &redis::Role::RoutesMaster, self.options.ports.routes)
+    }
+
+    fn stats(&self) -> Result<Program, Error> {
+        self.redis(Part::STATS, &redis::Role::Stats, self.options.ports.stats)
+    }
+
+    fn fabric(&self) -> Result<Program, Error> {
+        let role = redis::Role::Fabric(self.options.redis.fabric_fsync);
+        self.redis(Part::FABRIC, &role, self.options.ports.fabric)
+    }
+
+    pub(crate) fn routes_replica(&self, number: usize, ports: RouterPorts) -> Result<Program, Error> {
+        let role = redis::Role::RoutesReplica {
+            master_port: self.options.ports.routes,
+            socket: self.layout.replica_socket(number),
+            shared: self.user.is_other(),
+        };
+        self.redis(Part::ROUTES_REPLICA.numbered(number), &role, ports.routes_replica)
+    }
+
+    fn redis(&self, part: Part, role: &redis::Role, port: u16) -> Result<Program, Error> {
+        redis::program(&self.layout, &self.redis, part, role, port)
+    }
+
+    /// nginx of the `number`-th router; `None` when it is not wanted.
+    pub(crate) fn nginx(&self, number: usize, ports: RouterPorts) -> Result<Option<Program>, Error> {
+        let Some(flavour) = &self.flavour else { return Ok(None) };
+        let edge = Edge {
+            router: number,
+            options: &self.options.edge,
+            flavour,
+            user: &self.user,
+            edge_port: ports.edge,
+            admin_port: ports.admin,
+            pacemaker: local(self.options.ports.pacemaker),
+            sidecar: local(ports.sidecar),
+        };
+        nginx::program(&self.layout, Part::NGINX.numbered(number), &edge).map(Some)
+    }
+
+    /// The `number`-th pacemaker; `None` when none is wanted.
+    pub(crate) fn pacemaker(&self, number: usize, port: u16) -> Result<Option<Program>, Error> {
+        let Some(binary) = &self.pacemaker else { return Ok(None) };
+        let part = Part::PACEMAKER.numbered(number);
+        let ports = &self.options.ports;
+        let reserved = ports.named().map(|(_, port)| Value::from(local(port)));
+        let wiring = table([
+            ("listen", local(port).into()),
+            ("root_token_file", self.layout.token().display().to_string().into()),
+            ("node", part.as_str().into()),
+            ("reserved_addresses", Value::Array(reserved.into())),
+            (
+                "redis",
+                Value::Table(table([
+                    ("routes", redis::url(ports.routes).into()),
+                    ("stats", redis::url(ports.stats).into()),
+                    ("fabric", redis::url(ports.fabric).into()),
+                ])),
+            ),
+        ]);
+        let chosen = &self.options.pacemaker;
+        daemons::program(&self.layout, Daemon { part, binary, port, wiring, chosen }).map(Some)
+    }
+
+    /// The sidecar of the `number`-th router; `None` when none is wanted.
+    pub(crate) fn sidecar(&self, number: usize, ports: RouterPorts) -> Result<Option<Program>, Error> {
+        let Some(binary) = &self.sidecar else { return Ok(None) };
+        let node = read_or_make(&self.layout.node(number), 0o644, random_uuid)?;
+        let path = |path: PathBuf| Value::from(path.display().to_string());
+        let admin = nginx::address(&self.options.edge.admin_listen, ports.admin);
+        let wiring = table([
+            ("listen", local(ports.sidecar).into()),
+            ("root_token_file", path(self.layout.token())),
+            ("node", node.into()),
+            ("access_log", path(self.layout.access_log(number))),
+            ("nginx_pid_file", path(self.layout.nginx_pid_file(number))),
+            ("edge_url", format!("http://{admin}").into()),
+            ("snapshot_path", path(self.layout.snapshot(number))),
+            (
+                "redis",
+                Value::Table(table([
+                    ("stats", redis::url(self.options.ports.stats).into()),
+                    ("routes_replica", redis::url(ports.routes_replica).into()),
+                ])),
+            ),
+        ]);
+        let (part, port, chosen) = (Part::SIDECAR.numbered(number), ports.sidecar, &self.options.sidecar);
+        daemons::program(&self.layout, Daemon { part, binary, port, wiring, chosen }).map(Some)
+    }
+}
+
+/// Which part a key of `[ports]` belongs to.
+fn part_of(name: &str) -> Part {
+    match name {
+        "edge" | "admin" => Part::NGINX,
+        "routes_replica" => Part::ROUTES_REPLICA,
+        other => Part::named(other),
+    }
+}
+
+fn check_port(part: Part, address: &str, port: u16, remedy: String) -> Result<(), Error> {
+    // The listener exists for a moment only, and like the part's own it may stand beside what is in TIME_WAIT.
+    let Err(source) = TcpListener::bind((address, port)) else { return Ok(()) };
+    if source.kind() == std::io::ErrorKind::AddrInUse {
+        return Err(Error::PortTaken { port, part, holder: crate::proc::listener(port), remedy });
+    }
+    Err(Error::PortRefused { part, address: format!("{address}:{port}"), remedy, source })
+}
+
+/// How the port `ports.<name>` is chosen.
+fn remedy(name: &str) -> String {
+    let variable = name.to_uppercase();
+    format!(
+        "--{}-port, SIGNALBOX_PORTS_{variable}, or ports.{name} in signalbox.toml",
+        name.replace('_', "-")
+    )
+}
+
+fn local(port: u16) -> String {
+    format!("127.0.0.1:{port}")
+}
+
+fn table<const N: usize>(entries: [(&str, Value); N]) -> Table {
+    entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+fn random_hex(bytes: usize) -> String {
+    let mut rng = rand::rng();
+    (0..bytes).map(|_| format!("{:02x}", rng.random::<u8>())).collect()
+}
+
+/// A random uuid (version 4, RFC 9562).
+fn random_uuid() -> String {
+    let mut bytes: [u8; 16] = rand::rng().random();
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_names_who_wants_it_who_has_it_and_what_to_change() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let error = check_port(Part::ROUTES_REPLICA, "127.0.0.1", port, remedy("routes_replica"))
+            .unwrap_err()
+            .to_string();
+        for part in [
+            format!("port {port} is taken by "),
+            format!("(pid {})", std::process::id()),
+            "routes-replica wants".to_owned(),
+            "--routes-replica-port, SIGNALBOX_PORTS_ROUTES_REPLICA, or ports.routes_replica".to_owned(),
+        ] {
+            assert!(error.contains(&part), "{error:?} does not contain {part:?}");
+        }
+    }
+
+    #[test]
+    fn a_uuid_looks_like_one() {
+        let uuid = random_uuid();
+        let groups: Vec<usize> = uuid.split('-').map(str::len).collect();
+        assert_eq!(groups, [8, 4, 4, 4, 12], "{uuid}");
+        assert_eq!(&uuid[14..15], "4");
+    }
+}

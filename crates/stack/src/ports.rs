@@ -1,0 +1,132 @@
+//! Which port belongs to which part, and how tests get ports that nobody else will take.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpSocket;
+
+/// The ports of a stack with one router.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ports {
+    /// nginx, for applications.
+    pub edge: u16,
+    /// nginx, for operators.
+    pub admin: u16,
+    /// The pacemaker's own listener, behind the admin listener.
+    pub pacemaker: u16,
+    /// The sidecar's own listener, behind the admin listener.
+    pub sidecar: u16,
+    /// The routes master.
+    pub routes: u16,
+    /// The routes replica, which also has a unix socket.
+    pub routes_replica: u16,
+    /// The statistics Redis.
+    pub stats: u16,
+    /// The fabric Redis.
+    pub fabric: u16,
+    #[serde(skip)]
+    reservation: Reservation,
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self {
+            edge: 8080,
+            admin: 8081,
+            pacemaker: 8700,
+            sidecar: 8701,
+            routes: 6401,
+            routes_replica: 6402,
+            stats: 6403,
+            fabric: 6404,
+            reservation: Reservation::default(),
+        }
+    }
+}
+
+impl Ports {
+    /// Free ports, reserved until the last copy of the returned value (and the stack that got it) is gone.
+    ///
+    /// # Errors
+    /// When the machine has no port left.
+    pub fn free() -> io::Result<Self> {
+        let mut reservation = Reservation::default();
+        Ok(Self {
+            edge: reservation.add()?,
+            admin: reservation.add()?,
+            pacemaker: reservation.add()?,
+            sidecar: reservation.add()?,
+            routes: reservation.add()?,
+            routes_replica: reservation.add()?,
+            stats: reservation.add()?,
+            fabric: reservation.add()?,
+            reservation,
+        })
+    }
+
+    /// Every port with its key in `[ports]`.
+    pub fn named(&self) -> [(&'static str, u16); 8] {
+        [
+            ("edge", self.edge),
+            ("admin", self.admin),
+            ("pacemaker", self.pacemaker),
+            ("sidecar", self.sidecar),
+            ("routes", self.routes),
+            ("routes_replica", self.routes_replica),
+            ("stats", self.stats),
+            ("fabric", self.fabric),
+        ]
+    }
+}
+
+/// Ports that are kept from everybody else.
+///
+/// A reserved port is a socket that is bound and never listens. Linux hands such a port to no one who asks for *any*
+/// port (neither to `bind` with port 0 nor to an outgoing connection), while a listener that names the port and sets
+/// `SO_REUSEADDR`, as nginx, Redis and tokio all do, gets it. So nothing races, even across restarts of a part.
+#[derive(Debug, Clone, Default)]
+pub struct Reservation {
+    sockets: Vec<Arc<TcpSocket>>,
+}
+
+impl Reservation {
+    /// Reserves one more port.
+    ///
+    /// # Errors
+    /// When the machine has no port left.
+    pub fn add(&mut self) -> io::Result<u16> {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        let port = socket.local_addr()?.port();
+        self.sockets.push(Arc::new(socket));
+        Ok(port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashSet, net::TcpListener};
+
+    use super::*;
+
+    #[test]
+    fn a_reserved_port_can_be_listened_on_by_name_and_is_given_to_nobody_else() {
+        let mut reservation = Reservation::default();
+        let reserved: HashSet<u16> = (0..50).map(|_| reservation.add().unwrap()).collect();
+        assert_eq!(reserved.len(), 50);
+        for port in &reserved {
+            TcpListener::bind(("0.0.0.0", *port)).unwrap();
+        }
+        let others: Vec<TcpListener> =
+            (0..500).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
+        for other in others {
+            assert!(!reserved.contains(&other.local_addr().unwrap().port()));
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Whether a part does its work, not merely runs.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use signalbox_store::{FabricRole, Options, Redis, Role, RoutesMasterRole, RoutesReplicaRole, StatsRole};
+
+/// How a part is asked whether it is ready.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Probe {
+    /// The routes master answers PING.
+    RoutesMaster(String),
+    /// The routes replica has its link to the master and has synchronised.
+    RoutesReplica(String),
+    /// The statistics Redis answers PING.
+    Stats(String),
+    /// The fabric Redis answers PING.
+    Fabric(String),
+    /// A GET of the URL answers 2xx.
+    Http(String),
+    /// Running is enough.
+    Running,
+}
+
+/// One attempt may take this long.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Probe {
+    /// Asks once.
+    ///
+    /// # Errors
+    /// What it saw instead, for people.
+    pub async fn check(&self) -> Result<(), String> {
+        match self {
+            Self::RoutesMaster(url) => ping::<RoutesMasterRole>(url).await,
+            Self::RoutesReplica(url) => linked(url).await,
+            Self::Stats(url) => ping::<StatsRole>(url).await,
+            Self::Fabric(url) => ping::<FabricRole>(url).await,
+            Self::Http(url) => get(url).await.map(drop),
+            Self::Running => Ok(()),
+        }
+    }
+}
+
+fn open<R: Role>(url: &str) -> Result<Redis<R>, String> {
+    Redis::open(url, Options { response_timeout: TIMEOUT, connect_timeout: TIMEOUT }).map_err(chain)
+}
+
+async fn ping<R: Role>(url: &str) -> Result<(), String> {
+    let pong: String = open::<R>(url)?.command("PING").query().await.map_err(chain)?;
+    if pong == "PONG" { Ok(()) } else { Err(format!("PING answered {pong}")) }
+}
+
+async fn linked(url: &str) -> Result<(), String> {
+    let redis = open::<RoutesReplicaRole>(url)?;
+    let info: String = redis.command("INFO").arg("replication").query().await.map_err(chain)?;
+    match info.lines().find_map(|line| line.strip_prefix("master_link_status:")) {
+        Some("up") => Ok(()),
+        Some(status) => Err(format!("the link to the routes master is {status}")),
+        None => Err("it is no replica".to_owned()),
+    }
+}
+
+/// A GET that follows no proxy of the environment: everything asked here is on this machine.
+pub(crate) async fn get(url: &str) -> Result<String, String> {
+    let client = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build().map_err(chain)?;
+    let answer = client.get(url).send().await.map_err(chain)?;
+    let status = answer.status();
+    let text = answer.text().await.map_err(chain)?;
+    if status.is_success() { Ok(text) } else { Err(format!("GET {url} answered {status}: {}", text.trim())) }
+}
+
+/// An error with everything that caused it, in one line.
+fn chain(error: impl std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,433 @@
+//! A running stack.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use nix::fcntl::Flock;
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+use tokio::{
+    sync::{mpsc, watch},
+    task::{JoinHandle, JoinSet},
+    time::{self, Instant},
+};
+
+use crate::{
+    Builder, Error, Event, Part, PartHandle, Ports, Probe, Reservation,
+    event::Events,
+    group::Group,
+    layout::Layout,
+    nginx,
+    plan::{Plan, RouterPorts},
+    probe, redis,
+    supervisor::{Program, Status, Supervisor},
+};
+
+/// How often it is looked whether the guard is still there.
+const GUARD_CHECK: Duration = Duration::from_secs(1);
+/// How long a router may take from its start to its first look at the replica.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+/// All processes of one stack. Dropping it ends them at once; [`Stack::stop`] does it gently.
+#[derive(Debug)]
+pub struct Stack {
+    plan: Plan,
+    group: Arc<Group>,
+    events: Events,
+    restarting: Arc<AtomicBool>,
+    /// In the order in which they were started; those of one stage do not need each other.
+    stages: Mutex<Vec<Vec<PartHandle>>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    pacemakers: AtomicUsize,
+    routers: AtomicUsize,
+    /// Keeps the ports of parts that were added later.
+    added: Mutex<Reservation>,
+    temporary: Option<TempDir>,
+    _lock: Flock<fs::File>,
+}
+
+/// A router: nginx with its replica and its sidecar.
+#[derive(Debug, Clone)]
+pub struct Router {
+    /// Counted from 1.
+    pub number: usize,
+    /// Its ports.
+    pub ports: RouterPorts,
+    /// Where applications are reached, without a final slash.
+    pub edge_url: String,
+    /// Where operators are served, without a final slash.
+    pub admin_url: String,
+    /// Its nginx, unless the stack was started without.
+    pub nginx: Option<PartHandle>,
+    /// Its routes replica.
+    pub replica: PartHandle,
+    /// Its sidecar, unless the stack was started without.
+    pub sidecar: Option<PartHandle>,
+}
+
+/// What runs in a data folder, for other commands: `run/stack.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Description {
+    /// The process that holds the stack.
+    pub pid: u32,
+    /// Where applications are reached.
+    pub edge_url: String,
+    /// Where operators are served.
+    pub admin_url: String,
+    /// The parts, in the order in which they were started.
+    pub parts: Vec<DescribedPart>,
+}
+
+/// A part in a [`Description`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DescribedPart {
+    /// Its name.
+    pub name: String,
+    /// Where it answers, for people.
+    pub address: String,
+    /// How it is asked whether it is ready.
+    pub probe: Probe,
+}
+
+impl Stack {
+    /// Describes a stack to start.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) fn assemble(
+        plan: Plan,
+        group: Group,
+        events: Events,
+        temporary: Option<TempDir>,
+        lock: Flock<fs::File>,
+    ) -> Self {
+        let group = Arc::new(group);
+        let stack = Self {
+            plan,
+            group: Arc::clone(&group),
+            events: events.clone(),
+            restarting: Arc::new(AtomicBool::new(false)),
+            stages: Mutex::default(),
+            tasks: Mutex::default(),
+            pacemakers: AtomicUsize::new(0),
+            routers: AtomicUsize::new(0),
+            added: Mutex::default(),
+            temporary,
+            _lock: lock,
+        };
+        let guarded = tokio::spawn(async move {
+            loop {
+                time::sleep(GUARD_CHECK).await;
+                match group.keep_guarded() {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        events.emit(Event::Note("the guard was gone; another one has taken over".into()))
+                    }
+                    Err(error) => events.emit(Event::Note(format!("the guard is gone: {error}"))),
+                }
+            }
+        });
+        locked(&stack.tasks).push(guarded);
+        stack
+    }
+
+    /// Starts what every stack has, in dependency order, and waits until all of it answers.
+    pub(crate) async fn bring_up(&self, programs: Vec<Vec<Program>>) -> Result<(), Error> {
+        for stage in programs {
+            self.start_stage(stage).await?;
+        }
+        self.pacemakers.store(1, Ordering::Relaxed);
+        self.routers.store(1, Ordering::Relaxed);
+        self.connected(&self.router()).await?;
+        self.restarting.store(self.plan.options.restart, Ordering::Relaxed);
+        // One that died while others were waited for was not started again.
+        for part in self.parts() {
+            part.alive()?;
+        }
+        self.describe()
+    }
+
+    /// Starts parts that do not need each other, and waits for each.
+    async fn start_stage(&self, programs: Vec<Program>) -> Result<(), Error> {
+        let parts: Vec<PartHandle> = programs.into_iter().map(|program| self.supervise(program)).collect();
+        locked(&self.stages).push(parts.clone());
+        for part in &parts {
+            part.start_only().await?;
+        }
+        for part in &parts {
+            part.wait_ready().await?;
+            self.events.emit(Event::Ready { part: part.part().clone(), address: part.address().to_owned() });
+        }
+        Ok(())
+    }
+
+    /// Takes a program under supervision, without starting it.
+    fn supervise(&self, program: Program) -> PartHandle {
+        let (requests, inbox) = mpsc::channel(8);
+        let (status, reports) = watch::channel(Status::default());
+        let handle = PartHandle {
+            part: program.part.clone(),
+            address: program.address.clone(),
+            probe: program.probe.clone(),
+            log: self.plan.layout.log(&program.part),
+            requests,
+            status: reports,
+        };
+        let supervisor = Supervisor {
+            program,
+            group: Arc::clone(&self.group),
+            events: self.events.clone(),
+            restarting: Arc::clone(&self.restarting),
+            requests: inbox,
+            status,
+        };
+        locked(&self.tasks).push(tokio::spawn(supervisor.run()));
+        handle
+    }
+
+    /// Waits until every worker of a router has its link to the replica.
+    async fn connected(&self, router: &Router) -> Result<(), Error> {
+        let Some(nginx) = &router.nginx else { return Ok(()) };
+        let url = format!("{}/edge/status", router.admin_url);
+        let deadline = Instant::now() + CONNECTED_WITHIN;
+        loop {
+            let last = match probe::get(&url).await {
+                Ok(text) => match serde_json::from_str::<serde_json::Value>(&text) {
+                    Ok(status) if status["connected"] == true => return Ok(()),
+                    _ => text,
+                },
+                Err(error) => error,
+            };
+            if Instant::now() > deadline {
+                return Err(Error::NotReady {
+                    part: nginx.part().clone(),
+                    seconds: CONNECTED_WITHIN.as_secs(),
+                    last: format!("no link to the routes replica: {last}"),
+                    log: nginx.log().to_owned(),
+                    tail: nginx.tail(),
+                });
+            }
+            time::sleep(POLL).await;
+        }
+    }
+
+    fn describe(&self) -> Result<(), Error> {
+        let router = self.router();
+        let described = |part: &PartHandle| DescribedPart {
+            name: part.part().to_string(),
+            address: part.address().to_owned(),
+            probe: part.probe.clone(),
+        };
+        let parts = self.parts().iter().map(described).collect();
+        let description = Description {
+            pid: std::process::id(),
+            edge_url: router.edge_url,
+            admin_url: router.admin_url,
+            parts,
+        };
+        let path = self.plan.layout.description();
+        let text = serde_json::to_string_pretty(&description).unwrap_or_default();
+        fs::write(&path, text).map_err(Error::file("write", path))
+    }
+
+    /// Adds a part of the caller's own, starts it, and waits until it answers.
+    ///
+    /// # Errors
+    /// When it does not get ready.
+    pub async fn add(&self, program: Program) -> Result<PartHandle, Error> {
+        let part = program.part.clone();
+        self.start_stage(vec![program]).await?;
+        self.describe()?;
+        Ok(self.part(&part))
+    }
+
+    /// Adds another pacemaker on a free port; the admin listener does not know it. Its address is in
+    /// [`PartHandle::address`].
+    ///
+    /// # Errors
+    /// When it does not get ready, or the stack was started without pacemakers.
+    pub async fn add_pacemaker(&self) -> Result<PartHandle, Error> {
+        let number = self.pacemakers.fetch_add(1, Ordering::Relaxed) + 1;
+        let port = self.free_port()?;
+        let program = self.plan.pacemaker(number, port)?;
+        self.add(program.ok_or_else(|| Error::option("pacemaker", "this stack has none"))?).await
+    }
+
+    /// Adds a whole router (replica, nginx, sidecar) on free ports, as another machine would run it.
+    ///
+    /// # Errors
+    /// When a part of it does not get ready.
+    pub async fn add_router(&self) -> Result<Router, Error> {
+        let number = self.routers.fetch_add(1, Ordering::Relaxed) + 1;
+        let ports = RouterPorts {
+            edge: self.free_port()?,
+            admin: self.free_port()?,
+            routes_replica: self.free_port()?,
+            sidecar: self.free_port()?,
+        };
+        self.add(self.plan.routes_replica(number, ports)?).await?;
+        let programs = [self.plan.sidecar(number, ports)?, self.plan.nginx(number, ports)?];
+        for program in programs.into_iter().flatten() {
+            self.add(program).await?;
+        }
+        let router = self.describe_router(number, ports);
+        self.connected(&router).await?;
+        Ok(router)
+    }
+
+    fn free_port(&self) -> Result<u16, Error> {
+        locked(&self.added).add().map_err(|source| Error::File {
+            action: "reserve a port for",
+            path: self.plan.layout.root().to_owned(),
+            source,
+        })
+    }
+
+    /// The first router.
+    pub fn router(&self) -> Router {
+        self.describe_router(1, self.plan.first_router())
+    }
+
+    fn describe_router(&self, number: usize, ports: RouterPorts) -> Router {
+        let edge = &self.plan.options.edge;
+        let by_name: HashMap<Part, PartHandle> =
+            self.parts().into_iter().map(|handle| (handle.part().clone(), handle)).collect();
+        let find = |part: &Part| by_name.get(&part.numbered(number)).cloned();
+        Router {
+            number,
+            ports,
+            edge_url: format!("http://{}", nginx::address(&edge.listen, ports.edge)),
+            admin_url: format!("http://{}", nginx::address(&edge.admin_listen, ports.admin)),
+            nginx: find(&Part::NGINX),
+            replica: self.part(&Part::ROUTES_REPLICA.numbered(number)),
+            sidecar: find(&Part::SIDECAR),
+        }
+    }
+
+    /// The part of that name.
+    ///
+    /// # Panics
+    /// When the stack has no such part: a test or bench that asks for one is wrong.
+    pub fn part(&self, part: &Part) -> PartHandle {
+        let found = self.parts().into_iter().find(|handle| handle.part() == part);
+        found.unwrap_or_else(|| panic!("the stack has no part {part}"))
+    }
+
+    /// All parts, in the order in which they were started.
+    pub fn parts(&self) -> Vec<PartHandle> {
+        locked(&self.stages).iter().flatten().cloned().collect()
+    }
+
+    /// The ports of the first router and of the shared parts.
+    pub fn ports(&self) -> &Ports {
+        &self.plan.options.ports
+    }
+
+    /// The root token.
+    pub fn token(&self) -> &str {
+        &self.plan.token
+    }
+
+    /// Where its files are.
+    pub fn layout(&self) -> &Layout {
+        &self.plan.layout
+    }
+
+    /// Where the first router serves applications, without a final slash.
+    pub fn edge_url(&self) -> String {
+        self.router().edge_url
+    }
+
+    /// Where the first router serves operators, without a final slash.
+    pub fn admin_url(&self) -> String {
+        self.router().admin_url
+    }
+
+    /// The pacemaker's own listener, without a final slash.
+    pub fn pacemaker_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports().pacemaker)
+    }
+
+    /// The first sidecar's own listener, without a final slash.
+    pub fn sidecar_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports().sidecar)
+    }
+
+    /// URL of the routes master.
+    pub fn routes_url(&self) -> String {
+        redis::url(self.ports().routes)
+    }
+
+    /// URL of the first router's routes replica.
+    pub fn routes_replica_url(&self) -> String {
+        redis::url(self.ports().routes_replica)
+    }
+
+    /// URL of the statistics Redis.
+    pub fn stats_url(&self) -> String {
+        redis::url(self.ports().stats)
+    }
+
+    /// URL of the fabric Redis.
+    pub fn fabric_url(&self) -> String {
+        redis::url(self.ports().fabric)
+    }
+
+    /// Keeps a temporary data folder instead of removing it at the end, and says where it is.
+    pub fn keep_data(&mut self) -> PathBuf {
+        match self.temporary.take() {
+            Some(folder) => folder.keep(),
+            None => self.plan.layout.root().to_owned(),
+        }
+    }
+
+    /// Ends every part, the last stage first, so that each still has what it needs while it finishes: applications
+    /// deregister, nginx completes requests and its log, the sidecar counts it, Redis writes it.
+    pub async fn stop(self) {
+        self.restarting.store(false, Ordering::Relaxed);
+        let stages = std::mem::take(&mut *locked(&self.stages));
+        for stage in stages.into_iter().rev() {
+            let mut stopping = JoinSet::new();
+            for part in stage {
+                // The only failure is a supervisor that is gone, and then its process goes with the group.
+                stopping.spawn(async move { part.stop().await.ok() });
+            }
+            stopping.join_all().await;
+        }
+        self.group.end().await;
+        let _absent = fs::remove_file(self.plan.layout.description());
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        for task in locked(&self.tasks).drain(..) {
+            task.abort();
+        }
+        self.group.kill();
+        if std::thread::panicking()
+            && let Some(folder) = self.temporary.take()
+        {
+            let path = folder.keep();
+            let _unwritten = io::Write::write_all(
+                &mut io::stderr(),
+                format!("data and logs of the stack are kept in {}\n", path.display()).as_bytes(),
+            );
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Plain collections: a panic elsewhere leaves nothing half-done in them.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,364 @@
+//! One task per part: starts its process, watches it, starts it again.
+//!
+//! ```text
+//!            start                     died, restarting is on
+//!   Down ────────────▶ Running ─────────────────────────────▶ Waiting ──(back-off)──▶ Running
+//!    ▲                    │  stop, kill                          │ stop, kill
+//!    └────────────────────┴──────────────────────────────────────┘
+//! ```
+//!
+//! A part that was stopped or killed through its [`crate::PartHandle`] stays down until it is started through it:
+//! whoever takes a part away on purpose, as tests do, decides when it comes back. One that ends by itself is started
+//! again after a delay that doubles each time, and begins small again once it has run for a while.
+
+use std::{
+    path::PathBuf,
+    process::ExitStatus,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tokio::{
+    process::{Child, Command},
+    sync::{mpsc, oneshot, watch},
+    time::{self, Instant},
+};
+
+use crate::{Error, Event, Part, Probe, event::Events, group::Group, proc};
+
+const FIRST_DELAY: Duration = Duration::from_millis(200);
+const LONGEST_DELAY: Duration = Duration::from_secs(10);
+/// After so long the part counts as well again, and its next death as the first.
+const WELL_AFTER: Duration = Duration::from_secs(30);
+/// How long a part that was started again may take to answer before that is reported.
+const BACK_WITHIN: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+/// What to run as a part.
+#[derive(Debug, Clone)]
+pub struct Program {
+    pub(crate) part: Part,
+    pub(crate) path: PathBuf,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: Vec<(String, Option<String>)>,
+    pub(crate) probe: Probe,
+    pub(crate) address: String,
+    pub(crate) stop: Stop,
+}
+
+/// How a part is asked to end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stop {
+    /// The polite request.
+    pub(crate) signal: Signal,
+    /// How long it may take before SIGTERM, and then before SIGKILL.
+    pub(crate) grace: Duration,
+}
+
+impl Program {
+    /// A part that runs `path`.
+    pub fn new(part: Part, path: impl Into<PathBuf>) -> Self {
+        Self {
+            part,
+            path: path.into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            probe: Probe::Running,
+            address: String::new(),
+            stop: Stop { signal: Signal::SIGTERM, grace: Duration::from_secs(10) },
+        }
+    }
+
+    /// Appends an argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl Into<String>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Sets a variable of its environment.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.env.push((name.into(), Some(value.into())));
+        self
+    }
+
+    /// Keeps a variable of the environment from it.
+    #[must_use]
+    pub fn without_env(mut self, name: impl Into<String>) -> Self {
+        self.env.push((name.into(), None));
+        self
+    }
+
+    /// How it is asked whether it is ready.
+    #[must_use]
+    pub fn ready_when(mut self, probe: Probe) -> Self {
+        self.probe = probe;
+        self
+    }
+
+    /// Where it answers, for people.
+    #[must_use]
+    pub fn address(mut self, address: impl Into<String>) -> Self {
+        self.address = address.into();
+        self
+    }
+
+    pub(crate) fn stop_with(mut self, signal: Signal, grace: Duration) -> Self {
+        self.stop = Stop { signal, grace };
+        self
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        command.args(&self.args);
+        for (name, value) in &self.env {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command
+    }
+}
+
+/// What a part is doing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The main process, while there is one.
+    pub pid: Option<i32>,
+    /// How often a process was started.
+    pub starts: u32,
+    /// How the last process ended, in words.
+    pub last_exit: Option<String>,
+    /// Whether it is to be started again after a delay.
+    pub waiting: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Request {
+    Start(oneshot::Sender<Result<(), Error>>),
+    Stop(oneshot::Sender<()>),
+    Kill(oneshot::Sender<()>),
+}
+
+pub(crate) struct Supervisor {
+    pub(crate) program: Program,
+    pub(crate) group: Arc<Group>,
+    pub(crate) events: Events,
+    pub(crate) restarting: Arc<AtomicBool>,
+    pub(crate) requests: mpsc::Receiver<Request>,
+    pub(crate) status: watch::Sender<Status>,
+}
+
+/// How the watch over a process ended.
+enum Ended {
+    ByItself(String),
+    OnRequest,
+    /// Nobody holds the part any more; the group is ended by whoever dropped it.
+    Abandoned,
+}
+
+impl Supervisor {
+    pub(crate) async fn run(mut self) {
+        let mut delay = FIRST_DELAY;
+        'down: while let Some(request) = self.requests.recv().await {
+            let mut attempt: Result<(Child, i32), Error> = match request {
+                Request::Start(reply) => match self.spawn() {
+                    Ok(process) => {
+                        let _nobody_waits = reply.send(Ok(()));
+                        Ok(process)
+                    }
+                    Err(error) => {
+                        let _nobody_waits = reply.send(Err(error));
+                        continue;
+                    }
+                },
+                Request::Stop(reply) | Request::Kill(reply) => {
+                    let _nobody_waits = reply.send(());
+                    continue;
+                }
+            };
+            loop {
+                let since = Instant::now();
+                let how = match attempt {
+                    Ok((child, pid)) => match self.watch(child, pid).await {
+                        Ended::ByItself(how) => how,
+                        Ended::OnRequest => continue 'down,
+                        Ended::Abandoned => return,
+                    },
+                    Err(error) => error.to_string(),
+                };
+                if since.elapsed() > WELL_AFTER {
+                    delay = FIRST_DELAY;
+                }
+                let restart_in = self.restarting.load(Ordering::Relaxed).then_some(delay);
+                let part = self.program.part.clone();
+                self.events.emit(Event::Died { part, how, restart_in });
+                if restart_in.is_none() || !self.waited(delay).await {
+                    continue 'down;
+                }
+                delay = (delay * 2).min(LONGEST_DELAY);
+                attempt = self.spawn_again();
+            }
+        }
+    }
+
+    fn spawn(&self) -> Result<(Child, i32), Error> {
+        let (child, pid) = self.group.spawn(&self.program.part, self.program.command())?;
+        self.status.send_modify(|status| {
+            status.pid = Some(pid);
+            status.starts += 1;
+        });
+        Ok((child, pid))
+    }
+
+    /// Starts a part that died, and reports when it answers.
+    fn spawn_again(&self) -> Result<(Child, i32), Error> {
+        let process = self.spawn()?;
+        let part = self.program.part.clone();
+        let (probe, events) = (self.program.probe.clone(), self.events.clone());
+        let status = self.status.subscribe();
+        tokio::spawn(async move {
+            let event = match answers(&probe, &status, BACK_WITHIN).await {
+                Ok(()) => Event::Back { part },
+                // A death is reported by itself.
+                Err(NoAnswer::Died) => return,
+                Err(NoAnswer::Late(why)) => Event::NotBack { part, why },
+            };
+            events.emit(event);
+        });
+        Ok(process)
+    }
+
+    /// Lets the back-off pass, which a request to start cuts short; false when the part was stopped meanwhile.
+    async fn waited(&mut self, delay: Duration) -> bool {
+        self.status.send_modify(|status| status.waiting = true);
+        let request = time::timeout(delay, self.requests.recv()).await;
+        self.status.send_modify(|status| status.waiting = false);
+        match request {
+            Err(_passed) => true,
+            Ok(Some(Request::Start(reply))) => {
+                let _nobody_waits = reply.send(Ok(()));
+                true
+            }
+            Ok(Some(Request::Stop(reply) | Request::Kill(reply))) => {
+                let _nobody_waits = reply.send(());
+                false
+            }
+            Ok(None) => false,
+        }
+    }
+
+    async fn watch(&mut self, mut child: Child, pid: i32) -> Ended {
+        loop {
+            tokio::select! {
+                status = child.wait() => {
+                    let how = status.map_or_else(|error| error.to_string(), in_words);
+                    self.ended(pid, &how).await;
+                    return Ended::ByItself(how);
+                }
+                request = self.requests.recv() => match request {
+                    None => return Ended::Abandoned,
+                    Some(Request::Start(reply)) => {
+                        let _nobody_waits = reply.send(Ok(()));
+                    }
+                    Some(Request::Stop(reply)) => {
+                        let part = self.program.part.clone();
+                        self.events.emit(Event::Stopping { part });
+                        let how = self.stop(&mut child, pid).await;
+                        self.ended(pid, &how).await;
+                        let _nobody_waits = reply.send(());
+                        return Ended::OnRequest;
+                    }
+                    Some(Request::Kill(reply)) => {
+                        let how = kill_family(&mut child, pid).await;
+                        self.ended(pid, &how).await;
+                        let _nobody_waits = reply.send(());
+                        return Ended::OnRequest;
+                    }
+                },
+            }
+        }
+    }
+
+    async fn stop(&self, child: &mut Child, pid: i32) -> String {
+        let Stop { signal, grace } = self.program.stop;
+        for signal in [signal, Signal::SIGTERM] {
+            for process in proc::family(pid) {
+                // One that a test has paused takes no signal before it goes on.
+                let _gone = kill(process.pid(), Signal::SIGCONT);
+            }
+            let _gone = kill(Pid::from_raw(pid), signal);
+            if let Ok(status) = time::timeout(grace, child.wait()).await {
+                return status.map_or_else(|error| error.to_string(), in_words);
+            }
+        }
+        kill_family(child, pid).await
+    }
+
+    async fn ended(&self, pid: i32, how: &str) {
+        self.group.forget(&self.program.part, pid);
+        self.group.end_orphans().await;
+        self.status.send_modify(|status| {
+            status.pid = None;
+            status.last_exit = Some(how.to_owned());
+        });
+    }
+}
+
+/// The main process goes first, or nginx' master would replace the workers as they are killed.
+async fn kill_family(child: &mut Child, pid: i32) -> String {
+    for process in proc::family(pid) {
+        let _gone = kill(process.pid(), Signal::SIGKILL);
+    }
+    child.wait().await.map_or_else(|error| error.to_string(), in_words)
+}
+
+fn in_words(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match status.signal().map(Signal::try_from) {
+        Some(Ok(signal)) => format!("killed by {signal}"),
+        _ => status.to_string(),
+    }
+}
+
+/// Why a probe got no answer.
+#[derive(Debug)]
+pub(crate) enum NoAnswer {
+    /// There is no process to answer.
+    Died,
+    /// The time is over; what the last attempt saw.
+    Late(String),
+}
+
+/// Asks until the part answers.
+pub(crate) async fn answers(
+    probe: &Probe,
+    status: &watch::Receiver<Status>,
+    within: Duration,
+) -> Result<(), NoAnswer> {
+    let deadline = Instant::now() + within;
+    let starts = status.borrow().starts;
+    loop {
+        let last = probe.check().await;
+        {
+            let now = status.borrow();
+            if now.pid.is_none() || now.starts != starts {
+                return Err(NoAnswer::Died);
+            }
+        }
+        match last {
+            Ok(()) => return Ok(()),
+            Err(last) if Instant::now() >= deadline => return Err(NoAnswer::Late(last)),
+            Err(_) => time::sleep(POLL).await,
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The library as tests and benches use it: parts that are taken away and come back on demand. Needs the `signalbox`
+//! program beside the test (`cargo build --workspace`), because its guard is one of its commands.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use signalbox_stack::{Builder, Part, Probe, Program, Stack};
+use tokio::time::{self, Instant};
+
+fn redis_and_nginx() -> Builder {
+    Stack::builder().temporary().unwrap().without_pacemaker().without_sidecar().workers(2)
+}
+
+/// Waits until `attempt` gives a value, and fails with what it gave last.
+async fn until<T>(what: &str, mut attempt: impl AsyncFnMut() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        match attempt().await {
+            Ok(value) => return value,
+            Err(last) => assert!(Instant::now() < deadline, "waited for {what}; last: {last}"),
+        }
+        time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Whether a process of that pid lives.
+fn lives(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with('Z'))
+}
+
+#[tokio::test]
+async fn a_part_that_was_killed_stays_away_until_it_is_started() {
+    let stack = redis_and_nginx().auto_restart(true).start().await.unwrap();
+    let (nginx, master) = (stack.part(&Part::NGINX), stack.part(&Part::ROUTES_MASTER));
+    let pid = nginx.pid().unwrap();
+    let workers = nginx.workers();
+    assert_eq!(workers.len(), 2);
+
+    nginx.kill().await.unwrap();
+    assert!(!lives(pid) && !workers.iter().any(|worker| lives(*worker)));
+    assert_eq!(nginx.status().last_exit.as_deref(), Some("killed by SIGKILL"));
+    nginx.check().await.unwrap_err();
+
+    master.kill().await.unwrap();
+    nginx.start().await.expect("nginx does not need the master");
+    assert_ne!(nginx.pid(), Some(pid));
+    assert_eq!(master.status().starts, 1, "it was not asked for");
+    master.restart().await.unwrap();
+    stack.part(&Part::ROUTES_REPLICA).wait_ready().await.unwrap();
+    stack.stop().await;
+}
+
+#[tokio::test]
+async fn a_crash_is_mended_only_if_that_is_wanted() {
+    for wanted in [false, true] {
+        let stack = redis_and_nginx().without_nginx().auto_restart(wanted).start().await.unwrap();
+        let stats = stack.part(&Part::STATS);
+        stats.crash();
+        until("the death to be noticed", async || match stats.status() {
+            status if status.last_exit.is_some() && (status.pid.is_some() || !wanted) => Ok(()),
+            status => Err(format!("{status:?}")),
+        })
+        .await;
+        assert_eq!(stats.status().starts, if wanted { 2 } else { 1 });
+    }
+}
+
+#[tokio::test]
+async fn a_paused_part_is_silent_until_it_is_resumed() {
+    let stack = redis_and_nginx().start().await.unwrap();
+    let nginx = stack.part(&Part::NGINX);
+    nginx.pause();
+    nginx.check().await.expect_err("master and workers are stopped");
+    nginx.resume();
+    nginx.check().await.unwrap();
+    nginx.pause();
+    nginx.stop().await.expect("a paused part can be ended");
+    stack.stop().await;
+}
+
+#[tokio::test]
+async fn a_second_router_follows_the_same_master() {
+    let stack = redis_and_nginx().start().await.unwrap();
+    let router = stack.add_router().await.unwrap();
+    assert_eq!(router.replica.part().as_str(), "routes-replica-2");
+    assert_eq!(router.nginx.as_ref().unwrap().workers().len(), 2);
+    assert_ne!(router.edge_url, stack.edge_url());
+    // Orphans of one router must not be mistaken for the workers of the other.
+    let workers = router.nginx.as_ref().unwrap().workers();
+    stack.part(&Part::NGINX).crash();
+    until("the first router to be gone", async || match stack.part(&Part::NGINX).status().last_exit {
+        Some(_) => Ok(()),
+        None => Err("it runs".to_owned()),
+    })
+    .await;
+    assert_eq!(router.nginx.unwrap().workers(), workers);
+    stack.stop().await;
+}
+
+#[tokio::test]
+async fn dropping_a_stack_leaves_nothing() {
+    let stack = redis_and_nginx().start().await.unwrap();
+    let folder: PathBuf = stack.layout().root().to_owned();
+    let mut pids: Vec<i32> = stack.parts().iter().filter_map(|part| part.pid()).collect();
+    pids.extend(stack.part(&Part::NGINX).workers());
+    assert_eq!(pids.len(), 7);
+    drop(stack);
+    until("every process to end", async || match pids.iter().find(|pid| lives(**pid)) {
+        None => Ok(()),
+        Some(pid) => Err(format!("{pid} lives")),
+    })
+    .await;
+    assert!(!folder.exists());
+}
+
+#[tokio::test]
+async fn a_part_that_cannot_start_takes_everything_down_and_shows_its_log() {
+    let error = redis_and_nginx().nginx("KEEPALIVE", "many").start().await.unwrap_err().to_string();
+    assert!(error.contains("nginx ended") && error.contains("invalid value \"many\""), "{error}");
+    let folder = error.split(" of ").nth(1).unwrap().split("/log/").next().unwrap();
+    assert!(PathBuf::from(folder).join("run/lock").exists(), "the log that the error names is kept");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[tokio::test]
+async fn a_part_of_the_callers_own_is_supervised_like_the_others() {
+    let stack = redis_and_nginx().without_nginx().start().await.unwrap();
+    let program = Program::new(Part::named("sleeper"), "/bin/sleep").arg("600").ready_when(Probe::Running);
+    let sleeper = stack.add(program).await.unwrap();
+    let pid = sleeper.pid().unwrap();
+    let absent = Program::new(Part::named("absent"), "/nonexistent/program");
+    let error = stack.add(absent).await.unwrap_err().to_string();
+    assert!(error.starts_with("cannot start absent (/nonexistent/program)"), "{error}");
+    stack.stop().await;
+    assert!(!lives(pid));
+}

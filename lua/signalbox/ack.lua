@@ -1,0 +1,134 @@
+-- Which serial every worker has taken over. Each writes its own line into the shared dictionary; /edge/ack reads them
+-- all and waits until the last one is there.
+--
+--   "worker:<id>"   pid of the worker that holds this id now
+--   "acks"          raised with each acknowledgement, so that who waits reads one number a millisecond
+--   "pid:<pid>"     "acknowledged serial | at_ms | beat_ms | believed 0/1 | serial seen | alarm | newest epoch"
+--
+-- Two steps, because a reload lets an old and a new worker of the same id live side by side: the new one takes the id,
+-- and what the old one still writes under its pid is read by nobody. So workers that are exiting do not count.
+
+local json = require("signalbox.json")
+local guard = require("signalbox.guard")
+
+local worker_pid, worker_id, worker_count = ngx.worker.pid, ngx.worker.id, ngx.worker.count
+local now, update_time, sleep = ngx.now, ngx.update_time, ngx.sleep
+local format, match, floor = string.format, string.match, math.floor
+local tonumber, concat = tonumber, table.concat
+
+local state = ngx.shared.signalbox_state
+
+local _M = {}
+
+local MAX_WAIT = 30
+local POLL = 0.001
+-- Polls after which the lines are read even so: a worker may have been replaced.
+local POLLS_BLIND = 100
+-- Of the line of a worker that is no more.
+local FORGET_AFTER = 60
+
+local own_serial, own_at = 0, 0
+
+function _M.join()
+    state:set("worker:" .. worker_id(), worker_pid())
+end
+
+-- acknowledged: a serial, or false to leave it as it is.
+function _M.publish(acknowledged, seen, epoch, believed, alarm)
+    update_time()
+    local now_ms, raised = floor(now() * 1000), false
+    if acknowledged and acknowledged ~= own_serial then
+        own_serial, own_at = acknowledged, now_ms
+        raised = true
+    end
+    state:set("pid:" .. worker_pid(), format("%.0f|%.0f|%.0f|%d|%.0f|%s|%s", own_serial, own_at, now_ms,
+        believed and 1 or 0, seen or 0, alarm or "", guard.newest(epoch) or ""), FORGET_AFTER)
+    if raised then
+        state:incr("acks", 1, 0)
+    end
+end
+
+local function read(id)
+    local pid = state:get("worker:" .. id)
+    local line = pid and state:get("pid:" .. pid)
+    if not line then
+        return {
+            worker = id, pid = pid or 0, serial = 0, at_ms = 0, beat_ms = 0, believed = false, seen = 0,
+            alarm = "", epoch = "",
+        }
+    end
+    local serial, at, beat, believed, seen, alarm, epoch = match(line, "^(%d+)|(%d+)|(%d+)|(%d)|(%d+)|([^|]*)|(.*)$")
+    return {
+        worker = id, pid = pid, serial = tonumber(serial), at_ms = tonumber(at), beat_ms = tonumber(beat),
+        believed = believed == "1", seen = tonumber(seen), alarm = alarm, epoch = epoch,
+    }
+end
+
+function _M.workers()
+    local list = {}
+    for id = 0, worker_count() - 1 do
+        list[id + 1] = read(id)
+    end
+    return list
+end
+
+local function lowest(workers)
+    local least = workers[1].serial
+    for i = 2, #workers do
+        if workers[i].serial < least then
+            least = workers[i].serial
+        end
+    end
+    return least
+end
+_M.lowest = lowest
+
+function _M.workers_json(workers)
+    local parts = {}
+    for i = 1, #workers do
+        local one = workers[i]
+        parts[i] = format('{"worker":%d,"pid":%d,"serial":%.0f,"at_ms":%.0f,"beat_ms":%.0f,"believed":%s}',
+            one.worker, one.pid, one.serial, one.at_ms, one.beat_ms, one.believed and "true" or "false")
+    end
+    return "[" .. concat(parts, ",") .. "]"
+end
+
+-- The newest epoch token that any worker believes.
+function _M.epoch(workers)
+    for i = 1, #workers do
+        if workers[i].epoch ~= "" then
+            return workers[i].epoch
+        end
+    end
+    return ""
+end
+
+-- Returns when an acknowledgement came in after `acks` was read, at the deadline, or now and then.
+local function pause(acks, deadline)
+    for _ = 1, POLLS_BLIND do
+        sleep(POLL)
+        if state:get("acks") ~= acks or now() >= deadline or ngx.worker.exiting() then
+            return
+        end
+    end
+end
+
+-- Answers /edge/ack. wanted: serial or nil. wait: seconds.
+function _M.await(wanted, wait)
+    update_time()
+    local deadline = now() + (wait < MAX_WAIT and wait or MAX_WAIT)
+    while true do
+        -- Before the lines: an acknowledgement in between leads to another look, never to a missed one.
+        local acks = state:get("acks")
+        local workers = _M.workers()
+        local least = lowest(workers)
+        if not wanted or least >= wanted or now() >= deadline or ngx.worker.exiting() then
+            return format('{"reached":%s,"serial":%.0f,"epoch":%s,"workers":%s}\n',
+                (not wanted or least >= wanted) and "true" or "false", least,
+                json.string(_M.epoch(workers)), _M.workers_json(workers))
+        end
+        pause(acks, deadline)
+    end
+end
+
+return _M

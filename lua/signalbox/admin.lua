@@ -1,0 +1,106 @@
+-- The edge's own endpoints on the admin listener.
+
+local ack = require("signalbox.ack")
+local answer = require("signalbox.answer")
+local follow = require("signalbox.follow")
+local json = require("signalbox.json")
+local routes = require("signalbox.routes")
+local shared = require("signalbox.shared")
+local snapshot = require("signalbox.snapshot")
+
+local format, match = string.format, string.match
+local tonumber = tonumber
+
+local _M = {}
+
+local function bad(detail)
+    return answer.problem(400, "invalid_parameter", detail)
+end
+
+local function number(args, name, pattern)
+    local text = args[name]
+    if text == nil then
+        return nil, true
+    end
+    local good = type(text) == "string" and match(text, pattern) and #text <= 15
+    return good and tonumber(text) or nil, good
+end
+
+local function acknowledgement()
+    local args = ngx.req.get_uri_args(10)
+    local serial, serial_good = number(args, "serial", "^%d+$")
+    if not serial_good then
+        return bad("serial must be a number without sign")
+    end
+    local wait, wait_good = number(args, "wait", "^%d*%.?%d+$")
+    if not wait_good then
+        return bad("wait must be a number of seconds")
+    end
+    ngx.print(ack.await(serial, wait or 0))
+end
+
+local function status()
+    local workers = ack.workers()
+    local alarm
+    local stale = false
+    for i = 1, #workers do
+        stale = stale or not workers[i].believed
+        if workers[i].alarm ~= "" then
+            alarm = workers[i].alarm
+        end
+    end
+    local _, connected = follow.state()
+    ngx.print(format(
+        '{"connected":%s,"stale":%s,"alarm":%s,"serial":%.0f,"epoch":%s,"hosts":%d,"suspects":%d,"negative":%d,'
+            .. '"known":%d,"generation":%.0f,"worker":%d,"memory_kb":%d,"workers":%s}\n',
+        connected and "true" or "false", stale and "true" or "false", alarm and json.string(alarm) or "null",
+        ack.lowest(workers), json.string(ack.epoch(workers)), routes.hosts, routes.suspects, routes.absent:size(),
+        shared.size(), shared.generation(), ngx.worker.id() or -1, collectgarbage("count"), ack.workers_json(workers)))
+end
+
+local function table_text()
+    -- Read before the table: a change while it is written leads to another fetch, never to a missed one.
+    local generation = format("%.0f", shared.generation())
+    local tag = '"' .. generation .. '"'
+    ngx.header["ETag"] = tag
+    ngx.header["X-Signalbox-Generation"] = generation
+    if ngx.var.http_if_none_match == tag then
+        ngx.status = 304
+        return ngx.exit(304)
+    end
+    ngx.header["Content-Type"] = "text/plain; charset=utf-8"
+    if ngx.req.get_method() == "HEAD" then
+        return
+    end
+    snapshot.write(generation, ngx.print, function()
+        ngx.flush(true)
+    end)
+end
+
+-- A header no form and no plain cross-site request can send.
+local function accept()
+    if ngx.var.http_x_signalbox_accept ~= "table" then
+        return bad("to have the router believe the table in Redis as it is, send the header X-Signalbox-Accept: table")
+    end
+    shared.forget_belief()
+    ngx.print('{"accepted":true}\n')
+end
+
+local GET = { ["/edge/ack"] = acknowledgement, ["/edge/status"] = status, ["/edge/snapshot"] = table_text }
+local POST = { ["/edge/accept"] = accept }
+
+function _M.serve()
+    local method, uri = ngx.req.get_method(), ngx.var.uri
+    ngx.req.discard_body()
+    local handler = method == "POST" and POST[uri] or (method == "GET" or method == "HEAD") and GET[uri]
+    if handler then
+        return handler()
+    elseif GET[uri] or POST[uri] then
+        ngx.header["Allow"] = GET[uri] and "GET, HEAD" or "POST"
+        return answer.problem(405, "method_not_allowed", "This endpoint does not know that method.")
+    end
+    return answer.problem(404, "not_found", "There is no such endpoint. The edge has /edge/ack, /edge/status, "
+        .. "/edge/snapshot, /edge/connections and /edge/accept.")
+end
+
+return _M

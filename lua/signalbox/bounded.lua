@@ -1,0 +1,50 @@
+-- A map that holds the last `limit` to twice `limit` names put into it. Two generations: when the young one is full it
+-- becomes the old one, and what the old one held is forgotten at once. No lists to relink as an LRU has, a name costs
+-- one slot, and a flood of random names forgets only other names of the same map.
+
+local setmetatable = setmetatable
+
+local _M = {}
+_M.__index = _M
+
+function _M.new(limit)
+    return setmetatable({ young = {}, old = {}, count = 0, limit = limit }, _M)
+end
+
+function _M:get(name)
+    local value = self.young[name]
+    if value == nil then
+        value = self.old[name]
+        if value ~= nil then
+            self:set(name, value)
+        end
+    end
+    return value
+end
+
+function _M:set(name, value)
+    if self.young[name] == nil then
+        if self.count >= self.limit then
+            self.old, self.young, self.count = self.young, {}, 0
+        end
+        self.count = self.count + 1
+    end
+    self.young[name] = value
+end
+
+-- The count is left as it is: it only says when to begin a new generation.
+function _M:delete(name)
+    self.young[name] = nil
+    self.old[name] = nil
+end
+
+function _M:clear()
+    self.young, self.old, self.count = {}, {}, 0
+end
+
+-- Names put in since the last generation began, for an operator to look at.
+function _M:size()
+    return self.count
+end
+
+return _M

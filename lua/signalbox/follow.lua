@@ -1,0 +1,340 @@
+-- Following the table of the replica: what may be believed, what a push means, and when a change has arrived.
+--
+--   connection open, or everything flushed ─▶ not trusted ─▶ ROLE, DBSIZE, GET epoch, GET serial ─▶ guard
+--        guard content ─▶ trusted: all records suspect, each asked again in the background (the sweep)
+--        guard not     ─▶ alarm; nothing that Redis says is taken over until epoch or serial change
+--
+-- Not trusted never clears a thing: requests are served from what is known.
+--
+-- Acknowledgement of a serial: Redis tells of one change in the order of the tracked prefixes, `serial` last. On its
+-- push: GET serial, and when that is answered a PING; at the PONG every push of a change up to that serial has been
+-- handled. To acknowledge at the GET runs ahead: Redis sends pushes at the end of its loop, so the reply can already
+-- count a change whose pushes are still to come.
+
+local ack = require("signalbox.ack")
+local guard = require("signalbox.guard")
+local hostname = require("signalbox.hostname")
+local link = require("signalbox.link")
+local lookups = require("signalbox.lookups")
+local resp = require("signalbox.resp")
+local routes = require("signalbox.routes")
+local shared = require("signalbox.shared")
+
+local timer_at, timer_every, worker_id = ngx.timer.at, ngx.timer.every, ngx.worker.id
+local log, WARN, NOTICE, ERR = ngx.log, ngx.WARN, ngx.NOTICE, ngx.ERR
+local match, sub, find = string.match, string.sub, string.find
+local null, next_suspect = resp.null, routes.next_suspect
+
+local _M = {}
+
+-- Questions of the background under way at once: few enough that a request's own question waits microseconds.
+local SWEEP_WIDTH = 64
+local VERIFY_RETRY = 0.1
+local TICK = 1
+
+local ROLE, DBSIZE = resp.command("ROLE"), resp.command("DBSIZE")
+local GET_EPOCH = resp.command("GET", "epoch")
+local GET_SERIAL = resp.command("GET", "serial")
+
+-- What this worker believes: the lineage and the highest serial it has seen.
+local epoch, serial
+local alarm
+local accepted = 0
+
+-- Of the verification and the acknowledgement under way. `attempt` outdates the replies of earlier ones.
+local attempt = 0
+local shown_epoch, shown_failed, shown_apart
+local ack_wanted, ack_running = false, false
+
+local verify
+
+local function report(acknowledged)
+    ack.publish(acknowledged or false, serial, epoch, link.connected and lookups.trusted, alarm)
+end
+
+-- ── the sweep ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+local KINDS = { "plain", "special", "wildcards" }
+local sweep = { kind = 1, name = nil, slot = 0, slots = 0, out = 0 }
+
+local function begin_sweep()
+    sweep.kind, sweep.name, sweep.out = 1, nil, 0
+    -- One worker also asks after the hosts that only the shared level knows: they have missed the same changes.
+    sweep.slot, sweep.slots = 0, worker_id() == 0 and shared.slots() or 0
+end
+
+-- The next name to ask again. Suspects first; they are in use.
+local function next_name()
+    while sweep.kind <= #KINDS do
+        sweep.name = next_suspect(KINDS[sweep.kind], sweep.name)
+        if sweep.name then
+            return sweep.name
+        end
+        sweep.kind = sweep.kind + 1
+    end
+    while sweep.slot < sweep.slots do
+        sweep.slot = sweep.slot + 1
+        local name = shared.at(sweep.slot)
+        if name and routes.known(name) == nil then
+            return name
+        end
+    end
+    return nil
+end
+
+local start_ack
+
+local function pump()
+    if not lookups.trusted then
+        return
+    end
+    while sweep.out < SWEEP_WIDTH do
+        local name = next_name()
+        if not name then
+            break
+        end
+        if not lookups.is_open(name) then
+            local entry = lookups.ask(name)
+            if not entry then
+                return
+            end
+            entry.sweep = routes.sweep
+            sweep.out = sweep.out + 1
+        end
+    end
+    if routes.suspects == 0 and ack_wanted then
+        start_ack()
+    end
+end
+
+lookups.answered = function(entry)
+    if entry.sweep == routes.sweep then
+        sweep.out = sweep.out - 1
+    end
+    pump()
+end
+
+-- ── acknowledgement ────────────────────────────────────────────────────────────────────────────────────────────────
+
+local function pong(value, _, reached)
+    ack_running = false
+    if value and lookups.trusted then
+        report(reached)
+    end
+    if ack_wanted then
+        start_ack()
+    end
+end
+
+local function ack_serial(value, kind, of_attempt)
+    if of_attempt ~= attempt or not value then
+        ack_running = false
+        return
+    end
+    if kind == "-" then
+        ack_running = false
+        return verify()
+    end
+    local shown = guard.serial(value)
+    if guard.refusal(nil, serial, nil, shown) then
+        ack_running = false
+        return verify()
+    end
+    serial = shown or serial
+    shared.believe(nil, shown)
+    if not (shown and link.send(resp.command("PING"), pong, shown)) then
+        ack_running = false
+    end
+end
+
+function start_ack()
+    if ack_running or routes.suspects > 0 or not lookups.trusted then
+        return
+    end
+    ack_wanted = false
+    ack_running = link.send(GET_SERIAL, ack_serial, attempt)
+end
+
+-- ── what may be believed ───────────────────────────────────────────────────────────────────────────────────────────
+
+local function retry_verify(premature, of_attempt)
+    if not premature and of_attempt == attempt and link.connected then
+        verify()
+    end
+end
+
+local function judge(shown_serial)
+    local refusal = guard.refusal(epoch, serial, shown_epoch, shown_serial)
+    if refusal then
+        if alarm ~= refusal then
+            log(WARN, "the table in Redis is not believed (", refusal, "): it shows epoch ", shown_epoch or "none",
+                " serial ", shown_serial or "none", ", known are epoch ", epoch or "none", " serial ",
+                serial or "none", ". Routing goes on with the last good table. Seed the master again, or have its ",
+                "table accepted with POST /edge/accept.")
+        end
+        alarm = refusal
+        report()
+        return
+    end
+    if alarm then
+        log(NOTICE, "the table in Redis is believed again, serial ", shown_serial or "none")
+    end
+    alarm = nil
+    epoch, serial = shown_epoch, shown_serial
+    shared.believe(epoch, serial)
+    lookups.trusted = true
+    routes.suspect_all()
+    begin_sweep()
+    ack_wanted = true
+    report()
+    pump()
+end
+
+-- A replica that has just started and not copied its master yet is empty and says so with a straight face.
+local function verify_role(value, kind, of_attempt)
+    if of_attempt == attempt then
+        shown_apart = kind == "*" and value[1] == "slave" and value[4] ~= "connected"
+    end
+end
+
+local function verify_size(value, kind, of_attempt)
+    if of_attempt == attempt then
+        shown_failed = not value or kind == "-" or (shown_apart and value == 0)
+    end
+end
+
+local function verify_epoch(value, kind, of_attempt)
+    if of_attempt == attempt then
+        shown_failed = shown_failed or not value or kind == "-"
+        shown_epoch = not shown_failed and value ~= null and match(value, "%S") and value or nil
+    end
+end
+
+local function verify_serial(value, kind, of_attempt)
+    if of_attempt ~= attempt or not value then
+        return
+    end
+    if shown_failed or kind == "-" then
+        -- Loading, or not copied yet. Unknown is not wrong: no alarm, only again.
+        local ok, err = timer_at(VERIFY_RETRY, retry_verify, attempt)
+        if not ok and err ~= "process exiting" then
+            log(ERR, "cannot schedule the verification of the table: ", err)
+        end
+        return
+    end
+    judge(guard.serial(value))
+end
+
+function verify()
+    attempt = attempt + 1
+    lookups.trusted = false
+    ack_running = false
+    link.send(ROLE, verify_role, attempt)
+    link.send(DBSIZE, verify_size, attempt)
+    link.send(GET_EPOCH, verify_epoch, attempt)
+    link.send(GET_SERIAL, verify_serial, attempt)
+end
+
+-- ── pushes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+local function changed(name)
+    if not lookups.trusted then
+        -- About a table that is not believed (yet). When it is, every record is asked again anyhow.
+        return
+    end
+    local had = routes.drop(name)
+    lookups.touch(name)
+    if not hostname.is_wildcard(name) then
+        shared.drop_alias(name)
+    end
+    -- Asked again at once where it was in use, so that the next request finds it and the shared level stays right.
+    -- A name only the shared level knows is one worker's business.
+    if had or (worker_id() == 0 and shared.has(name)) then
+        lookups.ask(name)
+    end
+end
+
+local function pushed_key(key)
+    if key == "serial" then
+        if lookups.trusted then
+            ack_wanted = true
+            start_ack()
+        else
+            verify()
+        end
+        return
+    elseif key == "epoch" then
+        return verify()
+    end
+    local colon = find(key, ":", 1, true)
+    local name = colon and sub(key, colon + 1)
+    if name and hostname.valid_name(name) then
+        changed(name)
+    end
+end
+
+local owner = {}
+
+function owner.pushed(push)
+    if push[1] ~= "invalidate" then
+        return
+    end
+    local keys = push[2]
+    if keys == null then
+        -- Everything was flushed. That says nothing about the routes: it is how a replica begins to copy its master.
+        return verify()
+    end
+    for i = 1, #keys do
+        pushed_key(keys[i])
+    end
+end
+
+function owner.opened()
+    verify()
+end
+
+function owner.lost()
+    lookups.trusted = false
+    ack_running = false
+    attempt = attempt + 1
+    report()
+end
+
+-- ── the worker's life ──────────────────────────────────────────────────────────────────────────────────────────────
+
+local function tick(premature)
+    if premature then
+        return
+    end
+    if shared.accepted() ~= accepted then
+        accepted = shared.accepted()
+        epoch, serial = nil, nil
+        log(NOTICE, "an operator accepts the table in Redis")
+        if link.connected then
+            verify()
+        end
+    end
+    -- A sweep that failed half-way (Redis was busy) goes over the rest again.
+    if lookups.trusted and routes.suspects > 0 and sweep.out == 0 then
+        begin_sweep()
+        pump()
+    end
+    report()
+end
+
+function _M.start(address)
+    epoch, serial = shared.believed()
+    accepted = shared.accepted()
+    report()
+    local ok, err = timer_every(TICK, tick)
+    if not ok then
+        log(ERR, "cannot start the worker's tick: ", err)
+    end
+    link.start(address, owner)
+end
+
+function _M.state()
+    return alarm, link.connected, lookups.trusted
+end
+
+return _M

@@ -1,0 +1,154 @@
+-- Questions to Redis about names, one at a time a name: whoever wants it too waits for the same answer.
+--
+-- An answer counts only while the table is trusted (follow.lua). An error other than WRONGTYPE (-LOADING, -MASTERDOWN,
+-- -BUSY, …), a lost connection or no answer in time mean unknown, never "no route": nothing is stored.
+-- A push for a name that is being asked makes the answer worthless, for its parts may be from before and after the
+-- change; it is asked again and those who wait go on waiting.
+
+local link = require("signalbox.link")
+local record = require("signalbox.record")
+local resp = require("signalbox.resp")
+local routes = require("signalbox.routes")
+local semaphore = require("ngx.semaphore")
+local shared = require("signalbox.shared")
+
+local null = resp.null
+local now, update_time = ngx.now, ngx.update_time
+local match = string.match
+local type = type
+
+local _M = { trusted = false, open = 0 }
+
+-- A flood of invented names must not pile up in front of the names of applications.
+local MAX_OPEN = 20000
+
+local pending = {}
+
+-- Called after each answer, so that a sweep can go on.
+_M.answered = function() end
+
+local function wake(entry)
+    if entry.waiters > 0 then
+        entry.ready:post(entry.waiters)
+    end
+end
+
+local function failed(value, kind)
+    if kind == "-" or kind == "!" then
+        return match(value, "^WRONGTYPE") == nil
+    end
+    return value == nil
+end
+
+local begin
+
+local function got_rest(value, kind, entry)
+    local name = entry.name
+    if entry.dirty and _M.trusted and begin(entry) then
+        return
+    end
+    pending[name] = nil
+    _M.open = _M.open - 1
+    entry.failed = entry.failed or failed(value, kind) or entry.dirty or not _M.trusted
+    if not entry.failed then
+        -- WRONGTYPE: somebody wrote another kind of value by hand. The name exists, with nothing usable.
+        local log_key, policy = value[1], value[2]
+        local made = record.make(name, entry.addresses,
+            type(log_key) == "string" and log_key or nil, type(policy) == "string" and policy or nil)
+        if not made and entry.wrong then
+            made = record.make(name, {}, "", nil)
+        end
+        routes.put(name, made)
+        shared.put(name, made)
+    end
+    wake(entry)
+    _M.answered(entry)
+end
+
+local function got_addresses(value, kind, entry)
+    entry.failed = failed(value, kind)
+    entry.wrong = type(value) ~= "table" or value == null
+    entry.addresses = entry.wrong and {} or value
+end
+
+-- SMEMBERS instances:<name> and MGET logkey:<name> policy:<name>. Joined in one go: a sweep does this a million times.
+local function question(name)
+    local length = #name
+    return "*2\r\n$8\r\nSMEMBERS\r\n$" .. length + 10 .. "\r\ninstances:" .. name
+        .. "\r\n*3\r\n$4\r\nMGET\r\n$" .. length + 7 .. "\r\nlogkey:" .. name
+        .. "\r\n$" .. length + 7 .. "\r\npolicy:" .. name .. "\r\n"
+end
+
+-- False when there is no connection to ask over.
+function begin(entry)
+    entry.dirty = false
+    if not link.send(question(entry.name), got_addresses, entry) then
+        return false
+    end
+    link.expect(got_rest, entry)
+    return true
+end
+
+-- The entry of a question about `name`, asked now or already; nil when it cannot be asked.
+function _M.ask(name)
+    local entry = pending[name]
+    if entry then
+        return entry
+    end
+    if not _M.trusted or _M.open >= MAX_OPEN then
+        return nil
+    end
+    entry = { name = name, waiters = 0 }
+    if not begin(entry) then
+        return nil
+    end
+    pending[name] = entry
+    _M.open = _M.open + 1
+    return entry
+end
+
+-- The table changed under `name`.
+function _M.touch(name)
+    local entry = pending[name]
+    if entry then
+        entry.dirty = true
+    end
+end
+
+function _M.is_open(name)
+    return pending[name] ~= nil
+end
+
+-- Asks all of `names` at once and waits until each is answered, `timeout` seconds in all. False when one stayed
+-- unknown.
+function _M.wait(names, timeout)
+    local entries = {}
+    for i = 1, #names do
+        local entry = _M.ask(names[i])
+        if not entry then
+            return false
+        end
+        entries[i] = entry
+    end
+    update_time()
+    local deadline = now() + timeout
+    for i = 1, #entries do
+        local entry = entries[i]
+        if pending[entry.name] == entry then
+            entry.ready = entry.ready or semaphore.new()
+            entry.waiters = entry.waiters + 1
+            local left = deadline - now()
+            local ok = left > 0 and entry.ready:wait(left)
+            if not ok then
+                entry.waiters = entry.waiters - 1
+                return false
+            end
+        end
+        if entry.failed then
+            return false
+        end
+    end
+    return true
+end
+
+return _M

@@ -1,0 +1,180 @@
+-- The route cache of one worker: what each name of the table is (records), and what hosts under a wildcard came to
+-- (wild). Pure memory; who fills it and when it may be believed is the link's business.
+--
+--   plain     name → flat record        what the hot path serves, no limit but the table's size
+--   special   name → record with parts  no usable instance, or a policy
+--   wildcards name → either             "*.example.org" and "*", apart so that no Host header can spell one
+--   absent    name → true               names asked for that do not exist; bounded
+--   wild      host → record             hosts that a wildcard serves; bounded, for anyone may invent them
+--
+-- A push for an exact name drops its record, absence and wild entry. A push for a wildcard drops its record and all of
+-- `wild`, which resolves again from records without Redis: so a change costs the same at ten hosts and at a million.
+--
+-- After a time of not listening (a new connection, a flushed server) every record may be out of date, yet it is the
+-- best there is. `suspect` keeps them all, in one assignment: they are served and asked again in the background, and
+-- whatever is not in the fresh tables goes through @full, which looks here.
+
+local bounded = require("signalbox.bounded")
+local hostname = require("signalbox.hostname")
+local record = require("signalbox.record")
+
+local next, pairs = next, pairs
+local is_wildcard, candidates = hostname.is_wildcard, hostname.candidates
+
+local MAX_ABSENT = 16384
+local MAX_WILD = 65536
+
+local _M = {
+    plain = {},
+    special = {},
+    wildcards = {},
+    wild = bounded.new(MAX_WILD),
+    absent = bounded.new(MAX_ABSENT),
+    hosts = 0,
+    suspects = 0,
+}
+
+local suspect = { plain = {}, special = {}, wildcards = {} }
+
+-- Bumped when `suspect` is replaced: who walks it must begin again.
+_M.sweep = 0
+
+local function table_of(tables, name, value)
+    if is_wildcard(name) then
+        return tables.wildcards
+    end
+    return record.is_plain(value) and tables.plain or tables.special
+end
+
+local function take_from(tables, name)
+    local where = is_wildcard(name) and tables.wildcards or tables.plain
+    local value = where[name]
+    if value == nil then
+        where = tables.special
+        value = where[name]
+    end
+    if value ~= nil then
+        where[name] = nil
+    end
+    return value
+end
+
+-- A verified record, false for a name that does not exist, nil when nobody knows; then, as second value, the record
+-- from before, when there is one.
+local function known(name)
+    local value
+    if is_wildcard(name) then
+        value = _M.wildcards[name]
+    else
+        value = _M.plain[name] or _M.special[name]
+    end
+    if value ~= nil then
+        return value
+    elseif _M.absent:get(name) then
+        return false
+    end
+    if _M.suspects == 0 then
+        return nil
+    elseif is_wildcard(name) then
+        return nil, suspect.wildcards[name]
+    end
+    return nil, suspect.plain[name] or suspect.special[name]
+end
+_M.known = known
+
+-- Takes a reply of Redis about `name`. value: a record, or false.
+function _M.put(name, value)
+    _M.drop(name)
+    if value == false then
+        _M.absent:set(name, true)
+        return
+    end
+    table_of(_M, name, value)[name] = value
+    _M.hosts = _M.hosts + 1
+end
+
+-- Forgets `name`, fresh and suspect; true when there was a record of it.
+function _M.drop(name)
+    local fresh = take_from(_M, name)
+    if fresh ~= nil then
+        _M.hosts = _M.hosts - 1
+    end
+    local old
+    if _M.suspects > 0 then
+        old = take_from(suspect, name)
+        if old ~= nil then
+            _M.suspects = _M.suspects - 1
+        end
+    end
+    _M.absent:delete(name)
+    if is_wildcard(name) then
+        _M.wild:clear()
+    else
+        _M.wild:delete(name)
+    end
+    return fresh ~= nil or old ~= nil
+end
+
+local names = {}
+
+-- What serves `host`: a record, false when no name of the table matches, nil when a name on the way is unknown.
+-- Second value: the name that matched. With nil, `ask` (a list) holds the unknown names, and the second value is the
+-- suspect record that would decide, when there is one.
+function _M.find(host, ask)
+    local n = candidates(host, names)
+    local asked, stand_in, stand_in_name = 0, nil, nil
+    for i = 1, n do
+        local name = names[i]
+        local value, before = known(name)
+        if value == nil then
+            asked = asked + 1
+            ask[asked] = name
+            stand_in = stand_in or before
+            if before and not stand_in_name then
+                stand_in_name = name
+            end
+        elseif value then
+            if asked == 0 then
+                return value, name
+            end
+            break
+        end
+    end
+    ask[asked + 1] = nil
+    if asked == 0 then
+        return false
+    end
+    -- A wildcard's old record does not decide for a host whose own name is simply unknown.
+    if stand_in and stand_in_name == ask[1] then
+        return nil, stand_in, stand_in_name
+    end
+    return nil
+end
+
+-- Everything known so far becomes suspect: served still, but asked again. Absences are no use as a last resort.
+function _M.suspect_all()
+    if _M.suspects > 0 then
+        -- A sweep was interrupted: what it had not reached yet joins what it had.
+        for kind, rest in pairs(suspect) do
+            local into = _M[kind]
+            for name, value in pairs(rest) do
+                into[name] = value
+            end
+        end
+        _M.hosts = _M.hosts + _M.suspects
+    end
+    suspect = { plain = _M.plain, special = _M.special, wildcards = _M.wildcards }
+    _M.suspects = _M.hosts
+    _M.plain, _M.special, _M.wildcards, _M.hosts = {}, {}, {}, 0
+    _M.absent:clear()
+    _M.wild:clear()
+    _M.sweep = _M.sweep + 1
+end
+
+-- The next suspect name after `last` of the same kind, or nil. Dropping names while walking is allowed; nothing is
+-- ever added to the suspects.
+function _M.next_suspect(kind, last)
+    return (next(suspect[kind], last))
+end
+
+return _M

@@ -1,0 +1,209 @@
+-- The second level of the cache: every host ever routed, in memory that all workers share and that outlives a reload
+-- and the death of a worker. It is not asked while Redis answers: a worker may write an old value here in the moment
+-- before it hears of the change. It is what the edge falls back on when Redis does not answer, and what the
+-- last-known-good snapshot is made of.
+--
+--   signalbox_routes   name → "slot TAB encoded record";  "#slot" → name;  "#slots" → slots ever used;
+--                      "#free" list of slots given back;  "#names" → names held
+--   signalbox_wild     host → wildcard name that served it; evicts by itself, anyone may invent such hosts
+--   signalbox_state    generation, epoch, serial, workers (ack.lua)
+--
+-- The slots are an index. get_keys would hold the dictionary's lock for the whole of a million keys and stall every
+-- worker; slots can be read a few thousand at a time.
+
+local record = require("signalbox.record")
+
+local sub, find = string.sub, string.find
+local tonumber = tonumber
+local log, WARN = ngx.log, ngx.WARN
+
+local routes = ngx.shared.signalbox_routes
+local wild = ngx.shared.signalbox_wild
+local state = ngx.shared.signalbox_state
+
+local _M = {}
+
+local warned_full = false
+
+local function changed()
+    state:incr("generation", 1, 0)
+end
+
+local function full(name, err)
+    if not warned_full then
+        warned_full = true
+        log(WARN, "the shared route cache is full (", err, "), first left out: ", name,
+            "; hosts not in it are unknown when Redis is away. Give it more memory (ROUTES_SHM).")
+    end
+end
+
+-- How many names are held.
+function _M.size()
+    return routes:get("#names") or 0
+end
+
+-- find and sub, because LuaJIT compiles them and not match; a snapshot does this a million times.
+local function slot_of(held)
+    return sub(held, 1, find(held, "\t", 1, true) - 1)
+end
+
+-- Of an insert that found no room. The shared list of free slots cannot grow when there is none.
+local spare
+
+-- safe_set throughout: plain set makes room by throwing out other routes.
+local function insert(name, text)
+    local slot = spare or routes:rpop("#free")
+    if not slot then
+        local new, why = routes:incr("#slots", 1, 0)
+        if not new then
+            return full(name, why)
+        end
+        slot = new
+    end
+    local ok, err = routes:safe_set("#" .. slot, name)
+    if ok then
+        ok, err = routes:safe_set(name, slot .. "\t" .. text)
+    end
+    if not ok then
+        routes:delete("#" .. slot)
+        spare = slot
+        return full(name, err)
+    end
+    spare = nil
+    routes:incr("#names", 1, 0)
+    changed()
+end
+
+-- Keeps what Redis said of `name`; false, or a record nothing can be routed with, removes it.
+function _M.put(name, value)
+    _M.put_text(name, value and record.encode(value))
+end
+
+-- The same with the record encoded already, or nil.
+function _M.put_text(name, text)
+    local held = routes:get(name)
+    if not text then
+        if held then
+            local slot = slot_of(held)
+            routes:delete(name)
+            routes:delete("#" .. slot)
+            routes:lpush("#free", slot)
+            routes:incr("#names", -1, 0)
+            changed()
+        end
+        return
+    end
+    if not held then
+        return insert(name, text)
+    end
+    local slot = slot_of(held)
+    if sub(held, #slot + 2) == text then
+        return
+    end
+    local ok, err = routes:safe_set(name, slot .. "\t" .. text)
+    if not ok then
+        return full(name, err)
+    end
+    changed()
+end
+
+function _M.has(name)
+    return routes:get(name) ~= nil
+end
+
+local function text_of(name)
+    local held = routes:get(name)
+    return held and sub(held, find(held, "\t", 1, true) + 1)
+end
+
+-- The last good record of exactly this name, or nil.
+function _M.get(name)
+    local text = text_of(name)
+    return text and record.decode(name, text)
+end
+
+-- Remembers that `host` was served by the wildcard `name`, for the day Redis cannot be asked whether it still is.
+function _M.put_alias(host, name)
+    if wild:get(host) ~= name then
+        wild:set(host, name)
+        changed()
+    end
+end
+
+function _M.drop_alias(host)
+    wild:delete(host)
+end
+
+-- The last good record for a host: of its own name, else of the wildcard that served it.
+function _M.find(host)
+    local value = _M.get(host)
+    if value then
+        return value, host
+    end
+    local name = wild:get(host)
+    if name then
+        return _M.get(name), name
+    end
+    return nil
+end
+
+function _M.slots()
+    return routes:get("#slots") or 0
+end
+
+-- name, encoded record of a slot; nil for a free one, or one that lost a race of two workers for the same name.
+function _M.at(slot)
+    local name = routes:get("#" .. slot)
+    local held = name and routes:get(name)
+    if held and tonumber(slot_of(held)) == slot then
+        return name, sub(held, find(held, "\t", 1, true) + 1)
+    end
+    return nil
+end
+
+-- At most `limit` hosts that wildcards serve. This one does hold a lock, of a dictionary the hot path never looks at.
+function _M.aliases(limit)
+    return wild:get_keys(limit)
+end
+
+function _M.alias(host)
+    return wild:get(host)
+end
+
+-- Starts counting at a number no earlier life of this dictionary has reached, so that a generation names one content.
+-- False when the dictionary has lived through a reload.
+function _M.begin(now_ms)
+    return (state:safe_add("generation", now_ms))
+end
+
+function _M.generation()
+    return state:get("generation") or 0
+end
+
+function _M.believed()
+    return state:get("epoch"), state:get("serial")
+end
+
+function _M.believe(epoch, serial)
+    if epoch then
+        state:set("epoch", epoch)
+    end
+    local held = state:get("serial")
+    if serial and (not held or serial > held) then
+        state:set("serial", serial)
+        changed()
+    end
+end
+
+-- An operator's word that the table in Redis is right, whatever was believed before.
+function _M.forget_belief()
+    state:delete("epoch")
+    state:delete("serial")
+    return state:incr("accepted", 1, 0)
+end
+
+function _M.accepted()
+    return state:get("accepted") or 0
+end
+
+return _M

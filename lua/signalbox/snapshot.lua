@@ -1,0 +1,162 @@
+-- The last known good table as text. /edge/snapshot gives it out of the shared dictionary, the sidecar writes it to
+-- disk (a worker that wrote would stall its requests), and a start reads it back, should Redis not be there to ask.
+--
+--   signalbox-routes 1 <generation>
+--   epoch TAB <lineage>                                    when one was seen
+--   serial TAB <number>                                    when one was seen
+--   route TAB <name> TAB <log key> TAB <policy> TAB <address> <address> …
+--   wild TAB <host> TAB <wildcard name that served it>
+--   end TAB <number of route and wild lines> TAB <CRC-32 of every byte before this line, 8 hex digits>
+--
+-- Backslash, tab, newline and return inside a field are written \\ \t \n \r. Lines end with \n, also the last.
+
+local crc32 = require("signalbox.crc32")
+local shared = require("signalbox.shared")
+
+local match, gmatch, sub, find, format = string.match, string.gmatch, string.sub, string.find, string.format
+local concat, tonumber = table.concat, tonumber
+local log, WARN, NOTICE = ngx.log, ngx.WARN, ngx.NOTICE
+
+local _M = { VERSION = 1 }
+
+-- Slots read before other work of the worker gets a turn: about a millisecond.
+local STEP = 1000
+local MAX_ALIASES = 20000
+
+local function head(generation, epoch, serial)
+    local lines = { format("signalbox-routes %d %.0f\n", _M.VERSION, generation) }
+    if epoch then
+        lines[#lines + 1] = "epoch\t" .. epoch .. "\n"
+    end
+    if serial then
+        lines[#lines + 1] = format("serial\t%.0f\n", serial)
+    end
+    return concat(lines)
+end
+
+-- Calls emit(text) for each piece of the snapshot and pause() between them.
+function _M.write(generation, emit, pause)
+    local sum, count = crc32.START, 0
+    local function put(text)
+        sum = crc32.update(sum, text)
+        emit(text)
+    end
+    local epoch, serial = shared.believed()
+    put(head(generation, epoch, serial))
+    local lines, n = {}, 0
+    local function flush()
+        if n > 0 then
+            put(concat(lines, "", 1, n))
+            count, n = count + n, 0
+            pause()
+        end
+    end
+    local slots = shared.slots()
+    for slot = 1, slots do
+        local name, text = shared.at(slot)
+        if name then
+            n = n + 1
+            lines[n] = "route\t" .. name .. "\t" .. text .. "\n"
+        end
+        if slot % STEP == 0 then
+            flush()
+        end
+    end
+    flush()
+    local hosts = shared.aliases(MAX_ALIASES)
+    for i = 1, #hosts do
+        local name = shared.alias(hosts[i])
+        if name then
+            n = n + 1
+            lines[n] = "wild\t" .. hosts[i] .. "\t" .. name .. "\n"
+        end
+    end
+    flush()
+    emit(format("end\t%d\t%s\n", count, crc32.hex(sum)))
+end
+
+-- The lines between head and end of a snapshot that is whole, or nil and what is wrong with it.
+function _M.verify(text)
+    local version = match(text, "^signalbox%-routes (%d+) %d+\n")
+    if not version then
+        return nil, "it is no snapshot"
+    elseif tonumber(version) ~= _M.VERSION then
+        return nil, "its version is " .. version
+    end
+    local stop, count, sum = match(text, "()end\t(%d+)\t(%x+)\n$")
+    if not stop then
+        return nil, "it has no end"
+    end
+    local body = sub(text, 1, stop - 1)
+    if format("%08x", ngx.crc32_long(body)) ~= sum then
+        return nil, "its checksum is wrong"
+    end
+    local lines = 0
+    for kind in gmatch(body, "\n(%l+)\t") do
+        lines = lines + ((kind == "route" or kind == "wild") and 1 or 0)
+    end
+    if lines ~= tonumber(count) then
+        return nil, "it has " .. lines .. " lines and not " .. count
+    end
+    return body, lines
+end
+
+local function take(line)
+    local tab = find(line, "\t", 1, true)
+    local kind, rest = sub(line, 1, tab - 1), sub(line, tab + 1)
+    if kind == "route" then
+        -- Looked into when somebody asks for it; the checksum says that it is what the edge wrote.
+        local stop = find(rest, "\t", 1, true)
+        if stop then
+            shared.put_text(sub(rest, 1, stop - 1), sub(rest, stop + 1))
+        end
+    elseif kind == "wild" then
+        local host, name = match(rest, "^([^\t]+)\t([^\t]+)$")
+        if host then
+            shared.put_alias(host, name)
+        end
+    elseif kind == "epoch" then
+        shared.believe(rest, nil)
+    elseif kind == "serial" then
+        shared.believe(nil, tonumber(rest))
+    end
+end
+
+-- Fills the shared dictionary from the text of a snapshot. True, or nil and what is wrong.
+function _M.read(text)
+    local body, count = _M.verify(text)
+    if not body then
+        return nil, count
+    end
+    local at = find(body, "\n", 1, true) + 1
+    while at <= #body do
+        local stop = find(body, "\n", at, true)
+        take(sub(body, at, stop - 1))
+        at = stop + 1
+    end
+    return true, count
+end
+
+-- At the start of the master. A missing or broken snapshot is no reason not to start.
+function _M.load(path)
+    local file = io.open(path, "rb")
+    if not file then
+        log(NOTICE, "no snapshot of the route table at ", path)
+        return
+    end
+    local text, why = file:read("*a")
+    file:close()
+    local ok, count
+    if text then
+        ok, count = _M.read(text)
+    else
+        count = why
+    end
+    if ok then
+        log(NOTICE, "snapshot of the route table read: ", count, " lines")
+    else
+        log(WARN, "the snapshot of the route table at ", path, " is ignored: ", count)
+    end
+end
+
+return _M

@@ -1,0 +1,77 @@
+-- Host names, candidates and instance addresses.
+
+local address = require("signalbox.address")
+local equal = require("runner").equal
+local hostname = require("signalbox.hostname")
+
+local function candidates(host)
+    local list = {}
+    local n = hostname.candidates(host, list)
+    return table.concat(list, " ", 1, n)
+end
+
+return function(it)
+    it("asks from the most specific name to the catch-all", function()
+        equal(candidates("a.b.example.org"), "a.b.example.org *.b.example.org *.example.org *.org *")
+        equal(candidates("localhost"), "localhost *")
+    end)
+
+    it("does not ask a wildcard for its own apex", function()
+        equal(candidates("example.org"), "example.org *.org *")
+    end)
+
+    it("asks at most ten names, the catch-all among them", function()
+        local deep = candidates("a.b.c.d.e.f.g.h.i.j.k.l.example.org")
+        local _, spaces = deep:gsub(" ", "")
+        equal(spaces, 9)
+        equal(deep:sub(-2), " *")
+        equal(deep:match("^%S+ (%S+)"), "*.b.c.d.e.f.g.h.i.j.k.l.example.org")
+    end)
+
+    it("knows an address from a name", function()
+        equal(candidates("10.0.0.1"), "10.0.0.1 *")
+        equal(candidates("[::1]"), "[::1] *")
+    end)
+
+    it("makes nothing of odd dots", function()
+        equal(candidates("a."), "a. *")
+        equal(candidates("a..b"), "a..b *..b *.b *")
+        equal(candidates("."), ". *")
+    end)
+
+    it("refuses hosts nobody could register", function()
+        equal(hostname.valid("shop.example-1.org"), true)
+        equal(hostname.valid("_dmarc.x"), true)
+        equal(hostname.valid("[::1]"), true)
+        equal(hostname.valid("*.example.org"), false)
+        equal(hostname.valid("a b"), false)
+        equal(hostname.valid("a\0b"), false)
+        equal(hostname.valid("caf\195\169.org"), false)
+        equal(hostname.valid(("x"):rep(254)), false)
+        equal(hostname.valid(("x"):rep(253)), true)
+    end)
+
+    it("takes pushes for hosts and wildcards only", function()
+        equal(hostname.valid_name("*"), true)
+        equal(hostname.valid_name("*.a.b"), true)
+        equal(hostname.valid_name("#17"), false)
+        equal(hostname.valid_name("*.*.b"), false)
+        equal(hostname.valid_name(""), false)
+    end)
+
+    it("takes the three forms of an address", function()
+        for _, good in ipairs({
+            "127.0.0.1:9001", "10.1.2.3:65535", "[::1]:80", "[fe80::1:2]:9", "unix:/run/app.sock",
+        }) do
+            equal(address.valid(good), true, good)
+        end
+        for _, bad in ipairs({
+            "", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:000080", "256.0.0.1:80", "1.2.3:80",
+            "host:80", "::1:80", "[]:80", "[127.0.0.1]:80", "unix:", "unix:/", "unix:relative", "unix:/a:b",
+            "unix:/a b", "unix:/" .. ("x"):rep(120), "127.0.0.1:80 ", "127.0.0.1:80\n", " 127.0.0.1:80",
+            "127.0.0.1:+80", "127.0.0.1:0x50",
+        }) do
+            equal(address.valid(bad), false, bad)
+        end
+    end)
+end

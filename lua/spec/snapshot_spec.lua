@@ -1,0 +1,119 @@
+-- The shared level and its text on disk.
+
+local crc32 = require("signalbox.crc32")
+local record = require("signalbox.record")
+local runner = require("runner")
+local shared = require("signalbox.shared")
+local snapshot = require("signalbox.snapshot")
+local equal, truthy = runner.equal, runner.truthy
+
+local function make(port)
+    return record.make("x", { "127.0.0.1:" .. port }, "k" .. port, nil)
+end
+
+local function text()
+    local parts = {}
+    snapshot.write(7, function(part)
+        parts[#parts + 1] = part
+    end, function() end)
+    return table.concat(parts)
+end
+
+local function empty()
+    for _, dict in pairs(ngx.shared) do
+        dict:flush_all()
+        dict:flush_expired()
+    end
+end
+
+return function(it)
+    it("sums as zlib does, in pieces too", function()
+        equal(crc32.hex(crc32.update(crc32.START, "123456789")), "cbf43926")
+        equal(crc32.hex(crc32.update(crc32.update(crc32.START, "1234"), "56789")), "cbf43926")
+        equal(crc32.hex(crc32.update(crc32.START, "")), "00000000")
+    end)
+
+    it("keeps, replaces and removes, and counts what changed", function()
+        shared.put("a.test", make(1))
+        local generation = shared.generation()
+        shared.put("a.test", make(1))
+        equal(shared.generation(), generation, "the same again is no change")
+        shared.put("a.test", make(2))
+        truthy(shared.generation() > generation, "a change is")
+        equal(shared.get("a.test")[3], "127.0.0.1:2")
+        shared.put("a.test", record.make("x", {}, "17", nil))
+        equal(shared.has("a.test"), false)
+        equal(shared.size(), 0)
+    end)
+
+    it("uses a freed slot again", function()
+        for round = 1, 50 do
+            shared.put("r" .. round .. ".test", make(1))
+            shared.put("r" .. round .. ".test", false)
+        end
+        truthy(shared.slots() <= 2, "slots used: " .. shared.slots())
+    end)
+
+    it("comes back whole", function()
+        empty()
+        for i = 1, 2500 do
+            shared.put("h" .. i .. ".test", make(i))
+        end
+        shared.put("h7.test", false)
+        shared.put("*.wild.test", make(9))
+        shared.put_alias("some.wild.test", "*.wild.test")
+        shared.believe("bb aa", 42)
+        local whole = text()
+        empty()
+        equal({ snapshot.read(whole) }, { true, 2501 })
+        equal(shared.get("h2500.test")[2], "k2500")
+        equal(shared.get("h7.test"), nil)
+        equal(shared.find("some.wild.test")[3], "127.0.0.1:9")
+        equal({ shared.believed() }, { "bb aa", 42 })
+        equal(#text(), #whole)
+    end)
+
+    it("believes no text that is cut, changed or of another version", function()
+        empty()
+        for i = 1, 20 do
+            shared.put("h" .. i .. ".test", make(i))
+        end
+        local whole = text()
+        empty()
+        for cut = 0, #whole - 1 do
+            equal((snapshot.read(whole:sub(1, cut))), nil, "cut at " .. cut)
+        end
+        for at = 1, #whole do
+            local changed = whole:sub(1, at - 1) .. string.char((whole:byte(at) + 1) % 256) .. whole:sub(at + 1)
+            equal((snapshot.read(changed)), nil, "changed at " .. at)
+        end
+        equal((snapshot.read((whole:gsub("routes 1", "routes 2")))), nil)
+        equal((snapshot.read("")), nil)
+        equal((snapshot.read(("\0"):rep(1000))), nil)
+        equal(shared.size(), 0)
+    end)
+
+    it("never lets go of a route to make room", function()
+        empty()
+        local kept = 0
+        for i = 1, 20000 do
+            shared.put("full" .. i .. ".test", make(1))
+        end
+        for i = 1, 20000 do
+            kept = kept + (shared.has("full" .. i .. ".test") and 1 or 0)
+        end
+        truthy(kept > 1000 and kept < 20000, "kept " .. kept)
+        truthy(shared.has("full1.test"), "the first is still there")
+        equal(shared.size(), kept)
+    end)
+
+    it("believes serials upwards only", function()
+        empty()
+        shared.believe("aa", 10)
+        shared.believe(nil, 9)
+        equal({ shared.believed() }, { "aa", 10 })
+        shared.forget_belief()
+        equal({ shared.believed() }, {})
+        equal(shared.accepted(), 1)
+    end)
+end

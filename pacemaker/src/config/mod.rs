@@ -1,0 +1,219 @@
+//! The configuration: defaults, then a file, then the environment, then flags.
+//!
+//! Each layer is a [`Layer`], in which everything is optional; they are laid over each other and must then be
+//! complete. Values are checked where they are read, so a mistake in a file is reported with its line and column.
+
+mod layer;
+mod value;
+
+use std::{
+    fmt,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+pub(crate) use layer::{Args, Layer};
+pub(crate) use value::{Network, RedisUrl, Reserved};
+
+/// The commented default file, which is the reference of all keys.
+pub(crate) const DEFAULTS: &str = include_str!("defaults.toml");
+
+/// Everything the daemon needs to know, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) listen: SocketAddr,
+    pub(crate) root_token: RootToken,
+    pub(crate) node: String,
+    pub(crate) redis_routes: RedisUrl,
+    pub(crate) redis_stats: RedisUrl,
+    pub(crate) redis_fabric: RedisUrl,
+    pub(crate) instance_networks: Vec<Network>,
+    pub(crate) reserved_addresses: Vec<Reserved>,
+    pub(crate) log: String,
+    pub(crate) reconcile_interval: Duration,
+    pub(crate) sweep_interval: Duration,
+    pub(crate) sweep_gap: Duration,
+}
+
+/// The root token. Its `Debug` does not show it.
+#[derive(Clone)]
+pub(crate) struct RootToken(String);
+
+impl RootToken {
+    /// Accepts what can stand in an HTTP header and is long enough not to be guessed.
+    pub(crate) fn new(token: &str) -> Result<Self, String> {
+        let token = token.trim();
+        if token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') {
+            return Err("the root token needs at least 16 visible ASCII characters and no colon".to_owned());
+        }
+        Ok(Self(token.to_owned()))
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl fmt::Debug for RootToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RootToken(…)")
+    }
+}
+
+/// Why a configuration cannot be used. The message names the place.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("{path}: cannot be read")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{path}:{line}:{column}: {message}")]
+    Syntax { path: PathBuf, line: usize, column: usize, message: String },
+    #[error("{key}: {message}")]
+    Value { key: &'static str, message: String },
+}
+
+impl Config {
+    /// Lays the layers over each other: `args` (flags over environment), then `file`, then the defaults.
+    pub(crate) fn load(args: &Args) -> Result<Self, Error> {
+        let mut layer = args.layer();
+        if let Some(path) = &args.config {
+            layer = layer.or(read_file(path)?);
+        }
+        let defaults = Layer::parse(DEFAULTS, Path::new("defaults"))?;
+        Self::complete(layer.or(defaults))
+    }
+
+    fn complete(layer: Layer) -> Result<Self, Error> {
+        let root_token = root_token(layer.root_token, layer.root_token_file)?;
+        let node = layer.node.unwrap_or_else(host_name);
+        if node.is_empty() || node.len() > 128 || node.contains(|c: char| c.is_whitespace() || c.is_control())
+        {
+            let message = "must be 1 to 128 characters without spaces".to_owned();
+            return Err(Error::Value { key: "node", message });
+        }
+        let listen = required("listen", layer.listen)?;
+        let redis_routes = required("redis.routes", layer.redis.routes)?;
+        let redis_stats = required("redis.stats", layer.redis.stats)?;
+        let redis_fabric = required("redis.fabric", layer.redis.fabric)?;
+        let mut reserved_addresses = required("reserved_addresses", layer.reserved_addresses)?;
+        reserved_addresses.push(Reserved::Address(listen));
+        reserved_addresses
+            .extend([&redis_routes, &redis_stats, &redis_fabric].into_iter().filter_map(RedisUrl::reserved));
+        let interval = |key, value: Option<u64>| {
+            let ms = required(key, value)?;
+            let message = "must be between 10 and 3,600,000 milliseconds".to_owned();
+            (10..=3_600_000)
+                .contains(&ms)
+                .then(|| Duration::from_millis(ms))
+                .ok_or(Error::Value { key, message })
+        };
+        Ok(Self {
+            listen,
+            root_token,
+            node,
+            redis_routes,
+            redis_stats,
+            redis_fabric,
+            instance_networks: required("instance_networks", layer.instance_networks)?,
+            reserved_addresses,
+            log: required("log", layer.log)?,
+            reconcile_interval: interval(
+                "routing.reconcile_interval_ms",
+                layer.routing.reconcile_interval_ms,
+            )?,
+            sweep_interval: interval("routing.sweep_interval_ms", layer.routing.sweep_interval_ms)?,
+            sweep_gap: interval("routing.sweep_gap_ms", layer.routing.sweep_gap_ms)?,
+        })
+    }
+}
+
+fn read_file(path: &Path) -> Result<Layer, Error> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    Layer::parse(&text, path)
+}
+
+fn required<T>(key: &'static str, value: Option<T>) -> Result<T, Error> {
+    value.ok_or_else(|| Error::Value { key, message: "is not set".to_owned() })
+}
+
+fn root_token(token: Option<String>, file: Option<PathBuf>) -> Result<RootToken, Error> {
+    const KEY: &str = "root_token";
+    let text = match (token, file) {
+        (Some(token), None) => token,
+        (None, Some(path)) => {
+            std::fs::read_to_string(&path).map_err(|source| Error::Read { path, source })?
+        }
+        (Some(_), Some(_)) => {
+            let message = "set either root_token or root_token_file, not both".to_owned();
+            return Err(Error::Value { key: KEY, message });
+        }
+        (None, None) => {
+            let message = "set root_token or root_token_file: without it nobody could use the API".to_owned();
+            return Err(Error::Value { key: KEY, message });
+        }
+    };
+    RootToken::new(&text).map_err(|message| Error::Value { key: KEY, message })
+}
+
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map(|name| name.trim().to_owned())
+        .ok()
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "pacemaker".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(file: &str) -> Result<Config, Error> {
+        let defaults = Layer::parse(DEFAULTS, Path::new("defaults")).unwrap();
+        Config::complete(Layer::parse(file, Path::new("p.toml"))?.or(defaults))
+    }
+
+    #[test]
+    fn the_defaults_and_a_token_are_a_configuration() {
+        let config = load("root_token = '0123456789abcdef'").unwrap();
+        assert_eq!(config.listen.port(), 8700);
+        assert_eq!(config.instance_networks.len(), 7);
+        assert!(config.reserved_addresses.contains(&Reserved::Address("127.0.0.1:6404".parse().unwrap())));
+    }
+
+    #[test]
+    fn a_mistake_is_reported_with_its_place() {
+        for (file, place) in [
+            ("root_token = '0123456789abcdef'\nlisten = 'nowhere'", "p.toml:2:10: "),
+            ("lisen = '127.0.0.1:1'", "p.toml:1:1: unknown field `lisen`"),
+            ("[redis]\n  routes = 'http://x/'", "p.toml:2:12: "),
+            ("instance_networks = ['10.0.0.0/8',\n 'everything']", "p.toml:2:2: "),
+            ("listen = ", "p.toml:1:"),
+        ] {
+            let error = load(file).unwrap_err().to_string();
+            assert!(error.starts_with(place), "{file}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_root_token_is_needed_once_and_long_enough() {
+        assert!(load("").unwrap_err().to_string().contains("root_token"));
+        assert!(load("root_token = 'short'").is_err());
+        assert!(load("root_token = '0123456789abcdef'\nroot_token_file = 'x'").is_err());
+    }
+
+    #[test]
+    fn what_comes_first_wins() {
+        let over = Layer::parse("node = 'a'\n[redis]\nstats = 'redis://h:1/'", Path::new("a")).unwrap();
+        let under =
+            Layer::parse("node = 'b'\nlog = 'warn'\n[redis]\nfabric = 'redis://h:2/'", Path::new("b"));
+        let both = over.or(under.unwrap());
+        assert_eq!(both.node.as_deref(), Some("a"));
+        assert_eq!(both.log.as_deref(), Some("warn"));
+        assert!(both.redis.stats.is_some() && both.redis.fabric.is_some() && both.redis.routes.is_none());
+    }
+}

@@ -1,0 +1,77 @@
+//! Singleton duties: work that one of several pacemakers does at a time.
+//!
+//! A duty is a lease in the fabric (`duty:<name>`: holder, end by the fabric's clock, fencing epoch). Whoever takes it
+//! over raises the epoch; every script that acts in a duty's name carries it, and refuses one lower than it has seen.
+//! So a holder that slept through its lease can do no harm when it wakes: being late is allowed, being wrong is not.
+//!
+//! Held by asking again before each piece of work. A crashed holder is followed after its lease; one that shuts down
+//! gives it back. A fabric that was replaced starts its epochs anew; the first refusal tells the floor to begin from.
+
+use std::time::Duration;
+
+use signalbox_store::{self as redis, Fabric, FabricRole, Script, keys};
+
+static HOLD: Script<FabricRole> = Script::new("duty/hold", include_str!("scripts/hold.lua"));
+static RELEASE: Script<FabricRole> = Script::new("duty/release", include_str!("scripts/release.lua"));
+
+/// One pacemaker's side of one duty.
+#[derive(Debug)]
+pub(crate) struct Duty {
+    fabric: Fabric,
+    name: &'static str,
+    who: String,
+    ttl: Duration,
+    floor: u64,
+    /// Replaces the fabric's clock in tests.
+    clock_ms: Option<u64>,
+}
+
+impl Duty {
+    /// `who` must be unique among all processes, also among incarnations of one.
+    pub(crate) fn new(fabric: Fabric, name: &'static str, who: String, ttl: Duration) -> Self {
+        Self { fabric, name, who, ttl, floor: 0, clock_ms: None }
+    }
+
+    /// The duty's name, as scripts know it.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Takes or renews the duty: its epoch, or nothing while another holds it.
+    pub(crate) async fn hold(&mut self) -> Result<Option<u64>, redis::Error> {
+        let ttl_ms = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
+        let reply: Vec<redis::Value> = HOLD
+            .call()
+            .key(&keys::fabric::duty(self.name))
+            .arg(&self.who)
+            .arg(ttl_ms)
+            .arg(self.floor)
+            .arg(self.clock_ms.map_or(String::new(), |now| now.to_string()))
+            .run(&self.fabric)
+            .await?;
+        let mut items = reply.into_iter();
+        let word: Option<String> = items.next().and_then(|word| redis::from_redis_value(word).ok());
+        let number = items.next().and_then(|value| redis::from_redis_value::<u64>(value).ok());
+        Ok(number.filter(|_| word.as_deref() == Some("held")))
+    }
+
+    /// A script refused our epoch because it has seen `epoch`: the next time we hold the duty, ours is above.
+    pub(crate) fn fenced(&mut self, epoch: u64) {
+        tracing::warn!(duty = self.name, epoch, "another pacemaker took the duty over");
+        self.floor = self.floor.max(epoch);
+    }
+
+    /// Gives the duty back.
+    pub(crate) async fn release(&self) {
+        let key = keys::fabric::duty(self.name);
+        if let Err(error) = RELEASE.call().key(&key).arg(&self.who).run::<u64>(&self.fabric).await {
+            tracing::debug!(duty = self.name, %error, "the duty was not given back and will lapse");
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn at(mut self, now_ms: u64) -> Self {
+        self.clock_ms = Some(now_ms);
+        self
+    }
+}

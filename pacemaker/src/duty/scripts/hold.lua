@@ -1,0 +1,28 @@
+-- Takes or renews a singleton duty. Each takeover raises the fencing epoch, which every script of the duty carries.
+-- KEYS[1]: hash, holder, until_ms, epoch
+-- ARGV[1]: string, who asks
+-- ARGV[2]: integer, for how many ms
+-- ARGV[3]: integer, the epoch must become greater than this; 0 = any
+-- ARGV[4]: integer, unix ms; empty = this server's clock
+-- Returns {'held', epoch}
+--   {'taken', holder, ms until it ends}
+-- Caller: duty/mod.rs, hold
+local duty = KEYS[1]
+local who, ttl_ms, floor, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+local holder, until_ms, epoch = unpack(redis.call('HMGET', duty, 'holder', 'until_ms', 'epoch'))
+until_ms, epoch = tonumber(until_ms or '0'), tonumber(epoch or '0')
+if until_ms > now and holder ~= who then
+  return {'taken', holder, until_ms - now}
+end
+-- A lease that lapsed is a new one, even if nobody else took it between: its holder may not know.
+if until_ms <= now or epoch <= floor then
+  epoch = math.max(epoch, floor) + 1
+end
+redis.call('HSET', duty, 'holder', who, 'until_ms', string.format('%.0f', now + ttl_ms),
+  'epoch', string.format('%.0f', epoch))
+return {'held', epoch}

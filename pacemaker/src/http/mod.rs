@@ -1,0 +1,98 @@
+//! HTTP: what all rooms share, and the one place where their routes come together.
+//!
+//! Each room's `api.rs` belongs to this layer: it speaks HTTP and calls its room; nothing else of a room may. Shared
+//! here: errors ([`Problem`]), who is asking ([`auth`]), what a request carries ([`body`]), health, metrics and the
+//! OpenAPI document, which is made from the handlers.
+
+pub(crate) mod auth;
+pub(crate) mod body;
+mod health;
+mod observe;
+mod openapi;
+mod problem;
+
+use axum::{
+    Router,
+    extract::DefaultBodyLimit,
+    http::{HeaderName, HeaderValue, StatusCode, header},
+    middleware,
+    response::{IntoResponse, Response},
+};
+use tokio_util::sync::CancellationToken;
+use tower_http::{catch_panic::CatchPanicLayer, timeout::RequestBodyTimeoutLayer};
+use utoipa_axum::router::OpenApiRouter;
+
+pub(crate) use openapi::document;
+pub(crate) use problem::Problem;
+
+use crate::{
+    dashboard,
+    metrics::Metrics,
+    routing::{self, Registry, Routers},
+    tokens::{self, Tokens},
+};
+
+/// How long a body may take to arrive.
+const BODY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// The handles that handlers work with. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct App {
+    pub(crate) tokens: Tokens,
+    pub(crate) registry: Registry,
+    pub(crate) routers: Routers,
+    pub(crate) metrics: Metrics,
+    /// Cancelled when requests that wait must come to an end.
+    pub(crate) shutdown: CancellationToken,
+}
+
+/// Every route with its description.
+fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(openapi::head())
+        .merge(health::routes())
+        .merge(tokens::api::routes())
+        .merge(routing::api::routes())
+        .merge(dashboard::routes())
+}
+
+/// The whole API.
+pub(crate) fn router(app: App) -> Router {
+    let (router, document) = routes().split_for_parts();
+    let document = openapi::Document::new(&document);
+    router
+        .merge(openapi::routes(document))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(DefaultBodyLimit::max(body::LIMIT_BYTES))
+        .layer(RequestBodyTimeoutLayer::new(BODY_TIMEOUT))
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(middleware::map_response(protect))
+        .layer(middleware::from_fn_with_state(app.metrics.clone(), observe::observe))
+        .with_state(app)
+}
+
+async fn not_found() -> Problem {
+    Problem::not_found("no_such_route", "there is nothing here; /openapi.json lists what there is")
+}
+
+async fn method_not_allowed() -> Problem {
+    let detail = "this path takes other methods; /openapi.json lists them";
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+}
+
+fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    tracing::error!("a handler panicked");
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log").into_response()
+}
+
+/// Nothing here is to be sniffed, framed or, as answers hang on a token, cached by anything between.
+async fn protect(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+/// The serial that a change has in the table, on answers without a body too.
+pub(crate) static SERIAL_HEADER: HeaderName = HeaderName::from_static("x-signalbox-serial");

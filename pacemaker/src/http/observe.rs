@@ -1,0 +1,44 @@
+//! One metric and one log line for each request.
+
+use axum::{
+    extract::{Request, State},
+    http::Method,
+    middleware::Next,
+    response::Response,
+};
+use tokio::time::Instant;
+
+use crate::metrics::Metrics;
+
+/// Counts a request and logs it. The path is logged without its query, which may carry what nobody should read.
+pub(super) async fn observe(State(metrics): State<Metrics>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let method = name_of(request.method());
+    let path = request.uri().path().to_owned();
+    let request_id = request.headers().get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+    let response = next.run(request).await;
+    let status = response.status().as_u16();
+    let elapsed = started.elapsed();
+    metrics.answered(method, status, elapsed.as_secs_f64());
+    tracing::debug!(
+        method,
+        path,
+        status,
+        elapsed_ms = elapsed.as_secs_f64() * 1000.0,
+        request_id,
+        "request answered"
+    );
+    response
+}
+
+/// A method as a label; whatever a client makes up is one of them.
+fn name_of(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::PUT => "PUT",
+        Method::POST => "POST",
+        Method::DELETE => "DELETE",
+        _ => "other",
+    }
+}

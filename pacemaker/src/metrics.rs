@@ -1,0 +1,163 @@
+//! The pacemaker's own metrics, in Prometheus' text format at `/metrics`.
+//!
+//! No label here is open-ended: hosts, instances and tokens are never labels.
+
+use std::sync::Arc;
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode_registry},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Kind {
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answer {
+    method: &'static str,
+    class: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+/// All metrics. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Metrics {
+    registry: Arc<Registry>,
+    requests: Family<Answer, Counter>,
+    request_seconds: Histogram,
+    changes: Family<Kind, Counter>,
+    expired: Family<Kind, Counter>,
+    waits: Family<Outcome, Counter>,
+    reconciliations: Family<Outcome, Counter>,
+    reseeds: Counter,
+    outstanding: Gauge,
+    foreign: Gauge,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let requests = Family::<Answer, Counter>::default();
+        let request_seconds = Histogram::new(exponential_buckets(0.000_5, 2.0, 18));
+        let changes = Family::<Kind, Counter>::default();
+        let expired = Family::<Kind, Counter>::default();
+        let waits = Family::<Outcome, Counter>::default();
+        let reconciliations = Family::<Outcome, Counter>::default();
+        let (reseeds, outstanding, foreign) = (Counter::default(), Gauge::default(), Gauge::default());
+        let mut registry = Registry::with_prefix("signalbox_pacemaker");
+        registry.register(
+            "http_requests",
+            "Requests answered, by method and class of status",
+            requests.clone(),
+        );
+        registry.register(
+            "http_request_duration_seconds",
+            "Time to answer, waiting for routers included",
+            request_seconds.clone(),
+        );
+        registry.register(
+            "route_changes",
+            "Operations on the route table, by what they did",
+            changes.clone(),
+        );
+        registry.register("instances_expired", "Instances taken out, by what had ended", expired.clone());
+        registry.register("router_waits", "Requests that waited for the routers, by outcome", waits.clone());
+        registry.register("reconciliations", "Passes of the reconciler, by outcome", reconciliations.clone());
+        registry.register("table_reseeds", "Times the route table was made anew", reseeds.clone());
+        registry.register(
+            "changes_outstanding",
+            "Changes not known to stand in the table, up to a thousand, as this pacemaker's reconciler saw them",
+            outstanding.clone(),
+        );
+        registry.register("table_foreign", "1 while the table is another installation's", foreign.clone());
+        Self {
+            registry: Arc::new(registry),
+            requests,
+            request_seconds,
+            changes,
+            expired,
+            waits,
+            reconciliations,
+            reseeds,
+            outstanding,
+            foreign,
+        }
+    }
+
+    /// The text for `/metrics`. Without an end mark, because the admin listener puts several parts' one after another.
+    pub(crate) fn encode(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        encode_registry(&mut text, &self.registry).map(|()| text)
+    }
+
+    pub(crate) fn answered(&self, method: &'static str, status: u16, seconds: f64) {
+        let class = match status / 100 {
+            1 => "1xx",
+            2 => "2xx",
+            3 => "3xx",
+            4 => "4xx",
+            _ => "5xx",
+        };
+        self.requests.get_or_create(&Answer { method, class }).inc();
+        self.request_seconds.observe(seconds);
+    }
+
+    pub(crate) fn count_change(&self, kind: &'static str) {
+        self.changes.get_or_create(&Kind { kind }).inc();
+    }
+
+    pub(crate) fn expired(&self, kind: &'static str) {
+        self.expired.get_or_create(&Kind { kind }).inc();
+    }
+
+    pub(crate) fn waited(&self, outcome: &'static str) {
+        self.waits.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    pub(crate) fn reconciled(&self, ok: bool) {
+        let outcome = if ok { "ok" } else { "failed" };
+        self.reconciliations.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    pub(crate) fn reseeded(&self) {
+        self.reseeds.inc();
+    }
+
+    pub(crate) fn outstanding(&self, count: usize) {
+        self.outstanding.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn table_foreign(&self, foreign: bool) {
+        self.foreign.set(i64::from(foreign));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_carry_the_prefix_and_the_unit() {
+        let metrics = Metrics::new();
+        metrics.answered("GET", 204, 0.001);
+        metrics.count_change("registered");
+        let text = metrics.encode().unwrap();
+        assert!(
+            text.contains(r#"signalbox_pacemaker_http_requests_total{method="GET",class="2xx"} 1"#),
+            "{text}"
+        );
+        assert!(text.contains(r#"signalbox_pacemaker_route_changes_total{kind="registered"} 1"#), "{text}");
+        assert!(!text.contains("# EOF"));
+    }
+}

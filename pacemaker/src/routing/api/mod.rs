@@ -1,0 +1,22 @@
+//! The route table over HTTP.
+
+mod changes;
+mod errors;
+mod hosts;
+mod instances;
+mod table;
+mod view;
+mod wait;
+
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::http::App;
+
+/// The routes of this room.
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .merge(instances::routes())
+        .merge(changes::routes())
+        .merge(hosts::routes())
+        .merge(table::routes())
+}

@@ -1,0 +1,52 @@
+//! What a change did, as a value: the answer to a client is made of it, and so is the event about it.
+
+use super::{InstanceId, Record};
+
+/// A change of the route table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RouteChange {
+    pub(crate) kind: ChangeKind,
+    /// The instance's id, or the host name.
+    pub(crate) subject: String,
+    /// The table's serial with the change in it.
+    pub(crate) serial: u64,
+    /// The newest token of the table's lineage; a serial means something only within it.
+    pub(crate) epoch: String,
+    /// The instance after the change, when there is one.
+    pub(crate) record: Option<Record>,
+    /// The instance that lost its address to this one and is gone.
+    pub(crate) displaced: Option<InstanceId>,
+}
+
+/// What kind of change it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChangeKind {
+    Registered,
+    Altered,
+    /// A repetition: nothing changed.
+    Unchanged,
+    Draining,
+    /// A drain was called off.
+    Resumed,
+    Removed,
+    HostRemoved,
+    LeaseEnded,
+    DrainEnded,
+}
+
+impl ChangeKind {
+    /// The name in logs and metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Registered => "registered",
+            Self::Altered => "altered",
+            Self::Unchanged => "unchanged",
+            Self::Draining => "draining",
+            Self::Resumed => "resumed",
+            Self::Removed => "removed",
+            Self::HostRemoved => "host_removed",
+            Self::LeaseEnded => "lease_ended",
+            Self::DrainEnded => "drain_ended",
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The route table: who serves which host.
+//!
+//! **Purpose.** Clients register instances over HTTP ([`api`]). What they want is *desired state* in the fabric; the
+//! route table on the routes master, which routers replicate and nginx reads, is its *projection* and can be made anew
+//! at any time.
+//!
+//! **Data.** Fabric: `routes:instances` (id → record with revision), `routes:addresses` (address → owner),
+//! `routes:hosts` (names that stay known), `routes:unprojected` and `routes:unreported` (what may not have reached the
+//! table, or the membership sets), `routes:table` (lineage and serial that the master was given), `routes:revision`.
+//! Routes master: `instances:`, `logkey:`, `instance_ids:`, `policy:` per host and `serial`, which the edge reads;
+//! `instance:<id>`, `addresses`, `leases`, `drains`, `revision`, `duties`, which it does not; `epoch`.
+//!
+//! **A change** is one script in the fabric (compare with what was read, give a revision, note as unprojected), then
+//! one script on the master (compare revisions, change everything, raise the serial last), then the note is taken
+//! away. Each of them can be repeated, and the reconciler completes what was interrupted.
+//!
+//! ```text
+//!            PUT             POST drain            deadline, DELETE
+//! (nothing) ─────▶ active ───────────────▶ draining ───────────────▶ tombstone ──1 h──▶ (nothing)
+//!                    │  ◀───────────────      │                          ▲
+//!                    │   PUT, new address     │                          │
+//!                    └────────────────────────┴── lease ended, address ──┘
+//!                                                 taken over, DELETE
+//! ```
+//!
+//! **Invariants.** An address has one owner: the newest registration. The higher revision wins, whatever order
+//! projections arrive in. The serial rises exactly when routers can see a difference. Entries that an operator made by
+//! hand are never touched, unless their host is deleted. Nothing is written to a table whose lineage is not the one
+//! that was meant.
+//!
+//! **Failure.** Fabric away: changes are refused, heartbeats and routing go on. Master away: changes are recorded,
+//! answered 503, and projected when it is back. Master back but empty or older: [`reconciler`] seeds it again under a
+//! new epoch. Fabric lost or older: the master's newer records are taken over. Pacemakers away: nothing expires, and
+//! leases get a full period when one is back. Stats Redis away: only waiting for routers fails.
+
+pub(crate) mod api;
+
+mod address;
+mod change;
+mod error;
+mod hostname;
+mod instance;
+mod lookup;
+mod page;
+mod reconciler;
+mod registry;
+mod routers;
+mod store;
+mod sweeper;
+
+pub(crate) use address::{Address, AddressRules};
+pub(crate) use change::{ChangeKind, RouteChange};
+pub(crate) use error::{Error, Invalid};
+pub(crate) use hostname::Hostname;
+pub(crate) use instance::{Desired, InstanceId, Label, NewInstance, Record, Spec, State};
+pub(crate) use reconciler::Reconciler;
+pub(crate) use registry::Registry;
+pub(crate) use routers::Routers;
+pub(crate) use store::Store;
+pub(crate) use sweeper::Sweeper;

@@ -1,0 +1,506 @@
+//! Keeps the table what the fabric says it is, whatever was interrupted or lost.
+//!
+//! Runs periodically and when nudged, on the one pacemaker that holds the duty. Each pass compares the heads of both
+//! sides, repairs what [`judge`] finds, then projects what is outstanding. Every step can be repeated; a pass that dies
+//! half-way is simply run again.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use rand::RngExt as _;
+use tokio::{sync::Notify, time};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Error, InstanceId, Record, Registry, Store,
+    store::{Fence, Published, TableMark, TableState},
+};
+use crate::{duty::Duty, metrics::Metrics, tokens::Tokens};
+
+/// How many tokens a lineage keeps. A router that slept through more re-seedings than that raises an alarm.
+const MAX_LINEAGE: usize = 16;
+/// How many instances are read at a time when all are gone through.
+const CHUNK: usize = 500;
+/// How many projections are on their way at a time.
+const PARALLEL: usize = 32;
+/// How much of what is outstanding one pass takes on.
+const BATCH: usize = 1000;
+/// Routers that reported within this time bear witness to the highest serial.
+const WITNESS_MS: u64 = 60_000;
+
+/// The service; [`Self::run`] it.
+#[derive(Debug)]
+pub(crate) struct Reconciler {
+    registry: Registry,
+    tokens: Tokens,
+    duty: Duty,
+    nudge: Arc<Notify>,
+    interval: Duration,
+    metrics: Metrics,
+    /// Go through every instance in the next pass.
+    thorough: bool,
+}
+
+/// How the two sides stand to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Situation {
+    InStep,
+    /// The fabric has no table: a first start, or a fabric that was replaced.
+    FabricEmpty,
+    /// The table has seen changes or an epoch that the fabric does not know: it was restored from older data.
+    FabricBehind,
+    /// The table is gone, older than it was, or its seeding was interrupted.
+    TableBehind,
+    /// The table is seeded, and only the note that it is not is left.
+    SeedingEnded,
+    /// A table of another installation. Nothing is written to it.
+    Foreign,
+}
+
+/// The head of the table, as it is read from the master.
+#[derive(Debug, Clone, Default)]
+struct Head {
+    lineage: String,
+    serial: u64,
+    revision: u64,
+}
+
+/// Decides from both heads alone. `witnessed` is the highest serial that a router has acknowledged in our epoch.
+fn judge(fabric: &TableState, table: &Head, witnessed: u64) -> Situation {
+    let newest = |lineage: &str| lineage.split(' ').next().unwrap_or("").to_owned();
+    let contains = |lineage: &str, token: &str| lineage.split(' ').any(|other| other == token);
+    if fabric.lineage.is_empty() {
+        return Situation::FabricEmpty;
+    }
+    if table.lineage.is_empty() {
+        return Situation::TableBehind;
+    }
+    let (ours, theirs) = (newest(&fabric.lineage), newest(&table.lineage));
+    if ours == theirs {
+        return if table.serial < fabric.serial.max(witnessed) {
+            Situation::TableBehind
+        } else if table.revision > fabric.revision {
+            Situation::FabricBehind
+        } else if fabric.seeding {
+            Situation::SeedingEnded
+        } else {
+            Situation::InStep
+        };
+    }
+    if contains(&table.lineage, &ours) {
+        Situation::FabricBehind
+    } else if contains(&fabric.lineage, &theirs) {
+        Situation::TableBehind
+    } else {
+        Situation::Foreign
+    }
+}
+
+/// What is to be done about one instance that both sides know.
+#[derive(Debug, PartialEq, Eq)]
+enum Mend {
+    Nothing,
+    /// The fabric's word is later.
+    Project,
+    /// The table's word is later: its record, or its removal.
+    Adopt,
+}
+
+/// Decides by revisions. `standing` is the table's revision and whether the instance is alive there.
+fn mend(wanted: u64, standing: u64, alive: bool) -> Mend {
+    match standing.cmp(&wanted) {
+        std::cmp::Ordering::Less => Mend::Project,
+        std::cmp::Ordering::Equal if alive => Mend::Nothing,
+        _ => Mend::Adopt,
+    }
+}
+
+impl Reconciler {
+    pub(crate) fn new(
+        registry: Registry,
+        tokens: Tokens,
+        duty: Duty,
+        nudge: Arc<Notify>,
+        interval: Duration,
+        metrics: Metrics,
+    ) -> Self {
+        Self { registry, tokens, duty, nudge, interval, metrics, thorough: true }
+    }
+
+    /// Runs until `shutdown`, then gives the duty back.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        loop {
+            match self.duty.hold().await {
+                Ok(Some(epoch)) => match self.pass(epoch).await {
+                    Ok(()) => self.metrics.reconciled(true),
+                    Err(error) => {
+                        self.metrics.reconciled(false);
+                        tracing::warn!(
+                            error = &error as &dyn std::error::Error,
+                            "reconciliation will be tried again"
+                        );
+                    }
+                },
+                Ok(None) => {
+                    // Whoever follows a holder that vanished looks for what it left.
+                    self.thorough = true;
+                    self.observe().await;
+                }
+                Err(error) => {
+                    self.thorough = true;
+                    tracing::debug!(%error, "the fabric is away");
+                }
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = self.nudge.notified() => {}
+                () = time::sleep(self.interval) => {}
+            }
+        }
+        self.duty.release().await;
+    }
+
+    /// Learns the highest revision, so that this process, too, notices a fabric that lost changes.
+    async fn observe(&self) {
+        if let Ok(Some((fabric, table, witnessed))) = self.heads().await
+            && judge(&fabric, &table, witnessed) == Situation::InStep
+        {
+            self.store().saw_revision(table.revision);
+        }
+    }
+
+    fn store(&self) -> &Store {
+        self.registry.store()
+    }
+
+    /// One pass in the name of the duty's `epoch`.
+    pub(crate) async fn pass(&mut self, epoch: u64) -> Result<(), Error> {
+        let fence = Fence { duty: self.duty.name(), epoch };
+        let Some((fabric, table, witnessed)) = self.heads().await? else { return Ok(()) };
+        let situation = judge(&fabric, &table, witnessed);
+        self.metrics.table_foreign(situation == Situation::Foreign);
+        match situation {
+            Situation::InStep => {
+                self.store().saw_revision(table.revision);
+                if self.thorough {
+                    self.merge(&fabric, fabric.mark().as_ref(), fence).await?;
+                }
+            }
+            Situation::SeedingEnded => {
+                self.note(&fabric, TableState { seeding: false, serial: table.serial, ..fabric.clone() })
+                    .await?;
+            }
+            Situation::FabricEmpty => self.begin(&fabric, &table, fence).await?,
+            Situation::FabricBehind => self.catch_up(&fabric, &table, fence).await?,
+            Situation::TableBehind => self.seed(&fabric, &table, witnessed, fence).await?,
+            Situation::Foreign => {
+                tracing::error!(
+                    "the routes master holds a table of another installation; nothing is written to it. If it is to \
+                     be taken over, delete its key `epoch`"
+                );
+                return Err(Error::Resyncing { recorded: true });
+            }
+        }
+        // What a fabric that was behind could not be asked to remove yet is found in a second round.
+        self.thorough = situation == Situation::FabricBehind;
+        let mark = self.store().table_state().await?.mark();
+        if self.project_outstanding(mark.as_ref(), fence).await? {
+            self.nudge.notify_one();
+        }
+        self.report_outstanding().await;
+        Ok(())
+    }
+
+    /// Both heads, read so that changes of this moment look like neither side's loss: the fabric's revision is read
+    /// after the table's, its serial before. Nothing when the lineage changed between.
+    async fn heads(&self) -> Result<Option<(TableState, Head, u64)>, Error> {
+        let before = self.store().table_state().await?;
+        let witnessed = self.witnessed(&before).await;
+        let (lineage, serial, revision) = self.store().table_head().await?;
+        let after = self.store().table_state().await?;
+        let unchanged = before.lineage == after.lineage && before.seeding == after.seeding;
+        let fabric = TableState { serial: before.serial, ..after };
+        Ok(unchanged.then_some((fabric, Head { lineage, serial, revision }, witnessed)))
+    }
+
+    /// The highest serial that a router has acknowledged in our epoch. Without the stats Redis nobody bears witness.
+    async fn witnessed(&self, fabric: &TableState) -> u64 {
+        let Some(mark) = fabric.mark() else { return 0 };
+        let routers = self.store().routers(WITNESS_MS).await.unwrap_or_default();
+        let ours = routers.iter().filter(|router| router.epoch.split(' ').next() == Some(&mark.epoch));
+        ours.map(|router| router.serial).max().unwrap_or(0)
+    }
+
+    /// A first start, or a fabric that was replaced: takes over what the table has, and its lineage or a first one.
+    async fn begin(&self, fabric: &TableState, table: &Head, fence: Fence<'_>) -> Result<(), Error> {
+        self.merge(fabric, None, fence).await?;
+        let fresh = table.lineage.is_empty();
+        let lineage = if fresh { token() } else { table.lineage.clone() };
+        tracing::info!(fresh, serial = table.serial, "the fabric takes the route table over");
+        let new = TableState { lineage, serial: table.serial, seeding: fresh, revision: table.revision };
+        self.note(fabric, new.clone()).await?;
+        if fresh { self.publish(&new, &table.lineage, table.serial, fence).await } else { Ok(()) }
+    }
+
+    /// The fabric lost changes that the table has seen: takes them over.
+    async fn catch_up(&self, fabric: &TableState, table: &Head, fence: Fence<'_>) -> Result<(), Error> {
+        self.store().saw_revision(table.revision);
+        tracing::warn!(
+            fabric = fabric.revision,
+            table = table.revision,
+            "the fabric has lost changes; the route table's are taken over"
+        );
+        self.merge(fabric, None, fence).await?;
+        let Head { lineage, serial, revision } = table.clone();
+        self.note(fabric, TableState { lineage, serial, seeding: false, revision }).await
+    }
+
+    /// The table is gone or older than it was: makes it anew under a new token, and tells routers last.
+    async fn seed(
+        &self,
+        fabric: &TableState,
+        table: &Head,
+        witnessed: u64,
+        fence: Fence<'_>,
+    ) -> Result<(), Error> {
+        let floor = fabric.serial.max(witnessed);
+        let lineage = if fabric.seeding {
+            // An earlier attempt stopped before routers saw its token; it is still as good as new.
+            fabric.lineage.clone()
+        } else {
+            let mut tokens = vec![token()];
+            tokens.extend(fabric.lineage.split(' ').take(MAX_LINEAGE - 1).map(str::to_owned));
+            tokens.join(" ")
+        };
+        tracing::warn!(
+            serial = table.serial,
+            floor,
+            "the route table was lost or went back; seeding it again"
+        );
+        // From here on requests wait: the table that they mean does not exist yet.
+        let new = TableState { lineage, serial: floor, seeding: true, revision: fabric.revision };
+        self.note(fabric, new.clone()).await?;
+        self.merge(fabric, None, fence).await?;
+        while self.project_outstanding(None, fence).await? {}
+        self.seed_hosts().await?;
+        // A table restored from elsewhere may know revisions that the fabric lost with it.
+        let revision = fabric.revision.max(table.revision);
+        self.publish(&TableState { revision, ..new }, &table.lineage, floor, fence).await?;
+        self.metrics.reseeded();
+        Ok(())
+    }
+
+    async fn publish(
+        &self,
+        new: &TableState,
+        expected: &str,
+        floor: u64,
+        fence: Fence<'_>,
+    ) -> Result<(), Error> {
+        match self.store().publish_lineage(expected, &new.lineage, floor, fence).await? {
+            Published::Done { serial } => {
+                self.note(new, TableState { serial, seeding: false, ..new.clone() }).await
+            }
+            Published::Changed | Published::Fenced { .. } => Err(Error::Resyncing { recorded: true }),
+        }
+    }
+
+    async fn note(&self, before: &TableState, after: TableState) -> Result<(), Error> {
+        match self.store().set_lineage(&before.lineage, &after).await? {
+            true => Ok(()),
+            false => Err(Error::Resyncing { recorded: true }),
+        }
+    }
+
+    /// Goes through every instance of both sides; the later revision wins.
+    async fn merge(
+        &self,
+        fabric: &TableState,
+        mark: Option<&TableMark>,
+        fence: Fence<'_>,
+    ) -> Result<(), Error> {
+        let mut after: Option<InstanceId> = None;
+        loop {
+            let ids = self.store().ids_after(after.as_ref().map(InstanceId::as_str), CHUNK).await?;
+            let Some(last) = ids.last() else { break };
+            after = Some(last.clone());
+            self.merge_wanted(&ids, mark, fence).await?;
+        }
+        let mut cursor = 0;
+        loop {
+            let (next, keys) = self.store().scan(cursor, "instance:*").await?;
+            let ids = keys.iter().filter_map(|key| InstanceId::parse(key.strip_prefix("instance:")?).ok());
+            self.merge_standing(&ids.collect::<Vec<_>>(), fabric).await?;
+            if next == 0 {
+                return Ok(());
+            }
+            cursor = next;
+        }
+    }
+
+    async fn merge_wanted(
+        &self,
+        ids: &[InstanceId],
+        mark: Option<&TableMark>,
+        fence: Fence<'_>,
+    ) -> Result<(), Error> {
+        let wanted = self.store().stored_many(ids).await?;
+        let ids: Vec<InstanceId> = wanted.iter().map(|stored| stored.id.clone()).collect();
+        let standing = self.store().standing(&ids).await?;
+        let specs: Vec<_> = wanted.iter().map(|stored| &stored.record.desired.spec).collect();
+        if let Err(error) = self.store().add_memberships(&specs).await {
+            tracing::debug!(%error, "membership sets will be filled later");
+        }
+        let pairs = wanted.into_iter().zip(standing);
+        stream::iter(pairs)
+            .map(|(stored, (revision, state, record))| async move {
+                let alive = matches!(state.as_deref(), Some("active" | "draining"));
+                match mend(stored.record.revision, revision, alive) {
+                    Mend::Nothing => Ok(()),
+                    Mend::Project => self.registry.complete_wanted(&stored, mark, fence).await,
+                    Mend::Adopt => {
+                        let record = record.as_deref().filter(|_| alive);
+                        self.store().adopt(&stored.id, Some(&stored), record).await.map(drop)
+                    }
+                }
+            })
+            .buffer_unordered(PARALLEL)
+            .try_collect::<()>()
+            .await
+    }
+
+    /// Instances that stand and are not wanted. What is newer than the fabric's latest revision was lost there.
+    async fn merge_standing(&self, ids: &[InstanceId], fabric: &TableState) -> Result<(), Error> {
+        let standing = self.store().standing(ids).await?;
+        let wanted = self.store().stored_many(ids).await?;
+        for (id, (revision, state, record)) in ids.iter().zip(standing) {
+            let alive = matches!(state.as_deref(), Some("active" | "draining"));
+            if !alive || wanted.iter().any(|stored| stored.id == *id) {
+                continue;
+            }
+            if revision > fabric.revision {
+                if let Some(record) = record.filter(|text| serde_json::from_str::<Record>(text).is_ok()) {
+                    self.store().adopt(id, None, Some(&record)).await?;
+                }
+            } else if self.store().outstanding_of(id.as_str()).await?.is_none() {
+                self.registry.unwant(id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Log keys of hosts that have no instance at the moment, so that they stay known.
+    async fn seed_hosts(&self) -> Result<(), Error> {
+        let mut after: Option<String> = None;
+        loop {
+            let names = self.store().hosts_after(after.as_deref(), CHUNK).await?;
+            let Some(last) = names.last() else { return Ok(()) };
+            after = Some(last.clone());
+            let version_types = self.store().host_version_types(&names).await?;
+            let known = names.into_iter().zip(version_types);
+            let known = known.filter_map(|(name, version_type)| Some((name, version_type?)));
+            self.store().seed_log_keys(&known.collect::<Vec<_>>()).await?;
+        }
+    }
+
+    /// Projects what interrupted changes left; true when there is more and it is worth going on.
+    async fn project_outstanding(&self, mark: Option<&TableMark>, fence: Fence<'_>) -> Result<bool, Error> {
+        let outstanding = self.store().outstanding(BATCH).await?;
+        self.metrics.outstanding(outstanding.len());
+        let full = outstanding.len() == BATCH;
+        let results: Vec<Result<(), Error>> =
+            stream::iter(outstanding)
+                .map(|(member, revision)| async move {
+                    self.registry.complete(&member, revision, mark, fence).await
+                })
+                .buffer_unordered(PARALLEL)
+                .collect()
+                .await;
+        // One that cannot be projected (a foreign key in its way) must not keep the others back.
+        let failed = results.iter().filter(|result| result.is_err()).count();
+        let worth_going_on = full && failed < results.len() / 2;
+        for result in results {
+            match result {
+                Err(Error::Blocked { key, .. }) => {
+                    tracing::warn!(key, "a key of another type keeps a change from the route table");
+                }
+                other => other?,
+            }
+        }
+        Ok(worth_going_on)
+    }
+
+    /// Fills membership sets and the sidecars' copy of the tokens. Both can wait for the stats Redis.
+    async fn report_outstanding(&self) {
+        let reported = async {
+            let unreported = self.store().unreported(BATCH).await?;
+            let ids: Vec<InstanceId> =
+                unreported.iter().filter_map(|(id, _)| InstanceId::parse(id).ok()).collect();
+            let stored = self.store().stored_many(&ids).await?;
+            let specs: Vec<_> = stored.iter().map(|stored| &stored.record.desired.spec).collect();
+            self.store().add_memberships(&specs).await?;
+            for (id, revision) in unreported {
+                self.store().reported(&InstanceId::parse(&id)?, revision).await?;
+            }
+            Ok::<(), Error>(())
+        };
+        if let Err(error) = reported.await {
+            tracing::debug!(%error, "membership sets will be filled later");
+        }
+        if let Err(error) = self.tokens.reconcile().await {
+            tracing::debug!(%error, "the sidecars' copy of the tokens will be corrected later");
+        }
+    }
+}
+
+/// A lineage token: 64 random bits are enough to tell the tables of one installation apart.
+fn token() -> String {
+    format!("{:016x}", rand::rng().random::<u64>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fabric(lineage: &str, serial: u64, revision: u64) -> TableState {
+        TableState { lineage: lineage.to_owned(), serial, seeding: false, revision }
+    }
+
+    fn head(lineage: &str, serial: u64, revision: u64) -> Head {
+        Head { lineage: lineage.to_owned(), serial, revision }
+    }
+
+    #[test]
+    fn the_heads_tell_who_lost_what() {
+        let ours = fabric("b a", 10, 5);
+        for (table, witnessed, situation) in [
+            (head("b a", 10, 5), 0, Situation::InStep),
+            (head("b a", 12, 4), 11, Situation::InStep),
+            (head("", 0, 0), 0, Situation::TableBehind),
+            (head("", 99, 9), 0, Situation::TableBehind),
+            (head("b a", 9, 5), 0, Situation::TableBehind),
+            (head("b a", 10, 5), 11, Situation::TableBehind),
+            (head("a", 50, 5), 0, Situation::TableBehind),
+            (head("b a", 11, 6), 0, Situation::FabricBehind),
+            (head("c b a", 11, 6), 0, Situation::FabricBehind),
+            (head("x", 11, 6), 0, Situation::Foreign),
+        ] {
+            assert_eq!(judge(&ours, &table, witnessed), situation, "{table:?} {witnessed}");
+        }
+        assert_eq!(judge(&fabric("", 0, 0), &head("a", 5, 5), 0), Situation::FabricEmpty);
+        assert_eq!(judge(&fabric("", 0, 0), &head("", 0, 0), 0), Situation::FabricEmpty);
+        let seeding = TableState { seeding: true, ..fabric("b a", 10, 5) };
+        assert_eq!(judge(&seeding, &head("b a", 11, 5), 0), Situation::SeedingEnded);
+        assert_eq!(judge(&seeding, &head("a", 11, 5), 0), Situation::TableBehind);
+    }
+
+    #[test]
+    fn the_later_revision_wins() {
+        assert_eq!(mend(5, 0, false), Mend::Project);
+        assert_eq!(mend(5, 4, true), Mend::Project);
+        assert_eq!(mend(5, 5, true), Mend::Nothing);
+        assert_eq!(mend(5, 5, false), Mend::Adopt);
+        assert_eq!(mend(5, 6, true), Mend::Adopt);
+        assert_eq!(mend(5, 6, false), Mend::Adopt);
+    }
+}

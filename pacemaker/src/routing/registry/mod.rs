@@ -1,0 +1,91 @@
+//! Changes to the route table, each from what a client asked to what it is told.
+//!
+//! Every operation has the same shape: read, decide here, commit in the fabric by compare-and-set, project to the
+//! table. A commit that lost against another reads again; a table that is being reconciled is waited for a while.
+
+mod complete;
+mod hosts;
+mod instances;
+mod project;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::Notify, time::Instant};
+
+use super::{AddressRules, Error, Hostname, Record, Store};
+use crate::{metrics::Metrics, tokens::Caller};
+
+pub(crate) use complete::Expired;
+
+/// How long a request waits for a reconciliation that it needs. One takes milliseconds unless the table is large, and
+/// then the client is better off asking again.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);
+/// How often a request loses its compare-and-set before it gives up. Others won each of those rounds.
+const ROUNDS: usize = 100;
+
+/// The handle to the route table. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Registry {
+    store: Store,
+    rules: Arc<AddressRules>,
+    nudge: Arc<Notify>,
+    metrics: Metrics,
+}
+
+impl Registry {
+    /// `nudge` wakes the reconciler.
+    pub(crate) fn new(store: Store, rules: AddressRules, nudge: Arc<Notify>, metrics: Metrics) -> Self {
+        Self { store, rules: Arc::new(rules), nudge, metrics }
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn rules(&self) -> &AddressRules {
+        &self.rules
+    }
+}
+
+/// How often and how long one operation may try.
+#[derive(Debug)]
+struct Attempts {
+    rounds: usize,
+    until: Instant,
+    /// Whether the fabric has the change already.
+    recorded: bool,
+}
+
+impl Attempts {
+    fn new() -> Self {
+        Self { rounds: ROUNDS, until: Instant::now() + PATIENCE, recorded: false }
+    }
+
+    /// After a lost compare-and-set.
+    fn lost(&mut self) -> Result<(), Error> {
+        self.rounds -= 1;
+        if self.rounds == 0 { Err(Error::Contended) } else { Ok(()) }
+    }
+
+    /// When nothing can be done before a reconciliation: wakes the reconciler and waits a moment.
+    async fn await_reconciliation(&mut self, nudge: &Notify) -> Result<(), Error> {
+        if Instant::now() >= self.until {
+            return Err(Error::Resyncing { recorded: self.recorded });
+        }
+        nudge.notify_one();
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
+    }
+}
+
+fn check_names(caller: &Caller, hostnames: &[Hostname]) -> Result<(), Error> {
+    match hostnames.iter().find(|hostname| !caller.may_touch(hostname)) {
+        Some(hostname) => Err(Error::HostNotAllowed { hostname: hostname.to_string() }),
+        None => Ok(()),
+    }
+}
+
+fn check_record(caller: &Caller, record: &Record) -> Result<(), Error> {
+    check_names(caller, &record.desired.spec.hostnames)
+}

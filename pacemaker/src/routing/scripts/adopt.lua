@@ -1,0 +1,44 @@
+-- Takes over into the fabric what the routes master knows better, because the fabric lost it. The master's revision is
+-- kept, so that both agree afterwards.
+-- KEYS[1]: hash, instance id → record as JSON
+-- KEYS[2]: zset, index of instance ids, all of score 0
+-- KEYS[3]: hash, address → id of its owner
+-- KEYS[4]: hash, host name → version type last registered for it
+-- KEYS[5]: zset, index of host names, all of score 0
+-- KEYS[6]: zset, registered and not known to stand in the membership sets, by revision
+-- ARGV[1]: string, instance id
+-- ARGV[2]: string, the record as the caller read it; empty = there was none
+-- ARGV[3]: string, the master's record as JSON; empty = it was removed there
+-- ARGV[4]: string, address in the record read; empty = none
+-- ARGV[5]: string, address in the master's record; empty = none
+-- ARGV[6]: integer, revision of the master's record
+-- ARGV[7]: string, version type of the master's record
+-- ARGV[8...]: strings, host names of the master's record
+-- Returns 1, or 0 when the record is another by now.
+-- Caller: routing/store/desired.rs, adopt
+local instances, index, addresses, hosts, host_index, unreported =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local id, expected, record = ARGV[1], ARGV[2], ARGV[3]
+local address_before, address_after, revision, version_type = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+
+if (redis.call('HGET', instances, id) or '') ~= expected then
+  return 0
+end
+if address_before ~= '' and redis.call('HGET', addresses, address_before) == id then
+  redis.call('HDEL', addresses, address_before)
+end
+if record == '' then
+  redis.call('HDEL', instances, id)
+  redis.call('ZREM', index, id)
+  return 1
+end
+redis.call('HSET', instances, id, record)
+redis.call('ZADD', index, 0, id)
+redis.call('HSET', addresses, address_after, id)
+redis.call('ZADD', unreported, revision, id)
+-- At most a hundred names.
+for at = 8, #ARGV do
+  redis.call('HSET', hosts, ARGV[at], version_type)
+  redis.call('ZADD', host_index, 0, ARGV[at])
+end
+return 1

@@ -1,0 +1,302 @@
+-- Brings the route table up to what is wanted of one instance, or takes it out because its lease or drain has ended:
+-- sets of addresses and ids, log keys, policies, ownership, deadlines, and the serial if routers can see a difference.
+-- KEYS[1]: string, serial
+-- KEYS[2]: hash, instance:<id>
+-- KEYS[3]: hash, address → id of its owner
+-- KEYS[4]: zset, instance id by end of lease in unix ms
+-- KEYS[5]: zset, instance id by end of drain in unix ms
+-- KEYS[6]: string, the highest revision applied
+-- KEYS[7]: string, lineage of the table
+-- KEYS[8]: hash, what singleton duties left: fencing epochs
+-- ARGV[1]: string, instance id
+-- ARGV[2]: integer, revision of what is wanted
+-- ARGV[3]: string, active | draining | removed | expired
+-- ARGV[4]: string, the newest epoch that the table must have; empty = any, while it is seeded
+-- ARGV[5]: integer, the serial that the table must have reached
+-- ARGV[6]: integer, unix ms; empty = this server's clock
+-- ARGV[7]: string, duty in whose name this is done; empty = none
+-- ARGV[8]: integer, fencing epoch of that duty
+-- ARGV[9]: string, address
+-- ARGV[10]: string, version type id
+-- ARGV[11]: string, node id; empty = none
+-- ARGV[12]: integer, weight
+-- ARGV[13]: integer, length of the lease in ms; 0 = none
+-- ARGV[14]: integer, end of the drain in unix ms; 0 = none
+-- ARGV[15]: string, the record as JSON
+-- ARGV[16...]: strings, host names
+-- Returns {'done', serial, 1 if routers see a difference else 0, id that lost the address or ''}
+--   {'same', serial}: this revision stands already
+--   {'gone', serial}: this revision stood and was taken out since (expired)
+--   {'stale', revision}: a later revision stands
+--   {'superseded', id}: the address belongs to a later registration
+--   {'early', ms}: nothing has ended; the next end, or 0
+--   {'foreign', lineage}: another table than expected
+--   {'behind', serial}: the table has lost changes
+--   {'blocked', key}: a key holds another type than it must
+--   {'fenced', epoch}: the duty is another's by now
+-- Caller: routing/store/table.rs, apply
+local serial_key, instance_key, addresses = KEYS[1], KEYS[2], KEYS[3]
+local leases, drains, highest = KEYS[4], KEYS[5], KEYS[6]
+local lineage_key, duties = KEYS[7], KEYS[8]
+local id, revision, state = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local epoch, floor, now = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+local duty, fencing_epoch = ARGV[7], tonumber(ARGV[8])
+local address, version_type, node, weight = ARGV[9], ARGV[10], ARGV[11], ARGV[12]
+local lease_ms, drain_deadline_ms, record = tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[15]
+local FIRST_HOSTNAME = 16
+local TOMBSTONE_SECONDS = 3600
+
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- 1. Is this the right table, and the right caller?
+if duty ~= '' then
+  local stored = tonumber(redis.call('HGET', duties, duty .. '.epoch') or '0')
+  if fencing_epoch < stored then
+    return {'fenced', stored}
+  end
+end
+local lineage = redis.call('GET', lineage_key) or ''
+local serial = tonumber(redis.call('GET', serial_key) or '0')
+if not serial then
+  return {'blocked', serial_key}
+end
+if epoch ~= '' then
+  if string.match(lineage, '^%S+') ~= epoch then
+    return {'foreign', lineage}
+  end
+  if serial < floor then
+    return {'behind', serial}
+  end
+end
+
+-- 2. Is it the latest word on this instance?
+local function read_hostnames(text)
+  local names = {}
+  for name in string.gmatch(text or '', '%S+') do
+    names[#names + 1] = name
+  end
+  return names
+end
+
+local stored = redis.call('HMGET', instance_key, 'revision', 'state', 'address', 'hostnames')
+local stored_revision = tonumber(stored[1] or '0')
+local stored_live = stored[2] == 'active' or stored[2] == 'draining'
+local old_address = stored_live and stored[3] or nil
+local old_hostnames = stored_live and read_hostnames(stored[4]) or {}
+local wanted = state == 'active' or state == 'draining'
+
+if stored_revision > revision then
+  return {'stale', stored_revision}
+end
+if state == 'expired' then
+  if stored_revision < revision or not stored_live then
+    return {'same', serial}
+  end
+  local lease_end = tonumber(redis.call('ZSCORE', leases, id) or math.huge)
+  local drain_end = tonumber(redis.call('ZSCORE', drains, id) or math.huge)
+  -- No heartbeat could arrive while every pacemaker was away: a lease lasts a full period from their return.
+  local resumed = tonumber(redis.call('HGET', duties, 'sweeper.resumed_ms') or '0')
+  local period = tonumber(redis.call('HGET', instance_key, 'lease_ms') or '0')
+  if lease_end < resumed + period then
+    lease_end = resumed + period
+    redis.call('ZADD', leases, lease_end, id)
+  end
+  local due = math.min(lease_end, drain_end)
+  if due > now then
+    return {'early', due == math.huge and 0 or due}
+  end
+elseif stored_revision == revision then
+  if wanted and not stored_live then
+    return {'gone', serial}
+  end
+  return {'same', serial}
+end
+
+local new_hostnames, is_new = {}, {}
+local displaced, displaced_revision, displaced_hostnames = '', nil, {}
+if wanted then
+  for at = FIRST_HOSTNAME, #ARGV do
+    new_hostnames[#new_hostnames + 1] = ARGV[at]
+    is_new[ARGV[at]] = true
+  end
+  local owner = redis.call('HGET', addresses, address)
+  if owner and owner ~= id then
+    -- The owner is known only here: its key is made from the declared one, of the same pattern and server.
+    local theirs = redis.call('HMGET', 'instance:' .. owner, 'revision', 'hostnames')
+    displaced_revision = tonumber(theirs[1] or '0')
+    if displaced_revision > revision then
+      return {'superseded', owner}
+    end
+    displaced, displaced_hostnames = owner, read_hostnames(theirs[2])
+  end
+end
+
+-- 3. Could every write succeed? Redis does not undo a script that fails half-way.
+local touched, touched_set = {}, {}
+for _, names in ipairs({old_hostnames, new_hostnames, displaced_hostnames}) do
+  for _, name in ipairs(names) do
+    if not touched_set[name] then
+      touched_set[name] = true
+      touched[#touched + 1] = name
+    end
+  end
+end
+-- Keys of host names are made from names: of this call, and of records that earlier calls wrote.
+local KINDS = {['instances:'] = 'set', ['instance_ids:'] = 'set', ['logkey:'] = 'string', ['policy:'] = 'string'}
+for _, name in ipairs(touched) do
+  for prefix, kind in pairs(KINDS) do
+    local present = redis.call('TYPE', prefix .. name).ok
+    if present ~= kind and present ~= 'none' then
+      return {'blocked', prefix .. name}
+    end
+  end
+end
+for key, kind in pairs({[leases] = 'zset', [drains] = 'zset', [addresses] = 'hash', [highest] = 'string'}) do
+  local present = redis.call('TYPE', key).ok
+  if present ~= kind and present ~= 'none' then
+    return {'blocked', key}
+  end
+end
+
+-- 4. Write.
+local difference = false
+local function note(count)
+  if count ~= 0 then
+    difference = true
+  end
+end
+
+local function bury(gone, at_revision, how)
+  -- A tombstone outlives every projection that may still be on its way, so that none raises the dead.
+  local key = 'instance:' .. gone
+  redis.call('DEL', key)
+  redis.call('HSET', key, 'state', how, 'revision', string.format('%.0f', at_revision))
+  redis.call('EXPIRE', key, TOMBSTONE_SECONDS)
+  redis.call('ZREM', leases, gone)
+  redis.call('ZREM', drains, gone)
+end
+
+if displaced ~= '' then
+  for _, name in ipairs(displaced_hostnames) do
+    note(redis.call('SREM', 'instance_ids:' .. name, displaced))
+    if not is_new[name] then
+      note(redis.call('SREM', 'instances:' .. name, address))
+    end
+  end
+  bury(displaced, displaced_revision, 'removed')
+end
+if old_address then
+  -- The address is this instance's own: whoever took it over would have buried it.
+  local moved = old_address ~= address or not wanted
+  for _, name in ipairs(old_hostnames) do
+    if moved or not is_new[name] then
+      note(redis.call('SREM', 'instances:' .. name, old_address))
+    end
+    if not is_new[name] then
+      note(redis.call('SREM', 'instance_ids:' .. name, id))
+    end
+  end
+  if moved then
+    redis.call('HDEL', addresses, old_address)
+  end
+end
+if wanted then
+  for _, name in ipairs(new_hostnames) do
+    note(redis.call('SADD', 'instances:' .. name, address))
+    note(redis.call('SADD', 'instance_ids:' .. name, id))
+  end
+  redis.call('HSET', addresses, address, id)
+  redis.call('HSET', instance_key, 'revision', ARGV[2], 'state', state, 'address', address,
+    'hostnames', table.concat(new_hostnames, ' '), 'version_type_id', version_type, 'node_id', node,
+    'weight', weight, 'lease_ms', ARGV[13], 'record', record)
+  redis.call('PERSIST', instance_key)
+  if lease_ms > 0 then
+    redis.call('ZADD', leases, now + lease_ms, id)
+  else
+    redis.call('ZREM', leases, id)
+  end
+  if drain_deadline_ms > 0 then
+    redis.call('ZADD', drains, drain_deadline_ms, id)
+  else
+    redis.call('ZREM', drains, id)
+  end
+else
+  bury(id, revision, state)
+end
+
+-- 5. What the edge needs beyond the sets. JSON is put together by hand, from texts without control characters.
+local function quote(text)
+  return '"' .. string.gsub(text, '[\\"]', '\\%0') .. '"'
+end
+
+local function set(key, value)
+  if redis.call('GET', key) ~= value then
+    redis.call('SET', key, value)
+    difference = true
+  end
+end
+
+local function refresh(name)
+  local ids = redis.call('SMEMBERS', 'instance_ids:' .. name)
+  local entries, kinds, kind_count = {}, {}, 0
+  local log_key, log_key_rank = nil, -1
+  -- As long as the name has instances; the pacemaker limits their number.
+  for _, member in ipairs(ids) do
+    local one = redis.call('HMGET', 'instance:' .. member, 'address', 'version_type_id', 'state', 'revision')
+    if one[1] then
+      entries[#entries + 1] = one
+      if not kinds[one[2]] then
+        kinds[one[2]] = true
+        kind_count = kind_count + 1
+      end
+      -- The name as a whole is counted as the latest registration's; one that drains only if all do.
+      local rank = tonumber(one[4]) + (one[3] == 'draining' and 0 or 2 ^ 50)
+      if rank > log_key_rank then
+        log_key, log_key_rank = one[2], rank
+      end
+    end
+  end
+  -- Without instances the name stays known by its log key, and is answered 503 instead of 404, until it is removed.
+  if log_key then
+    set('logkey:' .. name, log_key)
+  end
+  table.sort(entries, function(a, b) return a[1] < b[1] end)
+  local log_keys, draining = {}, {}
+  for _, one in ipairs(entries) do
+    if kind_count > 1 then
+      log_keys[#log_keys + 1] = quote(one[1]) .. ':' .. quote(one[2])
+    end
+    if one[3] == 'draining' then
+      draining[#draining + 1] = quote(one[1])
+    end
+  end
+  local members = {'"v":1'}
+  if #log_keys > 0 then
+    members[#members + 1] = '"log_keys":{' .. table.concat(log_keys, ',') .. '}'
+  end
+  if #draining > 0 then
+    members[#members + 1] = '"draining":[' .. table.concat(draining, ',') .. ']'
+  end
+  if #members > 1 then
+    set('policy:' .. name, '{' .. table.concat(members, ',') .. '}')
+  else
+    note(redis.call('DEL', 'policy:' .. name))
+  end
+end
+
+for _, name in ipairs(touched) do
+  refresh(name)
+end
+if revision > tonumber(redis.call('GET', highest) or '0') then
+  redis.call('SET', highest, ARGV[2])
+end
+if duty ~= '' then
+  redis.call('HSET', duties, duty .. '.epoch', ARGV[8])
+end
+if difference then
+  serial = redis.call('INCR', serial_key)
+end
+return {'done', serial, difference and 1 or 0, displaced}

@@ -1,0 +1,96 @@
+-- Changes what is wanted of one instance, if it is still what the caller read: registers, alters or removes it.
+-- An instance at the same address loses it and is removed in the same stroke: an address has one owner.
+-- KEYS[1]: hash, instance id → record as JSON
+-- KEYS[2]: zset, index of instance ids, all of score 0
+-- KEYS[3]: hash, address → id of its owner
+-- KEYS[4]: hash, host name → version type last registered for it
+-- KEYS[5]: zset, index of host names, all of score 0
+-- KEYS[6]: string, revision of the latest change
+-- KEYS[7]: zset, changed and not known to stand in the table, by revision
+-- KEYS[8]: zset, registered and not known to stand in the membership sets, by revision
+-- KEYS[9]: hash, what the routes master was last given: epoch, serial
+-- ARGV[1]: string, instance id
+-- ARGV[2]: string, the record as the caller read it; empty = there was none
+-- ARGV[3]: string, the new record as JSON without its opening brace and revision; empty = remove
+-- ARGV[4]: string, address in the record read; empty = none
+-- ARGV[5]: string, address in the new record; empty = none
+-- ARGV[6]: string, id of that address's owner as the caller read it; empty = nobody, or the instance itself
+-- ARGV[7]: string, the owner's record as the caller read it; empty = none
+-- ARGV[8]: integer, the highest revision that the caller has ever seen
+-- ARGV[9]: string, version type of the new record
+-- ARGV[10...]: strings, host names of the new record
+-- Returns {'accepted', revision, serial of the table, lineage of the table}
+--   {'changed'}: the record or the owner is another by now; read again
+--   {'regressed', revision}: this server has lost changes; reconcile first
+--   {'uninitialised'}: this server is empty; reconcile first
+-- Caller: routing/store/desired.rs, desire
+local instances, index, addresses = KEYS[1], KEYS[2], KEYS[3]
+local hosts, host_index = KEYS[4], KEYS[5]
+local revisions, unprojected, unreported, route_table = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local id, expected, record = ARGV[1], ARGV[2], ARGV[3]
+local address_before, address_after = ARGV[4], ARGV[5]
+local owner, owner_record = ARGV[6], ARGV[7]
+local floor, version_type = tonumber(ARGV[8]), ARGV[9]
+
+local lineage, serial = unpack(redis.call('HMGET', route_table, 'epoch', 'serial'))
+if not lineage then
+  return {'uninitialised'}
+end
+local latest = tonumber(redis.call('GET', revisions) or '0')
+if latest < floor then
+  return {'regressed', latest}
+end
+if (redis.call('HGET', instances, id) or '') ~= expected then
+  return {'changed'}
+end
+if address_after ~= '' then
+  local present = redis.call('HGET', addresses, address_after) or ''
+  if present == id then
+    present = ''
+  end
+  if present ~= owner then
+    return {'changed'}
+  end
+end
+if owner ~= '' and (redis.call('HGET', instances, owner) or '') ~= owner_record then
+  return {'changed'}
+end
+
+-- Lua's own conversion of a large number to text would lose digits.
+local function next_revision()
+  return string.format('%.0f', redis.call('INCR', revisions))
+end
+
+local function remove(gone, address)
+  redis.call('HDEL', instances, gone)
+  redis.call('ZREM', index, gone)
+  redis.call('ZREM', unreported, gone)
+  if address ~= '' and redis.call('HGET', addresses, address) == gone then
+    redis.call('HDEL', addresses, address)
+  end
+end
+
+if owner ~= '' then
+  remove(owner, address_after)
+  redis.call('ZADD', unprojected, next_revision(), owner)
+end
+-- The later of the two revisions is the new owner's, so its projection wins in whichever order they arrive.
+local revision = next_revision()
+if record == '' then
+  remove(id, address_before)
+else
+  if address_before ~= address_after and address_before ~= '' then
+    redis.call('HDEL', addresses, address_before)
+  end
+  redis.call('HSET', instances, id, '{"revision":' .. revision .. ',' .. record)
+  redis.call('ZADD', index, 0, id)
+  redis.call('HSET', addresses, address_after, id)
+  redis.call('ZADD', unreported, revision, id)
+  -- At most a hundred names.
+  for at = 10, #ARGV do
+    redis.call('HSET', hosts, ARGV[at], version_type)
+    redis.call('ZADD', host_index, 0, ARGV[at])
+  end
+end
+redis.call('ZADD', unprojected, revision, id)
+return {'accepted', tonumber(revision), tonumber(serial or '0'), lineage}

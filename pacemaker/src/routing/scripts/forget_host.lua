@@ -1,0 +1,29 @@
+-- Forgets a host name that no instance is wanted for any more.
+-- KEYS[1]: hash, host name → version type last registered for it
+-- KEYS[2]: zset, index of host names, all of score 0
+-- KEYS[3]: string, revision of the latest change
+-- KEYS[4]: zset, changed and not known to stand in the table, by revision
+-- KEYS[5]: hash, what the routes master was last given: epoch, serial
+-- ARGV[1]: string, host name
+-- ARGV[2]: integer, the highest revision that the caller has ever seen
+-- Returns {'accepted', revision, serial of the table, lineage of the table}
+--   {'regressed', revision}: this server has lost changes; reconcile first
+--   {'uninitialised'}: this server is empty; reconcile first
+-- Caller: routing/store/desired.rs, forget_host
+local hosts, host_index, revisions, unprojected, route_table = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local hostname, floor = ARGV[1], tonumber(ARGV[2])
+
+local lineage, serial = unpack(redis.call('HMGET', route_table, 'epoch', 'serial'))
+if not lineage then
+  return {'uninitialised'}
+end
+local latest = tonumber(redis.call('GET', revisions) or '0')
+if latest < floor then
+  return {'regressed', latest}
+end
+local revision = redis.call('INCR', revisions)
+redis.call('HDEL', hosts, hostname)
+redis.call('ZREM', host_index, hostname)
+-- @ begins no instance id.
+redis.call('ZADD', unprojected, string.format('%.0f', revision), '@' .. hostname)
+return {'accepted', revision, tonumber(serial or '0'), lineage}

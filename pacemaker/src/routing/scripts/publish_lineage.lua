@@ -1,0 +1,35 @@
+-- Ends the seeding of the route table: the serial goes above everything that routers may have seen, then the lineage
+-- tells them to believe it.
+-- KEYS[1]: string, serial
+-- KEYS[2]: string, lineage of the table
+-- KEYS[3]: hash, what singleton duties left: fencing epochs
+-- ARGV[1]: string, the lineage as the caller read it; empty = none
+-- ARGV[2]: string, the new lineage, newest token first
+-- ARGV[3]: integer, the highest serial that routers may have seen
+-- ARGV[4]: string, duty in whose name this is done
+-- ARGV[5]: integer, fencing epoch of that duty
+-- Returns {'done', serial}
+--   {'changed', lineage}: the lineage is another by now
+--   {'fenced', epoch}: the duty is another's by now
+-- Caller: routing/store/table.rs, publish_lineage
+local serial_key, lineage_key, duties = KEYS[1], KEYS[2], KEYS[3]
+local expected, lineage, floor = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local duty, epoch = ARGV[4], tonumber(ARGV[5])
+
+local stored = tonumber(redis.call('HGET', duties, duty .. '.epoch') or '0')
+if epoch < stored then
+  return {'fenced', stored}
+end
+local serial = tonumber(redis.call('GET', serial_key) or '0') or 0
+local present = redis.call('GET', lineage_key) or ''
+if present == lineage and serial > floor then
+  return {'done', serial}
+end
+if present ~= expected and present ~= lineage then
+  return {'changed', present}
+end
+serial = math.max(serial, floor) + 1
+redis.call('HSET', duties, duty .. '.epoch', ARGV[5])
+redis.call('SET', serial_key, string.format('%.0f', serial))
+redis.call('SET', lineage_key, lineage)
+return {'done', serial}

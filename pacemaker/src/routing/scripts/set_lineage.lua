@@ -1,0 +1,25 @@
+-- Notes in the fabric which lineage the routes master has or is about to get. Repeating it is no harm.
+-- KEYS[1]: hash, what the routes master was last given: epoch, serial, and a token that is not published yet
+-- KEYS[2]: string, revision of the latest change
+-- ARGV[1]: string, the lineage as the caller read it; empty = none
+-- ARGV[2]: string, the new lineage
+-- ARGV[3]: integer, serial of the table
+-- ARGV[4]: string, token that the routes master does not have yet; empty = it has the whole lineage
+-- ARGV[5]: integer, the least revision from here on
+-- Returns 1, or 0 when the lineage is another by now.
+-- Caller: routing/store/desired.rs, set_lineage
+local route_table, revisions = KEYS[1], KEYS[2]
+local expected, lineage, serial, seeding, floor = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+
+local present = redis.call('HGET', route_table, 'epoch') or ''
+if present ~= expected and present ~= lineage then
+  return 0
+end
+if tonumber(redis.call('GET', revisions) or '0') < floor then
+  redis.call('SET', revisions, ARGV[5])
+end
+redis.call('HSET', route_table, 'epoch', lineage, 'seeding', seeding)
+if tonumber(redis.call('HGET', route_table, 'serial') or '0') < tonumber(serial) then
+  redis.call('HSET', route_table, 'serial', serial)
+end
+return 1

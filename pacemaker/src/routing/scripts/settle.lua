@@ -1,0 +1,23 @@
+-- Notes that a change stands in the table, unless a later one is outstanding, and how far the table's serial is.
+-- KEYS[1]: zset, changed and not known to stand in the table, by revision
+-- KEYS[2]: hash, what the routes master was last given: epoch, serial
+-- ARGV[1]: string, instance id, or @ and a host name
+-- ARGV[2]: integer, revision that stands
+-- ARGV[3]: integer, serial of the table after it
+-- ARGV[4]: string, newest epoch of the table after it
+-- Returns 1 when nothing is outstanding for the member any more, else 0.
+-- Caller: routing/store/desired.rs, settle
+local unprojected, route_table = KEYS[1], KEYS[2]
+local member, revision, serial, epoch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+
+-- A serial counts only within its epoch: a re-seeded table has its own.
+local lineage, known = unpack(redis.call('HMGET', route_table, 'epoch', 'serial'))
+if lineage and string.match(lineage, '^%S+') == epoch and serial > tonumber(known or '0') then
+  redis.call('HSET', route_table, 'serial', ARGV[3])
+end
+local outstanding = redis.call('ZSCORE', unprojected, member)
+if outstanding and tonumber(outstanding) > revision then
+  return 0
+end
+redis.call('ZREM', unprojected, member)
+return 1

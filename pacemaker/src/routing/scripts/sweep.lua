@@ -1,0 +1,37 @@
+-- Says which leases and drains have ended, and notices when nobody looked for so long that heartbeats were lost.
+-- KEYS[1]: hash, what singleton duties left: fencing epoch, time of the latest sweep, time of the latest return
+-- KEYS[2]: zset, instance id by end of lease in unix ms
+-- KEYS[3]: zset, instance id by end of drain in unix ms
+-- ARGV[1]: integer, fencing epoch of the duty
+-- ARGV[2]: integer, silence in ms that counts as absence
+-- ARGV[3]: integer, how many ids at most
+-- ARGV[4]: integer, unix ms; empty = this server's clock
+-- Returns {'due', 1 after an absence else 0, id, …}
+--   {'fenced', epoch}: the duty is another's by now
+-- Caller: routing/store/table.rs, sweep
+local duties, leases, drains = KEYS[1], KEYS[2], KEYS[3]
+local epoch, gap_ms, limit, now = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+
+local stored = tonumber(redis.call('HGET', duties, 'sweeper.epoch') or '0')
+if epoch < stored then
+  return {'fenced', stored}
+end
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+local swept = tonumber(redis.call('HGET', duties, 'sweeper.swept_ms') or '-inf')
+local absent = now - swept > gap_ms
+local text = string.format('%.0f', now)
+if absent then
+  redis.call('HSET', duties, 'sweeper.resumed_ms', text)
+end
+redis.call('HSET', duties, 'sweeper.epoch', ARGV[1], 'sweeper.swept_ms', text)
+
+local due = {'due', absent and 1 or 0}
+for _, deadlines in ipairs({leases, drains}) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, limit)) do
+    due[#due + 1] = id
+  end
+end
+return due

@@ -1,0 +1,60 @@
+//! What routers report of themselves, on the stats Redis.
+
+use std::collections::HashMap;
+
+use signalbox_store::{Subscription, keys::stats as key};
+
+use super::Store;
+use crate::routing::Error;
+
+/// A router's latest report.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RouterReport {
+    pub(crate) node: String,
+    /// The serial that all of its workers have acknowledged.
+    pub(crate) serial: u64,
+    pub(crate) epoch: String,
+    /// Milliseconds since the report, by the clock of the server that holds it.
+    pub(crate) age_ms: u64,
+    /// Its workers, as it wrote them.
+    pub(crate) workers: serde_json::Value,
+    pub(crate) alarm: Option<String>,
+    pub(crate) address: Option<String>,
+}
+
+impl Store {
+    /// Routers that reported within `within_ms`, by name.
+    pub(crate) async fn routers(&self, within_ms: u64) -> Result<Vec<RouterReport>, Error> {
+        let now_ms = self.stats.now_ms().await.map_err(Error::Stats)?;
+        let oldest = now_ms.saturating_sub(within_ms);
+        let command = self.stats.command("ZRANGEBYSCORE").key(&key::routers()).arg(oldest).arg("+inf");
+        let mut seen: Vec<(String, f64)> = command.arg("WITHSCORES").query().await.map_err(Error::Stats)?;
+        if seen.is_empty() {
+            return Ok(Vec::new());
+        }
+        seen.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut batch = self.stats.batch();
+        for (node, _) in &seen {
+            batch.add("HGETALL", &key::router(node), &[] as &[&str]);
+        }
+        let reports: Vec<HashMap<String, String>> = batch.query().await.map_err(Error::Stats)?;
+        let report = |((node, at_ms), mut fields): ((String, f64), HashMap<String, String>)| RouterReport {
+            node,
+            serial: fields.get("serial").and_then(|serial| serial.parse().ok()).unwrap_or(0),
+            epoch: fields.remove("epoch").unwrap_or_default(),
+            age_ms: now_ms.saturating_sub(at_ms as u64),
+            workers: fields
+                .get("workers")
+                .and_then(|workers| serde_json::from_str(workers).ok())
+                .unwrap_or(serde_json::Value::Null),
+            alarm: fields.remove("alarm").filter(|alarm| !alarm.is_empty() && alarm != "null"),
+            address: fields.remove("address").filter(|address| !address.is_empty()),
+        };
+        Ok(seen.into_iter().zip(reports).map(report).collect())
+    }
+
+    /// Announcements of new serials, as `<node> <serial>`.
+    pub(crate) fn router_announcements(&self) -> Subscription {
+        self.stats.subscribe(&[key::ROUTERS_CHANNEL])
+    }
+}

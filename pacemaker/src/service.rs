@@ -1,0 +1,104 @@
+//! The daemon: connections, background work, the HTTP server, and their end.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use rand::RngExt as _;
+use signalbox_store::{Fabric, Options, RoutesMaster, Stats};
+use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::Config,
+    duty::Duty,
+    http::{self, App},
+    metrics::Metrics,
+    routing::{AddressRules, Reconciler, Registry, Routers, Store, Sweeper},
+    tokens::Tokens,
+};
+
+/// How long requests under way may take after a shutdown was asked for.
+const DRAIN: Duration = Duration::from_secs(10);
+/// How many missed turns make a holder's duty another's.
+const MISSED_TURNS: u32 = 5;
+const SHORTEST_DUTY: Duration = Duration::from_secs(3);
+
+/// Runs the daemon on `listener` until `shutdown`.
+pub(crate) async fn run(
+    config: Config,
+    listener: TcpListener,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let options = Options::default();
+    let fabric = Fabric::open(config.redis_fabric.as_str(), options).context("redis.fabric")?;
+    let routes = RoutesMaster::open(config.redis_routes.as_str(), options).context("redis.routes")?;
+    let stats = Stats::open(config.redis_stats.as_str(), options).context("redis.stats")?;
+    let metrics = Metrics::new();
+    let tokens = Tokens::new(config.root_token.clone(), fabric.clone(), stats.clone());
+    let store = Store::new(fabric.clone(), routes, stats);
+    let rules = AddressRules {
+        networks: config.instance_networks.clone(),
+        reserved: config.reserved_addresses.clone(),
+    };
+    let nudge = Arc::new(Notify::new());
+    let registry = Registry::new(store.clone(), rules, Arc::clone(&nudge), metrics.clone());
+
+    // Two processes of one name, or one that was started again, must not take each other for themselves.
+    let who = format!("{}/{:016x}", config.node, rand::rng().random::<u64>());
+    let duty = |name, interval: Duration| {
+        let ttl = (interval * MISSED_TURNS).max(SHORTEST_DUTY);
+        Duty::new(fabric.clone(), name, who.clone(), ttl)
+    };
+    let reconciler = Reconciler::new(
+        registry.clone(),
+        tokens.clone(),
+        duty("reconciler", config.reconcile_interval),
+        Arc::clone(&nudge),
+        config.reconcile_interval,
+        metrics.clone(),
+    );
+    let sweeper = Sweeper::new(
+        registry.clone(),
+        duty("sweeper", config.sweep_interval),
+        config.sweep_interval,
+        config.sweep_gap,
+        nudge,
+        metrics.clone(),
+    );
+    // Background work outlives the server: a request under way may still need the reconciler.
+    let idle = CancellationToken::new();
+    let mut background = JoinSet::new();
+    background.spawn(reconciler.run(idle.clone()));
+    background.spawn(sweeper.run(idle.clone()));
+    let routers = Routers::start(store, idle.clone());
+
+    let app = App { tokens, registry, routers, metrics, shutdown: shutdown.clone() };
+    tracing::info!(listen = %listener.local_addr()?, node = config.node, "the pacemaker serves");
+    let served = serve(listener, app, shutdown).await;
+    idle.cancel();
+    let ended = async { while background.join_next().await.is_some() {} };
+    if time::timeout(DRAIN, ended).await.is_err() {
+        tracing::warn!("background work did not end in time; its duties will lapse");
+    }
+    served
+}
+
+async fn serve(listener: TcpListener, app: App, shutdown: CancellationToken) -> anyhow::Result<()> {
+    let stop = shutdown.clone();
+    let server = axum::serve(listener, http::router(app))
+        .with_graceful_shutdown(async move { stop.cancelled().await })
+        .into_future();
+    let mut server = std::pin::pin!(server);
+    tokio::select! {
+        served = &mut server => return served.context("the HTTP server failed"),
+        () = shutdown.cancelled() => {}
+    }
+    tracing::info!("shutting down");
+    match time::timeout(DRAIN, server).await {
+        Ok(served) => served.context("the HTTP server failed"),
+        Err(_) => {
+            tracing::warn!("requests that did not end in time are cut off");
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What a token allows, without any I/O.
+
+use serde::{Deserialize, Serialize};
+
+use crate::routing::Hostname;
+
+/// A kind of permission. Root has all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Scope {
+    /// Register, drain and remove instances.
+    Routes,
+    /// Publish events.
+    Publish,
+    /// Subscribe to events.
+    Subscribe,
+    /// Use queues.
+    Queues,
+    /// Report facts to state machines.
+    Facts,
+    /// Define state machines.
+    Machines,
+    /// Read routes, statistics and the dashboard.
+    Read,
+}
+
+impl Scope {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Routes => "routes",
+            Self::Publish => "publish",
+            Self::Subscribe => "subscribe",
+            Self::Queues => "queues",
+            Self::Facts => "facts",
+            Self::Machines => "machines",
+            Self::Read => "read",
+        }
+    }
+}
+
+/// Host names that a token may touch: one name, a wildcard `*.example.org` (everything below it, its own wildcard
+/// entry included, not the apex), or `*` for all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct HostPattern(Hostname);
+
+impl HostPattern {
+    pub(crate) fn new(hostname: Hostname) -> Self {
+        Self(hostname)
+    }
+
+    pub(crate) fn covers(&self, hostname: &Hostname) -> bool {
+        let pattern = self.0.as_str();
+        match pattern.strip_prefix('*') {
+            Some("") => true,
+            // ".example.org" must end the name and leave something before it.
+            Some(suffix) => hostname.as_str().len() > suffix.len() && hostname.as_str().ends_with(suffix),
+            None => hostname.as_str() == pattern,
+        }
+    }
+}
+
+/// Who is behind a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Caller {
+    /// `root`, or the token's name.
+    pub(crate) name: String,
+    root: bool,
+    scopes: Vec<Scope>,
+    /// No list: every host.
+    hosts: Option<Vec<HostPattern>>,
+}
+
+impl Caller {
+    pub(crate) fn root() -> Self {
+        Self { name: "root".to_owned(), root: true, scopes: Vec::new(), hosts: None }
+    }
+
+    pub(super) fn named(name: String, scopes: Vec<Scope>, hosts: Option<Vec<HostPattern>>) -> Self {
+        Self { name, root: false, scopes, hosts }
+    }
+
+    pub(crate) fn has_any(&self, scopes: &[Scope]) -> bool {
+        self.root || scopes.iter().any(|scope| self.scopes.contains(scope))
+    }
+
+    /// Whether no host pattern confines this caller.
+    pub(crate) fn is_unconfined(&self) -> bool {
+        self.hosts.is_none()
+    }
+
+    pub(crate) fn may_touch(&self, hostname: &Hostname) -> bool {
+        self.hosts.as_ref().is_none_or(|hosts| hosts.iter().any(|pattern| pattern.covers(hostname)))
+    }
+
+    /// Whether every name is within the caller's patterns: an instance that also serves another's name is not theirs.
+    pub(crate) fn may_touch_all<'a>(&self, hostnames: impl IntoIterator<Item = &'a Hostname>) -> bool {
+        hostnames.into_iter().all(|hostname| self.may_touch(hostname))
+    }
+}
+
+/// What is stored of a token, under its digest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stored {
+    pub(super) name: String,
+    pub(super) scopes: Vec<Scope>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) hosts: Option<Vec<HostPattern>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str) -> Hostname {
+        Hostname::parse(name).unwrap()
+    }
+
+    #[test]
+    fn a_pattern_covers_what_is_below_it_and_not_its_apex() {
+        let pattern = HostPattern::new(host("*.shop.example"));
+        for name in ["a.shop.example", "b.a.shop.example", "*.shop.example", "*.a.shop.example"] {
+            assert!(pattern.covers(&host(name)), "{name}");
+        }
+        for name in ["shop.example", "myshop.example", "*.example", "*", "a.shop.example.org"] {
+            assert!(!pattern.covers(&host(name)), "{name}");
+        }
+        assert!(HostPattern::new(host("*")).covers(&host("*")));
+        assert!(!HostPattern::new(host("shop.example")).covers(&host("a.shop.example")));
+    }
+
+    #[test]
+    fn a_confined_caller_may_not_touch_an_instance_that_also_serves_another() {
+        let hosts = Some(vec![HostPattern::new(host("*.a.example"))]);
+        let caller = Caller::named("a".to_owned(), vec![Scope::Routes], hosts);
+        assert!(caller.may_touch_all(&[host("x.a.example")]));
+        assert!(!caller.may_touch_all(&[host("x.a.example"), host("b.example")]));
+        assert!(Caller::root().may_touch_all(&[host("b.example")]));
+    }
+}

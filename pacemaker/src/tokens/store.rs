@@ -1,0 +1,174 @@
+//! Tokens in Redis.
+
+use std::{collections::HashMap, sync::Arc};
+
+use rand::Rng as _;
+use sha2::{Digest as _, Sha256};
+use signalbox_store::{self as redis, Fabric, FabricRole, Script, Stats, keys};
+use subtle::ConstantTimeEq as _;
+
+use super::{
+    HostPattern, Scope,
+    model::{Caller, Stored},
+};
+use crate::config::RootToken;
+
+static CREATE: Script<FabricRole> = Script::new("tokens/create", include_str!("scripts/create.lua"));
+static DELETE: Script<FabricRole> = Script::new("tokens/delete", include_str!("scripts/delete.lua"));
+
+/// Why a token could not be looked up or changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("the tokens could not be reached")]
+    Fabric(#[from] redis::Error),
+    #[error("the token's record is not readable")]
+    Record(#[source] serde_json::Error),
+}
+
+/// A token as it is shown to its maker, once.
+#[derive(Debug)]
+pub(crate) struct Created {
+    pub(crate) token: String,
+}
+
+/// A token as it is listed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    pub(crate) scopes: Vec<Scope>,
+    pub(crate) hosts: Option<Vec<HostPattern>>,
+}
+
+/// All tokens. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Tokens {
+    root: Arc<RootToken>,
+    fabric: Fabric,
+    stats: Stats,
+}
+
+impl Tokens {
+    pub(crate) fn new(root: RootToken, fabric: Fabric, stats: Stats) -> Self {
+        Self { root: Arc::new(root), fabric, stats }
+    }
+
+    /// Who presents `token`; nobody when it is unknown.
+    pub(crate) async fn authenticate(&self, token: &str) -> Result<Option<Caller>, Error> {
+        // Digests are compared, so that neither content nor length of the root token shows in the time taken.
+        let digest = Sha256::digest(token.as_bytes());
+        if bool::from(digest.ct_eq(&Sha256::digest(self.root.as_bytes()))) {
+            return Ok(Some(Caller::root()));
+        }
+        let key = keys::fabric::tokens();
+        let record: Option<String> = self.fabric.command("HGET").key(&key).arg(hex(&digest)).query().await?;
+        let Some(record) = record else { return Ok(None) };
+        let Stored { name, scopes, hosts } = serde_json::from_str(&record).map_err(Error::Record)?;
+        Ok(Some(Caller::named(name, scopes, hosts)))
+    }
+
+    /// Makes a token; none when the name is taken. Not safe to repeat blindly: the token is told once, so a caller
+    /// whose answer was lost deletes the name and asks again.
+    pub(crate) async fn create(
+        &self,
+        name: String,
+        scopes: Vec<Scope>,
+        hosts: Option<Vec<HostPattern>>,
+    ) -> Result<Option<Created>, Error> {
+        let token = generate();
+        let digest = hex(&Sha256::digest(token.as_bytes()));
+        let record = Stored { name: name.clone(), scopes, hosts };
+        let record = serde_json::to_string(&record).map_err(Error::Record)?;
+        let made: bool = CREATE
+            .call()
+            .key(&keys::fabric::tokens())
+            .key(&keys::fabric::token_names())
+            .arg(&name)
+            .arg(&digest)
+            .arg(&record)
+            .run(&self.fabric)
+            .await?;
+        if !made {
+            return Ok(None);
+        }
+        self.copy(&digest, Some(&record)).await;
+        Ok(Some(Created { token }))
+    }
+
+    /// Revokes a token by name; a name that is not there is no error.
+    pub(crate) async fn delete(&self, name: &str) -> Result<(), Error> {
+        let digest: Option<String> = DELETE
+            .call()
+            .key(&keys::fabric::tokens())
+            .key(&keys::fabric::token_names())
+            .arg(name)
+            .run(&self.fabric)
+            .await?;
+        if let Some(digest) = digest {
+            self.copy(&digest, None).await;
+        }
+        Ok(())
+    }
+
+    /// Every token, by name.
+    pub(crate) async fn list(&self) -> Result<Vec<Listed>, Error> {
+        let records = self.records().await?;
+        let mut listed = Vec::with_capacity(records.len());
+        for record in records.values() {
+            let Stored { name, scopes, hosts } = serde_json::from_str(record).map_err(Error::Record)?;
+            listed.push(Listed { name, scopes, hosts });
+        }
+        listed.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(listed)
+    }
+
+    async fn records(&self) -> Result<HashMap<String, String>, Error> {
+        Ok(self.fabric.command("HGETALL").key(&keys::fabric::tokens()).query().await?)
+    }
+
+    /// Writes one token's copy for the sidecars. A stats Redis that is away gets it from [`Self::reconcile`].
+    async fn copy(&self, digest: &str, record: Option<&str>) {
+        let key = keys::stats::tokens();
+        let done = match record {
+            Some(record) => self.stats.command("HSET").key(&key).arg(digest).arg(record).run().await,
+            None => self.stats.command("HDEL").key(&key).arg(digest).run().await,
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "the statistics' copy of the tokens will be corrected later");
+        }
+    }
+
+    /// Makes the copy for the sidecars equal to the original.
+    pub(crate) async fn reconcile(&self) -> Result<(), Error> {
+        let wanted = self.records().await?;
+        let key = keys::stats::tokens();
+        let present: HashMap<String, String> = self.stats.command("HGETALL").key(&key).query().await?;
+        let mut batch = self.stats.batch();
+        for digest in present.keys().filter(|digest| !wanted.contains_key(*digest)) {
+            batch.add("HDEL", &key, digest);
+        }
+        for (digest, record) in wanted.iter().filter(|(digest, record)| present.get(*digest) != Some(record))
+        {
+            batch.add("HSET", &key, (digest, record));
+        }
+        if !batch.is_empty() {
+            batch.query::<redis::Value>().await?;
+        }
+        Ok(())
+    }
+}
+
+/// 256 random bits. The prefix lets secret scanners recognise a leaked one.
+fn generate() -> String {
+    let mut bytes = [0_u8; 32];
+    rand::rng().fill_bytes(&mut bytes);
+    format!("sbx_{}", hex(&bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,163 @@
+//! Who may read: the root token, or one with the scope `read`.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, StatusCode, header},
+    middleware::Next,
+    response::Response,
+};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use signalbox_store::{Stats, keys::stats};
+use subtle::ConstantTimeEq;
+use tokio::time::Instant;
+
+use super::{App, Problem};
+use crate::config::RootToken;
+
+/// A token that was revoked may still read for this long.
+const CACHED_FOR: Duration = Duration::from_secs(5);
+/// Guessing fills the cache; it is then emptied rather than grown.
+const CACHE_ENTRIES: usize = 1024;
+
+/// Checks tokens. The pacemaker projects them to the statistics Redis, so that it need not be asked.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    root: Option<[u8; 32]>,
+    redis: Stats,
+    cache: Mutex<HashMap<[u8; 32], (Instant, Access)>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Unknown,
+    WithoutRead,
+    Read,
+}
+
+/// What the pacemaker writes of a token. Unknown members (host patterns) do not matter for reading statistics.
+#[derive(Deserialize)]
+struct Stored {
+    scopes: Vec<String>,
+}
+
+impl Tokens {
+    pub(super) fn new(root: Option<&RootToken>, redis: Stats) -> Self {
+        // Digests are compared, so that not even the length of the token shows in the time it takes.
+        let root = root.map(|token| Sha256::digest(token.as_bytes()).into());
+        Self { root, redis, cache: Mutex::default() }
+    }
+
+    async fn access(&self, token: &str) -> Result<Access, Problem> {
+        let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+        if self.root.is_some_and(|root| bool::from(root.ct_eq(&digest))) {
+            return Ok(Access::Read);
+        }
+        let now = Instant::now();
+        if let Some(access) = self.cached(&digest, now) {
+            return Ok(access);
+        }
+        let field: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let stored: Option<String> =
+            self.redis.command("HGET").key(&stats::tokens()).arg(field).query().await?;
+        let access = stored.map_or(Access::Unknown, |stored| access(&stored));
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.len() >= CACHE_ENTRIES {
+            cache.clear();
+        }
+        cache.insert(digest, (now, access));
+        Ok(access)
+    }
+
+    fn cached(&self, digest: &[u8; 32], now: Instant) -> Option<Access> {
+        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, access) = cache.get(digest)?;
+        (now.duration_since(*at) < CACHED_FOR).then_some(*access)
+    }
+}
+
+fn access(stored: &str) -> Access {
+    match serde_json::from_str::<Stored>(stored) {
+        Ok(stored) if stored.scopes.iter().any(|scope| scope == "read") => Access::Read,
+        Ok(_) => Access::WithoutRead,
+        Err(_) => Access::Unknown,
+    }
+}
+
+/// Lets a request through when its token may read.
+pub(super) async fn require_read(
+    State(app): State<App>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let Some(token) = token(request.headers()) else {
+        let detail = "Send a token, as `Authorization: Bearer …` or as the user name of Basic.";
+        return Err(Problem::new(StatusCode::UNAUTHORIZED, "token_missing", detail));
+    };
+    match app.tokens.access(&token).await? {
+        Access::Read => Ok(next.run(request).await),
+        Access::WithoutRead => {
+            let detail = "This token does not have the scope `read`.";
+            Err(Problem::new(StatusCode::FORBIDDEN, "scope_missing", detail))
+        }
+        Access::Unknown => {
+            let detail = "This token is not known. It may have been revoked.";
+            Err(Problem::new(StatusCode::UNAUTHORIZED, "token_unknown", detail))
+        }
+    }
+}
+
+/// The token of a request: a Bearer token, or the user name of Basic, as existing clients send it.
+fn token(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, rest) = value.split_once(' ')?;
+    let token = if scheme.eq_ignore_ascii_case("bearer") {
+        rest.trim().to_owned()
+    } else if scheme.eq_ignore_ascii_case("basic") {
+        let decoded = String::from_utf8(STANDARD.decode(rest.trim()).ok()?).ok()?;
+        decoded.split(':').next()?.to_owned()
+    } else {
+        return None;
+    };
+    (!token.is_empty()).then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(value: &str) -> HeaderMap {
+        [(header::AUTHORIZATION, value.parse().unwrap())].into_iter().collect()
+    }
+
+    #[test]
+    fn a_token_comes_as_bearer_or_as_basic_user() {
+        for (value, found) in [
+            ("Bearer abc", Some("abc")),
+            ("bearer  abc ", Some("abc")),
+            ("Basic YWJjOng=", Some("abc")),
+            ("Basic YWJj", Some("abc")),
+            ("Basic OnB3", None),
+            ("Basic !", None),
+            ("Bearer", None),
+            ("Digest abc", None),
+        ] {
+            assert_eq!(token(&headers(value)).as_deref(), found, "{value}");
+        }
+        assert_eq!(token(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn only_the_scope_read_reads() {
+        assert_eq!(access(r#"{"name":"a","scopes":["read"],"hosts":["*"]}"#), Access::Read);
+        assert_eq!(access(r#"{"name":"a","scopes":["routes"]}"#), Access::WithoutRead);
+        assert_eq!(access("{"), Access::Unknown);
+    }
+}

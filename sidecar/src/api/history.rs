@@ -1,0 +1,245 @@
+//! `GET /stats/…/history`: a metric over time.
+//!
+//! Seconds are kept for about two hours, minutes for about a fortnight. Which of the two answers follows from the step
+//! and from how far back the range goes; steps are aligned to the clock (a step of a minute begins at :00), so that
+//! minutes always add up to what the seconds would have.
+
+use std::ops::Range as Span;
+
+use axum::{
+    Json,
+    extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection},
+};
+use serde::Deserialize;
+
+use super::{App, Problem, store, subject::Subject};
+use crate::fold::{HISTORY_KEPT_SECONDS, METRICS, ROLLUP_KEPT_SECONDS};
+
+/// The most points of one answer.
+const MAX_POINTS: u64 = 10_000;
+/// How many points an answer has when no step was asked for.
+const COMFORTABLE_POINTS: u64 = 600;
+/// The most hashes that one answer reads: hours times version types.
+const MAX_HASHES: u64 = 20_000;
+/// The range when nothing was asked for: five minutes.
+const DEFAULT_SECONDS: u64 = 300;
+/// Steps to choose from when none was asked for.
+const STEPS: [u64; 11] = [1, 5, 10, 30, 60, 300, 900, 1800, 3600, 21_600, 86_400];
+
+/// The query string.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked {
+    metric: Option<String>,
+    start: Option<u64>,
+    end: Option<u64>,
+    step: Option<u64>,
+}
+
+/// Where points come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    Seconds,
+    Minutes,
+}
+
+/// A checked range: unix seconds, `start` and `end` multiples of `step`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) step: u64,
+    pub(super) source: Source,
+}
+
+/// The metric that was asked for, by default requests.
+pub(super) fn metric(asked: Option<&str>) -> Result<&'static str, Problem> {
+    let asked = asked.unwrap_or(METRICS[0]);
+    METRICS.into_iter().find(|metric| *metric == asked).ok_or_else(|| {
+        Problem::unprocessable("unknown_metric", format!("The metrics are {}.", METRICS.join(", ")))
+    })
+}
+
+impl Range {
+    /// Checks what was asked for at the unix second `now`.
+    pub(super) fn new(asked: &Asked, now: u64) -> Result<Self, Problem> {
+        let end = asked.end.unwrap_or(now + 1);
+        let start = asked.start.unwrap_or(end.saturating_sub(DEFAULT_SECONDS));
+        if start >= end {
+            return Err(Problem::unprocessable(
+                "empty_range",
+                "`start` must be before `end`, both unix seconds.",
+            ));
+        }
+        if end > now + 86_400 {
+            return Err(Problem::unprocessable(
+                "range_in_future",
+                "`end` is in the future; leave it out for now.",
+            ));
+        }
+        let kept = |seconds: u64| start - start % 3600 + 3600 + seconds > now;
+        if !kept(ROLLUP_KEPT_SECONDS) {
+            return Err(Problem::unprocessable("range_too_old", "History is kept for 14 days."));
+        }
+        let seconds_kept = kept(HISTORY_KEPT_SECONDS);
+        let step = match asked.step {
+            None => comfortable(end - start, seconds_kept),
+            Some(step @ 1..=86_400) => step,
+            Some(_) => {
+                return Err(Problem::unprocessable("invalid_step", "`step` is 1 to 86400 seconds."));
+            }
+        };
+        if !seconds_kept && step % 60 != 0 {
+            let detail =
+                "Seconds are kept for 2 hours; ask for a step of whole minutes, or for a later start.";
+            return Err(Problem::unprocessable("step_too_fine", detail));
+        }
+        let source = if step % 60 == 0 { Source::Minutes } else { Source::Seconds };
+        let range = Self { start: start - start % step, end: end.next_multiple_of(step), step, source };
+        if range.count() > MAX_POINTS {
+            let detail =
+                format!("That is {} points; at most {MAX_POINTS}: ask for a larger step.", range.count());
+            return Err(Problem::unprocessable("too_many_points", detail));
+        }
+        Ok(range)
+    }
+
+    /// Refuses what would read too much of Redis at once.
+    fn check_cost(&self, version_types: usize) -> Result<(), Problem> {
+        let hashes = self.hours().count() as u64 * version_types as u64;
+        if hashes > MAX_HASHES {
+            let detail =
+                format!("{version_types} version types over that range are too much; ask for a shorter one.");
+            return Err(Problem::unprocessable("range_too_large", detail));
+        }
+        Ok(())
+    }
+
+    fn count(&self) -> u64 {
+        (self.end - self.start) / self.step
+    }
+
+    /// The points, all zero.
+    pub(super) fn points(&self) -> Vec<(u64, u64)> {
+        (0..self.count()).map(|index| (self.start + index * self.step, 0)).collect()
+    }
+
+    /// Which point a second belongs to.
+    pub(super) fn index(&self, second: u64) -> Option<usize> {
+        let inside: Span<u64> = self.start..self.end;
+        inside.contains(&second).then(|| ((second - self.start) / self.step) as usize)
+    }
+
+    /// The hours that the range touches.
+    pub(super) fn hours(&self) -> impl Iterator<Item = u64> + use<> {
+        (self.start - self.start % 3600..self.end).step_by(3600)
+    }
+}
+
+fn comfortable(seconds: u64, seconds_kept: bool) -> u64 {
+    let coarsest = STEPS[STEPS.len() - 1];
+    STEPS
+        .into_iter()
+        .filter(|step| seconds_kept || step % 60 == 0)
+        .find(|step| seconds / step <= COMFORTABLE_POINTS)
+        .unwrap_or(coarsest)
+}
+
+pub(super) async fn group(
+    State(app): State<App>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Result<Json<Vec<(u64, u64)>>, Problem> {
+    let Path((kind, id)) = path?;
+    answer(&app, Subject::new(&kind, id)?, query?.0).await
+}
+
+pub(super) async fn uncaught(
+    State(app): State<App>,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Result<Json<Vec<(u64, u64)>>, Problem> {
+    answer(&app, Subject::uncaught(), query?.0).await
+}
+
+pub(super) async fn pacemaker(
+    State(app): State<App>,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Result<Json<Vec<(u64, u64)>>, Problem> {
+    answer(&app, Subject::pacemaker(), query?.0).await
+}
+
+async fn answer(app: &App, subject: Subject, asked: Asked) -> Result<Json<Vec<(u64, u64)>>, Problem> {
+    let metric = metric(asked.metric.as_deref())?;
+    let range = Range::new(&asked, app.stats.now_ms().await? / 1000)?;
+    let version_types = store::version_types(&app.stats, &subject).await?;
+    range.check_cost(version_types.len())?;
+    store::series(&app.stats, &version_types, metric, &range).await.map(Json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_795_267_331;
+
+    fn asked(start: Option<u64>, end: Option<u64>, step: Option<u64>) -> Asked {
+        Asked { metric: None, start, end, step }
+    }
+
+    #[test]
+    fn nothing_asked_is_the_last_five_minutes_in_seconds() {
+        let range = Range::new(&asked(None, None, None), NOW).unwrap();
+        assert_eq!((range.end, range.step, range.source), (NOW + 1, 1, Source::Seconds));
+        assert_eq!(range.points().len(), 300);
+        assert_eq!(range.points()[299], (NOW, 0));
+    }
+
+    #[test]
+    fn whole_minutes_come_from_minutes_and_start_with_one() {
+        let range = Range::new(&asked(Some(NOW - 86_400), None, None), NOW).unwrap();
+        assert_eq!((range.step, range.source), (300, Source::Minutes));
+        assert_eq!((range.start % 300, range.end % 300), (0, 0));
+        assert!(range.start <= NOW - 86_400 && range.end > NOW);
+        assert_eq!(range.index(range.start + 301), Some(1));
+        assert_eq!(range.index(range.end), None);
+    }
+
+    #[test]
+    fn a_range_that_cannot_be_answered_says_why() {
+        for (range, code) in [
+            (asked(Some(5), Some(5), None), "empty_range"),
+            (asked(Some(9), Some(5), None), "empty_range"),
+            (asked(None, Some(u64::MAX), None), "range_in_future"),
+            (asked(Some(0), None, None), "range_too_old"),
+            (asked(Some(NOW - 15 * 86_400), None, None), "range_too_old"),
+            (asked(None, None, Some(0)), "invalid_step"),
+            (asked(None, None, Some(86_401)), "invalid_step"),
+            (asked(Some(NOW - 86_400), None, Some(1)), "step_too_fine"),
+            (asked(Some(NOW - 13 * 86_400), None, Some(60)), "too_many_points"),
+        ] {
+            assert_eq!(Range::new(&range, NOW).unwrap_err().code(), code, "{range:?}");
+        }
+        assert_eq!(metric(Some("latency")).unwrap_err().code(), "unknown_metric");
+        let fortnight = Range::new(&asked(Some(NOW - 13 * 86_400), None, Some(3600)), NOW).unwrap();
+        assert_eq!(fortnight.check_cost(1000).unwrap_err().code(), "range_too_large");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_range_is_answered_or_refused(
+            start in proptest::option::of(NOW - 1_300_000..NOW + 10),
+            end in proptest::option::of(NOW - 1_300_000..NOW + 100_000),
+            step in proptest::option::of(0u64..100_000),
+        ) {
+            if let Ok(range) = Range::new(&asked(start, end, step), NOW) {
+                let points = range.points();
+                proptest::prop_assert!(!points.is_empty() && points.len() as u64 <= MAX_POINTS);
+                proptest::prop_assert!(start.is_none_or(|start| range.index(start).is_some()));
+                for (at, (second, _)) in points.iter().enumerate() {
+                    proptest::prop_assert_eq!(range.index(*second), Some(at));
+                    proptest::prop_assert!(range.hours().any(|hour| (hour..hour + 3600).contains(second)));
+                }
+            }
+        }
+    }
+}

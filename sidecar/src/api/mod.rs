@@ -1,0 +1,136 @@
+//! HTTP: `/stats`, `/metrics`, `/health`.
+//!
+//! | path | answers | access |
+//! |---|---|---|
+//! | `/stats/{workspace,application,version,version_type,node}/{id}` | totals | `read` |
+//! | `/stats/uncaught`, `/stats/pacemaker` | totals | `read` |
+//! | `…/history?metric=&start=&end=&step=` | `[[unix second, value], …]` | `read` |
+//! | `…/stream?metric=` | server-sent events, one point a second | `read` |
+//! | `/metrics`, `/health`, `/health/ready` | | open: numbers of this process, no names |
+
+mod auth;
+mod health;
+mod history;
+mod problem;
+mod store;
+mod stream;
+mod subject;
+mod totals;
+
+use std::{any::Any, sync::Arc};
+
+use axum::{
+    Router,
+    extract::{
+        Request, State,
+        rejection::{PathRejection, QueryRejection},
+    },
+    http::{StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use signalbox_store::Stats;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::{config::RootToken, edge, follow::service::Watch, metrics::Metrics};
+use auth::Tokens;
+use problem::Problem;
+
+/// What nginx' admin listener adds to every request that it passes on.
+const FORWARDED: &str = "x-forwarded-for";
+
+/// What the handlers share.
+#[derive(Debug, Clone)]
+struct App {
+    stats: Stats,
+    tokens: Arc<Tokens>,
+    follower: Watch,
+    edge: edge::Watch,
+    metrics: Arc<Metrics>,
+    streams: Arc<Semaphore>,
+    stopping: CancellationToken,
+}
+
+/// The API. `stopping` ends what would otherwise never end.
+pub fn router(
+    stats: Stats,
+    root_token: Option<&RootToken>,
+    metrics: Arc<Metrics>,
+    follower: Watch,
+    edge: edge::Watch,
+    stopping: CancellationToken,
+) -> Router {
+    let app = App {
+        tokens: Arc::new(Tokens::new(root_token, stats.clone())),
+        stats,
+        follower,
+        edge,
+        metrics,
+        streams: Arc::new(Semaphore::new(stream::MAX_STREAMS)),
+        stopping,
+    };
+    let guarded = Router::new()
+        .route("/stats/uncaught", get(totals::uncaught))
+        .route("/stats/uncaught/history", get(history::uncaught))
+        .route("/stats/uncaught/stream", get(stream::uncaught))
+        .route("/stats/pacemaker", get(totals::pacemaker))
+        .route("/stats/pacemaker/history", get(history::pacemaker))
+        .route("/stats/pacemaker/stream", get(stream::pacemaker))
+        .route("/stats/{kind}/{id}", get(totals::group))
+        .route("/stats/{kind}/{id}/history", get(history::group))
+        .route("/stats/{kind}/{id}/stream", get(stream::group))
+        .route_layer(middleware::from_fn_with_state(app.clone(), auth::require_read));
+    Router::new()
+        .route("/health", get(health::live))
+        .route("/health/ready", get(health::ready))
+        .route("/metrics", get(metrics_page))
+        .merge(guarded)
+        .fallback(|| async {
+            let detail = "There is /stats/{kind}/{id}, /stats/uncaught, /stats/pacemaker, each with /history and /stream.";
+            Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
+        })
+        .method_not_allowed_fallback(|| async {
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Statistics are only read: use GET.")
+        })
+        .layer(middleware::from_fn_with_state(app.clone(), note_forwarded))
+        .layer(CatchPanicLayer::custom(panicked))
+        .with_state(app)
+}
+
+/// Counts what came through nginx' admin listener, which adds this header to everything and logs nothing of it. A
+/// stream is not finished with its headers and is counted when it ends, see [`stream`].
+async fn note_forwarded(State(app): State<App>, request: Request, next: Next) -> Response {
+    let forwarded = request.headers().contains_key(FORWARDED);
+    let response = next.run(request).await;
+    let finished =
+        response.headers().get(header::CONTENT_TYPE).is_none_or(|kind| kind != "text/event-stream");
+    if forwarded && finished {
+        app.edge.forwarded();
+    }
+    response
+}
+
+async fn metrics_page(State(app): State<App>) -> Response {
+    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, content_type)], app.metrics.page()).into_response()
+}
+
+fn panicked(_: Box<dyn Any + Send>) -> Response {
+    let detail = "The sidecar failed on this request; its log says why.";
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail).into_response()
+}
+
+impl From<PathRejection> for Problem {
+    fn from(rejection: PathRejection) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_path", rejection.body_text())
+    }
+}
+
+impl From<QueryRejection> for Problem {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_query", rejection.body_text())
+    }
+}

@@ -1,0 +1,107 @@
+//! Reads the statistics. The only file of the API that talks to Redis.
+
+use std::collections::{BTreeMap, HashMap};
+
+use axum::http::StatusCode;
+use signalbox_store::{Stats, keys::stats};
+
+use super::{
+    Problem,
+    history::{Range, Source},
+    subject::Subject,
+};
+
+/// Hashes asked for in one round trip; more would make a reply of many megabytes.
+const BATCH: usize = 200;
+/// The arguments of a command that has none but its key.
+const NONE: &[&str] = &[];
+
+/// The version types behind a subject, in a stable order.
+pub(super) async fn version_types(redis: &Stats, subject: &Subject) -> Result<Vec<String>, Problem> {
+    let Some(members) = subject.members() else { return Ok(vec![subject.id.clone()]) };
+    let mut ids: Vec<String> = redis.command("SMEMBERS").key(&members).query().await?;
+    if ids.is_empty() {
+        // Sets are filled at registration and never emptied, so nothing there means nothing registered. A version
+        // type has no such list: zero requests is all that can be said of an unknown one.
+        let detail = format!("No instance was ever registered with the {} `{}`.", subject.kind, subject.id);
+        return Err(Problem::new(StatusCode::NOT_FOUND, "unknown_subject", detail));
+    }
+    ids.sort_unstable();
+    Ok(ids)
+}
+
+/// The totals of some version types together, by field.
+pub(super) async fn totals(redis: &Stats, ids: &[String]) -> Result<BTreeMap<String, u64>, Problem> {
+    let mut sum = BTreeMap::new();
+    for ids in ids.chunks(BATCH) {
+        let mut batch = redis.batch();
+        for id in ids {
+            batch.add("HGETALL", &stats::stat(id), NONE);
+        }
+        let hashes: Vec<HashMap<String, u64>> = batch.query().await?;
+        for (field, value) in hashes.into_iter().flatten() {
+            *sum.entry(field).or_default() += value;
+        }
+    }
+    Ok(sum)
+}
+
+/// A metric of some version types together, summed into the steps of `range`.
+pub(super) async fn series(
+    redis: &Stats,
+    ids: &[String],
+    metric: &str,
+    range: &Range,
+) -> Result<Vec<(u64, u64)>, Problem> {
+    let mut points = range.points();
+    // Hours fit: they come from the server's clock and a checked range.
+    let keys: Vec<_> = ids
+        .iter()
+        .flat_map(|id| range.hours().map(move |hour| (id, hour as i64)))
+        .map(|(id, hour)| match range.source {
+            Source::Seconds => stats::history(id, hour, metric),
+            Source::Minutes => stats::rollup(id, hour, metric),
+        })
+        .collect();
+    for keys in keys.chunks(BATCH) {
+        let mut batch = redis.batch();
+        for key in keys {
+            batch.add("HGETALL", key, NONE);
+        }
+        let hashes: Vec<HashMap<u64, u64>> = batch.query().await?;
+        for (at, value) in hashes.into_iter().flatten() {
+            if let Some(point) = range.index(at).and_then(|index| points.get_mut(index)) {
+                point.1 += value;
+            }
+        }
+    }
+    Ok(points)
+}
+
+/// A metric of some version types together, in single seconds.
+pub(super) async fn seconds(
+    redis: &Stats,
+    ids: &[String],
+    metric: &str,
+    seconds: std::ops::Range<u64>,
+) -> Result<Vec<(u64, u64)>, Problem> {
+    let mut points: Vec<_> = seconds.map(|second| (second, 0)).collect();
+    for ids in ids.chunks(BATCH) {
+        let mut batch = redis.batch();
+        for id in ids {
+            for (second, _) in &points {
+                let hour = (second - second % 3600) as i64;
+                batch.add("HGET", &stats::history(id, hour, metric), *second);
+            }
+        }
+        if batch.is_empty() {
+            break;
+        }
+        let values: Vec<Option<u64>> = batch.query().await?;
+        let count = points.len();
+        for (index, value) in values.into_iter().enumerate() {
+            points[index % count].1 += value.unwrap_or(0);
+        }
+    }
+    Ok(points)
+}

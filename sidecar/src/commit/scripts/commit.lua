@@ -1,0 +1,75 @@
+-- Adds what a range of log lines counts for, and moves the position past it: both or neither.
+-- Compares owner, claim, generation and position first, so a commit that is repeated (its reply was lost), late (it
+-- sat in a socket) or of a process that was replaced changes nothing.
+-- A hash that is none, or a field that is no number, cannot be added to. It is skipped and reported: a script that
+-- stopped there would have counted half of its lines, and would again at each retry.
+-- KEYS[1]: string, bytes counted of the current file
+-- KEYS[2]: hash, which file that is, and who may move it
+-- KEYS[3...]: hash, counters
+-- ARGV[1]: string, the committing process
+-- ARGV[2]: integer, the number of its claim
+-- ARGV[3]: integer, the generation that it goes on from
+-- ARGV[4]: integer, bytes, the position that it goes on from
+-- ARGV[5]: integer, bytes, the new position
+-- ARGV[6]: integer, the new generation
+-- ARGV[7]: integer, device of the current file, or ""
+-- ARGV[8]: integer, inode of the current file, or ""
+-- ARGV[9]: string, fingerprint of the current file, or ""
+-- ARGV[10]: string, how far other files were read; "=" leaves what is stored
+-- ARGV[11]: integer, good lines
+-- ARGV[12]: integer, bad lines
+-- ARGV[13]: string, beginning of a bad line, or ""
+-- ARGV[14]: integer, gaps found
+-- ARGV[15]: integer, bytes known to be lost in them
+-- ARGV[16...]: for each hash: unix second of its end or 0, number of fields, then field and increment for each
+-- Returns {"committed", number of refused increments, first refusal}, or {"elsewhere", owner, claim}: nothing changed.
+-- Caller: commit::RedisStore::commit
+local position, file = KEYS[1], KEYS[2]
+local me, claim, generation, from = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local stored = redis.call('HMGET', file, 'owner', 'claim', 'generation')
+if stored[1] ~= me or stored[2] ~= claim or (stored[3] or '0') ~= generation
+  or (redis.call('GET', position) or '0') ~= from then
+  return { 'elsewhere', stored[1] or '', stored[2] or '0' }
+end
+
+local counts = { lines = ARGV[11], bad_lines = ARGV[12], gaps = ARGV[14], gap_bytes = ARGV[15] }
+if ARGV[5] == from and ARGV[6] == generation and ARGV[11] == '0' and ARGV[12] == '0' and ARGV[14] == '0' then
+  return { 'committed', '0', '' }
+end
+
+-- The first write may be refused (memory, disk), later ones of the same script are not: so nothing is half done.
+redis.call('SET', position, ARGV[5])
+redis.call('HSET', file, 'generation', ARGV[6], 'device', ARGV[7], 'inode', ARGV[8], 'fingerprint', ARGV[9])
+if ARGV[10] ~= '=' then
+  redis.call('HSET', file, 'finished', ARGV[10])
+end
+for field, count in pairs(counts) do
+  if count ~= '0' then
+    redis.call('HINCRBY', file, field, count)
+  end
+end
+if ARGV[13] ~= '' then
+  redis.call('HSET', file, 'bad_sample', ARGV[13])
+end
+
+local refused, refusal = 0, ''
+local at = 16
+for index = 3, #KEYS do
+  local key, ends, fields = KEYS[index], ARGV[at], tonumber(ARGV[at + 1])
+  at = at + 2
+  for _ = 1, fields do
+    local done = redis.pcall('HINCRBY', key, ARGV[at], ARGV[at + 1])
+    if type(done) == 'table' and done.err then
+      refused = refused + 1
+      if refusal == '' then
+        refusal = key .. ': ' .. done.err
+      end
+    end
+    at = at + 2
+  end
+  if ends ~= '0' then
+    redis.call('EXPIREAT', key, ends)
+  end
+end
+return { 'committed', tostring(refused), refusal }

@@ -1,0 +1,131 @@
+//! The statistics Redis as a [`Store`].
+
+use signalbox_store::{Key, Kind, Script, Stats, StatsRole, StatsSpace, keys::stats};
+use tokio::runtime::Handle;
+
+use super::{Claim, Commit, Error, Outcome, Store, Tally};
+use crate::place::{FileId, Place};
+
+static CLAIM: Script<StatsRole> = Script::new("claim", include_str!("scripts/claim.lua"));
+static COMMIT: Script<StatsRole> = Script::new("commit", include_str!("scripts/commit.lua"));
+
+/// The position of one node in the statistics Redis, on behalf of one process.
+#[derive(Debug)]
+pub struct RedisStore {
+    redis: Stats,
+    runtime: Handle,
+    position: Key<StatsSpace>,
+    file: Key<StatsSpace>,
+    owner: String,
+    claim: u64,
+}
+
+impl RedisStore {
+    /// A store for `node`. `owner` names this incarnation of the process and must be new with each start. Its methods
+    /// block and belong on a thread outside of `runtime`.
+    pub fn new(redis: Stats, runtime: Handle, node: &str, owner: impl Into<String>) -> Self {
+        Self {
+            redis,
+            runtime,
+            position: stats::position(node),
+            file: stats::position_file(node),
+            owner: owner.into(),
+            claim: 0,
+        }
+    }
+}
+
+impl Store for RedisStore {
+    fn claim(&mut self, again: bool) -> Result<Claim, Error> {
+        let number = if again { self.claim } else { 0 };
+        let call = CLAIM.call().key(&self.position).key(&self.file).arg(&self.owner).arg(number);
+        let reply: Vec<String> = self.runtime.block_on(call.run(&self.redis))?;
+        let reply = Reply(&reply);
+        if reply.at(0)? == "fenced" {
+            return Ok(Claim::Fenced { owner: reply.at(1)?.to_owned() });
+        }
+        self.claim = reply.number(2)?;
+        let id =
+            |at: usize| Ok::<_, Error>(if reply.at(at)?.is_empty() { None } else { Some(reply.number(at)?) });
+        let fingerprint = Some(reply.at(7)?).filter(|text| !text.is_empty());
+        let place = Place {
+            position: reply.number(3)?,
+            generation: reply.number(4)?,
+            file: id(5)?.zip(id(6)?).map(|(device, inode)| FileId { device, inode }),
+            fingerprint: fingerprint.map(str::parse).transpose().map_err(|_| broken())?,
+            finished: reply.at(8)?.parse().map_err(|_| broken())?,
+        };
+        let tally = Tally {
+            lines: reply.number(9)?,
+            bad_lines: reply.number(10)?,
+            gaps: reply.number(11)?,
+            gap_bytes: reply.number(12)?,
+        };
+        Ok(Claim::Owned { place, tally })
+    }
+
+    fn commit(&mut self, commit: &Commit<'_>) -> Result<Outcome, Error> {
+        let Commit { from, to, fold, .. } = commit;
+        let increments = fold.increments();
+        let optional = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
+        let mut call = COMMIT.call().key(&self.position).key(&self.file);
+        for hash in &increments {
+            call = call.key(&hash.key);
+        }
+        call = call
+            .arg(&self.owner)
+            .arg(self.claim)
+            .arg(from.generation)
+            .arg(from.position)
+            .arg(to.position)
+            .arg(to.generation)
+            .arg(optional(to.file.map(|file| file.device)))
+            .arg(optional(to.file.map(|file| file.inode)))
+            .arg(to.fingerprint.map_or_else(String::new, |fingerprint| fingerprint.to_string()))
+            // The list changes only with the generation.
+            .arg(if from.generation == to.generation { "=".to_owned() } else { to.finished.to_string() })
+            .arg(fold.lines())
+            .arg(fold.bad_lines())
+            .arg(fold.bad_sample().unwrap_or_default())
+            .arg(commit.gaps)
+            .arg(commit.gap_bytes);
+        for hash in &increments {
+            call = call.arg(hash.expire_at.unwrap_or(0)).arg(hash.fields.len());
+            for (field, more) in &hash.fields {
+                call = call.arg(field.to_string()).arg(*more);
+            }
+        }
+        let reply: Vec<String> = self.runtime.block_on(call.run(&self.redis))?;
+        let reply = Reply(&reply);
+        if reply.at(0)? != "committed" {
+            tracing::info!(owner = reply.at(1)?, claim = reply.at(2)?, "the stored place is another");
+            return Ok(Outcome::Elsewhere);
+        }
+        let refused = reply.number(1)?;
+        if refused > 0 {
+            tracing::error!(refused, first = reply.at(2)?, "counters could not be added to");
+        }
+        Ok(Outcome::Committed { refused })
+    }
+}
+
+/// A flat reply of strings, as the scripts' headers list them.
+struct Reply<'a>(&'a [String]);
+
+impl<'a> Reply<'a> {
+    fn at(&self, index: usize) -> Result<&'a str, Error> {
+        self.0.get(index).map(String::as_str).ok_or_else(broken)
+    }
+
+    /// A number; a value that was never written is zero.
+    fn number(&self, index: usize) -> Result<u64, Error> {
+        match self.at(index)? {
+            "" => Ok(0),
+            text => text.parse().map_err(|_| broken()),
+        }
+    }
+}
+
+fn broken() -> Error {
+    Error::new(Kind::Broken)
+}

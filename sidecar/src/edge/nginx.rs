@@ -1,0 +1,149 @@
+//! What nginx answers on its admin listener.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use reqwest::{Client, Response, StatusCode, header};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// How long nginx holds an acknowledgement back while nothing changes.
+const WAIT_SECONDS: u64 = 5;
+const TIMEOUT: Duration = Duration::from_secs(WAIT_SECONDS + 5);
+
+/// The admin listener of this router's nginx.
+#[derive(Debug, Clone)]
+pub(super) struct Nginx {
+    client: Client,
+    url: String,
+    /// Requests that we made and that were answered. None of them is logged.
+    answered: Arc<AtomicU64>,
+}
+
+/// `/edge/ack`.
+#[derive(Debug, Deserialize)]
+pub(super) struct Acknowledged {
+    pub(super) serial: u64,
+    #[serde(default)]
+    pub(super) epoch: String,
+    pub(super) workers: Box<RawValue>,
+}
+
+/// `/edge/status`, as far as it is used.
+#[derive(Debug, Deserialize)]
+pub(super) struct Status {
+    pub(super) alarm: Option<String>,
+    #[serde(default)]
+    pub(super) generation: Option<u64>,
+}
+
+/// `/edge/connections`, as far as it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Connections {
+    pub(super) accepted: u64,
+    pub(super) in_flight: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("nginx' admin listener does not answer")]
+    Request(#[from] reqwest::Error),
+    #[error("nginx answered something unexpected at {0}")]
+    Answer(&'static str),
+}
+
+impl Nginx {
+    pub(super) fn new(url: &str) -> Result<Self, reqwest::Error> {
+        let client = Client::builder()
+            .connect_timeout(Duration::from_secs(1))
+            .read_timeout(TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .build()?;
+        Ok(Self { client, url: url.trim_end_matches('/').to_owned(), answered: Arc::default() })
+    }
+
+    /// How many of our requests were answered so far.
+    pub(super) fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
+    }
+
+    async fn get(&self, path: &str) -> Result<Response, reqwest::Error> {
+        self.client.get(format!("{}{path}", self.url)).send().await
+    }
+
+    async fn json<T: serde::de::DeserializeOwned>(&self, name: &'static str, path: &str) -> Result<T, Error> {
+        let response = self.get(path).await?;
+        let status = response.status();
+        let body = response.bytes().await?;
+        self.answered.fetch_add(1, Ordering::Relaxed);
+        if !status.is_success() {
+            return Err(Error::Answer(name));
+        }
+        serde_json::from_slice(&body).map_err(|_| Error::Answer(name))
+    }
+
+    /// The serial that all workers have; waits while it is `known`.
+    pub(super) async fn acknowledged(&self, known: Option<u64>) -> Result<Acknowledged, Error> {
+        let path = known.map_or_else(
+            || "/edge/ack".to_owned(),
+            |known| format!("/edge/ack?serial={}&wait={WAIT_SECONDS}", known + 1),
+        );
+        self.json("/edge/ack", &path).await
+    }
+
+    pub(super) async fn status(&self) -> Result<Status, Error> {
+        self.json("/edge/status", "/edge/status").await
+    }
+
+    pub(super) async fn connections(&self) -> Result<Connections, Error> {
+        let response = self.get("/edge/connections").await?;
+        let text = response.text().await?;
+        self.answered.fetch_add(1, Ordering::Relaxed);
+        connections(&text).ok_or(Error::Answer("/edge/connections"))
+    }
+
+    /// The table's text, unless it is still the one with `tag`; with its own tag.
+    pub(super) async fn snapshot(&self, tag: &str) -> Result<Option<(Response, String)>, Error> {
+        let request =
+            self.client.get(format!("{}/edge/snapshot", self.url)).header(header::IF_NONE_MATCH, tag);
+        let response = request.send().await?;
+        self.answered.fetch_add(1, Ordering::Relaxed);
+        match response.status() {
+            StatusCode::NOT_MODIFIED => Ok(None),
+            StatusCode::OK => {
+                let tag = response.headers().get(header::ETAG).and_then(|tag| tag.to_str().ok());
+                let tag = tag.unwrap_or_default().to_owned();
+                Ok(Some((response, tag)))
+            }
+            _ => Err(Error::Answer("/edge/snapshot")),
+        }
+    }
+}
+
+/// Reads a `stub_status` page. Reading and writing are requests; waiting are idle connections.
+fn connections(page: &str) -> Option<Connections> {
+    let numbers: Vec<u64> =
+        page.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
+    let [_active, _connections, _handled, accepted, reading, writing, _waiting] = numbers[..] else {
+        return None;
+    };
+    Some(Connections { accepted, in_flight: reading + writing })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_page_is_read() {
+        let page = "Active connections: 3 \nserver accepts handled requests\n 11 11 42 \nReading: 1 Writing: 2 Waiting: 0 \n";
+        assert_eq!(connections(page), Some(Connections { accepted: 42, in_flight: 3 }));
+        assert_eq!(connections("<html>404</html>"), None);
+    }
+}

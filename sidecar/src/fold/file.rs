@@ -1,0 +1,66 @@
+//! Folding a whole file without a Redis: what the benchmark measures, and a way to look at a log offline.
+
+use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
+
+use super::Fold;
+
+/// Large reads: a system call per megabyte is nothing beside folding it.
+const READ_BYTES: usize = 1 << 20;
+
+/// What a file folded to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Good lines.
+    pub lines: u64,
+    /// Bad lines.
+    pub bad_lines: u64,
+    /// Bytes of whole lines.
+    pub bytes: u64,
+    /// How many commits the sidecar would have made.
+    pub batches: u64,
+    /// How many increments in all.
+    pub increments: u64,
+}
+
+/// Folds the whole lines of the file at `path` into batches as the sidecar would, and hands each to `batch`.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn file(path: &Path, mut batch: impl FnMut(&Fold)) -> io::Result<Summary> {
+    let file = File::open(path)?;
+    let mut buffer = vec![0; READ_BYTES];
+    let mut fold = Fold::default();
+    let mut summary = Summary::default();
+    let mut finish = |fold: &mut Fold, summary: &mut Summary| {
+        summary.lines += fold.lines();
+        summary.bad_lines += fold.bad_lines();
+        summary.batches += 1;
+        summary.increments += fold.cost() as u64;
+        batch(fold);
+        fold.clear();
+    };
+    loop {
+        let read = file.read_at(&mut buffer, summary.bytes)?;
+        let mut rest = &buffer[..read];
+        loop {
+            let absorbed = fold.absorb(rest);
+            rest = &rest[absorbed.consumed..];
+            summary.bytes += absorbed.consumed as u64;
+            if !absorbed.full {
+                break;
+            }
+            finish(&mut fold, &mut summary);
+        }
+        if rest.len() == read && read < buffer.len() {
+            break;
+        }
+        if rest.len() == buffer.len() {
+            // A line longer than the buffer: rare enough to simply make room.
+            buffer.resize(buffer.len() * 2, 0);
+        }
+    }
+    if !fold.is_empty() {
+        finish(&mut fold, &mut summary);
+    }
+    Ok(summary)
+}

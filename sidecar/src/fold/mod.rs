@@ -1,0 +1,414 @@
+//! Many lines become few increments.
+//!
+//! A second of traffic on one version type is ten numbers, however many requests it had. [`Fold`] adds lines up in
+//! memory, per key and second, and [`Fold::increments`] derives the rest: totals per key, history per second, rollup
+//! per minute. Zeros are never written.
+//!
+//! A fold knows how many Redis increments it would cost and stops taking lines before [`MAX_INCREMENTS`], always at
+//! the end of a line. So a commit is bounded, and what it covers is a range of whole lines.
+
+mod file;
+mod increments;
+
+use rustc_hash::FxBuildHasher;
+use std::collections::HashMap;
+
+pub use file::{Summary, file};
+pub use increments::{Field, HISTORY_KEPT_SECONDS, Increments, ROLLUP_KEPT_SECONDS};
+
+use crate::line::{self, Record};
+
+/// The metrics, as they are spelled in Redis. History and rollup keep all of them.
+pub const METRICS: [&str; 10] =
+    ["requests", "bytes", "timecount", "time", "nginxtime", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+const REQUESTS: usize = 0;
+const BYTES: usize = 1;
+const TIMECOUNT: usize = 2;
+const TIME: usize = 3;
+const NGINXTIME: usize = 4;
+/// `1xx`; the other classes follow.
+const FIRST_CLASS: usize = 5;
+
+/// The most increments of one commit: a few milliseconds of Redis.
+pub const MAX_INCREMENTS: usize = 2_000;
+
+/// What one line can add: requests, bytes, timecount, time, nginxtime and a class, each as total, second and minute,
+/// and one code.
+const MAX_PER_LINE: usize = 6 * 3 + 1;
+
+/// How much of a bad line is kept to look at.
+const SAMPLE_BYTES: usize = 512;
+
+/// The ten metrics of one second (or of any other span).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Cell {
+    values: [u64; METRICS.len()],
+    /// Which values are not zero, a bit each: what costs an increment.
+    touched: u16,
+}
+
+/// What was folded for one key.
+#[derive(Debug)]
+struct Key {
+    name: Box<str>,
+    /// Which totals are not zero.
+    touched: u16,
+    /// Unix seconds. Lines come almost in order, so the last is nearly always the one.
+    seconds: Vec<(u64, Cell)>,
+    /// Unix seconds of minutes, with the metrics that are not zero in each.
+    minutes: Vec<(u64, u16)>,
+    /// Status codes. A key has a handful, so searching a list beats hashing.
+    codes: Vec<(u16, u64)>,
+}
+
+/// Lines added up, ready to be committed.
+#[derive(Debug, Default)]
+pub struct Fold {
+    keys: Vec<Key>,
+    index: HashMap<Box<str>, usize, FxBuildHasher>,
+    /// The key of the line before: on a router with one busy application no hash is computed at all.
+    last: usize,
+    increments: usize,
+    lines: u64,
+    bad_lines: u64,
+    bad_sample: Option<String>,
+    latest_ms: u64,
+}
+
+/// How far [`Fold::absorb`] came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Absorbed {
+    /// Bytes of whole lines taken.
+    pub consumed: usize,
+    /// Whether it stopped because the fold is full, rather than at the last newline.
+    pub full: bool,
+}
+
+impl Fold {
+    /// Takes the whole lines at the front of `bytes`, until the fold is full.
+    pub fn absorb(&mut self, bytes: &[u8]) -> Absorbed {
+        let mut consumed = 0;
+        for newline in memchr::memchr_iter(b'\n', bytes) {
+            if self.is_full() {
+                return Absorbed { consumed, full: true };
+            }
+            self.line(&bytes[consumed..newline]);
+            consumed = newline + 1;
+        }
+        Absorbed { consumed, full: self.is_full() }
+    }
+
+    /// Takes one line without its newline.
+    pub fn line(&mut self, line: &[u8]) {
+        match line::parse(line) {
+            Some(record) => {
+                self.lines += 1;
+                self.latest_ms = self.latest_ms.max(record.at_ms);
+                self.add(&record);
+            }
+            None => self.bad_line(line),
+        }
+    }
+
+    /// Counts a line that is none. It is kept as a sample, because "three bad lines" alone helps nobody.
+    pub fn bad_line(&mut self, line: &[u8]) {
+        self.bad_lines += 1;
+        let sample = &line[..line.len().min(SAMPLE_BYTES)];
+        self.bad_sample = Some(String::from_utf8_lossy(sample).into_owned());
+    }
+
+    fn add(&mut self, record: &Record<'_>) {
+        let at = self.key(&record.key);
+        let key = &mut self.keys[at];
+        let second = record.at_ms / 1000;
+        let cell = key.cell(second);
+        let touched = cell.add(record);
+        let new = touched & !cell.touched;
+        if new != 0 {
+            cell.touched |= new;
+            self.increments += new.count_ones() as usize + key.touch(second, touched);
+        }
+        if (100..=599).contains(&record.code) {
+            self.increments += key.count_code(record.code);
+        }
+    }
+
+    fn key(&mut self, name: &str) -> usize {
+        if self.keys.get(self.last).is_some_and(|key| *key.name == *name) {
+            return self.last;
+        }
+        self.last = match self.index.get(name) {
+            Some(at) => *at,
+            None => {
+                let at = self.keys.len();
+                self.keys.push(Key::new(name));
+                self.index.insert(name.into(), at);
+                at
+            }
+        };
+        self.last
+    }
+
+    /// Whether the next line might not fit.
+    pub fn is_full(&self) -> bool {
+        self.increments > MAX_INCREMENTS - MAX_PER_LINE
+    }
+
+    /// Whether no line was taken, good or bad.
+    pub fn is_empty(&self) -> bool {
+        self.lines == 0 && self.bad_lines == 0
+    }
+
+    /// How many Redis increments the folded lines cost.
+    pub fn cost(&self) -> usize {
+        self.increments
+    }
+
+    /// Good lines taken.
+    pub fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// Bad lines taken.
+    pub fn bad_lines(&self) -> u64 {
+        self.bad_lines
+    }
+
+    /// The beginning of the last bad line.
+    pub fn bad_sample(&self) -> Option<&str> {
+        self.bad_sample.as_deref()
+    }
+
+    /// When the latest request ended, in unix milliseconds; 0 without lines.
+    pub fn latest_ms(&self) -> u64 {
+        self.latest_ms
+    }
+
+    /// Forgets everything but the memory it stands in.
+    pub fn clear(&mut self) {
+        let Self { mut keys, mut index, .. } = std::mem::take(self);
+        keys.clear();
+        index.clear();
+        *self = Self { keys, index, ..Self::default() };
+    }
+}
+
+impl Cell {
+    /// Adds a line and says which metrics it touches.
+    fn add(&mut self, record: &Record<'_>) -> u16 {
+        let values = &mut self.values;
+        let mut touched = 1 << REQUESTS;
+        values[REQUESTS] += 1;
+        values[BYTES] += record.bytes;
+        touched |= u16::from(record.bytes > 0) << BYTES;
+        if let Some(ms) = record.upstream_ms {
+            values[TIMECOUNT] += 1;
+            values[TIME] += ms;
+            touched |= 1 << TIMECOUNT | u16::from(ms > 0) << TIME;
+        }
+        values[NGINXTIME] += record.nginx_ms;
+        touched |= u16::from(record.nginx_ms > 0) << NGINXTIME;
+        if let class @ 1..=5 = record.code / 100 {
+            let metric = FIRST_CLASS + usize::from(class) - 1;
+            values[metric] += 1;
+            touched |= 1 << metric;
+        }
+        touched
+    }
+}
+
+impl Key {
+    fn new(name: &str) -> Self {
+        Self { name: name.into(), touched: 0, seconds: Vec::new(), minutes: Vec::new(), codes: Vec::new() }
+    }
+
+    fn cell(&mut self, second: u64) -> &mut Cell {
+        let found = self.seconds.iter().rposition(|(at, _)| *at == second);
+        let at = found.unwrap_or_else(|| {
+            self.seconds.push((second, Cell::default()));
+            self.seconds.len() - 1
+        });
+        &mut self.seconds[at].1
+    }
+
+    /// Notes what a line touches in its minute and in the totals; returns how many increments are new.
+    fn touch(&mut self, second: u64, touched: u16) -> usize {
+        let minute = second - second % 60;
+        let found = self.minutes.iter().rposition(|(at, _)| *at == minute);
+        let at = found.unwrap_or_else(|| {
+            self.minutes.push((minute, 0));
+            self.minutes.len() - 1
+        });
+        let in_minute = &mut self.minutes[at].1;
+        let new = (touched & !*in_minute).count_ones() + (touched & !self.touched).count_ones();
+        *in_minute |= touched;
+        self.touched |= touched;
+        new as usize
+    }
+
+    /// Counts a status code; returns 1 when it is the key's first of that code.
+    fn count_code(&mut self, code: u16) -> usize {
+        match self.codes.iter_mut().find(|(seen, _)| *seen == code) {
+            Some((_, count)) => {
+                *count += 1;
+                0
+            }
+            None => {
+                self.codes.push((code, 1));
+                1
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Counters = BTreeMap<String, BTreeMap<String, u64>>;
+
+    fn line(key: u32, at_ms: u64, code: u16, bytes: u64, upstream: &str) -> String {
+        let status = if upstream == "-" { "-" } else { "200" };
+        format!(
+            r#"{{"key":"{key}","bytes":{bytes},"code":{code},"timemsec":{}.{:03},"nginx_response_time":0.005,"upstream_response_time":"{upstream}","upstream_status":"{status}","upstream_addr":"a","time":"t","method":"GET","host":"h","uri":"/","request_id":"r"}}"#,
+            at_ms / 1000,
+            at_ms % 1000,
+        )
+    }
+
+    fn add(counters: &mut Counters, fold: &Fold) {
+        let mut cost = 0;
+        for hash in fold.increments() {
+            for (field, more) in hash.fields {
+                assert!(more > 0, "zeros are not written");
+                cost += 1;
+                let field = counters.entry(hash.key.to_string()).or_default().entry(field.to_string());
+                *field.or_default() += more;
+            }
+        }
+        assert_eq!(cost, fold.cost(), "a fold knows what it costs");
+        assert!(cost <= MAX_INCREMENTS);
+    }
+
+    /// Folds `text` in pieces of at most `piece` bytes, committing whenever the fold is full.
+    fn fold_in_pieces(text: &[u8], piece: usize) -> Counters {
+        let mut counters = Counters::new();
+        let mut fold = Fold::default();
+        let mut at = 0;
+        let mut end = 0;
+        while end < text.len() {
+            end = (end + piece).min(text.len());
+            loop {
+                let absorbed = fold.absorb(&text[at..end]);
+                at += absorbed.consumed;
+                if !absorbed.full {
+                    break;
+                }
+                add(&mut counters, &fold);
+                fold.clear();
+            }
+        }
+        add(&mut counters, &fold);
+        counters
+    }
+
+    #[test]
+    fn a_line_adds_to_totals_history_and_rollup() {
+        let mut fold = Fold::default();
+        for line in [line(17, 7_261_005, 200, 10, "0.004"), line(17, 7_261_999, 404, 0, "-")] {
+            fold.line(line.as_bytes());
+        }
+        let mut counters = Counters::new();
+        add(&mut counters, &fold);
+        let hash = |name: &str| counters.get(name).cloned().unwrap_or_default();
+        let fields = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
+            pairs.iter().map(|(field, value)| ((*field).to_owned(), *value)).collect()
+        };
+        assert_eq!(
+            hash("stat:17"),
+            fields(&[
+                ("200", 1),
+                ("2xx", 1),
+                ("404", 1),
+                ("4xx", 1),
+                ("bytes", 10),
+                ("nginxtime", 10),
+                ("requests", 2),
+                ("time", 4),
+                ("timecount", 1),
+            ])
+        );
+        assert_eq!(hash("history:17:7200:requests"), fields(&[("7261", 2)]));
+        assert_eq!(hash("history:17:7200:time"), fields(&[("7261", 4)]));
+        assert_eq!(hash("rollup:17:7200:requests"), fields(&[("7260", 2)]));
+        assert!(!counters.contains_key("history:17:7200:5xx"));
+    }
+
+    #[test]
+    fn a_status_without_meaning_is_a_request_of_no_class() {
+        let mut fold = Fold::default();
+        fold.line(line(1, 0, 0, 1, "-").as_bytes());
+        let mut counters = Counters::new();
+        add(&mut counters, &fold);
+        assert_eq!(counters["stat:1"].keys().collect::<Vec<_>>(), ["bytes", "nginxtime", "requests"]);
+    }
+
+    #[test]
+    fn bad_lines_are_counted_and_the_last_is_kept_in_part() {
+        let mut fold = Fold::default();
+        assert_eq!(fold.absorb(b"one\n\nno end"), Absorbed { consumed: 5, full: false });
+        fold.line(&[0xff; 10_000]);
+        assert_eq!((fold.lines(), fold.bad_lines()), (0, 3));
+        assert_eq!(fold.bad_sample().map(|sample| sample.chars().count()), Some(SAMPLE_BYTES));
+        fold.clear();
+        assert!(fold.is_empty() && fold.bad_sample().is_none() && fold.cost() == 0);
+    }
+
+    #[test]
+    fn a_file_folds_to_what_its_lines_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut text: Vec<u8> = Vec::new();
+        for number in 0..20_000 {
+            text.extend(line(number % 300, u64::from(number) * 7, 200, 3, "0.001").bytes());
+            text.push(b'\n');
+        }
+        text.extend(b"not finished");
+        std::fs::write(&path, &text).unwrap();
+        let mut counters = Counters::new();
+        let summary = file(&path, |fold| add(&mut counters, fold)).unwrap();
+        assert_eq!((summary.lines, summary.bad_lines), (20_000, 0));
+        assert_eq!(summary.bytes as usize, text.len() - "not finished".len());
+        assert_eq!(counters, fold_in_pieces(&text, 4096));
+    }
+
+    proptest! {
+        /// However the log is cut into reads and commits, the counters come out the same.
+        #[test]
+        fn any_split_folds_to_the_same(
+            lines in proptest::collection::vec(
+                (0u32..40, 0u64..200_000, prop_oneof![Just(200u16), 100u16..600], 0u64..3, "-|0\\.00[0-2]"),
+                0..400,
+            ),
+            piece in 1usize..3000,
+        ) {
+            let mut text = String::new();
+            for (key, at_ms, code, bytes, upstream) in &lines {
+                text += &line(*key, *at_ms, *code, *bytes, upstream);
+                text.push('\n');
+            }
+            let whole = fold_in_pieces(text.as_bytes(), usize::MAX / 2);
+            prop_assert_eq!(&fold_in_pieces(text.as_bytes(), piece), &whole);
+            let requests: u64 = whole.iter()
+                .filter(|(key, _)| key.starts_with("stat:"))
+                .map(|(_, fields)| fields["requests"])
+                .sum();
+            prop_assert_eq!(requests, lines.len() as u64);
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Follows the access log: every complete line is counted exactly once, whatever happens to the file.
+//!
+//! ```text
+//!             ┌──────────── look at all log files ◀─────────────┐
+//!             ▼                                                 │ hint (notify) or 500 ms
+//!          decide ──▶ read on in the current file ──▶ fold ──▶ commit
+//!             │  ├───▶ read another that is not read to its end
+//!             │  └───▶ settle on the active file, the rotated one being finished
+//!             └──────▶ data is gone: count a gap
+//! ```
+//!
+//! **What it lives through.** Rename rotation, several of them while it was down, lines that workers still write to the
+//! old file, deletion of a file that it has open, copy-truncate (with the copy read where the original was left),
+//! inode reuse, a partial last line, a missing file, a store that is away, that loses replies, or that goes back in
+//! time. After any doubt it asks the store where it stands and goes on from there.
+//!
+//! **What it cannot know.** Lines that were written and truncated or deleted before it ever saw their file. Where the
+//! place it was reading is gone, that is counted as a gap; the router's lost-lines metric shows the rest.
+//!
+//! [`decide`](decide::decide) is pure; [`Follower::step`] does one round of it with a time that is passed in, so that
+//! the model-based test drives exactly this code; [`service`] gives it a thread and a clock.
+
+pub mod decide;
+mod directory;
+mod file;
+mod read;
+pub mod service;
+
+use std::{io, path::PathBuf, time::Duration};
+
+use crate::{
+    commit::{self, Claim, Commit, Outcome, Store, Tally},
+    fold::Fold,
+    place::{Known, Place},
+    rotate::Rotated,
+};
+use decide::{Action, Gap, Seen, decide, position, unread};
+use directory::Directory;
+use read::{Found, Reader};
+
+/// How long a rotated file is watched for late lines before the active one becomes current: workers reopen their log
+/// within milliseconds of the signal. A file that grows even later is read all the same, as long as it has a name.
+pub const GRACE: Duration = Duration::from_secs(2);
+
+/// How often an idle follower asks whether the stored place is still where it left it. A restarted Redis that lost its
+/// last second would otherwise be noticed only with the next line.
+const CHECK: Duration = Duration::from_secs(1);
+
+/// Why a step failed. All but [`Error::Fenced`] are worth trying again.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A newer sidecar follows this node's log. This one is done.
+    #[error("another sidecar ({owner}) took over this node")]
+    Fenced {
+        /// The process that did.
+        owner: String,
+    },
+    /// The store failed.
+    #[error("the statistics store failed")]
+    Store(#[from] commit::Error),
+    /// The log could not be read.
+    #[error("the log at {path} could not be read")]
+    Log {
+        /// The active log.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What a step did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Step {
+    /// Whether something was committed.
+    pub committed: bool,
+    /// Whether there is more to do at once.
+    pub more: bool,
+    /// Bytes of complete files that are not counted yet.
+    pub lag_bytes: u64,
+    /// Size of the active file, if there is one.
+    pub active_bytes: Option<u64>,
+    /// The latest request in this commit, in unix milliseconds.
+    pub latest_ms: Option<u64>,
+    /// Increments that were refused by a key in the way.
+    pub refused: u64,
+}
+
+/// What is known of the store, and what was done since.
+#[derive(Debug)]
+struct State {
+    stored: Place,
+    place: Place,
+    gaps: u64,
+    gap_bytes: u64,
+}
+
+impl State {
+    fn new(place: Place) -> Self {
+        Self { stored: place.clone(), place, gaps: 0, gap_bytes: 0 }
+    }
+}
+
+/// Follows one log into one store, a step at a time.
+#[derive(Debug)]
+pub struct Follower<S> {
+    path: PathBuf,
+    store: S,
+    directory: Directory,
+    reader: Reader,
+    fold: Fold,
+    /// `None` until the store said where it stands, and again after any doubt.
+    state: Option<State>,
+    claimed: bool,
+    tally: Tally,
+    /// Since when the current file has been neither active nor growing.
+    away_since: Option<Duration>,
+    /// The largest size that the current file was seen with, for saying how much a gap swallowed at least.
+    current_bytes: u64,
+    checked: Duration,
+}
+
+impl<S: Store> Follower<S> {
+    /// A follower of the log that nginx writes at `path`.
+    pub fn new(path: PathBuf, store: S) -> Self {
+        Self {
+            directory: Directory::new(path.clone()),
+            path,
+            store,
+            reader: Reader::new(),
+            fold: Fold::default(),
+            state: None,
+            claimed: false,
+            tally: Tally::default(),
+            away_since: None,
+            current_bytes: 0,
+            checked: Duration::ZERO,
+        }
+    }
+
+    /// What this node counted since its first line, as far as the store told.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// Where everything before is counted; `None` while that is not known.
+    pub fn place(&self) -> Option<&Place> {
+        self.state.as_ref().map(|state| &state.stored)
+    }
+
+    /// The files that were rotated away, as of the last step.
+    pub fn rotated(&self) -> Vec<Rotated> {
+        self.state.as_ref().map_or_else(Vec::new, |state| self.directory.rotated(&state.stored))
+    }
+
+    /// Looks, reads, folds and commits once. `now` is any monotonic time.
+    ///
+    /// # Errors
+    /// See [`Error`]. A failed step changed nothing that the next one would not put right.
+    pub fn step(&mut self, now: Duration) -> Result<Step, Error> {
+        let mut state = match self.state.take() {
+            Some(state) => state,
+            None => self.claim()?,
+        };
+        // From here to the end of the commit any error leaves `self.state` empty, and the next step asks the store.
+        self.fold.clear();
+        let files = self.find_lines(&mut state, now).map_err(|source| {
+            self.forget();
+            Error::Log { path: self.path.clone(), source }
+        })?;
+        self.commit(state, &files, now)
+    }
+
+    fn claim(&mut self) -> Result<State, Error> {
+        match self.store.claim(self.claimed)? {
+            Claim::Owned { place, tally } => {
+                self.claimed = true;
+                self.tally = tally;
+                self.forget();
+                Ok(State::new(place))
+            }
+            Claim::Fenced { owner } => Err(Error::Fenced { owner }),
+        }
+    }
+
+    fn forget(&mut self) {
+        self.directory.forget();
+        self.reader.forget();
+        self.away_since = None;
+        self.current_bytes = 0;
+    }
+
+    /// Fills the fold from wherever lines are unread, and moves the place in memory.
+    fn find_lines(&mut self, state: &mut State, now: Duration) -> io::Result<Vec<Seen>> {
+        let mut files = self.directory.look(&state.place, now)?;
+        adopt(state, &files);
+        let mut suspected = None;
+        // Each round either ends the step or rules a file out; the bound is for a log that changes faster than we look.
+        for _ in 0..files.len() + 16 {
+            let rested = self.away_since.is_some_and(|since| now.saturating_sub(since) >= GRACE);
+            match decide(&state.place, &files, rested) {
+                // A directory read while files are being renamed may miss one. Only what is gone twice is gone.
+                Action::Lost(gap) if suspected != Some(gap) => {
+                    suspected = Some(gap);
+                    files = self.directory.look(&state.place, now)?;
+                }
+                Action::Lost(gap) => self.note_gap(state, gap),
+                Action::Read(index) => {
+                    let from = position(&state.place, &files, index).unwrap_or(0);
+                    let seen = files[index];
+                    match self.read(&seen, from)? {
+                        Found::Lines { to } => {
+                            self.apply(state, &seen, from, to, &files);
+                            return Ok(files);
+                        }
+                        Found::Nothing => {
+                            self.directory.is_barren(&seen);
+                            files[index].barren = true;
+                        }
+                        Found::Changed => files = self.directory.look(&state.place, now)?,
+                    }
+                }
+                Action::Settle(index) => {
+                    let active = files[index];
+                    let from = position(&state.place, &files, index).unwrap_or(0);
+                    let exists = |known: &Known| files.iter().any(|file| file.is(known));
+                    state.place.switch(active.id, active.fingerprint, from, exists);
+                    self.away_since = None;
+                    break;
+                }
+                Action::Wait => {
+                    self.note_rest(state, &files, now);
+                    break;
+                }
+            }
+        }
+        Ok(files)
+    }
+
+    fn read(&mut self, seen: &Seen, from: u64) -> io::Result<Found> {
+        let (Some(fingerprint), Some(log)) = (seen.fingerprint, self.directory.log(seen.id)?) else {
+            return Ok(Found::Changed);
+        };
+        self.reader.read(log, fingerprint, from, &mut self.fold)
+    }
+
+    /// Moves the place past the lines just read.
+    fn apply(&mut self, state: &mut State, seen: &Seen, from: u64, to: u64, files: &[Seen]) {
+        let place = &mut state.place;
+        if !place.current().is_some_and(|current| seen.is(&current)) {
+            place.switch(seen.id, seen.fingerprint, from, |known| files.iter().any(|file| file.is(known)));
+            self.current_bytes = 0;
+        }
+        place.file = Some(seen.id);
+        place.position = to;
+        self.current_bytes = self.current_bytes.max(seen.size).max(to);
+        self.away_since = None;
+    }
+
+    fn note_gap(&mut self, state: &mut State, gap: Gap) {
+        let lost = self.current_bytes.saturating_sub(state.place.position);
+        tracing::error!(?gap, place = ?state.place, bytes = lost, "log data is gone");
+        match gap {
+            Gap::Truncated | Gap::Vanished => state.place.leave(),
+            Gap::Shrunk { size } => {
+                state.place.position = size;
+                state.place.generation += 1;
+            }
+        }
+        state.gaps += 1;
+        state.gap_bytes += lost;
+        self.current_bytes = 0;
+        self.reader.forget();
+    }
+
+    fn note_rest(&mut self, state: &State, files: &[Seen], now: Duration) {
+        let current = files.iter().find(|file| Some(file.id) == state.place.file);
+        self.current_bytes = self.current_bytes.max(current.map_or(0, |file| file.size));
+        let away = state.place.position > 0 && current.is_none_or(|file| !file.active);
+        self.away_since = if away { self.away_since.or(Some(now)) } else { None };
+    }
+
+    fn commit(&mut self, mut state: State, files: &[Seen], now: Duration) -> Result<Step, Error> {
+        let mut step = Step {
+            lag_bytes: lag_bytes(&state.place, files),
+            active_bytes: files.iter().find(|file| file.active).map(|file| file.size),
+            ..Step::default()
+        };
+        let news =
+            !self.fold.is_empty() || state.gaps > 0 || state.place.generation != state.stored.generation;
+        if !news && now.saturating_sub(self.checked) < CHECK {
+            self.state = Some(state);
+            return Ok(step);
+        }
+        let commit = Commit {
+            from: &state.stored,
+            to: &state.place,
+            fold: &self.fold,
+            gaps: state.gaps,
+            gap_bytes: state.gap_bytes,
+        };
+        let outcome = self.store.commit(&commit)?;
+        let more = commit.tally();
+        match outcome {
+            Outcome::Committed { refused } => {
+                self.tally += more;
+                self.checked = now;
+                step.committed = news;
+                step.refused = refused;
+                step.latest_ms = Some(self.fold.latest_ms()).filter(|latest| *latest > 0);
+                // Only a step without news has looked everywhere and found nothing.
+                step.more = news && step.lag_bytes > 0;
+                state = State::new(state.place);
+                self.state = Some(state);
+            }
+            Outcome::Elsewhere => step.more = true,
+        }
+        Ok(step)
+    }
+}
+
+/// Gives a position without a file (written by other tools, or by hand) to the active file, if that is long enough.
+fn adopt(state: &mut State, files: &[Seen]) {
+    let place = &mut state.place;
+    if place.position == 0 || place.fingerprint.is_some() {
+        return;
+    }
+    let active = files.iter().find(|file| file.active && file.size >= place.position);
+    place.file = active.map(|file| file.id);
+    place.fingerprint = active.and_then(|file| file.fingerprint);
+    if place.fingerprint.is_none() {
+        tracing::error!(
+            position = place.position,
+            "the stored position is in no file, counting from the beginning"
+        );
+        place.leave();
+        state.gaps += 1;
+    }
+}
+
+/// Bytes that wait to be counted. A partial last line waits for nginx, not for us.
+fn lag_bytes(place: &Place, files: &[Seen]) -> u64 {
+    (0..files.len()).filter(|index| !files[*index].barren).map(|index| unread(place, files, index)).sum()
+}

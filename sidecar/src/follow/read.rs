@@ -1,0 +1,140 @@
+//! From bytes on disk to a fold: large reads, whole lines, and a second look at whose bytes they were.
+
+use std::io;
+
+use super::file::{LogFile, id};
+use crate::{
+    fold::Fold,
+    place::{FileId, Fingerprint},
+};
+
+/// One system call for about three thousand lines.
+const READ_BYTES: usize = 1 << 20;
+/// A fold of few keys takes any number of lines; this keeps a catching-up sidecar committing several times a second.
+const BYTES_PER_COMMIT: u64 = 64 << 20;
+
+/// What a read came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Whole lines up to this position are in the fold.
+    Lines {
+        /// Where the next line begins.
+        to: u64,
+    },
+    /// There is no complete line.
+    Nothing,
+    /// The file is not the one it was; the fold is empty again.
+    Changed,
+}
+
+/// Reads log files in large pieces. A piece that was read but did not fit into the commit is kept for the next.
+#[derive(Debug)]
+pub(super) struct Reader {
+    buffer: Vec<u8>,
+    of: Option<FileId>,
+    start: u64,
+    filled: usize,
+}
+
+impl Reader {
+    pub(super) fn new() -> Self {
+        Self { buffer: vec![0; READ_BYTES], of: None, start: 0, filled: 0 }
+    }
+
+    /// Forgets what was read ahead.
+    pub(super) fn forget(&mut self) {
+        self.of = None;
+    }
+
+    /// Folds the whole lines from `from` on, until the fold is full or the file ends.
+    pub(super) fn read(
+        &mut self,
+        log: &LogFile,
+        fingerprint: Fingerprint,
+        from: u64,
+        fold: &mut Fold,
+    ) -> io::Result<Found> {
+        let to = self.fold_lines(log, from, fold)?;
+        if to == from {
+            return Ok(Found::Nothing);
+        }
+        // Truncation can happen between any two system calls. Looking again *after* the reading, before anything is
+        // committed, is what makes it certain that these lines came from the file that the position speaks of.
+        let metadata = log.metadata()?;
+        debug_assert_eq!(id(&metadata), log.id());
+        if metadata.len() < to || log.fingerprint()? != Some(fingerprint) {
+            fold.clear();
+            self.forget();
+            return Ok(Found::Changed);
+        }
+        Ok(Found::Lines { to })
+    }
+
+    fn fold_lines(&mut self, log: &LogFile, from: u64, fold: &mut Fold) -> io::Result<u64> {
+        let mut at = from;
+        // What an earlier call left in the buffer may end where the file ended then.
+        let mut fresh = false;
+        while at - from < BYTES_PER_COMMIT {
+            if !self.holds(log, at) {
+                self.fill(log, at)?;
+                fresh = true;
+            }
+            let bytes = &self.buffer[(at - self.start) as usize..self.filled];
+            let absorbed = fold.absorb(bytes);
+            at += absorbed.consumed as u64;
+            if absorbed.full {
+                break;
+            }
+            if absorbed.consumed > 0 {
+                continue;
+            }
+            if !fresh || self.start < at {
+                // The piece ended within this line: read again from its beginning.
+                self.fill(log, at)?;
+                fresh = true;
+                continue;
+            }
+            match self.end_of_long_line(log, at)? {
+                Some(end) => {
+                    fold.bad_line(&self.buffer[..self.filled]);
+                    at = end;
+                    self.forget();
+                }
+                None => break,
+            }
+        }
+        Ok(at)
+    }
+
+    fn holds(&self, log: &LogFile, at: u64) -> bool {
+        self.of == Some(log.id()) && (self.start..self.start + self.filled as u64).contains(&at)
+    }
+
+    fn fill(&mut self, log: &LogFile, at: u64) -> io::Result<()> {
+        self.of = None;
+        self.filled = log.read_at(&mut self.buffer, at)?;
+        self.start = at;
+        self.of = Some(log.id());
+        Ok(())
+    }
+
+    /// Where a line ends that is longer than the buffer; nothing like that is written by nginx, so it counts as bad
+    /// unread. `None` while the line is not complete, which for a shorter one is always.
+    fn end_of_long_line(&self, log: &LogFile, start: u64) -> io::Result<Option<u64>> {
+        if self.filled < self.buffer.len() {
+            return Ok(None);
+        }
+        let mut piece = vec![0; READ_BYTES];
+        let mut at = start + self.filled as u64;
+        loop {
+            let read = log.read_at(&mut piece, at)?;
+            if let Some(newline) = memchr::memchr(b'\n', &piece[..read]) {
+                return Ok(Some(at + newline as u64 + 1));
+            }
+            if read < piece.len() {
+                return Ok(None);
+            }
+            at += read as u64;
+        }
+    }
+}

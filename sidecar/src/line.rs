@@ -1,0 +1,381 @@
+//! One line of the access log, read.
+//!
+//! Two readers give the same answer. [`fast`] knows exactly the bytes that our own nginx configuration writes and
+//! works on slices without allocating; it gives up (`None`) at the first byte it did not expect. [`slow`] is serde_json
+//! and takes any JSON object that has the fields, in any order and with older spellings (numbers in strings, no
+//! upstream status). The fast reader never accepts a line that the slow one would refuse, so a line torn by a full
+//! disk is a bad line for both; a property test holds them against each other.
+
+use std::borrow::Cow;
+
+use memchr::memchr;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// The key that requests without a version type are counted under.
+pub const UNCAUGHT: &str = "null";
+
+/// Values above this are a damaged line: a fold of a hundred thousand such lines must still fit the signed 64 bits of
+/// a Redis counter.
+const MAX_VALUE: u64 = 1 << 44;
+
+/// Log keys are ids; a longer one is no id, and would become part of many Redis key names.
+const MAX_KEY_BYTES: usize = 128;
+
+/// What one request adds to the statistics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// The version type id, or [`UNCAUGHT`], or `pacemaker`.
+    pub key: Cow<'a, str>,
+    /// When the request ended, in unix milliseconds.
+    pub at_ms: u64,
+    /// Bytes sent to the client.
+    pub bytes: u64,
+    /// The status code, 0 when nginx had none.
+    pub code: u16,
+    /// Milliseconds that nginx spent, from the first byte read to the last byte sent.
+    pub nginx_ms: u64,
+    /// Milliseconds that upstreams took together; `None` when no upstream answered.
+    pub upstream_ms: Option<u64>,
+}
+
+/// Reads a line (without its newline). `None` is a bad line.
+pub fn parse(line: &[u8]) -> Option<Record<'_>> {
+    fast(line).or_else(|| slow(line))
+}
+
+/// Reads a line of exactly our own log format; `None` says nothing about other formats.
+pub fn fast(line: &[u8]) -> Option<Record<'_>> {
+    if !is_plain(line) {
+        return None;
+    }
+    let (key, rest) = until_quote(line.strip_prefix(br#"{"key":""#)?)?;
+    let (bytes, rest) = integer(rest.strip_prefix(br#","bytes":"#)?)?;
+    let (code, rest) = integer(rest.strip_prefix(br#","code":"#)?)?;
+    let (at_ms, rest) = milliseconds(rest.strip_prefix(br#","timemsec":"#)?)?;
+    let (nginx_ms, rest) = milliseconds(rest.strip_prefix(br#","nginx_response_time":"#)?)?;
+    let (times, rest) = until_quote(rest.strip_prefix(br#","upstream_response_time":""#)?)?;
+    let (statuses, rest) = until_quote(rest.strip_prefix(br#","upstream_status":""#)?)?;
+    // The rest is not counted, but it has to be there and whole: it is how a torn line shows.
+    let (_, rest) = until_quote(rest.strip_prefix(br#","upstream_addr":""#)?)?;
+    let (_, rest) = until_quote(rest.strip_prefix(br#","time":""#)?)?;
+    let (_, rest) = until_quote(rest.strip_prefix(br#","method":""#)?)?;
+    let (_, rest) = until_quote(rest.strip_prefix(br#","host":""#)?)?;
+    let (_, rest) = until_quote(rest.strip_prefix(br#","uri":""#)?)?;
+    let (_, rest) = until_quote(rest.strip_prefix(br#","request_id":""#)?)?;
+    if rest != b"}" {
+        return None;
+    }
+    let key = std::str::from_utf8(key).ok()?;
+    record(Cow::Borrowed(key), at_ms, bytes, code, nginx_ms, times, statuses)
+}
+
+/// Whether a line has neither escapes nor control characters, so that every quote in it ends a string. One pass that
+/// the compiler turns into vector instructions; folding the bytes instead of `any` is what lets it.
+fn is_plain(line: &[u8]) -> bool {
+    line.iter().fold(0u8, |odd, byte| odd | u8::from(*byte < 0x20) | u8::from(*byte == b'\\')) == 0
+}
+
+fn until_quote(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = memchr(b'"', bytes)?;
+    Some((&bytes[..end], &bytes[end + 1..]))
+}
+
+/// A JSON integer up to the next character that is no digit.
+fn integer(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let mut value = 0u64;
+    let mut at = 0;
+    while let Some(digit) = bytes.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10) {
+        value = value * 10 + u64::from(digit);
+        at += 1;
+        if at > 17 {
+            return None;
+        }
+    }
+    // JSON has no leading zeros; leave such a line to the reader that says so.
+    (at == 1 || (at > 1 && bytes[0] != b'0')).then_some((value, &bytes[at..]))
+}
+
+/// Seconds with exactly three decimals, as nginx writes them, in milliseconds.
+fn milliseconds(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (seconds, rest) = integer(bytes)?;
+    let [b'.', a, b, c, rest @ ..] = rest else { return None };
+    let decimals = [a, b, c].map(|byte| byte.wrapping_sub(b'0'));
+    // A fourth decimal would be dropped here and rounded by the other reader.
+    if decimals.iter().any(|digit| *digit > 9) || rest.first().is_some_and(u8::is_ascii_digit) {
+        return None;
+    }
+    let [a, b, c] = decimals.map(u64::from);
+    Some((seconds.checked_mul(1000)? + a * 100 + b * 10 + c, rest))
+}
+
+fn record<'a>(
+    key: Cow<'a, str>,
+    at_ms: u64,
+    bytes: u64,
+    code: u64,
+    nginx_ms: u64,
+    times: &[u8],
+    statuses: &[u8],
+) -> Option<Record<'a>> {
+    let answered = answered(statuses);
+    let upstream_ms = sum_of_times(times)?.filter(|_| answered);
+    if key.len() > MAX_KEY_BYTES || code > 999 || bytes.max(nginx_ms).max(at_ms) > MAX_VALUE {
+        return None;
+    }
+    let key = if key.is_empty() { Cow::Borrowed(UNCAUGHT) } else { key };
+    Some(Record { key, at_ms, bytes, code: code as u16, nginx_ms, upstream_ms })
+}
+
+/// Whether any upstream of a `$upstream_status` list gave a status. nginx writes `-` for one that never answered, and
+/// then a response time beside it is only how long the waiting took.
+fn answered(statuses: &[u8]) -> bool {
+    if let [a @ b'1'..=b'9', b, c] = statuses {
+        return a.is_ascii_digit() && b.is_ascii_digit() && c.is_ascii_digit();
+    }
+    elements(statuses).any(|status| status.len() == 3 && status.iter().all(u8::is_ascii_digit))
+}
+
+/// The sum of a `$upstream_response_time` list; `Some(None)` when it holds no time, `None` when it is damaged.
+fn sum_of_times(times: &[u8]) -> Option<Option<u64>> {
+    if times == b"-" {
+        return Some(None);
+    }
+    if let Some((single, b"")) = milliseconds(times) {
+        return (single <= MAX_VALUE).then_some(Some(single));
+    }
+    let mut sum = None;
+    for time in elements(times).filter(|time| !time.is_empty() && *time != b"-") {
+        let total: u64 = sum.unwrap_or(0) + decimal_ms(std::str::from_utf8(time).ok()?)?;
+        if total > MAX_VALUE {
+            return None;
+        }
+        sum = Some(total);
+    }
+    Some(sum)
+}
+
+/// nginx separates the upstreams of one try by `, ` and those before and after an internal redirect by ` : `.
+fn elements(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|byte| matches!(byte, b',' | b':')).map(<[u8]>::trim_ascii)
+}
+
+/// Seconds in any spelling of a JSON number, in milliseconds. A double holds today's unix time to the microsecond.
+fn decimal_ms(text: &str) -> Option<u64> {
+    if let Some((value, b"")) = milliseconds(text.as_bytes()) {
+        return Some(value);
+    }
+    let value: f64 = text.parse().ok()?;
+    let ms = (value * 1000.0).round();
+    (0.0..=MAX_VALUE as f64).contains(&ms).then_some(ms as u64)
+}
+
+/// The fields that count. Everything else in the line is skipped, whatever bytes it holds: a decoded URI need not be
+/// UTF-8.
+#[derive(Deserialize)]
+struct Wire<'a> {
+    #[serde(borrow)]
+    key: &'a RawValue,
+    #[serde(borrow)]
+    bytes: &'a RawValue,
+    #[serde(borrow)]
+    code: &'a RawValue,
+    #[serde(borrow)]
+    timemsec: &'a RawValue,
+    #[serde(borrow)]
+    nginx_response_time: &'a RawValue,
+    #[serde(borrow, default)]
+    upstream_response_time: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    upstream_status: Option<&'a RawValue>,
+}
+
+/// Reads any JSON object that has the fields.
+pub fn slow(line: &[u8]) -> Option<Record<'_>> {
+    let wire: Wire<'_> = serde_json::from_slice(line).ok()?;
+    let times = wire.upstream_response_time.map_or(Some(Cow::Borrowed("-")), text)?;
+    // Logs from before the status was written: the time alone has to say whether somebody answered.
+    let statuses = wire.upstream_status.map_or(Some(Cow::Borrowed("200")), text)?;
+    record(
+        text(wire.key)?,
+        decimal_ms(&text(wire.timemsec)?)?,
+        text(wire.bytes)?.parse().ok()?,
+        text(wire.code)?.parse().ok()?,
+        decimal_ms(&text(wire.nginx_response_time)?)?,
+        times.as_bytes(),
+        statuses.as_bytes(),
+    )
+}
+
+/// The text of a string, or a number, `null` or boolean as it is written; lists and objects are no scalar.
+fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
+    match raw.get().as_bytes().first()? {
+        b'"' => serde_json::from_str::<String>(raw.get()).ok().map(Cow::Owned),
+        b'{' | b'[' => None,
+        _ => Some(Cow::Borrowed(raw.get())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const OURS: &str = r#"{"key":"17","bytes":512,"code":200,"timemsec":1795267331.123,"nginx_response_time":0.005,"upstream_response_time":"0.004","upstream_status":"200","upstream_addr":"127.0.0.1:9001","time":"2026-11-21T13:22:11+00:00","method":"GET","host":"hello.localhost","uri":"/p","request_id":"4d1f"}"#;
+
+    fn upstream_ms(times: &str, statuses: &str) -> Option<Option<u64>> {
+        let line = OURS
+            .replace("\"0.004\"", &format!("\"{times}\""))
+            .replace("_status\":\"200", &format!("_status\":\"{statuses}"));
+        let (fast, slow) = (fast(line.as_bytes()), slow(line.as_bytes()));
+        assert!(fast.is_none() || fast == slow, "{line}");
+        slow.map(|record| record.upstream_ms)
+    }
+
+    #[test]
+    fn our_own_format_takes_the_fast_path() {
+        let wanted = Record {
+            key: "17".into(),
+            at_ms: 1_795_267_331_123,
+            bytes: 512,
+            code: 200,
+            nginx_ms: 5,
+            upstream_ms: Some(4),
+        };
+        assert_eq!(fast(OURS.as_bytes()), Some(wanted.clone()));
+        assert_eq!(slow(OURS.as_bytes()), Some(wanted));
+    }
+
+    #[test]
+    fn the_upstream_status_decides_whether_a_time_counts() {
+        for (times, statuses, ms) in [
+            ("0.004", "200", Some(4)),
+            ("0.000", "-", None),
+            ("1.250", "-", None),
+            ("-", "-", None),
+            ("0.001, 0.002 : 0.003", "502, 504 : 200", Some(6)),
+            ("0.001, 0.002", "502, 200", Some(3)),
+            ("- : 0.003", "- : 200", Some(3)),
+            ("0.000, -", "502, -", Some(0)),
+            ("-", "200", None),
+            ("", "", None),
+        ] {
+            assert_eq!(upstream_ms(times, statuses), Some(ms), "{times:?} {statuses:?}");
+        }
+        assert_eq!(upstream_ms("soon", "200"), None, "a damaged time is a bad line");
+    }
+
+    #[test]
+    fn older_and_other_spellings_are_read() {
+        let seed = br#"{"time":"x","key":17,"bytes":"512","code":"404","upstream_response_time":"0.004","timemsec":"1795267331.123","nginx_response_time":0.0051,"more":[1,{}]}"#;
+        let record = slow(seed).unwrap();
+        assert_eq!((&*record.key, record.code, record.nginx_ms, record.upstream_ms), ("17", 404, 5, Some(4)));
+        let unrouted = OURS.replace("\"17\"", "null");
+        assert_eq!(parse(unrouted.as_bytes()).unwrap().key, UNCAUGHT);
+    }
+
+    #[test]
+    fn a_decoded_uri_need_not_be_text() {
+        let mut line = OURS.as_bytes().to_vec();
+        let at = line.windows(2).position(|pair| pair == b"/p").unwrap();
+        line[at + 1] = 0xff;
+        assert!(fast(&line).is_some());
+        assert_eq!(fast(&line), slow(&line));
+    }
+
+    #[test]
+    fn a_torn_line_is_bad_wherever_it_was_torn() {
+        for cut in 0..OURS.len() {
+            assert_eq!(parse(&OURS.as_bytes()[..cut]), None, "{}", &OURS[..cut]);
+            // The rest of it was lost, and another line followed.
+            let merged = [&OURS.as_bytes()[..cut], OURS.as_bytes()].concat();
+            assert!(cut == 0 || parse(&merged).is_none(), "{}", String::from_utf8_lossy(&merged));
+        }
+    }
+
+    #[test]
+    fn absurd_values_are_bad_lines() {
+        for (from, to) in [
+            ("512", "99999999999999999999"),
+            ("512", "-1"),
+            ("512", "007"),
+            ("512", "99999999999999"),
+            (":200,", ":1000,"),
+            ("1795267331.123", "99999999999999.000"),
+            ("0.005", "1e300"),
+            ("\"17\"", "{}"),
+            ("\"17\"", &format!("\"{}\"", "k".repeat(129))),
+        ] {
+            let line = OURS.replacen(from, to, 1);
+            assert_eq!(parse(line.as_bytes()), None, "{line}");
+        }
+    }
+
+    prop_compose! {
+        fn list(element: &'static str)(
+            elements in proptest::collection::vec(element, 1..4),
+            separators in proptest::collection::vec(prop_oneof![Just(", "), Just(" : ")], 3),
+        ) -> String {
+            elements.iter().enumerate().map(|(at, element)| {
+                if at == 0 { element.clone() } else { format!("{}{element}", separators[at - 1]) }
+            }).collect()
+        }
+    }
+
+    prop_compose! {
+        /// A line as nginx could write it.
+        fn ours()(
+            key in prop_oneof!["[0-9]{1,6}", Just("null".to_owned()), "[a-zé\\\\\"]{0,9}"],
+            bytes in 0u64..1 << 45,
+            code in prop_oneof![Just(0u16), 100u16..600, 600u16..1100],
+            at_ms in 0u64..1 << 45,
+            nginx_ms in 0u64..100_000,
+            times in list("-|[0-9]{1,3}\\.[0-9]{3}"),
+            statuses in list("-|[1-5][0-9]{2}"),
+            uri in "/[a-z%\"\\\\ é]{0,20}",
+        ) -> String {
+            let text = |text: &str| serde_json::to_string(text).unwrap();
+            format!(
+                r#"{{"key":{},"bytes":{bytes},"code":{code},"timemsec":{}.{:03},"nginx_response_time":{}.{:03},"upstream_response_time":"{times}","upstream_status":"{statuses}","upstream_addr":"127.0.0.1:9001","time":"2026-11-21T13:22:11+00:00","method":"GET","host":"h","uri":{},"request_id":"4d1f"}}"#,
+                text(&key), at_ms / 1000, at_ms % 1000, nginx_ms / 1000, nginx_ms % 1000, text(&uri),
+            )
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn both_readers_agree_on_what_nginx_writes(line in ours()) {
+            let plain = !line.contains('\\');
+            let (fast, slow) = (fast(line.as_bytes()), slow(line.as_bytes()));
+            prop_assert_eq!(plain && slow.is_some(), fast.is_some(), "{}", line);
+            prop_assert!(fast.is_none() || fast == slow);
+        }
+
+        /// The fast reader never takes what the slow one would refuse, or takes it differently.
+        #[test]
+        fn the_fast_reader_is_never_laxer(
+            line in ours(),
+            edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0u8..3), 0..4),
+        ) {
+            let mut line = line.into_bytes();
+            for (at, byte, kind) in edits {
+                let at = at.index(line.len());
+                match kind {
+                    0 => line[at] = byte,
+                    1 => line.insert(at, byte),
+                    _ if line.len() > 1 => { line.remove(at); }
+                    _ => {}
+                }
+            }
+            if let Some(record) = fast(&line) {
+                prop_assert_eq!(Some(record), slow(&line), "{}", String::from_utf8_lossy(&line));
+            }
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse(&bytes);
+        }
+    }
+}

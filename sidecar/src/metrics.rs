@@ -1,0 +1,132 @@
+//! Everything the sidecar measures, in one place.
+//!
+//! Counters of the node (lines, bad lines, gaps) come from the statistics Redis with each commit and therefore survive
+//! restarts; the others are of this process. There is no label with a name in it, so the page never grows.
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric, text::encode},
+    metrics::{counter::ConstCounter, gauge::ConstGauge},
+    registry::Registry,
+};
+
+use crate::{
+    edge::{self, Report},
+    follow::service::{Condition, Progress, Watch},
+};
+
+/// The page at `/metrics`.
+#[derive(Debug)]
+pub struct Metrics(Registry);
+
+impl Metrics {
+    /// Metrics of a follower and of what is known of nginx. `clock` tells unix milliseconds.
+    pub fn new(follower: Watch, edge: edge::Watch, clock: fn() -> u64) -> Self {
+        let mut registry = Registry::with_prefix("signalbox_sidecar");
+        registry.register_collector(Box::new(Sidecar { follower, edge, clock }));
+        Self(registry)
+    }
+
+    /// The page, as OpenMetrics text.
+    pub fn page(&self) -> String {
+        let mut page = String::new();
+        // Writing to a string does not fail; a page without the rest would still be better than none.
+        if encode(&mut page, &self.0).is_err() {
+            tracing::error!("metrics could not be written");
+        }
+        page
+    }
+}
+
+#[derive(Debug)]
+struct Sidecar {
+    follower: Watch,
+    edge: edge::Watch,
+    clock: fn() -> u64,
+}
+
+impl Collector for Sidecar {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let progress = self.follower.progress();
+        counted(&mut encoder, &progress)?;
+        health(&mut encoder, &progress, (self.clock)())?;
+        router(&mut encoder, &self.edge.report())
+    }
+}
+
+fn counted(encoder: &mut DescriptorEncoder<'_>, progress: &Progress) -> std::fmt::Result {
+    let tally = progress.tally;
+    for (name, help, value) in [
+        ("lines", "Log lines counted by this node", tally.lines),
+        ("bad_lines", "Log lines that could not be read", tally.bad_lines),
+        ("gaps", "Times that log data was lost, or may have been", tally.gaps),
+        ("gap_bytes", "Bytes known to be lost in gaps", tally.gap_bytes),
+        ("commits", "Commits to the statistics Redis", progress.commits),
+        ("failed_steps", "Attempts to count that failed and were repeated", progress.failures),
+        (
+            "refused_increments",
+            "Increments lost to a foreign key or field in the statistics Redis",
+            progress.refused,
+        ),
+        ("rotations", "Rotations of the log", progress.rotations),
+    ] {
+        counter(encoder, name, help, value)?;
+    }
+    Ok(())
+}
+
+fn health(encoder: &mut DescriptorEncoder<'_>, progress: &Progress, now_ms: u64) -> std::fmt::Result {
+    let is = |condition: Condition| f64::from(progress.condition == condition);
+    let fenced = f64::from(matches!(progress.condition, Condition::Fenced { .. }));
+    for (name, help, value) in [
+        ("lag_bytes", "Bytes of the log that wait to be counted", progress.lag_bytes as f64),
+        ("lag_seconds", "How far the counters are behind the log", progress.lag_ms(now_ms) as f64 / 1000.0),
+        ("following", "1 while the log is counted", is(Condition::Following)),
+        ("fenced", "1 when a newer sidecar counts for this node", fenced),
+        ("statistics_away", "1 while the statistics Redis does not answer", is(Condition::StoreAway)),
+        ("statistics_refused", "1 while the statistics Redis refuses to write", is(Condition::StoreRefuses)),
+        ("log_unreadable", "1 while the log cannot be read", is(Condition::LogUnreadable)),
+        ("rotation_failed", "1 when the last rotation failed", f64::from(progress.rotation_failed)),
+        ("position_bytes", "Position in the current log file", progress.position as f64),
+        ("file_generation", "How often the current log file changed", progress.generation as f64),
+    ] {
+        gauge(encoder, name, help, value)?;
+    }
+    Ok(())
+}
+
+fn router(encoder: &mut DescriptorEncoder<'_>, report: &Report) -> std::fmt::Result {
+    counter(
+        encoder,
+        "lost_lines",
+        "Requests that nginx accepted and that never came to the log",
+        report.lost,
+    )?;
+    counter(encoder, "snapshots", "Snapshots of the route table written", report.snapshots)?;
+    counter(encoder, "bad_snapshots", "Snapshots refused for a wrong checksum", report.bad_snapshots)?;
+    for (name, help, value) in [
+        ("edge_up", "1 while nginx answers on its admin listener", f64::from(report.up)),
+        (
+            "edge_alarm",
+            "1 while the edge does not believe its route table",
+            f64::from(report.alarm.is_some()),
+        ),
+        ("edge_serial", "Serial of the route table that every worker has acknowledged", report.serial as f64),
+        ("replica_up", "1 while the routes replica answers", f64::from(report.replica.up)),
+        ("replica_linked", "1 while the routes replica hears its master", f64::from(report.replica.linked)),
+        ("replica_serial", "Serial of the route table on the routes replica", report.replica.serial as f64),
+    ] {
+        gauge(encoder, name, help, value)?;
+    }
+    Ok(())
+}
+
+fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> std::fmt::Result {
+    let metric = ConstCounter::new(value);
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}
+
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> std::fmt::Result {
+    let metric = ConstGauge::new(value);
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}

@@ -1,0 +1,500 @@
+//! The follower on a real folder, held against a model that knows every line that was ever written.
+//!
+//! Each line has a key of its own, so it can be asked of each whether it was counted, and how often.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File, OpenOptions},
+    io::Write,
+    path::PathBuf,
+    rc::Rc,
+    time::Duration,
+};
+
+use proptest::prelude::*;
+use signalbox_sidecar::follow::{Error, Follower, Step};
+use tempfile::TempDir;
+
+use crate::{
+    sample::line,
+    server::{Connection, Fault, Server},
+};
+
+/// What happens to the log, the sidecar or its Redis.
+#[derive(Debug, Clone)]
+enum Op {
+    /// Lines are written; `torn` leaves the beginning of one more, which the next write completes.
+    Append {
+        lines: u16,
+        torn: bool,
+    },
+    /// A line that is none.
+    Garbage,
+    /// The log is renamed; nginx goes on writing to it.
+    Rename,
+    /// nginx opens the log anew.
+    Reopen,
+    /// A round of the follower; `ms` pass before it.
+    Step {
+        ms: u16,
+    },
+    /// Rounds until it rests. Then everything on disk is counted.
+    Drain,
+    /// kill -9, and a new start. The old process may get another round in, as if it had only been stopped.
+    Restart {
+        lingers: bool,
+    },
+    Fault(Fault),
+    DeliverLate,
+    /// Redis restarts and has lost its last transactions.
+    GoBack {
+        transactions: u8,
+    },
+    /// The log is copied and cut to nothing.
+    CopyTruncate,
+    /// The log is cut to nothing.
+    Truncate,
+    /// The oldest rotated file is deleted.
+    DeleteOldest,
+    /// The log itself is deleted and made anew, usually with the same inode.
+    Replace,
+}
+
+fn op(destructive: bool) -> impl Strategy<Value = Op> {
+    let fault = prop_oneof![
+        Just(Fault::LostRequest),
+        Just(Fault::LostReply),
+        Just(Fault::Late),
+        Just(Fault::Refused)
+    ];
+    let harmless = prop_oneof![
+        8 => (0u16..40, any::<bool>()).prop_map(|(lines, torn)| Op::Append { lines, torn }),
+        1 => (200u16..400).prop_map(|lines| Op::Append { lines, torn: false }),
+        1 => Just(Op::Garbage),
+        3 => Just(Op::Rename),
+        4 => Just(Op::Reopen),
+        8 => (0u16..3000).prop_map(|ms| Op::Step { ms }),
+        2 => Just(Op::Drain),
+        2 => any::<bool>().prop_map(|lingers| Op::Restart { lingers }),
+        3 => fault.prop_map(Op::Fault),
+        1 => Just(Op::DeliverLate),
+        1 => (1u8..8).prop_map(|transactions| Op::GoBack { transactions }),
+    ];
+    let harmful =
+        prop_oneof![Just(Op::CopyTruncate), Just(Op::Truncate), Just(Op::DeleteOldest), Just(Op::Replace)];
+    let weight = if destructive { 3 } else { 0 };
+    // A weight of zero is not allowed; an op that does nothing stands in.
+    prop_oneof![
+        20 => harmless,
+        weight.max(1) => if destructive { harmful.boxed() } else { Just(Op::Step { ms: 0 }).boxed() },
+    ]
+}
+
+struct World {
+    folder: TempDir,
+    server: Rc<RefCell<Server>>,
+    follower: Follower<Connection>,
+    /// Whether that one made a step; before its first it has not taken over from anybody.
+    claimed: bool,
+    starts: u32,
+    now: Duration,
+    /// What nginx has open.
+    open: Option<File>,
+    /// What it has written of a line that is not complete.
+    torn: Option<String>,
+    written: u32,
+    garbage: u64,
+    rotated: u32,
+    /// The fewest gaps that have to be admitted.
+    gaps: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        let server = Rc::new(RefCell::new(Server::default()));
+        let follower = Follower::new(folder.path().join("access.log"), Connection::new(&server, "0"));
+        Self {
+            folder,
+            server,
+            follower,
+            claimed: false,
+            starts: 0,
+            now: Duration::from_secs(100),
+            open: None,
+            torn: None,
+            written: 0,
+            garbage: 0,
+            rotated: 0,
+            gaps: 0,
+        }
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.path().join("access.log")
+    }
+
+    fn write(&mut self, text: &str) {
+        let log = self.log();
+        let open = || OpenOptions::new().append(true).create(true).open(log).unwrap();
+        self.open.get_or_insert_with(open).write_all(text.as_bytes()).unwrap();
+    }
+
+    fn append(&mut self, lines: u16, torn: bool) {
+        let mut text = self.torn.take().unwrap_or_default();
+        for _ in 0..lines {
+            text += &line(self.written);
+            text.push('\n');
+            self.written += 1;
+        }
+        self.write(&text);
+        if torn {
+            let next = line(self.written) + "\n";
+            self.written += 1;
+            let (begin, end) = next.split_at(next.len() / 2);
+            self.write(begin);
+            self.torn = Some(end.to_owned());
+        }
+    }
+
+    fn next_rotated(&mut self) -> PathBuf {
+        self.rotated += 1;
+        self.folder.path().join(format!("access.log.{}", self.rotated))
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Append { lines, torn } => self.append(*lines, *torn),
+            Op::Garbage => {
+                self.append(0, false);
+                self.garbage += 1;
+                self.write(&format!("{{\"key\":\"broken {}\n", self.garbage));
+            }
+            Op::Rename => {
+                let to = self.next_rotated();
+                // Renaming what is not there is what logrotate's missingok is for.
+                drop(fs::rename(self.log(), to));
+            }
+            Op::Reopen => {
+                // A line that was begun is finished in the file that it was begun in.
+                if let Some(rest) = self.torn.take() {
+                    self.write(&rest);
+                }
+                self.open = Some(OpenOptions::new().append(true).create(true).open(self.log()).unwrap());
+            }
+            Op::Step { ms } => {
+                self.now += Duration::from_millis(u64::from(*ms));
+                drop(self.step());
+            }
+            Op::Drain => self.drain(),
+            Op::Restart { lingers } => self.restart(*lingers),
+            Op::Fault(fault) => self.server.borrow_mut().fail_next(*fault),
+            Op::DeliverLate => self.server.borrow_mut().deliver_late(),
+            Op::GoBack { transactions } => {
+                let mut server = self.server.borrow_mut();
+                server.go_back(usize::from(*transactions));
+                self.gaps = server.state.tally.gaps;
+            }
+            Op::CopyTruncate => {
+                let copy = self.next_rotated();
+                if fs::copy(self.log(), copy).is_ok() {
+                    // The copy holds what the original did; where the original vanishes before anybody looked, it is
+                    // a file that moved, and no gap can be seen.
+                    self.truncate();
+                }
+            }
+            Op::Truncate => {
+                if self.stands_in_log() {
+                    self.gaps = self.gaps.max(self.server.borrow().state.tally.gaps + 1);
+                }
+                self.truncate();
+            }
+            Op::DeleteOldest => {
+                let oldest = (1..=self.rotated)
+                    .map(|number| self.folder.path().join(format!("access.log.{number}")))
+                    .find(|path| path.exists());
+                if let Some(path) = oldest {
+                    fs::remove_file(path).unwrap();
+                }
+            }
+            Op::Replace => {
+                drop(fs::remove_file(self.log()));
+                self.torn = None;
+                self.open = Some(OpenOptions::new().append(true).create(true).open(self.log()).unwrap());
+            }
+        }
+    }
+
+    fn truncate(&mut self) {
+        let Ok(file) = OpenOptions::new().write(true).open(self.log()) else { return };
+        file.set_len(0).unwrap();
+        // The rest of a line whose beginning is gone would be a bad line; the model does not need that one.
+        self.torn = None;
+    }
+
+    /// Whether the store's place is in the active log.
+    fn stands_in_log(&self) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let server = self.server.borrow();
+        let place = &server.state.place;
+        let inode = fs::metadata(self.log()).map(|metadata| metadata.ino()).ok();
+        place.position > 0 && place.file.map(|file| file.inode) == inode && self.fingerprint_exists()
+    }
+
+    /// Whether any file begins as the store's place says.
+    fn fingerprint_exists(&self) -> bool {
+        let wanted = self.server.borrow().state.place.fingerprint;
+        let first = |content: Vec<u8>| signalbox_sidecar::place::Fingerprint::of(&content);
+        self.files().into_iter().any(|content| wanted.is_some() && first(content) == wanted)
+    }
+
+    fn files(&self) -> Vec<Vec<u8>> {
+        let entries = fs::read_dir(self.folder.path()).unwrap();
+        entries.map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect()
+    }
+
+    fn restart(&mut self, lingers: bool) {
+        if self.server.borrow().state.place.position > 0 && !self.fingerprint_exists() {
+            self.gaps = self.gaps.max(self.server.borrow().state.tally.gaps + 1);
+        }
+        self.starts += 1;
+        let connection = Connection::new(&self.server, self.starts.to_string());
+        let new = Follower::new(self.log(), connection);
+        let mut old = std::mem::replace(&mut self.follower, new);
+        let old_claimed = std::mem::take(&mut self.claimed);
+        if lingers && old_claimed && self.step().is_ok() {
+            let before = self.server.borrow().state.tally;
+            let step = old.step(self.now + Duration::from_secs(5));
+            assert!(
+                !matches!(step, Ok(Step { committed: true, .. })),
+                "a sidecar that was replaced committed"
+            );
+            assert_eq!(self.server.borrow().state.tally, before);
+        }
+    }
+
+    fn step(&mut self) -> Result<Step, Error> {
+        let step = self.follower.step(self.now);
+        assert!(!matches!(step, Err(Error::Fenced { .. } | Error::Log { .. })), "{step:?}");
+        self.claimed |= step.is_ok();
+        step
+    }
+
+    /// Without faults, until the follower rests; then every line that exists is counted.
+    fn drain(&mut self) {
+        self.drain_without_check();
+        self.check();
+    }
+
+    fn drain_without_check(&mut self) {
+        self.server.borrow_mut().heal();
+        let mut resting = 0;
+        for _ in 0..1_000 {
+            self.now += Duration::from_millis(1_100);
+            let step = self.step().expect("a step without faults");
+            resting = if step.more || step.committed { 0 } else { resting + 1 };
+            if resting == 4 {
+                break;
+            }
+        }
+        assert_eq!(resting, 4, "the follower never rests");
+    }
+
+    /// The keys of all lines that exist in any file.
+    fn existing(&self) -> BTreeSet<String> {
+        let mut keys = BTreeSet::new();
+        for content in self.files() {
+            let text = String::from_utf8(content).unwrap();
+            let complete = text.rsplit_once('\n').map_or("", |(complete, _)| complete);
+            for line in complete.lines() {
+                if let Some(record) = signalbox_sidecar::line::parse(line.as_bytes()) {
+                    keys.insert(record.key.into_owned());
+                }
+            }
+        }
+        keys
+    }
+
+    fn check(&self) {
+        let server = self.server.borrow();
+        let counted = &server.state.requests;
+        let twice: BTreeMap<_, _> = counted.iter().filter(|(_, times)| **times > 1).collect();
+        assert!(twice.is_empty(), "counted more than once: {twice:?}");
+        let existing = self.existing();
+        let missed: Vec<_> = existing.iter().filter(|key| !counted.contains_key(*key)).collect();
+        assert!(missed.is_empty(), "not counted: {missed:?} at {:?}", server.state.place);
+        assert_eq!(counted, &server.state.history, "totals and history disagree");
+        assert_eq!(server.state.tally.lines, counted.len() as u64);
+        assert!(server.state.tally.bad_lines <= self.garbage);
+        assert!(
+            server.state.tally.gaps >= self.gaps,
+            "{} gaps admitted of {}",
+            server.state.tally.gaps,
+            self.gaps
+        );
+    }
+}
+
+fn run(ops: &[Op]) -> World {
+    let mut world = World::new();
+    for op in ops {
+        world.apply(op);
+    }
+    world.drain();
+    world
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 120, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    /// Whatever happens, nothing is counted twice, everything that exists is counted, and losses are admitted.
+    #[test]
+    fn every_line_is_counted_once(ops in proptest::collection::vec(op(true), 1..60)) {
+        run(&ops);
+    }
+
+    /// While nobody deletes or cuts anything, nothing is lost and no loss is claimed.
+    #[test]
+    fn nothing_is_lost_by_rotation_restarts_and_faults(ops in proptest::collection::vec(op(false), 1..60)) {
+        let world = run(&ops);
+        let server = world.server.borrow();
+        let complete = world.written - u32::from(world.torn.is_some());
+        prop_assert_eq!(server.state.requests.len() as u32, complete);
+        prop_assert_eq!(server.state.tally.bad_lines, world.garbage);
+        prop_assert_eq!(server.state.tally.gaps, 0);
+    }
+}
+
+fn lines(lines: u16) -> Op {
+    Op::Append { lines, torn: false }
+}
+
+#[test]
+fn several_rotations_while_it_was_down() {
+    let rotate = || [Op::Rename, Op::Reopen];
+    let mut ops = vec![lines(5), Op::Drain, lines(5)];
+    for _ in 0..5 {
+        ops.extend(rotate());
+        ops.push(lines(3));
+    }
+    ops.push(Op::Restart { lingers: false });
+    let world = run(&ops);
+    assert_eq!(world.server.borrow().state.tally.lines, 25);
+    assert_eq!(world.server.borrow().state.tally.gaps, 0);
+}
+
+#[test]
+fn lines_that_workers_still_write_to_the_renamed_file() {
+    let ops = [lines(5), Op::Drain, Op::Rename, lines(2), Op::Drain, Op::Reopen, lines(1), Op::Drain];
+    let mut world = run(&ops);
+    // Long after the grace period, and long after the new file became current.
+    let mut late = OpenOptions::new().append(true).open(world.folder.path().join("access.log.1")).unwrap();
+    writeln!(late, "{}", line("late")).unwrap();
+    world.drain();
+    assert_eq!(world.server.borrow().state.requests.get("late"), Some(&1));
+    assert_eq!(world.server.borrow().state.tally.lines, 9);
+}
+
+#[test]
+fn a_deleted_file_that_is_open_is_read_to_its_end() {
+    let mut world = run(&[lines(5)]);
+    world.append(7, false);
+    fs::remove_file(world.log()).unwrap();
+    world.apply(&Op::Reopen);
+    world.append(1, false);
+    world.drain();
+    assert_eq!(world.server.borrow().state.tally.lines, 13);
+    assert_eq!(world.server.borrow().state.tally.gaps, 0);
+}
+
+#[test]
+fn a_copy_is_read_where_the_original_was_left() {
+    let world = run(&[lines(5), Op::Drain, lines(7), Op::CopyTruncate, lines(2)]);
+    let server = world.server.borrow();
+    assert_eq!(server.state.tally.lines, 14, "the seven lines are in the copy");
+    assert_eq!(
+        server.state.tally.gaps, 1,
+        "but what was written between copy and cut is not, and nobody knows"
+    );
+}
+
+#[test]
+fn a_cut_log_is_a_gap_with_its_known_size() {
+    let mut world = run(&[lines(5), Op::Drain]);
+    world.append(1, false);
+    let step = world.follower.step(world.now).unwrap();
+    assert!(step.committed);
+    world.append(2, false);
+    let lost = 2 * (line(6).len() + 1) as u64;
+    // Seen, but not counted: Redis was away.
+    for _ in 0..2 {
+        world.server.borrow_mut().fail_next(Fault::LostRequest);
+        assert!(world.follower.step(world.now).is_err());
+    }
+    world.apply(&Op::Truncate);
+    world.append(1, false);
+    world.drain();
+    let tally = world.server.borrow().state.tally;
+    assert_eq!((tally.lines, tally.gaps), (7, 1));
+    assert!(tally.gap_bytes <= lost, "{} of {lost}", tally.gap_bytes);
+}
+
+#[test]
+fn a_reused_inode_is_another_file() {
+    let world = run(&[lines(5), Op::Drain, Op::Replace, lines(9), Op::Restart { lingers: false }]);
+    assert_eq!(world.server.borrow().state.tally.lines, 14);
+}
+
+#[test]
+fn a_log_that_lost_its_end_is_read_on_behind_it() {
+    let mut world = run(&[lines(5), Op::Drain]);
+    let keep = 2 * (line(0).len() + 1) as u64;
+    OpenOptions::new().write(true).open(world.log()).unwrap().set_len(keep).unwrap();
+    assert!(world.step().unwrap().committed, "the gap is admitted without waiting for a line");
+    world.append(3, false);
+    world.drain_without_check();
+    let tally = world.server.borrow().state.tally;
+    assert_eq!((tally.lines, tally.gaps), (8, 1));
+}
+
+#[test]
+fn a_position_without_a_file_belongs_to_the_active_log() {
+    let world = World::new();
+    let first = line("counted") + "\n";
+    fs::write(world.log(), first.clone() + &line("new") + "\n").unwrap();
+    world.server.borrow_mut().state.place.position = first.len() as u64;
+    let mut world = world;
+    let step = world.step().unwrap();
+    assert!(step.committed);
+    let server = world.server.borrow();
+    assert_eq!(server.state.requests.keys().collect::<Vec<_>>(), ["new"]);
+}
+
+#[test]
+fn a_line_longer_than_any_buffer_is_one_bad_line() {
+    let mut world = World::new();
+    world.append(2, false);
+    let long = "x".repeat(3 << 20);
+    world.write(&long);
+    world.drain();
+    assert_eq!(world.server.borrow().state.tally.lines, 2, "the long line is not complete yet");
+    world.write(&format!("{long}\n"));
+    world.garbage = 1;
+    world.append(2, false);
+    world.drain();
+    let tally = world.server.borrow().state.tally;
+    assert_eq!((tally.lines, tally.bad_lines), (4, 1));
+}
+
+#[test]
+fn a_store_that_refuses_holds_the_log_and_loses_nothing() {
+    let mut world = run(&[lines(3), Op::Drain]);
+    world.append(4, false);
+    for _ in 0..3 {
+        world.server.borrow_mut().fail_next(Fault::Refused);
+        assert!(matches!(world.follower.step(world.now), Err(Error::Store(_))));
+    }
+    world.drain();
+    assert_eq!(world.server.borrow().state.tally.lines, 7);
+}

@@ -1,0 +1,156 @@
+//! The binary itself.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+use crate::{
+    redis::{RedisServer, until},
+    sample::line,
+};
+
+struct Sidecar {
+    child: Child,
+    port: u16,
+}
+
+impl Sidecar {
+    fn start(folder: &TempDir, redis: &RedisServer) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let child = Command::new(env!("CARGO_BIN_EXE_signalbox-sidecar"))
+            .args(["--node", "n1", "--edge-url", "", "--redis-routes-replica", "", "--rotate-bytes", "0"])
+            .args(["--redis-stats", &redis.url(), "--listen", &format!("127.0.0.1:{port}")])
+            .arg("--access-log")
+            .arg(folder.path().join("access.log"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { child, port }
+    }
+
+    /// The body of an answer; nothing when nobody listens.
+    fn get(&self, path: &str) -> String {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return String::new() };
+        let mut answer = String::new();
+        let asked = stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes());
+        drop(asked.and_then(|()| stream.read_to_string(&mut answer)));
+        answer
+    }
+
+    fn signal(&self, signal: &str) {
+        Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
+    }
+}
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn append(folder: &TempDir, keys: std::ops::Range<u32>) {
+    let mut log =
+        OpenOptions::new().append(true).create(true).open(folder.path().join("access.log")).unwrap();
+    let text: String = keys.map(|key| line(key % 7) + "\n").collect();
+    log.write_all(text.as_bytes()).unwrap();
+}
+
+fn counted(redis: &RedisServer) -> u64 {
+    (0..7)
+        .filter_map(|key| redis.cli(&["HGET", &format!("stat:{key}"), "requests"]).parse::<u64>().ok())
+        .sum()
+}
+
+fn is<T: PartialEq + std::fmt::Debug>(found: T, wanted: T) -> Result<(), T> {
+    if found == wanted { Ok(()) } else { Err(found) }
+}
+
+#[test]
+fn a_bad_configuration_is_refused_with_its_place() {
+    let folder = TempDir::new().unwrap();
+    let path: PathBuf = folder.path().join("sidecar.toml");
+    fs::write(&path, "node = 'n1'\n\nlissen = '127.0.0.1:1'\n").unwrap();
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_signalbox-sidecar")).arg("--config").arg(&path).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("sidecar.toml:3:1: unknown field `lissen`"), "{message}");
+}
+
+#[test]
+fn lines_are_counted_once_through_kills_rotations_and_restarts_of_redis() {
+    let folder = TempDir::new().unwrap();
+    let mut redis = RedisServer::start();
+    let mut written = 0;
+    for round in 0..9 {
+        let sidecar = Sidecar::start(&folder, &redis);
+        append(&folder, written..written + 5_000);
+        written += 5_000;
+        // Each round dies at another moment of the counting.
+        until("some are counted", || {
+            let some = u64::from(written - 5_000) + 1 + round * 400;
+            if counted(&redis) >= some { Ok(()) } else { Err(counted(&redis)) }
+        });
+        if round % 3 == 0 {
+            let rotated = folder.path().join(format!("access.log.{round}"));
+            fs::rename(folder.path().join("access.log"), rotated).unwrap();
+        }
+        if round % 3 == 1 {
+            redis.kill();
+            redis.start_again();
+        }
+        sidecar.signal("-KILL");
+        append(&folder, written..written + 100);
+        written += 100;
+    }
+    let sidecar = Sidecar::start(&folder, &redis);
+    until("all are counted", || is(counted(&redis), u64::from(written)));
+    until("and it says so", || {
+        let page = sidecar.get("/metrics");
+        let line = format!("signalbox_sidecar_lines_total {written}");
+        if page.contains(&line) && page.contains("signalbox_sidecar_gaps_total 0") {
+            Ok(())
+        } else {
+            Err(page)
+        }
+    });
+    assert_eq!(counted(&redis), u64::from(written));
+}
+
+#[test]
+fn what_was_written_before_a_stop_is_counted_by_it() {
+    let folder = TempDir::new().unwrap();
+    let redis = RedisServer::start();
+    let mut sidecar = Sidecar::start(&folder, &redis);
+    append(&folder, 0..10);
+    until("it follows", || is(counted(&redis), 10));
+    // Within the half second in which a follower that has just committed rests.
+    append(&folder, 10..30);
+    sidecar.signal("-TERM");
+    assert_eq!(sidecar.child.wait().unwrap().code(), Some(0));
+    assert_eq!(counted(&redis), 30);
+}
+
+#[test]
+fn the_newer_of_two_counts_and_the_older_says_that_it_does_not() {
+    let folder = TempDir::new().unwrap();
+    let redis = RedisServer::start();
+    let old = Sidecar::start(&folder, &redis);
+    append(&folder, 0..10);
+    until("the old one counts", || is(counted(&redis), 10));
+    let new = Sidecar::start(&folder, &redis);
+    until("the old one knows", || {
+        let answer = old.get("/health/ready");
+        if answer.contains("\"fenced\"") { Ok(()) } else { Err(answer) }
+    });
+    append(&folder, 10..40);
+    until("the new one counts", || is(counted(&redis), 40));
+    assert!(new.get("/health/ready").contains("\"ready\""));
+}

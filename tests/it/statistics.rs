@@ -1,0 +1,431 @@
+//! Every complete log line is counted exactly once, whatever dies when.
+//!
+//! The client is the witness: it knows how many requests it sent, what each was answered, and how many bytes came.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use nix::sys::signal::Signal;
+use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
+use serde_json::Value;
+use signalbox_tests::{
+    http::Request,
+    load::{self, Account, Load},
+    poll,
+    system::System,
+    upstream::App,
+};
+use tokio::time::Instant;
+
+/// Rounds of the random test within the suite. `make soak` goes on for `SOAK_SECONDS`; `SIGNALBOX_SEED` repeats a
+/// sequence.
+const ROUNDS: u64 = 12;
+const SOAK_SECONDS: u64 = 600;
+
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name)
+        .ok()
+        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
+}
+
+/// The counters of one version type as the client's account says they must be.
+fn expected(account: &Account) -> BTreeMap<String, u64> {
+    let mut counters =
+        BTreeMap::from([("requests".to_owned(), account.answered()), ("bytes".into(), account.bytes)]);
+    for (code, count) in &account.codes {
+        *counters.entry(code.to_string()).or_default() += count;
+        *counters.entry(format!("{}xx", code / 100)).or_default() += count;
+    }
+    counters
+}
+
+/// What `stat:<id>` says, without the times: those are nobody's to know beforehand.
+async fn counted(system: &System, id: &str) -> Result<BTreeMap<String, u64>, String> {
+    let mut counters: BTreeMap<String, u64> =
+        system.try_cli(System::STATS, &format!("HGETALL stat:{id}")).await?;
+    counters.retain(|name, count| !matches!(&**name, "time" | "timecount" | "nginxtime") && *count > 0);
+    Ok(counters)
+}
+
+async fn expect_counted(system: &System, id: &str, account: &Account) {
+    assert_eq!(account.broken, Vec::<String>::new(), "the client lost count itself");
+    let wanted = expected(account);
+    poll::until(&format!("stat:{id} to be {wanted:?}"), || async {
+        let counters = counted(system, id).await?;
+        if counters == wanted { Ok(()) } else { Err(format!("{counters:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_bytes_and_codes_are_those_of_the_client() {
+    let system = System::without_pacemaker("counted").await;
+    let app = App::start("app").await;
+    system.route_counted("app.test", &app, "17").await;
+    let paths = [
+        "/",
+        "/bytes/100",
+        "/bytes/100000",
+        "/status/201",
+        "/status/204",
+        "/status/302",
+        "/status/404",
+        "/status/500",
+    ];
+    let account =
+        load::send(system.edge, 4, 400, move |n| Request::get("app.test", paths[n as usize % paths.len()]))
+            .await;
+    assert_eq!(account.answered(), 400);
+    expect_counted(&system, "17", &account).await;
+    let unrouted = load::send(system.edge, 2, 30, |_| Request::get("nobody.test", "/")).await;
+    expect_counted(&system, "null", &unrouted).await;
+
+    // The same numbers by way of the API.
+    let totals = system.api("GET", "/stats/version_type/17", None).await;
+    assert_eq!(totals.status, 200, "{}", totals.text());
+    let totals = totals.json();
+    assert_eq!(find_number(&totals, "requests"), Some(400), "{totals}");
+    assert_eq!(find_number(&totals, "bytes"), Some(account.bytes), "{totals}");
+    assert_eq!(find_number(&totals, "404"), Some(50), "{totals}");
+    // An application answered each, so each has a time.
+    let timecount: u64 = system.cli(System::STATS, "HGET stat:17 timecount").await;
+    assert_eq!(timecount, 400);
+    let unrouted_time: Option<u64> = system.cli(System::STATS, "HGET stat:null timecount").await;
+    assert_eq!(unrouted_time.unwrap_or(0), 0, "an answer of the edge's own has no upstream time");
+
+    // Over all seconds of the hour, the history says the same as the total.
+    let keys: Vec<String> = system.cli(System::STATS, "KEYS history:17:*:requests").await;
+    let mut sum = 0;
+    for key in &keys {
+        let hour: i64 = key.split(':').nth(2).unwrap().parse().unwrap();
+        assert_eq!(hour % 3600, 0, "{key}");
+        let seconds: BTreeMap<i64, u64> = system.cli(System::STATS, &format!("HGETALL {key}")).await;
+        assert!(seconds.keys().all(|second| (hour..hour + 3600).contains(second)), "{key}: {seconds:?}");
+        let lifetime: i64 = system.cli(System::STATS, &format!("TTL {key}")).await;
+        assert!(lifetime > 0, "{key} would stay for ever");
+        sum += seconds.values().sum::<u64>();
+    }
+    assert_eq!(sum, 400, "{keys:?}");
+    system.stop().await;
+}
+
+/// Finds the first number under this name, however deep the answer puts it.
+fn find_number(value: &Value, name: &str) -> Option<u64> {
+    match value {
+        Value::Object(members) => members
+            .get(name)
+            .and_then(Value::as_u64)
+            .or_else(|| members.values().find_map(|member| find_number(member, name))),
+        _ => None,
+    }
+}
+
+/// What may happen between two requests.
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    SidecarKilled,
+    SidecarAway,
+    StatsKilled,
+    StatsAway,
+    ScriptsFlushed,
+    LogReopened,
+    LogRotated,
+    LogRotatedTwiceWhileTheSidecarIsAway,
+}
+
+const FATES: [Fate; 8] = [
+    Fate::SidecarKilled,
+    Fate::SidecarAway,
+    Fate::StatsKilled,
+    Fate::StatsAway,
+    Fate::ScriptsFlushed,
+    Fate::LogReopened,
+    Fate::LogRotated,
+    Fate::LogRotatedTwiceWhileTheSidecarIsAway,
+];
+
+async fn happen(system: &System, load: &Load, fate: Fate, pause: u64) {
+    match fate {
+        Fate::SidecarKilled => {
+            system.kill(System::SIDECAR).await;
+            system.start_part_only(System::SIDECAR).await;
+        }
+        Fate::SidecarAway => {
+            system.kill(System::SIDECAR).await;
+            load.pass(pause).await;
+            system.start_part_only(System::SIDECAR).await;
+        }
+        Fate::StatsKilled => {
+            system.kill(System::STATS).await;
+            system.start_part(System::STATS).await;
+        }
+        Fate::StatsAway => {
+            system.kill(System::STATS).await;
+            load.pass(pause).await;
+            system.start_part(System::STATS).await;
+        }
+        Fate::ScriptsFlushed => {
+            // Redis may be on its way back; then there is nothing to flush.
+            let _ = system.try_cli::<()>(System::STATS, "SCRIPT FLUSH").await;
+        }
+        // The same file again: the log has not moved.
+        Fate::LogReopened => system.signal(System::NGINX, Signal::SIGUSR1),
+        Fate::LogRotated => rotate(system, load).await,
+        Fate::LogRotatedTwiceWhileTheSidecarIsAway => {
+            system.kill(System::SIDECAR).await;
+            rotate(system, load).await;
+            load.pass(pause).await;
+            rotate(system, load).await;
+            system.start_part_only(System::SIDECAR).await;
+        }
+    }
+}
+
+/// Renames the log, as logrotate would, and has nginx open a new one.
+async fn rotate(system: &System, load: &Load) {
+    let log = system.access_log();
+    let taken = (1..).map(|n| system.rotated_log(n)).find(|path| !path.exists()).unwrap();
+    std::fs::rename(&log, taken).unwrap();
+    system.signal(System::NGINX, Signal::SIGUSR1);
+    poll::until("nginx to open a new log", || async {
+        load.pass(1).await;
+        if log.exists() { Ok(()) } else { Err("no file") }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counters_are_exact_whatever_dies_when() {
+    let mut rounds = 0..ROUNDS;
+    tempt_fate(move || rounds.next().is_some()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes as long as it is told to; make soak"]
+async fn soak_counters_are_exact_whatever_dies_when() {
+    let end = Instant::now() + Duration::from_secs(from_environment("SOAK_SECONDS").unwrap_or(SOAK_SECONDS));
+    tempt_fate(move || Instant::now() < end).await;
+}
+
+/// Lets things happen between requests for as long as `go_on` says, and holds the counters against the client's.
+async fn tempt_fate(mut go_on: impl FnMut() -> bool) {
+    let seed = from_environment("SIGNALBOX_SEED").unwrap_or_else(|| rand::rng().random());
+    println!("SIGNALBOX_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+
+    let system = System::without_pacemaker("exact").await;
+    let app = App::start("app").await;
+    for (host, id) in [("one.test", "1"), ("two.test", "2")] {
+        system.route_counted(host, &app, id).await;
+    }
+    let sizes: [u64; 4] = std::array::from_fn(|_| random.random_range(0..50_000));
+    let paths = sizes
+        .map(|size| format!("/bytes/{size}"))
+        .into_iter()
+        .chain(["/status/404".into(), "/status/503".into()]);
+    let paths: Vec<String> = paths.collect();
+    let (one, two) = (paths.clone(), paths);
+    let loads = [
+        Load::start(system.edge, 2, move |n| Request::new("POST", "one.test", &one[n as usize % one.len()])),
+        Load::start(system.edge, 2, move |n| Request::get("two.test", &two[n as usize % two.len()])),
+    ];
+    let mut fates = Vec::new();
+    let mut round = 0;
+    while go_on() {
+        round += 1;
+        // Each fate once in every eight rounds, in any order.
+        if fates.is_empty() {
+            fates = FATES.to_vec();
+            fates.shuffle(&mut random);
+        }
+        let fate = fates.pop().unwrap();
+        let pause = random.random_range(1..200);
+        println!("{round}: {fate:?}, then {pause} requests");
+        happen(&system, &loads[0], fate, pause).await;
+        loads[0].pass(pause).await;
+    }
+    let [one, two] = loads;
+    let (one, two) = (one.stop().await, two.stop().await);
+    // Whatever the counters say: each request has its line, and no line is broken.
+    let lines = system.log_lines_when((one.answered() + two.answered()) as usize).await;
+    for (id, account) in [("1", &one), ("2", &two)] {
+        let own: Vec<_> = lines.iter().filter(|line| line["key"] == id).collect();
+        assert_eq!(own.len() as u64, account.answered(), "lines of {id}");
+        assert_eq!(
+            own.iter().map(|line| line["bytes"].as_u64().unwrap()).sum::<u64>(),
+            account.bytes,
+            "bytes of {id}"
+        );
+        expect_counted(&system, id, account).await;
+    }
+    // It was exact before everybody had a chance to correct it, and it stays so.
+    system.restart(System::SIDECAR).await;
+    let more = load::send(system.edge, 1, 10, |_| Request::get("one.test", "/")).await;
+    let mut total = one;
+    total.add(more);
+    expect_counted(&system, "1", &total).await;
+    expect_counted(&system, "2", &two).await;
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_worker_loses_lines_and_the_loss_is_counted() {
+    let system = System::with("lost-lines", |builder| builder.without_pacemaker().workers(1)).await;
+    let app = App::start("app").await;
+    system.route_counted("app.test", &app, "17").await;
+    let first = load::send(system.edge, 2, 100, |_| Request::get("app.test", "/")).await;
+    expect_counted(&system, "17", &first).await;
+
+    // The sidecar needs a look or two at the quiet edge to know what is lost later. It reports as often as it looks.
+    until_reported(&system, 4).await;
+
+    // Killed within the log's flush time, a worker holds lines that only it knows.
+    let mut sent = 100;
+    let lost = loop {
+        let account = load::send(system.edge, 1, 20, |_| Request::get("app.test", "/")).await;
+        assert_eq!(account.codes.get(&200), Some(&20), "{:?}", account.broken);
+        for worker in system.workers() {
+            system.signal_pid(worker, Signal::SIGKILL);
+        }
+        sent += 20;
+        system.until_answered_by("app.test", &app).await;
+        sent += 1;
+        let lines = system.log_lines_after_a_last_request().await;
+        let of_app = lines.iter().filter(|line| line["host"] == "app.test").count() as u64;
+        // The buffer may have been flushed just before. Then nothing was lost, and it takes another try.
+        if of_app < sent {
+            break sent - of_app;
+        }
+    };
+    // Asked at the sidecar itself: a look through the edge would be a request as well.
+    let counted = poll::until("the lost lines to be counted", || async {
+        let count = sidecar_metric(&system, "signalbox_sidecar_lost_lines_total").await;
+        if count >= lost as f64 { Ok(count) } else { Err(format!("{count} of {lost}")) }
+    })
+    .await;
+    assert_eq!(counted, lost as f64, "counted as lost, and missing in the log");
+    // What came before and after is counted all the same.
+    let requests: u64 = system.cli(System::STATS, "HGET stat:17 requests").await;
+    assert_eq!(requests, sent - lost);
+    system.allow("exited on signal 9");
+    system.stop().await;
+}
+
+/// Waits for so many reports of the sidecar, which come once a second.
+async fn until_reported(system: &System, count: usize) {
+    let command = format!("HGET router:{} at_ms", system.node());
+    let reports = std::sync::Mutex::new(BTreeSet::new());
+    poll::until("the sidecar to report a few times", || async {
+        let report = system.try_cli::<Option<String>>(System::STATS, &command).await?;
+        let mut reports = reports.lock().unwrap();
+        reports.insert(report);
+        // The first is of before.
+        if reports.len() > count { Ok(()) } else { Err(format!("{} of {count}", reports.len())) }
+    })
+    .await;
+}
+
+async fn sidecar_metric(system: &System, name: &str) -> f64 {
+    let text = Request::get("sidecar", "/metrics").send(system.sidecar).await.unwrap().text();
+    let line =
+        text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in {text}"));
+    line.rsplit_once(' ').unwrap().1.parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn looking_at_the_edge_is_no_loss() {
+    let system = System::without_pacemaker("looking").await;
+    let app = App::start("app").await;
+    system.route_counted("app.test", &app, "17").await;
+    until_reported(&system, 3).await;
+    let mut account = Account::default();
+    for _ in 0..3 {
+        account.add(load::send(system.edge, 2, 50, |_| Request::get("app.test", "/")).await);
+        for target in
+            ["/edge/status", "/edge/ack", "/edge/snapshot", "/edge/connections", "/metrics", "/edge/nonsense"]
+        {
+            for _ in 0..10 {
+                system.edge_api(target).await;
+            }
+        }
+        for _ in 0..10 {
+            system.api("GET", "/stats/version_type/17", None).await;
+        }
+        expect_counted(&system, "17", &account).await;
+    }
+    // A loss shows about two seconds after it happened; that many reports on, there is none.
+    until_reported(&system, 4).await;
+    assert_eq!(sidecar_metric(&system, "signalbox_sidecar_lost_lines_total").await, 0.0);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_is_none_stops_nothing() {
+    let system = System::without_pacemaker("bad-lines").await;
+    let app = App::start("app").await;
+    system.route_counted("app.test", &app, "17").await;
+    let mut account = load::send(system.edge, 1, 10, |_| Request::get("app.test", "/")).await;
+    expect_counted(&system, "17", &account).await;
+    // Somebody else writes into the log: garbage, half of JSON, wrong types, a number too large, an empty line, and
+    // a byte that is no text.
+    let garbage: [&[u8]; 7] = [
+        b"garbage\n",
+        b"{\"key\":\"17\",\"bytes\":\n",
+        b"{\"key\":17,\"bytes\":\"many\",\"code\":200}\n",
+        b"{\"key\":\"17\",\"bytes\":99999999999999999999999,\"code\":200}\n",
+        b"\n",
+        b"\xff\xfe\n",
+        b"[]\n",
+    ];
+    for line in garbage {
+        system.append_to_access_log(line);
+        account.add(load::send(system.edge, 1, 5, |_| Request::get("app.test", "/")).await);
+    }
+    expect_counted(&system, "17", &account).await;
+    let bad =
+        system.metrics().await.into_iter().find(|(name, _)| name.contains("bad") && name.contains("line"));
+    assert!(bad.as_ref().is_some_and(|(_, count)| *count >= 6.0), "bad lines are counted: {bad:?}");
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_in_the_log_cannot_break_a_line() {
+    let system = System::without_pacemaker("hostile").await;
+    let app = App::start("app").await;
+    system.route_counted("*.app.test", &app, "17").await;
+    let paths = ["/\"}", "/%22%7D%0A%7B%22key%22:%221%22%7D", "/\\", "/%01%ff", "/\u{1f600}", "/%C3%28"];
+    let mut account = Account::default();
+    for path in paths {
+        let request = Request::get("a.app.test", path)
+            .header("User-Agent", "\"\\\u{7f}")
+            .header("Referer", "\",\"key\":\"1");
+        account.enter(&request, request.send(system.edge).await);
+    }
+    expect_counted(&system, "17", &account).await;
+    let forged: Option<u64> = system.cli(System::STATS, "HGET stat:1 requests").await;
+    assert_eq!(forged, None);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sidecar_rotates_a_log_that_grew() {
+    let system =
+        System::with("self-rotation", |builder| builder.without_pacemaker().sidecar("rotate_bytes", 65_536))
+            .await;
+    let app = App::start("app").await;
+    system.route_counted("app.test", &app, "17").await;
+    let mut account = Account::default();
+    for _ in 0..4 {
+        account.add(load::send(system.edge, 4, 400, |_| Request::get("app.test", "/")).await);
+        expect_counted(&system, "17", &account).await;
+    }
+    poll::until("a rotated log beside the new one", || async {
+        let files = system.log_files();
+        if files.len() > 1 { Ok(()) } else { Err(files) }
+    })
+    .await;
+    expect_counted(&system, "17", &account).await;
+    system.stop().await;
+}

@@ -1,0 +1,211 @@
+//! `signalbox up --demo` as a process, the way someone meets Signalbox for the first time.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Output, Stdio},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use signalbox_stack::{Ports, Reservation};
+use signalbox_tests::{http::Request, poll, slots, system::System, upstream::App};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+};
+
+/// The three commands of the README, as they stand there.
+const README: [&str; 3] = [
+    "curl -H 'Host: hello.localhost' http://127.0.0.1:8080/",
+    r#"curl -X PUT -H "Authorization: Bearer $(cat .signalbox/token)" -d '{"address":"127.0.0.1:9003","hostnames":["new.localhost"],"version_type_id":"7"}' -H 'Content-Type: application/json' http://127.0.0.1:8081/instances/i-7"#,
+    r#"curl -H "Authorization: Bearer $(cat .signalbox/token)" http://127.0.0.1:8081/stats/version_type/7"#,
+];
+
+/// A running `signalbox up --demo` in a folder of its own.
+struct Up {
+    child: Child,
+    folder: TempDir,
+    ports: Ports,
+    demo: [u16; 4],
+    said: String,
+    _reservation: Reservation,
+}
+
+fn program() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    // target/<profile>/deps/it-… → target/<profile>/signalbox
+    test.ancestors().nth(2).unwrap().join("signalbox")
+}
+
+impl Up {
+    async fn start() -> Self {
+        let (folder, ports, mut reservation) =
+            (TempDir::with_prefix("signalbox-up-").unwrap(), Ports::free().unwrap(), Reservation::default());
+        // What runs as another user has to get to what is below.
+        std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let demo: [u16; 4] = std::array::from_fn(|_| reservation.add().unwrap());
+        let mut command = Command::new(program());
+        command.args(["up", "--demo", "--workers", "2"]).current_dir(folder.path());
+        for (name, port) in ports.named() {
+            command.arg(format!("--{}-port", name.replace('_', "-"))).arg(port.to_string());
+        }
+        command.arg("--demo-hello-port").arg(demo[0].to_string());
+        command.arg("--demo-shop-ports").arg(format!("{},{}", demo[1], demo[2]));
+        command.arg("--demo-spare-port").arg(demo[3].to_string());
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut said = String::new();
+        let ready = async {
+            while let Some(line) = lines.next_line().await.unwrap() {
+                said += &line;
+                said.push('\n');
+                if line.contains("Ctrl-C ends everything") {
+                    return true;
+                }
+            }
+            false
+        };
+        let ready = tokio::time::timeout(3 * poll::PATIENCE, ready).await;
+        assert_eq!(ready, Ok(true), "it never said that it is ready; it said:\n{said}");
+        // What it says from here on must go somewhere, or it would stop at a full pipe.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        Self { child, folder, ports, demo, said, _reservation: reservation }
+    }
+
+    /// Runs a command as somebody would who has the defaults, in the folder where it was started.
+    async fn shell(&self, command: &str) -> String {
+        let mut command = command.to_owned();
+        for (default, real) in
+            [(8080, self.ports.edge), (8081, self.ports.admin), (9001, self.demo[0]), (9003, self.demo[3])]
+        {
+            command = command.replace(&format!(":{default}"), &format!(":{real}"));
+        }
+        let output: Output = Command::new("sh")
+            .arg("-c")
+            .arg(&command)
+            .current_dir(self.folder.path())
+            .output()
+            .await
+            .unwrap();
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Ends it as a service manager would.
+    async fn end(mut self) {
+        let pid = i32::try_from(self.child.id().unwrap()).unwrap();
+        kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+        let status = tokio::time::timeout(poll::PATIENCE, self.child.wait()).await.expect("it ends").unwrap();
+        assert_eq!(status.code(), Some(0), "told to end, it ends well");
+        let left = processes_of(self.folder.path());
+        assert!(left.is_empty(), "left behind: {left:#?}");
+        for (name, port) in self.ports.named() {
+            let open = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok();
+            assert!(!open, "somebody still listens on the port of {name}");
+        }
+    }
+}
+
+/// The command lines of all processes that have to do with `folder`.
+fn processes_of(folder: &Path) -> Vec<String> {
+    let folder = folder.to_string_lossy().into_owned();
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| {
+            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            let cwd = std::fs::read_link(entry.path().join("cwd")).unwrap_or_default();
+            (line.contains(&folder) || cwd.starts_with(&folder)).then_some(line)
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_minutes_go_as_the_readme_says() {
+    let _slot = slots::take().await;
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let readme = std::fs::read_to_string(&readme).unwrap();
+    for command in README {
+        assert!(readme.contains(command), "the README has no longer the line {command}");
+    }
+    let up = Up::start().await;
+    for address in [up.ports.edge, up.ports.admin, up.ports.pacemaker, up.ports.sidecar] {
+        assert!(up.said.contains(&address.to_string()), "no address with {address} in:\n{}", up.said);
+    }
+    let hello = up.shell(README[0]).await;
+    assert!(hello.to_lowercase().contains("hello"), "{hello}");
+    let put = up.shell(README[1]).await;
+    assert!(put.contains("\"serial\""), "{put}");
+    // "The next request reaches 9003": nothing is waited for here, and so not asserted of the very next one.
+    let new = README[0].replace("hello.", "new.");
+    poll::until("the new instance to take traffic", || async {
+        let answer = up.shell(&new).await;
+        if answer.contains("\"status\":404") { Err(answer) } else { Ok(()) }
+    })
+    .await;
+    poll::until("the request to be counted", || async {
+        let stats = up.shell(README[2]).await;
+        let stats: serde_json::Value =
+            serde_json::from_str(&stats).map_err(|error| format!("{error}: {stats}"))?;
+        let requests =
+            stats.get("requests").or_else(|| stats["totals"].get("requests")).and_then(|n| n.as_u64());
+        if requests >= Some(1) { Ok(()) } else { Err(stats.to_string()) }
+    })
+    .await;
+    up.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_it_prints_can_be_typed_and_two_copies_do_not_meet() {
+    let system = System::start("beside-up").await;
+    let up = Up::start().await;
+    // Its own suggestions, joined where a line goes on.
+    let said = up.said.replace("\\\n", " ");
+    let suggestions: Vec<&str> =
+        said.lines().map(str::trim).filter(|line| line.starts_with("curl ")).collect();
+    assert!(suggestions.len() >= 3, "{}", up.said);
+    for suggestion in suggestions {
+        // What follows a PUT at once may come before the change.
+        poll::until(suggestion, || async {
+            let answer = up.shell(suggestion).await;
+            if answer.contains("application/problem") || answer.contains("\"status\":") {
+                Err(answer)
+            } else {
+                Ok(())
+            }
+        })
+        .await;
+    }
+    let app = App::start("app").await;
+    system.register("mine", &app, "mine.test", "1").await;
+    assert_eq!(system.get("mine.test", "/").await.text(), "app");
+    let edge = std::net::SocketAddr::from(([127, 0, 0, 1], up.ports.edge));
+    assert_eq!(Request::get("mine.test", "/").send(edge).await.unwrap().status, 404);
+    assert_eq!(system.get("hello.localhost", "/").await.status, 404);
+    assert_eq!(Request::get("hello.localhost", "/").send(edge).await.unwrap().status, 200);
+    // One token does not open the other.
+    let admin = std::net::SocketAddr::from(([127, 0, 0, 1], up.ports.admin));
+    let foreign = Request::get("a", "/instances").token(&system.token).send(admin).await.unwrap();
+    assert_eq!(foreign.status, 401);
+    up.end().await;
+    assert_eq!(system.get("mine.test", "/").await.text(), "app");
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_when_it_is_killed() {
+    let _slot = slots::take().await;
+    let mut up = Up::start().await;
+    assert!(!processes_of(up.folder.path()).is_empty());
+    up.child.kill().await.unwrap();
+    poll::until("its processes to end", || async {
+        let left = processes_of(up.folder.path());
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    })
+    .await;
+}
