@@ -41,7 +41,8 @@ local function main(lanes)
     local name = generation .. '.' .. number
     local ready = lanes.ready_key(token, name)
     local bid = call('LINDEX', ready, 0)
-    if not bid then
+    local promote = not bid
+    if promote then
       bid = call('HGET', lanes.current_key(token), name)
       if not bid then
         call('SREM', KEYS[4], job)
@@ -52,8 +53,10 @@ local function main(lanes)
       call('SADD', lanes.waiting_key(token), job)
       return nil
     end
-    call('HDEL', lanes.current_key(token), name, name .. ':bytes')
-    if call('LLEN', ready) == 0 then call('RPUSH', ready, bid) end
+    if promote then
+      call('HDEL', lanes.current_key(token), name, name .. ':bytes')
+      call('RPUSH', ready, bid)
+    end
     local health = call('HGET', lanes.base .. 'subscriber:' .. token, 'health_points') or '100'
     return { worker, job, token, generation, number, bid, health, call('LRANGE', lanes.batch_key(bid), 0, -1),
       call('LRANGE', lanes.gaps_key(token, name), 0, -1) }
