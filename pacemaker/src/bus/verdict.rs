@@ -73,7 +73,8 @@ pub fn judge(failure: &Failure, patience: &Patience, dice: f64) -> Verdict {
 
 /// Exponential from the first failure on, capped, between half and the whole of it; never less than what was asked.
 fn pause(failure: &Failure, dice: f64) -> Duration {
-    let doubled = FIRST_PAUSE.saturating_mul(1 << failure.attempts.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
+    let doubled =
+        FIRST_PAUSE.saturating_mul(1 << failure.attempts.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
     let jittered = doubled.mul_f64(0.5 + dice.clamp(0.0, 1.0) / 2.0);
     failure.retry_after.map_or(jittered, |asked| asked.max(jittered))
 }
@@ -101,7 +102,10 @@ mod tests {
     #[test]
     fn what_the_subscriber_asked_for_is_never_shortened() {
         let asked = Failure { retry_after: Some(Duration::from_secs(900)), ..failure(1) };
-        assert_eq!(judge(&asked, &patience(OnExhausted::Dead), 0.0), Verdict::Retry(Duration::from_secs(900)));
+        assert_eq!(
+            judge(&asked, &patience(OnExhausted::Dead), 0.0),
+            Verdict::Retry(Duration::from_secs(900))
+        );
     }
 
     #[test]
