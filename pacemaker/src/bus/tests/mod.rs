@@ -5,6 +5,7 @@
 
 mod hands;
 mod lifecycle;
+mod model;
 mod path;
 mod scripts;
 mod support;
