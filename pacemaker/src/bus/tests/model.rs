@@ -177,7 +177,9 @@ impl Model {
             let again = self.hands.turn(&[&name]).await;
             assert_eq!(again.taken.first(), Some(taken));
         }
-        let lane = |taken: &Taken| (taken.held.token.clone(), taken.held.generation.clone(), taken.held.lane.clone());
+        let lane = |taken: &Taken| {
+            (taken.held.token.clone(), taken.held.generation.clone(), taken.held.lane.clone())
+        };
         for other in self.held.values() {
             assert_ne!(lane(other), lane(taken), "a lane has one batch in flight");
         }
@@ -282,7 +284,7 @@ fn case(server: &Server, steps: &[Step]) {
 fn lanes_and_jobs_behave_like_their_model() {
     let server = Server::start();
     // On demand longer: PROPTEST_CASES=1000.
-    let config = Config { failure_persistence: None, ..Config::with_cases(cases(48)) };
+    let config = Config { failure_persistence: None, ..Config::with_cases(cases(20)) };
     proptest!(config, |(steps in vec(step(), 1..70))| case(&server, &steps));
 }
 
