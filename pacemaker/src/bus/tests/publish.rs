@@ -64,7 +64,7 @@ async fn objects_are_remembered_for_one_period_at_least_and_forgotten_after_two(
     hands.time.advance(1_000_000);
     hands.publish_urls(&["other"]).await;
     assert_eq!(hands.publish(&[(0, event("quiet"))]).await[0].1, None);
-    // And there are never more than four fields for each object of the limit.
+    // And there are never more than two fields for each object of the limit.
     hands.objects = 10;
     for n in 0..200 {
         hands.publish_urls(&[&format!("o{n}")]).await;
@@ -72,7 +72,7 @@ async fn objects_are_remembered_for_one_period_at_least_and_forgotten_after_two(
     let redis = hands.store.redis();
     let held =
         number(redis, "HLEN", &["bus:objects"]).await + number(redis, "HLEN", &["bus:objects:old"]).await;
-    assert!(held <= 44, "{held}");
+    assert!(held <= 22, "{held}");
 }
 
 /// The original crashed between the steps of ingest and left a partial fan-out; here a repeat is the first call.
