@@ -1,6 +1,9 @@
 //! The daemon: connections, background work, the HTTP server, and their end.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use anyhow::Context as _;
 use rand::RngExt as _;
@@ -9,6 +12,7 @@ use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    bus::{self, Bus, api::Front, deliver::Webhooks},
     config::Config,
     duty::Duty,
     http::{self, App},
@@ -22,6 +26,8 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// How many missed turns make a holder's duty another's.
 const MISSED_TURNS: u32 = 5;
 const SHORTEST_DUTY: Duration = Duration::from_secs(3);
+/// Shards of the fabric.
+const SHARDS: usize = 1;
 
 /// Runs the daemon on `listener` until `shutdown`.
 pub(crate) async fn run(
@@ -65,14 +71,27 @@ pub(crate) async fn run(
         nudge,
         metrics.clone(),
     );
+    let (front, events) = event_bus(&config, &fabric).await?;
+
     // Background work outlives the server: a request under way may still need the reconciler.
     let idle = CancellationToken::new();
     let mut background = JoinSet::new();
     background.spawn(reconciler.run(idle.clone()));
     background.spawn(sweeper.run(idle.clone()));
+    let (ended, stop) = (idle.clone(), shutdown.clone());
+    background.spawn(async move {
+        if let Err(error) = events.run(ended).await {
+            // A pacemaker without a bus would accept routes and lose their events.
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the event bus cannot run; the pacemaker ends"
+            );
+            stop.cancel();
+        }
+    });
     let routers = Routers::start(store, idle.clone());
 
-    let app = App { tokens, registry, routers, metrics, shutdown: shutdown.clone() };
+    let app = App { tokens, registry, routers, bus: front, metrics, shutdown: shutdown.clone() };
     tracing::info!(listen = %listener.local_addr()?, node = config.node, "the pacemaker serves");
     let served = serve(listener, app, shutdown).await;
     idle.cancel();
@@ -81,6 +100,21 @@ pub(crate) async fn run(
         tracing::warn!("background work did not end in time; its duties will lapse");
     }
     served
+}
+
+/// The event bus: what the HTTP API works with, and the part that runs.
+async fn event_bus(config: &Config, fabric: &Fabric) -> anyhow::Result<(Front, Bus<Webhooks>)> {
+    let metrics = bus::metrics::Metrics::default();
+    let webhooks =
+        Webhooks::new(&config.bus, wall_clock, metrics.deliveries.clone()).context("bus.ca_file")?;
+    let (handle, events) = Bus::open(fabric, SHARDS, config.bus.clone(), None, webhooks.clone());
+    Ok((Front::new(handle, webhooks, metrics, &config.bus, wall_clock), events))
+}
+
+/// The time of day, for what is said to others: signatures, dates in headers. Nothing is decided by it.
+#[allow(clippy::disallowed_methods, reason = "this is where the clock comes from that is passed in")]
+fn wall_clock() -> SystemTime {
+    SystemTime::now()
 }
 
 async fn serve(listener: TcpListener, app: App, shutdown: CancellationToken) -> anyhow::Result<()> {

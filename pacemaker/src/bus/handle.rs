@@ -305,6 +305,18 @@ impl Handle {
         Ok(self.fresh().await?.api_tokens.clone())
     }
 
+    /// The client of a token that is not in [`Self::registry`]: it may have been made elsewhere a moment ago.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn find_api_token(&self, token: &str) -> Result<Option<ApiToken>, Error> {
+        // Strangers ask this as often as they like, so the registry is only read when there is something in it.
+        if !self.core.stores[0].has_api_token(token).await? {
+            return Ok(None);
+        }
+        Ok(self.fresh().await?.api_tokens.get(token).cloned())
+    }
+
     /// Makes a token. The same token for the same client again changes nothing.
     ///
     /// # Errors

@@ -87,6 +87,7 @@
 //! * **a subscription ends**: from the next publish on nothing is fanned out to it. Its lanes are cleared away part by
 //!   part, by whoever comes first, and their generation's number never comes back.
 
+pub(crate) mod api;
 mod cache;
 mod chance;
 mod commit;

@@ -25,7 +25,7 @@ struct Item<'a> {
 }
 
 /// One event. Publishers' data goes in as the bytes that came: digits, spaces and the order of members are theirs.
-pub(super) fn item(event: &Event) -> Vec<u8> {
+fn item(event: &Event) -> Vec<u8> {
     let item = Item {
         topic: &event.topic,
         kind: event.kind.as_str(),
@@ -40,9 +40,14 @@ pub(super) fn item(event: &Event) -> Vec<u8> {
     serde_json::to_vec(&item).unwrap_or_default()
 }
 
+/// One event as it is delivered, made once.
+pub(crate) fn rendered(event: &Event) -> &[u8] {
+    event.rendered(item)
+}
+
 /// The whole array.
 pub(super) fn batch(batch: &BatchContents) -> Vec<u8> {
-    let items: Vec<&[u8]> = batch.events.iter().map(|event| event.rendered(item)).collect();
+    let items: Vec<&[u8]> = batch.events.iter().map(|event| rendered(event)).collect();
     let gap =
         if batch.gaps.is_empty() { Vec::new() } else { serde_json::to_vec(&batch.gaps).unwrap_or_default() };
     let size = items.iter().map(|item| item.len() + 1).sum::<usize>() + gap.len() + 16;

@@ -11,6 +11,7 @@ mod webhook;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+pub(crate) use body::rendered;
 pub(crate) use signature::{key as secret_key, new_secret};
 pub use webhook::{Error, Webhooks};
 

@@ -129,6 +129,11 @@ impl Store {
         }
     }
 
+    /// Whether there is such a token.
+    pub(in crate::bus) async fn has_api_token(&self, token: &str) -> Result<bool, Error> {
+        self.redis().command("HEXISTS").key(&self.bus().api_tokens()).arg(token).query().await
+    }
+
     /// Tokens whose lanes wait to be cleared away.
     pub(in crate::bus) async fn purges(&self) -> Result<Vec<String>, Error> {
         self.redis().command("HKEYS").key(&self.bus().purge()).query().await
