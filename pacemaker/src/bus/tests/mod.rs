@@ -16,5 +16,6 @@ mod model;
 mod path;
 mod publish;
 mod scripts;
+mod shards;
 mod support;
 mod truth;

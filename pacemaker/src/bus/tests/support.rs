@@ -39,6 +39,36 @@ impl Server {
         Self { child: spawn(folder.path(), &arguments), folder, arguments }
     }
 
+    /// A cluster of one server that holds all slots: only there are scripts refused that reach across two.
+    pub(super) async fn start_cluster() -> Self {
+        // Cluster mode insists on ports; both are bound at once so that they differ, and let go for the server.
+        let free = || std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let (client, bus) = (free(), free());
+        let port =
+            |listener: &std::net::TcpListener| listener.local_addr().expect("an address").port().to_string();
+        let (client_port, bus_port) = (port(&client), port(&bus));
+        drop((client, bus));
+        let server = Self::start_with(&[
+            "--cluster-enabled",
+            "yes",
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            &client_port,
+            "--cluster-port",
+            &bus_port,
+        ]);
+        let redis = server.redis();
+        answering(&redis).await;
+        redis.command("CLUSTER").arg("ADDSLOTSRANGE").arg(0).arg(16_383).run().await.expect("slots");
+        until("the cluster", || async {
+            let info: String = redis.command("CLUSTER").arg("INFO").query().await.unwrap_or_default();
+            info.contains("cluster_state:ok")
+        })
+        .await;
+        server
+    }
+
     pub(super) fn redis(&self) -> Fabric {
         let url = format!("redis+unix://{}", self.folder.path().join("redis.sock").display());
         let options = StoreOptions { response_timeout: Duration::from_secs(5), ..StoreOptions::default() };
@@ -212,7 +242,17 @@ impl Pacemaker {
         fabric: Option<String>,
         deliverer: impl Deliverer,
     ) -> Self {
-        let (handle, bus) = Bus::open(redis, 1, options, fabric, deliverer);
+        Self::start_on(redis, 1, options, fabric, deliverer)
+    }
+
+    pub(super) fn start_on(
+        redis: &Fabric,
+        shards: usize,
+        options: Options,
+        fabric: Option<String>,
+        deliverer: impl Deliverer,
+    ) -> Self {
+        let (handle, bus) = Bus::open(redis, shards, options, fabric, deliverer);
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(bus.run(shutdown.clone()));
         Self { handle, shutdown, task }
