@@ -58,13 +58,15 @@ async fn current_is_delivered_when_it_is_stale() {
 #[tokio::test]
 async fn a_failed_job_waits_for_its_time_and_a_publish_does_not_shorten_that() {
     let server = Server::start();
-    let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1, 0)]).await;
-    hands.publish_urls(&["a"]).await;
+    let mut hands = Hands::new(&server, vec![subscriber("s", 1, 2, 0)]).await;
+    hands.publish_urls(&["a", "b"]).await;
     let taken = hands.take("w").await;
     assert!(hands.nack(&taken, 10_000, false).await);
     assert_eq!(states(&hands).await, [1, 0, 0]);
-    hands.publish_urls(&["b", "c"]).await;
-    assert_eq!(states(&hands).await, [1, 0, 0], "three full batches, and still it pauses");
+    hands.publish_urls(&["c"]).await;
+    assert_eq!(states(&hands).await, [1, 0, 0], "a batch that fills");
+    hands.publish_urls(&["d", "e"]).await;
+    assert_eq!(states(&hands).await, [1, 0, 0], "two full batches, and still it pauses");
     hands.time.advance(9_999);
     assert_eq!(hands.turn(&["w"]).await.taken.len(), 0);
     assert_true(hands.store.redis(), "the pause").await;

@@ -8,6 +8,7 @@
     clippy::cast_sign_loss
 )]
 
+mod chaos;
 mod cost;
 mod faults;
 mod hands;
