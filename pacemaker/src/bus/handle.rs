@@ -397,7 +397,7 @@ impl Handle {
     /// When one does not.
     pub async fn pulse(&self) -> Result<(), Error> {
         for store in &self.core.stores {
-            store.redis().command("PING").run().await?;
+            store.ping().await?;
         }
         Ok(())
     }

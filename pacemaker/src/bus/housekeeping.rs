@@ -1,7 +1,8 @@
 //! What has to be done now and then, whoever does it: dead workers, old segments, full memory, shards left behind.
 //!
-//! Every step is safe to do twice and safe to leave half done, so any pacemaker may do any of them at any time. They
-//! run beside the workers, never as jobs, so that no job can hold them up.
+//! One pacemaker at a time does it, the one that holds the duty `bus`. That saves work and nothing else: every step is
+//! safe to do twice and safe to leave half done, so no fencing is needed. It runs beside the workers, never as jobs, so
+//! that no job can hold it up.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,6 +19,7 @@ use super::{
     store::{SEGMENT_IDS, Store},
     view::State,
 };
+use crate::duty::Duty;
 
 /// Batches cleared away in one call.
 const PURGE_PART: usize = 200;
@@ -29,26 +31,39 @@ const TRIM_PART: usize = 100;
 const MEMORY_EVERY: Duration = Duration::from_secs(1);
 
 /// Keeps one shard in order until `shutdown`.
-pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, shutdown: CancellationToken) {
+pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut duty: Duty, shutdown: CancellationToken) {
     let mut watch = Watch::default();
     let every = Duration::from_millis(core.options.housekeeping_ms);
     let mut last_round: Option<Instant> = None;
     loop {
-        if let Err(error) = relieve(&core, &store).await {
-            tracing::debug!(%error, "memory cannot be looked after now");
-        }
-        if last_round.is_none_or(|at| at.elapsed() >= every) {
-            last_round = Some(Instant::now());
-            if let Err(error) = round(&core, &store, &mut watch).await {
-                tracing::debug!(%error, "housekeeping is interrupted");
-                // What was seen before an interruption says nothing about who lives now.
-                watch.forget();
+        if holds(&mut duty).await {
+            if let Err(error) = relieve(&core, &store).await {
+                tracing::debug!(%error, "memory cannot be looked after now");
             }
+            if last_round.is_none_or(|at| at.elapsed() >= every) {
+                last_round = Some(Instant::now());
+                if let Err(error) = round(&core, &store, &mut watch).await {
+                    tracing::debug!(%error, "housekeeping is interrupted");
+                    // What was seen before an interruption says nothing about who lives now.
+                    watch.forget();
+                }
+            }
+        } else {
+            watch.forget();
         }
         tokio::select! {
             () = sleep(MEMORY_EVERY.min(every)) => {}
-            () = shutdown.cancelled() => return,
+            () = shutdown.cancelled() => break,
         }
+    }
+    duty.release().await;
+}
+
+/// A server that is too full to note a duty needs its memory freed most of all.
+async fn holds(duty: &mut Duty) -> bool {
+    match duty.hold().await {
+        Ok(epoch) => epoch.is_some(),
+        Err(error) => error.kind() == signalbox_store::Kind::Refused,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use signalbox_store::{Fabric, Notice, Shard, keys::fabric};
+use signalbox_store::{Fabric, Notice, Shard};
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -15,6 +15,7 @@ use super::{
     store::{Clock, Store},
     worker::{self, Busy, Fetcher},
 };
+use crate::duty::Duty;
 
 /// The event bus of this process, not running yet.
 pub struct Bus<D> {
@@ -94,7 +95,13 @@ impl<D: Deliverer> Bus<D> {
         tasks.spawn(follow(Arc::clone(&self.core), shutdown.clone()));
         for store in &self.core.stores {
             let (core, store) = (&self.core, store);
-            tasks.spawn(housekeeping::run(Arc::clone(core), Arc::clone(store), shutdown.clone()));
+            let duty = Duty::new(
+                store.shard().redis().clone(),
+                "bus",
+                core.incarnation.clone(),
+                core.options.dead_after(),
+            );
+            tasks.spawn(housekeeping::run(Arc::clone(core), Arc::clone(store), duty, shutdown.clone()));
             if core.options.deliver {
                 let busy: Busy = Arc::new(Mutex::default());
                 tasks.spawn(Fetcher::new(core, store, &self.deliverer, &busy).run(shutdown.clone()));
@@ -110,9 +117,7 @@ impl<D: Deliverer> Bus<D> {
 
 /// Keeps the registry in memory up to date, so that a token that was deleted elsewhere is soon unknown here.
 async fn follow(core: Arc<Core>, shutdown: CancellationToken) {
-    let home = &core.stores[0];
-    let channel = fabric::bus(home.shard().tag()).registry_channel();
-    let mut changes = home.redis().subscribe(&[&channel]);
+    let mut changes = core.stores[0].registry_changes();
     loop {
         let notice = tokio::select! {
             notice = changes.next() => notice,

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use signalbox_store::{Kind, Notice, keys::fabric};
+use signalbox_store::{Kind, Notice};
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep, sleep_until},
@@ -99,8 +99,7 @@ impl<D: Deliverer> Fetcher<D> {
 
     /// Delivers until `shutdown`; deliveries under way then are waited for by the caller dropping or aborting this.
     pub(super) async fn run(mut self, shutdown: CancellationToken) {
-        let channel = fabric::bus(self.store.shard().tag()).wake_channel();
-        let mut wakes = self.store.redis().subscribe(&[&channel]);
+        let mut wakes = self.store.wakes();
         loop {
             if self.more && self.retry_at.is_none() && self.room() > 0 {
                 self.fetch(&shutdown).await;

@@ -10,7 +10,9 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use signalbox_store::{Call, Error, Fabric, FabricRole, FabricSpace, Key, Script, Shard, keys::fabric};
+use signalbox_store::{
+    Call, Error, Fabric, FabricRole, FabricSpace, Key, Script, Shard, Subscription, keys::fabric,
+};
 
 pub(super) use jobs::{Held, Nack, Taken, Turn, read_gap};
 pub(super) use log::{Appended, DeadEntry, ReplayState, Resend, SEGMENT_IDS};
@@ -67,7 +69,7 @@ impl Store {
         &self.shard
     }
 
-    pub(super) fn redis(&self) -> &Fabric {
+    fn redis(&self) -> &Fabric {
         self.shard.redis()
     }
 
@@ -78,6 +80,21 @@ impl Store {
     /// Starts a call of a script that works on lanes.
     fn lanes_call<'a>(&self, script: &'a Script<FabricRole>) -> Call<'a, FabricRole> {
         self.lanes.iter().fold(script.call(), |call, key| call.key(key))
+    }
+
+    /// Whether the server answers.
+    pub(super) async fn ping(&self) -> Result<(), Error> {
+        self.redis().command("PING").run().await
+    }
+
+    /// Hears when jobs can be taken: `now`, or the time until which one may sleep, in unix milliseconds.
+    pub(super) fn wakes(&self) -> Subscription {
+        self.redis().subscribe(&[&self.bus().wake_channel()])
+    }
+
+    /// Hears the stamps of changes of the registry.
+    pub(super) fn registry_changes(&self) -> Subscription {
+        self.redis().subscribe(&[&self.bus().registry_channel()])
     }
 
     /// The time that scripts see, in unix milliseconds.

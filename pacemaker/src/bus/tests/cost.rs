@@ -5,7 +5,7 @@ use crate::bus::{NewEvent, store::Target};
 
 /// Processor time of the server's main thread: what it costs also on a machine that does other things.
 async fn microseconds(hands: &Hands) -> u64 {
-    let text: String = hands.store.redis().command("INFO").arg("cpu").query().await.unwrap();
+    let text: String = hands.store.shard().redis().command("INFO").arg("cpu").query().await.unwrap();
     let field = |name: &str| -> f64 {
         text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or_default()
     };

@@ -4,7 +4,7 @@ use super::{hands::*, support::*, truth::*};
 use crate::bus::store::Target;
 
 async fn count(hands: &Hands, command: &'static str, key: &str) -> i64 {
-    number(hands.store.redis(), command, &[key]).await
+    number(hands.store.shard().redis(), command, &[key]).await
 }
 
 async fn states(hands: &Hands) -> [i64; 3] {
@@ -22,12 +22,12 @@ async fn current_is_promoted_when_it_is_full_and_deleted_when_it_is_delivered() 
     let first = hands.publish_urls(&["a"]).await;
     assert_eq!(count(&hands, "HLEN", "bus:batches:current:s").await, 2, "lane and its bytes");
     assert_eq!(states(&hands).await, [1, 0, 0], "it waits to fill");
-    assert_true(hands.store.redis(), "a first event").await;
+    assert_true(hands.store.shard().redis(), "a first event").await;
     let second = hands.publish_urls(&["b"]).await;
     assert_eq!(count(&hands, "EXISTS", "bus:batches:current:s").await, 0);
     assert_eq!(count(&hands, "LLEN", "bus:batches:ready:s:1.0").await, 1);
     assert_eq!(states(&hands).await, [0, 1, 0], "full: at once");
-    assert_true(hands.store.redis(), "a full batch").await;
+    assert_true(hands.store.shard().redis(), "a full batch").await;
     let taken = hands.take("w").await;
     assert_eq!(taken.items, [first[0].to_string(), second[0].to_string()]);
     assert_eq!((taken.created_ms, taken.attempts, taken.health), (START_MS, 0, 100));
@@ -36,7 +36,7 @@ async fn current_is_promoted_when_it_is_full_and_deleted_when_it_is_delivered() 
     assert_eq!(states(&hands).await, [0, 0, 0]);
     assert_eq!(count(&hands, "EXISTS", &format!("bus:batch:{}", taken.held.batch)).await, 0);
     assert_eq!(count(&hands, "ZCARD", "bus:batches:index").await, 0);
-    assert_true(hands.store.redis(), "the acknowledgement").await;
+    assert_true(hands.store.shard().redis(), "the acknowledgement").await;
 }
 
 #[tokio::test]
@@ -50,9 +50,9 @@ async fn current_is_delivered_when_it_is_stale() {
     hands.time.advance(1);
     let taken = hands.take("w").await;
     assert_eq!(taken.items.len(), 1);
-    assert_true(hands.store.redis(), "taking a stale batch").await;
+    assert_true(hands.store.shard().redis(), "taking a stale batch").await;
     assert!(hands.ack(&taken).await);
-    assert_true(hands.store.redis(), "its acknowledgement").await;
+    assert_true(hands.store.shard().redis(), "its acknowledgement").await;
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn a_failed_job_waits_for_its_time_and_a_publish_does_not_shorten_that() {
     assert_eq!(states(&hands).await, [1, 0, 0], "two full batches, and still it pauses");
     hands.time.advance(9_999);
     assert_eq!(hands.turn(&["w"]).await.taken.len(), 0);
-    assert_true(hands.store.redis(), "the pause").await;
+    assert_true(hands.store.shard().redis(), "the pause").await;
     hands.time.advance(1);
     let again = hands.take("w").await;
     assert_eq!(
@@ -90,13 +90,13 @@ async fn a_scrubbed_job_is_instant_again_and_its_old_worker_commits_nothing() {
     assert_eq!(beats, [("w".to_owned(), START_MS.to_string())]);
     assert_eq!(hands.store.scrub("w", &beats[0].1).await.unwrap(), Some(1));
     assert_eq!(states(&hands).await, [0, 1, 0]);
-    assert_true(hands.store.redis(), "the scrub").await;
+    assert_true(hands.store.shard().redis(), "the scrub").await;
     let other = hands.take("v").await;
     assert_eq!((other.held.batch.clone(), other.attempts), (taken.held.batch.clone(), 1));
     assert!(!hands.ack(&taken).await, "it was taken away");
     assert!(!hands.nack(&taken, 0, false).await);
     assert!(!hands.bury(&taken).await);
-    assert_true(hands.store.redis(), "what the old worker tried").await;
+    assert_true(hands.store.shard().redis(), "what the old worker tried").await;
     assert!(hands.ack(&other).await);
 }
 
@@ -126,13 +126,13 @@ async fn work_that_comes_while_the_job_is_pending_is_found_when_it_is_acknowledg
     assert_eq!(states(&hands).await, [0, 0, 1], "one job, and it is pending");
     assert!(hands.ack(&taken).await);
     assert_eq!(states(&hands).await, [1, 0, 0], "a batch fills: scheduled");
-    assert_true(hands.store.redis(), "a batch that fills").await;
+    assert_true(hands.store.shard().redis(), "a batch that fills").await;
     hands.publish_urls(&["d", "e"]).await;
     let taken = hands.take("w").await;
     hands.publish_urls(&["f"]).await;
     assert!(hands.ack(&taken).await);
     assert_eq!(states(&hands).await, [0, 1, 0], "a full batch waits: instant");
-    assert_true(hands.store.redis(), "a full batch").await;
+    assert_true(hands.store.shard().redis(), "a full batch").await;
 }
 
 #[tokio::test]
@@ -165,7 +165,7 @@ async fn a_repeated_acquisition_returns_what_the_worker_holds() {
     hands.publish_urls(&["a", "b", "c", "d", "e", "f", "g"]).await;
     let first = hands.take("w").await;
     assert_eq!(hands.take("w").await, first);
-    assert_true(hands.store.redis(), "a repeated acquisition").await;
+    assert_true(hands.store.shard().redis(), "a repeated acquisition").await;
 }
 
 /// The reply of an acknowledgement is lost, and the worker already holds the lane's next batch when it repeats it.
@@ -180,7 +180,7 @@ async fn a_repeated_acknowledgement_does_not_take_the_next_batch() {
     assert_eq!(second.held.job, first.held.job);
     assert!(!hands.ack(&first).await);
     assert_eq!(hands.take("w").await, second);
-    assert_true(hands.store.redis(), "a repeated acknowledgement").await;
+    assert_true(hands.store.shard().redis(), "a repeated acknowledgement").await;
 }
 
 #[tokio::test]
@@ -192,7 +192,7 @@ async fn a_failing_batch_is_halved_in_place() {
     let taken = hands.take("w").await;
     assert_eq!(taken.items, ids[..5]);
     assert!(hands.nack(&taken, 0, true).await);
-    assert_true(hands.store.redis(), "the split").await;
+    assert_true(hands.store.shard().redis(), "the split").await;
     let mut parts = Vec::new();
     for _ in 0..3 {
         let part = hands.take("w").await;
@@ -200,7 +200,7 @@ async fn a_failing_batch_is_halved_in_place() {
         assert!(hands.ack(&part).await);
     }
     assert_eq!(parts, [(ids[..3].to_vec(), 1), (ids[3..5].to_vec(), 0), (ids[5..].to_vec(), 0)]);
-    assert_true(hands.store.redis(), "all of it").await;
+    assert_true(hands.store.shard().redis(), "all of it").await;
 }
 
 #[tokio::test]
@@ -210,7 +210,7 @@ async fn an_exhausted_batch_leaves_dead_letters_and_a_gap_that_is_told_once() {
     let ids = hands.publish_urls(&["a", "b", "c"]).await;
     let taken = hands.take("w").await;
     assert!(hands.bury(&taken).await);
-    assert_true(hands.store.redis(), "the burial").await;
+    assert_true(hands.store.shard().redis(), "the burial").await;
     let letters = hands.store.dead("s", 0, 10).await.unwrap();
     let dead: Vec<_> = letters.iter().map(|letter| letter.read().unwrap()).collect();
     assert_eq!(dead.len(), 2);
@@ -235,13 +235,13 @@ async fn a_new_generation_waits_until_the_old_one_is_empty() {
     hands.fan_out.targets[0] = Target { generation: 2, concurrency: 4, ..hands.fan_out.targets[0].clone() };
     hands.fan_out.targets[0].max_events = 1;
     hands.publish_urls(&["a", "b", "c", "d", "e"]).await;
-    assert_true(hands.store.redis(), "the change").await;
+    assert_true(hands.store.shard().redis(), "the change").await;
     let turn = hands.turn(&["v", "w", "x", "y", "z"]).await;
     assert_eq!(turn.taken.len(), 1, "the old batch, promoted; all else waits: {turn:?}");
     assert_eq!(turn.taken[0].held.generation, "1");
-    assert_true(hands.store.redis(), "waiting").await;
+    assert_true(hands.store.shard().redis(), "waiting").await;
     assert!(hands.bury(&turn.taken[0]).await);
-    assert_true(hands.store.redis(), "the end of the generation").await;
+    assert_true(hands.store.shard().redis(), "the end of the generation").await;
     let turn = hands.turn(&["v", "w", "x", "y", "z"]).await;
     assert!(turn.taken.len() > 1, "{turn:?}");
     assert!(turn.taken.iter().all(|taken| taken.held.generation == "2"));
@@ -255,7 +255,7 @@ async fn a_new_generation_waits_until_the_old_one_is_empty() {
 async fn an_unreadable_job_stops_nobody() {
     let server = Server::start();
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1, 0)]).await;
-    let redis = hands.store.redis().clone();
+    let redis = hands.store.shard().redis().clone();
     for bad in ["rubbish", "\u{1}", "\u{2}x"] {
         number(&redis, "RPUSH", &["bus:jobs:instant:main", bad]).await;
         number(&redis, "SADD", &["bus:jobs:index:main", bad]).await;
@@ -302,5 +302,5 @@ async fn a_batch_is_capped_in_bytes() {
     assert_eq!(sizes.iter().sum::<usize>(), 11);
     assert!(sizes.iter().all(|size| *size <= 8), "{sizes:?}");
     assert_eq!(sizes[sizes.len() - 2..], [1, 1], "one event always fits: {sizes:?}");
-    assert_true(hands.store.redis(), "all of it").await;
+    assert_true(hands.store.shard().redis(), "all of it").await;
 }

@@ -139,7 +139,7 @@ impl Model {
             }
             Step::Advance(ms) => self.hands.time.advance(*ms),
             Step::FlushScripts => {
-                self.hands.store.redis().command("SCRIPT").arg("FLUSH").run().await.unwrap();
+                self.hands.store.shard().redis().command("SCRIPT").arg("FLUSH").run().await.unwrap();
             }
         }
     }
@@ -239,7 +239,7 @@ impl Model {
             }
             Box::pin(self.run(&Step::Ack(0, false))).await;
         }
-        let redis = self.hands.store.redis().clone();
+        let redis = self.hands.store.shard().redis().clone();
         assert_true(&redis, "everything").await;
         assert_eq!(number(&redis, "ZCARD", &["bus:batches:index"]).await, 0, "nothing waits any more");
         for (token, seen) in &self.seen {

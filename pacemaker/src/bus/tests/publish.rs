@@ -17,7 +17,10 @@ async fn ids_are_numbers_with_every_digit_and_follow_the_clock_only_upwards() {
     let first = hands.publish_urls(&["a", "b"]).await;
     assert_eq!(first, [EventId::at_ms(START_MS).0, EventId::at_ms(START_MS).0 + 64]);
     assert!(first[0] > 600_000_000_000_000 && first[0] < 1 << 53, "{first:?}");
-    assert_eq!(strings(hands.store.redis(), "MGET", &["bus:last.event.id"]).await, [first[1].to_string()]);
+    assert_eq!(
+        strings(hands.store.shard().redis(), "MGET", &["bus:last.event.id"]).await,
+        [first[1].to_string()]
+    );
     hands.time.0.store(START_MS - 60_000, std::sync::atomic::Ordering::SeqCst);
     assert_eq!(
         hands.publish_urls(&["a"]).await,
@@ -33,7 +36,7 @@ async fn ids_rise_also_after_a_failover_that_lost_writes() {
     let server = Server::start();
     let mut hands = Hands::new(&server, Vec::new()).await;
     let before = hands.publish_urls(&["a"; 50]).await;
-    number(hands.store.redis(), "DEL", &["bus:last.event.id"]).await;
+    number(hands.store.shard().redis(), "DEL", &["bus:last.event.id"]).await;
     hands.time.advance(1);
     assert!(hands.publish_urls(&["a"]).await[0] > before[49]);
 }
@@ -69,7 +72,7 @@ async fn objects_are_remembered_for_one_period_at_least_and_forgotten_after_two(
     for n in 0..200 {
         hands.publish_urls(&[&format!("o{n}")]).await;
     }
-    let redis = hands.store.redis();
+    let redis = hands.store.shard().redis();
     let held =
         number(redis, "HLEN", &["bus:objects"]).await + number(redis, "HLEN", &["bus:objects:old"]).await;
     assert!(held <= 22, "{held}");
@@ -85,14 +88,14 @@ async fn a_call_whose_reply_was_lost_is_repeated_without_doing_it_twice() {
     let first = hands.send(&events).await.unwrap();
     hands.fan_out.stamp = "2.b".into();
     assert_eq!(hands.send(&events).await.unwrap(), first, "even after the registry moved on");
-    assert_eq!(number(hands.store.redis(), "HGET", &["bus:batches:gauges:event", "s"]).await, 2);
+    assert_eq!(number(hands.store.shard().redis(), "HGET", &["bus:batches:gauges:event", "s"]).await, 2);
     hands.sequence = 6;
     assert_eq!(
         hands.send(&events).await.unwrap(),
         PublishReply::Late,
         "what was given up is never done later"
     );
-    assert_true(hands.store.redis(), "repeats").await;
+    assert_true(hands.store.shard().redis(), "repeats").await;
 }
 
 #[tokio::test]
@@ -102,9 +105,9 @@ async fn a_stale_registry_or_none_does_nothing() {
     hands.fan_out.stamp = "0.z".into();
     hands.sequence = 1;
     assert_eq!(hands.send(&[(0, event("a"))]).await.unwrap(), PublishReply::Stale);
-    number(hands.store.redis(), "DEL", &["bus:registry"]).await;
+    number(hands.store.shard().redis(), "DEL", &["bus:registry"]).await;
     assert_eq!(hands.send(&[(0, event("a"))]).await.unwrap(), PublishReply::Empty);
-    assert_eq!(number(hands.store.redis(), "DBSIZE", &[]).await, 0);
+    assert_eq!(number(hands.store.shard().redis(), "DBSIZE", &[]).await, 0);
 }
 
 #[tokio::test]
@@ -120,7 +123,7 @@ async fn a_repeat_under_its_key_returns_the_first_id_and_another_event_is_refuse
     hands.sequence = 2;
     let reply = hands.send(&[(0, keyed("a", "k")), (0, other)]).await.unwrap();
     assert_eq!(reply, PublishReply::Accepted(vec![Accepted::Repeat(id), Accepted::Conflict]));
-    assert_eq!(number(hands.store.redis(), "HGET", &["bus:batches:gauges:event", "s"]).await, 1);
+    assert_eq!(number(hands.store.shard().redis(), "HGET", &["bus:batches:gauges:event", "s"]).await, 1);
     hands.time.advance(600_000);
     hands.sequence = 3;
     let reply = hands.send(&[(0, keyed("a", "k"))]).await.unwrap();
@@ -128,7 +131,7 @@ async fn a_repeat_under_its_key_returns_the_first_id_and_another_event_is_refuse
         matches!(reply, PublishReply::Accepted(got) if matches!(got[0], Accepted::New { .. })),
         "ten minutes later"
     );
-    assert_true(hands.store.redis(), "keys").await;
+    assert_true(hands.store.shard().redis(), "keys").await;
 }
 
 #[tokio::test]
@@ -139,7 +142,7 @@ async fn idempotency_keys_are_capped_in_number_and_time() {
     for n in 0..60 {
         hands.publish(&[(0, keyed("a", &format!("k{n}")))]).await;
     }
-    let redis = hands.store.redis().clone();
+    let redis = hands.store.shard().redis().clone();
     for (command, key) in [("HLEN", "bus:idempotency:keys:shop"), ("ZCARD", "bus:idempotency:ages:shop")] {
         let held = number(&redis, command, &[key]).await;
         assert!((15..=21).contains(&held), "{key} holds {held}");
@@ -175,7 +178,7 @@ async fn a_foreign_key_in_the_way_refuses_the_call_as_a_whole() {
     ];
     let server = Server::start();
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 0)]).await;
-    let redis = hands.store.redis().clone();
+    let redis = hands.store.shard().redis().clone();
     let segment = EventId::at_ms(START_MS).0 / 64_000_000;
     let of_log = [format!("bus:log:{segment}"), format!("bus:log:{segment}:order")];
     for key in every.into_iter().chain(of_log.iter().map(String::as_str)) {
@@ -198,7 +201,7 @@ async fn at_the_memory_limit_nothing_is_half_done_and_what_frees_memory_works() 
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1, 0)]).await;
     let ids = hands.publish_urls(&["a", "b", "c", "d"]).await;
     let taken = hands.take("w").await;
-    let redis = hands.store.redis().clone();
+    let redis = hands.store.shard().redis().clone();
     let limit = |bytes: &'static str| {
         let redis = redis.clone();
         async move { redis.command("CONFIG").arg(&["SET", "maxmemory", bytes][..]).run().await.unwrap() }
@@ -233,7 +236,7 @@ async fn at_the_memory_limit_nothing_is_half_done_and_what_frees_memory_works() 
 async fn every_event_is_published_live_with_the_shard_s_previous_id() {
     let server = Server::start();
     let mut hands = Hands::new(&server, Vec::new()).await;
-    let mut live = hands.store.redis().subscribe(&["shop:update:t"]);
+    let mut live = hands.store.shard().redis().subscribe(&["shop:update:t"]);
     assert_eq!(live.next().await, signalbox_store::Notice::Resumed);
     let ids = hands.publish_urls(&["a", "b"]).await;
     let mut got: Vec<serde_json::Value> = Vec::new();
@@ -253,7 +256,7 @@ async fn a_body_is_stored_once_and_its_segment_stays_while_a_batch_needs_it() {
     let targets = (0..50).map(|n| subscriber(&format!("s{n}"), 4, 100, 0)).collect();
     let mut hands = Hands::new(&server, targets).await;
     let ids = hands.publish_urls(&["a"]).await;
-    let redis = hands.store.redis().clone();
+    let redis = hands.store.shard().redis().clone();
     let first = ids[0] / 64_000_000;
     assert_eq!(number(&redis, "HLEN", &[&format!("bus:log:{first}")]).await, 1);
     hands.time.advance(60_000);
@@ -289,5 +292,5 @@ async fn gaps_of_a_lane_are_merged_beyond_a_number() {
     let gaps: Vec<_> = taken.gaps.iter().map(|gap| crate::bus::store::read_gap(gap).unwrap()).collect();
     assert_eq!(gaps.iter().map(|gap| gap.count).sum::<u64>(), 99);
     assert_eq!((gaps[0].first.0, gaps[63].last.0), (ids[0], ids[98]));
-    assert_true(hands.store.redis(), "ninety-nine gaps").await;
+    assert_true(hands.store.shard().redis(), "ninety-nine gaps").await;
 }
