@@ -15,11 +15,6 @@ impl Chance {
         Self(Mutex::new(StdRng::from_rng(&mut rand::rng())))
     }
 
-    #[cfg(test)]
-    pub(super) fn from_seed(seed: u64) -> Self {
-        Self(Mutex::new(StdRng::seed_from_u64(seed)))
-    }
-
     fn with<T>(&self, draw: impl FnOnce(&mut StdRng) -> T) -> T {
         draw(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

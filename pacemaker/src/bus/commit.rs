@@ -30,33 +30,43 @@ const SEND_TRIES: u32 = 4;
 /// The answers to one publish, collected from as many shards and calls as its events went to.
 #[derive(Debug)]
 pub(super) struct Gather {
-    inner: Mutex<(Vec<Option<Result<EventId, Refusal>>>, usize, Option<oneshot::Sender<()>>)>,
+    answers: Mutex<Answers>,
+}
+
+#[derive(Debug)]
+struct Answers {
+    results: Vec<Option<Result<EventId, Refusal>>>,
+    left: usize,
+    done: Option<oneshot::Sender<()>>,
 }
 
 impl Gather {
     /// For `count` events; the receiver hears when all are answered.
     pub(super) fn new(count: usize) -> (Arc<Self>, oneshot::Receiver<()>) {
         let (done, all) = oneshot::channel();
-        (Arc::new(Self { inner: Mutex::new((vec![None; count], count, Some(done))) }), all)
+        let answers = Answers { results: vec![None; count], left: count, done: Some(done) };
+        (Arc::new(Self { answers: Mutex::new(answers) }), all)
     }
 
     fn answer(&self, place: usize, result: Result<EventId, Refusal>) {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let (results, left, done) = &mut *inner;
-        if results[place].is_none() {
-            results[place] = Some(result);
-            *left -= 1;
-            if *left == 0 {
-                // Nobody waits any more when the client went away.
-                let _ = done.take().map(|done| done.send(()));
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Taken already when nobody waits any more; answered already when this is the ticket's end.
+        if answers.results.get(place).is_some_and(Option::is_none) {
+            answers.results[place] = Some(result);
+            answers.left -= 1;
+            if answers.left == 0 {
+                let _ = answers.done.take().map(|done| done.send(()));
             }
         }
     }
 
     /// All answers; what was never answered is unknown.
     pub(super) fn take(&self) -> Vec<Result<EventId, Refusal>> {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut inner.0).into_iter().map(|one| one.unwrap_or(Err(Refusal::Unavailable))).collect()
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut answers.results)
+            .into_iter()
+            .map(|one| one.unwrap_or(Err(Refusal::Unavailable)))
+            .collect()
     }
 }
 

@@ -321,8 +321,7 @@ mod tests {
     /// These numbers are on disk in every fabric: an object's lane is its hash.
     #[test]
     fn the_hash_of_an_object_never_changes() {
-        assert_eq!(hash(""), hash(""));
-        assert_eq!((lane_hash("https://a.example/1"), lane_hash("work:1")), (0, 0));
+        assert_eq!((lane_hash("https://a.example/1"), lane_hash("work:1")), (4_137_282_433, 3_973_549_097));
     }
 
     #[test]

@@ -73,6 +73,7 @@ local function main(lanes)
     local bucket = buckets[numbers[i]]
     if #bucket.items > 0 then lanes.append(states[i], bucket.items, bucket.sizes, now, new_bid) end
   end
+  lanes.counted(sub)
   if replay then
     if ARGV[12] == 'done' then call('DEL', KEYS[12]) else call('HSET', KEYS[12], 'cursor', ARGV[12]) end
   end

@@ -244,8 +244,13 @@ function lanes.plan(sub, numbers)
   return states
 end
 
+-- Moves the numbers of a subscriber after appending to some of its lanes: once for all of them.
+function lanes.counted(sub)
+  if sub.events then lanes.count(sub.token, sub.generation, sub.events, sub.batches) end
+end
+
 -- Appends items to a lane, batch after batch, and makes or wakes its job. `sizes` are the bytes of the items'
--- bodies, `new_bid` makes batch ids.
+-- bodies, `new_bid` makes batch ids. The caller ends with `counted`.
 function lanes.append(state, items, sizes, now, new_bid)
   local sub, token = state.sub, state.sub.token
   if not sub.begun then
@@ -282,7 +287,8 @@ function lanes.append(state, items, sizes, now, new_bid)
   elseif state.had_current then
     redis.call('HDEL', current_key(token), state.name, state.name .. ':bytes')
   end
-  lanes.count(token, sub.generation, total, batches)
+  sub.events = (sub.events or 0) + total
+  sub.batches = (sub.batches or 0) + batches
 
   if state.ready > 0 then return end -- in flight, waiting to be taken, or pausing: there is a job and it will look
   if not state.had_current then

@@ -12,7 +12,7 @@
 -- KEYS[10]: hash, the registry of this shard
 -- KEYS[11]: string, the last call of this pacemaker: its sequence and reply
 -- KEYS[12]: string, the last id given out in this shard
--- KEYS[13]: hash, `:object` -> its last id, `topic:object` -> the last id of both
+-- KEYS[13]: hash, object -> its last id, then each topic it had events of with the last id of both
 -- KEYS[14]: hash, the same, of objects that have been quiet for long
 -- KEYS[15]: hash, segment of the log -> bytes
 -- KEYS[16]: hash, when the two hashes of objects were last exchanged
@@ -86,41 +86,53 @@ local function main(lanes)
   for t = 1, topics do lanes.expect('hash', KEYS[16 + t]) end
   local last = tonumber(call('GET', KEYS[12]) or 0)
 
-  -- What is remembered of the objects, in one read; then of those not found, in another.
-  local events, fields, position = {}, {}, {}
-  local function want(field)
-    if not position[field] then
-      fields[#fields + 1] = field
-      position[field] = #fields
-    end
-  end
+  -- What is remembered of the objects, in one read; then of those not found, in another. Memory is one field for an
+  -- object, `id topic id topic id`, because fields are what such a read and write cost.
+  local events, names, memories = {}, {}, {}
   for i = 1, count do
-    local topic = by_topic[tonumber(ARGV[at + 2])]
-    local event = {
-      own = ':' .. ARGV[at], both = topic.name .. ':' .. ARGV[at], hash = tonumber(ARGV[at + 1]), topic = topic,
+    local object = ARGV[at]
+    local memory = memories[object]
+    if not memory then
+      memory = {}
+      memories[object] = memory
+      names[#names + 1] = object
+    end
+    events[i] = {
+      memory = memory, hash = tonumber(ARGV[at + 1]), topic = by_topic[tonumber(ARGV[at + 2])],
       channel = ARGV[at + 3], rest = ARGV[at + 4], key = ARGV[at + 5],
     }
-    want(event.own)
-    want(event.both)
-    events[i] = event
     at = at + 6
   end
-  local seen, missing = {}, {}
-  local found = call('HMGET', KEYS[13], unpack(fields))
-  for i = 1, #fields do
-    if found[i] then seen[fields[i]] = found[i] else missing[#missing + 1] = fields[i] end
-  end
-  if #missing > 0 then
-    found = call('HMGET', KEYS[14], unpack(missing))
-    for i = 1, #missing do
-      if found[i] then seen[missing[i]] = found[i] end
+  local missing = {}
+  local function remember(wanted, found)
+    for i = 1, #wanted do
+      local text, memory = found[i], memories[wanted[i]]
+      if text then
+        local space = string.find(text, ' ', 1, true)
+        memory.id = string.sub(text, 1, space - 1)
+        memory.topics = {}
+        memory.order = {}
+        for topic, id in string.gmatch(text, ' (%S+) (%d+)') do
+          memory.topics[topic] = id
+          memory.order[#memory.order + 1] = topic
+        end
+      else
+        memory.topics, memory.order = {}, {}
+        missing[#missing + 1] = wanted[i]
+      end
     end
+  end
+  remember(names, call('HMGET', KEYS[13], unpack(names)))
+  if #missing > 0 and call('HLEN', KEYS[14]) > 0 then
+    local wanted = missing
+    missing = {}
+    remember(wanted, call('HMGET', KEYS[14], unpack(wanted)))
   end
 
   -- Number the events, look up idempotency keys, and sort the ids into lanes.
   local lowest = (now - 1704067200000) * 6400 + tonumber(ARGV[4])
   local reply, words = { 'ok' }, 1
-  local changed, segments, order, under_key, accepted = {}, {}, {}, {}, 0
+  local segments, under_key, accepted = {}, {}, 0
   local segment
   for i = 1, count do
     local event = events[i]
@@ -146,9 +158,10 @@ local function main(lanes)
       local before = fmt('%.0f', last)
       last = max(last + 64, lowest)
       local id = fmt('%.0f', last)
-      local prev, tprev = seen[event.own], seen[event.both]
-      seen[event.own], seen[event.both] = id, id
-      changed[event.own], changed[event.both] = id, id
+      local memory, of = event.memory, event.topic.name
+      local prev, tprev = memory.id, memory.topics[of]
+      if not tprev then memory.order[#memory.order + 1] = of end
+      memory.id, memory.topics[of], memory.changed = id, id, true
       local head = '{"id":' .. id
       if prev then head = head .. ',"prev":' .. prev end
       if tprev then head = head .. ',"tprev":' .. tprev end
@@ -214,15 +227,23 @@ local function main(lanes)
   -- An object is remembered for one to two periods: two hashes, the older one forgotten as a whole.
   if exchanged == 0 then
     call('HSET', KEYS[16], 'exchanged_at', fmt('%.0f', now))
-  elseif remembered > 0 and (remembered >= 2 * tonumber(ARGV[7]) or now >= exchanged + tonumber(ARGV[8])) then
+  elseif remembered > 0 and (remembered >= tonumber(ARGV[7]) or now >= exchanged + tonumber(ARGV[8])) then
     call('UNLINK', KEYS[14])
     call('RENAME', KEYS[13], KEYS[14])
     call('HSET', KEYS[16], 'exchanged_at', fmt('%.0f', now))
   end
   local flat, n = {}, 0
-  for field, id in pairs(changed) do
-    flat[n + 1], flat[n + 2] = field, id
-    n = n + 2
+  for i = 1, #names do
+    local memory = memories[names[i]]
+    if memory.changed then
+      local text = memory.id
+      -- More topics than anybody has for one object: the ones it had first are forgotten first.
+      for t = max(1, #memory.order - 99), #memory.order do
+        text = text .. ' ' .. memory.order[t] .. ' ' .. memory.topics[memory.order[t]]
+      end
+      flat[n + 1], flat[n + 2] = names[i], text
+      n = n + 2
+    end
   end
   call('HSET', KEYS[13], unpack(flat))
 
@@ -243,6 +264,7 @@ local function main(lanes)
       local bucket = sub.buckets[sub.numbers[i]]
       lanes.append(sub.states[i], bucket.items, bucket.sizes, now, new_bid)
     end
+    lanes.counted(sub)
   end
   for i = 1, count do
     local event = events[i]

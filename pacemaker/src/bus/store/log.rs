@@ -283,7 +283,6 @@ impl Store {
     }
 
     /// Numbers of the shard: events and batches by token, dead bytes by token, counters.
-    #[allow(clippy::type_complexity)]
     pub(in crate::bus) async fn numbers(&self) -> Result<Numbers, Error> {
         let bus = self.bus();
         let mut batch = self.redis().batch();
@@ -294,10 +293,11 @@ impl Store {
         batch.add("ZCARD", &bus.jobs_scheduled(), NONE);
         batch.add("SCARD", &bus.jobs_pending_index(), NONE);
         batch.add("HVALS", &bus.log(), NONE);
+        type Map = BTreeMap<String, u64>;
         let (events, batches, counters, instant, scheduled, pending, log): (
-            BTreeMap<String, u64>,
-            BTreeMap<String, u64>,
-            BTreeMap<String, u64>,
+            Map,
+            Map,
+            Map,
             u64,
             u64,
             u64,
@@ -312,8 +312,8 @@ impl Store {
         let mut batch = self.redis().batch();
         batch.add("HMGET", &bus.subscriber(token), ("sent", "health_points", "last_attempted_at"));
         batch.add("LLEN", &bus.dead(token), NONE);
-        let ((sent, health, last), dead): ((Option<u64>, Option<u8>, Option<u64>), u64) =
-            batch.query().await?;
+        type Fields = (Option<u64>, Option<u8>, Option<u64>);
+        let ((sent, health, last), dead): (Fields, u64) = batch.query().await?;
         Ok(Movements { sent: sent.unwrap_or_default(), health, last_attempted_ms: last, dead })
     }
 

@@ -5,7 +5,7 @@ use std::{
     path::Path,
     process::{Child, Command, Stdio},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -18,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bus::{
     BatchContents, Bus, Deliverer, Error, Handle, Kind, NewEvent, Options, Outcome, Subscription, Wanted,
-    chance::Chance,
     store::{Clock, Store},
 };
 
@@ -38,6 +37,36 @@ impl Server {
         let folder = TempDir::new().expect("a temporary folder");
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         Self { child: spawn(folder.path(), &arguments), folder, arguments }
+    }
+
+    /// A cluster of one server that holds all slots: only there are scripts refused that reach across two.
+    pub(super) async fn start_cluster() -> Self {
+        // Cluster mode insists on ports; both are bound at once so that they differ, and let go for the server.
+        let free = || std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let (client, bus) = (free(), free());
+        let port =
+            |listener: &std::net::TcpListener| listener.local_addr().expect("an address").port().to_string();
+        let (client_port, bus_port) = (port(&client), port(&bus));
+        drop((client, bus));
+        let server = Self::start_with(&[
+            "--cluster-enabled",
+            "yes",
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            &client_port,
+            "--cluster-port",
+            &bus_port,
+        ]);
+        let redis = server.redis();
+        answering(&redis).await;
+        redis.command("CLUSTER").arg("ADDSLOTSRANGE").arg(0).arg(16_383).run().await.expect("slots");
+        until("the cluster", || async {
+            let info: String = redis.command("CLUSTER").arg("INFO").query().await.unwrap_or_default();
+            info.contains("cluster_state:ok")
+        })
+        .await;
+        server
     }
 
     pub(super) fn redis(&self) -> Fabric {
@@ -116,10 +145,6 @@ impl Time {
     pub(super) fn advance(&self, ms: u64) {
         self.0.fetch_add(ms, Ordering::SeqCst);
     }
-
-    pub(super) fn now(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
-    }
 }
 
 /// The data of one shard, on a fresh server, with a clock that stands still.
@@ -187,7 +212,8 @@ impl Deliverer for Recorder {
     async fn deliver(&self, subscription: Arc<Subscription>, batch: Arc<BatchContents>) -> Outcome {
         let delivery = Delivery { token: subscription.token.clone(), batch: Arc::clone(&batch) };
         self.attempts.lock().unwrap().push(delivery.clone());
-        let (delay, outcome) = (self.answer.lock().unwrap())(&subscription, &batch);
+        let (delay, outcome) =
+            (self.answer.lock().unwrap_or_else(PoisonError::into_inner))(&subscription, &batch);
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
@@ -216,7 +242,17 @@ impl Pacemaker {
         fabric: Option<String>,
         deliverer: impl Deliverer,
     ) -> Self {
-        let (handle, bus) = Bus::open(redis, 1, options, fabric, deliverer);
+        Self::start_on(redis, 1, options, fabric, deliverer)
+    }
+
+    pub(super) fn start_on(
+        redis: &Fabric,
+        shards: usize,
+        options: Options,
+        fabric: Option<String>,
+        deliverer: impl Deliverer,
+    ) -> Self {
+        let (handle, bus) = Bus::open(redis, shards, options, fabric, deliverer);
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(bus.run(shutdown.clone()));
         Self { handle, shutdown, task }
@@ -231,16 +267,46 @@ impl Pacemaker {
         self.shutdown.cancel();
         (&mut self.task).await.expect("no panic").expect("a clean end");
     }
-
-    /// As after `kill -9`: nothing is put back, nothing is told.
-    pub(super) fn kill(self) {
-        self.task.abort();
-    }
 }
 
 impl Drop for Pacemaker {
     fn drop(&mut self) {
         self.shutdown.cancel();
+    }
+}
+
+/// A pacemaker on a runtime of its own, so that it can die as a process does: nothing is put back, nothing is told.
+pub(super) struct Mortal {
+    pub(super) handle: Handle,
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Mortal {
+    pub(super) fn start(server: &Server, options: Options, deliverer: impl Deliverer) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let redis = {
+            let _inside = runtime.enter();
+            server.redis()
+        };
+        let (handle, bus) = Bus::open(&redis, 1, options, None, deliverer);
+        runtime.spawn(bus.run(CancellationToken::new()));
+        Self { handle, runtime: Some(runtime) }
+    }
+
+    pub(super) fn kill(mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Drop for Mortal {
+    fn drop(&mut self) {
+        // A runtime that is dropped inside another would wait for itself.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
@@ -268,10 +334,6 @@ pub(super) fn wanted(topics: &[&str]) -> Wanted {
 /// Quick housekeeping, so that a test of a dead worker takes a moment.
 pub(super) fn quick() -> Options {
     Options { beat_ms: 100, dead_after_ms: 500, housekeeping_ms: 50, ..Options::default() }
-}
-
-pub(super) fn chance() -> Chance {
-    Chance::from_seed(7)
 }
 
 /// Raw strings of a list, for looking at what scripts wrote.
