@@ -59,6 +59,8 @@ pub(crate) struct Sample {
     pub(crate) busy: f64,
     /// Share of its core that the load generator used.
     pub(crate) generator_busy: f64,
+    /// Share of one core that other processes used meanwhile.
+    pub(crate) disturbance: f64,
     /// Work that failed.
     pub(crate) failed: u64,
 }

@@ -31,6 +31,8 @@ const SATURATED: f64 = 0.97;
 const CONNECTIONS: usize = 64;
 /// Instances behind every proxy.
 const INSTANCES: usize = 8;
+/// A turn during which other processes used this much of a core is repeated, as long as there is time for it.
+const DISTURBED: f64 = 0.10;
 /// Load before each turn that is not measured.
 const RAMP: Duration = Duration::from_millis(100);
 
@@ -113,7 +115,7 @@ impl Bench<'_> {
     ) -> anyhow::Result<Comparison> {
         let core = self.session.cores.worker;
         let instances = self.ends.instances();
-        let lookup = nginx::lookup(root, core, self.redis.address).await?;
+        let lookup = nginx::lookup(root, core, &self.redis).await?;
         let mut peers = Vec::new();
         if installed("haproxy") {
             peers.push((haproxy::plain(root, core, instances).await?, Some(1.0)));
@@ -165,6 +167,7 @@ impl Bench<'_> {
             ramp: RAMP,
             duration: self.session.turn,
             watch: proxy.workers.clone(),
+            helpers: proxy.helpers.clone(),
         };
         for (proxy, _) in entrants {
             proxy.cut_log()?;
@@ -181,6 +184,7 @@ impl Bench<'_> {
             .iter()
             .map(|(proxy, bar)| Contender { name: proxy.name.clone(), bar: *bar, samples: Vec::new() })
             .collect();
+        let mut spare = self.session.rounds * entrants.len();
         for round in 0..self.session.rounds {
             // There and back, so that a machine that gets slower is unfair to each in turn.
             let mut order: Vec<usize> = (0..entrants.len()).collect();
@@ -189,17 +193,22 @@ impl Bench<'_> {
             }
             for index in order {
                 let proxy = entrants[index].0;
-                let outcome = self
-                    .ends
-                    .run(plan(proxy, Choice::Uniform, pace))
-                    .await
-                    .with_context(|| format!("asking {}", proxy.name))?;
-                expect_no_failure(proxy, &outcome)?;
+                let outcome = loop {
+                    let turn = plan(proxy, Choice::Uniform, pace);
+                    let outcome =
+                        self.ends.run(turn).await.with_context(|| format!("asking {}", proxy.name))?;
+                    expect_no_failure(proxy, &outcome)?;
+                    if outcome.disturbance() < DISTURBED || spare == 0 {
+                        break outcome;
+                    }
+                    spare -= 1;
+                };
                 contenders[index].samples.push(sample(&outcome));
             }
         }
         let measure = if matches!(pace, Pace::Open { .. }) { Measure::P99 } else { Measure::Cpu };
-        let notes = if measure == Measure::Cpu { idle_turns(&contenders) } else { Vec::new() };
+        let mut notes = if measure == Measure::Cpu { idle_turns(&contenders) } else { Vec::new() };
+        notes.extend(disturbed_turns(&contenders));
         Ok(Comparison { title, measure, contenders, notes })
     }
 
@@ -219,6 +228,7 @@ impl Bench<'_> {
             ramp: Duration::ZERO,
             duration: Duration::from_secs(60),
             watch: Vec::new(),
+            helpers: Vec::new(),
         };
         expect_no_failure(&self.edge.proxy, &self.ends.run(plan).await?)?;
         let after = private_memory(worker)?;
@@ -272,8 +282,17 @@ fn sample(outcome: &Outcome) -> Sample {
         p99_ms: milliseconds(0.99),
         busy: outcome.busy(),
         generator_busy: outcome.generator_busy(),
+        disturbance: outcome.disturbance(),
         failed: outcome.failed,
     }
+}
+
+fn disturbed_turns(contenders: &[Contender]) -> Option<String> {
+    let all = || contenders.iter().flat_map(|contender| &contender.samples);
+    let disturbed = all().filter(|sample| sample.disturbance >= DISTURBED).count();
+    (disturbed > 0).then(|| {
+        format!("{disturbed} of {} turns were disturbed by other processes on the machine", all().count())
+    })
 }
 
 fn idle_turns(contenders: &[Contender]) -> Vec<String> {

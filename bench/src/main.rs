@@ -8,6 +8,7 @@ mod edge;
 mod histogram;
 mod hosts;
 mod load;
+mod log;
 mod machine;
 mod peers;
 mod probe;
@@ -16,6 +17,7 @@ mod propagation;
 mod redis;
 mod report;
 mod session;
+mod sidecar;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -102,6 +104,9 @@ async fn measure(arguments: Arguments) -> anyhow::Result<()> {
     }
     if wanted(What::Propagation) {
         Box::pin(propagation::measure(&session, &mut output)).await.context("measuring propagation")?;
+    }
+    if wanted(What::Sidecar) {
+        Box::pin(sidecar::measure(&session, &mut output)).await.context("measuring the sidecar")?;
     }
     if let Some(path) = &arguments.json {
         output.write_json(path)?;

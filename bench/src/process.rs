@@ -123,6 +123,23 @@ impl Sub for CpuTime {
     }
 }
 
+/// Time that all cores together have worked so far, whoever for. In steps of a clock tick.
+pub(crate) fn machine_busy() -> Duration {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks = busy_ticks(stat.lines().next().unwrap_or_default()).unwrap_or(0);
+    Duration::from_millis(ticks * 10)
+}
+
+/// Everything in the first line of `/proc/stat` but idle time, waiting for disks, and what guests count twice.
+fn busy_ticks(line: &str) -> Option<u64> {
+    let fields = line.strip_prefix("cpu")?.split_ascii_whitespace().take(8);
+    let ticks = fields
+        .enumerate()
+        .filter(|(index, _)| !matches!(index, 3 | 4))
+        .map(|(_, field)| field.parse::<u64>());
+    ticks.sum::<Result<_, _>>().ok()
+}
+
 /// CPU time of the calling thread.
 pub(crate) fn own_thread_cpu() -> Duration {
     schedstat(Path::new("/proc/thread-self/schedstat"))
@@ -145,6 +162,12 @@ fn ticks(stat: &str) -> Option<(u64, u64)> {
 pub(crate) fn children(pid: Pid) -> Vec<Pid> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// The threads of a process.
+pub(crate) fn threads(pid: Pid) -> Vec<Pid> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// Resident memory of a process in bytes, without what it shares with others.
@@ -173,10 +196,17 @@ mod tests {
     }
 
     #[test]
+    fn idle_time_is_not_work() {
+        assert_eq!(busy_ticks("cpu  1 2 4 1000 2000 8 16 32 5000 6000"), Some(63));
+        assert_eq!(busy_ticks("cpu  x"), None);
+    }
+
+    #[test]
     fn this_process_uses_cpu_and_memory() {
         let pid = std::process::id();
         assert!(CpuTime::of(&[pid]).on_cpu > Duration::ZERO);
         assert!(private_memory(pid).unwrap() > 0);
+        assert!(machine_busy() > Duration::ZERO);
         assert!(own_thread_cpu() > Duration::ZERO);
     }
 }

@@ -174,6 +174,7 @@ fn load_plan(table: &Table, addresses: &Addresses, limit: Limit) -> Plan {
         ramp: Duration::from_millis(200),
         duration: limit.time,
         watch: Vec::new(),
+        helpers: Vec::new(),
     }
 }
 

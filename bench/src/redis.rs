@@ -6,7 +6,7 @@ use signalbox_store::{Options, RoutesMaster};
 
 use crate::{
     peers::{folder, free_address},
-    process::Process,
+    process::{Pid, Process},
 };
 
 /// A Redis without persistence, on a loopback port and a unix socket.
@@ -16,7 +16,7 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     /// `unix:` and its socket, as nginx writes such an address.
     pub(crate) socket: String,
-    _process: Process,
+    process: Process,
 }
 
 impl Server {
@@ -38,7 +38,7 @@ impl Server {
             .arg(&folder);
         let mut process = Process::start("redis-server", &mut command, &log)?;
         process.listens_on(address, &log).await?;
-        Ok(Self { address, socket: format!("unix:{}", socket.display()), _process: process })
+        Ok(Self { address, socket: format!("unix:{}", socket.display()), process })
     }
 
     /// A connection that writes routes.
@@ -47,5 +47,10 @@ impl Server {
     /// When the address cannot be read as a URL, which it always can.
     pub(crate) fn routes(&self) -> anyhow::Result<RoutesMaster> {
         Ok(RoutesMaster::open(&format!("redis://{}/", self.address), Options::default())?)
+    }
+
+    /// Its process id.
+    pub(crate) fn id(&self) -> Pid {
+        self.process.id()
     }
 }

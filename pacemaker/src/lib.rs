@@ -4,6 +4,8 @@
 //! (what only one of several pacemakers does at a time), `dashboard` (the page at `/`), `http` (what all of them share
 //! towards HTTP). A library beside a program of two lines, so that tests and benchmarks reach the bus without HTTP.
 
+#[cfg(test)]
+mod architecture;
 pub mod bus;
 mod config;
 mod dashboard;
@@ -12,6 +14,8 @@ mod http;
 mod metrics;
 mod routing;
 mod service;
+#[cfg(test)]
+mod testing;
 mod tokens;
 
 use std::{

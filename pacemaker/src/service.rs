@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     bus::{self, Bus, api::Front, deliver::Webhooks},
     config::Config,
+    dashboard::Traffic,
     duty::Duty,
     http::{self, App},
     metrics::Metrics,
@@ -41,7 +42,7 @@ pub(crate) async fn run(
     let stats = Stats::open(config.redis_stats.as_str(), options).context("redis.stats")?;
     let metrics = Metrics::new();
     let tokens = Tokens::new(config.root_token.clone(), fabric.clone(), stats.clone());
-    let store = Store::new(fabric.clone(), routes, stats);
+    let store = Store::new(fabric.clone(), routes, stats.clone());
     let rules = AddressRules {
         networks: config.instance_networks.clone(),
         reserved: config.reserved_addresses.clone(),
@@ -91,7 +92,8 @@ pub(crate) async fn run(
     });
     let routers = Routers::start(store, idle.clone());
 
-    let app = App { tokens, registry, routers, bus: front, metrics, shutdown: shutdown.clone() };
+    let traffic = Traffic::new(stats);
+    let app = App { tokens, registry, routers, bus: front, traffic, metrics, shutdown: shutdown.clone() };
     tracing::info!(listen = %listener.local_addr()?, node = config.node, "the pacemaker serves");
     let served = serve(listener, app, shutdown).await;
     idle.cancel();

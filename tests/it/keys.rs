@@ -9,8 +9,8 @@ use signalbox_tests::{http::Request, load, poll, system::System, upstream::App};
 #[tokio::test(flavor = "multi_thread")]
 async fn every_key_of_a_running_system_stands_in_the_catalog() {
     let system = System::start("keys").await;
-    let app = App::start("app").await;
-    let body = |lease: Option<u64>, hosts: &[&str]| {
+    let apps = [App::start("plain").await, App::start("leased").await, App::start("gone").await];
+    let body = |app: &App, lease: Option<u64>, hosts: &[&str]| {
         json!({
             "address": app.address.to_string(), "hostnames": hosts, "version_type_id": "17", "version_id": "3",
             "application_id": "2", "workspace_id": "1", "node_id": "5", "lease_seconds": lease,
@@ -18,12 +18,13 @@ async fn every_key_of_a_running_system_stands_in_the_catalog() {
     };
     // Everything that leaves a key: leases, wildcards, two version types behind one name, a tombstone, a policy, a
     // token, unrouted requests, and statistics of all.
-    for (id, lease, hosts) in [
+    let specs = [
         ("plain", None, &["app.test"][..]),
         ("leased", Some(600), &["leased.test", "*.wild.test"]),
         ("gone", None, &["gone.test"]),
-    ] {
-        let mut body = body(lease, hosts);
+    ];
+    for ((id, lease, hosts), app) in specs.into_iter().zip(&apps) {
+        let mut body = body(app, lease, hosts);
         if lease.is_none() {
             body.as_object_mut().unwrap().remove("lease_seconds");
         }

@@ -60,7 +60,7 @@ async fn two_pacemakers_serve_one_table_and_the_duty_outlives_its_holder() {
     system.allow("upstream: \"http://");
     holder.kill().await.unwrap();
     for host in ["one.test", "two.test"] {
-        system.until_status(host, 404).await;
+        system.until_status(host, 503).await;
     }
     poll::until("the heir to hold the duty", || async {
         let text = holders(&system).await?;

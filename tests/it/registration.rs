@@ -1,7 +1,16 @@
 //! Instances over the API: repeats, leases, ownership of addresses, and who is waited for.
 
+use std::net::SocketAddr;
+
 use serde_json::{Value, json};
-use signalbox_tests::{http::Response, poll, system::System, upstream::App};
+use signalbox_stack::Ports;
+use signalbox_tests::{
+    http::Response,
+    poll,
+    system::System,
+    upstream::App,
+    wire::{Fault, Wire},
+};
 
 fn instance(app: &App, hostnames: &[&str]) -> Value {
     json!({"address": app.address.to_string(), "hostnames": hostnames, "version_type_id": "17"})
@@ -62,7 +71,7 @@ async fn an_instance_moves_between_names_and_addresses_in_one_step() {
         assert_eq!(members(&system, host).await, [new.address.to_string()], "{host}");
         assert_eq!(system.get(host, "/").await.text(), "new");
     }
-    assert_eq!(system.get("a.test", "/").await.status, 404);
+    assert_eq!(system.get("a.test", "/").await.status, 503, "a name without an instance");
     let shown = system.api("GET", "/instances/i-1", None).await.json();
     assert_eq!(shown["address"], new.address.to_string(), "{shown}");
     assert_eq!(shown["hostnames"], json!(["b.test", "c.test"]), "{shown}");
@@ -148,7 +157,7 @@ async fn a_lease_that_nobody_renews_ends() {
     system.api("POST", "/instances/leased/heartbeat", None).await;
     assert_eq!(serial(&system).await, before);
 
-    system.until_status("leased.test", 404).await;
+    system.until_status("leased.test", 503).await;
     let late = system.api("POST", "/instances/leased/heartbeat", None).await;
     assert_eq!(late.status, 404, "whoever comes too late registers again: {}", late.text());
     assert_eq!(system.api("GET", "/instances/leased", None).await.status, 404);
@@ -248,7 +257,10 @@ async fn a_wait_that_runs_out_names_who_lags() {
     let node = system.node();
     let worker = system.workers()[1];
     system.signal_pid(worker, nix::sys::signal::Signal::SIGSTOP);
-    expect_lag(&system, &app, "worker-stopped", &[&node, &worker.to_string()]).await;
+    expect_lag(&system, &app, "worker-stopped", &[&node]).await;
+    // Which of its workers it is stands in the router's own report.
+    let convergence = system.api("GET", "/routes/convergence", None).await.text();
+    assert!(convergence.contains(&node), "{convergence}");
     system.signal_pid(worker, nix::sys::signal::Signal::SIGCONT);
     put(&system, "after-worker", instance(&app, &["after-worker.test"])).await;
 
@@ -263,4 +275,44 @@ async fn a_wait_that_runs_out_names_who_lags() {
     put(&system, "after-replica", instance(&app, &["after-replica.test"])).await;
     assert_eq!(system.get("after-replica.test", "/").await.text(), "app");
     system.stop().await;
+}
+
+/// A reply that was lost leaves the outcome unknown. Whoever repeats the request finds the change made once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_whose_reply_was_lost_is_made_once() {
+    let ports = Ports::free().unwrap();
+    let wires = [Wire::to(local(ports.routes)).await, Wire::to(local(ports.fabric)).await];
+    let urls = ["routes", "fabric"].into_iter().zip(&wires);
+    let redis: toml::Table =
+        urls.map(|(name, wire)| (name.to_owned(), format!("redis://{}/", wire.address).into())).collect();
+    let system = System::with("lost-replies", |builder| builder.ports(ports).pacemaker("redis", redis)).await;
+    let app = App::start("app").await;
+    let mut expected = 0;
+    for (n, wire) in wires.iter().enumerate() {
+        let id = format!("i-{n}");
+        let body = json!({"address": format!("127.0.0.{}:{}", n + 1, app.address.port()),
+            "hostnames": [format!("h{n}.test")], "version_type_id": "17"});
+        let before = system.try_cli::<Option<i64>>(System::MASTER, "GET serial").await.unwrap().unwrap_or(0);
+        wire.set(Fault::LoseReplies);
+        let unknown = system.api("PUT", &format!("/instances/{id}"), Some(body.clone())).await;
+        assert!(matches!(unknown.status, 503 | 504), "{} {}", unknown.status, unknown.text());
+        wire.set(Fault::Cut);
+        wire.set(Fault::None);
+        let again = poll::until("the repeat to be taken", || async {
+            let answer = system.api("PUT", &format!("/instances/{id}?wait=20s"), Some(body.clone())).await;
+            if matches!(answer.status, 200 | 201) { Ok(answer) } else { Err(answer.text()) }
+        })
+        .await;
+        expected = before + 1;
+        assert_eq!(again.json()["serial"], expected, "{}", again.text());
+        let third = system.api("PUT", &format!("/instances/{id}"), Some(body)).await;
+        assert_eq!((third.status, &third.json()["serial"]), (200, &expected.into()));
+    }
+    assert_eq!(serial(&system).await, expected);
+    assert_eq!(system.get("h0.test", "/").await.text(), "app");
+    system.stop().await;
+}
+
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
 }

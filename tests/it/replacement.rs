@@ -76,6 +76,9 @@ async fn instances_killed_under_load_fail_no_idempotent_request() {
         system.register(&format!("app-{n}"), &app, "shop.test", "1").await;
         apps.push(app);
     }
+    for provoked in ["connect() failed", "prematurely closed connection", "Connection reset by peer"] {
+        system.allow(provoked);
+    }
     let load = Load::start(system.edge, 6, |_| Request::get("shop.test", "/bytes/2000"));
     load.pass(100).await;
     for round in 0..12 {

@@ -4,24 +4,27 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
     time::Duration,
 };
 
 use nix::sys::signal::Signal;
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use serde_json::Value;
+use signalbox_stack::Ports;
 use signalbox_tests::{
     http::Request,
     load::{self, Account, Load},
     poll,
     system::System,
     upstream::App,
+    wire::{Fault, Wire},
 };
 use tokio::time::Instant;
 
 /// Rounds of the random test within the suite. `make soak` goes on for `SOAK_SECONDS`; `SIGNALBOX_SEED` repeats a
 /// sequence.
-const ROUNDS: u64 = 12;
+const ROUNDS: u64 = 22;
 const SOAK_SECONDS: u64 = 600;
 
 fn from_environment(name: &str) -> Option<u64> {
@@ -130,24 +133,43 @@ enum Fate {
     StatsKilled,
     StatsAway,
     ScriptsFlushed,
+    RepliesLost,
+    ConnectionCut,
+    ConnectionSilent,
     LogReopened,
     LogRotated,
     LogRotatedTwiceWhileTheSidecarIsAway,
 }
 
-const FATES: [Fate; 8] = [
+const FATES: [Fate; 11] = [
     Fate::SidecarKilled,
     Fate::SidecarAway,
     Fate::StatsKilled,
     Fate::StatsAway,
     Fate::ScriptsFlushed,
+    Fate::RepliesLost,
+    Fate::ConnectionCut,
+    Fate::ConnectionSilent,
     Fate::LogReopened,
     Fate::LogRotated,
     Fate::LogRotatedTwiceWhileTheSidecarIsAway,
 ];
 
-async fn happen(system: &System, load: &Load, fate: Fate, pause: u64) {
+async fn happen(system: &System, wire: &Wire, load: &Load, fate: Fate, pause: u64) {
     match fate {
+        // The sidecar's commits are made, or not, and it is not told. In the end the connection breaks.
+        Fate::RepliesLost | Fate::ConnectionSilent => {
+            wire.set(if matches!(fate, Fate::RepliesLost) { Fault::LoseReplies } else { Fault::Silence });
+            load.pass(5 * pause).await;
+            wire.set(Fault::Cut);
+            load.pass(1).await;
+            wire.set(Fault::None);
+        }
+        Fate::ConnectionCut => {
+            wire.set(Fault::Cut);
+            load.pass(pause).await;
+            wire.set(Fault::None);
+        }
         Fate::SidecarKilled => {
             system.kill(System::SIDECAR).await;
             system.start_part_only(System::SIDECAR).await;
@@ -215,7 +237,12 @@ async fn tempt_fate(mut go_on: impl FnMut() -> bool) {
     println!("SIGNALBOX_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
 
-    let system = System::without_pacemaker("exact").await;
+    let ports = Ports::free().unwrap();
+    let wire = Wire::to(SocketAddr::from(([127, 0, 0, 1], ports.stats))).await;
+    let stats = toml::Table::from_iter([("stats".to_owned(), format!("redis://{}/", wire.address).into())]);
+    let system =
+        System::with("exact", |builder| builder.without_pacemaker().ports(ports).sidecar("redis", stats))
+            .await;
     let app = App::start("app").await;
     for (host, id) in [("one.test", "1"), ("two.test", "2")] {
         system.route_counted(host, &app, id).await;
@@ -235,7 +262,7 @@ async fn tempt_fate(mut go_on: impl FnMut() -> bool) {
     let mut round = 0;
     while go_on() {
         round += 1;
-        // Each fate once in every eight rounds, in any order.
+        // Each fate once in as many rounds as there are, in any order.
         if fates.is_empty() {
             fates = FATES.to_vec();
             fates.shuffle(&mut random);
@@ -243,7 +270,7 @@ async fn tempt_fate(mut go_on: impl FnMut() -> bool) {
         let fate = fates.pop().unwrap();
         let pause = random.random_range(1..200);
         println!("{round}: {fate:?}, then {pause} requests");
-        happen(&system, &loads[0], fate, pause).await;
+        happen(&system, &wire, &loads[0], fate, pause).await;
         loads[0].pass(pause).await;
     }
     let [one, two] = loads;

@@ -24,7 +24,8 @@ pub enum Fault {
     Trickle,
     /// None arrives any more, and nobody is told: what a lost machine looks like.
     Silence,
-    /// What the server answers is dropped, what the client says arrives: every write has an unknown outcome.
+    /// What the server answers is dropped, what the client says arrives: every write has an unknown outcome. A
+    /// connection that has lost something ends with the fault, for no network loses bytes out of the middle.
     LoseReplies,
     /// The server's side of each connection ends, the client's stays open.
     HalfClose,
@@ -106,17 +107,24 @@ async fn carry(
     direction: Direction,
 ) {
     let mut piece = vec![0; 16 * 1024];
+    let mut lost = false;
     loop {
         let read = tokio::select! {
             read = from.read(&mut piece) => read,
-            // A half-close has to happen on a connection that is silent as well.
-            _ = faults.wait_for(|fault| *fault == Fault::HalfClose && direction == Direction::Back) => return,
+            // Both have to happen on a connection that is silent as well.
+            _ = faults.wait_for(|fault| match fault {
+                Fault::HalfClose => direction == Direction::Back,
+                fault => lost && *fault != Fault::LoseReplies,
+            }) => return,
         };
         let Ok(count @ 1..) = read else { return };
         let fault = *faults.borrow_and_update();
         match fault {
             Fault::Silence if faults.wait_for(|fault| *fault != Fault::Silence).await.is_err() => return,
-            Fault::LoseReplies if direction == Direction::Back => continue,
+            Fault::LoseReplies if direction == Direction::Back => {
+                lost = true;
+                continue;
+            }
             Fault::Delay(by) => time::sleep(by).await,
             Fault::Trickle if direction == Direction::There => {
                 for byte in &piece[..count] {

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     histogram::Histogram,
-    process::{CpuTime, own_thread_cpu},
+    process::{CpuTime, machine_busy, own_thread_cpu},
 };
 
 const WAKE: Token = Token(0);
@@ -183,6 +183,8 @@ struct Run {
     measured_from: Instant,
     cpu: CpuTime,
     own_cpu: Duration,
+    helpers_cpu: CpuTime,
+    machine_cpu: Duration,
     outcome: Outcome,
 }
 
@@ -199,6 +201,7 @@ impl Run {
             latency: Histogram::default(),
             cpu: CpuTime::default(),
             own_cpu: Duration::ZERO,
+            foreign_cpu: Duration::ZERO,
             failed: 0,
             first_failure: None,
         };
@@ -216,6 +219,8 @@ impl Run {
             measured_from: now,
             cpu: CpuTime::default(),
             own_cpu: Duration::ZERO,
+            helpers_cpu: CpuTime::default(),
+            machine_cpu: Duration::ZERO,
             outcome,
             plan,
         };
@@ -339,11 +344,17 @@ impl Run {
                 self.phase_ends = now + self.plan.duration;
                 self.cpu = CpuTime::of(&self.plan.watch);
                 self.own_cpu = own_thread_cpu();
+                self.helpers_cpu = CpuTime::of(&self.plan.helpers);
+                self.machine_cpu = machine_busy();
             }
             Phase::Measured if now >= self.phase_ends || (self.asked_all() && self.all_answered()) => {
                 self.outcome.elapsed = now - self.measured_from;
                 self.outcome.cpu = CpuTime::of(&self.plan.watch) - self.cpu;
                 self.outcome.own_cpu = own_thread_cpu().saturating_sub(self.own_cpu);
+                let helpers = CpuTime::of(&self.plan.helpers) - self.helpers_cpu;
+                let known = self.outcome.cpu.on_cpu + self.outcome.own_cpu + helpers.on_cpu;
+                self.outcome.foreign_cpu =
+                    machine_busy().saturating_sub(self.machine_cpu).saturating_sub(known);
                 self.phase = Phase::Drain;
                 self.phase_ends = now + DRAIN;
             }

@@ -66,6 +66,8 @@ pub(crate) struct Plan {
     pub(crate) duration: Duration,
     /// Processes whose CPU time is taken at both ends of the measured time.
     pub(crate) watch: Vec<Pid>,
+    /// Processes that belong to what is measured but are not watched.
+    pub(crate) helpers: Vec<Pid>,
 }
 
 /// What a slice of load came to.
@@ -81,6 +83,8 @@ pub(crate) struct Outcome {
     pub(crate) cpu: CpuTime,
     /// CPU time of the generator itself.
     pub(crate) own_cpu: Duration,
+    /// CPU time of the whole machine but for the watched processes, their helpers and the generator.
+    pub(crate) foreign_cpu: Duration,
     /// Requests that failed or were answered with another status.
     pub(crate) failed: u64,
     /// What the first of them looked like.
@@ -103,6 +107,11 @@ impl Outcome {
     /// Share of one core that the watched processes used.
     pub(crate) fn busy(&self) -> f64 {
         self.cpu.on_cpu.as_secs_f64() / self.elapsed.as_secs_f64()
+    }
+
+    /// Share of one core that strangers used.
+    pub(crate) fn disturbance(&self) -> f64 {
+        self.foreign_cpu.as_secs_f64() / self.elapsed.as_secs_f64()
     }
 
     /// Share of one core that the generator used.

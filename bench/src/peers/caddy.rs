@@ -35,6 +35,7 @@ pub(crate) async fn plain(root: &Path, core: usize, instances: &[SocketAddr]) ->
         name: "Caddy".to_owned(),
         address: listen,
         workers,
+        helpers: Vec::new(),
         log: prefix.join("access.log"),
         _process: process,
     })

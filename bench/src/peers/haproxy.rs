@@ -28,5 +28,12 @@ pub(crate) async fn plain(root: &Path, core: usize, instances: &[SocketAddr]) ->
     let mut process = Process::start("HAProxy", &mut command, &log)?;
     process.listens_on(listen, &log).await?;
     let workers = vec![process.id()];
-    Ok(Proxy { name: "HAProxy".to_owned(), address: listen, workers, log, _process: process })
+    Ok(Proxy {
+        name: "HAProxy".to_owned(),
+        address: listen,
+        workers,
+        helpers: Vec::new(),
+        log,
+        _process: process,
+    })
 }

@@ -26,6 +26,8 @@ pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     /// The processes that do its work.
     pub(crate) workers: Vec<Pid>,
+    /// Processes that it needs for that.
+    pub(crate) helpers: Vec<Pid>,
     /// Its log, which grows by gigabytes and is cut between measurements.
     pub(crate) log: PathBuf,
     /// Ends it.

@@ -9,6 +9,7 @@ use super::{Proxy, folder, free_address, on_core, render, source};
 use crate::{
     hosts::Table,
     process::{self, Process},
+    redis::Server,
 };
 
 /// The modules that Debian keeps in shared objects; nothing where they are built in (OpenResty).
@@ -95,7 +96,7 @@ async fn static_nginx(
 ///
 /// # Errors
 /// When nginx does not start.
-pub(crate) async fn lookup(root: &Path, core: usize, redis: SocketAddr) -> anyhow::Result<Proxy> {
+pub(crate) async fn lookup(root: &Path, core: usize, redis: &Server) -> anyhow::Result<Proxy> {
     let prefix = folder(root, "lookup")?;
     let listen = free_address()?;
     let values = [
@@ -105,12 +106,13 @@ pub(crate) async fn lookup(root: &Path, core: usize, redis: SocketAddr) -> anyho
         ("NGINX_DIR", source().join("nginx").display().to_string()),
         ("PEERS_DIR", source().join("bench/peers").display().to_string()),
         ("LISTEN", listen.to_string()),
-        ("REDIS_HOST", redis.ip().to_string()),
-        ("REDIS_PORT", redis.port().to_string()),
+        ("REDIS_HOST", redis.address.ip().to_string()),
+        ("REDIS_PORT", redis.address.port().to_string()),
     ];
     let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
     render(include_str!("../../peers/lookup.conf"), &values, &prefix.join("nginx.conf"))?;
-    start("lookup per request", &prefix, core, listen).await
+    let proxy = start("lookup per request", &prefix, core, listen).await?;
+    Ok(Proxy { helpers: vec![redis.id()], ..proxy })
 }
 
 /// Starts nginx in `prefix` with the `nginx.conf` there, and finds its worker.
@@ -142,6 +144,7 @@ pub(crate) async fn start(
         name: name.to_owned(),
         address: listen,
         workers: vec![worker],
+        helpers: Vec::new(),
         log: prefix.join("access.log"),
         _process: process,
     })

@@ -1,9 +1,13 @@
 //! What dies comes back.
 
+use std::fs;
+
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+
+use serde_json::Value;
 
 use crate::running::{Place, Up, get, until, until_nothing_is_left};
 
@@ -26,6 +30,23 @@ async fn a_part_that_is_killed_is_started_again() {
         }
     }
     get(place.ports.admin, "admin", "/edge/status").unwrap();
+    // Orphaned workers would answer, too, and keep the ports from the new nginx.
+    let workers = until("new workers", || {
+        let answer = get(place.ports.admin, "admin", "/edge/status")?;
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        let body = body.get(body.find('{').unwrap_or(0)..=body.rfind('}').unwrap_or(0)).unwrap_or_default();
+        let status: Value = serde_json::from_str(body).map_err(|error| format!("{error} in {answer}"))?;
+        let workers = status["workers"].as_array().ok_or(answer)?;
+        Ok(workers.iter().filter_map(|worker| worker["pid"].as_i64()).collect::<Vec<_>>())
+    })
+    .await;
+    let master = up.pids()["nginx"];
+    for worker in &workers {
+        let stat = fs::read_to_string(format!("/proc/{worker}/stat")).unwrap();
+        let parent = stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(1)).unwrap();
+        assert_eq!(parent, master.to_string(), "worker {worker} of {workers:?}");
+    }
+    assert_eq!(workers.len(), 1);
 
     let group = before["guard"];
     up.signal(Signal::SIGTERM);

@@ -196,7 +196,7 @@ mod tests {
             ("root_token = '0123456789abcdef'\nlisten = 'nowhere'", "p.toml:2:10: "),
             ("lisen = '127.0.0.1:1'", "p.toml:1:1: unknown field `lisen`"),
             ("[redis]\n  routes = 'http://x/'", "p.toml:2:12: "),
-            ("instance_networks = ['10.0.0.0/8',\n 'everything']", "p.toml:2:2: "),
+            ("instance_networks = ['10.0.0.0/8',\n 'everything']", "p.toml:1:21: `everything`"),
             ("listen = ", "p.toml:1:"),
         ] {
             let error = load(file).unwrap_err().to_string();

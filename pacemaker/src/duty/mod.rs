@@ -75,3 +75,6 @@ impl Duty {
         self
     }
 }
+
+#[cfg(test)]
+mod tests;

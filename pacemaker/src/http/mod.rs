@@ -10,6 +10,8 @@ mod health;
 mod observe;
 mod openapi;
 mod problem;
+#[cfg(test)]
+mod tests;
 
 use axum::{
     Router,
@@ -26,7 +28,8 @@ pub(crate) use openapi::document;
 pub(crate) use problem::Problem;
 
 use crate::{
-    bus, dashboard,
+    bus,
+    dashboard::{self, Traffic},
     metrics::Metrics,
     routing::{self, Registry, Routers},
     tokens::{self, Caller, Tokens},
@@ -42,6 +45,7 @@ pub(crate) struct App {
     pub(crate) registry: Registry,
     pub(crate) routers: Routers,
     pub(crate) bus: bus::api::Front,
+    pub(crate) traffic: Traffic,
     pub(crate) metrics: Metrics,
     /// Cancelled when requests that wait must come to an end.
     pub(crate) shutdown: CancellationToken,

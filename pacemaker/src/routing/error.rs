@@ -57,8 +57,6 @@ pub(crate) enum Error {
     Record(#[source] serde_json::Error),
     #[error("the script {script} answered {reply}")]
     Reply { script: &'static str, reply: String },
-    #[error("the pacemaker is shutting down")]
-    ShuttingDown,
 }
 
 impl Error {

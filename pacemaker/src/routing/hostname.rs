@@ -23,7 +23,7 @@ impl Hostname {
             let shown: String = text.chars().take(80).flat_map(char::escape_debug).collect();
             Err(Invalid::new("invalid_hostname", "hostnames", format!("`{shown}`: {why}")))
         };
-        if name == "*" {
+        if text == "*" {
             return Ok(Self(name.to_owned()));
         }
         if name.is_empty() {

@@ -38,6 +38,7 @@ pub(crate) mod api;
 mod address;
 mod change;
 mod error;
+mod explain;
 mod hostname;
 mod instance;
 mod lookup;
@@ -47,6 +48,8 @@ mod registry;
 mod routers;
 mod store;
 mod sweeper;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use address::{Address, AddressRules};
 pub(crate) use change::{ChangeKind, RouteChange};
@@ -55,6 +58,6 @@ pub(crate) use hostname::Hostname;
 pub(crate) use instance::{Desired, InstanceId, Label, NewInstance, Record, Spec, State};
 pub(crate) use reconciler::Reconciler;
 pub(crate) use registry::Registry;
-pub(crate) use routers::Routers;
-pub(crate) use store::Store;
+pub(crate) use routers::{LIVE_MS, Routers, has_acknowledged};
+pub(crate) use store::{RouterReport, Store, TableHost};
 pub(crate) use sweeper::Sweeper;

@@ -4,7 +4,7 @@
 //! sides, repairs what [`judge`] finds, then projects what is outstanding. Every step can be repeated; a pass that dies
 //! half-way is simply run again.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use rand::RngExt as _;
@@ -39,6 +39,8 @@ pub(crate) struct Reconciler {
     metrics: Metrics,
     /// Go through every instance in the next pass.
     thorough: bool,
+    /// Keys of a wrong type that were complained of.
+    blocked: BTreeSet<String>,
 }
 
 /// How the two sides stand to each other.
@@ -55,6 +57,15 @@ enum Situation {
     SeedingEnded,
     /// A table of another installation. Nothing is written to it.
     Foreign,
+}
+
+/// What a round of projections left.
+#[derive(Debug)]
+struct Left {
+    /// There is more, and it is worth going on.
+    more: bool,
+    /// Keys of a wrong type in the way.
+    blocked: BTreeSet<String>,
 }
 
 /// The head of the table, as it is read from the master.
@@ -124,7 +135,7 @@ impl Reconciler {
         interval: Duration,
         metrics: Metrics,
     ) -> Self {
-        Self { registry, tokens, duty, nudge, interval, metrics, thorough: true }
+        Self { registry, tokens, duty, nudge, interval, metrics, thorough: true, blocked: BTreeSet::new() }
     }
 
     /// Runs until `shutdown`, then gives the duty back.
@@ -204,7 +215,12 @@ impl Reconciler {
         // What a fabric that was behind could not be asked to remove yet is found in a second round.
         self.thorough = situation == Situation::FabricBehind;
         let mark = self.store().table_state().await?.mark();
-        if self.project_outstanding(mark.as_ref(), fence).await? {
+        let left = self.project_outstanding(mark.as_ref(), fence).await?;
+        for key in left.blocked.difference(&self.blocked) {
+            tracing::warn!(key, "a key of another type keeps a change from the route table; delete it");
+        }
+        self.blocked = left.blocked;
+        if left.more {
             self.nudge.notify_one();
         }
         self.report_outstanding().await;
@@ -281,7 +297,7 @@ impl Reconciler {
         let new = TableState { lineage, serial: floor, seeding: true, revision: fabric.revision };
         self.note(fabric, new.clone()).await?;
         self.merge(fabric, None, fence).await?;
-        while self.project_outstanding(None, fence).await? {}
+        while self.project_outstanding(None, fence).await?.more {}
         self.seed_hosts().await?;
         // A table restored from elsewhere may know revisions that the fabric lost with it.
         let revision = fabric.revision.max(table.revision);
@@ -357,7 +373,10 @@ impl Reconciler {
                 let alive = matches!(state.as_deref(), Some("active" | "draining"));
                 match mend(stored.record.revision, revision, alive) {
                     Mend::Nothing => Ok(()),
-                    Mend::Project => self.registry.complete_wanted(&stored, mark, fence).await,
+                    Mend::Project => match self.registry.complete_wanted(&stored, mark, fence).await {
+                        Err(Error::Blocked { .. }) => self.store().mark_outstanding(&stored).await,
+                        completed => completed,
+                    },
                     Mend::Adopt => {
                         let record = record.as_deref().filter(|_| alive);
                         self.store().adopt(&stored.id, Some(&stored), record).await.map(drop)
@@ -403,11 +422,11 @@ impl Reconciler {
         }
     }
 
-    /// Projects what interrupted changes left; true when there is more and it is worth going on.
-    async fn project_outstanding(&self, mark: Option<&TableMark>, fence: Fence<'_>) -> Result<bool, Error> {
+    /// Projects what interrupted changes left.
+    async fn project_outstanding(&self, mark: Option<&TableMark>, fence: Fence<'_>) -> Result<Left, Error> {
         let outstanding = self.store().outstanding(BATCH).await?;
         self.metrics.outstanding(outstanding.len());
-        let full = outstanding.len() == BATCH;
+        let count = outstanding.len();
         let results: Vec<Result<(), Error>> =
             stream::iter(outstanding)
                 .map(|(member, revision)| async move {
@@ -416,18 +435,17 @@ impl Reconciler {
                 .buffer_unordered(PARALLEL)
                 .collect()
                 .await;
-        // One that cannot be projected (a foreign key in its way) must not keep the others back.
-        let failed = results.iter().filter(|result| result.is_err()).count();
-        let worth_going_on = full && failed < results.len() / 2;
+        let mut blocked = BTreeSet::new();
         for result in results {
             match result {
+                // One that cannot be projected must not keep the others back.
                 Err(Error::Blocked { key, .. }) => {
-                    tracing::warn!(key, "a key of another type keeps a change from the route table");
+                    blocked.insert(key);
                 }
                 other => other?,
             }
         }
-        Ok(worth_going_on)
+        Ok(Left { more: count == BATCH && blocked.len() < BATCH / 2, blocked })
     }
 
     /// Fills membership sets and the sidecars' copy of the tokens. Both can wait for the stats Redis.

@@ -14,7 +14,7 @@ use crate::{
     http::{
         App, Problem,
         auth::{Granted, RootOnly},
-        body::{Json, Path},
+        body::{Body, Json, Path},
     },
     routing::Hostname,
 };
@@ -53,6 +53,8 @@ pub(crate) struct NewToken {
     /// Confine the token to these hosts: `shop.example`, or `*.shop.example` for everything below.
     hosts: Option<Vec<String>>,
 }
+
+impl Body for NewToken {}
 
 /// A token; the token itself is told only when it is made.
 #[derive(Debug, Serialize, utoipa::ToSchema)]

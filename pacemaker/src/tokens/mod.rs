@@ -17,3 +17,6 @@ mod store;
 
 pub(crate) use model::{Caller, HostPattern, Scope};
 pub(crate) use store::{Error, Tokens};
+
+#[cfg(test)]
+mod tests;

@@ -96,7 +96,7 @@ impl Caller {
         Self { name: "root".to_owned(), bus_token: None, root: true, scopes: Vec::new(), hosts: None }
     }
 
-    pub(super) fn named(name: String, scopes: Vec<Scope>, hosts: Option<Vec<HostPattern>>) -> Self {
+    pub(crate) fn named(name: String, scopes: Vec<Scope>, hosts: Option<Vec<HostPattern>>) -> Self {
         Self { name, bus_token: None, root: false, scopes, hosts }
     }
 

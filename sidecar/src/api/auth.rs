@@ -15,11 +15,11 @@ use axum::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use signalbox_store::{Stats, keys::stats};
+use signalbox_store::Stats;
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
-use super::{App, Problem};
+use super::{App, Problem, store};
 use crate::config::RootToken;
 
 /// A token that was revoked may still read for this long.
@@ -64,9 +64,7 @@ impl Tokens {
         if let Some(access) = self.cached(&digest, now) {
             return Ok(access);
         }
-        let field: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        let stored: Option<String> =
-            self.redis.command("HGET").key(&stats::tokens()).arg(field).query().await?;
+        let stored = store::token(&self.redis, &digest).await?;
         let access = stored.map_or(Access::Unknown, |stored| access(&stored));
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if cache.len() >= CACHE_ENTRIES {

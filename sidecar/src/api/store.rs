@@ -16,6 +16,12 @@ const BATCH: usize = 200;
 /// The arguments of a command that has none but its key.
 const NONE: &[&str] = &[];
 
+/// What the pacemaker wrote of the token with this digest.
+pub(super) async fn token(redis: &Stats, digest: &[u8; 32]) -> Result<Option<String>, Problem> {
+    let field: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(redis.command("HGET").key(&stats::tokens()).arg(field).query().await?)
+}
+
 /// The version types behind a subject, in a stable order.
 pub(super) async fn version_types(redis: &Stats, subject: &Subject) -> Result<Vec<String>, Problem> {
     let Some(members) = subject.members() else { return Ok(vec![subject.id.clone()]) };

@@ -234,14 +234,19 @@ impl Service {
         let at_ms = (self.options.clock)();
         let answered_before = self.nginx.answered();
         let connections = self.nginx.connections().await.ok()?;
-        // This very request was in flight when it was answered.
-        let answered_after = self.nginx.answered() - 1;
+        // Requests that nginx does not log: it counts them itself, or they are ours and those that came to our API
+        // through it. This very request was in flight when it was answered.
+        let ours = (
+            answered_before + forwarded_before,
+            self.nginx.answered() - 1 + self.watch.forwarded.load(Ordering::Relaxed),
+        );
+        let (unlogged_least, unlogged_most) = connections.unlogged.map_or(ours, |count| (count, count));
         Some(Sample {
             at_ms,
             accepted: connections.accepted,
             in_flight: connections.in_flight,
-            unlogged_least: answered_before + forwarded_before,
-            unlogged_most: answered_after + self.watch.forwarded.load(Ordering::Relaxed),
+            unlogged_least,
+            unlogged_most,
             lines_before: tally.lines + tally.bad_lines,
         })
     }

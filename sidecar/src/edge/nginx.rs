@@ -47,7 +47,12 @@ pub(super) struct Status {
 pub(super) struct Connections {
     pub(super) accepted: u64,
     pub(super) in_flight: u64,
+    /// Finished requests of locations without a log, where nginx counts them.
+    pub(super) unlogged: Option<u64>,
 }
+
+/// The header of `/edge/connections` in which nginx says how many requests it finished and did not log.
+const UNLOGGED: &str = "x-signalbox-unlogged";
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
@@ -103,9 +108,10 @@ impl Nginx {
 
     pub(super) async fn connections(&self) -> Result<Connections, Error> {
         let response = self.get("/edge/connections").await?;
+        let unlogged = response.headers().get(UNLOGGED).and_then(|count| count.to_str().ok()?.parse().ok());
         let text = response.text().await?;
         self.answered.fetch_add(1, Ordering::Relaxed);
-        connections(&text).ok_or(Error::Answer("/edge/connections"))
+        connections(&text, unlogged).ok_or(Error::Answer("/edge/connections"))
     }
 
     /// The table's text, unless it is still the one with `tag`; with its own tag.
@@ -127,13 +133,13 @@ impl Nginx {
 }
 
 /// Reads a `stub_status` page. Reading and writing are requests; waiting are idle connections.
-fn connections(page: &str) -> Option<Connections> {
+fn connections(page: &str, unlogged: Option<u64>) -> Option<Connections> {
     let numbers: Vec<u64> =
         page.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
     let [_active, _connections, _handled, accepted, reading, writing, _waiting] = numbers[..] else {
         return None;
     };
-    Some(Connections { accepted, in_flight: reading + writing })
+    Some(Connections { accepted, in_flight: reading + writing, unlogged })
 }
 
 #[cfg(test)]
@@ -143,7 +149,8 @@ mod tests {
     #[test]
     fn a_status_page_is_read() {
         let page = "Active connections: 3 \nserver accepts handled requests\n 11 11 42 \nReading: 1 Writing: 2 Waiting: 0 \n";
-        assert_eq!(connections(page), Some(Connections { accepted: 42, in_flight: 3 }));
-        assert_eq!(connections("<html>404</html>"), None);
+        let read = Connections { accepted: 42, in_flight: 3, unlogged: Some(7) };
+        assert_eq!(connections(page, Some(7)), Some(read));
+        assert_eq!(connections("<html>404</html>", None), None);
     }
 }

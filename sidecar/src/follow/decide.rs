@@ -124,3 +124,94 @@ fn gap(place: &Place, files: &[Seen]) -> Option<Gap> {
         .any(|file| file.fingerprint == Some(current.fingerprint) && file.size >= current.position);
     (!moved).then_some(Gap::Vanished)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first(line: &str) -> Option<Fingerprint> {
+        Fingerprint::of(line.as_bytes())
+    }
+
+    fn file(inode: u64, line: &str, size: u64) -> Seen {
+        let id = FileId { device: 1, inode };
+        Seen {
+            id,
+            fingerprint: first(line),
+            size,
+            modified_ns: i128::from(inode),
+            active: false,
+            barren: false,
+        }
+    }
+
+    fn active(file: Seen) -> Seen {
+        Seen { active: true, ..file }
+    }
+
+    /// 100 bytes of the file with inode 1, which begins with "a".
+    fn place() -> Place {
+        let mut place = Place::default();
+        place.switch(FileId { device: 1, inode: 1 }, first("a\n"), 100, |_| true);
+        place
+    }
+
+    #[test]
+    fn every_situation_has_its_answer() {
+        use Action::{Lost, Read, Settle, Wait};
+        let barren = |file: Seen| Seen { barren: true, ..file };
+        for (situation, files, action) in [
+            ("nothing new", vec![active(file(1, "a\n", 100))], Wait),
+            ("it grew", vec![active(file(1, "a\n", 101))], Read(0)),
+            ("it grew by half a line", vec![barren(active(file(1, "a\n", 101)))], Wait),
+            ("rotated, the old first", vec![active(file(2, "b\n", 9)), file(1, "a\n", 101)], Read(1)),
+            ("rotated and drained", vec![file(1, "a\n", 100), active(file(2, "b\n", 9))], Read(1)),
+            (
+                "rotated and drained, the new one empty",
+                vec![file(1, "a\n", 100), active(file(2, "", 0))],
+                Settle(1),
+            ),
+            (
+                "rotated twice",
+                vec![active(file(3, "c\n", 9)), file(2, "b\n", 9), file(1, "a\n", 100)],
+                Read(1),
+            ),
+            ("renamed, not reopened", vec![file(1, "a\n", 100)], Wait),
+            ("cut to nothing", vec![active(file(1, "", 0))], Lost(Gap::Truncated)),
+            ("cut and written again", vec![active(file(1, "b\n", 500))], Lost(Gap::Truncated)),
+            ("copied and cut", vec![file(2, "a\n", 300), active(file(1, "b\n", 9))], Lost(Gap::Truncated)),
+            ("copied, not yet cut", vec![file(2, "a\n", 90), active(file(1, "a\n", 100))], Wait),
+            ("its end is gone", vec![active(file(1, "a\n", 99))], Lost(Gap::Shrunk { size: 99 })),
+            ("gone", vec![active(file(2, "b\n", 9))], Lost(Gap::Vanished)),
+            ("no file at all", vec![], Lost(Gap::Vanished)),
+            ("moved to another disk", vec![file(7, "a\n", 140)], Read(0)),
+            ("two logs begin alike", vec![file(1, "a\n", 100), active(file(2, "a\n", 60))], Read(1)),
+        ] {
+            assert_eq!(decide(&place(), &files, true), action, "{situation}");
+        }
+    }
+
+    #[test]
+    fn a_copy_is_read_from_where_its_original_was_left() {
+        let mut place = place();
+        place.leave();
+        let files = [file(2, "a\n", 300), active(file(1, "b\n", 9))];
+        assert_eq!(position(&place, &files, 0), Some(100));
+        assert_eq!(unread(&place, &files, 0), 200);
+        place.switch(files[0].id, files[0].fingerprint, 300, |known| files.iter().any(|file| file.is(known)));
+        let again = [files[0], files[1], file(3, "a\n", 300)];
+        assert_eq!(position(&place, &again, 2), None, "a second copy holds nothing new");
+    }
+
+    #[test]
+    fn of_unknown_copies_the_one_with_the_most_is_read() {
+        let files = [file(2, "a\n", 200), file(3, "a\n", 300), file(4, "b\n", 1)];
+        assert_eq!(decide(&Place::default(), &files, false), Action::Read(1));
+    }
+
+    #[test]
+    fn the_grace_period_holds_on_to_the_rotated_file() {
+        let files = [file(1, "a\n", 100), active(file(2, "", 0))];
+        assert_eq!(decide(&place(), &files, false), Action::Wait);
+    }
+}

@@ -138,3 +138,42 @@ impl Reader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// The moment between looking at a file and reading it cannot be met from outside.
+    #[test]
+    fn lines_of_another_file_are_not_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        fs::write(&path, "one\ntwo\n").unwrap();
+        let log = LogFile::open(&path).unwrap();
+        let (mut reader, mut fold) = (Reader::new(), Fold::default());
+        let looked_at = log.fingerprint().unwrap().unwrap();
+        assert_eq!(reader.read(&log, looked_at, 4, &mut fold).unwrap(), Found::Lines { to: 8 });
+        assert_eq!(fold.bad_lines(), 1);
+        fold.clear();
+        // Cut, and written again further than before.
+        fs::write(&path, "three\nfour\nfive\n").unwrap();
+        assert_eq!(reader.read(&log, looked_at, 6, &mut fold).unwrap(), Found::Changed);
+        assert!(fold.is_empty(), "what was folded of it is forgotten");
+    }
+
+    #[test]
+    fn what_was_read_ahead_is_not_taken_for_all_there_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        fs::write(&path, "one\ntw").unwrap();
+        let log = LogFile::open(&path).unwrap();
+        let (mut reader, mut fold) = (Reader::new(), Fold::default());
+        let fingerprint = log.fingerprint().unwrap().unwrap();
+        assert_eq!(reader.read(&log, fingerprint, 0, &mut fold).unwrap(), Found::Lines { to: 4 });
+        assert_eq!(reader.read(&log, fingerprint, 4, &mut fold).unwrap(), Found::Nothing);
+        fs::write(&path, "one\ntwo\n").unwrap();
+        assert_eq!(reader.read(&log, fingerprint, 4, &mut fold).unwrap(), Found::Lines { to: 8 });
+    }
+}

@@ -498,3 +498,16 @@ fn a_store_that_refuses_holds_the_log_and_loses_nothing() {
     world.drain();
     assert_eq!(world.server.borrow().state.tally.lines, 7);
 }
+
+#[test]
+fn a_log_that_begins_with_the_same_line_is_another_log() {
+    let world = World::new();
+    let text = line("same") + "\n";
+    fs::write(world.log(), &text).unwrap();
+    let mut world = world;
+    world.drain();
+    fs::rename(world.log(), world.folder.path().join("access.log.1")).unwrap();
+    fs::write(world.log(), &text).unwrap();
+    world.drain_without_check();
+    assert_eq!(world.server.borrow().state.requests.get("same"), Some(&2));
+}

@@ -8,7 +8,7 @@ use std::{
 use super::has;
 use crate::{Error, programs};
 
-const HINT: &str = "install Debian's nginx, libnginx-mod-http-lua, lua-resty-core and lua-nginx-redis (`make run` \
+const HINT: &str = "install Debian's nginx, libnginx-mod-http-lua, lua-resty-core and lua-cjson (`make run` \
                     does), or OpenResty, or set edge.binary";
 /// In the order in which nginx has to load them.
 const MODULES: [&str; 2] = ["ndk_http_module.so", "ngx_http_lua_module.so"];

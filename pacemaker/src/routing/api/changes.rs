@@ -18,7 +18,7 @@ use crate::{
     http::{
         App, Problem, SERIAL_HEADER,
         auth::{Granted, ManageRoutes},
-        body::{self, Json, Path, Query},
+        body::{self, Body, Json, Path, Query},
     },
     routing::{ChangeKind, InstanceId, Invalid, Label, NewInstance, RouteChange, store::Heartbeat},
     tokens::Caller,
@@ -109,6 +109,10 @@ struct Named {
     id: String,
 }
 
+impl Body for Named {}
+
+impl Body for NewInstance {}
+
 /// An instance with its id.
 #[derive(Debug, utoipa::ToSchema)]
 #[allow(dead_code)] // only a description: an item is read in two steps, so that each gets its own error
@@ -182,7 +186,7 @@ async fn put_many(
 
 async fn put_item(app: &App, caller: &Caller, item: &RawValue) -> Result<RouteChange, Problem> {
     let Named { id } = body::parse(item.get().as_bytes())?;
-    let mut object: serde_json::Map<String, serde_json::Value> = body::parse(item.get().as_bytes())?;
+    let mut object: serde_json::Map<_, _> = body::parse(item.get().as_bytes())?;
     object.remove("id");
     let new: NewInstance = body::parse(serde_json::Value::Object(object).to_string().as_bytes())?;
     let id = InstanceId::parse(&id)?;
@@ -255,6 +259,8 @@ pub(super) struct Drain {
     #[schema(example = 30)]
     deadline_seconds: Option<u32>,
 }
+
+impl Body for Drain {}
 
 impl Drain {
     fn seconds(body: Option<Json<Self>>) -> Result<u32, Invalid> {
@@ -365,6 +371,8 @@ pub(super) struct Fault {
     #[schema(value_type = Option<String>)]
     fault_id: Option<Label>,
 }
+
+impl Body for Fault {}
 
 /// The number of faults so far.
 #[derive(Debug, Serialize, utoipa::ToSchema)]

@@ -51,9 +51,6 @@ impl From<Error> for Problem {
             Error::Contended => {
                 Self::unavailable("contended", "others change the same instance or address again and again")
             }
-            Error::ShuttingDown => {
-                Self::unavailable("shutting_down", "this pacemaker is shutting down; try another")
-            }
             other => from_client(other).unwrap_or_else(|| {
                 tracing::error!(error = chain, "a defect, or a foreign record in the way");
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")

@@ -1,6 +1,7 @@
 //! The route table over HTTP.
 
 mod changes;
+mod dump;
 mod errors;
 mod hosts;
 mod instances;

@@ -1,5 +1,134 @@
-use crate::http::App;
-use utoipa_axum::router::OpenApiRouter;
+//! The table as it stands, why it answers as it does, and who has it.
+
+use axum::{Json as Answer, extract::State as AppState};
+use serde::{Deserialize, Serialize};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::wait::behind_by;
+use crate::{
+    http::{
+        App, Problem,
+        auth::{Granted, ReadRoutes},
+        body::Query,
+    },
+    routing::{Error, Hostname, Invalid, explain, lookup, routers},
+};
+
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
+        .routes(routes!(super::dump::dump))
+        .routes(routes!(explain_host))
+        .routes(routes!(convergence))
+}
+
+/// Which host to explain.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ExplainQuery {
+    /// As in a Host header.
+    #[param(example = "a.shop.example")]
+    host: String,
+}
+
+/// Explain a host
+///
+/// By the rules of the edge, from the routes master: which keys are candidates, which one decides, and which of its
+/// addresses get requests.
+#[utoipa::path(get, path = "/routes/explain", tag = "routes", params(ExplainQuery), responses(
+    (status = 200, body = explain::Explanation),
+    (status = 400, description = "invalid_query", body = Problem),
+    (status = 401, body = Problem),
+    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
+    (status = 422, description = "invalid_host", body = Problem),
+    (status = 503, description = "routes_unavailable", body = Problem)))]
+async fn explain_host(
+    caller: Granted<ReadRoutes>,
+    AppState(app): AppState<App>,
+    Query(query): Query<ExplainQuery>,
+) -> Result<Answer<explain::Explanation>, Problem> {
+    let host = lookup::host_of(&query.host);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
+    if host.is_empty() || host.len() > 253 || !host.bytes().all(plain) {
+        return Err(Invalid::new("invalid_host", "host", "give a host as it stands in a Host header").into());
+    }
+    if !caller.0.is_unconfined() {
+        let hostname = Hostname::parse(&host)?;
+        if !caller.0.may_touch(&hostname) {
+            return Err(Error::HostNotAllowed { hostname: host }.into());
+        }
+    }
+    let store = app.registry.store();
+    let candidates = lookup::candidates(&host);
+    let records = store.table_hosts(&candidates).await?;
+    let matched = records.iter().position(|record| record.exists());
+    let owners = match matched {
+        Some(at) => store.owners(&records[at].addresses).await?,
+        None => std::collections::HashMap::new(),
+    };
+    let (_, serial, _) = store.table_head().await?;
+    Ok(Answer(explain::explain(host, candidates, &records, &owners, serial)))
+}
+
+/// Who has what of the table.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct ConvergenceView {
+    /// The table's serial and the newest token of its lineage.
+    serial: u64,
+    epoch: String,
+    /// Whether every live router has acknowledged this serial. False without any.
+    converged: bool,
+    routers: Vec<RouterView>,
+}
+
+/// A live router.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct RouterView {
+    node: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    /// What all its workers have acknowledged.
+    serial: u64,
+    epoch: String,
+    /// Changes it has yet to see; absent while it follows another table.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    behind_by: Option<u64>,
+    /// Milliseconds since its last report.
+    age_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alarm: Option<String>,
+    /// What each of its workers has acknowledged.
+    #[schema(value_type = Vec<Object>)]
+    workers: serde_json::Value,
+}
+
+/// Who has what of the table
+///
+/// The routers that reported in the last ten seconds.
+#[utoipa::path(get, path = "/routes/convergence", tag = "routes", responses(
+    (status = 200, body = ConvergenceView),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 503, description = "routes_unavailable, stats_unavailable", body = Problem)))]
+async fn convergence(
+    _: Granted<ReadRoutes>,
+    AppState(app): AppState<App>,
+) -> Result<Answer<ConvergenceView>, Problem> {
+    let store = app.registry.store();
+    let (lineage, serial, _) = store.table_head().await?;
+    let epoch = lineage.split(' ').next().unwrap_or("").to_owned();
+    let reports = store.routers(routers::LIVE_MS).await?;
+    let converged =
+        !reports.is_empty() && reports.iter().all(|router| routers::has_acknowledged(router, &epoch, serial));
+    let view = |router: crate::routing::store::RouterReport| RouterView {
+        behind_by: behind_by(&router, &epoch, serial),
+        node: router.node,
+        address: router.address,
+        serial: router.serial,
+        epoch: router.epoch,
+        age_ms: router.age_ms,
+        alarm: router.alarm,
+        workers: router.workers,
+    };
+    let routers = reports.into_iter().map(view).collect();
+    Ok(Answer(ConvergenceView { serial, epoch: epoch.clone(), converged, routers }))
 }

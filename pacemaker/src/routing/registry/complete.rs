@@ -130,7 +130,7 @@ impl Registry {
                 // Registered anew in this very moment: then nothing has ended.
                 let change =
                     removed.map(|change| RouteChange { serial: serial.max(change.serial), ..change });
-                Ok(change.map_or(Expired::No, Expired::Yes))
+                Ok(change.map_or(Expired::No, |change| Expired::Yes(Box::new(change))))
             }
             Applied::Early | Applied::Same { .. } | Applied::Stale { .. } => {
                 self.settled(id.as_str(), stored.record.revision, 0, Some(mark)).await?;
@@ -147,7 +147,7 @@ impl Registry {
 /// What became of an instance whose time seemed to be up.
 #[derive(Debug)]
 pub(crate) enum Expired {
-    Yes(RouteChange),
+    Yes(Box<RouteChange>),
     No,
     Fenced { epoch: u64 },
 }

@@ -17,7 +17,7 @@ use signalbox_store::{Fabric, RoutesMaster, Stats, Value};
 pub(crate) use desired::{Desire, DesireOutcome, Sight, Stored, TableState};
 pub(crate) use routers::RouterReport;
 pub(crate) use table::{
-    Applied, Fence, Heartbeat, HostRemoved, Live, Noted, Projection, Published, Swept, TableHost,
+    Applied, Fence, Heartbeat, HostRemoved, Live, Noted, Owner, Projection, Published, Swept, TableHost,
 };
 
 use super::Error;

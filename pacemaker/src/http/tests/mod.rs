@@ -1,0 +1,127 @@
+//! The API over real HTTP, in front of real Redis servers.
+
+mod bad_input;
+mod routes;
+
+use std::time::Duration;
+
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::{Args, Config},
+    testing::{Servers, eventually},
+};
+
+const ROOT: &str = "root-0123456789abcdef";
+
+/// A running pacemaker.
+struct Api {
+    servers: Servers,
+    base: String,
+    client: reqwest::Client,
+    shutdown: CancellationToken,
+    served: Option<JoinHandle<anyhow::Result<()>>>,
+}
+
+/// An answer, read.
+#[derive(Debug)]
+struct Reply {
+    status: StatusCode,
+    headers: reqwest::header::HeaderMap,
+    text: String,
+}
+
+impl Reply {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The code of a problem, which must look like one.
+    fn code(&self) -> String {
+        assert_eq!(self.headers["content-type"], "application/problem+json", "{self:?}");
+        let problem = self.json();
+        assert_eq!(problem["status"], self.status.as_u16(), "{self:?}");
+        assert_eq!(problem["type"], "about:blank");
+        assert!(problem["title"].is_string() && problem["detail"].is_string(), "{self:?}");
+        problem["code"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Api {
+    async fn start() -> Self {
+        let api = Self::start_over(Servers::start().await).await;
+        eventually("the pacemaker is ready", async || {
+            let reply = api.get("/health/ready").await;
+            if reply.status == 200 { Ok(()) } else { Err(reply.text) }
+        })
+        .await;
+        api
+    }
+
+    /// Over servers that may be away.
+    async fn start_over(servers: Servers) -> Self {
+        use clap::Parser as _;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let args = Args::parse_from([
+            "signalbox-pacemaker",
+            &format!("--listen={address}"),
+            &format!("--root-token={ROOT}"),
+            &format!("--redis-routes={}", servers.routes.url()),
+            &format!("--redis-stats={}", servers.stats.url()),
+            &format!("--redis-fabric={}", servers.fabric.url()),
+            "--reserved-addresses=127.0.0.1:8080",
+            "--routing-reconcile-interval-ms=20",
+            "--routing-sweep-interval-ms=20",
+        ]);
+        let shutdown = CancellationToken::new();
+        let config = Config::load(&args).unwrap();
+        let served = Some(tokio::spawn(crate::service::run(config, listener, shutdown.clone())));
+        let client = reqwest::Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
+        Self { servers, base: format!("http://{address}"), client, shutdown, served }
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.base)).bearer_auth(ROOT)
+    }
+
+    async fn get(&self, path: &str) -> Reply {
+        read(self.request(Method::GET, path)).await
+    }
+
+    async fn delete(&self, path: &str) -> Reply {
+        read(self.request(Method::DELETE, path)).await
+    }
+
+    async fn put(&self, path: &str, body: &Value) -> Reply {
+        read(self.request(Method::PUT, path).json(body)).await
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Reply {
+        read(self.request(Method::POST, path).json(body)).await
+    }
+
+    /// Makes a token.
+    async fn token(&self, name: &str, scopes: &[&str], hosts: Option<&[&str]>) -> String {
+        let mut body = json!({"name": name, "scopes": scopes});
+        if let Some(hosts) = hosts {
+            body["hosts"] = json!(hosts);
+        }
+        let reply = self.post("/tokens", &body).await;
+        assert_eq!(reply.status, 201, "{reply:?}");
+        reply.json()["token"].as_str().unwrap().to_owned()
+    }
+}
+
+async fn read(request: RequestBuilder) -> Reply {
+    let response = request.send().await.unwrap();
+    let (status, headers) = (response.status(), response.headers().clone());
+    Reply { status, headers, text: response.text().await.unwrap() }
+}
+
+fn instance(port: u16, hostnames: &[&str]) -> Value {
+    json!({"address": format!("127.0.0.1:{port}"), "hostnames": hostnames, "version_type_id": "17"})
+}
