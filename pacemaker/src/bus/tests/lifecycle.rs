@@ -304,3 +304,41 @@ async fn a_batch_is_capped_in_bytes() {
     assert_eq!(sizes[sizes.len() - 2..], [1, 1], "one event always fits: {sizes:?}");
     assert_true(hands.store.shard().redis(), "all of it").await;
 }
+
+#[tokio::test]
+async fn a_subscription_that_ends_is_cleared_away_part_by_part_and_its_worker_commits_nothing() {
+    let server = Server::start();
+    let mut hands =
+        Hands::new(&server, vec![subscriber("s", 4, 1, 60_000), subscriber("other", 1, 100, 0)]).await;
+    for n in 0..40 {
+        hands.publish_urls(&[&format!("a{n}")]).await;
+    }
+    hands.fan_out.targets[0].max_events = 100;
+    hands.publish_urls(&["x", "y", "z"]).await;
+    let turn = hands.turn(&["v", "w"]).await;
+    let held = turn.taken.iter().find(|taken| taken.held.token == "s").expect("a job of it").clone();
+    let redis = hands.store.shard().redis().clone();
+    number(&redis, "HSET", &["bus:purge", "s", "1"]).await;
+    // A part, and whoever did it is gone; another goes on.
+    assert!(hands.store.purge("s", 7).await.unwrap());
+    let left = number(&redis, "HGET", &["bus:batches:gauges:batch", "s"]).await;
+    assert!((30..40).contains(&left), "{left}");
+    // It subscribes again meanwhile: what is new is not cleared away.
+    hands.fan_out.targets[0].generation = 2;
+    let ids = hands.publish_urls(&["x"]).await;
+    while hands.store.purge("s", 7).await.unwrap() {}
+    assert!(!hands.ack(&held).await, "its batch is gone");
+    assert_eq!(number(&redis, "HLEN", &["bus:purge"]).await, 0);
+    // The worker asks again, and what it held leads nowhere.
+    hands.time.advance(60_000);
+    let mut got = Vec::new();
+    for _ in 0..4 {
+        for taken in hands.turn(&["v", "w"]).await.taken {
+            assert!(hands.ack(&taken).await);
+            got.extend((taken.held.token == "s").then_some(taken.items));
+        }
+    }
+    assert_eq!(got, [[ids[0].to_string()]]);
+    assert_true(&redis, "the purge").await;
+    assert_eq!(number(&redis, "HLEN", &["bus:batches:gauges:event"]).await, 0);
+}
