@@ -53,14 +53,9 @@ impl Flaw {
 /// Reads an object. serde would take an array for a struct as well, so the brace is looked for first.
 pub(crate) fn object<'a, T: Deserialize<'a>>(text: &'a str, code: &'static str) -> Result<T, Flaw> {
     if !text.trim_start_matches(JSON_SPACE).starts_with('{') {
-        return Err(match serde_json::from_str::<serde::de::IgnoredAny>(text) {
-            Ok(_) => Flaw::new(code, "the body must be a JSON object"),
-            Err(error) => malformed(&error),
-        });
+        return Err(other_shape(text, Flaw::new(code, "the body must be a JSON object")));
     }
-    serde_json::from_str(text).map_err(|error| {
-        if error.is_data() { Flaw::new(code, without_place(&error)) } else { malformed(&error) }
-    })
+    serde_json::from_str(text).map_err(|error| other_shape(text, Flaw::new(code, without_place(&error))))
 }
 
 /// The white space of JSON, which is less than Unicode's.
@@ -69,6 +64,15 @@ const JSON_SPACE: [char; 4] = [' ', '\t', '\n', '\r'];
 /// The text of a body.
 pub(crate) fn text(body: &[u8]) -> Result<&str, Flaw> {
     std::str::from_utf8(body).map_err(|_| Flaw::new("malformed_json", "the body is not UTF-8"))
+}
+
+/// The flaw of a text that is not of the expected shape: no JSON at all, or else `flaw`. serde stops at the first
+/// surprise, behind which the text may break off.
+fn other_shape(text: &str, flaw: Flaw) -> Flaw {
+    match serde_json::from_str::<serde::de::IgnoredAny>(text) {
+        Ok(_) => flaw,
+        Err(error) => malformed(&error),
+    }
 }
 
 fn malformed(error: &serde_json::Error) -> Flaw {

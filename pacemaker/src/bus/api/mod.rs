@@ -11,9 +11,6 @@ mod subscriber;
 mod subscriptions;
 mod topics;
 
-#[cfg(test)]
-mod tests;
-
 use axum::routing::{delete, get, post};
 use utoipa_axum::router::OpenApiRouter;
 

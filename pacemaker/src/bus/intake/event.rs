@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::{Flaw, Limits, malformed, object, text, web_url};
+use super::{Flaw, Limits, object, other_shape, text, web_url};
 use crate::bus::{Kind, NewEvent};
 
 const CODE: &str = "bad_event";
@@ -45,13 +45,8 @@ pub(crate) fn event(body: &[u8], limits: Limits) -> Result<NewEvent, Flaw> {
 /// Reads the body of `POST /topics/{name}/events`: one result for each item, or a flaw of the whole.
 pub(crate) fn events(body: &[u8], limits: Limits) -> Result<Vec<Result<NewEvent, Flaw>>, Flaw> {
     let body = text(body)?;
-    let items: Vec<&RawValue> = serde_json::from_str(body).map_err(|error| {
-        if error.is_data() {
-            Flaw::new(CODE, "the body must be an array of events")
-        } else {
-            malformed(&error)
-        }
-    })?;
+    let items: Vec<&RawValue> = serde_json::from_str(body)
+        .map_err(|_| other_shape(body, Flaw::new(CODE, "the body must be an array of events")))?;
     if items.is_empty() || items.len() > limits.events {
         let detail = format!("send between 1 and {} events at a time, not {}", limits.events, items.len());
         return Err(Flaw::new("too_many_events", detail));
@@ -261,6 +256,7 @@ mod tests {
             ("[]", "too_many_events"),
             ("[1,2,3,4]", "too_many_events"),
             ("[", "malformed_json"),
+            ("{", "malformed_json"),
             ("", "malformed_json"),
         ] {
             assert_eq!(events(body.as_bytes(), LIMITS).unwrap_err().code, code, "{body}");
