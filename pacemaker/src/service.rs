@@ -12,7 +12,7 @@ use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    bus::{self, Bus, api::Front, deliver::Webhooks},
+    bus::{self, Bus, FabricMemory, Handle, api::Front, deliver::Webhooks},
     config::Config,
     dashboard::Traffic,
     duty::Duty,
@@ -29,6 +29,8 @@ const MISSED_TURNS: u32 = 5;
 const SHORTEST_DUTY: Duration = Duration::from_secs(3);
 /// Shards of the fabric.
 const SHARDS: usize = 1;
+/// How often it is looked at which fabric this is.
+const REMEMBER: Duration = Duration::from_secs(1);
 
 /// Runs the daemon on `listener` until `shutdown`.
 pub(crate) async fn run(
@@ -72,7 +74,8 @@ pub(crate) async fn run(
         nudge,
         metrics.clone(),
     );
-    let (front, events) = event_bus(&config, &fabric).await?;
+    let memory = FabricMemory::new(stats.clone());
+    let (handle, front, events) = event_bus(&config, &fabric, &memory).await?;
 
     // Background work outlives the server: a request under way may still need the reconciler.
     let idle = CancellationToken::new();
@@ -90,6 +93,7 @@ pub(crate) async fn run(
             stop.cancel();
         }
     });
+    background.spawn(remember(handle, memory, idle.clone()));
     let routers = Routers::start(store, idle.clone());
 
     let traffic = Traffic::new(stats);
@@ -104,13 +108,40 @@ pub(crate) async fn run(
     served
 }
 
-/// The event bus: what the HTTP API works with, and the part that runs.
-async fn event_bus(config: &Config, fabric: &Fabric) -> anyhow::Result<(Front, Bus<Webhooks>)> {
+/// The event bus: its door, what the HTTP API works with, and the part that runs.
+async fn event_bus(
+    config: &Config,
+    fabric: &Fabric,
+    memory: &FabricMemory,
+) -> anyhow::Result<(Handle, Front, Bus<Webhooks>)> {
     let metrics = bus::metrics::Metrics::default();
     let webhooks =
         Webhooks::new(&config.bus, wall_clock, metrics.deliveries.clone()).context("bus.ca_file")?;
-    let (handle, events) = Bus::open(fabric, SHARDS, config.bus.clone(), None, webhooks.clone());
-    Ok((Front::new(handle, webhooks, metrics, &config.bus, wall_clock), events))
+    // Without the memory an existing fabric is still recognised; only an empty one would be taken for a new one.
+    let known = memory.recall().await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "which fabric was used before is not known");
+        None
+    });
+    let (handle, events) = Bus::open(fabric, SHARDS, config.bus.clone(), known, webhooks.clone());
+    let front = Front::new(handle.clone(), webhooks, metrics, &config.bus, wall_clock);
+    Ok((handle, front, events))
+}
+
+/// Keeps the fabric's identity where the next process finds it. It changes once in the life of an installation, so
+/// looking at it now and then (in memory) is enough.
+async fn remember(handle: Handle, memory: FabricMemory, shutdown: CancellationToken) {
+    let mut kept = String::new();
+    let mut turns = time::interval(REMEMBER);
+    while shutdown.run_until_cancelled(turns.tick()).await.is_some() {
+        let fabric = handle.fabric();
+        if fabric.is_empty() || fabric == kept {
+            continue;
+        }
+        match memory.keep(&fabric).await {
+            Ok(()) => kept = fabric,
+            Err(error) => tracing::debug!(%error, "the fabric's identity is kept later"),
+        }
+    }
 }
 
 /// The time of day, for what is said to others: signatures, dates in headers. Nothing is decided by it.

@@ -463,3 +463,36 @@ async fn without_its_redis_the_bus_says_so_and_recovers_by_itself() {
     expect_empty(&bus.call(&shop, "GET", "/pulse", None).await, 204);
     bus.system.stop().await;
 }
+
+/// A pacemaker that saw the old one knows; one that starts afterwards knows from the stats Redis.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fabric_replaced_by_an_empty_one_takes_nothing_until_an_operator_says_so() {
+    let bus = Bus::start("replaced").await;
+    let shop = bus.client("shop").await;
+    bus.publish(&shop, "orders", 1).await;
+    poll::until("the fabric to be remembered", || async {
+        let kept: Option<String> = bus.system.cli(System::STATS, "GET fabric").await;
+        kept.ok_or("not yet")
+    })
+    .await;
+    bus.system.restart_empty(System::FABRIC).await;
+    let event = json!({"type": "update", "url": "https://shop.example/1"});
+    for restarted in [false, true] {
+        if restarted {
+            bus.system.restart(System::PACEMAKER).await;
+        }
+        let token = if restarted { &bus.system.token } else { &shop };
+        poll::until("events to be refused for the right reason", || async {
+            let answer = bus.call(token, "POST", "/topics/orders", Some(&event)).await;
+            let said = answer.json()["code"] == "fabric_uninitialised" && answer.status == 503;
+            if said { Ok(()) } else { Err(answer.text()) }
+        })
+        .await;
+        expect_code(&bus.call(&shop, "GET", "/topics", None).await, 503, "fabric_uninitialised");
+    }
+    expect_empty(&bus.root("POST", "/bus/initialise", None).await, 204);
+    expect_code(&bus.call(&shop, "GET", "/topics", None).await, 401, "token_unknown");
+    bus.client("shop").await;
+    bus.publish(&shop, "orders", 1).await;
+    bus.system.stop().await;
+}

@@ -120,3 +120,4 @@ pub use registry::{
     ApiToken, OnExhausted, RESERVED, Registry, Secret, Subscription, Wanted, is_reserved_topic, is_topic_name,
 };
 pub use service::Bus;
+pub(crate) use store::FabricMemory;

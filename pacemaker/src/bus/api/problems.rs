@@ -18,7 +18,7 @@ impl From<Flaw> for Problem {
 pub(super) fn uninitialised() -> Problem {
     Problem::unavailable(
         "fabric_uninitialised",
-        "the fabric was replaced by an empty or another one: nothing is accepted until an operator initialises it",
+        "the fabric was replaced by an empty or another one: nothing is accepted until an operator calls POST /bus/initialise",
     )
 }
 

@@ -9,7 +9,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::front::by_name;
 use crate::http::{
     App, Problem,
-    auth::{BeKnown, Granted, ReadAll},
+    auth::{BeKnown, Granted, ReadAll, RootOnly},
 };
 
 /// How long the scaling pulse takes while the workers are behind.
@@ -21,6 +21,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(pulse))
         .routes(routes!(scaling))
         .routes(routes!(numbers))
+        .routes(routes!(initialise))
 }
 
 /// That the process answers, and when.
@@ -139,4 +140,17 @@ async fn numbers(_: Granted<ReadAll>, State(app): State<App>) -> Result<Answer<N
         log_bytes: gauges.log_bytes,
         counters: gauges.counters,
     }))
+}
+
+/// Accept an empty or another fabric
+///
+/// While the fabric is not the one that was used before, nothing is accepted, because its subscriptions are gone. This
+/// takes it as it is, and lays out a registry where there is none. On the known fabric it changes nothing.
+#[utoipa::path(post, path = "/bus/initialise", tag = "bus", responses(
+    (status = 204), (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn initialise(_: Granted<RootOnly>, State(app): State<App>) -> Result<StatusCode, Problem> {
+    app.bus.handle.initialise().await?;
+    tracing::warn!("an operator initialised the event bus on the fabric as it is");
+    Ok(StatusCode::NO_CONTENT)
 }
