@@ -2,6 +2,7 @@
 -- daemon that does not answer costs its lines, never the whole page.
 
 local ack = require("signalbox.ack")
+local answer = require("signalbox.answer")
 
 local format, sub = string.format, string.sub
 local capture_multi = ngx.location.capture_multi
@@ -31,6 +32,10 @@ local function own(answers)
 end
 
 function _M.serve()
+    local method = ngx.req.get_method()
+    if method ~= "GET" and method ~= "HEAD" then
+        return answer.problem(405, "method_not_allowed", "This endpoint does not know that method.")
+    end
     local answers = { capture_multi(SOURCES) }
     ngx.header["Content-Type"] = "text/plain; version=0.0.4; charset=utf-8"
     own(answers)

@@ -140,7 +140,10 @@ function _M.find(host, ask)
             break
         end
     end
-    ask[asked + 1] = nil
+    -- Every one of an earlier round, not only the next: a hole in the list would be taken for a name.
+    for i = #ask, asked + 1, -1 do
+        ask[i] = nil
+    end
     if asked == 0 then
         return false
     end

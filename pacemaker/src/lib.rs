@@ -18,24 +18,18 @@ mod service;
 mod testing;
 mod tokens;
 
-use std::{
-    io::{IsTerminal as _, Write as _},
-    process::ExitCode,
-};
+use std::{io::Write as _, process::ExitCode};
 
 use anyhow::Context as _;
 use clap::Parser as _;
+use signalbox_daemon::{EXIT_USAGE, log_to_stderr};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
 };
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
 
 use config::{Args, Config};
-
-/// What `sysexits.h` calls a usage error: a supervisor need not start this again before somebody mends it.
-const EXIT_USAGE: u8 = 64;
 
 /// The program: reads its configuration and serves until it is told to end.
 pub fn main() -> ExitCode {
@@ -66,15 +60,7 @@ enum Failure {
 
 fn start(args: &Args) -> Result<(), Failure> {
     let config = Config::load(args).map_err(|error| Failure::Usage(error.into()))?;
-    let filter = EnvFilter::try_new(&config.log).context("log").map_err(Failure::Usage)?;
-    let terminal = std::io::stderr().is_terminal();
-    let log =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal);
-    if terminal {
-        log.init()
-    } else {
-        log.json().flatten_event(true).init()
-    }
+    log_to_stderr(&config.log).context("log").map_err(Failure::Usage)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -295,6 +295,14 @@ mod tests {
     }
 
     #[test]
+    fn a_raw_control_character_makes_a_line_bad_for_both_readers() {
+        for control in ['\t', '\0', '\u{1f}'] {
+            let line = OURS.replace("/p", &format!("/{control}"));
+            assert_eq!((fast(line.as_bytes()), slow(line.as_bytes())), (None, None), "{control:?}");
+        }
+    }
+
+    #[test]
     fn absurd_values_are_bad_lines() {
         for (from, to) in [
             ("512", "99999999999999999999"),

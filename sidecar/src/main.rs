@@ -4,6 +4,7 @@ use std::{process::ExitCode, sync::Arc};
 
 use anyhow::Context;
 use clap::Parser;
+use signalbox_daemon::{EXIT_USAGE, log_to_stderr};
 use signalbox_sidecar::{
     api, clock,
     commit::RedisStore,
@@ -20,11 +21,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// `EX_USAGE` of sysexits(3).
-const BAD_CONFIGURATION: u8 = 64;
-
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
     if args.print_defaults {
         #[expect(clippy::print_stdout, reason = "the answer to the flag")]
         {
@@ -32,11 +36,10 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let (config, filter) = match configuration(&args) {
-        Ok(loaded) => loaded,
+    let config = match configuration(&args) {
+        Ok(config) => config,
         Err(error) => return refuse(&error),
     };
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     match run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -46,16 +49,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn configuration(args: &Args) -> anyhow::Result<(Config, tracing_subscriber::EnvFilter)> {
+fn configuration(args: &Args) -> anyhow::Result<Config> {
     let config = Config::load(args)?;
-    let filter = config.log.parse().with_context(|| format!("log: `{}` is no tracing filter", config.log))?;
-    Ok((config, filter))
+    log_to_stderr(&config.log).with_context(|| format!("log: `{}` is no tracing filter", config.log))?;
+    Ok(config)
 }
 
 #[expect(clippy::print_stderr, reason = "there is no log before the configuration is read")]
 fn refuse(error: &anyhow::Error) -> ExitCode {
     eprintln!("signalbox-sidecar: {error:#}");
-    ExitCode::from(BAD_CONFIGURATION)
+    ExitCode::from(EXIT_USAGE)
 }
 
 #[tokio::main]

@@ -85,6 +85,11 @@ fn health(encoder: &mut DescriptorEncoder<'_>, progress: &Progress, now_ms: u64)
         ("fenced", "1 when a newer sidecar counts for this node", fenced),
         ("statistics_away", "1 while the statistics Redis does not answer", is(Condition::StoreAway)),
         ("statistics_refused", "1 while the statistics Redis refuses to write", is(Condition::StoreRefuses)),
+        (
+            "statistics_unreadable",
+            "1 while the statistics Redis holds something unexpected",
+            is(Condition::StoreBroken),
+        ),
         ("log_unreadable", "1 while the log cannot be read", is(Condition::LogUnreadable)),
         ("rotation_failed", "1 when the last rotation failed", f64::from(progress.rotation_failed)),
         ("position_bytes", "Position in the current log file", progress.position as f64),

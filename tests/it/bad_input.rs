@@ -214,6 +214,7 @@ async fn bodies_that_are_none_are_refused() {
     let app = App::start("app").await;
     system.register("i-1", &app, "app.test", "17").await;
     let before: i64 = system.cli(System::MASTER, "GET serial").await;
+    system.allow("client intended to send too large body");
     let deep = "[".repeat(100_000);
     let bodies: [(&str, &[u8]); 13] = [
         ("nothing", b""),

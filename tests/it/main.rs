@@ -1,5 +1,6 @@
 //! One integration binary, a module per capability.
 
+#![allow(clippy::print_stdout, reason = "the output of a test is shown when it fails")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

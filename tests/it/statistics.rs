@@ -135,7 +135,7 @@ enum Fate {
     ScriptsFlushed,
     RepliesLost,
     ConnectionCut,
-    ConnectionSilent,
+    CommitLate,
     LogReopened,
     LogRotated,
     LogRotatedTwiceWhileTheSidecarIsAway,
@@ -149,7 +149,7 @@ const FATES: [Fate; 11] = [
     Fate::ScriptsFlushed,
     Fate::RepliesLost,
     Fate::ConnectionCut,
-    Fate::ConnectionSilent,
+    Fate::CommitLate,
     Fate::LogReopened,
     Fate::LogRotated,
     Fate::LogRotatedTwiceWhileTheSidecarIsAway,
@@ -158,11 +158,17 @@ const FATES: [Fate; 11] = [
 async fn happen(system: &System, wire: &Wire, load: &Load, fate: Fate, pause: u64) {
     match fate {
         // The sidecar's commits are made, or not, and it is not told. In the end the connection breaks.
-        Fate::RepliesLost | Fate::ConnectionSilent => {
-            wire.set(if matches!(fate, Fate::RepliesLost) { Fault::LoseReplies } else { Fault::Silence });
+        Fate::RepliesLost => {
+            wire.set(Fault::LoseReplies);
             load.pass(5 * pause).await;
             wire.set(Fault::Cut);
             load.pass(1).await;
+            wire.set(Fault::None);
+        }
+        // A commit that sits in a socket for a while, and then arrives.
+        Fate::CommitLate => {
+            wire.set(Fault::Silence);
+            load.pass(5 * pause).await;
             wire.set(Fault::None);
         }
         Fate::ConnectionCut => {

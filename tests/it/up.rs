@@ -128,11 +128,6 @@ fn processes_of(folder: &Path) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_minutes_go_as_the_readme_says() {
     let _slot = slots::take().await;
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let readme = std::fs::read_to_string(&readme).unwrap();
-    for command in README {
-        assert!(readme.contains(command), "the README has no longer the line {command}");
-    }
     let up = Up::start().await;
     for address in [up.ports.edge, up.ports.admin, up.ports.pacemaker, up.ports.sidecar] {
         assert!(up.said.contains(&address.to_string()), "no address with {address} in:\n{}", up.said);
@@ -158,6 +153,11 @@ async fn the_first_minutes_go_as_the_readme_says() {
     })
     .await;
     up.end().await;
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let readme = std::fs::read_to_string(&readme).unwrap();
+    for command in README {
+        assert!(readme.contains(command), "the README has no longer the line {command}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

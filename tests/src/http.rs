@@ -90,7 +90,7 @@ impl Request {
 }
 
 /// A complete answer.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Response {
     /// The status code.
     pub status: u16,
@@ -100,6 +100,18 @@ pub struct Response {
     pub body: Vec<u8>,
     /// How many bytes came over the wire: head, body and framing.
     pub wire_bytes: u64,
+}
+
+impl std::fmt::Debug for Response {
+    /// The body as text: numbers of bytes help nobody who reads a failure.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { status, headers, .. } = self;
+        f.debug_struct("Response")
+            .field("status", status)
+            .field("headers", headers)
+            .field("body", &self.text())
+            .finish()
+    }
 }
 
 impl Response {

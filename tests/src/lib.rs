@@ -7,6 +7,7 @@
 //!
 //! Nothing here sleeps for a fixed time: [`poll::until`] waits for a condition and says in its failure what it saw last.
 
+#![allow(clippy::print_stdout, reason = "the output of a test is shown when it fails")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

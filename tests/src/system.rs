@@ -83,8 +83,10 @@ impl System {
         Self::with(name, |builder| builder.without_pacemaker().without_sidecar()).await
     }
 
-    /// Starts a system with other settings. `SIGNALBOX_EDGE_FILES` names a checkout whose `nginx/` and `lua/` are used
-    /// instead of those in the program: that is how to see a test go red without building anything.
+    /// Starts a system with other settings.
+    ///
+    /// To see a test go red: `SIGNALBOX_EDGE_FILES` names a checkout whose `nginx/` and `lua/` are used instead of those
+    /// in the program, `SIGNALBOX_PROGRAMS` a folder of other daemons.
     ///
     /// # Panics
     /// When it does not come up.
@@ -93,6 +95,9 @@ impl System {
         let mut builder = Stack::builder().temporary().expect("free ports").workers(2);
         if let Some(folder) = std::env::var_os("SIGNALBOX_EDGE_FILES") {
             builder = builder.with(|options| options.edge.files = folder.into());
+        }
+        if let Some(folder) = std::env::var_os("SIGNALBOX_PROGRAMS") {
+            builder = builder.programs(folder);
         }
         // Large: it is on the stack of every test otherwise.
         let stack = Box::pin(change(builder).start()).await;

@@ -164,9 +164,16 @@ impl PartHandle {
         }
     }
 
-    /// Stops its processes where they are (SIGSTOP).
+    /// Stops its processes where they are (SIGSTOP). The kernel does so a moment later; a test that must not see one
+    /// more answer goes on when they are [`Self::is_paused`].
     pub fn pause(&self) {
         self.signal_family(Signal::SIGSTOP);
+    }
+
+    /// Whether every process of it is stopped.
+    pub fn is_paused(&self) -> bool {
+        let family = self.pid().map(proc::family).unwrap_or_default();
+        !family.is_empty() && family.iter().all(|process| matches!(process.state, 'T' | 't'))
     }
 
     /// Lets paused processes go on (SIGCONT).

@@ -72,7 +72,12 @@ async fn a_paused_part_is_silent_until_it_is_resumed() {
     let stack = redis_and_nginx().start().await.unwrap();
     let nginx = stack.part(&Part::NGINX);
     nginx.pause();
-    nginx.check().await.expect_err("master and workers are stopped");
+    until("master and workers to be stopped", async || match nginx.is_paused() {
+        true => Ok(()),
+        false => Err("one runs".to_owned()),
+    })
+    .await;
+    nginx.check().await.expect_err("nobody is there to answer");
     nginx.resume();
     nginx.check().await.unwrap();
     nginx.pause();

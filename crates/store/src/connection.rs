@@ -3,12 +3,24 @@
 //! redis-rs' manager does the reconnecting. What is set here is its temper: while the server is away a command fails
 //! within about half a second instead of queueing behind the reconnect, because every caller has something better to
 //! do than wait (answer 503, keep the last state, try again later). The next command tries to connect again.
+//!
+//! A peer that vanished without a word (a cut cable, a frozen machine) leaves a connection that looks alive. The
+//! kernel gives up on it after [`SILENCE`], and three replies in a row that did not come in time are taken as the same
+//! news, because a proxy in between may go on acknowledging what nobody reads.
 
-use std::{marker::PhantomData, time::Duration};
+use std::{
+    marker::PhantomData,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use redis::{
-    Cmd, FromRedisValue, Pipeline, ToRedisArgs,
+    Cmd, ConnectionInfo, FromRedisValue, IntoConnectionInfo, Pipeline, RedisError, ToRedisArgs,
     aio::{ConnectionManager, ConnectionManagerConfig},
+    io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
 use crate::{Error, Key, Role};
@@ -32,20 +44,37 @@ impl Default for Options {
 /// Commands that wait inside Redis. On a shared connection they would hold up everybody behind them.
 const BLOCKING: [&str; 8] = ["BLPOP", "BRPOP", "BLMOVE", "BLMPOP", "BZPOPMIN", "BZPOPMAX", "BZMPOP", "WAIT"];
 
+/// How long the kernel waits for a peer that acknowledges nothing.
+const SILENCE: Duration = Duration::from_secs(10);
+/// How many replies in a row may be late before the connection is replaced.
+const LATE_REPLIES: u32 = 3;
+
 /// A connection to the server of role `R`, shared by cloning.
 pub struct Redis<R> {
     pub(crate) client: redis::Client,
-    manager: ConnectionManager,
+    line: Arc<Line>,
     dedicated: bool,
     options: Options,
     role: PhantomData<fn() -> R>,
+}
+
+/// The connection that all clones use at the moment.
+struct Line {
+    manager: RwLock<ConnectionManager>,
+    late: AtomicU32,
+}
+
+impl Line {
+    fn new(manager: ConnectionManager) -> Arc<Self> {
+        Arc::new(Self { manager: RwLock::new(manager), late: AtomicU32::new(0) })
+    }
 }
 
 impl<R> Clone for Redis<R> {
     fn clone(&self) -> Self {
         Self {
             client: self.client.clone(),
-            manager: self.manager.clone(),
+            line: Arc::clone(&self.line),
             dedicated: self.dedicated,
             options: self.options,
             role: PhantomData,
@@ -68,9 +97,9 @@ impl<R: Role> Redis<R> {
     /// When the URL cannot be read.
     pub fn open(url: &str, options: Options) -> Result<Self, Error> {
         let failed = |source| Error::new(R::NAME, "opening the URL", source);
-        let client = redis::Client::open(url).map_err(failed)?;
+        let client = redis::Client::open(guarded(url).map_err(failed)?).map_err(failed)?;
         let manager = manager(&client, options, Some(options.response_timeout)).map_err(failed)?;
-        Ok(Self { client, manager, dedicated: false, options, role: PhantomData })
+        Ok(Self { client, line: Line::new(manager), dedicated: false, options, role: PhantomData })
     }
 
     /// A connection of its own for commands that block in Redis, without a response timeout.
@@ -80,7 +109,7 @@ impl<R: Role> Redis<R> {
     pub fn dedicated(&self) -> Result<Self, Error> {
         let manager = manager(&self.client, self.options, None)
             .map_err(|source| Error::new(R::NAME, "preparing a dedicated connection", source))?;
-        Ok(Self { manager, dedicated: true, ..self.clone() })
+        Ok(Self { line: Line::new(manager), dedicated: true, ..self.clone() })
     }
 
     /// Starts a command.
@@ -104,8 +133,35 @@ impl<R: Role> Redis<R> {
     }
 
     pub(crate) fn manager(&self) -> ConnectionManager {
-        self.manager.clone()
+        self.line.manager.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
+
+    /// Takes note of how a command ended, and replaces a connection on which nothing comes back any more.
+    pub(crate) fn noted<T>(&self, operation: &str, result: Result<T, RedisError>) -> Result<T, Error> {
+        let late = match &result {
+            Err(error) if error.is_timeout() => self.line.late.fetch_add(1, Ordering::Relaxed) + 1,
+            _ => {
+                self.line.late.store(0, Ordering::Relaxed);
+                0
+            }
+        };
+        if late == LATE_REPLIES {
+            tracing::warn!(role = R::NAME, "replies stopped coming, connecting anew");
+            if let Ok(fresh) = manager(&self.client, self.options, Some(self.options.response_timeout)) {
+                *self.line.manager.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+            }
+            self.line.late.store(0, Ordering::Relaxed);
+        }
+        result.map_err(|source| Error::new(R::NAME, operation, source))
+    }
+}
+
+/// The URL's address, with a kernel that notices a silent peer.
+fn guarded(url: &str) -> Result<ConnectionInfo, RedisError> {
+    let keepalive = TcpKeepalive::new().with_time(SILENCE).with_interval(SILENCE / 4);
+    let settings =
+        TcpSettings::default().set_nodelay(true).set_keepalive(keepalive).set_user_timeout(SILENCE);
+    Ok(url.into_connection_info()?.set_tcp_settings(settings))
 }
 
 fn manager(
@@ -150,7 +206,7 @@ impl<R: Role> Command<'_, R> {
     /// When the server is away or refuses, or when the reply is no `T`.
     pub async fn query<T: FromRedisValue>(self) -> Result<T, Error> {
         let mut connection = self.redis.manager();
-        self.cmd.query_async(&mut connection).await.map_err(|source| Error::new(R::NAME, self.name, source))
+        self.redis.noted(self.name, self.cmd.query_async(&mut connection).await)
     }
 
     /// Sends the command for its effect.

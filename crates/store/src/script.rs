@@ -68,10 +68,7 @@ impl<R: Role> Call<'_, R> {
     pub async fn run<T: FromRedisValue>(self, redis: &Redis<R>) -> Result<T, Error> {
         debug_assert_eq!(Ok(()), self.matches_header(), "script {}", self.script.name);
         let mut connection = redis.manager();
-        self.invocation
-            .invoke_async(&mut connection)
-            .await
-            .map_err(|source| Error::new(R::NAME, format!("script {}", self.script.name), source))
+        redis.noted(self.script.name, self.invocation.invoke_async(&mut connection).await)
     }
 
     fn matches_header(&self) -> Result<(), String> {

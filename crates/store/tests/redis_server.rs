@@ -162,3 +162,29 @@ async fn a_blocking_command_holds_up_nobody() {
     redis.command("RPUSH").key(&key).arg("x").run().await.expect("pushed");
     assert_eq!(popped.await.expect("no panic").expect("popped").1, "x");
 }
+
+#[tokio::test]
+async fn a_connection_that_went_silent_is_replaced() {
+    let server = Server::start();
+    let redis: Stats = server.open();
+    answering(&redis).await;
+    // A listener that takes what it is sent and never answers, until the socket file is the server's own again.
+    let socket = server.folder.path().join("redis.sock");
+    let aside = server.folder.path().join("aside.sock");
+    std::fs::rename(&socket, &aside).expect("the socket moves");
+    let silent = tokio::net::UnixListener::bind(&socket).expect("a silent peer");
+    let accepted = tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((stream, _)) = silent.accept().await {
+            held.push(stream);
+        }
+    });
+    let url = format!("redis+unix://{}", socket.display());
+    let quick = Options { response_timeout: Duration::from_millis(50), ..Options::default() };
+    let redis: Stats = Redis::open(&url, quick).expect("a URL");
+    let error = redis.command("PING").run().await.expect_err("nobody answers");
+    assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
+    std::fs::rename(&aside, &socket).expect("the socket is back");
+    answering(&redis).await;
+    accepted.abort();
+}

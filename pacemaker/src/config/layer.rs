@@ -8,7 +8,12 @@ use std::{
 use clap::Parser;
 use serde::Deserialize;
 
-use super::{Error, Network, RedisUrl, Reserved, bus::BusLayer};
+use signalbox_daemon::{
+    RedisUrl,
+    settings::{self, Error},
+};
+
+use super::{Network, Reserved, bus::BusLayer};
 
 /// The command line; `env` makes each flag an environment variable as well, below the flag itself.
 #[derive(Debug, Parser)]
@@ -134,16 +139,7 @@ pub(super) struct RoutingLayer {
 impl Layer {
     /// Reads a file's text; `path` is for the error message.
     pub(super) fn parse(text: &str, path: &Path) -> Result<Self, Error> {
-        toml::from_str(text).map_err(|error| {
-            let start = error.span().map_or(0, |span| span.start.min(text.len()));
-            let before = text.get(..start).unwrap_or("");
-            Error::Syntax {
-                path: path.to_owned(),
-                line: before.matches('\n').count() + 1,
-                column: before.rsplit('\n').next().map_or(0, |line| line.chars().count()) + 1,
-                message: error.message().to_owned(),
-            }
-        })
+        settings::parse(text, path)
     }
 
     /// Fills what is missing from `under`. A token in either form hides both forms below it.

@@ -7,15 +7,16 @@ mod bus;
 mod layer;
 mod value;
 
-use std::{
-    fmt,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    time::Duration,
+use std::{net::SocketAddr, path::Path, time::Duration};
+
+pub(crate) use signalbox_daemon::settings::Error;
+use signalbox_daemon::{
+    RedisUrl, RootToken,
+    settings::{self, required},
 };
 
 pub(crate) use layer::{Args, Layer};
-pub(crate) use value::{Network, RedisUrl, Reserved};
+pub(crate) use value::{Network, Reserved};
 
 use crate::bus::Options;
 
@@ -40,59 +41,25 @@ pub(crate) struct Config {
     pub(crate) bus: Options,
 }
 
-/// The root token. Its `Debug` does not show it.
-#[derive(Clone)]
-pub(crate) struct RootToken(String);
-
-impl RootToken {
-    /// Accepts what can stand in an HTTP header and is long enough not to be guessed.
-    pub(crate) fn new(token: &str) -> Result<Self, String> {
-        let token = token.trim();
-        if token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') {
-            return Err("the root token needs at least 16 visible ASCII characters and no colon".to_owned());
-        }
-        Ok(Self(token.to_owned()))
-    }
-
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        self.0.as_bytes()
-    }
-}
-
-impl fmt::Debug for RootToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RootToken(…)")
-    }
-}
-
-/// Why a configuration cannot be used. The message names the place.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    #[error("{path}: cannot be read")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    #[error("{path}:{line}:{column}: {message}")]
-    Syntax { path: PathBuf, line: usize, column: usize, message: String },
-    #[error("{key}: {message}")]
-    Value { key: &'static str, message: String },
-}
-
 impl Config {
     /// Lays the layers over each other: `args` (flags over environment), then `file`, then the defaults.
     pub(crate) fn load(args: &Args) -> Result<Self, Error> {
         let mut layer = args.layer();
         if let Some(path) = &args.config {
-            layer = layer.or(read_file(path)?);
+            layer = layer.or(Layer::parse(&settings::read(path)?, path)?);
         }
         let defaults = Layer::parse(DEFAULTS, Path::new("defaults"))?;
         Self::complete(layer.or(defaults))
     }
 
     fn complete(layer: Layer) -> Result<Self, Error> {
-        let root_token = root_token(layer.root_token, layer.root_token_file)?;
+        let root_token = RootToken::from_settings(layer.root_token, layer.root_token_file.as_deref())?
+            .ok_or_else(|| {
+                Error::value(
+                    "root_token",
+                    "set root_token or root_token_file: without it nobody could use the API",
+                )
+            })?;
         let node = layer.node.unwrap_or_else(host_name);
         if node.is_empty() || node.len() > 128 || node.contains(|c: char| c.is_whitespace() || c.is_control())
         {
@@ -106,7 +73,7 @@ impl Config {
         let mut reserved_addresses = required("reserved_addresses", layer.reserved_addresses)?;
         reserved_addresses.push(Reserved::Address(listen));
         reserved_addresses
-            .extend([&redis_routes, &redis_stats, &redis_fabric].into_iter().filter_map(RedisUrl::reserved));
+            .extend([&redis_routes, &redis_stats, &redis_fabric].into_iter().filter_map(Reserved::redis));
         let interval = |key, value: Option<u64>| {
             let ms = required(key, value)?;
             let message = "must be between 10 and 3,600,000 milliseconds".to_owned();
@@ -134,35 +101,6 @@ impl Config {
             bus: layer.bus.complete()?,
         })
     }
-}
-
-fn read_file(path: &Path) -> Result<Layer, Error> {
-    let text =
-        std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-    Layer::parse(&text, path)
-}
-
-fn required<T>(key: &'static str, value: Option<T>) -> Result<T, Error> {
-    value.ok_or_else(|| Error::Value { key, message: "is not set".to_owned() })
-}
-
-fn root_token(token: Option<String>, file: Option<PathBuf>) -> Result<RootToken, Error> {
-    const KEY: &str = "root_token";
-    let text = match (token, file) {
-        (Some(token), None) => token,
-        (None, Some(path)) => {
-            std::fs::read_to_string(&path).map_err(|source| Error::Read { path, source })?
-        }
-        (Some(_), Some(_)) => {
-            let message = "set either root_token or root_token_file, not both".to_owned();
-            return Err(Error::Value { key: KEY, message });
-        }
-        (None, None) => {
-            let message = "set root_token or root_token_file: without it nobody could use the API".to_owned();
-            return Err(Error::Value { key: KEY, message });
-        }
-    };
-    RootToken::new(&text).map_err(|message| Error::Value { key: KEY, message })
 }
 
 fn host_name() -> String {

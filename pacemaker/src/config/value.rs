@@ -1,13 +1,13 @@
 //! Values that are more than a string.
 
 use std::{
-    fmt,
     net::{IpAddr, SocketAddr},
     str::FromStr,
 };
 
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, de};
+use signalbox_daemon::RedisUrl;
 
 /// A network in which instances may live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,18 @@ impl Reserved {
         }
     }
 
+    /// The address of a Redis, which is therefore no instance. A server given by name is not resolved here: an instance
+    /// is registered by IP, and the deployment's `reserved_addresses` can name that one.
+    pub(super) fn redis(url: &RedisUrl) -> Option<Self> {
+        if let Some(path) = url.as_str().strip_prefix("redis+unix://") {
+            return Some(Self::Unix(path.split('?').next().unwrap_or(path).to_owned()));
+        }
+        let authority = url.as_str().split_once("://")?.1.split('/').next()?;
+        let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        let authority = authority.replacen("localhost", "127.0.0.1", 1);
+        authority.parse().map(Self::Address).ok()
+    }
+
     pub(crate) fn is_unix(&self, path: &str) -> bool {
         matches!(self, Self::Unix(reserved) if reserved == path)
     }
@@ -77,46 +89,6 @@ impl FromStr for Reserved {
     }
 }
 
-/// A Redis URL. Its `Debug` leaves out what may be a password.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct RedisUrl(String);
-
-impl RedisUrl {
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// The address behind it, which is therefore no instance. A server given by name is not resolved here: an
-    /// instance is registered by IP, and the deployment's `reserved_addresses` can name that one.
-    pub(super) fn reserved(&self) -> Option<Reserved> {
-        if let Some(path) = self.0.strip_prefix("redis+unix://") {
-            return Some(Reserved::Unix(path.split('?').next().unwrap_or(path).to_owned()));
-        }
-        let authority = self.0.split_once("://")?.1.split('/').next()?;
-        let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-        let authority = authority.replacen("localhost", "127.0.0.1", 1);
-        authority.parse().map(Reserved::Address).ok()
-    }
-}
-
-impl FromStr for RedisUrl {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = ["redis://", "rediss://", "redis+unix://", "unix://"];
-        if known.iter().any(|scheme| text.starts_with(scheme)) && text.len() < 1024 {
-            return Ok(Self(text.to_owned()));
-        }
-        Err("must be redis://host:port/ or redis+unix:///path".to_owned())
-    }
-}
-
-impl fmt::Debug for RedisUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.rsplit_once('@').map_or(self.0.as_str(), |(_, rest)| rest))
-    }
-}
-
 macro_rules! deserialize_from_str {
     ($($type:ty),*) => {$(
         impl<'de> Deserialize<'de> for $type {
@@ -127,7 +99,7 @@ macro_rules! deserialize_from_str {
     )*};
 }
 
-deserialize_from_str!(Network, Reserved, RedisUrl);
+deserialize_from_str!(Network, Reserved);
 
 #[cfg(test)]
 mod tests {
@@ -144,11 +116,10 @@ mod tests {
     }
 
     #[test]
-    fn a_redis_url_names_its_address_and_hides_its_password() {
+    fn the_address_of_a_redis_is_reserved() {
         let url: RedisUrl = "redis://user:secret@10.0.0.1:6401/".parse().unwrap();
-        assert_eq!(url.reserved(), Some(Reserved::Address("10.0.0.1:6401".parse().unwrap())));
-        assert!(!format!("{url:?}").contains("secret"));
+        assert_eq!(Reserved::redis(&url), Some(Reserved::Address("10.0.0.1:6401".parse().unwrap())));
         let unix: RedisUrl = "redis+unix:///run/r.sock".parse().unwrap();
-        assert_eq!(unix.reserved(), Some(Reserved::Unix("/run/r.sock".to_owned())));
+        assert_eq!(Reserved::redis(&unix), Some(Reserved::Unix("/run/r.sock".to_owned())));
     }
 }

@@ -6,7 +6,7 @@
 //! Shows the first hosts and instances in the order of their names; who has more uses the API. Without the stats Redis
 //! the page lacks the traffic and says so.
 
-mod traffic;
+mod store;
 mod view;
 
 use askama::Template as _;
@@ -18,7 +18,7 @@ use axum::{
 use rand::RngExt as _;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub(crate) use traffic::Traffic;
+pub(crate) use store::Traffic;
 
 use crate::http::{
     App, Problem,

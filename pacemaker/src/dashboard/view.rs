@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use askama::Template;
 
-use super::traffic::Minute;
+use super::store::Minute;
 use crate::{
     http::App,
     routing::{Error, Hostname, InstanceId, LIVE_MS, RouterReport},

@@ -7,12 +7,11 @@
 //! Held by asking again before each piece of work. A crashed holder is followed after its lease; one that shuts down
 //! gives it back. A fabric that was replaced starts its epochs anew; the first refusal tells the floor to begin from.
 
+mod store;
+
 use std::time::Duration;
 
-use signalbox_store::{self as redis, Fabric, FabricRole, Script, keys};
-
-static HOLD: Script<FabricRole> = Script::new("duty/hold", include_str!("scripts/hold.lua"));
-static RELEASE: Script<FabricRole> = Script::new("duty/release", include_str!("scripts/release.lua"));
+use signalbox_store::{self as redis, Fabric};
 
 /// One pacemaker's side of one duty.
 #[derive(Debug)]
@@ -39,20 +38,7 @@ impl Duty {
 
     /// Takes or renews the duty: its epoch, or nothing while another holds it.
     pub(crate) async fn hold(&mut self) -> Result<Option<u64>, redis::Error> {
-        let ttl_ms = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
-        let reply: Vec<redis::Value> = HOLD
-            .call()
-            .key(&keys::fabric::duty(self.name))
-            .arg(&self.who)
-            .arg(ttl_ms)
-            .arg(self.floor)
-            .arg(self.clock_ms.map_or(String::new(), |now| now.to_string()))
-            .run(&self.fabric)
-            .await?;
-        let mut items = reply.into_iter();
-        let word: Option<String> = items.next().and_then(|word| redis::from_redis_value(word).ok());
-        let number = items.next().and_then(|value| redis::from_redis_value::<u64>(value).ok());
-        Ok(number.filter(|_| word.as_deref() == Some("held")))
+        store::hold(&self.fabric, self.name, &self.who, self.ttl, self.floor, self.clock_ms).await
     }
 
     /// A script refused our epoch because it has seen `epoch`: the next time we hold the duty, ours is above.
@@ -63,8 +49,7 @@ impl Duty {
 
     /// Gives the duty back.
     pub(crate) async fn release(&self) {
-        let key = keys::fabric::duty(self.name);
-        if let Err(error) = RELEASE.call().key(&key).arg(&self.who).run::<u64>(&self.fabric).await {
+        if let Err(error) = store::release(&self.fabric, self.name, &self.who).await {
             tracing::debug!(duty = self.name, %error, "the duty was not given back and will lapse");
         }
     }

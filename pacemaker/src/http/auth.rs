@@ -8,9 +8,9 @@ use std::marker::PhantomData;
 
 use axum::{
     extract::FromRequestParts,
-    http::{HeaderMap, StatusCode, header, request::Parts},
+    http::{StatusCode, request::Parts},
 };
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use signalbox_daemon::presented;
 
 use super::{App, Problem};
 use crate::tokens::{Caller, Scope};
@@ -98,44 +98,5 @@ impl<P: Permission> FromRequestParts<App> for Granted<P> {
             return Err(Problem::forbidden("scope_missing", detail));
         }
         Ok(Self(caller, PhantomData))
-    }
-}
-
-/// The token of a request, whichever way it came.
-fn presented(headers: &HeaderMap) -> Option<String> {
-    let (scheme, credentials) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.trim().split_once(' ')?;
-    let credentials = credentials.trim();
-    let token = if scheme.eq_ignore_ascii_case("bearer") {
-        credentials.to_owned()
-    } else if scheme.eq_ignore_ascii_case("basic") {
-        let decoded = String::from_utf8(STANDARD.decode(credentials).ok()?).ok()?;
-        // Names and tokens hold colons in the event bus, passwords do not matter: the last colon divides.
-        decoded.rsplit_once(':').map_or(decoded.clone(), |(user, _)| user.to_owned())
-    } else {
-        return None;
-    };
-    (!token.is_empty() && token.len() <= 1024).then_some(token)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn token(value: &str) -> Option<String> {
-        let mut headers = HeaderMap::new();
-        headers.insert(header::AUTHORIZATION, value.parse().unwrap());
-        presented(&headers)
-    }
-
-    #[test]
-    fn a_token_comes_as_bearer_or_as_basic_user() {
-        assert_eq!(token("Bearer abc").as_deref(), Some("abc"));
-        assert_eq!(token("bearer  abc ").as_deref(), Some("abc"));
-        assert_eq!(token(&format!("Basic {}", STANDARD.encode("a:b:x"))).as_deref(), Some("a:b"));
-        assert_eq!(token(&format!("Basic {}", STANDARD.encode("abc:"))).as_deref(), Some("abc"));
-        assert_eq!(token(&format!("Basic {}", STANDARD.encode("abc"))).as_deref(), Some("abc"));
-        for bad in ["Bearer ", "Bearer", "Digest abc", "Basic !!!", "Basic Og=="] {
-            assert_eq!(token(bad), None, "{bad}");
-        }
     }
 }

@@ -43,6 +43,7 @@ mod hostname;
 mod instance;
 mod lookup;
 mod page;
+mod propagation;
 mod reconciler;
 mod registry;
 mod routers;

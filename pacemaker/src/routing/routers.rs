@@ -4,7 +4,10 @@
 //! keeps a view of it: announcements move it forward at once, and while somebody waits it is read again regularly,
 //! because an announcement may be lost. Waiting costs no Redis command per waiter.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use signalbox_store::Notice;
 use tokio::{
@@ -13,7 +16,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Store, store::RouterReport};
+use super::{
+    Store,
+    propagation::{Percentiles, Propagation},
+    store::RouterReport,
+};
 
 /// A router that reported within this time is live.
 pub(crate) const LIVE_MS: u64 = 10_000;
@@ -33,6 +40,7 @@ pub(crate) struct View {
 pub(crate) struct Routers {
     view: watch::Sender<View>,
     wanted: Arc<Notify>,
+    propagation: Arc<Mutex<Propagation>>,
 }
 
 /// How a wait ended.
@@ -72,11 +80,30 @@ fn assess(view: &View, epoch: &str, serial: u64) -> Convergence {
 }
 
 impl Routers {
+    fn new(view: View) -> Self {
+        Self { view: watch::Sender::new(view), wanted: Arc::default(), propagation: Arc::default() }
+    }
+
     /// Starts the task that keeps the view, until `shutdown`.
     pub(crate) fn start(store: Store, shutdown: CancellationToken) -> Self {
-        let routers = Self { view: watch::Sender::new(View::default()), wanted: Arc::new(Notify::new()) };
+        let routers = Self::new(View::default());
         tokio::spawn(keep_up(store, routers.clone(), shutdown));
         routers
+    }
+
+    /// Notes that a change of this pacemaker got `serial` this moment.
+    pub(crate) fn applied(&self, serial: u64) {
+        self.propagation().applied(serial, time::Instant::now());
+    }
+
+    /// How long changes took to reach a router, as far as it was measured here.
+    pub(crate) fn percentiles(&self, node: &str) -> Option<Percentiles> {
+        self.propagation().percentiles(node)
+    }
+
+    fn propagation(&self) -> std::sync::MutexGuard<'_, Propagation> {
+        // Measurements cannot be left half-way by a panic in a way that matters.
+        self.propagation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until every live router has acknowledged `serial`, for at most `patience`.
@@ -125,6 +152,7 @@ impl Routers {
     fn announce(&self, payload: &str) -> bool {
         let Some((node, serial)) = payload.rsplit_once(' ') else { return true };
         let Ok(serial) = serial.parse::<u64>() else { return true };
+        self.propagation().acknowledged(node, serial, time::Instant::now());
         let mut known = false;
         self.view.send_if_modified(|view| {
             let router = view.routers.iter_mut().flatten().find(|router| router.node == node);
@@ -196,8 +224,7 @@ mod tests {
 
     #[test]
     fn an_announcement_moves_a_known_router_forward_only() {
-        let routers =
-            Routers { view: watch::Sender::new(view(vec![router("a", "e", 5)])), wanted: Arc::default() };
+        let routers = Routers::new(view(vec![router("a", "e", 5)]));
         assert!(routers.announce("a 7"));
         assert!(routers.announce("a 6"));
         assert_eq!(routers.view.borrow().routers.as_ref().unwrap()[0].serial, 7);

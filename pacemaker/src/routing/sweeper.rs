@@ -55,7 +55,7 @@ impl Sweeper {
                         );
                     }
                 }
-                Ok(None) => {}
+                Ok(None) => self.show_presence().await,
                 Err(error) => tracing::debug!(%error, "the fabric is away; nothing expires"),
             }
             tokio::select! {
@@ -66,14 +66,24 @@ impl Sweeper {
         self.duty.release().await;
     }
 
+    fn gap_ms(&self) -> u64 {
+        u64::try_from(self.gap.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Lets the table know that a pacemaker is there to take heartbeats, though another one sweeps.
+    async fn show_presence(&self) {
+        if let Err(error) = self.registry.store().sweep(0, self.gap_ms(), 0).await {
+            tracing::debug!(%error, "the routes master is away");
+        }
+    }
+
     /// One sweep in the name of the duty's `epoch`; how many instances ended.
     pub(crate) async fn pass(&mut self, epoch: u64) -> Result<usize, Error> {
         let Some(mark) = self.registry.store().table_state().await?.mark() else {
             self.nudge.notify_one();
             return Ok(0);
         };
-        let gap_ms = u64::try_from(self.gap.as_millis()).unwrap_or(u64::MAX);
-        let ids = match self.registry.store().sweep(epoch, gap_ms, BATCH).await? {
+        let ids = match self.registry.store().sweep(epoch, self.gap_ms(), BATCH).await? {
             Swept::Due { after_absence, ids } => {
                 if after_absence {
                     tracing::info!("no pacemaker swept for a while: every lease gets its full period again");
@@ -85,6 +95,9 @@ impl Sweeper {
                 return Ok(0);
             }
         };
+        if ids.is_empty() {
+            return Ok(0);
+        }
         let now_ms = self.registry.store().table_now_ms().await?;
         let fence = Fence { duty: self.duty.name(), epoch };
         let mut ended = 0;

@@ -11,7 +11,7 @@ use super::{
     HostPattern, Scope,
     model::{Caller, Stored},
 };
-use crate::config::RootToken;
+use signalbox_daemon::RootToken;
 
 static CREATE: Script<FabricRole> = Script::new("tokens/create", include_str!("scripts/create.lua"));
 static DELETE: Script<FabricRole> = Script::new("tokens/delete", include_str!("scripts/delete.lua"));

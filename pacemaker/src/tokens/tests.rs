@@ -1,9 +1,9 @@
 use super::*;
 use crate::{
-    config::RootToken,
     routing::Hostname,
     testing::{Servers, eventually},
 };
+use signalbox_daemon::RootToken;
 
 const ROOT: &str = "0123456789abcdef";
 

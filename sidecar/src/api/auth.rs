@@ -8,19 +8,18 @@ use std::{
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, StatusCode, header},
+    http::StatusCode,
     middleware::Next,
     response::Response,
 };
-use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
+use signalbox_daemon::{RootToken, presented};
 use signalbox_store::Stats;
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
 use super::{App, Problem, store};
-use crate::config::RootToken;
 
 /// A token that was revoked may still read for this long.
 const CACHED_FOR: Duration = Duration::from_secs(5);
@@ -95,7 +94,7 @@ pub(super) async fn require_read(
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    let Some(token) = token(request.headers()) else {
+    let Some(token) = presented(request.headers()) else {
         let detail = "Send a token, as `Authorization: Bearer …` or as the user name of Basic.";
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "token_missing", detail));
     };
@@ -112,45 +111,9 @@ pub(super) async fn require_read(
     }
 }
 
-/// The token of a request: a Bearer token, or the user name of Basic, as existing clients send it.
-fn token(headers: &HeaderMap) -> Option<String> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, rest) = value.split_once(' ')?;
-    let token = if scheme.eq_ignore_ascii_case("bearer") {
-        rest.trim().to_owned()
-    } else if scheme.eq_ignore_ascii_case("basic") {
-        let decoded = String::from_utf8(STANDARD.decode(rest.trim()).ok()?).ok()?;
-        decoded.split(':').next()?.to_owned()
-    } else {
-        return None;
-    };
-    (!token.is_empty()).then_some(token)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn headers(value: &str) -> HeaderMap {
-        [(header::AUTHORIZATION, value.parse().unwrap())].into_iter().collect()
-    }
-
-    #[test]
-    fn a_token_comes_as_bearer_or_as_basic_user() {
-        for (value, found) in [
-            ("Bearer abc", Some("abc")),
-            ("bearer  abc ", Some("abc")),
-            ("Basic YWJjOng=", Some("abc")),
-            ("Basic YWJj", Some("abc")),
-            ("Basic OnB3", None),
-            ("Basic !", None),
-            ("Bearer", None),
-            ("Digest abc", None),
-        ] {
-            assert_eq!(token(&headers(value)).as_deref(), found, "{value}");
-        }
-        assert_eq!(token(&HeaderMap::new()), None);
-    }
 
     #[test]
     fn only_the_scope_read_reads() {

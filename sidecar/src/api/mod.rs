@@ -30,12 +30,13 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use signalbox_daemon::RootToken;
 use signalbox_store::Stats;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::{config::RootToken, edge, follow::service::Watch, metrics::Metrics};
+use crate::{edge, follow::service::Watch, metrics::Metrics};
 use auth::Tokens;
 use problem::Problem;
 

@@ -8,7 +8,12 @@ use std::{
 use clap::Parser;
 use serde::Deserialize;
 
-use super::{EdgeUrl, Error, Node, RedisUrl};
+use signalbox_daemon::{
+    RedisUrl,
+    settings::{self, Error},
+};
+
+use super::{EdgeUrl, Node, ReplicaUrl};
 
 /// The command line. Each flag is also an environment variable, which the flag beats.
 #[derive(Debug, Parser)]
@@ -58,7 +63,7 @@ pub struct Args {
     redis_stats: Option<RedisUrl>,
     /// Redis that replicates the route table to this router
     #[arg(long, value_name = "URL", env = "SIGNALBOX_SIDECAR_REDIS_ROUTES_REPLICA", hide_env_values = true)]
-    redis_routes_replica: Option<RedisUrl>,
+    redis_routes_replica: Option<ReplicaUrl>,
 }
 
 impl Args {
@@ -105,23 +110,13 @@ pub(super) struct Layer {
 #[serde(deny_unknown_fields)]
 pub(super) struct RedisLayer {
     pub(super) stats: Option<RedisUrl>,
-    pub(super) routes_replica: Option<RedisUrl>,
+    pub(super) routes_replica: Option<ReplicaUrl>,
 }
 
 impl Layer {
     /// Reads the text of the file at `path`.
     pub(super) fn parse(text: &str, path: &Path) -> Result<Self, Error> {
-        toml::from_str(text).map_err(|error| {
-            let start = error.span().map_or(0, |span| span.start);
-            let before = text.get(..start).unwrap_or(text);
-            let last_line = before.rsplit('\n').next().unwrap_or_default();
-            Error::Syntax {
-                path: path.to_owned(),
-                line: before.matches('\n').count() + 1,
-                column: last_line.chars().count() + 1,
-                message: error.message().to_owned(),
-            }
-        })
+        settings::parse(text, path)
     }
 
     /// This layer, with `under` where it says nothing. The two spellings of the token are one key.

@@ -4,14 +4,19 @@ mod layer;
 mod value;
 
 use std::{
-    fs,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
 
 pub use layer::Args;
 use layer::Layer;
-pub use value::{EdgeUrl, Node, RedisUrl, RootToken};
+pub use signalbox_daemon::settings::Error;
+use signalbox_daemon::{
+    RedisUrl, RootToken,
+    settings::{read, required},
+};
+use value::ReplicaUrl;
+pub use value::{EdgeUrl, Node};
 
 /// The commented default file: the reference of all keys.
 pub const DEFAULTS: &str = include_str!("defaults.toml");
@@ -45,40 +50,6 @@ pub struct Config {
     pub redis_routes_replica: Option<RedisUrl>,
 }
 
-/// Why a configuration cannot be used; the message names the place.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A file that cannot be read.
-    #[error("{path}: cannot be read")]
-    Read {
-        /// Which one.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A mistake in a file.
-    #[error("{path}:{line}:{column}: {message}")]
-    Syntax {
-        /// Which one.
-        path: PathBuf,
-        /// From 1.
-        line: usize,
-        /// From 1, in characters.
-        column: usize,
-        /// What is wrong.
-        message: String,
-    },
-    /// A key whose value does not do, wherever it came from.
-    #[error("{key}: {message}")]
-    Value {
-        /// Which one.
-        key: &'static str,
-        /// What is wrong, and what to do.
-        message: String,
-    },
-}
-
 impl Config {
     /// Puts the layers together.
     ///
@@ -93,33 +64,23 @@ impl Config {
     }
 
     fn complete(layer: Layer) -> Result<Self, Error> {
-        let root_token = match (layer.root_token, layer.root_token_file) {
-            (Some(_), Some(_)) => {
-                return Err(value("root_token", "set either root_token or root_token_file, not both"));
-            }
-            (Some(token), None) => Some(token),
-            (None, Some(path)) => Some(read(&path)?),
-            (None, None) => None,
-        };
-        let root_token = root_token.map(|text| RootToken::new(&text)).transpose();
         let rotate_keep = required("rotate_keep", layer.rotate_keep)?;
         if rotate_keep == 0 {
             // A rotated file is what a statistics Redis that lost its last second is served from.
-            return Err(value("rotate_keep", "keep at least one rotated file"));
+            return Err(Error::value("rotate_keep", "keep at least one rotated file"));
         }
         let rotate_bytes = required("rotate_bytes", layer.rotate_bytes)?;
         if (1..4096).contains(&rotate_bytes) {
-            return Err(value("rotate_bytes", "is 0 for never, or at least 4096"));
-        }
-        let redis_stats = required("redis.stats", layer.redis.stats)?;
-        if redis_stats.as_str().is_empty() {
-            return Err(value("redis.stats", "is needed: the counters live there"));
+            return Err(Error::value("rotate_bytes", "is 0 for never, or at least 4096"));
         }
         Ok(Self {
             listen: required("listen", layer.listen)?,
-            root_token: root_token.map_err(|message| value("root_token", message))?,
+            root_token: RootToken::from_settings(layer.root_token, layer.root_token_file.as_deref())?,
             node: layer.node.ok_or_else(|| {
-                value("node", "is not set: give this router host a name of its own, for example a UUID")
+                Error::value(
+                    "node",
+                    "is not set: give this router host a name of its own, for example a UUID",
+                )
             })?,
             access_log: required("access_log", layer.access_log)?,
             nginx_pid_file: required("nginx_pid_file", layer.nginx_pid_file)?,
@@ -128,22 +89,10 @@ impl Config {
             rotate_bytes: Some(rotate_bytes).filter(|bytes| *bytes > 0),
             rotate_keep,
             log: required("log", layer.log)?,
-            redis_stats,
-            redis_routes_replica: layer.redis.routes_replica.filter(|url| !url.as_str().is_empty()),
+            redis_stats: required("redis.stats", layer.redis.stats)?,
+            redis_routes_replica: layer.redis.routes_replica.and_then(ReplicaUrl::into_url),
         })
     }
-}
-
-fn value(key: &'static str, message: impl Into<String>) -> Error {
-    Error::Value { key, message: message.into() }
-}
-
-fn required<T>(key: &'static str, given: Option<T>) -> Result<T, Error> {
-    given.ok_or_else(|| value(key, "is not set"))
-}
-
-fn read(path: &Path) -> Result<String, Error> {
-    fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Values that are checked where they are read, so that a mistake in a file is reported with its place.
 
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
 
 use serde::Deserialize;
+use signalbox_daemon::RedisUrl;
 
 /// Makes a string type whose check runs in serde and on the command line alike.
 macro_rules! checked {
@@ -52,19 +53,6 @@ checked!(
 );
 
 checked!(
-    /// The URL of a Redis, or nothing.
-    RedisUrl,
-    |text| {
-        let known = ["redis://", "redis+unix://", "unix://"].iter().any(|scheme| text.starts_with(scheme));
-        if text.is_empty() || known {
-            Ok(())
-        } else {
-            Err("a Redis URL is redis://host:port/ or redis+unix:///path".to_owned())
-        }
-    }
-);
-
-checked!(
     /// The URL of nginx' admin listener, or nothing.
     EdgeUrl,
     |text| {
@@ -77,31 +65,30 @@ checked!(
     }
 );
 
-/// The root token. Its `Debug` does not show it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct RootToken(String);
+/// The URL of the routes replica, or nothing.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct ReplicaUrl(Option<RedisUrl>);
 
-impl RootToken {
-    /// Checks a token; spaces and newlines around it (of a file) are not part of it.
-    ///
-    /// # Errors
-    /// When it is too short, or could not stand in an HTTP header.
-    pub fn new(text: &str) -> Result<Self, String> {
-        let token = text.trim();
-        if token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') {
-            return Err("the root token has at least 16 visible ASCII characters and no colon".to_owned());
-        }
-        Ok(Self(token.to_owned()))
-    }
-
-    /// The token.
-    pub fn as_bytes(&self) -> &[u8] {
-        self.0.as_bytes()
+impl ReplicaUrl {
+    /// The URL, if there is one.
+    pub(super) fn into_url(self) -> Option<RedisUrl> {
+        self.0
     }
 }
 
-impl fmt::Debug for RootToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RootToken(…)")
+impl TryFrom<String> for ReplicaUrl {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        if text.is_empty() { Ok(Self(None)) } else { text.try_into().map(|url| Self(Some(url))) }
+    }
+}
+
+impl FromStr for ReplicaUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.to_owned().try_into()
     }
 }

@@ -38,6 +38,8 @@ use nginx::Nginx;
 
 /// How often the router is reported and looked at.
 const EVERY: Duration = Duration::from_secs(1);
+/// Counters that are so far behind the log are an alarm.
+const LATE_MS: u64 = 30_000;
 /// How long to leave an nginx alone that does not answer.
 const RETRY: Duration = Duration::from_millis(300);
 /// The shortest time between two snapshots; also at least twenty times what the last one took.
@@ -187,11 +189,14 @@ impl Service {
                 () = self.watch.changed.notified() => {}
             }
             let report = self.watch.report();
-            let condition = self.follower.progress().condition;
-            if !report.up || matches!(condition, Condition::Fenced { .. }) {
+            let progress = self.follower.progress();
+            if !report.up || matches!(progress.condition, Condition::Fenced { .. }) {
                 continue;
             }
-            let alarm = report.alarm.as_deref().unwrap_or(condition.alarm());
+            // One alarm at a time: a router that routes by an old table matters more than late numbers.
+            let late = progress.lag_ms((self.options.clock)()) > LATE_MS;
+            let of_counting = if late { "statistics_late" } else { progress.condition.alarm() };
+            let alarm = report.alarm.as_deref().unwrap_or(of_counting);
             let Options { node, url, .. } = &self.options;
             if let Err(error) = store::report(&self.stats, node, url, &report, alarm).await {
                 tracing::debug!(%error, "the router could not be reported");

@@ -118,6 +118,9 @@ pub struct Follower<S> {
     /// The largest size that the current file was seen with, for saying how much a gap swallowed at least.
     current_bytes: u64,
     checked: Duration,
+    /// The last place that was known to be stored.
+    last: Place,
+    lag_bytes: u64,
 }
 
 impl<S: Store> Follower<S> {
@@ -135,6 +138,8 @@ impl<S: Store> Follower<S> {
             away_since: None,
             current_bytes: 0,
             checked: Duration::ZERO,
+            last: Place::default(),
+            lag_bytes: 0,
         }
     }
 
@@ -160,7 +165,13 @@ impl<S: Store> Follower<S> {
     pub fn step(&mut self, now: Duration) -> Result<Step, Error> {
         let mut state = match self.state.take() {
             Some(state) => state,
-            None => self.claim()?,
+            None => match self.claim() {
+                Ok(state) => state,
+                Err(error) => {
+                    self.measure(now);
+                    return Err(error);
+                }
+            },
         };
         // From here to the end of the commit any error leaves `self.state` empty, and the next step asks the store.
         self.fold.clear();
@@ -171,11 +182,25 @@ impl<S: Store> Follower<S> {
         self.commit(state, &files, now)
     }
 
+    /// Bytes that wait to be counted, as of the last step, also of one that failed.
+    pub fn lag_bytes(&self) -> u64 {
+        self.lag_bytes
+    }
+
+    /// Without a store nothing can be counted, but the lag can be told, and files that are deleted meanwhile be held.
+    fn measure(&mut self, now: Duration) {
+        // A log that cannot be read either is told by the step that gets so far.
+        if let Ok(files) = self.directory.look(&self.last, now) {
+            self.lag_bytes = lag_bytes(&self.last, &files);
+        }
+    }
+
     fn claim(&mut self) -> Result<State, Error> {
         match self.store.claim(self.claimed)? {
             Claim::Owned { place, tally } => {
                 self.claimed = true;
                 self.tally = tally;
+                self.last.clone_from(&place);
                 self.forget();
                 Ok(State::new(place))
             }
@@ -289,6 +314,7 @@ impl<S: Store> Follower<S> {
         let news =
             !self.fold.is_empty() || state.gaps > 0 || state.place.generation != state.stored.generation;
         if !news && now.saturating_sub(self.checked) < CHECK {
+            self.lag_bytes = step.lag_bytes;
             self.state = Some(state);
             return Ok(step);
         }
@@ -299,17 +325,21 @@ impl<S: Store> Follower<S> {
             gaps: state.gaps,
             gap_bytes: state.gap_bytes,
         };
+        // Until the store says otherwise, nothing of this is counted.
+        self.lag_bytes = lag_bytes(&state.stored, files);
         let outcome = self.store.commit(&commit)?;
         let more = commit.tally();
         match outcome {
             Outcome::Committed { refused } => {
                 self.tally += more;
+                self.lag_bytes = step.lag_bytes;
                 self.checked = now;
                 step.committed = news;
                 step.refused = refused;
                 step.latest_ms = Some(self.fold.latest_ms()).filter(|latest| *latest > 0);
                 // Only a step without news has looked everywhere and found nothing.
                 step.more = news && step.lag_bytes > 0;
+                self.last.clone_from(&state.place);
                 state = State::new(state.place);
                 self.state = Some(state);
             }

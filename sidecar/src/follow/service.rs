@@ -93,10 +93,9 @@ pub struct Progress {
 impl Progress {
     /// How far the counters are behind the log in milliseconds, at the unix millisecond `now_ms`.
     pub fn lag_ms(&self, now_ms: u64) -> u64 {
-        if self.lag_bytes == 0 || self.counted_ms == 0 {
-            return 0;
-        }
-        now_ms.saturating_sub(self.counted_ms)
+        // While it catches up, the latest request that is counted says how far it is.
+        let counted_ms = self.counted_ms.max(self.latest_ms);
+        if self.lag_bytes == 0 || counted_ms == 0 { 0 } else { now_ms.saturating_sub(counted_ms) }
     }
 }
 
@@ -251,11 +250,11 @@ impl<S: Store> Service<S> {
         if let Some(place) = self.follower.place() {
             (progress.position, progress.generation) = (place.position, place.generation);
         }
+        progress.lag_bytes = self.follower.lag_bytes();
         let Ok(step) = step else {
             progress.failures += 1;
             return;
         };
-        progress.lag_bytes = step.lag_bytes;
         progress.commits += u64::from(step.committed);
         progress.refused += step.refused;
         progress.latest_ms = progress.latest_ms.max(step.latest_ms.unwrap_or(0));

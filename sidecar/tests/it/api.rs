@@ -5,10 +5,9 @@ use std::sync::Arc;
 use reqwest::{Client, StatusCode};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use signalbox_daemon::RootToken;
 use signalbox_sidecar::{
-    api,
-    config::RootToken,
-    edge,
+    api, edge,
     follow::service::{Condition, Watch},
     metrics::Metrics,
 };

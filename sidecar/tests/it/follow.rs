@@ -494,9 +494,27 @@ fn a_store_that_refuses_holds_the_log_and_loses_nothing() {
     for _ in 0..3 {
         world.server.borrow_mut().fail_next(Fault::Refused);
         assert!(matches!(world.follower.step(world.now), Err(Error::Store(_))));
+        assert_eq!(world.follower.lag_bytes(), 4 * (line(0).len() + 1) as u64, "and says how much waits");
     }
     world.drain();
     assert_eq!(world.server.borrow().state.tally.lines, 7);
+    assert_eq!(world.follower.lag_bytes(), 0);
+}
+
+#[test]
+fn a_file_that_is_deleted_while_redis_is_away_is_held_and_counted() {
+    let mut world = run(&[lines(3), Op::Drain]);
+    world.append(4, false);
+    for now in 0..4 {
+        world.server.borrow_mut().fail_next(Fault::LostRequest);
+        assert!(world.follower.step(world.now + Duration::from_secs(now)).is_err());
+    }
+    fs::remove_file(world.log()).unwrap();
+    world.apply(&Op::Reopen);
+    world.append(1, false);
+    world.drain();
+    let tally = world.server.borrow().state.tally;
+    assert_eq!((tally.lines, tally.gaps), (8, 0));
 }
 
 #[test]

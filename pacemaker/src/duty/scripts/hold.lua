@@ -6,7 +6,7 @@
 -- ARGV[4]: integer, unix ms; empty = this server's clock
 -- Returns {'held', epoch}
 --   {'taken', holder, ms until it ends}
--- Caller: duty/mod.rs, hold
+-- Caller: duty/store.rs, hold
 local duty = KEYS[1]
 local who, ttl_ms, floor, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 

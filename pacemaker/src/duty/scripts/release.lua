@@ -2,7 +2,7 @@
 -- KEYS[1]: hash, holder, until_ms, epoch
 -- ARGV[1]: string, who holds it
 -- Returns 1, or 0 when it was not theirs.
--- Caller: duty/mod.rs, release
+-- Caller: duty/store.rs, release
 local duty, who = KEYS[1], ARGV[1]
 
 if redis.call('HGET', duty, 'holder') ~= who then

@@ -201,7 +201,9 @@ async fn waiting_ends_when_the_routers_have_it() {
     let waiting = api.put("/instances/i?wait=20s", &body);
     let (waited, ()) = tokio::join!(waiting, report(serial + 1));
     assert_eq!(waited.status, 200, "{waited:?}");
-    assert_eq!(api.get("/routes/convergence").await.json()["converged"], true);
+    let convergence = api.get("/routes/convergence").await.json();
+    assert_eq!(convergence["converged"], true);
+    assert!(convergence["routers"][0]["propagation"]["samples"].as_u64() >= Some(1), "{convergence}");
 }
 
 #[tokio::test]

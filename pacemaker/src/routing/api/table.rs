@@ -95,11 +95,22 @@ pub(super) struct RouterView {
     behind_by: Option<u64>,
     /// Milliseconds since its last report.
     age_ms: u64,
+    /// How long this pacemaker's changes took to get there and the word of it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    propagation: Option<PropagationView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     alarm: Option<String>,
     /// What each of its workers has acknowledged.
     #[schema(value_type = Vec<Object>)]
     workers: serde_json::Value,
+}
+
+/// Percentiles of a router's latest acknowledgements.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct PropagationView {
+    p50_ms: f64,
+    p99_ms: f64,
+    samples: usize,
 }
 
 /// Who has what of the table
@@ -121,6 +132,11 @@ async fn convergence(
         !reports.is_empty() && reports.iter().all(|router| routers::has_acknowledged(router, &epoch, serial));
     let view = |router: crate::routing::store::RouterReport| RouterView {
         behind_by: behind_by(&router, &epoch, serial),
+        propagation: app.routers.percentiles(&router.node).map(|measured| PropagationView {
+            p50_ms: measured.p50.as_secs_f64() * 1000.0,
+            p99_ms: measured.p99.as_secs_f64() * 1000.0,
+            samples: measured.samples,
+        }),
         node: router.node,
         address: router.address,
         serial: router.serial,

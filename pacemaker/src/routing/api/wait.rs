@@ -37,6 +37,7 @@ pub(super) async fn wait(
     serial: u64,
     patience: Option<Duration>,
 ) -> Result<(), Problem> {
+    app.routers.applied(serial);
     let Some(patience) = patience else { return Ok(()) };
     let convergence = app.routers.converged(epoch, serial, patience, &app.shutdown).await;
     let (outcome, code, detail) = match &convergence {

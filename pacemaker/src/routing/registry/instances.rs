@@ -1,5 +1,7 @@
 //! Instances: register, remove, drain, keep alive.
 
+use std::time::Duration;
+
 use super::{
     Attempts, Registry, check_names, check_record,
     project::{Confirmed, Standing},
@@ -14,6 +16,7 @@ use crate::{
 
 /// The most instances one host may have: each change of one looks at all of them inside Redis.
 const MAX_INSTANCES_PER_HOST: usize = 1000;
+const ROOM_PATIENCE: Duration = Duration::from_millis(250);
 /// How many instances are read at a time when all are gone through.
 const CHUNK: usize = 500;
 
@@ -321,7 +324,8 @@ impl Registry {
             return Ok(());
         }
         // A master that is away cannot tell. The limit keeps scripts short, it is no promise; so let it pass.
-        let Ok(counts) = self.store.instance_counts(&added).await else { return Ok(()) };
+        let counts = tokio::time::timeout(ROOM_PATIENCE, self.store.instance_counts(&added)).await;
+        let Ok(Ok(counts)) = counts else { return Ok(()) };
         match added.iter().zip(counts).find(|(_, count)| *count >= MAX_INSTANCES_PER_HOST) {
             Some((hostname, _)) => Err(Error::HostFull { hostname: hostname.to_string() }),
             None => Ok(()),

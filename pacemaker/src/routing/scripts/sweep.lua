@@ -2,7 +2,7 @@
 -- KEYS[1]: hash, what singleton duties left: fencing epoch, time of the latest sweep, time of the latest return
 -- KEYS[2]: zset, instance id by end of lease in unix ms
 -- KEYS[3]: zset, instance id by end of drain in unix ms
--- ARGV[1]: integer, fencing epoch of the duty
+-- ARGV[1]: integer, fencing epoch of the duty; 0 = a pacemaker without the duty, which only shows that it is there
 -- ARGV[2]: integer, silence in ms that counts as absence
 -- ARGV[3]: integer, how many ids at most
 -- ARGV[4]: integer, unix ms; empty = this server's clock
@@ -13,20 +13,24 @@ local duties, leases, drains = KEYS[1], KEYS[2], KEYS[3]
 local epoch, gap_ms, limit, now = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 
 local stored = tonumber(redis.call('HGET', duties, 'sweeper.epoch') or '0')
-if epoch < stored then
+if epoch > 0 and epoch < stored then
   return {'fenced', stored}
 end
 if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
+-- Any pacemaker that is there could have taken heartbeats, whether it sweeps or not.
 local swept = tonumber(redis.call('HGET', duties, 'sweeper.swept_ms') or '-inf')
 local absent = now - swept > gap_ms
 local text = string.format('%.0f', now)
 if absent then
   redis.call('HSET', duties, 'sweeper.resumed_ms', text)
 end
-redis.call('HSET', duties, 'sweeper.epoch', ARGV[1], 'sweeper.swept_ms', text)
+redis.call('HSET', duties, 'sweeper.swept_ms', text)
+if epoch > 0 then
+  redis.call('HSET', duties, 'sweeper.epoch', ARGV[1])
+end
 
 local due = {'due', absent and 1 or 0}
 for _, deadlines in ipairs({leases, drains}) do

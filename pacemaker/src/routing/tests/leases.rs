@@ -90,6 +90,22 @@ async fn after_an_absence_each_lease_gets_a_full_period() {
 }
 
 #[tokio::test]
+async fn it_is_no_absence_while_another_pacemaker_is_there() {
+    let rig = Rig::new().await;
+    rig.sweep_at(START).await;
+    rig.put("i", leased(9001, &["a.example"], 5)).await;
+    // The one that sweeps is gone; the other takes heartbeats and has yet to inherit the duty.
+    for second in 1..=6 {
+        rig.store.set_clock_ms(START + second * 1000);
+        assert!(matches!(
+            rig.store.sweep(0, 3000, 0).await.unwrap(),
+            Swept::Due { after_absence: false, .. }
+        ));
+    }
+    assert_eq!(rig.sweep_at(START + 7000).await, 1);
+}
+
+#[tokio::test]
 async fn a_drained_instance_goes_at_its_deadline() {
     let rig = Rig::new().await;
     rig.sweep_at(START).await;

@@ -10,6 +10,7 @@ mod scripts;
 
 use std::{sync::Arc, time::Duration};
 
+use signalbox_daemon::RootToken;
 use signalbox_store::{FromRedisValue, keys};
 use tokio::sync::Notify;
 
@@ -18,13 +19,7 @@ use super::{
     Store, Sweeper,
     store::{Applied, Projection, TableMark, TableState},
 };
-use crate::{
-    config::{Network, RootToken},
-    duty::Duty,
-    metrics::Metrics,
-    testing::Servers,
-    tokens::Tokens,
-};
+use crate::{config::Network, duty::Duty, metrics::Metrics, testing::Servers, tokens::Tokens};
 
 /// Servers, and one pacemaker's handles to them.
 struct Rig {

@@ -236,7 +236,12 @@ fn projections_in_any_order_end_in_the_desired_table() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let rig = runtime.block_on(Rig::bare());
     let persistence = FileFailurePersistence::SourceParallel("proptest-regressions");
-    let config = Config { cases: 60, failure_persistence: Some(Box::new(persistence)), ..Config::default() };
+    let config = Config {
+        cases: 60,
+        source_file: Some(file!()),
+        failure_persistence: Some(Box::new(persistence)),
+        ..Config::default()
+    };
     let plans = (prop::collection::vec(step(), 1..30), prop::collection::vec(any::<u32>(), 40));
     TestRunner::new(config).run(&plans, |(steps, order)| runtime.block_on(play(&rig, steps, order))).unwrap();
 }

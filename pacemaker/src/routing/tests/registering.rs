@@ -86,6 +86,35 @@ async fn a_commit_over_something_else_than_was_read_is_lost() {
 }
 
 #[tokio::test]
+async fn noting_an_earlier_change_as_done_leaves_the_later_one_outstanding() {
+    let rig = Rig::new().await;
+    let first = commit(&rig, "i", spec(9001, &["a.example"], "1")).await;
+    let second = commit(&rig, "i", spec(9002, &["a.example"], "1")).await;
+    let mark = rig.mark().await;
+    // The slower of two requests comes back from the table.
+    assert!(!rig.store.settle("i", first, mark.serial + 1, &mark.epoch).await.unwrap());
+    assert_eq!(rig.outstanding().await, [("i".to_owned(), second)]);
+    assert_eq!(rig.mark().await.serial, mark.serial + 1);
+    // A serial of another epoch, or a lower one, says nothing of this table.
+    rig.store.settle("i", second, mark.serial + 9, "0").await.unwrap();
+    rig.store.settle("i", second, mark.serial, &mark.epoch).await.unwrap();
+    assert_eq!(rig.mark().await.serial, mark.serial + 1);
+    assert!(rig.outstanding().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_fabric_that_was_emptied_this_moment_takes_nothing() {
+    let rig = Rig::new().await;
+    let after =
+        Desired { spec: spec(9001, &["a.example"], "1"), state: State::Active, drain_deadline_ms: None };
+    let () = rig.fabric("FLUSHALL", &[]).await;
+    let desire = Desire { id: &instance_id("i"), before: None, after: Some(&after), owner: None };
+    assert_eq!(rig.store.desire(desire).await.unwrap(), DesireOutcome::Behind);
+    assert_eq!(rig.store.forget_host(&host("a.example")).await.unwrap(), DesireOutcome::Behind);
+    assert_eq!(rig.fabric::<u64>("DBSIZE", &[]).await, 0);
+}
+
+#[tokio::test]
 async fn taking_an_address_over_removes_who_had_it() {
     let rig = Rig::new().await;
     rig.put("old", spec(9001, &["a.example"], "1")).await;

@@ -4,18 +4,22 @@
 //! sides, repairs what [`judge`] finds, then projects what is outstanding. Every step can be repeated; a pass that dies
 //! half-way is simply run again.
 
+mod judge;
+mod merge;
+
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::{StreamExt as _, stream};
 use rand::RngExt as _;
 use tokio::{sync::Notify, time};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Error, InstanceId, Record, Registry, Store,
+    Error, InstanceId, Registry, Store,
     store::{Fence, Published, TableMark, TableState},
 };
 use crate::{duty::Duty, metrics::Metrics, tokens::Tokens};
+use judge::{Head, Situation, judge};
 
 /// How many tokens a lineage keeps. A router that slept through more re-seedings than that raises an alarm.
 const MAX_LINEAGE: usize = 16;
@@ -25,6 +29,8 @@ const CHUNK: usize = 500;
 const PARALLEL: usize = 32;
 /// How much of what is outstanding one pass takes on.
 const BATCH: usize = 1000;
+/// One pass in so many compares the sidecars' copy of the tokens; changes are copied at once anyway.
+const TOKEN_PASSES: u64 = 10;
 /// Routers that reported within this time bear witness to the highest serial.
 const WITNESS_MS: u64 = 60_000;
 
@@ -41,22 +47,7 @@ pub(crate) struct Reconciler {
     thorough: bool,
     /// Keys of a wrong type that were complained of.
     blocked: BTreeSet<String>,
-}
-
-/// How the two sides stand to each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Situation {
-    InStep,
-    /// The fabric has no table: a first start, or a fabric that was replaced.
-    FabricEmpty,
-    /// The table has seen changes or an epoch that the fabric does not know: it was restored from older data.
-    FabricBehind,
-    /// The table is gone, older than it was, or its seeding was interrupted.
-    TableBehind,
-    /// The table is seeded, and only the note that it is not is left.
-    SeedingEnded,
-    /// A table of another installation. Nothing is written to it.
-    Foreign,
+    passes: u64,
 }
 
 /// What a round of projections left.
@@ -68,64 +59,6 @@ struct Left {
     blocked: BTreeSet<String>,
 }
 
-/// The head of the table, as it is read from the master.
-#[derive(Debug, Clone, Default)]
-struct Head {
-    lineage: String,
-    serial: u64,
-    revision: u64,
-}
-
-/// Decides from both heads alone. `witnessed` is the highest serial that a router has acknowledged in our epoch.
-fn judge(fabric: &TableState, table: &Head, witnessed: u64) -> Situation {
-    let newest = |lineage: &str| lineage.split(' ').next().unwrap_or("").to_owned();
-    let contains = |lineage: &str, token: &str| lineage.split(' ').any(|other| other == token);
-    if fabric.lineage.is_empty() {
-        return Situation::FabricEmpty;
-    }
-    if table.lineage.is_empty() {
-        return Situation::TableBehind;
-    }
-    let (ours, theirs) = (newest(&fabric.lineage), newest(&table.lineage));
-    if ours == theirs {
-        return if table.serial < fabric.serial.max(witnessed) {
-            Situation::TableBehind
-        } else if table.revision > fabric.revision {
-            Situation::FabricBehind
-        } else if fabric.seeding {
-            Situation::SeedingEnded
-        } else {
-            Situation::InStep
-        };
-    }
-    if contains(&table.lineage, &ours) {
-        Situation::FabricBehind
-    } else if contains(&fabric.lineage, &theirs) {
-        Situation::TableBehind
-    } else {
-        Situation::Foreign
-    }
-}
-
-/// What is to be done about one instance that both sides know.
-#[derive(Debug, PartialEq, Eq)]
-enum Mend {
-    Nothing,
-    /// The fabric's word is later.
-    Project,
-    /// The table's word is later: its record, or its removal.
-    Adopt,
-}
-
-/// Decides by revisions. `standing` is the table's revision and whether the instance is alive there.
-fn mend(wanted: u64, standing: u64, alive: bool) -> Mend {
-    match standing.cmp(&wanted) {
-        std::cmp::Ordering::Less => Mend::Project,
-        std::cmp::Ordering::Equal if alive => Mend::Nothing,
-        _ => Mend::Adopt,
-    }
-}
-
 impl Reconciler {
     pub(crate) fn new(
         registry: Registry,
@@ -135,7 +68,17 @@ impl Reconciler {
         interval: Duration,
         metrics: Metrics,
     ) -> Self {
-        Self { registry, tokens, duty, nudge, interval, metrics, thorough: true, blocked: BTreeSet::new() }
+        Self {
+            registry,
+            tokens,
+            duty,
+            nudge,
+            interval,
+            metrics,
+            thorough: true,
+            blocked: BTreeSet::new(),
+            passes: 0,
+        }
     }
 
     /// Runs until `shutdown`, then gives the duty back.
@@ -214,7 +157,10 @@ impl Reconciler {
         }
         // What a fabric that was behind could not be asked to remove yet is found in a second round.
         self.thorough = situation == Situation::FabricBehind;
-        let mark = self.store().table_state().await?.mark();
+        let mark = match situation {
+            Situation::InStep => fabric.mark(),
+            _ => self.store().table_state().await?.mark(),
+        };
         let left = self.project_outstanding(mark.as_ref(), fence).await?;
         for key in left.blocked.difference(&self.blocked) {
             tracing::warn!(key, "a key of another type keeps a change from the route table; delete it");
@@ -224,6 +170,10 @@ impl Reconciler {
             self.nudge.notify_one();
         }
         self.report_outstanding().await;
+        if self.passes.is_multiple_of(TOKEN_PASSES) {
+            self.copy_tokens().await;
+        }
+        self.passes += 1;
         Ok(())
     }
 
@@ -328,86 +278,6 @@ impl Reconciler {
         }
     }
 
-    /// Goes through every instance of both sides; the later revision wins.
-    async fn merge(
-        &self,
-        fabric: &TableState,
-        mark: Option<&TableMark>,
-        fence: Fence<'_>,
-    ) -> Result<(), Error> {
-        let mut after: Option<InstanceId> = None;
-        loop {
-            let ids = self.store().ids_after(after.as_ref().map(InstanceId::as_str), CHUNK).await?;
-            let Some(last) = ids.last() else { break };
-            after = Some(last.clone());
-            self.merge_wanted(&ids, mark, fence).await?;
-        }
-        let mut cursor = 0;
-        loop {
-            let (next, keys) = self.store().scan(cursor, "instance:*").await?;
-            let ids = keys.iter().filter_map(|key| InstanceId::parse(key.strip_prefix("instance:")?).ok());
-            self.merge_standing(&ids.collect::<Vec<_>>(), fabric).await?;
-            if next == 0 {
-                return Ok(());
-            }
-            cursor = next;
-        }
-    }
-
-    async fn merge_wanted(
-        &self,
-        ids: &[InstanceId],
-        mark: Option<&TableMark>,
-        fence: Fence<'_>,
-    ) -> Result<(), Error> {
-        let wanted = self.store().stored_many(ids).await?;
-        let ids: Vec<InstanceId> = wanted.iter().map(|stored| stored.id.clone()).collect();
-        let standing = self.store().standing(&ids).await?;
-        let specs: Vec<_> = wanted.iter().map(|stored| &stored.record.desired.spec).collect();
-        if let Err(error) = self.store().add_memberships(&specs).await {
-            tracing::debug!(%error, "membership sets will be filled later");
-        }
-        let pairs = wanted.into_iter().zip(standing);
-        stream::iter(pairs)
-            .map(|(stored, (revision, state, record))| async move {
-                let alive = matches!(state.as_deref(), Some("active" | "draining"));
-                match mend(stored.record.revision, revision, alive) {
-                    Mend::Nothing => Ok(()),
-                    Mend::Project => match self.registry.complete_wanted(&stored, mark, fence).await {
-                        Err(Error::Blocked { .. }) => self.store().mark_outstanding(&stored).await,
-                        completed => completed,
-                    },
-                    Mend::Adopt => {
-                        let record = record.as_deref().filter(|_| alive);
-                        self.store().adopt(&stored.id, Some(&stored), record).await.map(drop)
-                    }
-                }
-            })
-            .buffer_unordered(PARALLEL)
-            .try_collect::<()>()
-            .await
-    }
-
-    /// Instances that stand and are not wanted. What is newer than the fabric's latest revision was lost there.
-    async fn merge_standing(&self, ids: &[InstanceId], fabric: &TableState) -> Result<(), Error> {
-        let standing = self.store().standing(ids).await?;
-        let wanted = self.store().stored_many(ids).await?;
-        for (id, (revision, state, record)) in ids.iter().zip(standing) {
-            let alive = matches!(state.as_deref(), Some("active" | "draining"));
-            if !alive || wanted.iter().any(|stored| stored.id == *id) {
-                continue;
-            }
-            if revision > fabric.revision {
-                if let Some(record) = record.filter(|text| serde_json::from_str::<Record>(text).is_ok()) {
-                    self.store().adopt(id, None, Some(&record)).await?;
-                }
-            } else if self.store().outstanding_of(id.as_str()).await?.is_none() {
-                self.registry.unwant(id).await?;
-            }
-        }
-        Ok(())
-    }
-
     /// Log keys of hosts that have no instance at the moment, so that they stay known.
     async fn seed_hosts(&self) -> Result<(), Error> {
         let mut after: Option<String> = None;
@@ -448,7 +318,7 @@ impl Reconciler {
         Ok(Left { more: count == BATCH && blocked.len() < BATCH / 2, blocked })
     }
 
-    /// Fills membership sets and the sidecars' copy of the tokens. Both can wait for the stats Redis.
+    /// Fills membership sets, which can wait for the stats Redis.
     async fn report_outstanding(&self) {
         let reported = async {
             let unreported = self.store().unreported(BATCH).await?;
@@ -465,6 +335,9 @@ impl Reconciler {
         if let Err(error) = reported.await {
             tracing::debug!(%error, "membership sets will be filled later");
         }
+    }
+
+    async fn copy_tokens(&self) {
         if let Err(error) = self.tokens.reconcile().await {
             tracing::debug!(%error, "the sidecars' copy of the tokens will be corrected later");
         }
@@ -474,51 +347,4 @@ impl Reconciler {
 /// A lineage token: 64 random bits are enough to tell the tables of one installation apart.
 fn token() -> String {
     format!("{:016x}", rand::rng().random::<u64>())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn fabric(lineage: &str, serial: u64, revision: u64) -> TableState {
-        TableState { lineage: lineage.to_owned(), serial, seeding: false, revision }
-    }
-
-    fn head(lineage: &str, serial: u64, revision: u64) -> Head {
-        Head { lineage: lineage.to_owned(), serial, revision }
-    }
-
-    #[test]
-    fn the_heads_tell_who_lost_what() {
-        let ours = fabric("b a", 10, 5);
-        for (table, witnessed, situation) in [
-            (head("b a", 10, 5), 0, Situation::InStep),
-            (head("b a", 12, 4), 11, Situation::InStep),
-            (head("", 0, 0), 0, Situation::TableBehind),
-            (head("", 99, 9), 0, Situation::TableBehind),
-            (head("b a", 9, 5), 0, Situation::TableBehind),
-            (head("b a", 10, 5), 11, Situation::TableBehind),
-            (head("a", 50, 5), 0, Situation::TableBehind),
-            (head("b a", 11, 6), 0, Situation::FabricBehind),
-            (head("c b a", 11, 6), 0, Situation::FabricBehind),
-            (head("x", 11, 6), 0, Situation::Foreign),
-        ] {
-            assert_eq!(judge(&ours, &table, witnessed), situation, "{table:?} {witnessed}");
-        }
-        assert_eq!(judge(&fabric("", 0, 0), &head("a", 5, 5), 0), Situation::FabricEmpty);
-        assert_eq!(judge(&fabric("", 0, 0), &head("", 0, 0), 0), Situation::FabricEmpty);
-        let seeding = TableState { seeding: true, ..fabric("b a", 10, 5) };
-        assert_eq!(judge(&seeding, &head("b a", 11, 5), 0), Situation::SeedingEnded);
-        assert_eq!(judge(&seeding, &head("a", 11, 5), 0), Situation::TableBehind);
-    }
-
-    #[test]
-    fn the_later_revision_wins() {
-        assert_eq!(mend(5, 0, false), Mend::Project);
-        assert_eq!(mend(5, 4, true), Mend::Project);
-        assert_eq!(mend(5, 5, true), Mend::Nothing);
-        assert_eq!(mend(5, 5, false), Mend::Adopt);
-        assert_eq!(mend(5, 6, true), Mend::Adopt);
-        assert_eq!(mend(5, 6, false), Mend::Adopt);
-    }
 }

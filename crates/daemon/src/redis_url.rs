@@ -1,0 +1,56 @@
+//! Where a Redis is.
+
+use std::{fmt, str::FromStr};
+
+use serde::Deserialize;
+
+/// The URL of a Redis. Its `Debug` leaves out what may be a password.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct RedisUrl(String);
+
+impl RedisUrl {
+    /// The URL, password included.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for RedisUrl {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let known = ["redis://", "redis+unix://", "unix://"];
+        if known.iter().any(|scheme| text.starts_with(scheme)) && text.len() < 1024 {
+            return Ok(Self(text));
+        }
+        Err("a Redis URL is redis://host:port/ or redis+unix:///path".to_owned())
+    }
+}
+
+impl FromStr for RedisUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.to_owned().try_into()
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.rsplit_once('@').map_or(self.0.as_str(), |(_, rest)| rest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_does_not_show() {
+        let url: RedisUrl = "redis://user:secret@10.0.0.1:6401/".parse().unwrap();
+        assert!(url.as_str().contains("secret"));
+        assert_eq!(format!("{url:?}"), "10.0.0.1:6401/");
+        assert!("http://x/".parse::<RedisUrl>().is_err());
+    }
+}

@@ -1,0 +1,94 @@
+//! Going through every instance of both sides.
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+use super::{
+    CHUNK, PARALLEL, Reconciler,
+    judge::{Mend, mend},
+};
+use crate::routing::{
+    Error, InstanceId, Record,
+    store::{Fence, TableMark, TableState},
+};
+
+impl Reconciler {
+    /// Goes through every instance of both sides; the later revision wins.
+    pub(super) async fn merge(
+        &self,
+        fabric: &TableState,
+        mark: Option<&TableMark>,
+        fence: Fence<'_>,
+    ) -> Result<(), Error> {
+        let mut after: Option<InstanceId> = None;
+        loop {
+            let ids = self.store().ids_after(after.as_ref().map(InstanceId::as_str), CHUNK).await?;
+            let Some(last) = ids.last() else { break };
+            after = Some(last.clone());
+            self.merge_wanted(&ids, mark, fence).await?;
+        }
+        let mut cursor = 0;
+        loop {
+            let (next, keys) = self.store().scan(cursor, "instance:*").await?;
+            let ids = keys.iter().filter_map(|key| InstanceId::parse(key.strip_prefix("instance:")?).ok());
+            self.merge_standing(&ids.collect::<Vec<_>>(), fabric).await?;
+            if next == 0 {
+                return Ok(());
+            }
+            cursor = next;
+        }
+    }
+
+    async fn merge_wanted(
+        &self,
+        ids: &[InstanceId],
+        mark: Option<&TableMark>,
+        fence: Fence<'_>,
+    ) -> Result<(), Error> {
+        let wanted = self.store().stored_many(ids).await?;
+        let ids: Vec<InstanceId> = wanted.iter().map(|stored| stored.id.clone()).collect();
+        let standing = self.store().standing(&ids).await?;
+        let specs: Vec<_> = wanted.iter().map(|stored| &stored.record.desired.spec).collect();
+        if let Err(error) = self.store().add_memberships(&specs).await {
+            tracing::debug!(%error, "membership sets will be filled later");
+        }
+        let pairs = wanted.into_iter().zip(standing);
+        stream::iter(pairs)
+            .map(|(stored, (revision, state, record))| async move {
+                let alive = matches!(state.as_deref(), Some("active" | "draining"));
+                match mend(stored.record.revision, revision, alive) {
+                    Mend::Nothing => Ok(()),
+                    Mend::Project => match self.registry.complete_wanted(&stored, mark, fence).await {
+                        Err(Error::Blocked { .. }) => self.store().mark_outstanding(&stored).await,
+                        completed => completed,
+                    },
+                    Mend::Adopt => {
+                        let record = record.as_deref().filter(|_| alive);
+                        self.store().adopt(&stored.id, Some(&stored), record).await.map(drop)
+                    }
+                }
+            })
+            .buffer_unordered(PARALLEL)
+            .try_collect::<()>()
+            .await
+    }
+
+    /// Instances that stand and are not wanted. What is newer than the fabric's latest revision was lost there.
+    async fn merge_standing(&self, ids: &[InstanceId], fabric: &TableState) -> Result<(), Error> {
+        let standing = self.store().standing(ids).await?;
+        let wanted = self.store().stored_many(ids).await?;
+        for (id, (revision, state, record)) in ids.iter().zip(standing) {
+            let alive = matches!(state.as_deref(), Some("active" | "draining"));
+            if !alive || wanted.iter().any(|stored| stored.id == *id) {
+                continue;
+            }
+            if revision > fabric.revision {
+                if let Some(record) = record.filter(|text| serde_json::from_str::<Record>(text).is_ok()) {
+                    self.store().adopt(id, None, Some(&record)).await?;
+                }
+            } else if self.store().outstanding_of(id.as_str()).await?.is_none() {
+                self.registry.unwant(id).await?;
+            }
+        }
+        Ok(())
+    }
+}
