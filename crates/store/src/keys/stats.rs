@@ -78,7 +78,13 @@ pub const CATALOG: &[Entry] = &[
     },
     Entry { pattern: "routers", kind: "zset", lifetime: "for ever", writer: "sidecar", readers: "pacemaker" },
     Entry { pattern: "tokens", kind: "hash", lifetime: "for ever", writer: "pacemaker", readers: "sidecar" },
-    Entry { pattern: "fabric", kind: "string", lifetime: "for ever", writer: "pacemaker", readers: "pacemaker" },
+    Entry {
+        pattern: "fabric",
+        kind: "string",
+        lifetime: "for ever",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
 ];
 
 /// The channel on which a router's new serial is announced as `<node> <serial>`.

@@ -43,7 +43,7 @@ pub(super) async fn subscribe(
     if wanted.uuid.is_none() {
         let before = app.bus.handle.registry();
         let before = before.subscriptions.get(&*client).map(|before| before.uuid.clone());
-        wanted.uuid = Some(before.unwrap_or_else(|| random_hex()));
+        wanted.uuid = Some(before.unwrap_or_else(random_hex));
     }
     app.bus.handle.subscribe(&client, wanted).await?;
     ensure_secret(&app.bus, &client).await?;
