@@ -323,13 +323,17 @@ async fn a_token_comes_in_either_style_and_opens_what_its_scopes_say() {
 async fn fault_of_the_original_every_client_could_read_every_delivery_credential() {
     let bus = Bus::start("credentials").await;
     let (ann, bob) = (bus.client("ann").await, bus.client("bob").await);
-    bus.subscribe(&ann, &["orders"], "https://ann.example/events").await;
+    bus.subscribe(&ann, &["orders"], "https://ann.example/events?key=ann-key").await;
     let own = bus.call(&ann, "GET", "/subscriptions", None).await.json();
     assert_eq!(own[0]["uuid"], "ann-uuid");
+    assert_eq!(own[0]["callback"], "https://ann.example/events?key=ann-key");
     assert_eq!(bus.root("GET", "/subscriptions", None).await.json()[0]["uuid"], "ann-uuid");
     for target in ["/subscriptions", "/subscribers", "/topics", "/bus/metrics"] {
         let seen = bus.call(&bob, "GET", target, None).await.text();
-        assert!(!seen.contains("ann-uuid") && !seen.contains("whsec_"), "{target}: {seen}");
+        assert!(
+            !seen.contains("ann-uuid") && !seen.contains("ann-key") && !seen.contains("whsec_"),
+            "{target}: {seen}"
+        );
     }
     for (method, target) in [
         ("GET", "/subscriber/secret?subscriber=ann"),

@@ -105,6 +105,7 @@ pub(super) async fn unsubscribe_topic(
 pub(crate) struct SubscriptionView {
     /// The client's name.
     subscriber: String,
+    /// Without its query string, unless it is the caller's own or root asks.
     callback: String,
     max_events: u64,
     /// Milliseconds that a batch waits to fill.
@@ -148,9 +149,12 @@ pub(super) async fn list(
     let client = caller.bus_client();
     let view = |status: crate::bus::SubscriptionStatus| {
         let (subscription, gauges) = (status.subscription, status.gauges);
+        let own = caller.is_root() || subscription.token == *client;
+        // A query is where a receiver may have put a key.
+        let shown = if own { Some(&*subscription.callback) } else { subscription.callback.split('?').next() };
         SubscriptionView {
             subscriber: name_of(&subscription.token, &registry),
-            callback: subscription.callback.clone(),
+            callback: shown.unwrap_or_default().to_owned(),
             max_events: subscription.max_events,
             timeout: subscription.timeout_ms,
             topics: subscription.topics.iter().cloned().collect(),
@@ -158,7 +162,7 @@ pub(super) async fn list(
             health: gauges.health,
             concurrency: subscription.concurrency,
             disabled: subscription.disabled.clone(),
-            uuid: (caller.is_root() || subscription.token == *client).then(|| subscription.uuid.clone()),
+            uuid: own.then(|| subscription.uuid.clone()),
         }
     };
     Ok(Answer(subscriptions.into_iter().map(view).collect()))
