@@ -450,7 +450,7 @@ impl<D: Deliverer> Delivery<D> {
         let options = &self.core.options;
         match settle {
             Settle::Ack { events } => self.store.ack(held, timeout_ms, *events, &taken.gaps).await,
-            Settle::Nack(nack) => self.store.nack(held, timeout_ms, nack, &self.core.chance.seed()).await,
+            Settle::Nack(nack) => self.store.nack(held, nack, &self.core.chance.seed()).await,
             Settle::Bury { why, attempted } => {
                 let keep = (options.dead_events, options.dead_bytes);
                 let why = shortened(why);

@@ -18,7 +18,7 @@
 -- ARGV[7]: string, batch
 -- ARGV[8]: integer, ms that a batch of this subscriber waits to fill
 -- ARGV[9]: integer, events that were delivered
--- ARGV[10...]: the gaps that were told with it
+-- ARGV[10...]: strings, the gaps that were told with it
 -- Returns 1, or 0 when the worker does not hold the job with this batch any more (nothing was done).
 -- Caller: Store::ack
 

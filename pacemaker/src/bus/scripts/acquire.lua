@@ -12,7 +12,7 @@
 -- KEYS[10]: hash, the registry of this shard
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: integer, how many due jobs to make instant at most
--- ARGV[3...]: idle workers
+-- ARGV[3...]: strings, idle workers
 -- Returns {now, due of the earliest scheduled job or empty, instant jobs left, the registry's stamp or empty, one
 -- {worker, job, token, generation, lane, batch, health, {items of the batch}, {gaps of the lane}} for each job}.
 -- Caller: Store::acquire

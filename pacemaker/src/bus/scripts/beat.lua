@@ -1,7 +1,7 @@
 -- Beats the heart of busy workers. A worker that holds nothing, or was scrubbed, is not noted.
 -- KEYS[1]: hash, worker -> last heartbeat, unix ms
 -- ARGV[1]: integer, unix ms; empty for the time of this server
--- ARGV[2...]: workers
+-- ARGV[2...]: strings, workers
 -- Returns how many were noted.
 -- Caller: Store::beat
 

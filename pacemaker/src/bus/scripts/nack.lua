@@ -16,12 +16,11 @@
 -- ARGV[5]: integer, generation of the lane
 -- ARGV[6]: integer, number of the lane
 -- ARGV[7]: string, batch
--- ARGV[8]: integer, ms that a batch of this subscriber waits to fill
--- ARGV[9]: integer, ms to wait
--- ARGV[10]: integer, what to add to the subscriber's health
--- ARGV[11]: integer, attempts to add to the batch (0 when none was made)
--- ARGV[12]: integer, 1 to halve the batch
--- ARGV[13]: string, sixteen random characters
+-- ARGV[8]: integer, ms to wait
+-- ARGV[9]: integer, what to add to the subscriber's health
+-- ARGV[10]: integer, attempts to add to the batch (0 when none was made)
+-- ARGV[11]: integer, 1 to halve the batch
+-- ARGV[12]: string, sixteen random characters
 -- Returns 1, or 0 when the worker does not hold the job with this batch any more (nothing was done).
 -- Caller: Store::nack
 
@@ -37,9 +36,9 @@ local function main(lanes)
   lanes.expect('hash', lanes.base .. 'subscriber:' .. token, lanes.generations_key(token))
 
   lanes.let_go(worker)
-  local attempts = (tonumber(items[3]) or 0) + tonumber(ARGV[11])
-  if ARGV[12] == '1' and #items > 4 then
-    local new_bid, ready = lanes.bids(ARGV[13]), lanes.ready_key(token, name)
+  local attempts = (tonumber(items[3]) or 0) + tonumber(ARGV[10])
+  if ARGV[11] == '1' and #items > 4 then
+    local new_bid, ready = lanes.bids(ARGV[12]), lanes.ready_key(token, name)
     local middle = 3 + math.ceil((#items - 3) / 2)
     local first, second = new_bid(), new_bid()
     -- The later half has not been tried by itself yet.
@@ -59,11 +58,11 @@ local function main(lanes)
   else
     call('LSET', batch, 2, lanes.text(attempts))
   end
-  if ARGV[11] ~= '0' then
-    lanes.health(token, tonumber(ARGV[10]), now)
+  if ARGV[10] ~= '0' then
+    lanes.health(token, tonumber(ARGV[9]), now)
     call('HINCRBY', KEYS[9], 'batches.failed', 1)
   end
-  lanes.schedule(job, now + tonumber(ARGV[9]))
+  lanes.schedule(job, now + tonumber(ARGV[8]))
   lanes.finish()
   return 1
 end

@@ -1,7 +1,7 @@
 -- Changes the registry, if it still is what the change was computed from: the snapshot that pacemakers read, and the
 -- keys in which anybody can look it up.
 -- KEYS[1]: hash, the registry of this shard
--- KEYS[2...]: the keys that the commands below work on
+-- KEYS[2...]: any type, the keys that the commands below work on
 -- ARGV[1]: string, the stamp that the change was computed from
 -- ARGV[2]: string, the stamp afterwards
 -- ARGV[3]: string, the snapshot afterwards

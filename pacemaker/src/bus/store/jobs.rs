@@ -95,20 +95,14 @@ impl Store {
         told: &[String],
     ) -> Result<bool, Error> {
         let call = self.lanes_call(&ACK).key(&self.bus().subscriber(&held.token));
-        let call = self.held_args(call, held, timeout_ms).arg(events).arg(told);
+        let call = self.held_args(call, held).arg(timeout_ms).arg(events).arg(told);
         Ok(call.run::<i64>(self.redis()).await? == 1)
     }
 
     /// The batch was not delivered. False when the worker does not hold the job any more.
-    pub(in crate::bus) async fn nack(
-        &self,
-        held: &Held,
-        timeout_ms: u64,
-        nack: &Nack,
-        seed: &str,
-    ) -> Result<bool, Error> {
+    pub(in crate::bus) async fn nack(&self, held: &Held, nack: &Nack, seed: &str) -> Result<bool, Error> {
         let call = self
-            .held_args(self.lanes_call(&NACK), held, timeout_ms)
+            .held_args(self.lanes_call(&NACK), held)
             .arg(nack.pause_ms)
             .arg(-2)
             .arg(u8::from(nack.attempted))
@@ -129,7 +123,8 @@ impl Store {
         let bus = self.bus();
         let call = self.lanes_call(&BURY).key(&bus.dead(&held.token)).key(&bus.dead_bytes());
         let call = self
-            .held_args(call, held, timeout_ms)
+            .held_args(call, held)
+            .arg(timeout_ms)
             .arg(why)
             .arg(u8::from(attempted))
             .arg(keep.0)
@@ -142,7 +137,6 @@ impl Store {
         &self,
         call: signalbox_store::Call<'a, FabricRole>,
         held: &Held,
-        timeout_ms: u64,
     ) -> signalbox_store::Call<'a, FabricRole> {
         call.arg(self.clock.argument())
             .arg(&held.worker)
@@ -151,7 +145,6 @@ impl Store {
             .arg(&held.generation)
             .arg(&held.lane)
             .arg(&held.batch)
-            .arg(timeout_ms)
     }
 
     /// Takes the job from a worker whose last heartbeat is still `seen`. Nothing when it lives.
