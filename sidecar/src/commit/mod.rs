@@ -12,6 +12,18 @@
 //!                        ╰ stored claim is newer: fenced, for good
 //! ```
 //!
+//! **Windows.** A range of lines that comes to more increments than one script may add is committed in parts. Between two
+//! of them the side hash holds the [`Window`]: its end, how many parts, how many are done, and a digest of all. Each
+//! script compares that as well, so a part that is repeated or late changes nothing either; the last part moves the
+//! position and counts the lines. Whoever claims is told of a window under way, folds the same bytes again and goes on
+//! behind the parts that are done. Going back in time, Redis takes window and counters back together.
+//!
+//! ```text
+//!  place P ──part 1──▶ P, window 1/3 ──part 2──▶ P, window 2/3 ──part 3──▶ place Q
+//!                        │ claim by anybody: fold P…end again, go on with part 2
+//!                        ╰ bytes gone or folded otherwise: place = end, a gap of P…end, never counted twice
+//! ```
+//!
 //! **Two sidecars of one node.** The newest starter takes over, so a restart never waits for a lease of the process
 //! that died. The one that was replaced stops following (its process stays up, not ready, with an alarm): were it to
 //! exit, its supervisor would start it again and the two would take turns for ever.
@@ -20,12 +32,17 @@
 //! replies and forgets.
 
 mod store;
+mod window;
 
 use signalbox_store::Kind;
 
 pub use store::RedisStore;
+pub use window::Window;
 
-use crate::{fold::Fold, place::Place};
+use crate::{
+    fold::{Fold, Part},
+    place::Place,
+};
 
 /// Where the counters are. Synchronous, because the follower has a thread of its own.
 pub trait Store {
@@ -53,6 +70,8 @@ pub enum Claim {
         place: Place,
         /// What was counted so far.
         tally: Tally,
+        /// The lines behind that place that are counted in part.
+        window: Option<Window>,
     },
     /// A newer process owns it.
     Fenced {
@@ -83,14 +102,21 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// A range of lines, counted.
-#[derive(Debug)]
+/// A range of lines, counted; or a part of one.
+#[derive(Debug, Clone)]
 pub struct Commit<'a> {
     /// The place as it is believed to be stored.
     pub from: &'a Place,
     /// The place after it.
     pub to: &'a Place,
-    /// What the lines between add up to.
+    /// The window under way as it is believed to be stored.
+    pub under_way: Option<Window>,
+    /// The window under way after it. `None` completes the range: only then the position moves, and what is below
+    /// `part` counts.
+    pub then: Option<Window>,
+    /// What is added to the counters.
+    pub part: Part<'a>,
+    /// All lines between, for their number.
     pub fold: &'a Fold,
     /// Gaps found on the way.
     pub gaps: u64,
@@ -101,6 +127,9 @@ pub struct Commit<'a> {
 impl Commit<'_> {
     /// What the commit adds to the node's tally.
     pub fn tally(&self) -> Tally {
+        if self.then.is_some() {
+            return Tally::default();
+        }
         Tally {
             lines: self.fold.lines(),
             bad_lines: self.fold.bad_lines(),
@@ -118,7 +147,7 @@ pub enum Outcome {
         /// Increments that a key or field in the way refused. Those are lost.
         refused: u64,
     },
-    /// Nothing changed: the stored place, or its owner, is another. [`Store::claim`] again.
+    /// Nothing changed: the stored place, its window or its owner is another. [`Store::claim`] again.
     Elsewhere,
 }
 

@@ -3,8 +3,11 @@
 use signalbox_store::{Key, Kind, Script, Stats, StatsRole, StatsSpace, keys::stats};
 use tokio::runtime::Handle;
 
-use super::{Claim, Commit, Error, Outcome, Store, Tally};
-use crate::place::{FileId, Place};
+use super::{Claim, Commit, Error, Outcome, Store, Tally, Window};
+use crate::{
+    fold::Field,
+    place::{FileId, Place},
+};
 
 static CLAIM: Script<StatsRole> = Script::new("claim", include_str!("scripts/claim.lua"));
 static COMMIT: Script<StatsRole> = Script::new("commit", include_str!("scripts/commit.lua"));
@@ -61,15 +64,22 @@ impl Store for RedisStore {
             gaps: reply.number(11)?,
             gap_bytes: reply.number(12)?,
         };
-        Ok(Claim::Owned { place, tally })
+        let window = match reply.at(13)? {
+            "" => None,
+            text => Some(Window::parse(text, reply.number(14)?).map_err(|_| broken())?),
+        };
+        Ok(Claim::Owned { place, tally, window })
     }
 
     fn commit(&mut self, commit: &Commit<'_>) -> Result<Outcome, Error> {
         let Commit { from, to, fold, .. } = commit;
-        let increments = fold.increments();
+        let tally = commit.tally();
+        let window = |window: Option<Window>| window.map_or_else(String::new, |window| window.to_string());
+        // Two passes over the part: all keys of a script come before all its arguments.
+        let hashes: Vec<_> = commit.part.hashes().collect();
         let optional = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
         let mut call = COMMIT.call().key(&self.position).key(&self.file);
-        for hash in &increments {
+        for hash in &hashes {
             call = call.key(&hash.key);
         }
         call = call
@@ -84,15 +94,22 @@ impl Store for RedisStore {
             .arg(to.fingerprint.map_or_else(String::new, |fingerprint| fingerprint.to_string()))
             // The list changes only with the generation.
             .arg(if from.generation == to.generation { "=".to_owned() } else { to.finished.to_string() })
-            .arg(fold.lines())
-            .arg(fold.bad_lines())
+            .arg(tally.lines)
+            .arg(tally.bad_lines)
             .arg(fold.bad_sample().unwrap_or_default())
-            .arg(commit.gaps)
-            .arg(commit.gap_bytes);
-        for hash in &increments {
+            .arg(tally.gaps)
+            .arg(tally.gap_bytes)
+            .arg(window(commit.under_way))
+            .arg(commit.under_way.map_or(0, |window| window.done))
+            .arg(window(commit.then));
+        for hash in &hashes {
             call = call.arg(hash.expire_at.unwrap_or(0)).arg(hash.fields.len());
-            for (field, more) in &hash.fields {
-                call = call.arg(field.to_string()).arg(*more);
+            for (field, more) in hash.fields {
+                call = match field {
+                    Field::Metric(name) => call.arg(name),
+                    Field::Number(number) => call.arg(number),
+                };
+                call = call.arg(more);
             }
         }
         let reply: Vec<String> = self.runtime.block_on(call.run(&self.redis))?;

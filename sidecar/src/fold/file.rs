@@ -2,7 +2,7 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
-use super::Fold;
+use super::{Fold, Limits};
 
 /// Large reads: a system call per megabyte is nothing beside folding it.
 const READ_BYTES: usize = 1 << 20;
@@ -16,40 +16,43 @@ pub struct Summary {
     pub bad_lines: u64,
     /// Bytes of whole lines.
     pub bytes: u64,
-    /// How many commits the sidecar would have made.
-    pub batches: u64,
+    /// How many windows the sidecar would have made of it.
+    pub windows: u64,
     /// How many increments in all.
     pub increments: u64,
 }
 
-/// Folds the whole lines of the file at `path` into batches as the sidecar would, and hands each to `batch`.
+/// Folds the whole lines of the file at `path` into windows as the sidecar would, and hands each to `window`.
 ///
 /// # Errors
 /// When the file cannot be read.
-pub fn file(path: &Path, mut batch: impl FnMut(&Fold)) -> io::Result<Summary> {
+pub fn file(path: &Path, mut window: impl FnMut(&Fold)) -> io::Result<Summary> {
     let file = File::open(path)?;
     let mut buffer = vec![0; READ_BYTES];
+    let limits = Limits::default();
     let mut fold = Fold::default();
+    let mut begin = 0;
     let mut summary = Summary::default();
     let mut finish = |fold: &mut Fold, summary: &mut Summary| {
         summary.lines += fold.lines();
         summary.bad_lines += fold.bad_lines();
-        summary.batches += 1;
+        summary.windows += 1;
         summary.increments += fold.cost() as u64;
-        batch(fold);
+        window(fold);
         fold.clear();
     };
     loop {
         let read = file.read_at(&mut buffer, summary.bytes)?;
         let mut rest = &buffer[..read];
         loop {
-            let absorbed = fold.absorb(rest);
+            let absorbed = fold.absorb(rest, limits.window);
             rest = &rest[absorbed.consumed..];
             summary.bytes += absorbed.consumed as u64;
-            if !absorbed.full {
+            if !absorbed.full && summary.bytes - begin < limits.window_bytes {
                 break;
             }
             finish(&mut fold, &mut summary);
+            begin = summary.bytes;
         }
         if rest.len() == read && read < buffer.len() {
             break;

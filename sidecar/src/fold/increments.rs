@@ -1,4 +1,6 @@
-//! What a fold adds to which Redis hash.
+//! What a fold adds to which Redis hash, in a fixed order, and cut into parts.
+
+use std::{borrow::Cow, ops::Range, sync::Arc};
 
 use signalbox_store::{Key, StatsSpace, keys::stats};
 
@@ -8,17 +10,6 @@ use super::{Cell, Fold, METRICS};
 pub const HISTORY_KEPT_SECONDS: u64 = 2 * 3600;
 /// Minutes are kept this long after the end of their hour.
 pub const ROLLUP_KEPT_SECONDS: u64 = 14 * 24 * 3600;
-
-/// Increments of the fields of one hash.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Increments {
-    /// The hash.
-    pub key: Key<StatsSpace>,
-    /// The unix second after which it may go; `None` stays for ever.
-    pub expire_at: Option<u64>,
-    /// Fields (a metric, a code, a unix second) and what to add, never zero.
-    pub fields: Vec<(Field, u64)>,
-}
 
 /// The name of a hash field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,74 +29,201 @@ impl std::fmt::Display for Field {
     }
 }
 
+/// All increments of a window: two flat lists, because a window has tens of thousands of hashes and a vector and a
+/// name for each was most of what folding cost. Names are made when a hash is sent.
+#[derive(Debug, Default)]
+pub struct Increments {
+    names: Vec<Arc<str>>,
+    hashes: Vec<Entry>,
+    /// Fields and what to add, never zero.
+    fields: Vec<(Field, u64)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    /// Which of the names.
+    name: usize,
+    kind: Kind,
+    /// Where its fields begin; they end where those of the next hash begin.
+    begin: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Totals,
+    History { hour: u64, metric: usize },
+    Rollup { hour: u64, metric: usize },
+}
+
+/// Those increments of a window that one script adds.
+#[derive(Debug, Clone)]
+pub struct Part<'a> {
+    all: &'a Increments,
+    fields: Range<usize>,
+}
+
+/// Increments of the fields of one hash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hash<'a> {
+    /// The hash.
+    pub key: Key<StatsSpace>,
+    /// The unix second after which it may go; `None` stays for ever.
+    pub expire_at: Option<u64>,
+    /// Fields (a metric, a code, a unix second) and what to add, never zero.
+    pub fields: &'a [(Field, u64)],
+}
+
 impl Fold {
     /// The increments of everything that was folded: totals, history per second, rollup per minute.
-    pub fn increments(&self) -> Vec<Increments> {
-        let mut all = Vec::new();
-        for key in &self.keys {
+    ///
+    /// Their order follows from the folded lines alone: keys as they first came, and of each its totals, its codes as
+    /// they first came, its seconds and its minutes by time.
+    pub fn increments(&self) -> Increments {
+        let mut all = Increments {
+            names: self.keys.iter().map(|key| Arc::clone(&key.name)).collect(),
+            hashes: Vec::new(),
+            fields: Vec::with_capacity(self.increments),
+        };
+        let mut minutes: Vec<(u64, Cell)> = Vec::new();
+        for (name, key) in self.keys.iter().enumerate() {
+            let seconds = by_time(&key.seconds);
             let mut total = Cell::default();
-            let mut hours = Spans::default();
-            let mut minutes = Spans::default();
-            for (second, cell) in &key.seconds {
+            minutes.clear();
+            for (second, cell) in seconds.iter() {
                 total.merge(cell);
-                hours.push(second - second % 3600, *second, cell);
-                minutes.push(second - second % 3600, second - second % 60, cell);
+                let minute = second - second % 60;
+                match minutes.last_mut().filter(|(last, _)| *last == minute) {
+                    Some((_, sum)) => sum.merge(cell),
+                    None => minutes.push((minute, *cell)),
+                }
             }
-            all.push(Increments {
-                key: stats::stat(&key.name),
-                expire_at: None,
-                fields: total
-                    .nonzero()
-                    .map(|(metric, value)| (Field::Metric(METRICS[metric]), value))
-                    .chain(key.codes.iter().map(|(code, count)| (Field::Number(u64::from(*code)), *count)))
-                    .collect(),
-            });
-            hours.hashes(&mut all, HISTORY_KEPT_SECONDS, |hour, metric| {
-                stats::history(&key.name, hour, metric)
-            });
-            minutes
-                .hashes(&mut all, ROLLUP_KEPT_SECONDS, |hour, metric| stats::rollup(&key.name, hour, metric));
+            all.hashes.push(Entry { name, kind: Kind::Totals, begin: all.fields.len() });
+            all.fields.extend(total.nonzero().map(|(metric, value)| (Field::Metric(METRICS[metric]), value)));
+            all.fields
+                .extend(key.codes.iter().map(|(code, count)| (Field::Number(u64::from(*code)), *count)));
+            all.push_spans(name, &seconds, |hour, metric| Kind::History { hour, metric });
+            all.push_spans(name, &minutes, |hour, metric| Kind::Rollup { hour, metric });
         }
+        debug_assert_eq!(all.len(), self.increments, "a fold knows what it costs");
         all
     }
 }
 
-/// The cells of one key by hour and then by span within it, few of each.
-#[derive(Default)]
-struct Spans(Vec<(u64, Vec<(u64, Cell)>)>);
+/// Lines come almost in order, so sorting is the exception.
+fn by_time(seconds: &[(u64, Cell)]) -> Cow<'_, [(u64, Cell)]> {
+    if seconds.is_sorted_by_key(|(second, _)| *second) {
+        return Cow::Borrowed(seconds);
+    }
+    let mut sorted = seconds.to_vec();
+    sorted.sort_unstable_by_key(|(second, _)| *second);
+    Cow::Owned(sorted)
+}
 
-impl Spans {
-    fn push(&mut self, hour: u64, at: u64, cell: &Cell) {
-        let position = self.0.iter().rposition(|(seen, _)| *seen == hour).unwrap_or_else(|| {
-            self.0.push((hour, Vec::new()));
-            self.0.len() - 1
-        });
-        let spans = &mut self.0[position].1;
-        match spans.iter_mut().rev().find(|(seen, _)| *seen == at) {
-            Some((_, sum)) => sum.merge(cell),
-            None => spans.push((at, *cell)),
+impl Increments {
+    fn push_spans(&mut self, name: usize, spans: &[(u64, Cell)], kind: impl Fn(u64, usize) -> Kind) {
+        for spans in spans.chunk_by(|(one, _), (other, _)| one / 3600 == other / 3600) {
+            let hour = spans[0].0 - spans[0].0 % 3600;
+            for metric in 0..METRICS.len() {
+                let begin = self.fields.len();
+                let touched = spans.iter().filter(|(_, cell)| cell.values[metric] > 0);
+                self.fields.extend(touched.map(|(at, cell)| (Field::Number(*at), cell.values[metric])));
+                if self.fields.len() > begin {
+                    self.hashes.push(Entry { name, kind: kind(hour, metric), begin });
+                }
+            }
         }
     }
 
-    fn hashes(
-        self,
-        all: &mut Vec<Increments>,
-        kept_seconds: u64,
-        key: impl Fn(i64, &str) -> Key<StatsSpace>,
-    ) {
-        for (hour, spans) in self.0 {
-            for (metric, name) in METRICS.iter().enumerate() {
-                let fields: Vec<_> = spans
-                    .iter()
-                    .filter(|(_, cell)| cell.values[metric] > 0)
-                    .map(|(at, cell)| (Field::Number(*at), cell.values[metric]))
-                    .collect();
-                if !fields.is_empty() {
-                    // Seconds come from milliseconds below 2^44, so they fit a signed number.
-                    let key = key(hour as i64, name);
-                    all.push(Increments { key, expire_at: Some(hour + 3600 + kept_seconds), fields });
-                }
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.fields.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    /// All in one part.
+    pub fn whole(&self) -> Part<'_> {
+        Part { all: self, fields: 0..self.len() }
+    }
+
+    /// The part at `index` of those with at most `most` increments each.
+    pub fn part(&self, index: u32, most: usize) -> Part<'_> {
+        let begin = (index as usize).saturating_mul(most).min(self.len());
+        Part { all: self, fields: begin..begin.saturating_add(most).min(self.len()) }
+    }
+
+    /// A checksum over every name, field and value in their order: equal for equal bytes, so that nobody goes on with
+    /// a half-counted window of which the bytes, or the way to fold them, are not what they were.
+    pub fn digest(&self) -> u32 {
+        let mut digest = crc32fast::Hasher::new();
+        for (at, hash) in self.hashes.iter().enumerate() {
+            let (kind, hour, metric) = match hash.kind {
+                Kind::Totals => (0, 0, 0),
+                Kind::History { hour, metric } => (1, hour, metric as u64),
+                Kind::Rollup { hour, metric } => (2, hour, metric as u64),
+            };
+            let end = self.hashes.get(at + 1).map_or(self.len(), |next| next.begin);
+            digest.update(self.names[hash.name].as_bytes());
+            for number in [kind, hour, metric, (end - hash.begin) as u64] {
+                digest.update(&number.to_be_bytes());
             }
+            for (field, more) in &self.fields[hash.begin..end] {
+                match field {
+                    Field::Metric(name) => digest.update(name.as_bytes()),
+                    Field::Number(number) => digest.update(&number.to_be_bytes()),
+                }
+                digest.update(&more.to_be_bytes());
+            }
+        }
+        digest.finalize()
+    }
+}
+
+impl<'a> Part<'a> {
+    /// How many increments it has.
+    pub fn len(&self) -> usize {
+        self.fields.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    /// Its increments by hash. A hash may go on in the next part.
+    pub fn hashes(&self) -> impl Iterator<Item = Hash<'a>> + use<'a> {
+        let (all, Range { start, end }) = (self.all, self.fields.clone());
+        let first = all.hashes.partition_point(|hash| hash.begin <= start).saturating_sub(1);
+        let ends = all.hashes[all.hashes.len().min(first + 1)..].iter().map(|next| next.begin);
+        let hashes = all.hashes[first.min(all.hashes.len())..].iter().zip(ends.chain([all.len()]));
+        hashes.take_while(move |(hash, _)| hash.begin < end).map(move |(hash, next)| Hash {
+            key: hash.key(&all.names[hash.name]),
+            expire_at: hash.kind.expire_at(),
+            fields: &all.fields[hash.begin.max(start)..next.min(end)],
+        })
+    }
+}
+
+impl Entry {
+    fn key(&self, name: &str) -> Key<StatsSpace> {
+        // Seconds come from milliseconds below 2^44, so they fit a signed number.
+        match self.kind {
+            Kind::Totals => stats::stat(name),
+            Kind::History { hour, metric } => stats::history(name, hour as i64, METRICS[metric]),
+            Kind::Rollup { hour, metric } => stats::rollup(name, hour as i64, METRICS[metric]),
+        }
+    }
+}
+
+impl Kind {
+    fn expire_at(self) -> Option<u64> {
+        match self {
+            Self::Totals => None,
+            Self::History { hour, .. } => Some(hour + 3600 + HISTORY_KEPT_SECONDS),
+            Self::Rollup { hour, .. } => Some(hour + 3600 + ROLLUP_KEPT_SECONDS),
         }
     }
 }

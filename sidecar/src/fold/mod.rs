@@ -4,17 +4,23 @@
 //! memory, per key and second, and [`Fold::increments`] derives the rest: totals per key, history per second, rollup
 //! per minute. Zeros are never written.
 //!
-//! A fold knows how many Redis increments it would cost and stops taking lines before [`MAX_INCREMENTS`], always at
-//! the end of a line. So a commit is bounded, and what it covers is a range of whole lines.
+//! A fold knows how many Redis increments it would cost and stops taking lines at a bound, always at the end of a line.
+//! What it covers, a *window*, is a range of whole lines, and its memory is bounded however many version types there
+//! are. The larger a window, the more lines meet in one increment: with a thousand busy version types two thousand
+//! increments are a hundred lines, two hundred thousand are a hundred thousand lines and more.
+//!
+//! One script may not hold up Redis for that long, so [`Increments`] puts a window's increments in an order that
+//! follows from its bytes alone, and cuts it into parts. Whoever folds the same bytes later gets the same parts; that
+//! is what lets another process go on in the middle ([`FORMAT`], [`Increments::digest`]).
 
 mod file;
 mod increments;
 
 use rustc_hash::FxBuildHasher;
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 pub use file::{Summary, file};
-pub use increments::{Field, HISTORY_KEPT_SECONDS, Increments, ROLLUP_KEPT_SECONDS};
+pub use increments::{Field, HISTORY_KEPT_SECONDS, Hash, Increments, Part, ROLLUP_KEPT_SECONDS};
 
 use crate::line::{self, Record};
 
@@ -30,8 +36,28 @@ const NGINXTIME: usize = 4;
 /// `1xx`; the other classes follow.
 const FIRST_CLASS: usize = 5;
 
-/// The most increments of one commit: a few milliseconds of Redis.
-pub const MAX_INCREMENTS: usize = 2_000;
+/// The number of what is folded and how it is cut. Raise it with any change to the reading of lines, the metrics, the
+/// order of the increments or the size of a part: a window that an older sidecar left half done is then not gone on
+/// with. (The digest would notice too; the number says why.)
+pub const FORMAT: u32 = 1;
+
+/// How much is folded and sent at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The most increments of one script, which holds up Redis for a few milliseconds. At least 1.
+    pub part: usize,
+    /// The most increments of one window: about 20 MB here, and half a second of Redis in a hundred scripts.
+    pub window: usize,
+    /// A window of few keys takes any number of lines; this keeps a sidecar that catches up moving its position
+    /// several times a second.
+    pub window_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { part: 2_000, window: 200_000, window_bytes: 64 << 20 }
+    }
+}
 
 /// What one line can add: requests, bytes, timecount, time, nginxtime and a class, each as total, second and minute,
 /// and one code.
@@ -51,7 +77,7 @@ struct Cell {
 /// What was folded for one key.
 #[derive(Debug)]
 struct Key {
-    name: Box<str>,
+    name: Arc<str>,
     /// Which totals are not zero.
     touched: u16,
     /// Unix seconds. Lines come almost in order, so the last is nearly always the one.
@@ -66,7 +92,7 @@ struct Key {
 #[derive(Debug, Default)]
 pub struct Fold {
     keys: Vec<Key>,
-    index: HashMap<Box<str>, usize, FxBuildHasher>,
+    index: HashMap<Arc<str>, usize, FxBuildHasher>,
     /// The key of the line before: on a router with one busy application no hash is computed at all.
     last: usize,
     increments: usize,
@@ -86,17 +112,18 @@ pub struct Absorbed {
 }
 
 impl Fold {
-    /// Takes the whole lines at the front of `bytes`, until the fold is full.
-    pub fn absorb(&mut self, bytes: &[u8]) -> Absorbed {
+    /// Takes the whole lines at the front of `bytes`, as long as the next one cannot make it more than `most`
+    /// increments. A first line is always taken.
+    pub fn absorb(&mut self, bytes: &[u8], most: usize) -> Absorbed {
         let mut consumed = 0;
         for newline in memchr::memchr_iter(b'\n', bytes) {
-            if self.is_full() {
+            if self.is_full(most) {
                 return Absorbed { consumed, full: true };
             }
             self.line(&bytes[consumed..newline]);
             consumed = newline + 1;
         }
-        Absorbed { consumed, full: self.is_full() }
+        Absorbed { consumed, full: self.is_full(most) }
     }
 
     /// Takes one line without its newline.
@@ -142,17 +169,17 @@ impl Fold {
             Some(at) => *at,
             None => {
                 let at = self.keys.len();
-                self.keys.push(Key::new(name));
-                self.index.insert(name.into(), at);
+                let name: Arc<str> = name.into();
+                self.keys.push(Key::new(Arc::clone(&name)));
+                self.index.insert(name, at);
                 at
             }
         };
         self.last
     }
 
-    /// Whether the next line might not fit.
-    pub fn is_full(&self) -> bool {
-        self.increments > MAX_INCREMENTS - MAX_PER_LINE
+    fn is_full(&self, most: usize) -> bool {
+        self.increments > most.saturating_sub(MAX_PER_LINE)
     }
 
     /// Whether no line was taken, good or bad.
@@ -219,8 +246,8 @@ impl Cell {
 }
 
 impl Key {
-    fn new(name: &str) -> Self {
-        Self { name: name.into(), touched: 0, seconds: Vec::new(), minutes: Vec::new(), codes: Vec::new() }
+    fn new(name: Arc<str>) -> Self {
+        Self { name, touched: 0, seconds: Vec::new(), minutes: Vec::new(), codes: Vec::new() }
     }
 
     fn cell(&mut self, second: u64) -> &mut Cell {
@@ -281,22 +308,37 @@ mod tests {
         )
     }
 
+    /// The most increments of a window in these tests.
+    const MOST: usize = 1_500;
+
     fn add(counters: &mut Counters, fold: &Fold) {
-        let mut cost = 0;
-        for hash in fold.increments() {
-            for (field, more) in hash.fields {
-                assert!(more > 0, "zeros are not written");
-                cost += 1;
-                let field = counters.entry(hash.key.to_string()).or_default().entry(field.to_string());
-                *field.or_default() += more;
-            }
-        }
-        assert_eq!(cost, fold.cost(), "a fold knows what it costs");
-        assert!(cost <= MAX_INCREMENTS);
+        add_in_parts(counters, fold, usize::MAX);
     }
 
-    /// Folds `text` in pieces of at most `piece` bytes, committing whenever the fold is full.
-    fn fold_in_pieces(text: &[u8], piece: usize) -> Counters {
+    fn add_in_parts(counters: &mut Counters, fold: &Fold, most: usize) {
+        let increments = fold.increments();
+        let mut cost = 0;
+        for index in 0..increments.len().div_ceil(most) as u32 {
+            let part = increments.part(index, most);
+            assert!(!part.is_empty() && part.len() <= most);
+            let mut fields = 0;
+            for hash in part.hashes() {
+                assert!(!hash.fields.is_empty(), "no key is sent for nothing");
+                for (field, more) in hash.fields {
+                    assert!(*more > 0, "zeros are not written");
+                    fields += 1;
+                    let field = counters.entry(hash.key.to_string()).or_default().entry(field.to_string());
+                    *field.or_default() += more;
+                }
+            }
+            assert_eq!(fields, part.len());
+            cost += fields;
+        }
+        assert_eq!(cost, fold.cost(), "a fold knows what it costs");
+    }
+
+    /// Folds `text` in pieces of at most `piece` bytes, committing in parts of at most `part` whenever it is full.
+    fn fold_in_pieces(text: &[u8], piece: usize, part: usize) -> Counters {
         let mut counters = Counters::new();
         let mut fold = Fold::default();
         let mut at = 0;
@@ -304,16 +346,17 @@ mod tests {
         while end < text.len() {
             end = (end + piece).min(text.len());
             loop {
-                let absorbed = fold.absorb(&text[at..end]);
+                let absorbed = fold.absorb(&text[at..end], MOST);
                 at += absorbed.consumed;
                 if !absorbed.full {
                     break;
                 }
-                add(&mut counters, &fold);
+                assert!(fold.cost() <= MOST);
+                add_in_parts(&mut counters, &fold, part);
                 fold.clear();
             }
         }
-        add(&mut counters, &fold);
+        add_in_parts(&mut counters, &fold, part);
         counters
     }
 
@@ -361,12 +404,33 @@ mod tests {
     #[test]
     fn bad_lines_are_counted_and_the_last_is_kept_in_part() {
         let mut fold = Fold::default();
-        assert_eq!(fold.absorb(b"one\n\nno end"), Absorbed { consumed: 5, full: false });
+        assert_eq!(fold.absorb(b"one\n\nno end", MOST), Absorbed { consumed: 5, full: false });
         fold.line(&[0xff; 10_000]);
         assert_eq!((fold.lines(), fold.bad_lines()), (0, 3));
         assert_eq!(fold.bad_sample().map(|sample| sample.chars().count()), Some(SAMPLE_BYTES));
         fold.clear();
         assert!(fold.is_empty() && fold.bad_sample().is_none() && fold.cost() == 0);
+    }
+
+    /// What lets another process go on with a window: the same bytes in whatever reads, the same parts.
+    #[test]
+    fn the_same_lines_come_to_the_same_parts() {
+        let fold = |lines: &[String]| {
+            let mut fold = Fold::default();
+            lines.iter().for_each(|line| fold.line(line.as_bytes()));
+            fold.increments()
+        };
+        let mut lines: Vec<_> = (0..500).map(|n| line(n % 37, u64::from(n) * 977, 200, 7, "0.002")).collect();
+        let digest = fold(&lines).digest();
+        assert_eq!(fold(&lines).digest(), digest);
+        let last = line(499 % 37, 499 * 977, 200, 8, "0.002");
+        lines[499] = last;
+        assert_ne!(fold(&lines).digest(), digest, "one byte more in one line");
+        // The same sums, but met in another order, would be cut otherwise.
+        lines.swap(0, 1);
+        let swapped = fold(&lines).digest();
+        lines.swap(0, 1);
+        assert_ne!(fold(&lines).digest(), swapped);
     }
 
     #[test]
@@ -384,11 +448,11 @@ mod tests {
         let summary = file(&path, |fold| add(&mut counters, fold)).unwrap();
         assert_eq!((summary.lines, summary.bad_lines), (20_000, 0));
         assert_eq!(summary.bytes as usize, text.len() - "not finished".len());
-        assert_eq!(counters, fold_in_pieces(&text, 4096));
+        assert_eq!(counters, fold_in_pieces(&text, 4096, usize::MAX));
     }
 
     proptest! {
-        /// However the log is cut into reads and commits, the counters come out the same.
+        /// However the log is cut into reads, windows and parts, the counters come out the same.
         #[test]
         fn any_split_folds_to_the_same(
             lines in proptest::collection::vec(
@@ -396,14 +460,15 @@ mod tests {
                 0..400,
             ),
             piece in 1usize..3000,
+            part in 1usize..400,
         ) {
             let mut text = String::new();
             for (key, at_ms, code, bytes, upstream) in &lines {
                 text += &line(*key, *at_ms, *code, *bytes, upstream);
                 text.push('\n');
             }
-            let whole = fold_in_pieces(text.as_bytes(), usize::MAX / 2);
-            prop_assert_eq!(&fold_in_pieces(text.as_bytes(), piece), &whole);
+            let whole = fold_in_pieces(text.as_bytes(), usize::MAX / 2, usize::MAX);
+            prop_assert_eq!(&fold_in_pieces(text.as_bytes(), piece, part), &whole);
             let requests: u64 = whole.iter()
                 .filter(|(key, _)| key.starts_with("stat:"))
                 .map(|(_, fields)| fields["requests"])

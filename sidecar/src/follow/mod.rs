@@ -14,6 +14,10 @@
 //! inode reuse, a partial last line, a missing file, a store that is away, that loses replies, or that goes back in
 //! time. After any doubt it asks the store where it stands and goes on from there.
 //!
+//! **Windows.** Everything that is unread in a file, up to a bound, is folded at once. What comes to more increments than
+//! one script may add is committed part by part, one a step ([`window`]); the next look comes when the last is done. A
+//! window lies in one file and starts where the store stands: a change of file, or a gap, is committed before it.
+//!
 //! **What it cannot know.** Lines that were written and truncated or deleted before it ever saw their file. Where the
 //! place it was reading is gone, that is counted as a gap; the router's lost-lines metric shows the rest.
 //!
@@ -25,18 +29,20 @@ mod directory;
 mod file;
 mod read;
 pub mod service;
+mod window;
 
 use std::{io, path::PathBuf, time::Duration};
 
 use crate::{
-    commit::{self, Claim, Commit, Outcome, Store, Tally},
-    fold::Fold,
+    commit::{self, Claim, Commit, Store, Tally, Window},
+    fold::{Fold, Increments, Limits},
     place::{Known, Place},
     rotate::Rotated,
 };
 use decide::{Action, Gap, Seen, decide, position, unread};
 use directory::Directory;
-use read::{Found, Reader};
+use read::{Found, Reader, Until};
+use window::Batch;
 
 /// How long a rotated file is watched for late lines before the active one becomes current: workers reopen their log
 /// within milliseconds of the signal. A file that grows even later is read all the same, as long as it has a name.
@@ -90,14 +96,19 @@ pub struct Step {
 #[derive(Debug)]
 struct State {
     stored: Place,
+    /// The window under way behind that place, as stored.
+    window: Option<Window>,
     place: Place,
+    /// Where in the file of `place` the folded lines begin.
+    begin: u64,
     gaps: u64,
     gap_bytes: u64,
 }
 
 impl State {
-    fn new(place: Place) -> Self {
-        Self { stored: place.clone(), place, gaps: 0, gap_bytes: 0 }
+    fn new(place: Place, window: Option<Window>) -> Self {
+        let begin = place.position;
+        Self { stored: place.clone(), window, place, begin, gaps: 0, gap_bytes: 0 }
     }
 }
 
@@ -109,6 +120,9 @@ pub struct Follower<S> {
     directory: Directory,
     reader: Reader,
     fold: Fold,
+    limits: Limits,
+    /// The window that is being committed in parts.
+    batch: Option<Batch>,
     /// `None` until the store said where it stands, and again after any doubt.
     state: Option<State>,
     claimed: bool,
@@ -126,12 +140,19 @@ pub struct Follower<S> {
 impl<S: Store> Follower<S> {
     /// A follower of the log that nginx writes at `path`.
     pub fn new(path: PathBuf, store: S) -> Self {
+        Self::with_limits(path, store, Limits::default())
+    }
+
+    /// The same with other limits than the usual ones, for tests: small ones make many parts of few lines.
+    pub fn with_limits(path: PathBuf, store: S, limits: Limits) -> Self {
         Self {
             directory: Directory::new(path.clone()),
             path,
             store,
             reader: Reader::new(),
             fold: Fold::default(),
+            limits,
+            batch: None,
             state: None,
             claimed: false,
             tally: Tally::default(),
@@ -158,7 +179,7 @@ impl<S: Store> Follower<S> {
         self.state.as_ref().map_or_else(Vec::new, |state| self.directory.rotated(&state.stored))
     }
 
-    /// Looks, reads, folds and commits once. `now` is any monotonic time.
+    /// Looks, reads, folds and commits once, or commits the next part of what was folded. `now` is any monotonic time.
     ///
     /// # Errors
     /// See [`Error`]. A failed step changed nothing that the next one would not put right.
@@ -174,11 +195,12 @@ impl<S: Store> Follower<S> {
             },
         };
         // From here to the end of the commit any error leaves `self.state` empty, and the next step asks the store.
+        if state.window.is_some() || self.batch.as_ref().is_some_and(|batch| batch.follows(&state)) {
+            return self.go_on(state, now);
+        }
+        self.batch = None;
         self.fold.clear();
-        let files = self.find_lines(&mut state, now).map_err(|source| {
-            self.forget();
-            Error::Log { path: self.path.clone(), source }
-        })?;
+        let files = self.find_lines(&mut state, now).map_err(|source| self.unreadable(source))?;
         self.commit(state, &files, now)
     }
 
@@ -197,12 +219,12 @@ impl<S: Store> Follower<S> {
 
     fn claim(&mut self) -> Result<State, Error> {
         match self.store.claim(self.claimed)? {
-            Claim::Owned { place, tally } => {
+            Claim::Owned { place, tally, window } => {
                 self.claimed = true;
                 self.tally = tally;
                 self.last.clone_from(&place);
                 self.forget();
-                Ok(State::new(place))
+                Ok(State::new(place, window))
             }
             Claim::Fenced { owner } => Err(Error::Fenced { owner }),
         }
@@ -266,18 +288,22 @@ impl<S: Store> Follower<S> {
         let (Some(fingerprint), Some(log)) = (seen.fingerprint, self.directory.log(seen.id)?) else {
             return Ok(Found::Changed);
         };
-        self.reader.read(log, fingerprint, from, &mut self.fold)
+        self.reader.read(log, fingerprint, from, Until::Full(self.limits), &mut self.fold)
     }
 
     /// Moves the place past the lines just read.
     fn apply(&mut self, state: &mut State, seen: &Seen, from: u64, to: u64, files: &[Seen]) {
         let place = &mut state.place;
-        if !place.current().is_some_and(|current| seen.is(&current)) {
+        let same = place.file.is_some_and(|file| file.inode == seen.id.inode)
+            && place.fingerprint == seen.fingerprint
+            && place.position == from;
+        if !same {
             place.switch(seen.id, seen.fingerprint, from, |known| files.iter().any(|file| file.is(known)));
             self.current_bytes = 0;
         }
         place.file = Some(seen.id);
         place.position = to;
+        state.begin = from;
         self.current_bytes = self.current_bytes.max(seen.size).max(to);
         self.away_since = None;
     }
@@ -305,47 +331,65 @@ impl<S: Store> Follower<S> {
         self.away_since = if away { self.away_since.or(Some(now)) } else { None };
     }
 
-    fn commit(&mut self, mut state: State, files: &[Seen], now: Duration) -> Result<Step, Error> {
-        let mut step = Step {
-            lag_bytes: lag_bytes(&state.place, files),
-            active_bytes: files.iter().find(|file| file.active).map(|file| file.size),
-            ..Step::default()
-        };
-        let news =
-            !self.fold.is_empty() || state.gaps > 0 || state.place.generation != state.stored.generation;
+    fn commit(&mut self, state: State, files: &[Seen], now: Duration) -> Result<Step, Error> {
+        let lag_bytes = lag_bytes(&state.place, files);
+        let moved = state.gaps > 0 || state.place.generation != state.stored.generation;
+        let news = !self.fold.is_empty() || moved;
         if !news && now.saturating_sub(self.checked) < CHECK {
-            self.lag_bytes = step.lag_bytes;
+            self.lag_bytes = lag_bytes;
+            let active_bytes = files.iter().find(|file| file.active).map(|file| file.size);
             self.state = Some(state);
-            return Ok(step);
+            return Ok(Step { lag_bytes, active_bytes, ..Step::default() });
         }
+        let increments = self.fold.increments();
+        if increments.len() > self.limits.part {
+            let begin = Place { position: state.begin, ..state.place.clone() };
+            let fold = std::mem::take(&mut self.fold);
+            let batch = Batch::new(begin.clone(), state.place.clone(), increments, fold, self.limits.part);
+            self.batch = Some(batch.with_more(lag_bytes > 0));
+            if !moved {
+                return self.go_on(state, now);
+            }
+            // A window has to begin where the store stands, or who finds it would not know in which file to look.
+            return self.commit_all(
+                State { place: begin, ..state },
+                &Increments::default(),
+                files,
+                true,
+                now,
+            );
+        }
+        // Only a step without news has looked everywhere and found nothing.
+        self.commit_all(state, &increments, files, news && lag_bytes > 0, now)
+    }
+
+    /// Commits everything up to `state.place` in one script.
+    fn commit_all(
+        &mut self,
+        state: State,
+        increments: &Increments,
+        files: &[Seen],
+        more: bool,
+        now: Duration,
+    ) -> Result<Step, Error> {
+        let fold = std::mem::take(&mut self.fold);
         let commit = Commit {
             from: &state.stored,
             to: &state.place,
-            fold: &self.fold,
+            under_way: None,
+            then: None,
+            part: increments.whole(),
+            fold: &fold,
             gaps: state.gaps,
             gap_bytes: state.gap_bytes,
         };
-        // Until the store says otherwise, nothing of this is counted.
-        self.lag_bytes = lag_bytes(&state.stored, files);
-        let outcome = self.store.commit(&commit)?;
-        let more = commit.tally();
-        match outcome {
-            Outcome::Committed { refused } => {
-                self.tally += more;
-                self.lag_bytes = step.lag_bytes;
-                self.checked = now;
-                step.committed = news;
-                step.refused = refused;
-                step.latest_ms = Some(self.fold.latest_ms()).filter(|latest| *latest > 0);
-                // Only a step without news has looked everywhere and found nothing.
-                step.more = news && step.lag_bytes > 0;
-                self.last.clone_from(&state.place);
-                state = State::new(state.place);
-                self.state = Some(state);
-            }
-            Outcome::Elsewhere => step.more = true,
-        }
-        Ok(step)
+        let news = !fold.is_empty() || state.gaps > 0 || state.place.generation != state.stored.generation;
+        let sent = self.send(&commit, files, now);
+        self.fold = fold;
+        let Some(step) = sent? else { return Ok(Step { more: true, ..Step::default() }) };
+        self.last.clone_from(&state.place);
+        self.state = Some(State::new(state.place, None));
+        Ok(Step { committed: news, more, ..step })
     }
 }
 
@@ -358,6 +402,8 @@ fn adopt(state: &mut State, files: &[Seen]) {
     let active = files.iter().find(|file| file.active && file.size >= place.position);
     place.file = active.map(|file| file.id);
     place.fingerprint = active.and_then(|file| file.fingerprint);
+    // Written down at once: whoever finds a window behind this position has to know its file.
+    place.generation += 1;
     if place.fingerprint.is_none() {
         tracing::error!(
             position = place.position,

@@ -4,14 +4,12 @@ use std::io;
 
 use super::file::{LogFile, id};
 use crate::{
-    fold::Fold,
+    fold::{Fold, Limits},
     place::{FileId, Fingerprint},
 };
 
 /// One system call for about three thousand lines.
 const READ_BYTES: usize = 1 << 20;
-/// A fold of few keys takes any number of lines; this keeps a catching-up sidecar committing several times a second.
-const BYTES_PER_COMMIT: u64 = 64 << 20;
 
 /// What a read came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +25,16 @@ pub(super) enum Found {
     Changed,
 }
 
-/// Reads log files in large pieces. A piece that was read but did not fit into the commit is kept for the next.
+/// How far to read.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Until {
+    /// The window is full, or the file ends.
+    Full(Limits),
+    /// Exactly here, where a window ended that was folded before.
+    End(u64),
+}
+
+/// Reads log files in large pieces. A piece that was read but did not fit into the window is kept for the next.
 #[derive(Debug)]
 pub(super) struct Reader {
     buffer: Vec<u8>,
@@ -46,15 +53,16 @@ impl Reader {
         self.of = None;
     }
 
-    /// Folds the whole lines from `from` on, until the fold is full or the file ends.
+    /// Folds the whole lines from `from` on.
     pub(super) fn read(
         &mut self,
         log: &LogFile,
         fingerprint: Fingerprint,
         from: u64,
+        until: Until,
         fold: &mut Fold,
     ) -> io::Result<Found> {
-        let to = self.fold_lines(log, from, fold)?;
+        let to = self.fold_lines(log, from, until, fold)?;
         if to == from {
             return Ok(Found::Nothing);
         }
@@ -70,17 +78,22 @@ impl Reader {
         Ok(Found::Lines { to })
     }
 
-    fn fold_lines(&mut self, log: &LogFile, from: u64, fold: &mut Fold) -> io::Result<u64> {
+    fn fold_lines(&mut self, log: &LogFile, from: u64, until: Until, fold: &mut Fold) -> io::Result<u64> {
+        let (end, increments, most) = match until {
+            Until::Full(limits) => (u64::MAX, limits.window, from.saturating_add(limits.window_bytes)),
+            Until::End(end) => (end, usize::MAX, end),
+        };
         let mut at = from;
         // What an earlier call left in the buffer may end where the file ended then.
         let mut fresh = false;
-        while at - from < BYTES_PER_COMMIT {
+        while at < most {
             if !self.holds(log, at) {
                 self.fill(log, at)?;
                 fresh = true;
             }
-            let bytes = &self.buffer[(at - self.start) as usize..self.filled];
-            let absorbed = fold.absorb(bytes);
+            let filled = self.filled.min(usize::try_from(end - self.start).unwrap_or(usize::MAX));
+            let bytes = &self.buffer[(at - self.start) as usize..filled];
+            let absorbed = fold.absorb(bytes, increments);
             at += absorbed.consumed as u64;
             if absorbed.full {
                 break;
@@ -153,14 +166,35 @@ mod tests {
         fs::write(&path, "one\ntwo\n").unwrap();
         let log = LogFile::open(&path).unwrap();
         let (mut reader, mut fold) = (Reader::new(), Fold::default());
+        let all = Until::Full(Limits::default());
         let looked_at = log.fingerprint().unwrap().unwrap();
-        assert_eq!(reader.read(&log, looked_at, 4, &mut fold).unwrap(), Found::Lines { to: 8 });
+        assert_eq!(reader.read(&log, looked_at, 4, all, &mut fold).unwrap(), Found::Lines { to: 8 });
         assert_eq!(fold.bad_lines(), 1);
         fold.clear();
         // Cut, and written again further than before.
         fs::write(&path, "three\nfour\nfive\n").unwrap();
-        assert_eq!(reader.read(&log, looked_at, 6, &mut fold).unwrap(), Found::Changed);
+        assert_eq!(reader.read(&log, looked_at, 6, all, &mut fold).unwrap(), Found::Changed);
         assert!(fold.is_empty(), "what was folded of it is forgotten");
+    }
+
+    #[test]
+    fn a_window_is_read_again_to_its_end_and_no_further() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        fs::write(&path, "one\ntwo\nthree\nfo").unwrap();
+        let log = LogFile::open(&path).unwrap();
+        let (mut reader, mut fold) = (Reader::new(), Fold::default());
+        let fingerprint = log.fingerprint().unwrap().unwrap();
+        let read = |reader: &mut Reader, fold: &mut Fold, end| {
+            reader.read(&log, fingerprint, 4, Until::End(end), fold).unwrap()
+        };
+        assert_eq!(read(&mut reader, &mut fold, 8), Found::Lines { to: 8 });
+        assert_eq!(fold.bad_lines(), 1);
+        fold.clear();
+        // An end that is none is not reached, whatever stands there by now.
+        assert_eq!(read(&mut reader, &mut fold, 10), Found::Lines { to: 8 });
+        fold.clear();
+        assert_eq!(read(&mut reader, &mut fold, 99), Found::Lines { to: 14 });
     }
 
     #[test]
@@ -170,10 +204,11 @@ mod tests {
         fs::write(&path, "one\ntw").unwrap();
         let log = LogFile::open(&path).unwrap();
         let (mut reader, mut fold) = (Reader::new(), Fold::default());
+        let all = Until::Full(Limits::default());
         let fingerprint = log.fingerprint().unwrap().unwrap();
-        assert_eq!(reader.read(&log, fingerprint, 0, &mut fold).unwrap(), Found::Lines { to: 4 });
-        assert_eq!(reader.read(&log, fingerprint, 4, &mut fold).unwrap(), Found::Nothing);
+        assert_eq!(reader.read(&log, fingerprint, 0, all, &mut fold).unwrap(), Found::Lines { to: 4 });
+        assert_eq!(reader.read(&log, fingerprint, 4, all, &mut fold).unwrap(), Found::Nothing);
         fs::write(&path, "one\ntwo\n").unwrap();
-        assert_eq!(reader.read(&log, fingerprint, 4, &mut fold).unwrap(), Found::Lines { to: 8 });
+        assert_eq!(reader.read(&log, fingerprint, 4, all, &mut fold).unwrap(), Found::Lines { to: 8 });
     }
 }

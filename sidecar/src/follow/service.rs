@@ -21,8 +21,10 @@ use crate::{
     rotate::{self, Rotator},
 };
 
-/// The longest rest between two looks, and the shortest between two commits of a follower that has caught up.
+/// The longest rest between two looks, and the time from one window to the next of a follower that has caught up.
 const POLL: Duration = Duration::from_millis(500);
+/// The shortest rest after a window that took long, so that Redis gets to others.
+const BREATH: Duration = Duration::from_millis(50);
 
 /// How the follower is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -199,6 +201,7 @@ struct Service<S> {
 impl<S: Store> Service<S> {
     fn run(mut self) {
         let started = Instant::now();
+        let mut rested = Duration::ZERO;
         loop {
             // Asked before the step: what was written before the stop is in it.
             let stopping = self.wake.is_stopping();
@@ -211,13 +214,23 @@ impl<S: Store> Service<S> {
                     (step.more, step.committed)
                 }
                 Err(Error::Fenced { .. }) => return,
-                Err(_) => (false, true),
+                Err(_) => {
+                    // A failure is not tried again at once, however long it took.
+                    rested = started.elapsed();
+                    (false, true)
+                }
             };
             match (stopping, more) {
                 (true, false) => return,
                 (_, true) => {}
-                // After a commit (or a failure) a rest that no hint ends: two commits a second are enough.
-                (false, false) => self.wake.rest(POLL, !committed),
+                // After a commit a rest that no hint ends: two windows a second are enough. A window of many parts took
+                // its time already, and what came meanwhile should not wait for as long again.
+                (false, false) => {
+                    let took = started.elapsed().saturating_sub(rested);
+                    let rest = if committed { POLL.saturating_sub(took).max(BREATH) } else { POLL };
+                    self.wake.rest(rest, !committed);
+                    rested = started.elapsed();
+                }
             }
         }
     }

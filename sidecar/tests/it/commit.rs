@@ -3,8 +3,8 @@
 use std::{fs, time::Duration};
 
 use signalbox_sidecar::{
-    commit::{Claim, Commit, Outcome, RedisStore, Store, Tally},
-    fold::Fold,
+    commit::{Claim, Commit, Outcome, RedisStore, Store, Tally, Window},
+    fold::{Fold, Increments, Limits},
     follow::Follower,
     place::{FileId, Fingerprint, Place},
 };
@@ -53,7 +53,8 @@ impl Bench {
 
 fn owned(claim: Claim) -> (Place, Tally) {
     match claim {
-        Claim::Owned { place, tally } => (place, tally),
+        Claim::Owned { place, tally, window: None } => (place, tally),
+        Claim::Owned { window, .. } => panic!("a window under way: {window:?}"),
         Claim::Fenced { owner } => panic!("fenced by {owner}"),
     }
 }
@@ -75,7 +76,13 @@ fn at(position: u64) -> Place {
 }
 
 fn commit(store: &mut RedisStore, from: &Place, to: &Place, fold: &Fold) -> Outcome {
-    store.commit(&Commit { from, to, fold, gaps: 0, gap_bytes: 0 }).unwrap()
+    let increments = fold.increments();
+    store.commit(&whole(from, to, fold, &increments)).unwrap()
+}
+
+fn whole<'a>(from: &'a Place, to: &'a Place, fold: &'a Fold, increments: &'a Increments) -> Commit<'a> {
+    let part = increments.whole();
+    Commit { from, to, under_way: None, then: None, part, fold, gaps: 0, gap_bytes: 0 }
 }
 
 const DONE: Outcome = Outcome::Committed { refused: 0 };
@@ -160,6 +167,111 @@ fn an_idle_commit_writes_nothing() {
     assert_eq!(bench.redis.saved(), before);
 }
 
+/// Three parts of a window, the middle of which goes wrong in every way that a network has.
+#[test]
+fn a_part_that_is_repeated_or_late_changes_nothing() {
+    let bench = Bench::new();
+    let mut store = bench.store("a");
+    let (start, _) = owned(store.claim(false).unwrap());
+    let lines = fold(&[line("17"), line("18"), line("19"), "garbage".into()]);
+    let increments = lines.increments();
+    let size = increments.len().div_ceil(3);
+    let end = at(900);
+    let window = |done| Window { done, ..Window::new(900, 3, increments.digest()) };
+    let part = |done: u32| Commit {
+        under_way: (done > 0).then(|| window(done)),
+        then: window(done).next(),
+        part: increments.part(done, size),
+        ..whole(&start, &end, &lines, &increments)
+    };
+    let state = || {
+        let keys = bench.redis.cli(&["KEYS", "*"]);
+        let mut keys: Vec<_> = keys.lines().filter(|key| !key.starts_with("position:n1")).collect();
+        keys.sort_unstable();
+        let position = bench.redis.cli(&["GET", "position:n1"]);
+        let counters: Vec<_> = keys.iter().map(|key| (key.to_string(), bench.hash(key))).collect();
+        (position, bench.hash("position:n1:file"), counters)
+    };
+    for done in 0..3 {
+        assert_eq!(store.commit(&part(done)).unwrap(), DONE);
+        let after = state();
+        for other in (0..3).filter(|other| *other != done + 1) {
+            assert_eq!(store.commit(&part(other)).unwrap(), Outcome::Elsewhere, "{other} after {done}");
+        }
+        // Nor does a window of other lines, or folded otherwise, nor one script for all of it.
+        for other in [Window { format: 99, ..window(done + 1) }, Window { digest: 1, ..window(done + 1) }] {
+            let commit = Commit { under_way: Some(other), ..part(done) };
+            assert_eq!(store.commit(&commit).unwrap(), Outcome::Elsewhere);
+        }
+        if done < 2 {
+            assert_eq!(commit(&mut store, &start, &end, &lines), Outcome::Elsewhere);
+            assert_eq!(after.0, "", "the position waits for the last part");
+            let Claim::Owned { place, tally, window: stored } = store.claim(true).unwrap() else { panic!() };
+            assert_eq!((place, tally, stored), (start.clone(), Tally::default(), Some(window(done + 1))));
+        }
+        assert_eq!(state(), after);
+    }
+    let (place, tally) = owned(store.claim(true).unwrap());
+    assert_eq!((place, tally), (at(900), Tally { lines: 3, bad_lines: 1, gaps: 0, gap_bytes: 0 }));
+    let in_parts = state();
+    let other = Bench::new();
+    let mut store = other.store("a");
+    store.claim(false).unwrap();
+    commit(&mut store, &start, &end, &lines);
+    for (key, fields) in in_parts.2 {
+        assert_eq!(other.hash(&key), fields, "{key} in one script");
+    }
+}
+
+#[test]
+fn a_full_memory_refuses_a_whole_part() {
+    let bench = Bench::new();
+    let mut store = bench.store("a");
+    let (start, _) = owned(store.claim(false).unwrap());
+    let lines = fold(&[line("17")]);
+    let increments = lines.increments();
+    let window = Window::new(9, 2, increments.digest());
+    let end = at(9);
+    let first = Commit {
+        then: window.next(),
+        part: increments.part(0, 12),
+        ..whole(&start, &end, &lines, &increments)
+    };
+    bench.redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert_eq!(store.commit(&first).unwrap_err().kind(), Kind::Refused);
+    assert_eq!(bench.redis.cli(&["EXISTS", "stat:17"]), "0");
+    assert_eq!(bench.redis.cli(&["HEXISTS", "position:n1:file", "window"]), "0");
+    bench.redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(store.commit(&first).unwrap(), DONE);
+}
+
+#[test]
+fn every_hash_of_an_hour_has_its_end_however_it_was_cut() {
+    let bench = Bench::new();
+    let mut store = bench.store("a");
+    let now: u64 = bench.redis.cli(&["TIME"]).lines().next().unwrap().parse().unwrap();
+    store.claim(false).unwrap();
+    let log = tempfile::tempdir().unwrap();
+    let path = log.path().join("access.log");
+    // A foreign hash without an end gets one with its next field.
+    let hour = now - now % 3600;
+    bench.redis.cli(&["HSET", &format!("history:3:{hour}:requests"), "1", "1"]);
+    let text: String = (0..60).map(|n| line_at(n % 7, (hour + n) * 1000) + "\n").collect();
+    fs::write(&path, text).unwrap();
+    let limits = Limits { part: 5, ..Limits::default() };
+    let mut follower = Follower::with_limits(path, bench.store("b"), limits);
+    let mut steps = 0;
+    while follower.step(Duration::from_secs(9)).unwrap().more || steps < 3 {
+        steps += 1;
+    }
+    assert!(steps > 50, "{steps} parts");
+    let keys = bench.redis.cli(&["KEYS", "[hr]*:*:*:*"]);
+    assert!(keys.lines().count() > 50);
+    for key in keys.lines() {
+        assert_ne!(bench.redis.cli(&["TTL", key]), "-1", "{key}");
+    }
+}
+
 #[test]
 fn a_foreign_key_in_the_way_costs_its_own_counters_only() {
     let bench = Bench::new();
@@ -181,8 +293,7 @@ fn a_full_memory_refuses_the_whole_commit() {
     let (start, _) = owned(store.claim(false).unwrap());
     let lines = fold(&[line("17")]);
     bench.redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-    let error =
-        store.commit(&Commit { from: &start, to: &at(9), fold: &lines, gaps: 0, gap_bytes: 0 }).unwrap_err();
+    let error = store.commit(&whole(&start, &at(9), &lines, &lines.increments())).unwrap_err();
     assert_eq!(error.kind(), Kind::Refused);
     assert_eq!(bench.redis.cli(&["EXISTS", "stat:17", "position:n1"]), "0");
     bench.redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
@@ -200,10 +311,12 @@ fn a_redis_that_lost_its_last_second_is_told_again_even_from_rotated_files() {
         fs::write(&log, before + &text).unwrap();
     };
     let mut now = Duration::ZERO;
-    let mut follower = Follower::new(log.clone(), bench.store("a"));
+    // Every window in many parts, so that what is lost ends in the middle of one.
+    let limits = Limits { part: 9, ..Limits::default() };
+    let mut follower = Follower::with_limits(log.clone(), bench.store("a"), limits);
     let mut rest = |follower: &mut Follower<RedisStore>| {
         let mut resting = 0;
-        for _ in 0..500 {
+        for _ in 0..2_000 {
             if resting == 3 {
                 return;
             }
@@ -218,15 +331,23 @@ fn a_redis_that_lost_its_last_second_is_told_again_even_from_rotated_files() {
     };
     write(0..30);
     rest(&mut follower);
-    let saved = bench.redis.saved();
     write(30..50);
+    for _ in 0..4 {
+        assert!(follower.step(Duration::from_secs(10_000)).unwrap().more);
+    }
+    assert_ne!(bench.redis.cli(&["HGET", "position:n1:file", "window"]), "", "in mid-window");
+    let saved = bench.redis.saved();
     rest(&mut follower);
     fs::rename(&log, folder.path().join("access.log.1")).unwrap();
     write(50..60);
     rest(&mut follower);
     assert_eq!(follower.tally().lines, 60);
     bench.redis.lose_since(&saved);
-    assert_eq!(bench.redis.cli(&["EXISTS", "stat:29", "stat:30", "stat:55"]), "1", "the loss is real");
+    assert_eq!(
+        bench.redis.cli(&["EXISTS", "stat:29", "stat:30", "stat:49", "stat:55"]),
+        "2",
+        "the loss is real"
+    );
     rest(&mut follower);
     for key in 0..60 {
         assert_eq!(bench.redis.cli(&["HGET", &format!("stat:{key}"), "requests"]), "1", "line {key}");

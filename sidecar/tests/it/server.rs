@@ -3,7 +3,8 @@
 use std::{cell::RefCell, collections::BTreeMap, collections::VecDeque, rc::Rc};
 
 use signalbox_sidecar::{
-    commit::{Claim, Commit, Error, Outcome, Store, Tally},
+    commit::{Claim, Commit, Error, Outcome, Store, Tally, Window},
+    fold::{Field, Hash},
     place::Place,
 };
 use signalbox_store::Kind;
@@ -26,6 +27,10 @@ pub(crate) struct State {
     owner: String,
     claim: u64,
     pub(crate) place: Place,
+    /// What is counted in part.
+    pub(crate) window: Option<Window>,
+    /// Windows that were left half counted, as the gaps say.
+    pub(crate) given_up: u64,
     pub(crate) tally: Tally,
     /// Requests by key.
     pub(crate) requests: BTreeMap<String, u64>,
@@ -39,6 +44,8 @@ struct Written {
     claim: u64,
     from: (u64, u64),
     to: Place,
+    under_way: Option<Window>,
+    then: Option<Window>,
     tally: Tally,
     requests: Vec<(String, u64)>,
     history: Vec<(String, u64)>,
@@ -96,10 +103,18 @@ impl Server {
         if state.owner != written.owner || state.claim != written.claim || stands != written.from {
             return false;
         }
+        if state.window != written.under_way {
+            return false;
+        }
         self.save();
         let state = &mut self.state;
-        state.place = written.to.clone();
-        state.tally += written.tally;
+        state.window = written.then;
+        if written.then.is_none() {
+            state.place = written.to.clone();
+            state.tally += written.tally;
+            // A window is committed without gaps, or left with one.
+            state.given_up += u64::from(written.under_way.is_some() && written.tally.gaps > 0);
+        }
         for (key, more) in &written.requests {
             *state.requests.entry(key.clone()).or_default() += more;
         }
@@ -148,37 +163,35 @@ impl Store for Connection {
             return Err(Error::new(Kind::Unavailable));
         }
         self.claim = server.state.claim;
-        Ok(Claim::Owned { place: server.state.place.clone(), tally: server.state.tally })
+        let State { place, tally, window, .. } = &server.state;
+        Ok(Claim::Owned { place: place.clone(), tally: *tally, window: *window })
     }
 
     fn commit(&mut self, commit: &Commit<'_>) -> Result<Outcome, Error> {
-        let increments = commit.fold.increments();
-        let cost: usize = increments.iter().map(|hash| hash.fields.len()).sum();
-        assert_eq!(cost, commit.fold.cost(), "the fold knows what it costs");
-        assert!(cost <= 2_000, "a commit of {cost} increments");
-        let requests = |hash: &&signalbox_sidecar::fold::Increments| hash.key.as_str().starts_with("stat:");
+        let hashes: Vec<_> = commit.part.hashes().collect();
+        let cost: usize = hashes.iter().map(|hash| hash.fields.len()).sum();
+        assert_eq!(cost, commit.part.len(), "a part knows what it costs");
+        assert!(cost <= 2_000, "a script of {cost} increments");
         let key = |name: &str| name.split(':').nth(1).map(str::to_owned).unwrap_or_default();
+        let requests = |hash: &Hash<'_>| {
+            let field = hash.fields.iter().find(|(field, _)| *field == Field::Metric("requests"))?;
+            hash.key.as_str().starts_with("stat:").then(|| (key(hash.key.as_str()), field.1))
+        };
+        let history = |hash: &Hash<'_>| {
+            let name = hash.key.as_str();
+            let wanted = name.starts_with("history:") && name.ends_with(":requests");
+            wanted.then(|| (key(name), hash.fields.iter().map(|(_, more)| more).sum()))
+        };
         let written = Written {
             owner: self.owner.clone(),
             claim: self.claim,
             from: (commit.from.generation, commit.from.position),
             to: commit.to.clone(),
+            under_way: commit.under_way,
+            then: commit.then,
             tally: commit.tally(),
-            requests: increments
-                .iter()
-                .filter(requests)
-                .filter_map(|hash| {
-                    let field = hash.fields.iter().find(|(field, _)| field.to_string() == "requests")?;
-                    Some((key(hash.key.as_str()), field.1))
-                })
-                .collect(),
-            history: increments
-                .iter()
-                .filter(|hash| {
-                    hash.key.as_str().starts_with("history:") && hash.key.as_str().ends_with(":requests")
-                })
-                .map(|hash| (key(hash.key.as_str()), hash.fields.iter().map(|(_, more)| more).sum()))
-                .collect(),
+            requests: hashes.iter().filter_map(requests).collect(),
+            history: hashes.iter().filter_map(history).collect(),
         };
         let mut server = self.server.borrow_mut();
         let done = match server.faults.pop_front() {

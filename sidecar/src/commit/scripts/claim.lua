@@ -8,7 +8,7 @@
 -- ARGV[1]: string, the process that claims
 -- ARGV[2]: integer, the number of its claim, 0 at its start
 -- Returns {"owned" or "fenced", owner, claim, position, generation, device, inode, fingerprint, finished, lines,
---   bad_lines, gaps, gap_bytes}; values never written are "".
+--   bad_lines, gaps, gap_bytes, window, parts_done}; values never written are "".
 -- Caller: commit::RedisStore::claim
 local position, file = KEYS[1], KEYS[2]
 local me, mine = ARGV[1], tonumber(ARGV[2])
@@ -30,7 +30,10 @@ elseif owner ~= me then
 end
 
 local reply = { verdict, owner or '', string.format('%.0f', stored), redis.call('GET', position) or '' }
-local fields = { 'generation', 'device', 'inode', 'fingerprint', 'finished', 'lines', 'bad_lines', 'gaps', 'gap_bytes' }
+local fields = {
+  'generation', 'device', 'inode', 'fingerprint', 'finished', 'lines', 'bad_lines', 'gaps', 'gap_bytes',
+  'window', 'parts_done',
+}
 for _, field in ipairs(fields) do
   reply[#reply + 1] = redis.call('HGET', file, field) or ''
 end

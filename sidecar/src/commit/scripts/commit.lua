@@ -1,6 +1,8 @@
 -- Adds what a range of log lines counts for, and moves the position past it: both or neither.
--- Compares owner, claim, generation and position first, so a commit that is repeated (its reply was lost), late (it
--- sat in a socket) or of a process that was replaced changes nothing.
+-- A range that is too much for one script comes in parts. A part that is not the last moves the window under way instead
+-- of the position, so at any moment it is on record which increments were added.
+-- Compares owner, claim, generation, position and window first, so a commit that is repeated (its reply was lost), late
+-- (it sat in a socket) or of a process that was replaced changes nothing.
 -- A hash that is none, or a field that is no number, cannot be added to. It is skipped and reported: a script that
 -- stopped there would have counted half of its lines, and would again at each retry.
 -- KEYS[1]: string, bytes counted of the current file
@@ -21,54 +23,70 @@
 -- ARGV[13]: string, beginning of a bad line, or ""
 -- ARGV[14]: integer, gaps found
 -- ARGV[15]: integer, bytes known to be lost in them
--- ARGV[16...]: for each hash: unix second of its end or 0, number of fields, then field and increment for each
+-- ARGV[16]: string, the window under way that it goes on from, or ""
+-- ARGV[17]: integer, how many of its parts are done
+-- ARGV[18]: string, the window under way after it; "" completes it, else ARGV[5] to ARGV[15] wait for its last part
+-- ARGV[19...]: for each hash: unix second of its end or 0, number of fields, then field and increment for each
 -- Returns {"committed", number of refused increments, first refusal}, or {"elsewhere", owner, claim}: nothing changed.
 -- Caller: commit::RedisStore::commit
 local position, file = KEYS[1], KEYS[2]
 local me, claim, generation, from = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local under_way, done, after = ARGV[16], ARGV[17], ARGV[18]
 
-local stored = redis.call('HMGET', file, 'owner', 'claim', 'generation')
+local stored = redis.call('HMGET', file, 'owner', 'claim', 'generation', 'window', 'parts_done')
 if stored[1] ~= me or stored[2] ~= claim or (stored[3] or '0') ~= generation
+  or (stored[4] or '') ~= under_way or (stored[5] or '0') ~= done
   or (redis.call('GET', position) or '0') ~= from then
   return { 'elsewhere', stored[1] or '', stored[2] or '0' }
 end
 
-local counts = { lines = ARGV[11], bad_lines = ARGV[12], gaps = ARGV[14], gap_bytes = ARGV[15] }
-if ARGV[5] == from and ARGV[6] == generation and ARGV[11] == '0' and ARGV[12] == '0' and ARGV[14] == '0' then
-  return { 'committed', '0', '' }
-end
-
 -- The first write may be refused (memory, disk), later ones of the same script are not: so nothing is half done.
-redis.call('SET', position, ARGV[5])
-redis.call('HSET', file, 'generation', ARGV[6], 'device', ARGV[7], 'inode', ARGV[8], 'fingerprint', ARGV[9])
-if ARGV[10] ~= '=' then
-  redis.call('HSET', file, 'finished', ARGV[10])
-end
-for field, count in pairs(counts) do
-  if count ~= '0' then
-    redis.call('HINCRBY', file, field, count)
+if after ~= '' then
+  redis.call('HSET', file, 'window', after, 'parts_done', string.format('%d', done + 1))
+else
+  local counts = { lines = ARGV[11], bad_lines = ARGV[12], gaps = ARGV[14], gap_bytes = ARGV[15] }
+  if ARGV[5] == from and ARGV[6] == generation and counts.lines == '0' and counts.bad_lines == '0'
+    and counts.gaps == '0' then
+    return { 'committed', '0', '' }
   end
-end
-if ARGV[13] ~= '' then
-  redis.call('HSET', file, 'bad_sample', ARGV[13])
+  redis.call('SET', position, ARGV[5])
+  redis.call('HSET', file, 'generation', ARGV[6], 'device', ARGV[7], 'inode', ARGV[8], 'fingerprint', ARGV[9])
+  if ARGV[10] ~= '=' then
+    redis.call('HSET', file, 'finished', ARGV[10])
+  end
+  if under_way ~= '' then
+    redis.call('HDEL', file, 'window', 'parts_done')
+  end
+  for field, count in pairs(counts) do
+    if count ~= '0' then
+      redis.call('HINCRBY', file, field, count)
+    end
+  end
+  if ARGV[13] ~= '' then
+    redis.call('HSET', file, 'bad_sample', ARGV[13])
+  end
 end
 
 local refused, refusal = 0, ''
-local at = 16
+local at = 19
 for index = 3, #KEYS do
   local key, ends, fields = KEYS[index], ARGV[at], tonumber(ARGV[at + 1])
   at = at + 2
+  local new = false
   for _ = 1, fields do
-    local done = redis.pcall('HINCRBY', key, ARGV[at], ARGV[at + 1])
-    if type(done) == 'table' and done.err then
+    local sum = redis.pcall('HINCRBY', key, ARGV[at], ARGV[at + 1])
+    if type(sum) ~= 'table' then
+      new = new or sum == tonumber(ARGV[at + 1])
+    else
       refused = refused + 1
       if refusal == '' then
-        refusal = key .. ': ' .. done.err
+        refusal = key .. ': ' .. sum.err
       end
     end
     at = at + 2
   end
-  if ends ~= '0' then
+  -- A hash without a new field is not new, so it has its end.
+  if new and ends ~= '0' then
     redis.call('EXPIREAT', key, ends)
   end
 end

@@ -1,0 +1,199 @@
+//! Going on with a window: its next part, or what to do when nobody can know the rest of it any more.
+//!
+//! A step commits one part, so a stop, a fence or a rotation between two parts is nothing but a stop, a fence or a
+//! rotation between two steps. What was folded is kept from part to part, also over a store that was away; a process
+//! that finds a window of another folds its bytes again.
+
+use std::{io, time::Duration};
+
+use super::{
+    Error, Follower, State, Step,
+    decide::Seen,
+    lag_bytes,
+    read::{Found, Until},
+};
+use crate::{
+    commit::{Commit, Store, Window},
+    fold::{FORMAT, Fold, Increments},
+    place::Place,
+};
+
+/// A folded window.
+#[derive(Debug)]
+pub(super) struct Batch {
+    from: Place,
+    to: Place,
+    /// None of it done.
+    window: Window,
+    increments: Increments,
+    fold: Fold,
+    /// Whether more was waiting when it was read. What came since waits for the next look, or a busy log would be sent
+    /// in ever smaller windows.
+    more: bool,
+}
+
+impl Batch {
+    pub(super) fn new(from: Place, to: Place, increments: Increments, fold: Fold, part: usize) -> Self {
+        let parts = u32::try_from(increments.len().div_ceil(part)).unwrap_or(u32::MAX);
+        let window = Window::new(to.position, parts, increments.digest());
+        Self { from, to, window, increments, fold, more: false }
+    }
+
+    pub(super) fn with_more(self, more: bool) -> Self {
+        Self { more, ..self }
+    }
+
+    /// Whether it is what has to be committed next.
+    pub(super) fn follows(&self, state: &State) -> bool {
+        // The list of other files is left out: it changes with the generation only.
+        let start = |place: &Place| {
+            (place.generation, place.position, place.fingerprint, place.file.map(|file| file.inode))
+        };
+        start(&self.from) == start(&state.stored) && state.window.is_none_or(|window| self.window.is(&window))
+    }
+}
+
+impl<S: Store> Follower<S> {
+    /// Commits the next part of the window under way.
+    pub(super) fn go_on(&mut self, mut state: State, now: Duration) -> Result<Step, Error> {
+        let files = self.directory.look(&state.place, now).map_err(|source| self.unreadable(source))?;
+        let batch = match self.batch.take().filter(|batch| batch.follows(&state)) {
+            Some(batch) => batch,
+            None => match state.window {
+                Some(window) => match self.fold_again(&state, window, now) {
+                    Ok(Some(batch)) => batch,
+                    Ok(None) => return self.give_up(state, window, &files, now),
+                    Err(source) => return Err(self.unreadable(source)),
+                },
+                // Only a window, or a batch that follows, leads here.
+                None => return Ok(Step { more: true, ..Step::default() }),
+            },
+        };
+        let done = state.window.map_or(0, |window| window.done);
+        let then = Window { done, ..batch.window }.next();
+        let commit = Commit {
+            from: &state.stored,
+            to: &batch.to,
+            under_way: state.window,
+            then,
+            part: batch.increments.part(done, self.limits.part),
+            fold: &batch.fold,
+            gaps: 0,
+            gap_bytes: 0,
+        };
+        let sent = self.send(&commit, &files, now);
+        let mut step = match sent {
+            Ok(Some(step)) => step,
+            // What was folded is kept: the claim that follows says how much of it is done.
+            other => {
+                self.batch = Some(batch);
+                return other.map(|_| Step { more: true, ..Step::default() });
+            }
+        };
+        if then.is_some() {
+            step.more = true;
+            state.window = then;
+            self.batch = Some(batch);
+        } else {
+            step.more = batch.more;
+            self.away_since = None;
+            self.current_bytes = self.current_bytes.max(batch.to.position);
+            state = State::new(batch.to, None);
+        }
+        self.last.clone_from(&state.stored);
+        self.state = Some(state);
+        Ok(step)
+    }
+
+    /// Folds the lines of a window that is not in memory. `None` when they are gone, or come to something else now.
+    fn fold_again(&mut self, state: &State, window: Window, now: Duration) -> io::Result<Option<Batch>> {
+        let place = &state.stored;
+        let Some((file, fingerprint)) = place.file.zip(place.fingerprint) else { return Ok(None) };
+        if window.format != FORMAT {
+            return Ok(None);
+        }
+        // A directory read while files are being renamed may miss one. Only what is gone twice is gone.
+        for _ in 0..2 {
+            let mut files = self.directory.look(place, now)?;
+            // The file itself first. A copy of it will do as well, and the digest vouches for either.
+            files.sort_by_key(|seen| seen.id.inode != file.inode);
+            for seen in files.iter().filter(|seen| seen.fingerprint == Some(fingerprint)) {
+                let Some(log) = self.directory.log(seen.id)? else { continue };
+                let mut fold = Fold::default();
+                let until = Until::End(window.end);
+                let found = self.reader.read(log, fingerprint, place.position, until, &mut fold)?;
+                if found != (Found::Lines { to: window.end }) {
+                    continue;
+                }
+                let to = Place { position: window.end, ..place.clone() };
+                let increments = fold.increments();
+                let batch = Batch::new(place.clone(), to, increments, fold, self.limits.part);
+                if batch.window.is(&window) {
+                    return Ok(Some(batch.with_more(true)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Moves past a window that cannot be gone on with: part of it is counted, so it cannot be begun again either.
+    fn give_up(
+        &mut self,
+        state: State,
+        window: Window,
+        files: &[Seen],
+        now: Duration,
+    ) -> Result<Step, Error> {
+        let lost = window.end.saturating_sub(state.stored.position);
+        tracing::error!(?window, format = FORMAT, place = ?state.stored, bytes = lost, "log data is gone");
+        let to = Place { position: window.end, ..state.stored.clone() };
+        let (fold, nothing) = (Fold::default(), Increments::default());
+        let commit = Commit {
+            from: &state.stored,
+            to: &to,
+            under_way: state.window,
+            then: None,
+            part: nothing.whole(),
+            fold: &fold,
+            gaps: 1,
+            gap_bytes: lost,
+        };
+        let step = self.send(&commit, files, now)?;
+        if step.is_some() {
+            self.last.clone_from(&to);
+            self.state = Some(State::new(to, None));
+        }
+        Ok(Step { more: true, ..step.unwrap_or_default() })
+    }
+
+    /// Sends a commit. `None` when the store stands elsewhere.
+    pub(super) fn send(
+        &mut self,
+        commit: &Commit<'_>,
+        files: &[Seen],
+        now: Duration,
+    ) -> Result<Option<Step>, Error> {
+        use crate::commit::Outcome;
+        // Until the store says otherwise, nothing of this is counted.
+        self.lag_bytes = lag_bytes(commit.from, files);
+        let Outcome::Committed { refused } = self.store.commit(commit)? else { return Ok(None) };
+        self.tally += commit.tally();
+        if commit.then.is_none() {
+            self.lag_bytes = lag_bytes(commit.to, files);
+        }
+        self.checked = now;
+        Ok(Some(Step {
+            committed: true,
+            more: false,
+            lag_bytes: self.lag_bytes,
+            active_bytes: files.iter().find(|file| file.active).map(|file| file.size),
+            latest_ms: Some(commit.fold.latest_ms()).filter(|latest| *latest > 0 && commit.then.is_none()),
+            refused,
+        }))
+    }
+
+    pub(super) fn unreadable(&mut self, source: io::Error) -> Error {
+        self.forget();
+        Error::Log { path: self.path.clone(), source }
+    }
+}
