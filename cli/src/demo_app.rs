@@ -1,5 +1,5 @@
 //! `signalbox demo-app`: a small application to route to. It does what any application behind Signalbox may do:
-//! registers itself with a lease, renews the lease, and takes itself out before it ends.
+//! registers itself with a lease, renews the lease, takes itself out before it ends, and receives events at `/events`.
 
 use std::{net::Ipv4Addr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use axum::{
     extract::{Query, State},
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{get, post},
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -95,6 +95,7 @@ fn application(args: &Args) -> Router {
         .route("/", get(hello).post(echo).put(echo).patch(echo).delete(echo))
         .route("/health", get(|| async { Json(json!({"status": "ok"})) }))
         .route("/slow", get(slow))
+        .route("/events", post(events))
         .fallback(|| async { (StatusCode::NOT_FOUND, "nothing here\n") })
         .with_state(identity)
 }
@@ -110,6 +111,24 @@ async fn echo(headers: HeaderMap, body: Bytes) -> Response {
     let kind = headers.get(header::CONTENT_TYPE).cloned();
     let kind = kind.unwrap_or(header::HeaderValue::from_static("application/octet-stream"));
     ([(header::CONTENT_TYPE, kind)], body).into_response()
+}
+
+/// An event of a delivery; what else it holds is left alone.
+#[derive(Deserialize)]
+struct Event {
+    topic: String,
+    #[serde(rename = "type")]
+    kind: String,
+    url: String,
+    id: u64,
+}
+
+/// A webhook: prints what it received. A real one would verify `webhook-signature` first.
+async fn events(State(identity): State<Identity>, Json(events): Json<Vec<Event>>) -> StatusCode {
+    for Event { topic, kind, url, id } in events {
+        terminal::line(&format!("{} received {topic}: {kind} {url} (event {id})", identity.instance));
+    }
+    StatusCode::NO_CONTENT
 }
 
 #[derive(Deserialize)]

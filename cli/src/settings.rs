@@ -213,10 +213,21 @@ impl Settings {
         let Self { data_dir, port_offset, restart, ports, edge, redis, pacemaker, sidecar, demo } =
             self.clone();
         let others = if demo.enabled { demo.ports() } else { Vec::new() };
+        let pacemaker = if demo.enabled { deliver_to_this_machine(pacemaker) } else { pacemaker };
         let options =
             Options { data_dir, port_offset, restart, ports, edge, redis, pacemaker, sidecar, others };
         options.resolve().map_err(|error| source.locate(error))
     }
+}
+
+/// The sample receiver of events stands on this machine and speaks plain HTTP. What the operator chose stays.
+fn deliver_to_this_machine(mut pacemaker: toml::Table) -> toml::Table {
+    let bus = pacemaker.entry("bus").or_insert_with(|| toml::Table::new().into());
+    if let Some(bus) = bus.as_table_mut() {
+        bus.entry("allow_http").or_insert(true.into());
+        bus.entry("allow_networks").or_insert(vec!["127.0.0.0/8"].into());
+    }
+    pacemaker
 }
 
 fn set<T>(value: &mut T, over: Option<T>) {

@@ -1,6 +1,9 @@
 //! The daemon: connections, background work, the HTTP server, and their end.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use anyhow::Context as _;
 use rand::RngExt as _;
@@ -9,6 +12,7 @@ use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    bus::{self, Bus, FabricMemory, Handle, api::Front, deliver::Webhooks},
     config::Config,
     dashboard::Traffic,
     duty::Duty,
@@ -23,6 +27,10 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// How many missed turns make a holder's duty another's.
 const MISSED_TURNS: u32 = 5;
 const SHORTEST_DUTY: Duration = Duration::from_secs(3);
+/// Shards of the fabric.
+const SHARDS: usize = 1;
+/// How often it is looked at which fabric this is.
+const REMEMBER: Duration = Duration::from_secs(1);
 
 /// Runs the daemon on `listener` until `shutdown`.
 pub(crate) async fn run(
@@ -66,15 +74,30 @@ pub(crate) async fn run(
         nudge,
         metrics.clone(),
     );
+    let memory = FabricMemory::new(stats.clone());
+    let (handle, front, events) = event_bus(&config, &fabric, &memory).await?;
+
     // Background work outlives the server: a request under way may still need the reconciler.
     let idle = CancellationToken::new();
     let mut background = JoinSet::new();
     background.spawn(reconciler.run(idle.clone()));
     background.spawn(sweeper.run(idle.clone()));
+    let (ended, stop) = (idle.clone(), shutdown.clone());
+    background.spawn(async move {
+        if let Err(error) = events.run(ended).await {
+            // A pacemaker without a bus would accept routes and lose their events.
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the event bus cannot run; the pacemaker ends"
+            );
+            stop.cancel();
+        }
+    });
+    background.spawn(remember(handle, memory, idle.clone()));
     let routers = Routers::start(store, idle.clone());
 
     let traffic = Traffic::new(stats);
-    let app = App { tokens, registry, routers, traffic, metrics, shutdown: shutdown.clone() };
+    let app = App { tokens, registry, routers, bus: front, traffic, metrics, shutdown: shutdown.clone() };
     tracing::info!(listen = %listener.local_addr()?, node = config.node, "the pacemaker serves");
     let served = serve(listener, app, shutdown).await;
     idle.cancel();
@@ -83,6 +106,48 @@ pub(crate) async fn run(
         tracing::warn!("background work did not end in time; its duties will lapse");
     }
     served
+}
+
+/// The event bus: its door, what the HTTP API works with, and the part that runs.
+async fn event_bus(
+    config: &Config,
+    fabric: &Fabric,
+    memory: &FabricMemory,
+) -> anyhow::Result<(Handle, Front, Bus<Webhooks>)> {
+    let metrics = bus::metrics::Metrics::default();
+    let webhooks =
+        Webhooks::new(&config.bus, wall_clock, metrics.deliveries.clone()).context("bus.ca_file")?;
+    // Without the memory an existing fabric is still recognised; only an empty one would be taken for a new one.
+    let known = memory.recall().await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "which fabric was used before is not known");
+        None
+    });
+    let (handle, events) = Bus::open(fabric, SHARDS, config.bus.clone(), known, webhooks.clone());
+    let front = Front::new(handle.clone(), webhooks, metrics, &config.bus, wall_clock);
+    Ok((handle, front, events))
+}
+
+/// Keeps the fabric's identity where the next process finds it. It changes once in the life of an installation, so
+/// looking at it now and then (in memory) is enough.
+async fn remember(handle: Handle, memory: FabricMemory, shutdown: CancellationToken) {
+    let mut kept = String::new();
+    let mut turns = time::interval(REMEMBER);
+    while shutdown.run_until_cancelled(turns.tick()).await.is_some() {
+        let fabric = handle.fabric();
+        if fabric.is_empty() || fabric == kept {
+            continue;
+        }
+        match memory.keep(&fabric).await {
+            Ok(()) => kept = fabric,
+            Err(error) => tracing::debug!(%error, "the fabric's identity is kept later"),
+        }
+    }
+}
+
+/// The time of day, for what is said to others: signatures, dates in headers. Nothing is decided by it.
+#[allow(clippy::disallowed_methods, reason = "this is where the clock comes from that is passed in")]
+fn wall_clock() -> SystemTime {
+    SystemTime::now()
 }
 
 async fn serve(listener: TcpListener, app: App, shutdown: CancellationToken) -> anyhow::Result<()> {

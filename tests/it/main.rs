@@ -10,6 +10,8 @@
 mod access;
 mod admin;
 mod bad_input;
+mod bus_api;
+mod bus_delivery;
 mod changes;
 mod house;
 mod instruments;

@@ -17,6 +17,7 @@
 pub mod http;
 pub mod load;
 pub mod poll;
+pub mod receiver;
 pub mod slots;
 pub mod system;
 pub mod upstream;

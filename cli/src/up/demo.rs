@@ -1,11 +1,12 @@
 //! `--demo`: sample applications that do what a user's application would do, and a first look at the result.
 //!
 //! Nothing here writes to Redis. The applications register themselves over the public API; then one request goes
-//! through the edge to each host, and is looked for in the statistics, before the operator is told "ready".
+//! through the edge to each host, and is looked for in the statistics, and one event goes through the bus to a webhook,
+//! before the operator is told "ready".
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use signalbox_stack::{Options, Part, Probe, Program, Stack};
 use tokio::time::{self, Instant};
 
@@ -68,6 +69,7 @@ pub(crate) async fn start(stack: &Stack, options: &Options) -> Result<Demo, Fail
     for (_, host, version_type) in APPLICATIONS {
         client.routed_and_counted(host, version_type).await?;
     }
+    client.delivered(&spare).await?;
     Ok(Demo { hosts: APPLICATIONS.map(|(_, host, _)| host).into(), spare })
 }
 
@@ -107,6 +109,45 @@ impl Client {
         let answer = self.http.get(format!("{}/", self.edge)).header("host", host).send().await;
         let status = answer.map_err(|error| error.to_string())?.status();
         if status.is_success() { Ok(()) } else { Err(format!("the edge answered {status}")) }
+    }
+
+    /// Subscribes one of the processes to a topic and sees an event of it arrive.
+    async fn delivered(&self, receiver: &str) -> Result<(), Failure> {
+        let subscription = json!({
+            "topics": ["demo", "signalbox.instance.registered", "signalbox.instance.removed"],
+            "callback": format!("http://{receiver}/events"),
+            "uuid": "demo",
+            "timeout": 100,
+        });
+        until("the demo is subscribed to events", || self.tell("/subscription", &subscription)).await?;
+        let before = self.received().await.unwrap_or(0);
+        let event = json!({"type": "noop", "url": "https://hello.localhost/", "data": "Signalbox started"});
+        until("an event is published", || self.tell("/topics/demo", &event)).await?;
+        until("the event is delivered", || async {
+            let now = self.received().await?;
+            if now > before { Ok(()) } else { Err(format!("{now} events, as before")) }
+        })
+        .await?;
+        terminal::line(&format!("{:<16} published and delivered", "an event"));
+        Ok(())
+    }
+
+    /// The events that were delivered to the demo so far.
+    async fn received(&self) -> Result<u64, String> {
+        let subscriptions = self.ask("/subscriptions").await?;
+        let own = subscriptions.as_array().into_iter().flatten().find(|one| one["subscriber"] == "root");
+        own.and_then(|one| one["events"]["sent"].as_u64()).ok_or_else(|| format!("not in {subscriptions}"))
+    }
+
+    async fn tell(&self, path: &str, body: &Value) -> Result<(), String> {
+        let request = self.http.post(format!("{}{path}", self.admin)).bearer_auth(&self.token).json(body);
+        let answer = request.send().await.map_err(|error| error.to_string())?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(());
+        }
+        let body = answer.text().await.unwrap_or_default();
+        Err(format!("POST {path} answered {status}: {body}"))
     }
 
     /// The requests of a version type so far.

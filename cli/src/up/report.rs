@@ -36,6 +36,12 @@ pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
         ));
         terminal::line(&format!("  curl -H 'Host: new.localhost' {edge}/"));
         terminal::line(&format!("  curl {auth} {admin}/stats/version_type/7"));
+        terminal::line(&format!(
+            "  curl {auth} -H 'Content-Type: application/json' \\\n    \
+             -d '{{\"type\":\"update\",\"url\":\"https://shop.localhost/orders/7\"}}' {admin}/topics/demo"
+        ));
+        let log = data_dir.join("log").join("demo-spare.log");
+        terminal::line(&format!("  tail {}   # the webhook that received it", log.display()));
         terminal::line("");
     }
     terminal::line("Ctrl-C ends everything.");

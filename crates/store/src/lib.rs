@@ -18,6 +18,7 @@ mod key;
 pub mod keys;
 mod role;
 mod script;
+mod shard;
 mod subscription;
 
 pub use connection::{Batch, Command, Options, Redis};
@@ -25,6 +26,7 @@ pub use error::{Error, Kind};
 pub use key::{FabricSpace, Key, RoutesSpace, StatsSpace};
 pub use role::{FabricRole, Role, RoutesMasterRole, RoutesReplicaRole, StatsRole};
 pub use script::{Call, Script};
+pub use shard::{MAX_SHARDS, Shard, Tag};
 pub use subscription::{Notice, Subscription};
 
 // The value conversions are redis-rs' own; callers need them to name what a command or script returns.

@@ -13,7 +13,7 @@ use signalbox_daemon::{
     settings::{self, Error},
 };
 
-use super::{Network, Reserved};
+use super::{Network, Reserved, bus::BusLayer};
 
 /// The command line; `env` makes each flag an environment variable as well, below the flag itself.
 #[derive(Debug, Parser)]
@@ -72,6 +72,8 @@ pub(crate) struct Args {
     /// Silence of the sweeper after which leases get a full period again
     #[arg(long, value_name = "MS", env = "SIGNALBOX_PACEMAKER_ROUTING_SWEEP_GAP_MS")]
     routing_sweep_gap_ms: Option<u64>,
+    #[command(flatten)]
+    bus: BusLayer,
 }
 
 impl Args {
@@ -95,6 +97,7 @@ impl Args {
                 sweep_interval_ms: self.routing_sweep_interval_ms,
                 sweep_gap_ms: self.routing_sweep_gap_ms,
             },
+            bus: self.bus.clone(),
         }
     }
 }
@@ -113,6 +116,8 @@ pub(crate) struct Layer {
     pub(super) redis: RedisLayer,
     #[serde(default)]
     pub(super) routing: RoutingLayer,
+    #[serde(default)]
+    pub(super) bus: BusLayer,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -164,6 +169,7 @@ impl Layer {
                 sweep_interval_ms: self.routing.sweep_interval_ms.or(under.routing.sweep_interval_ms),
                 sweep_gap_ms: self.routing.sweep_gap_ms.or(under.routing.sweep_gap_ms),
             },
+            bus: self.bus.or(under.bus),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Each layer is a [`Layer`], in which everything is optional; they are laid over each other and must then be
 //! complete. Values are checked where they are read, so a mistake in a file is reported with its line and column.
 
+mod bus;
 mod layer;
 mod value;
 
@@ -16,6 +17,8 @@ use signalbox_daemon::{
 
 pub(crate) use layer::{Args, Layer};
 pub(crate) use value::{Network, Reserved};
+
+use crate::bus::Options;
 
 /// The commented default file, which is the reference of all keys.
 pub(crate) const DEFAULTS: &str = include_str!("defaults.toml");
@@ -35,6 +38,7 @@ pub(crate) struct Config {
     pub(crate) reconcile_interval: Duration,
     pub(crate) sweep_interval: Duration,
     pub(crate) sweep_gap: Duration,
+    pub(crate) bus: Options,
 }
 
 impl Config {
@@ -94,6 +98,7 @@ impl Config {
             )?,
             sweep_interval: interval("routing.sweep_interval_ms", layer.routing.sweep_interval_ms)?,
             sweep_gap: interval("routing.sweep_gap_ms", layer.routing.sweep_gap_ms)?,
+            bus: layer.bus.complete()?,
         })
     }
 }

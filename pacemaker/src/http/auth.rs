@@ -42,6 +42,27 @@ impl Permission for ReadAll {
     const ANY_OF: &'static [Scope] = &[Scope::Read];
 }
 
+/// Publish events.
+#[derive(Debug)]
+pub(crate) enum PublishEvents {}
+impl Permission for PublishEvents {
+    const ANY_OF: &'static [Scope] = &[Scope::Publish];
+}
+
+/// Subscribe to events.
+#[derive(Debug)]
+pub(crate) enum SubscribeToEvents {}
+impl Permission for SubscribeToEvents {
+    const ANY_OF: &'static [Scope] = &[Scope::Subscribe];
+}
+
+/// Whatever every client may do.
+#[derive(Debug)]
+pub(crate) enum BeKnown {}
+impl Permission for BeKnown {
+    const ANY_OF: &'static [Scope] = Scope::ALL;
+}
+
 /// Hand out tokens.
 #[derive(Debug)]
 pub(crate) enum RootOnly {}
@@ -65,7 +86,6 @@ impl<P: Permission> FromRequestParts<App> for Granted<P> {
             )
         })?;
         let caller = app
-            .tokens
             .authenticate(&token)
             .await?
             .ok_or_else(|| unauthorized("token_unknown", "this token is not known (any more)"))?;

@@ -15,13 +15,9 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(live)).routes(routes!(ready)).routes(routes!(metrics))
 }
 
-/// That the process answers.
+/// That the process answers. Clients of the event bus expect an object without members.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
-struct Live {
-    #[schema(example = "ok")]
-    status: &'static str,
-    version: &'static str,
-}
+struct Live {}
 
 /// Which servers answer.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -37,7 +33,7 @@ struct Ready {
 /// Whether the process answers
 #[utoipa::path(get, path = "/health", tag = "health", security(()), responses((status = 200, body = Live)))]
 async fn live() -> Answer<Live> {
-    Answer(Live { status: "ok", version: env!("CARGO_PKG_VERSION") })
+    Answer(Live {})
 }
 
 /// Whether changes are possible
@@ -65,8 +61,8 @@ async fn ready(State(app): State<App>) -> Response {
 /// Metrics in Prometheus' text format
 #[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses((status = 200, body = String, content_type = "text/plain")))]
 async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
-    let text = app.metrics.encode().map_err(|_| {
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the metrics could not be written")
-    })?;
+    let failed =
+        |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the metrics could not be written");
+    let text = app.metrics.encode().map_err(failed)? + &app.bus.metrics_text().await.map_err(failed)?;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
 }

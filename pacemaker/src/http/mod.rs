@@ -28,10 +28,11 @@ pub(crate) use openapi::document;
 pub(crate) use problem::Problem;
 
 use crate::{
+    bus,
     dashboard::{self, Traffic},
     metrics::Metrics,
     routing::{self, Registry, Routers},
-    tokens::{self, Tokens},
+    tokens::{self, Caller, Tokens},
 };
 
 /// How long a body may take to arrive.
@@ -43,10 +44,24 @@ pub(crate) struct App {
     pub(crate) tokens: Tokens,
     pub(crate) registry: Registry,
     pub(crate) routers: Routers,
+    pub(crate) bus: bus::api::Front,
     pub(crate) traffic: Traffic,
     pub(crate) metrics: Metrics,
     /// Cancelled when requests that wait must come to an end.
     pub(crate) shutdown: CancellationToken,
+}
+
+impl App {
+    /// Who presents `token`. Tokens of the event bus come first: they are in memory, and most requests carry one.
+    async fn authenticate(&self, token: &str) -> Result<Option<Caller>, Problem> {
+        if let Some(caller) = self.bus.known(token) {
+            return Ok(Some(caller));
+        }
+        if let Some(caller) = self.tokens.authenticate(token).await? {
+            return Ok(Some(caller));
+        }
+        self.bus.look_up(token).await
+    }
 }
 
 /// Every route with its description.
@@ -55,6 +70,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(health::routes())
         .merge(tokens::api::routes())
         .merge(routing::api::routes())
+        .merge(bus::api::routes())
         .merge(dashboard::routes())
 }
 

@@ -19,7 +19,8 @@ pub(super) fn head() -> OpenApi {
     let mut info = Info::new("Signalbox pacemaker", env!("CARGO_PKG_VERSION"));
     info.description = Some(
         "The control plane of Signalbox. Errors are application/problem+json with a stable `code`. Fields that a body \
-         may not have are errors (422 `unknown_field`), as are query parameters (400 `invalid_query`). A body that is \
+         may not have are errors (422 `unknown_field`), as are query parameters (400 `invalid_query`); the event bus says \
+         400 where the other routes say 422, as the original did. A body that is \
          no JSON is 400 `malformed_json`, one above 1 MiB is 413 `body_too_large`. Every change can be repeated: when \
          an answer is lost, send the request again."
             .to_owned(),

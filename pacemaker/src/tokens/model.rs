@@ -1,5 +1,7 @@
 //! What a token allows, without any I/O.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::routing::Hostname;
@@ -25,6 +27,22 @@ pub(crate) enum Scope {
 }
 
 impl Scope {
+    /// All of them: what a route needs that every token may use.
+    pub(crate) const ALL: &'static [Self] = &[
+        Self::Routes,
+        Self::Publish,
+        Self::Subscribe,
+        Self::Queues,
+        Self::Facts,
+        Self::Machines,
+        Self::Read,
+    ];
+
+    /// The scope of this name.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|scope| scope.as_str() == name)
+    }
+
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Routes => "routes",
@@ -65,6 +83,8 @@ impl HostPattern {
 pub(crate) struct Caller {
     /// `root`, or the token's name.
     pub(crate) name: String,
+    /// The token itself, when it is one of the event bus: there it is the identity.
+    bus_token: Option<String>,
     root: bool,
     scopes: Vec<Scope>,
     /// No list: every host.
@@ -73,11 +93,29 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(crate) fn root() -> Self {
-        Self { name: "root".to_owned(), root: true, scopes: Vec::new(), hosts: None }
+        Self { name: "root".to_owned(), bus_token: None, root: true, scopes: Vec::new(), hosts: None }
     }
 
     pub(crate) fn named(name: String, scopes: Vec<Scope>, hosts: Option<Vec<HostPattern>>) -> Self {
-        Self { name, root: false, scopes, hosts }
+        Self { name, bus_token: None, root: false, scopes, hosts }
+    }
+
+    /// Whoever presents a token of the event bus.
+    pub(crate) fn of_bus(token: String, name: String, scopes: Vec<Scope>) -> Self {
+        Self { name, bus_token: Some(token), root: false, scopes, hosts: None }
+    }
+
+    pub(crate) fn is_root(&self) -> bool {
+        self.root
+    }
+
+    /// The client of the event bus behind this caller. A bus token is its client; others are told apart from those by
+    /// a sign that no bus token holds.
+    pub(crate) fn bus_client(&self) -> Cow<'_, str> {
+        match &self.bus_token {
+            Some(token) => Cow::Borrowed(token),
+            None => Cow::Owned(format!("@{}", self.name)),
+        }
     }
 
     pub(crate) fn has_any(&self, scopes: &[Scope]) -> bool {

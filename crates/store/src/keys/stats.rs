@@ -78,6 +78,13 @@ pub const CATALOG: &[Entry] = &[
     },
     Entry { pattern: "routers", kind: "zset", lifetime: "for ever", writer: "sidecar", readers: "pacemaker" },
     Entry { pattern: "tokens", kind: "hash", lifetime: "for ever", writer: "pacemaker", readers: "sidecar" },
+    Entry {
+        pattern: "fabric",
+        kind: "string",
+        lifetime: "for ever",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
 ];
 
 /// The channel on which a router's new serial is announced as `<node> <serial>`.
@@ -141,4 +148,9 @@ pub fn routers() -> Key<StatsSpace> {
 /// HASH: SHA-256 of a token in hexadecimal → its name and scopes as JSON.
 pub fn tokens() -> Key<StatsSpace> {
     Key::new("tokens")
+}
+
+/// STRING: identity of the fabric that pacemakers saw last.
+pub fn fabric() -> Key<StatsSpace> {
+    Key::new("fabric")
 }

@@ -1,0 +1,108 @@
+//! What the routes of the bus work with.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::SystemTime,
+};
+
+use crate::{
+    bus::{
+        ApiToken, Gauges, Handle, Options, Registry, SubscriberGauges,
+        deliver::Webhooks,
+        intake::{self, Limits},
+        metrics::Metrics,
+        registry::OWN_CLIENT,
+    },
+    http::Problem,
+    tokens::{Caller, Scope},
+};
+
+/// The handles and limits. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Front {
+    pub(super) handle: Handle,
+    pub(super) webhooks: Webhooks,
+    pub(super) metrics: Metrics,
+    pub(super) limits: Limits,
+    /// Overdue jobs from which the scaling pulse is slow.
+    pub(super) overdue_jobs: u64,
+    now: fn() -> SystemTime,
+}
+
+impl Front {
+    pub(crate) fn new(
+        handle: Handle,
+        webhooks: Webhooks,
+        metrics: Metrics,
+        options: &Options,
+        now: fn() -> SystemTime,
+    ) -> Self {
+        let limits = Limits::new(options);
+        Self { handle, webhooks, metrics, limits, overdue_jobs: options.overdue_jobs, now }
+    }
+
+    pub(super) fn now_ms(&self) -> u64 {
+        let since = (self.now)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Who presents `token`, if it is one of the bus that this process knows of.
+    pub(crate) fn known(&self, token: &str) -> Option<Caller> {
+        self.handle.registry().api_tokens.get(token).map(|client| caller(token, client))
+    }
+
+    /// Who presents `token`, if it is one of the bus at all.
+    pub(crate) async fn look_up(&self, token: &str) -> Result<Option<Caller>, Problem> {
+        if !intake::is_token(token) {
+            return Ok(None);
+        }
+        if !self.handle.is_ready() {
+            // Clients whose tokens went with the old fabric must not be told that theirs are wrong.
+            return Err(super::problems::uninitialised());
+        }
+        Ok(self.handle.find_api_token(token).await?.map(|client| caller(token, &client)))
+    }
+
+    /// All metrics of the bus.
+    pub(crate) async fn metrics_text(&self) -> Result<String, std::fmt::Error> {
+        let gauges = self.handle.gauges().await;
+        let gauges = gauges
+            .inspect_err(|error| tracing::debug!(%error, "the fabric tells no numbers at the moment"))
+            .map(|gauges| by_name(gauges, &self.handle.registry()));
+        self.metrics.encode(gauges.as_ref().ok())
+    }
+}
+
+fn caller(token: &str, client: &ApiToken) -> Caller {
+    let scopes: BTreeSet<Scope> = client.scopes.iter().filter_map(|scope| Scope::from_name(scope)).collect();
+    Caller::of_bus(token.to_owned(), client.name.clone(), scopes.into_iter().collect())
+}
+
+/// How a client is called towards others. Its token, which is its identity, is also its credential.
+pub(super) fn name_of(client: &str, registry: &Registry) -> String {
+    match registry.api_tokens.get(client) {
+        Some(token) => token.name.clone(),
+        None if client == OWN_CLIENT => "signalbox".to_owned(),
+        None => client.strip_prefix('@').unwrap_or("(deleted)").to_owned(),
+    }
+}
+
+/// The numbers by name in place of token. Clients of one name are one.
+pub(super) fn by_name(gauges: Gauges, registry: &Registry) -> Gauges {
+    let mut subscribers: BTreeMap<String, SubscriberGauges> = BTreeMap::new();
+    for (client, numbers) in gauges.subscribers {
+        subscribers
+            .entry(name_of(&client, registry))
+            .and_modify(|sum| {
+                sum.sent += numbers.sent;
+                sum.queued += numbers.queued;
+                sum.batches += numbers.batches;
+                sum.dead += numbers.dead;
+                sum.oldest_ms = sum.oldest_ms.into_iter().chain(numbers.oldest_ms).min();
+                sum.last_attempted_ms = sum.last_attempted_ms.max(numbers.last_attempted_ms);
+                sum.health = sum.health.min(numbers.health);
+            })
+            .or_insert(numbers);
+    }
+    Gauges { subscribers, ..gauges }
+}

@@ -1,0 +1,156 @@
+//! Is the bus alive, can it keep up, and what does it count.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use axum::{Json as Answer, extract::State, http::StatusCode};
+use serde::Serialize;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::front::by_name;
+use crate::http::{
+    App, Problem,
+    auth::{BeKnown, Granted, ReadAll, RootOnly},
+};
+
+/// How long the scaling pulse takes while the workers are behind.
+const SLOW_PULSE: Duration = Duration::from_secs(1);
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(ping))
+        .routes(routes!(pulse))
+        .routes(routes!(scaling))
+        .routes(routes!(numbers))
+        .routes(routes!(initialise))
+}
+
+/// That the process answers, and when.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct Pong {
+    /// Unix milliseconds.
+    pong: u64,
+}
+
+/// What time it is
+#[utoipa::path(get, path = "/health/ping", tag = "health", security(()), responses((status = 200, body = Pong)))]
+async fn ping(State(app): State<App>) -> Answer<Pong> {
+    Answer(Pong { pong: app.bus.now_ms() })
+}
+
+/// Whether the event bus reaches its Redis
+#[utoipa::path(get, path = "/pulse", tag = "bus", responses(
+    (status = 204), (status = 401, body = Problem), (status = 500, description = "no_pulse", body = Problem)))]
+async fn pulse(
+    caller: Result<Granted<BeKnown>, Problem>,
+    State(app): State<App>,
+) -> Result<StatusCode, Problem> {
+    let no_pulse = |problem: Problem| {
+        let away = problem.status().is_server_error();
+        let detail = "the event bus does not reach its Redis";
+        if away { Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "no_pulse", detail) } else { problem }
+    };
+    // A token that is not of the bus is looked up in the same Redis; that this fails is the answer to the question.
+    caller.map_err(no_pulse)?;
+    app.bus.handle.pulse().await.map_err(|error| no_pulse(error.into()))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Whether the workers keep up
+///
+/// Answers at once while they do, and after a second while more jobs are overdue than `bus.overdue_jobs`: a signal for
+/// programs that start workers by response time.
+#[utoipa::path(get, path = "/pulse/scaling", tag = "bus", responses(
+    (status = 204), (status = 401, body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn scaling(_: Granted<BeKnown>, State(app): State<App>) -> Result<StatusCode, Problem> {
+    if app.bus.handle.overdue_jobs().await? > app.bus.overdue_jobs {
+        tokio::select! {
+            () = tokio::time::sleep(SLOW_PULSE) => {}
+            () = app.shutdown.cancelled() => {}
+        }
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// All numbers of the bus.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct Numbers {
+    /// By name.
+    subscribers: BTreeMap<String, SubscriberNumbers>,
+    jobs: Jobs,
+    /// Bytes of events in the log.
+    log_bytes: u64,
+    /// Telemetry counters.
+    counters: BTreeMap<String, u64>,
+}
+
+/// The numbers of one subscriber.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct SubscriberNumbers {
+    /// Events delivered in all.
+    sent: u64,
+    /// Events that wait or are on their way.
+    events: u64,
+    /// Batches that wait or are on their way.
+    batches: u64,
+    /// When the oldest of them was begun, unix milliseconds.
+    oldest_ms: Option<u64>,
+    /// Dead letters, in events.
+    dead: u64,
+    health: u8,
+    last_attempted_ms: Option<u64>,
+}
+
+/// Delivery jobs by state.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct Jobs {
+    instant: u64,
+    scheduled: u64,
+    pending: u64,
+}
+
+/// The numbers of the event bus
+///
+/// The same as in `/metrics`, as JSON, and without what this process alone counts.
+#[utoipa::path(get, path = "/bus/metrics", tag = "bus", responses(
+    (status = 200, body = Numbers), (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn numbers(_: Granted<ReadAll>, State(app): State<App>) -> Result<Answer<Numbers>, Problem> {
+    let gauges = app.bus.handle.gauges().await?;
+    let gauges = by_name(gauges, &app.bus.handle.registry());
+    let subscribers = gauges.subscribers.into_iter().map(|(name, numbers)| {
+        let numbers = SubscriberNumbers {
+            sent: numbers.sent,
+            events: numbers.queued,
+            batches: numbers.batches,
+            oldest_ms: numbers.oldest_ms,
+            dead: numbers.dead,
+            health: numbers.health,
+            last_attempted_ms: numbers.last_attempted_ms,
+        };
+        (name, numbers)
+    });
+    Ok(Answer(Numbers {
+        subscribers: subscribers.collect(),
+        jobs: Jobs {
+            instant: gauges.jobs_instant,
+            scheduled: gauges.jobs_scheduled,
+            pending: gauges.jobs_pending,
+        },
+        log_bytes: gauges.log_bytes,
+        counters: gauges.counters,
+    }))
+}
+
+/// Accept an empty or another fabric
+///
+/// While the fabric is not the one that was used before, nothing is accepted, because its subscriptions are gone. This
+/// takes it as it is, and lays out a registry where there is none. On the known fabric it changes nothing.
+#[utoipa::path(post, path = "/bus/initialise", tag = "bus", responses(
+    (status = 204), (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn initialise(_: Granted<RootOnly>, State(app): State<App>) -> Result<StatusCode, Problem> {
+    app.bus.handle.initialise().await?;
+    tracing::warn!("an operator initialised the event bus on the fabric as it is");
+    Ok(StatusCode::NO_CONTENT)
+}

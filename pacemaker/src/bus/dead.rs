@@ -1,0 +1,113 @@
+//! Dead letters: listing them, and putting them back.
+
+use std::sync::Arc;
+
+use super::{
+    DeadLetter, Error, Event, Page,
+    core::Core,
+    event::lane_hash,
+    store::{Appended, DeadEntry, Resend, Store},
+    view::target,
+};
+
+/// Dead letters in one call of the script.
+const PART: u64 = 100;
+/// Bytes in one call of the script.
+const PART_BYTES: usize = 1 << 20;
+
+/// A part of a client's dead letters. The cursor is `shard:place`.
+pub(super) async fn list(
+    core: &Core,
+    client: &str,
+    cursor: Option<&str>,
+    limit: usize,
+) -> Result<Page<DeadLetter>, Error> {
+    let (mut shard, mut place) = cursor
+        .and_then(|cursor| cursor.split_once(':'))
+        .and_then(|(shard, place)| Some((shard.parse().ok()?, place.parse().ok()?)))
+        .unwrap_or((0, 0));
+    let mut items = Vec::new();
+    while let Some(store) = core.stores.get::<usize>(shard) {
+        let wanted = (limit - items.len()) as u64;
+        if wanted == 0 {
+            return Ok(Page { items, cursor: Some(format!("{shard}:{place}")) });
+        }
+        let entries = store.dead(client, place, wanted).await?;
+        place += entries.len() as u64;
+        if (entries.len() as u64) < wanted {
+            shard += 1;
+            place = 0;
+        }
+        items.extend(entries.iter().filter_map(letter));
+    }
+    Ok(Page { items, cursor: None })
+}
+
+fn letter(entry: &DeadEntry) -> Option<DeadLetter> {
+    let dead = entry.read()?;
+    let event = Event::read(&dead.entry)
+        .inspect_err(|error| tracing::error!(%error, "a dead letter cannot be read"))
+        .ok()?;
+    Some(DeadLetter {
+        event: Arc::new(event),
+        died_ms: dead.died_ms,
+        attempts: dead.attempts,
+        reason: dead.reason,
+    })
+}
+
+/// Puts a client's dead letters back into its lanes: those that there are now, not those that die meanwhile.
+pub(super) async fn redrive(core: &Core, client: &str) -> Result<u64, Error> {
+    let mut redriven = 0;
+    for store in &core.stores {
+        let mut left = store.movements(client).await?.dead;
+        while left > 0 {
+            let entries = store.dead(client, 0, left.min(PART)).await?;
+            if entries.is_empty() {
+                break;
+            }
+            let mut parts = Vec::new();
+            let mut bytes = 0;
+            for entry in &entries {
+                bytes += entry.0.len();
+                if !parts.is_empty() && bytes > PART_BYTES {
+                    break;
+                }
+                parts.push(resend(entry));
+            }
+            left = left.saturating_sub(parts.len() as u64);
+            redriven += put(core, store, client, &parts).await?;
+        }
+    }
+    Ok(redriven)
+}
+
+fn resend(entry: &DeadEntry) -> Resend {
+    let event = entry.read().and_then(|dead| Some((Event::read(&dead.entry).ok()?, dead.entry)));
+    match event {
+        Some((event, body)) => {
+            Resend { id: event.id, hash: lane_hash(&event.object), body, letter: entry.0.clone() }
+        }
+        // It cannot be read, so it cannot be delivered; a body that says so takes it out of the list, and the
+        // delivery counts it as lost.
+        None => Resend { id: super::EventId(0), hash: 0, body: Vec::new(), letter: entry.0.clone() },
+    }
+}
+
+async fn put(core: &Core, store: &Store, client: &str, events: &[Resend]) -> Result<u64, Error> {
+    for _ in 0..3 {
+        let view = core.view();
+        let subscription = view.subscription(client).ok_or(Error::NoSuchSubscription)?;
+        let target = target(subscription);
+        let seed = core.chance.seed();
+        let stamp = &view.stamp;
+        match store.redrive(stamp, &target, core.options.batch_bytes, &seed, events).await? {
+            Appended::Put(count) => return Ok(count),
+            Appended::Stale | Appended::Moved => {
+                let view = core.reload(stamp).await?;
+                core.spread(&view).await?;
+            }
+        }
+    }
+    Err(Error::Contended)
+}

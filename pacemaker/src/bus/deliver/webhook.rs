@@ -1,0 +1,258 @@
+//! Deliveries over HTTP.
+//!
+//! An attempt is one POST that ends by itself: the connection, the answer's head and the whole have their time, an
+//! answer's head may be 64 KiB long, and of its body nobody reads more than that. Connections are kept and used again.
+//! Redirects are answers like any other; following one would be a way around the fence.
+
+use std::{
+    error::Error as StdError,
+    future::Future,
+    io,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use http::{HeaderValue, Request, Response, Uri, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper_rustls::HttpsConnector;
+use hyper_util::{
+    client::legacy::{self, Client},
+    rt::{TokioExecutor, TokioTimer},
+};
+use tokio::{sync::Semaphore, time};
+
+use super::{
+    BatchContents, Deliverer, Outcome,
+    address::{Fence, FencedConnector, Forbidden, Lookup, system_lookup},
+    answer, body, signature, trust,
+};
+use crate::bus::{Options, Subscription, metrics::Deliveries};
+
+/// The largest head of an answer, and the most that is read of its body.
+const ANSWER_BYTES: usize = 64 * 1024;
+/// How long a finished answer's body may take to end before its connection is given up.
+const DRAIN_TIME: Duration = Duration::from_secs(5);
+/// Bodies that are read to their end at a time. Beyond that, connections are closed instead of kept.
+const DRAINS: usize = 256;
+/// Idle connections kept to one address: one for each lane that a subscriber can have.
+const IDLE_CONNECTIONS: usize = 64;
+/// Servers commonly close idle connections after a minute; leaving first avoids most races with them.
+const IDLE_TIME: Duration = Duration::from_secs(30);
+
+const USER_AGENT: &str = concat!("Signalbox/", env!("CARGO_PKG_VERSION"));
+
+/// Why the part that delivers cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file with additional certificates cannot be read.
+    #[error("{path}: no certificates can be read from it")]
+    Certificates {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: rustls::pki_types::pem::Error,
+    },
+    /// One of its certificates cannot be used.
+    #[error("a certificate of bus.ca_file cannot be used")]
+    Tls(#[from] rustls::Error),
+}
+
+/// Delivers batches by HTTP. Cheap to clone; clones share connections.
+#[derive(Debug, Clone)]
+pub struct Webhooks {
+    client: Client<HttpsConnector<FencedConnector>, Full<Bytes>>,
+    drains: Arc<Semaphore>,
+    timeout: Duration,
+    now: fn() -> SystemTime,
+    counted: Deliveries,
+}
+
+impl Webhooks {
+    /// Prepares deliveries. `now` is the clock of signatures and of dates in `Retry-After`.
+    ///
+    /// # Errors
+    /// When the certificates of `bus.ca_file` cannot be used.
+    pub fn new(options: &Options, now: fn() -> SystemTime, counted: Deliveries) -> Result<Self, Error> {
+        Self::with_lookup(options, now, counted, system_lookup())
+    }
+
+    pub(super) fn with_lookup(
+        options: &Options,
+        now: fn() -> SystemTime,
+        counted: Deliveries,
+        lookup: Lookup,
+    ) -> Result<Self, Error> {
+        let fence = Fence::new(&options.allow_networks);
+        let connect_timeout = Duration::from_millis(options.connect_ms);
+        let connector = FencedConnector::new(fence, lookup, connect_timeout);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIME)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .http1_max_buf_size(ANSWER_BYTES)
+            .build(HttpsConnector::from((connector, trust::client_config(options.ca_file.as_deref())?)));
+        let timeout = Duration::from_millis(options.delivery_ms);
+        Ok(Self { client, drains: Arc::new(Semaphore::new(DRAINS)), timeout, now, counted })
+    }
+
+    async fn attempt(&self, subscription: &Subscription, batch: &BatchContents) -> Outcome {
+        let Ok(request) = Prepared::new(subscription, batch, (self.now)()) else {
+            // Looked at when the subscription was made; only another version's data can lead here.
+            return failed("the callback or its credential cannot be used");
+        };
+        match time::timeout(self.timeout, self.send(&request)).await {
+            Err(_) => failed(format!("no answer within {} ms", self.timeout.as_millis())),
+            Ok(Err(error)) => failed(describe(&error)),
+            Ok(Ok(response)) => {
+                let (head, body) = response.into_parts();
+                self.finish(body);
+                answer::outcome(head.status, &head.headers, (self.now)())
+            }
+        }
+    }
+
+    /// Sends, and sends again if the connection broke before an answer: most likely it was an idle one that the
+    /// subscriber closed in the same moment, and a whole pause for that would be a punishment for nothing. The batch
+    /// may then arrive twice, under the same id, as after any lost answer.
+    async fn send(&self, request: &Prepared<'_>) -> Result<Response<Incoming>, legacy::Error> {
+        match self.client.request(request.build()).await {
+            Err(error) if broke_before_answer(&error) => self.client.request(request.build()).await,
+            done => done,
+        }
+    }
+
+    /// Reads what is left of an answer so that its connection can be used again, without anybody waiting for it.
+    fn finish(&self, mut body: Incoming) {
+        if body.is_end_stream() || body.size_hint().lower() > ANSWER_BYTES as u64 {
+            return;
+        }
+        let Ok(permit) = Arc::clone(&self.drains).try_acquire_owned() else { return };
+        tokio::spawn(time::timeout(DRAIN_TIME, async move {
+            let _permit = permit;
+            let mut left = ANSWER_BYTES;
+            while let Some(Ok(frame)) = body.frame().await {
+                let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else { return };
+                left = rest;
+            }
+        }));
+    }
+}
+
+impl Deliverer for Webhooks {
+    fn deliver(
+        &self,
+        subscription: Arc<Subscription>,
+        batch: Arc<BatchContents>,
+    ) -> impl Future<Output = Outcome> + Send {
+        let webhooks = self.clone();
+        // Boxed: the state of a request in flight is large, and every worker would carry it on its stack.
+        Box::pin(async move {
+            let started = time::Instant::now();
+            let outcome = webhooks.attempt(&subscription, &batch).await;
+            webhooks.counted.count(&outcome, started.elapsed());
+            outcome
+        })
+    }
+}
+
+/// A request that can be made more than once.
+struct Prepared<'a> {
+    callback: Uri,
+    id: &'a str,
+    authorization: HeaderValue,
+    timestamp: u64,
+    signature: Option<HeaderValue>,
+    body: Bytes,
+}
+
+impl<'a> Prepared<'a> {
+    fn new(
+        subscription: &Subscription,
+        batch: &'a BatchContents,
+        now: SystemTime,
+    ) -> Result<Self, http::Error> {
+        let now_ms = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
+        let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
+        let body = Bytes::from(body::batch(batch));
+        let credentials = STANDARD.encode(format!("{}:x", subscription.uuid));
+        let mut authorization = HeaderValue::try_from(format!("Basic {credentials}"))?;
+        authorization.set_sensitive(true);
+        HeaderValue::from_str(&batch.id)?;
+        let signature = signature::sign(&subscription.secrets, &batch.id, now_ms, &body);
+        Ok(Self {
+            callback: subscription.callback.parse()?,
+            id: &batch.id,
+            authorization,
+            timestamp: now_ms / 1000,
+            signature: signature.map(HeaderValue::try_from).transpose()?,
+            body,
+        })
+    }
+
+    fn build(&self) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = http::Method::POST;
+        *request.uri_mut() = self.callback.clone();
+        let headers = request.headers_mut();
+        // Exactly this: receivers of the original bus compare it as text.
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+        headers.insert(header::AUTHORIZATION, self.authorization.clone());
+        if let Ok(id) = HeaderValue::from_str(self.id) {
+            headers.insert("webhook-id", id);
+        }
+        headers.insert("webhook-timestamp", HeaderValue::from(self.timestamp));
+        if let Some(signature) = &self.signature {
+            headers.insert("webhook-signature", signature.clone());
+        }
+        request
+    }
+}
+
+fn failed(why: impl Into<String>) -> Outcome {
+    Outcome::Failed { why: why.into(), retry_after: None }
+}
+
+/// Looks for an error of type `E` behind `error`. What an [`io::Error`] holds counts as behind it, which its `source`
+/// passes over.
+fn find<'a, E: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a E> {
+    let behind = |error: &'a (dyn StdError + 'static)| match error.downcast_ref::<io::Error>() {
+        Some(io) => io.get_ref().map(|held| held as &(dyn StdError + 'static)),
+        None => error.source(),
+    };
+    std::iter::successors(Some(error), |&error| behind(error)).find_map(|error| error.downcast_ref())
+}
+
+fn broke_before_answer(error: &legacy::Error) -> bool {
+    let broken = |kind| matches!(kind, io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);
+    !error.is_connect()
+        && (find::<hyper::Error>(error).is_some_and(hyper::Error::is_incomplete_message)
+            || find::<io::Error>(error).is_some_and(|error| broken(error.kind())))
+}
+
+/// A failure in words for the subscriber: what kind it was, without what it tells of our network.
+fn describe(error: &legacy::Error) -> String {
+    if find::<Forbidden>(error).is_some() {
+        return Forbidden.to_string();
+    }
+    if let Some(error) = find::<rustls::Error>(error) {
+        return format!("no TLS connection: {error}");
+    }
+    if error.is_connect() {
+        let kind = find::<io::Error>(error).map(io::Error::kind);
+        return match kind {
+            Some(io::ErrorKind::ConnectionRefused) => "the connection was refused".to_owned(),
+            Some(io::ErrorKind::TimedOut) => "the connection took too long".to_owned(),
+            _ => "no connection could be made".to_owned(),
+        };
+    }
+    let parse = find::<hyper::Error>(error).is_some_and(hyper::Error::is_parse);
+    if parse {
+        "the answer was no HTTP".to_owned()
+    } else {
+        "the connection broke before an answer".to_owned()
+    }
+}

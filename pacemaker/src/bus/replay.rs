@@ -1,0 +1,151 @@
+//! Replay: what the log holds of a subscriber's topics, once more and at a limited rate.
+//!
+//! A replay is a cursor in the fabric, moved by whichever pacemaker comes first: the script that puts a part into the
+//! lanes also moves the cursor, from where it was read to where it goes. So a pacemaker that dies costs nothing, two
+//! at once do not double anything, and a repeated call finds the cursor moved.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Error, Event, EventId,
+    core::Core,
+    event::lane_hash,
+    store::{Appended, ReplayState, Resend, SEGMENT_IDS, Store},
+    view::target,
+};
+
+/// Events looked at in one step, wanted or not.
+const LOOK: u64 = 1_000;
+/// Events put into lanes in one step.
+const PART: u64 = 400;
+/// The fastest replay, events a second.
+const FASTEST: u64 = 100_000;
+/// How long nothing is looked for when there is nothing to replay; another pacemaker's replay is found then.
+const IDLE: Duration = Duration::from_secs(30);
+
+pub(super) async fn start(
+    core: &Core,
+    client: &str,
+    from_ms: u64,
+    to_ms: u64,
+    rate: u64,
+) -> Result<(), Error> {
+    if !(1..=FASTEST).contains(&rate) {
+        return Err(Error::OutOfRange { field: "rate", least: 1, most: FASTEST });
+    }
+    if from_ms >= to_ms {
+        return Err(Error::OutOfRange { field: "to", least: from_ms + 1, most: u64::MAX });
+    }
+    for store in &core.stores {
+        let now_ms = store.now_ms().await?;
+        let state = ReplayState {
+            cursor: format!("{}:0", EventId::at_ms(from_ms).0 / SEGMENT_IDS),
+            from_ms,
+            // What is published from now on comes by itself.
+            to_ms: to_ms.min(now_ms),
+            rate,
+        };
+        store.start_replay(client, &state, now_ms).await?;
+    }
+    core.replays.notify_waiters();
+    core.replays.notify_one();
+    Ok(())
+}
+
+/// Moves replays of one shard, until `shutdown`.
+pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, shutdown: CancellationToken) {
+    loop {
+        let pause = step(&core, &store).await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "a replay does not move");
+            Duration::from_secs(1)
+        });
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = core.replays.notified() => {}
+            () = shutdown.cancelled() => return,
+        }
+    }
+}
+
+/// Moves the replay that is due first; how long to wait for the next.
+async fn step(core: &Core, store: &Store) -> Result<Duration, Error> {
+    let Some((token, due_ms)) = store.next_replay().await? else { return Ok(IDLE) };
+    let now_ms = store.now_ms().await?;
+    if due_ms > now_ms {
+        return Ok(Duration::from_millis(due_ms - now_ms).min(IDLE));
+    }
+    let view = core.view();
+    let state = store.replay(&token).await?;
+    let (Some(state), Some(subscription)) = (state, view.subscription(&token)) else {
+        store.schedule_replay(&token, None).await?;
+        return Ok(Duration::ZERO);
+    };
+    let (events, cursor) = part(store, &state, |event| subscription.topics.contains(&event.topic)).await?;
+    let seed = core.chance.seed();
+    let to = cursor.as_deref().unwrap_or("done");
+    let target = target(subscription);
+    let appended = store
+        .replay_step(&view.stamp, &target, core.options.batch_bytes, &seed, (&state.cursor, to), &events)
+        .await?;
+    match appended {
+        Appended::Put(count) => {
+            let next = cursor.map(|_| now_ms + count * 1000 / state.rate);
+            store.schedule_replay(&token, next).await?;
+        }
+        Appended::Moved => {}
+        Appended::Stale => {
+            let view = core.reload(&view.stamp).await?;
+            core.spread(&view).await?;
+        }
+    }
+    Ok(Duration::ZERO)
+}
+
+/// The next events of a replay, and where it stands after them; nothing when it has come to its end.
+async fn part(
+    store: &Store,
+    state: &ReplayState,
+    wanted: impl Fn(&Event) -> bool,
+) -> Result<(Vec<Resend>, Option<String>), Error> {
+    let (segment, place) = state
+        .cursor
+        .split_once(':')
+        .and_then(|(segment, place)| Some((segment.parse().ok()?, place.parse().ok()?)))
+        .unwrap_or((0, 0));
+    let last = EventId::at_ms(state.to_ms).0 / SEGMENT_IDS;
+    // Segments without events are not there, so the list says where to go on.
+    let segments = store.segments().await?;
+    let Some((&current, _)) = segments.range::<u64, _>(segment..=last.max(segment)).next() else {
+        return Ok((Vec::new(), None));
+    };
+    let place: u64 = if current == segment { place } else { 0 };
+    let most = PART.min(state.rate);
+    let ids = store.order(current, place, LOOK).await?;
+    let (mut events, mut looked): (Vec<Resend>, u64) = (Vec::new(), 0);
+    for ids in ids.chunks(100) {
+        let ids: Vec<EventId> = ids.iter().map(|id| EventId(*id)).collect();
+        let bodies = store.bodies(&BTreeMap::from([(current, ids)])).await?;
+        for (id, body) in bodies {
+            if events.len() as u64 == most {
+                return Ok((events, Some(format!("{current}:{}", place + looked))));
+            }
+            looked += 1;
+            let accepted = id.accepted_ms();
+            if accepted < state.from_ms || accepted >= state.to_ms {
+                continue;
+            }
+            let Some(body) = body else { continue };
+            let Ok(event) = Event::read(&body) else { continue };
+            if wanted(&event) {
+                events.push(Resend { id, hash: lane_hash(&event.object), body, letter: Vec::new() });
+            }
+        }
+    }
+    let next =
+        if looked < LOOK { format!("{}:0", current + 1) } else { format!("{current}:{}", place + looked) };
+    let ended = looked < LOOK && current >= last;
+    Ok((events, (!ended).then_some(next)))
+}

@@ -1,0 +1,70 @@
+-- Gives a batch up: its events become dead letters with their bodies, a gap is noted, and the lane goes on.
+-- KEYS[1]: zset, index of batches
+-- KEYS[2]: hash, events by token
+-- KEYS[3]: hash, batches by token
+-- KEYS[4]: set, all jobs
+-- KEYS[5]: zset, scheduled jobs
+-- KEYS[6]: list, instant jobs
+-- KEYS[7]: set, workers that hold a job
+-- KEYS[8]: hash, heartbeats of workers
+-- KEYS[9]: hash, counters
+-- KEYS[10]: list, dead letters of the subscriber, oldest first
+-- KEYS[11]: hash, bytes of dead letters by token
+-- ARGV[1]: integer, unix ms; empty for the time of this server
+-- ARGV[2]: string, worker
+-- ARGV[3]: string, the job it holds
+-- ARGV[4]: string, token of the subscriber
+-- ARGV[5]: integer, generation of the lane
+-- ARGV[6]: integer, number of the lane
+-- ARGV[7]: string, batch
+-- ARGV[8]: integer, ms that a batch of this subscriber waits to fill
+-- ARGV[9]: string, why the last attempt failed
+-- ARGV[10]: integer, attempts to add to the batch
+-- ARGV[11]: integer, dead letters to keep, events
+-- ARGV[12]: integer, dead letters to keep, bytes
+-- ARGV[13]: integer, what to add to the subscriber's health
+-- Returns 1, or 0 when the worker does not hold the job with this batch any more (nothing was done).
+-- Caller: Store::bury
+
+local function main(lanes)
+  local call = redis.call
+  local now = lanes.now(ARGV[1])
+  local worker, job, token, generation = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+  local name, bid = generation .. '.' .. ARGV[6], ARGV[7]
+  if not lanes.holds(worker, job, token, name, bid) then return 0 end
+  local batch = call('LRANGE', lanes.batch_key(bid), 0, -1)
+  lanes.expect_own()
+  lanes.expect('list', KEYS[10], lanes.gaps_key(token, name))
+  lanes.expect('hash', KEYS[11], lanes.base .. 'subscriber:' .. token, lanes.generations_key(token))
+  -- Bodies are read before anything is written; a batch is capped in events and bytes, so this is bounded.
+  local items, bodies = { unpack(batch, 4) }, {}
+  for i = 1, #items do
+    local id, segment = lanes.item(items[i])
+    bodies[i] = call('HGET', lanes.base .. 'log:' .. segment, id)
+  end
+
+  lanes.let_go(worker)
+  call('LPOP', lanes.ready_key(token, name))
+  local attempts, bytes, kept = (tonumber(batch[3]) or 0) + tonumber(ARGV[10]), 0, 0
+  for i = 1, #items do
+    if bodies[i] then
+      local letter = cmsgpack.pack({ lanes.text(now), lanes.text(attempts), ARGV[9], bodies[i] })
+      kept = call('RPUSH', KEYS[10], letter)
+      bytes = bytes + #letter
+    end
+  end
+  local held = call('HINCRBY', KEYS[11], token, bytes)
+  while kept > tonumber(ARGV[11]) or (held > tonumber(ARGV[12]) and kept > 0) do
+    local oldest = call('LPOP', KEYS[10])
+    kept = kept - 1
+    held = call('HINCRBY', KEYS[11], token, -#oldest)
+    call('HINCRBY', KEYS[9], 'events.dead_forgotten', 1)
+  end
+  lanes.gap_of(token, name, items, 'dead')
+  lanes.remove(bid, token, generation, #items)
+  if ARGV[10] ~= '0' then lanes.health(token, tonumber(ARGV[13]), now) end
+  call('HINCRBY', KEYS[9], 'events.dead', #items)
+  lanes.settle(job, token, generation, name, tonumber(ARGV[8]), now)
+  lanes.finish()
+  return 1
+end

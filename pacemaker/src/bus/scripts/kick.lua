@@ -1,0 +1,28 @@
+-- Ends the pauses of a subscriber's lanes: it subscribed again after it was disabled.
+-- KEYS[1]: zset, index of batches
+-- KEYS[2]: hash, events by token
+-- KEYS[3]: hash, batches by token
+-- KEYS[4]: set, all jobs
+-- KEYS[5]: zset, scheduled jobs
+-- KEYS[6]: list, instant jobs
+-- KEYS[7]: set, workers that hold a job
+-- KEYS[8]: hash, heartbeats of workers
+-- KEYS[9]: hash, counters
+-- ARGV[1]: string, token
+-- Returns how many lanes paused.
+-- Caller: Store::kick
+
+local function main(lanes)
+  local kicked = 0
+  for _, generation in ipairs(lanes.generations(ARGV[1])) do
+    for number = 0, generation.lanes - 1 do
+      local job = lanes.job(ARGV[1], generation.name, number)
+      if redis.call('ZREM', KEYS[5], job) == 1 then
+        lanes.instant(job)
+        kicked = kicked + 1
+      end
+    end
+  end
+  lanes.finish()
+  return kicked
+end

@@ -1,0 +1,68 @@
+-- A batch was not delivered: its job waits before the next attempt. It can be halved, so that what is wrong with one
+-- event is found without giving up its neighbours.
+-- KEYS[1]: zset, index of batches
+-- KEYS[2]: hash, events by token
+-- KEYS[3]: hash, batches by token
+-- KEYS[4]: set, all jobs
+-- KEYS[5]: zset, scheduled jobs
+-- KEYS[6]: list, instant jobs
+-- KEYS[7]: set, workers that hold a job
+-- KEYS[8]: hash, heartbeats of workers
+-- KEYS[9]: hash, counters
+-- ARGV[1]: integer, unix ms; empty for the time of this server
+-- ARGV[2]: string, worker
+-- ARGV[3]: string, the job it holds
+-- ARGV[4]: string, token of the subscriber
+-- ARGV[5]: integer, generation of the lane
+-- ARGV[6]: integer, number of the lane
+-- ARGV[7]: string, batch
+-- ARGV[8]: integer, ms to wait
+-- ARGV[9]: integer, what to add to the subscriber's health
+-- ARGV[10]: integer, attempts to add to the batch (0 when none was made)
+-- ARGV[11]: integer, 1 to halve the batch
+-- ARGV[12]: string, sixteen random characters
+-- Returns 1, or 0 when the worker does not hold the job with this batch any more (nothing was done).
+-- Caller: Store::nack
+
+local function main(lanes)
+  local call = redis.call
+  local now = lanes.now(ARGV[1])
+  local worker, job, token, generation = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+  local name, bid = generation .. '.' .. ARGV[6], ARGV[7]
+  if not lanes.holds(worker, job, token, name, bid) then return 0 end
+  local batch = lanes.batch_key(bid)
+  local items = call('LRANGE', batch, 0, -1)
+  lanes.expect_own()
+  lanes.expect('hash', lanes.base .. 'subscriber:' .. token, lanes.generations_key(token))
+
+  lanes.let_go(worker)
+  local attempts = (tonumber(items[3]) or 0) + tonumber(ARGV[10])
+  if ARGV[11] == '1' and #items > 4 then
+    local new_bid, ready = lanes.bids(ARGV[12]), lanes.ready_key(token, name)
+    local middle = 3 + math.ceil((#items - 3) / 2)
+    local first, second = new_bid(), new_bid()
+    -- The later half has not been tried by itself yet.
+    for _, part in ipairs({ { first, 4, middle, attempts }, { second, middle + 1, #items, 0 } }) do
+      local half = lanes.batch_key(part[1])
+      call('RPUSH', half, token, items[2], lanes.text(part[4]))
+      for at = part[2], part[3], 1000 do
+        call('RPUSH', half, unpack(items, at, math.min(at + 999, part[3])))
+      end
+      call('ZADD', KEYS[1], items[2], part[1])
+    end
+    call('LPOP', ready)
+    call('LPUSH', ready, second, first)
+    lanes.count(token, generation, 0, 2)
+    lanes.remove(bid, token, generation, 0)
+    call('HINCRBY', KEYS[9], 'batches.split', 1)
+  else
+    call('LSET', batch, 2, lanes.text(attempts))
+  end
+  if ARGV[10] ~= '0' then
+    lanes.health(token, tonumber(ARGV[9]), now)
+    call('HINCRBY', KEYS[9], 'batches.failed', 1)
+  end
+  lanes.schedule(job, now + tonumber(ARGV[8]))
+  lanes.finish()
+  return 1
+end

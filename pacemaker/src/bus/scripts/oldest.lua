@@ -1,0 +1,28 @@
+-- When the oldest batch of a subscriber was created.
+-- KEYS[1]: zset, index of batches
+-- KEYS[2]: hash, events by token
+-- KEYS[3]: hash, batches by token
+-- KEYS[4]: set, all jobs
+-- KEYS[5]: zset, scheduled jobs
+-- KEYS[6]: list, instant jobs
+-- KEYS[7]: set, workers that hold a job
+-- KEYS[8]: hash, heartbeats of workers
+-- KEYS[9]: hash, counters
+-- ARGV[1]: string, token
+-- Returns unix ms, or an empty string when it has no batch.
+-- Caller: Store::oldest
+
+local function main(lanes)
+  local call = redis.call
+  local oldest
+  for _, generation in ipairs(lanes.generations(ARGV[1])) do
+    for number = 0, generation.lanes - 1 do
+      local name = generation.name .. '.' .. number
+      local bid = call('LINDEX', lanes.ready_key(ARGV[1], name), 0)
+        or call('HGET', lanes.current_key(ARGV[1]), name)
+      local created = bid and tonumber(call('LINDEX', lanes.batch_key(bid), 1) or nil)
+      if created and (not oldest or created < oldest) then oldest = created end
+    end
+  end
+  return oldest and lanes.text(oldest) or ''
+end

@@ -1,0 +1,292 @@
+-- Accepts events: numbers them, stores each once, appends them to the batches of every subscriber, and publishes
+-- them live. All events of the call happen, or none.
+-- KEYS[1]: zset, index of batches
+-- KEYS[2]: hash, events by token
+-- KEYS[3]: hash, batches by token
+-- KEYS[4]: set, all jobs
+-- KEYS[5]: zset, scheduled jobs
+-- KEYS[6]: list, instant jobs
+-- KEYS[7]: set, workers that hold a job
+-- KEYS[8]: hash, heartbeats of workers
+-- KEYS[9]: hash, counters
+-- KEYS[10]: hash, the registry of this shard
+-- KEYS[11]: string, the last call of this pacemaker: its sequence and reply
+-- KEYS[12]: string, the last id given out in this shard
+-- KEYS[13]: hash, object -> its last id, then each topic it had events of with the last id of both
+-- KEYS[14]: hash, the same, of objects that have been quiet for long
+-- KEYS[15]: hash, segment of the log -> bytes
+-- KEYS[16]: hash, when the two hashes of objects were last exchanged
+-- KEYS[17...]: hash, a topic's counter, for each topic; then two for each client with idempotency keys: hash, key
+-- digest -> what was published under it; zset, key digest -> when
+-- ARGV[1]: integer, unix ms; empty for the time of this server
+-- ARGV[2]: string, the registry's stamp that the fan-out below was computed from
+-- ARGV[3]: integer, sequence of this call, higher than that of every earlier one
+-- ARGV[4]: integer, number of the shard
+-- ARGV[5]: string, sixteen random characters
+-- ARGV[6]: integer, bytes of a batch
+-- ARGV[7]: integer, objects to remember
+-- ARGV[8]: integer, ms to remember them
+-- ARGV[9]: integer, idempotency keys to remember for a client
+-- ARGV[10]: integer, ms to remember them
+-- ARGV[11]: integer, number of subscribers
+-- ARGV[12]: integer, number of topics
+-- ARGV[13]: integer, number of clients with idempotency keys
+-- ARGV[14]: integer, number of events
+-- ARGV[15...]: for each subscriber token, generation, concurrency, most events of a batch, timeout in ms; for each
+-- topic its name, the number of its subscribers and their places in the list before; for each event its object, the
+-- object's hash, the topic's place, the live channel, the rest of its JSON, and either nothing or `client digest
+-- body`: the client's place, the digest of the idempotency key, the digest of the event
+-- Returns `ok` and three words for each event: id, prev or `-`, tprev or `-`; `r`, id, `-` for a repeat under its
+-- key; `c`, `-`, `-` for another event under the key. Or one word: `stale` (the registry has moved on), `empty` (there
+-- is no registry), `late` (a later call of this pacemaker came first; nothing was done).
+-- Caller: Store::publish
+
+local function main(lanes)
+  local fmt, call, floor, max = string.format, redis.call, math.floor, math.max
+  local saved = call('GET', KEYS[11])
+  if saved then
+    local space = string.find(saved, ' ', 1, true)
+    local sequence = tonumber(string.sub(saved, 1, space - 1))
+    if sequence == tonumber(ARGV[3]) then return string.sub(saved, space + 1) end
+    if sequence > tonumber(ARGV[3]) then return 'late' end
+  end
+  local stamp = call('HGET', KEYS[10], 'stamp')
+  if not stamp then return 'empty' end
+  if stamp ~= ARGV[2] then return 'stale' end
+
+  local now = lanes.now(ARGV[1])
+  local new_bid = lanes.bids(ARGV[5])
+  local batch_bytes = tonumber(ARGV[6])
+  local subs, topics, clients, count =
+    tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13]), tonumber(ARGV[14])
+  local at = 15
+
+  local subscribers = {}
+  for s = 1, subs do
+    subscribers[s] = {
+      token = ARGV[at], generation = ARGV[at + 1], concurrency = tonumber(ARGV[at + 2]),
+      max = tonumber(ARGV[at + 3]), timeout = tonumber(ARGV[at + 4]), bytes = batch_bytes,
+      buckets = {}, numbers = {},
+    }
+    at = at + 5
+  end
+  local by_topic = {}
+  for t = 1, topics do
+    local topic = { name = ARGV[at], count = 0 }
+    local n = tonumber(ARGV[at + 1])
+    at = at + 2
+    for i = 1, n do topic[i] = subscribers[tonumber(ARGV[at + i - 1])] end
+    at = at + n
+    by_topic[t] = topic
+  end
+
+  -- Every read comes before the first write, and what is not read is asked for its type.
+  lanes.expect_own()
+  lanes.expect('hash', KEYS[13], KEYS[14], KEYS[15], KEYS[16])
+  for t = 1, topics do lanes.expect('hash', KEYS[16 + t]) end
+  local last = tonumber(call('GET', KEYS[12]) or 0)
+
+  -- What is remembered of the objects, in one read; then of those not found, in another. Memory is one field for an
+  -- object, `id topic id topic id`, because fields are what such a read and write cost.
+  local events, names, memories = {}, {}, {}
+  for i = 1, count do
+    local object = ARGV[at]
+    local memory = memories[object]
+    if not memory then
+      memory = {}
+      memories[object] = memory
+      names[#names + 1] = object
+    end
+    events[i] = {
+      memory = memory, hash = tonumber(ARGV[at + 1]), topic = by_topic[tonumber(ARGV[at + 2])],
+      channel = ARGV[at + 3], rest = ARGV[at + 4], key = ARGV[at + 5],
+    }
+    at = at + 6
+  end
+  local missing = {}
+  local function remember(wanted, found)
+    for i = 1, #wanted do
+      local text, memory = found[i], memories[wanted[i]]
+      if text then
+        local space = string.find(text, ' ', 1, true)
+        memory.id = string.sub(text, 1, space - 1)
+        memory.topics = {}
+        memory.order = {}
+        for topic, id in string.gmatch(text, ' (%S+) (%d+)') do
+          memory.topics[topic] = id
+          memory.order[#memory.order + 1] = topic
+        end
+      else
+        memory.topics, memory.order = {}, {}
+        missing[#missing + 1] = wanted[i]
+      end
+    end
+  end
+  remember(names, call('HMGET', KEYS[13], unpack(names)))
+  if #missing > 0 and call('HLEN', KEYS[14]) > 0 then
+    local wanted = missing
+    missing = {}
+    remember(wanted, call('HMGET', KEYS[14], unpack(wanted)))
+  end
+
+  -- Number the events, look up idempotency keys, and sort the ids into lanes.
+  local lowest = (now - 1704067200000) * 6400 + tonumber(ARGV[4])
+  local reply, words = { 'ok' }, 1
+  local segments, under_key, accepted = {}, {}, 0
+  local segment
+  for i = 1, count do
+    local event = events[i]
+    local verdict
+    if event.key ~= '' then
+      local client, digest, body = string.match(event.key, '^(%d+) (%S+) (%S+)$')
+      local keys = KEYS[16 + topics + 2 * client - 1]
+      local place = client .. ' ' .. digest
+      local known = under_key[place] or call('HGET', keys, digest)
+      if known then
+        local known_body, known_id, when = string.match(known, '^(%S+) (%d+) (%d+)$')
+        if tonumber(when) + tonumber(ARGV[10]) > now then
+          verdict = known_body == body and known_id or 'conflict'
+        end
+      end
+      event.place, event.digest, event.body, event.client = place, digest, body, client
+    end
+    if verdict == 'conflict' then
+      reply[words + 1], reply[words + 2], reply[words + 3] = 'c', '-', '-'
+    elseif verdict then
+      reply[words + 1], reply[words + 2], reply[words + 3] = 'r', verdict, '-'
+    else
+      local before = fmt('%.0f', last)
+      last = max(last + 64, lowest)
+      local id = fmt('%.0f', last)
+      local memory, of = event.memory, event.topic.name
+      local prev, tprev = memory.id, memory.topics[of]
+      if not tprev then memory.order[#memory.order + 1] = of end
+      memory.id, memory.topics[of], memory.changed = id, id, true
+      local head = '{"id":' .. id
+      if prev then head = head .. ',"prev":' .. prev end
+      if tprev then head = head .. ',"tprev":' .. tprev end
+      event.entry = head .. ',"last":' .. before .. ',' .. event.rest
+      event.id = id
+      reply[words + 1], reply[words + 2], reply[words + 3] = id, prev or '-', tprev or '-'
+      local number = floor(last / 64000000)
+      if not segment or segment.number ~= number then
+        segment = { number = number, name = fmt('%.0f', number), bodies = {}, order = {}, bytes = 0 }
+        segments[#segments + 1] = segment
+      end
+      local size = #event.entry
+      local n = #segment.order
+      segment.order[n + 1] = id
+      segment.bodies[2 * n + 1] = id
+      segment.bodies[2 * n + 2] = event.entry
+      segment.bytes = segment.bytes + size
+      local topic, hash = event.topic, event.hash
+      topic.count = topic.count + 1
+      for s = 1, #topic do
+        local sub = topic[s]
+        local number = hash % sub.concurrency
+        local bucket = sub.buckets[number]
+        if not bucket then
+          bucket = { items = {}, sizes = {}, n = 0 }
+          sub.buckets[number] = bucket
+          sub.numbers[#sub.numbers + 1] = number
+        end
+        local n = bucket.n + 1
+        bucket.items[n] = id
+        bucket.sizes[n] = size
+        bucket.n = n
+      end
+      if event.place then
+        under_key[event.place] = event.body .. ' ' .. id .. ' ' .. fmt('%.0f', now)
+        event.known = under_key[event.place]
+      end
+      accepted = accepted + 1
+    end
+    words = words + 3
+  end
+  for s = 1, subs do
+    local sub = subscribers[s]
+    if #sub.numbers > 0 then sub.states = lanes.plan(sub, sub.numbers) end
+  end
+  for s = 1, #segments do
+    lanes.expect('hash', lanes.base .. 'log:' .. segments[s].name)
+    lanes.expect('list', lanes.base .. 'log:' .. segments[s].name .. ':order')
+  end
+  for c = 1, clients do
+    lanes.expect('hash', KEYS[16 + topics + 2 * c - 1])
+    lanes.expect('zset', KEYS[16 + topics + 2 * c])
+  end
+  local exchanged = tonumber(call('HGET', KEYS[16], 'exchanged_at') or 0)
+  local remembered = call('HLEN', KEYS[13])
+
+  -- From here on nothing is refused. The first write needs memory, so at the memory limit nothing is half done.
+  local answer = table.concat(reply, ' ')
+  call('SET', KEYS[11], ARGV[3] .. ' ' .. answer, 'PX', 600000)
+  if accepted == 0 then return answer end
+  call('SET', KEYS[12], fmt('%.0f', last))
+
+  -- An object is remembered for one to two periods: two hashes, the older one forgotten as a whole.
+  if exchanged == 0 then
+    call('HSET', KEYS[16], 'exchanged_at', fmt('%.0f', now))
+  elseif remembered > 0 and (remembered >= tonumber(ARGV[7]) or now >= exchanged + tonumber(ARGV[8])) then
+    call('UNLINK', KEYS[14])
+    call('RENAME', KEYS[13], KEYS[14])
+    call('HSET', KEYS[16], 'exchanged_at', fmt('%.0f', now))
+  end
+  local flat, n = {}, 0
+  for i = 1, #names do
+    local memory = memories[names[i]]
+    if memory.changed then
+      local text = memory.id
+      -- More topics than anybody has for one object: the ones it had first are forgotten first.
+      for t = max(1, #memory.order - 99), #memory.order do
+        text = text .. ' ' .. memory.order[t] .. ' ' .. memory.topics[memory.order[t]]
+      end
+      flat[n + 1], flat[n + 2] = names[i], text
+      n = n + 2
+    end
+  end
+  call('HSET', KEYS[13], unpack(flat))
+
+  for s = 1, #segments do
+    local part = segments[s]
+    local key = lanes.base .. 'log:' .. part.name
+    call('HSET', key, unpack(part.bodies))
+    call('RPUSH', key .. ':order', unpack(part.order))
+    call('HINCRBY', KEYS[15], part.name, part.bytes)
+  end
+  for t = 1, topics do
+    if by_topic[t].count > 0 then call('HINCRBY', KEYS[16 + t], 'counter', by_topic[t].count) end
+  end
+  call('HINCRBY', KEYS[9], 'events.published', accepted)
+  for s = 1, subs do
+    local sub = subscribers[s]
+    for i = 1, #sub.numbers do
+      local bucket = sub.buckets[sub.numbers[i]]
+      lanes.append(sub.states[i], bucket.items, bucket.sizes, now, new_bid)
+    end
+    lanes.counted(sub)
+  end
+  for i = 1, count do
+    local event = events[i]
+    if event.entry then
+      call('PUBLISH', event.channel, event.entry)
+      if event.known then
+        local keys = KEYS[16 + topics + 2 * event.client - 1]
+        local ages = KEYS[16 + topics + 2 * event.client]
+        call('HSET', keys, event.digest, event.known)
+        call('ZADD', ages, fmt('%.0f', now), event.digest)
+        -- Two leave for each that comes, so the set shrinks to its limit without ever taking long.
+        local old = call('ZRANGE', ages, '-inf', fmt('%.0f', now - tonumber(ARGV[10])), 'BYSCORE', 'LIMIT', 0, 2)
+        if #old == 0 and call('ZCARD', ages) > tonumber(ARGV[9]) then old = call('ZRANGE', ages, 0, 1) end
+        if #old > 0 then
+          call('HDEL', keys, unpack(old))
+          call('ZREM', ages, unpack(old))
+        end
+        call('PEXPIRE', keys, 2 * tonumber(ARGV[10]))
+        call('PEXPIRE', ages, 2 * tonumber(ARGV[10]))
+      end
+    end
+  end
+  lanes.finish()
+  return answer
+end

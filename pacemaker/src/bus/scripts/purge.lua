@@ -1,0 +1,62 @@
+-- Clears away lanes of a subscription that ended, a bounded part of them in each call.
+-- KEYS[1]: zset, index of batches
+-- KEYS[2]: hash, events by token
+-- KEYS[3]: hash, batches by token
+-- KEYS[4]: set, all jobs
+-- KEYS[5]: zset, scheduled jobs
+-- KEYS[6]: list, instant jobs
+-- KEYS[7]: set, workers that hold a job
+-- KEYS[8]: hash, heartbeats of workers
+-- KEYS[9]: hash, counters
+-- KEYS[10]: hash, token -> the generation up to which its lanes are to go
+-- ARGV[1]: string, token
+-- ARGV[2]: integer, batches to clear away at most
+-- Returns 1 when there is more to do, else 0.
+-- Caller: Store::purge
+
+local function main(lanes)
+  local call = redis.call
+  local token, left = ARGV[1], tonumber(ARGV[2])
+  local upto = tonumber(call('HGET', KEYS[10], token))
+  if not upto then return 0 end
+  lanes.expect_own()
+
+  local function clear(bid, generation)
+    call('ZREM', KEYS[1], bid)
+    local events = call('LLEN', lanes.batch_key(bid)) - 3
+    lanes.remove(bid, token, generation, math.max(events, 0))
+    call('HINCRBY', KEYS[9], 'events.dropped', math.max(events, 0))
+    left = left - 1
+  end
+  for _, generation in ipairs(lanes.generations(token)) do
+    if tonumber(generation.name) <= upto then
+      for number = 0, generation.lanes - 1 do
+        local name = generation.name .. '.' .. number
+        local job, ready = lanes.job(token, generation.name, number), lanes.ready_key(token, name)
+        -- The job goes first: a worker that still holds it finds that it holds nothing.
+        if call('ZREM', KEYS[5], job) == 0 and call('SISMEMBER', KEYS[4], job) == 1 then call('LREM', KEYS[6], 1, job) end
+        call('SREM', lanes.waiting_key(token), job)
+        call('SREM', KEYS[4], job)
+        while left > 0 do
+          local bid = call('LPOP', ready)
+          if not bid then break end
+          clear(bid, generation.name)
+        end
+        if left <= 0 then return 1 end
+        local bid = call('HGET', lanes.current_key(token), name)
+        if bid then
+          call('HDEL', lanes.current_key(token), name, name .. ':bytes')
+          clear(bid, generation.name)
+        end
+        call('DEL', lanes.gaps_key(token, name))
+      end
+      call('HDEL', lanes.generations_key(token), generation.name, generation.name .. ':lanes')
+    end
+  end
+  -- Jobs of a generation that came meanwhile had perhaps to wait for these.
+  for _, job in ipairs(call('SMEMBERS', lanes.waiting_key(token))) do lanes.instant(job) end
+  call('DEL', lanes.waiting_key(token))
+  call('HDEL', KEYS[10], token)
+  lanes.finish()
+  return 0
+end

@@ -1,0 +1,44 @@
+-- Takes the job from a worker that died: it can be taken by another. Nothing happens when the worker has beaten its
+-- heart since the caller looked.
+-- KEYS[1]: zset, index of batches
+-- KEYS[2]: hash, events by token
+-- KEYS[3]: hash, batches by token
+-- KEYS[4]: set, all jobs
+-- KEYS[5]: zset, scheduled jobs
+-- KEYS[6]: list, instant jobs
+-- KEYS[7]: set, workers that hold a job
+-- KEYS[8]: hash, heartbeats of workers
+-- KEYS[9]: hash, counters
+-- ARGV[1]: string, worker
+-- ARGV[2]: string, its last heartbeat as the caller saw it, unix ms; empty for none
+-- Returns how many jobs were taken from it, or -1 when it lives.
+-- Caller: Store::scrub
+
+local function main(lanes)
+  local call = redis.call
+  local worker, pending = ARGV[1], lanes.pending_key(ARGV[1])
+  if (call('HGET', KEYS[8], worker) or '') ~= ARGV[2] then return -1 end
+  local jobs = call('LRANGE', pending, 0, -1)
+  lanes.expect_own()
+
+  call('DEL', pending)
+  call('SREM', KEYS[7], worker)
+  call('HDEL', KEYS[8], worker)
+  local freed = 0
+  for _, job in ipairs(jobs) do
+    -- A job of a subscription that ended meanwhile is in the index no more.
+    if call('SISMEMBER', KEYS[4], job) == 1 then
+      -- A delivery was under way. It counts, or a batch that kills its worker would be tried for ever.
+      local what = cmsgpack.unpack(job)
+      local token, generation, number = what[2][1], lanes.text(what[2][2]), lanes.text(what[2][3])
+      local bid = call('LINDEX', lanes.ready_key(token, generation .. '.' .. number), 0)
+      local attempts = bid and call('LINDEX', lanes.batch_key(bid), 2)
+      if attempts then call('LSET', lanes.batch_key(bid), 2, lanes.text(tonumber(attempts) + 1)) end
+      lanes.instant(job)
+      freed = freed + 1
+    end
+  end
+  if freed > 0 then call('HINCRBY', KEYS[9], 'jobs.scrubbed', freed) end
+  lanes.finish()
+  return freed
+end

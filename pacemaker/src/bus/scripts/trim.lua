@@ -1,0 +1,30 @@
+-- Forgets segments of the log that no batch needs.
+-- KEYS[1]: zset, index of batches
+-- KEYS[2]: hash, segment -> bytes
+-- ARGV[1]: integer, unix ms; empty for the time of this server
+-- ARGV[2...]: segments, numbers
+-- Returns how many were forgotten.
+-- Caller: Store::trim
+
+local base = string.match(KEYS[1], '^(.*)batches:index$')
+local now = ARGV[1]
+if now == '' then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+-- A batch's events lie in the segment of its creation or in later ones: ids never run behind the clock that stamped
+-- the batch, and what is put in again is stored again.
+local needed = tonumber(now)
+local oldest = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+if oldest[2] and tonumber(oldest[2]) < needed then needed = tonumber(oldest[2]) end
+needed = math.floor((needed - 1704067200000) / 10000)
+local forgotten = 0
+for i = 2, #ARGV do
+  if tonumber(ARGV[i]) < needed then
+    -- Keys of the same slot that only the caller's list names.
+    redis.call('UNLINK', base .. 'log:' .. ARGV[i], base .. 'log:' .. ARGV[i] .. ':order')
+    redis.call('HDEL', KEYS[2], ARGV[i])
+    forgotten = forgotten + 1
+  end
+end
+return forgotten

@@ -1,0 +1,133 @@
+//! The only part of the bus that talks to Redis: one function for each script, and the plain reads.
+
+mod jobs;
+mod log;
+mod memory;
+mod publish;
+mod registry;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use signalbox_store::{
+    Call, Error, Fabric, FabricRole, FabricSpace, Key, Script, Shard, Subscription, keys::fabric,
+};
+
+pub(super) use jobs::{Held, Nack, Taken, Turn, read_gap};
+pub(super) use log::{Appended, DeadEntry, ReplayState, Resend, SEGMENT_IDS};
+pub(crate) use memory::FabricMemory;
+pub(super) use publish::{Accepted, FanOut, PublishCall, PublishReply, Published, Target};
+pub(super) use registry::{Command, Committed, Stored, Target as CommandTarget};
+
+/// Whose time scripts go by.
+#[derive(Debug, Clone)]
+pub(super) enum Clock {
+    /// The shard's own server.
+    Redis,
+    /// A test's.
+    #[cfg_attr(not(test), allow(dead_code))]
+    Fixed(Arc<AtomicU64>),
+}
+
+impl Clock {
+    /// The override that scripts take: empty for their server's time.
+    fn argument(&self) -> String {
+        match self {
+            Self::Redis => String::new(),
+            Self::Fixed(now_ms) => now_ms.load(Ordering::SeqCst).to_string(),
+        }
+    }
+}
+
+/// One shard's data.
+#[derive(Debug)]
+pub(super) struct Store {
+    shard: Shard,
+    clock: Clock,
+    /// The nine keys that every script of the lanes begins with.
+    lanes: [Key<FabricSpace>; 9],
+}
+
+impl Store {
+    pub(super) fn new(shard: Shard, clock: Clock) -> Self {
+        let bus = fabric::bus(shard.tag());
+        let lanes = [
+            bus.batches_index(),
+            bus.gauges_event(),
+            bus.gauges_batch(),
+            bus.jobs_index(),
+            bus.jobs_scheduled(),
+            bus.jobs_instant(),
+            bus.jobs_pending_index(),
+            bus.workers(),
+            bus.counters(),
+        ];
+        Self { shard, clock, lanes }
+    }
+
+    pub(super) fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    fn redis(&self) -> &Fabric {
+        self.shard.redis()
+    }
+
+    fn bus(&self) -> fabric::Bus<'_> {
+        fabric::bus(self.shard.tag())
+    }
+
+    /// Starts a call of a script that works on lanes.
+    fn lanes_call<'a>(&self, script: &'a Script<FabricRole>) -> Call<'a, FabricRole> {
+        self.lanes.iter().fold(script.call(), |call, key| call.key(key))
+    }
+
+    /// Whether the server answers.
+    pub(super) async fn ping(&self) -> Result<(), Error> {
+        self.redis().command("PING").run().await
+    }
+
+    /// Hears when jobs can be taken: `now`, or the time until which one may sleep, in unix milliseconds.
+    pub(super) fn wakes(&self) -> Subscription {
+        self.redis().subscribe(&[&self.bus().wake_channel()])
+    }
+
+    /// Hears the stamps of changes of the registry.
+    pub(super) fn registry_changes(&self) -> Subscription {
+        self.redis().subscribe(&[&self.bus().registry_channel()])
+    }
+
+    /// The time that scripts see, in unix milliseconds.
+    pub(super) async fn now_ms(&self) -> Result<u64, Error> {
+        match &self.clock {
+            Clock::Redis => self.redis().now_ms().await,
+            Clock::Fixed(now_ms) => Ok(now_ms.load(Ordering::SeqCst)),
+        }
+    }
+}
+
+/// A script that works on lanes: its own text, then what all of them have in common.
+macro_rules! lanes_script {
+    ($name:literal) => {
+        signalbox_store::Script::new(
+            $name,
+            concat!(
+                include_str!(concat!("../scripts/", $name, ".lua")),
+                include_str!("../scripts/lanes.lua")
+            ),
+        )
+    };
+}
+use lanes_script;
+
+/// Every script of the bus, for the tests that read their headers.
+#[cfg(test)]
+pub(super) fn scripts() -> Vec<(&'static str, &'static str)> {
+    [jobs::SCRIPTS, log::SCRIPTS, publish::SCRIPTS, registry::SCRIPTS]
+        .into_iter()
+        .flatten()
+        .map(|(name, script)| (*name, script.source()))
+        .collect()
+}

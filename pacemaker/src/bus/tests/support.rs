@@ -1,0 +1,346 @@
+//! A real Redis for each test, and a deliverer that remembers.
+
+use std::{
+    future::Future,
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use signalbox_store::{Fabric, Options as StoreOptions, Redis, Shard};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::bus::{
+    BatchContents, Bus, Deliverer, Error, Handle, Kind, NewEvent, Options, Outcome, Subscription, Wanted,
+    store::{Clock, Store},
+};
+
+/// A redis-server of its own, on a socket in a temporary folder.
+pub(super) struct Server {
+    child: Child,
+    folder: TempDir,
+    arguments: Vec<String>,
+}
+
+impl Server {
+    pub(super) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    pub(super) fn start_with(arguments: &[&str]) -> Self {
+        let folder = TempDir::new().expect("a temporary folder");
+        let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+        Self { child: spawn(folder.path(), &arguments), folder, arguments }
+    }
+
+    /// A cluster of one server that holds all slots: only there are scripts refused that reach across two.
+    pub(super) async fn start_cluster() -> Self {
+        // Cluster mode insists on ports; both are bound at once so that they differ, and let go for the server.
+        let free = || std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let (client, bus) = (free(), free());
+        let port =
+            |listener: &std::net::TcpListener| listener.local_addr().expect("an address").port().to_string();
+        let (client_port, bus_port) = (port(&client), port(&bus));
+        drop((client, bus));
+        let server = Self::start_with(&[
+            "--cluster-enabled",
+            "yes",
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            &client_port,
+            "--cluster-port",
+            &bus_port,
+        ]);
+        let redis = server.redis();
+        answering(&redis).await;
+        redis.command("CLUSTER").arg("ADDSLOTSRANGE").arg(0).arg(16_383).run().await.expect("slots");
+        until("the cluster", || async {
+            let info: String = redis.command("CLUSTER").arg("INFO").query().await.unwrap_or_default();
+            info.contains("cluster_state:ok")
+        })
+        .await;
+        server
+    }
+
+    pub(super) fn redis(&self) -> Fabric {
+        let url = format!("redis+unix://{}", self.folder.path().join("redis.sock").display());
+        let options = StoreOptions { response_timeout: Duration::from_secs(5), ..StoreOptions::default() };
+        Redis::open(&url, options).expect("a URL")
+    }
+
+    /// As after `kill -9`.
+    pub(super) fn kill(&mut self) {
+        self.child.kill().expect("a running server");
+        self.child.wait().expect("a dead server");
+    }
+
+    pub(super) fn start_again(&mut self) {
+        self.child = spawn(self.folder.path(), &self.arguments);
+    }
+
+    /// Takes all data away while it is down.
+    pub(super) fn wipe(&self) {
+        let _ = std::fs::remove_dir_all(self.folder.path().join("appendonlydir"));
+        let _ = std::fs::remove_file(self.folder.path().join("dump.rdb"));
+    }
+}
+
+fn spawn(folder: &Path, arguments: &[String]) -> Child {
+    Command::new("redis-server")
+        .args(["--port", "0", "--save", "", "--unixsocket"])
+        .arg(folder.join("redis.sock"))
+        .arg("--dir")
+        .arg(folder)
+        .args(arguments)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("redis-server is installed (make test installs it)")
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until the server answers.
+pub(super) async fn answering(redis: &Fabric) {
+    until("the server to answer", || async { redis.command("PING").run().await.is_ok() }).await;
+}
+
+/// Waits for a condition, for at most twenty seconds.
+pub(super) async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
+    for _ in 0..2000 {
+        if condition().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("waited in vain for {what}");
+}
+
+/// The time that scripts see in a test that holds it still.
+#[derive(Clone)]
+pub(super) struct Time(pub(super) Arc<AtomicU64>);
+
+pub(super) const START_MS: u64 = 1_800_000_000_000;
+
+impl Time {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(AtomicU64::new(START_MS)))
+    }
+
+    pub(super) fn clock(&self) -> Clock {
+        Clock::Fixed(Arc::clone(&self.0))
+    }
+
+    pub(super) fn advance(&self, ms: u64) {
+        self.0.fetch_add(ms, Ordering::SeqCst);
+    }
+}
+
+/// The data of one shard, on a fresh server, with a clock that stands still.
+pub(super) async fn store(server: &Server, time: &Time) -> Store {
+    let redis = server.redis();
+    answering(&redis).await;
+    Store::new(Shard::all(&redis, 1).remove(0), time.clock())
+}
+
+/// What a deliverer was given.
+#[derive(Debug, Clone)]
+pub(super) struct Delivery {
+    pub(super) token: String,
+    pub(super) batch: Arc<BatchContents>,
+}
+
+type Answer = Box<dyn Fn(&Subscription, &BatchContents) -> (Duration, Outcome) + Send + Sync>;
+
+/// Records every attempt and answers what it was told to.
+#[derive(Clone)]
+pub(super) struct Recorder {
+    attempts: Arc<Mutex<Vec<Delivery>>>,
+    taken: Arc<Mutex<Vec<Delivery>>>,
+    answer: Arc<Mutex<Answer>>,
+}
+
+impl Recorder {
+    pub(super) fn new() -> Self {
+        Self {
+            attempts: Arc::default(),
+            taken: Arc::default(),
+            answer: Arc::new(Mutex::new(Box::new(|_, _| (Duration::ZERO, Outcome::Delivered)))),
+        }
+    }
+
+    pub(super) fn answers(
+        &self,
+        answer: impl Fn(&Subscription, &BatchContents) -> (Duration, Outcome) + Send + Sync + 'static,
+    ) {
+        *self.answer.lock().unwrap() = Box::new(answer);
+    }
+
+    /// Every attempt.
+    pub(super) fn attempts(&self) -> Vec<Delivery> {
+        self.attempts.lock().unwrap().clone()
+    }
+
+    /// The attempts that were taken.
+    pub(super) fn taken(&self) -> Vec<Delivery> {
+        self.taken.lock().unwrap().clone()
+    }
+
+    /// Ids that a subscriber took, in the order of their deliveries.
+    pub(super) fn ids(&self, token: &str) -> Vec<u64> {
+        let taken = self.taken.lock().unwrap();
+        taken
+            .iter()
+            .filter(|one| one.token == token)
+            .flat_map(|one| one.batch.events.iter().map(|event| event.id.0))
+            .collect()
+    }
+}
+
+impl Deliverer for Recorder {
+    async fn deliver(&self, subscription: Arc<Subscription>, batch: Arc<BatchContents>) -> Outcome {
+        let delivery = Delivery { token: subscription.token.clone(), batch: Arc::clone(&batch) };
+        self.attempts.lock().unwrap().push(delivery.clone());
+        let (delay, outcome) =
+            (self.answer.lock().unwrap_or_else(PoisonError::into_inner))(&subscription, &batch);
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        if outcome == Outcome::Delivered {
+            self.taken.lock().unwrap().push(delivery);
+        }
+        outcome
+    }
+}
+
+/// A pacemaker's bus, running.
+pub(super) struct Pacemaker {
+    pub(super) handle: Handle,
+    pub(super) shutdown: CancellationToken,
+    pub(super) task: JoinHandle<Result<(), Error>>,
+}
+
+impl Pacemaker {
+    pub(super) fn start(redis: &Fabric, options: Options, deliverer: impl Deliverer) -> Self {
+        Self::start_knowing(redis, options, None, deliverer)
+    }
+
+    pub(super) fn start_knowing(
+        redis: &Fabric,
+        options: Options,
+        fabric: Option<String>,
+        deliverer: impl Deliverer,
+    ) -> Self {
+        Self::start_on(redis, 1, options, fabric, deliverer)
+    }
+
+    pub(super) fn start_on(
+        redis: &Fabric,
+        shards: usize,
+        options: Options,
+        fabric: Option<String>,
+        deliverer: impl Deliverer,
+    ) -> Self {
+        let (handle, bus) = Bus::open(redis, shards, options, fabric, deliverer);
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(bus.run(shutdown.clone()));
+        Self { handle, shutdown, task }
+    }
+
+    pub(super) async fn ready(self) -> Self {
+        until("the bus to be ready", || async { self.handle.is_ready() }).await;
+        self
+    }
+
+    pub(super) async fn stop(mut self) {
+        self.shutdown.cancel();
+        (&mut self.task).await.expect("no panic").expect("a clean end");
+    }
+}
+
+impl Drop for Pacemaker {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+/// A pacemaker on a runtime of its own, so that it can die as a process does: nothing is put back, nothing is told.
+pub(super) struct Mortal {
+    pub(super) handle: Handle,
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Mortal {
+    pub(super) fn start(server: &Server, options: Options, deliverer: impl Deliverer) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let redis = {
+            let _inside = runtime.enter();
+            server.redis()
+        };
+        let (handle, bus) = Bus::open(&redis, 1, options, None, deliverer);
+        runtime.spawn(bus.run(CancellationToken::new()));
+        Self { handle, runtime: Some(runtime) }
+    }
+
+    pub(super) fn kill(mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Drop for Mortal {
+    fn drop(&mut self) {
+        // A runtime that is dropped inside another would wait for itself.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+pub(super) fn event(url: &str) -> NewEvent {
+    NewEvent {
+        kind: Kind::Update,
+        url: url.into(),
+        timestamp_ms: None,
+        data: None,
+        environment: None,
+        object: None,
+        idempotency_key: None,
+    }
+}
+
+pub(super) fn wanted(topics: &[&str]) -> Wanted {
+    Wanted {
+        topics: topics.iter().map(ToString::to_string).collect(),
+        callback: "https://receiver.example/".into(),
+        timeout_ms: Some(0),
+        ..Wanted::default()
+    }
+}
+
+/// Quick housekeeping, so that a test of a dead worker takes a moment.
+pub(super) fn quick() -> Options {
+    Options { beat_ms: 100, dead_after_ms: 500, housekeeping_ms: 50, ..Options::default() }
+}
+
+/// Raw strings of a list, for looking at what scripts wrote.
+pub(super) async fn strings(redis: &Fabric, command: &'static str, arguments: &[&str]) -> Vec<String> {
+    redis.command(command).arg(arguments).query().await.unwrap_or_else(|error| panic!("{command}: {error:?}"))
+}
+
+pub(super) async fn number(redis: &Fabric, command: &'static str, arguments: &[&str]) -> i64 {
+    redis.command(command).arg(arguments).query().await.unwrap_or_else(|error| panic!("{command}: {error:?}"))
+}

@@ -1,0 +1,178 @@
+//! What must be true of the data at any moment, whatever happened. Reads everything; for tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use signalbox_store::Fabric;
+
+use super::support::{number, strings};
+
+/// Every violation found.
+pub(super) async fn violations(redis: &Fabric) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let keys = strings(redis, "KEYS", &["bus:*"]).await;
+    let named = |prefix: &str| -> Vec<String> {
+        keys.iter().filter_map(|key| key.strip_prefix(prefix).map(str::to_owned)).collect()
+    };
+
+    // Batches by lane, from the lists that hold them.
+    let mut lanes: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for rest in named("bus:batches:ready:") {
+        let (token, lane) = rest.rsplit_once(':').unwrap();
+        let ready = strings(redis, "LRANGE", &[&format!("bus:batches:ready:{rest}"), "0", "-1"]).await;
+        lanes.entry((token.into(), lane.into())).or_default().extend(ready);
+    }
+    for token in named("bus:batches:current:") {
+        let flat = strings(redis, "HGETALL", &[&format!("bus:batches:current:{token}")]).await;
+        for pair in flat.chunks(2).filter(|pair| !pair[0].ends_with(":bytes")) {
+            lanes.entry((token.clone(), pair[0].clone())).or_default().push(pair[1].clone());
+        }
+    }
+
+    // Each batch stands in one lane, in the index, and the gauges are their sum.
+    let mut listed = BTreeSet::new();
+    let (mut events, mut batches) = (BTreeMap::<String, i64>::new(), BTreeMap::<String, i64>::new());
+    let mut generations = BTreeMap::<(String, String), i64>::new();
+    for ((token, lane), bids) in &lanes {
+        for bid in bids {
+            if !listed.insert(bid.clone()) {
+                wrong.push(format!("batch {bid} stands in two places"));
+            }
+            let contents = strings(redis, "LRANGE", &[&format!("bus:batch:{bid}"), "0", "-1"]).await;
+            if contents.len() < 4 || contents[0] != *token {
+                wrong.push(format!("batch {bid} of {token} {lane} holds {contents:?}"));
+                continue;
+            }
+            *events.entry(token.clone()).or_default() += contents.len() as i64 - 3;
+            *batches.entry(token.clone()).or_default() += 1;
+            let generation = lane.split('.').next().unwrap().to_owned();
+            *generations.entry((token.clone(), generation)).or_default() += 1;
+            for item in &contents[3..] {
+                let (id, segment) = match item.split_once('@') {
+                    Some((id, segment)) => (id.to_owned(), segment.to_owned()),
+                    None => (item.clone(), (item.parse::<u64>().unwrap() / 64_000_000).to_string()),
+                };
+                if number(redis, "HEXISTS", &[&format!("bus:log:{segment}"), &id]).await == 0 {
+                    wrong.push(format!("batch {bid} needs {item}, which the log has not"));
+                }
+            }
+        }
+    }
+    let existing: BTreeSet<String> = named("bus:batch:").into_iter().collect();
+    if existing != listed {
+        wrong.push(format!("batches {existing:?}, in lanes {listed:?}"));
+    }
+    let index: BTreeSet<String> =
+        strings(redis, "ZRANGE", &["bus:batches:index", "0", "-1"]).await.into_iter().collect();
+    if index != listed {
+        wrong.push(format!("index {index:?}, in lanes {listed:?}"));
+    }
+    for (key, truth) in [("bus:batches:gauges:event", events), ("bus:batches:gauges:batch", batches)] {
+        let flat = strings(redis, "HGETALL", &[key]).await;
+        let gauge: BTreeMap<String, i64> =
+            flat.chunks(2).map(|pair| (pair[0].clone(), pair[1].parse().unwrap())).collect();
+        if gauge != truth {
+            wrong.push(format!("{key} says {gauge:?}, the truth is {truth:?}"));
+        }
+    }
+    for token in named("bus:generations:") {
+        let flat = strings(redis, "HGETALL", &[&format!("bus:generations:{token}")]).await;
+        for pair in flat.chunks(2).filter(|pair| !pair[0].ends_with(":lanes")) {
+            let truth = generations.remove(&(token.clone(), pair[0].clone())).unwrap_or_default();
+            if pair[1] != truth.to_string() {
+                wrong.push(format!(
+                    "generation {} of {token} says {}, the truth is {truth}",
+                    pair[0], pair[1]
+                ));
+            }
+        }
+    }
+    if !generations.is_empty() {
+        wrong.push(format!("generations that nobody counts: {generations:?}"));
+    }
+
+    // Each job stands in exactly one state, and exists exactly while its lane has a batch.
+    let mut states: BTreeMap<Vec<u8>, Vec<String>> = BTreeMap::new();
+    let mut lists = vec![
+        ("ZRANGE", "bus:jobs:scheduled:main".to_owned()),
+        ("LRANGE", "bus:jobs:instant:main".to_owned()),
+    ];
+    lists.extend(
+        named("bus:jobs:waiting:").into_iter().map(|token| ("SMEMBERS", format!("bus:jobs:waiting:{token}"))),
+    );
+    lists.extend(
+        named("bus:jobs:pending:main:")
+            .into_iter()
+            .map(|worker| ("LRANGE", format!("bus:jobs:pending:main:{worker}"))),
+    );
+    for (command, key) in lists {
+        let arguments: &[&str] = if command == "SMEMBERS" { &[&key] } else { &[&key, "0", "-1"] };
+        let jobs: Vec<Vec<u8>> = redis.command(command).arg(arguments).query().await.unwrap();
+        if key.starts_with("bus:jobs:pending:main:") && jobs.len() > 1 {
+            wrong.push(format!("{key} holds {} jobs", jobs.len()));
+        }
+        for job in jobs {
+            states.entry(job).or_default().push(key.clone());
+        }
+    }
+    let jobs: BTreeSet<Vec<u8>> = redis
+        .command("SMEMBERS")
+        .arg("bus:jobs:index:main")
+        .query::<Vec<Vec<u8>>>()
+        .await
+        .unwrap()
+        .into_iter()
+        .collect();
+    let expected: BTreeSet<Vec<u8>> = lanes.keys().map(|(token, lane)| job(token, lane)).collect();
+    if jobs != expected {
+        wrong.push(format!("jobs {:?}, lanes with batches {:?}", show(&jobs), lanes.keys()));
+    }
+    for (job, places) in &states {
+        if places.len() != 1 {
+            wrong.push(format!("job {} stands in {places:?}", String::from_utf8_lossy(job)));
+        }
+        if !jobs.contains(job) {
+            wrong.push(format!("job {} in {places:?} is not in the index", String::from_utf8_lossy(job)));
+        }
+    }
+    for job in jobs.iter().filter(|job| !states.contains_key(*job)) {
+        wrong.push(format!("job {} is in no state: its lane sleeps for ever", String::from_utf8_lossy(job)));
+    }
+    wrong
+}
+
+fn show(jobs: &BTreeSet<Vec<u8>>) -> Vec<String> {
+    jobs.iter().map(|job| String::from_utf8_lossy(job).into_owned()).collect()
+}
+
+/// A lane's job, byte for byte, written without the script's help.
+pub(super) fn job(token: &str, lane: &str) -> Vec<u8> {
+    let (generation, number) = lane.split_once('.').unwrap();
+    let mut bytes = vec![0x92, 0xa4];
+    bytes.extend(b"lane");
+    bytes.push(0x93);
+    assert!(token.len() < 32);
+    bytes.push(0xa0 | token.len() as u8);
+    bytes.extend(token.as_bytes());
+    for number in [generation, number] {
+        let number: u32 = number.parse().unwrap();
+        match number {
+            0..=127 => bytes.push(number as u8),
+            128..=255 => bytes.extend([0xcc, number as u8]),
+            256..=65_535 => {
+                bytes.push(0xcd);
+                bytes.extend((number as u16).to_be_bytes());
+            }
+            _ => {
+                bytes.push(0xce);
+                bytes.extend(number.to_be_bytes());
+            }
+        }
+    }
+    bytes
+}
+
+/// Fails with everything that is wrong.
+pub(super) async fn assert_true(redis: &Fabric, after: &str) {
+    let wrong = violations(redis).await;
+    assert!(wrong.is_empty(), "after {after}:\n{}", wrong.join("\n"));
+}

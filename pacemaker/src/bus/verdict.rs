@@ -1,0 +1,133 @@
+//! What becomes of a batch that was not delivered, and how a subscriber's health moves. Pure.
+
+use std::time::Duration;
+
+use super::OnExhausted;
+
+/// Health of a subscriber that never failed.
+pub const FULL_HEALTH: u8 = 100;
+
+/// What is known about a failed delivery.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// Attempts made, this one included.
+    pub attempts: u32,
+    /// How long the batch has existed.
+    pub age: Duration,
+    /// How many events it holds.
+    pub events: usize,
+    /// The subscriber's health after this failure.
+    pub health: u8,
+    /// What the subscriber asked for.
+    pub retry_after: Option<Duration>,
+}
+
+/// Limits on trying.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// Attempts before a batch counts as exhausted.
+    pub max_attempts: u32,
+    /// Age at which a batch counts as exhausted.
+    pub max_age: Duration,
+    /// What then.
+    pub on_exhausted: OnExhausted,
+}
+
+/// What becomes of the batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The same batch again, after this pause.
+    Retry(Duration),
+    /// Two halves in its place, the first one after this pause: one poison event must not condemn its neighbours.
+    Split(Duration),
+    /// A dead letter and a gap; the lane goes on.
+    Dead,
+}
+
+/// The first pause.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+/// Every so many failures the batch is halved.
+const SPLIT_EVERY: u32 = 4;
+
+/// Health after a delivery: one point up, two down, between 0 and 100.
+pub fn health_after(health: u8, delivered: bool) -> u8 {
+    if delivered { health.saturating_add(1).min(FULL_HEALTH) } else { health.saturating_sub(2) }
+}
+
+/// Decides. `dice` is uniform in 0..1 and spreads the retries of many lanes.
+pub fn judge(failure: &Failure, patience: &Patience, dice: f64) -> Verdict {
+    let pause = pause(failure, dice);
+    let exhausted = failure.attempts >= patience.max_attempts || failure.age >= patience.max_age;
+    if exhausted && patience.on_exhausted == OnExhausted::Dead {
+        // A subscriber whose other batches get through (its health is not at the floor) has a poison event in this
+        // one; one that takes nothing at all gains nothing by trying every event alone.
+        return if failure.events > 1 && failure.health > 0 { Verdict::Split(pause) } else { Verdict::Dead };
+    }
+    if failure.events > 1 && failure.attempts.is_multiple_of(SPLIT_EVERY) && failure.health > 0 {
+        return Verdict::Split(pause);
+    }
+    Verdict::Retry(pause)
+}
+
+/// Exponential from the first failure on, capped, between half and the whole of it; never less than what was asked.
+fn pause(failure: &Failure, dice: f64) -> Duration {
+    let doubled =
+        FIRST_PAUSE.saturating_mul(1 << failure.attempts.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
+    let jittered = doubled.mul_f64(0.5 + dice.clamp(0.0, 1.0) / 2.0);
+    failure.retry_after.map_or(jittered, |asked| asked.max(jittered))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(attempts: u32) -> Failure {
+        Failure { attempts, age: Duration::ZERO, events: 8, health: 90, retry_after: None }
+    }
+
+    fn patience(on_exhausted: OnExhausted) -> Patience {
+        Patience { max_attempts: 10, max_age: Duration::from_secs(3600), on_exhausted }
+    }
+
+    #[test]
+    fn the_first_failure_is_paced_already_and_pauses_grow_to_a_cap() {
+        let pause = |attempts| pause(&failure(attempts), 1.0);
+        assert_eq!(pause(1), FIRST_PAUSE);
+        assert_eq!(pause(3), FIRST_PAUSE * 4);
+        assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
+    }
+
+    #[test]
+    fn what_the_subscriber_asked_for_is_never_shortened() {
+        let asked = Failure { retry_after: Some(Duration::from_secs(900)), ..failure(1) };
+        assert_eq!(
+            judge(&asked, &patience(OnExhausted::Dead), 0.0),
+            Verdict::Retry(Duration::from_secs(900))
+        );
+    }
+
+    #[test]
+    fn an_exhausted_batch_is_split_before_anything_dies() {
+        let dead = patience(OnExhausted::Dead);
+        assert!(matches!(judge(&failure(10), &dead, 0.0), Verdict::Split(_)));
+        assert_eq!(judge(&Failure { events: 1, ..failure(10) }, &dead, 0.0), Verdict::Dead);
+        assert_eq!(judge(&Failure { health: 0, ..failure(10) }, &dead, 0.0), Verdict::Dead);
+        let old = Failure { events: 1, age: Duration::from_secs(3600), ..failure(1) };
+        assert_eq!(judge(&old, &dead, 0.0), Verdict::Dead);
+    }
+
+    #[test]
+    fn a_blocking_subscription_never_loses_a_batch() {
+        let old = Failure { events: 1, age: Duration::from_secs(1 << 30), ..failure(1 << 30) };
+        assert!(matches!(judge(&old, &patience(OnExhausted::Block), 0.0), Verdict::Retry(_)));
+    }
+
+    #[test]
+    fn health_moves_one_up_and_two_down_within_its_range() {
+        assert_eq!(health_after(100, true), 100);
+        assert_eq!(health_after(99, false), 97);
+        assert_eq!(health_after(1, false), 0);
+    }
+}

@@ -1,0 +1,99 @@
+//! The control plane of Signalbox.
+//!
+//! Rooms: `routing` (the route table), [`bus`] (events pushed to subscribers), `tokens` (who may do what), `duty`
+//! (what only one of several pacemakers does at a time), `dashboard` (the page at `/`), `http` (what all of them share
+//! towards HTTP). A library beside a program of two lines, so that tests and benchmarks reach the bus without HTTP.
+
+#[cfg(test)]
+mod architecture;
+pub mod bus;
+mod config;
+mod dashboard;
+mod duty;
+mod http;
+mod metrics;
+mod routing;
+mod service;
+#[cfg(test)]
+mod testing;
+mod tokens;
+
+use std::{io::Write as _, process::ExitCode};
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use signalbox_daemon::{EXIT_USAGE, log_to_stderr};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
+use tokio_util::sync::CancellationToken;
+
+use config::{Args, Config};
+
+/// The program: reads its configuration and serves until it is told to end.
+pub fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    if args.print_defaults {
+        return print(config::DEFAULTS);
+    }
+    if args.print_openapi {
+        return print(&http::document());
+    }
+    match start(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(error)) => complain(&error, EXIT_USAGE),
+        Err(Failure::Running(error)) => complain(&error, 1),
+    }
+}
+
+enum Failure {
+    Usage(anyhow::Error),
+    Running(anyhow::Error),
+}
+
+fn start(args: &Args) -> Result<(), Failure> {
+    let config = Config::load(args).map_err(|error| Failure::Usage(error.into()))?;
+    log_to_stderr(&config.log).context("log").map_err(Failure::Usage)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Running(error.into()))?;
+    runtime.block_on(serve(config)).map_err(Failure::Running)
+}
+
+async fn serve(config: Config) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(config.listen).await.with_context(|| {
+        format!("{} cannot be listened on; set `listen` to a free address", config.listen)
+    })?;
+    let shutdown = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let signalled = shutdown.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        signalled.cancel();
+    });
+    service::run(config, listener, shutdown).await
+}
+
+fn print(text: &str) -> ExitCode {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn complain(error: &anyhow::Error, code: u8) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "signalbox-pacemaker: {error:#}");
+    ExitCode::from(code)
+}
