@@ -202,3 +202,18 @@ fn a_window_that_was_folded_otherwise_is_a_gap_and_never_counted_twice() {
     assert_eq!((tally.lines, tally.gaps, tally.gap_bytes), (2, 1, bytes(LINES)));
     assert!(server.state.requests.len() < usize::from(LINES) + 2, "the parts that were done stay");
 }
+
+#[test]
+fn a_position_that_was_adopted_names_its_file_before_a_window_begins() {
+    let mut world = World::with_limits(LIMITS);
+    world.append(LINES + 1, false);
+    world.server.borrow_mut().state.place.position = bytes(1);
+    for _ in 0..3 {
+        assert!(world.step().unwrap().more);
+    }
+    assert!(parts_done(&world).is_some());
+    world.apply(&Op::Restart { lingers: false });
+    world.drain_without_check();
+    let tally = world.server.borrow().state.tally;
+    assert_eq!((tally.lines, tally.gaps), (u64::from(LINES), 0));
+}
