@@ -9,10 +9,10 @@ BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 # What `make run` passes on, for example ARGS='--port-offset 1000 --data-dir .signalbox-2'.
 ARGS ?=
 
-RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-nginx-redis lua-cjson redis-server curl
+RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-server curl
 # lua-check is the linter. Never luajit: it replaces the library that the Lua module of nginx needs.
 TEST_PACKAGES := $(RUN_PACKAGES) lua-check
-BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis wrk haproxy caddy
+BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
 .PHONY: help run test bench soak fmt clean build packages-run packages-test packages-bench
 .DEFAULT_GOAL := help
