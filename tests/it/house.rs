@@ -34,7 +34,13 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() && !matches!(&*name, "target" | ".git" | ".signalbox" | "node_modules") {
+        // What is built or written by a run is no part of the house; .gitignore names the same.
+        let made =
+            matches!(&*name, "target" | ".git") || name.starts_with(".signalbox") || name.ends_with(".log");
+        if made {
+            continue;
+        }
+        if path.is_dir() {
             found.extend(files(&path));
         } else if path.is_file() {
             found.push(path);

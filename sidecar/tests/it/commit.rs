@@ -105,8 +105,8 @@ fn counters_and_position_move_together_and_only_once() {
         ["200=2", "2xx=2", "bytes=1024", "nginxtime=10", "requests=2", "time=8", "timecount=2"]
     );
     assert_eq!(bench.hash("stat:null").len(), 7);
-    assert_eq!(bench.hash("history:17:1795266000:requests"), ["1795267331=2"]);
-    assert_eq!(bench.hash("rollup:17:1795266000:bytes"), ["1795267320=1024"]);
+    assert_eq!(bench.hash("history:17:4102444800:requests"), ["4102446131=2"]);
+    assert_eq!(bench.hash("rollup:17:4102444800:bytes"), ["4102446120=1024"]);
     assert_eq!(bench.redis.cli(&["GET", "position:n1"]), "900");
     assert_eq!(bench.redis.cli(&["HGET", "position:n1:file", "bad_sample"]), "garbage");
     let (place, tally) = owned(store.claim(true).unwrap());
