@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Context as _;
 use rand::RngExt as _;
-use signalbox_store::{Fabric, Options, RoutesMaster, Stats};
+use signalbox_store::{Fabric, Options, RoutesMaster, Shard, Stats};
 use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
@@ -27,8 +27,6 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// How many missed turns make a holder's duty another's.
 const MISSED_TURNS: u32 = 5;
 const SHORTEST_DUTY: Duration = Duration::from_secs(3);
-/// Shards of the fabric.
-const SHARDS: usize = 1;
 /// How often it is looked at which fabric this is.
 const REMEMBER: Duration = Duration::from_secs(1);
 
@@ -40,6 +38,7 @@ pub(crate) async fn run(
 ) -> anyhow::Result<()> {
     let options = Options::default();
     let fabric = Fabric::open(config.redis_fabric.as_str(), options).context("redis.fabric")?;
+    let fabric = Shard::home(&fabric, config.fabric_shards);
     let routes = RoutesMaster::open(config.redis_routes.as_str(), options).context("redis.routes")?;
     let stats = Stats::open(config.redis_stats.as_str(), options).context("redis.stats")?;
     let metrics = Metrics::new();
@@ -122,7 +121,8 @@ async fn event_bus(
         tracing::warn!(%error, "which fabric was used before is not known");
         None
     });
-    let (handle, events) = Bus::open(fabric, SHARDS, config.bus.clone(), known, webhooks.clone());
+    let (handle, events) =
+        Bus::open(fabric, config.fabric_shards, config.bus.clone(), known, webhooks.clone());
     let front = Front::new(handle.clone(), webhooks, metrics, &config.bus, wall_clock);
     Ok((handle, front, events))
 }

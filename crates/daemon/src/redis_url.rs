@@ -20,11 +20,12 @@ impl TryFrom<String> for RedisUrl {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let known = ["redis://", "redis+unix://", "unix://"];
+        let known = ["redis://", "redis+unix://", "redis+cluster://", "unix://"];
         if known.iter().any(|scheme| text.starts_with(scheme)) && text.len() < 1024 {
             return Ok(Self(text));
         }
-        Err("a Redis URL is redis://host:port/ or redis+unix:///path".to_owned())
+        Err("a Redis URL is redis://host:port/, redis+unix:///path or redis+cluster://host:port,host:port/"
+            .to_owned())
     }
 }
 

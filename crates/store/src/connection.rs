@@ -7,8 +7,12 @@
 //! A peer that vanished without a word (a cut cable, a frozen machine) leaves a connection that looks alive. The
 //! kernel gives up on it after [`SILENCE`], and three replies in a row that did not come in time are taken as the same
 //! news, because a proxy in between may go on acknowledging what nobody reads.
+//!
+//! The fabric may be a Redis Cluster (`redis+cluster://host:port,host:port/`): then redis-rs' cluster client stands in
+//! the manager's place and finds the node of each key by itself.
 
 use std::{
+    borrow::Cow,
     marker::PhantomData,
     sync::{
         Arc, PoisonError, RwLock,
@@ -18,12 +22,14 @@ use std::{
 };
 
 use redis::{
-    Cmd, ConnectionInfo, FromRedisValue, IntoConnectionInfo, Pipeline, RedisError, ToRedisArgs,
-    aio::{ConnectionManager, ConnectionManagerConfig},
+    Cmd, FromRedisValue, Pipeline, RedisError, ToRedisArgs,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
-use crate::{Error, Key, Role};
+use crate::{
+    Error, Key, Role,
+    wire::{Target, Wire},
+};
 
 /// How patient a connection is.
 #[derive(Debug, Clone, Copy)]
@@ -49,34 +55,40 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// How many replies in a row may be late before the connection is replaced.
 const LATE_REPLIES: u32 = 3;
 
+/// How keys begin that name their shard.
+const SHARD_TAG: &str = "{s";
+
 /// A connection to the server of role `R`, shared by cloning.
 pub struct Redis<R> {
-    pub(crate) client: redis::Client,
+    pub(crate) target: Arc<Target>,
     line: Arc<Line>,
     dedicated: bool,
     options: Options,
+    /// What stands before keys that name no shard: see [`crate::Shard::home`].
+    home: Arc<str>,
     role: PhantomData<fn() -> R>,
 }
 
 /// The connection that all clones use at the moment.
 struct Line {
-    manager: RwLock<ConnectionManager>,
+    wire: RwLock<Wire>,
     late: AtomicU32,
 }
 
 impl Line {
-    fn new(manager: ConnectionManager) -> Arc<Self> {
-        Arc::new(Self { manager: RwLock::new(manager), late: AtomicU32::new(0) })
+    fn new(wire: Wire) -> Arc<Self> {
+        Arc::new(Self { wire: RwLock::new(wire), late: AtomicU32::new(0) })
     }
 }
 
 impl<R> Clone for Redis<R> {
     fn clone(&self) -> Self {
         Self {
-            client: self.client.clone(),
+            target: Arc::clone(&self.target),
             line: Arc::clone(&self.line),
             dedicated: self.dedicated,
             options: self.options,
+            home: Arc::clone(&self.home),
             role: PhantomData,
         }
     }
@@ -89,17 +101,24 @@ impl<R: Role> std::fmt::Debug for Redis<R> {
 }
 
 impl<R: Role> Redis<R> {
-    /// Prepares a connection to `url` (`redis://host:port/`, or `redis+unix:///path` for a socket). Nothing is
-    /// connected before the first command, so a daemon starts while its Redis is down. Must be called inside a tokio
-    /// runtime.
+    /// Prepares a connection to `url` (`redis://host:port/`, `redis+unix:///path` for a socket, or
+    /// `redis+cluster://host:port,host:port/` for some nodes of a cluster). Nothing is connected before the first
+    /// command, so a daemon starts while its Redis is down. Must be called inside a tokio runtime.
     ///
     /// # Errors
     /// When the URL cannot be read.
     pub fn open(url: &str, options: Options) -> Result<Self, Error> {
         let failed = |source| Error::new(R::NAME, "opening the URL", source);
-        let client = redis::Client::open(guarded(url).map_err(failed)?).map_err(failed)?;
-        let manager = manager(&client, options, Some(options.response_timeout)).map_err(failed)?;
-        Ok(Self { client, line: Line::new(manager), dedicated: false, options, role: PhantomData })
+        let target = Target::read(url, settings()).map_err(failed)?;
+        let wire = target.connect(options, Some(options.response_timeout)).map_err(failed)?;
+        Ok(Self {
+            target: Arc::new(target),
+            line: Line::new(wire),
+            dedicated: false,
+            options,
+            home: Arc::from(""),
+            role: PhantomData,
+        })
     }
 
     /// A connection of its own for commands that block in Redis, without a response timeout.
@@ -107,9 +126,25 @@ impl<R: Role> Redis<R> {
     /// # Errors
     /// When the connection cannot be prepared.
     pub fn dedicated(&self) -> Result<Self, Error> {
-        let manager = manager(&self.client, self.options, None)
+        let wire = self
+            .target
+            .connect(self.options, None)
             .map_err(|source| Error::new(R::NAME, "preparing a dedicated connection", source))?;
-        Ok(Self { line: Line::new(manager), dedicated: true, ..self.clone() })
+        Ok(Self { line: Line::new(wire), dedicated: true, ..self.clone() })
+    }
+
+    /// The same connection, on which `tag` stands before every key that names no shard by itself.
+    pub(crate) fn at_home(&self, tag: &str) -> Self {
+        Self { home: Arc::from(tag), ..self.clone() }
+    }
+
+    /// `key` as the server knows it.
+    pub(crate) fn name_of<'k>(&self, key: &'k Key<R::Space>) -> Cow<'k, str> {
+        if self.home.is_empty() || key.as_str().starts_with(SHARD_TAG) {
+            Cow::Borrowed(key.as_str())
+        } else {
+            Cow::Owned(format!("{}{key}", self.home))
+        }
     }
 
     /// Starts a command.
@@ -132,8 +167,8 @@ impl<R: Role> Redis<R> {
         Ok(seconds * 1000 + micros / 1000)
     }
 
-    pub(crate) fn manager(&self) -> ConnectionManager {
-        self.line.manager.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn wire(&self) -> Wire {
+        self.line.wire.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Takes note of how a command ended, and replaces a connection on which nothing comes back any more.
@@ -147,8 +182,8 @@ impl<R: Role> Redis<R> {
         };
         if late == LATE_REPLIES {
             tracing::warn!(role = R::NAME, "replies stopped coming, connecting anew");
-            if let Ok(fresh) = manager(&self.client, self.options, Some(self.options.response_timeout)) {
-                *self.line.manager.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+            if let Ok(fresh) = self.target.connect(self.options, Some(self.options.response_timeout)) {
+                *self.line.wire.write().unwrap_or_else(PoisonError::into_inner) = fresh;
             }
             self.line.late.store(0, Ordering::Relaxed);
         }
@@ -156,26 +191,10 @@ impl<R: Role> Redis<R> {
     }
 }
 
-/// The URL's address, with a kernel that notices a silent peer.
-fn guarded(url: &str) -> Result<ConnectionInfo, RedisError> {
+/// A kernel that notices a silent peer.
+fn settings() -> TcpSettings {
     let keepalive = TcpKeepalive::new().with_time(SILENCE).with_interval(SILENCE / 4);
-    let settings =
-        TcpSettings::default().set_nodelay(true).set_keepalive(keepalive).set_user_timeout(SILENCE);
-    Ok(url.into_connection_info()?.set_tcp_settings(settings))
-}
-
-fn manager(
-    client: &redis::Client,
-    options: Options,
-    response_timeout: Option<Duration>,
-) -> Result<ConnectionManager, redis::RedisError> {
-    let config = ConnectionManagerConfig::new()
-        .set_connection_timeout(Some(options.connect_timeout))
-        .set_response_timeout(response_timeout)
-        .set_min_delay(Duration::from_millis(50))
-        .set_max_delay(Duration::from_millis(500))
-        .set_number_of_retries(2);
-    ConnectionManager::new_lazy_with_config(client.clone(), config)
+    TcpSettings::default().set_nodelay(true).set_keepalive(keepalive).set_user_timeout(SILENCE)
 }
 
 /// One command on its way to the server of role `R`.
@@ -189,7 +208,7 @@ impl<R: Role> Command<'_, R> {
     /// Appends a key of this server's key space.
     #[must_use]
     pub fn key(mut self, key: &Key<R::Space>) -> Self {
-        self.cmd.arg(key);
+        self.cmd.arg(&*self.redis.name_of(key));
         self
     }
 
@@ -205,7 +224,7 @@ impl<R: Role> Command<'_, R> {
     /// # Errors
     /// When the server is away or refuses, or when the reply is no `T`.
     pub async fn query<T: FromRedisValue>(self) -> Result<T, Error> {
-        let mut connection = self.redis.manager();
+        let mut connection = self.redis.wire();
         self.redis.noted(self.name, self.cmd.query_async(&mut connection).await)
     }
 
@@ -227,7 +246,10 @@ pub struct Batch<'a, R> {
 impl<R: Role> Batch<'_, R> {
     /// Adds a command about one key.
     pub fn add(&mut self, name: &'static str, key: &Key<R::Space>, args: impl ToRedisArgs) -> &mut Self {
-        self.pipeline.cmd(name).arg(key).arg(args);
+        let mut cmd = redis::cmd(name);
+        cmd.arg(&*self.redis.name_of(key));
+        cmd.arg(args);
+        self.pipeline.add_command(cmd);
         self
     }
 
@@ -241,7 +263,7 @@ impl<R: Role> Batch<'_, R> {
     /// # Errors
     /// When the server is away, or when any of the commands failed.
     pub async fn query<T: FromRedisValue>(self) -> Result<T, Error> {
-        let mut connection = self.redis.manager();
+        let mut connection = self.redis.wire();
         self.pipeline
             .query_async(&mut connection)
             .await

@@ -20,6 +20,7 @@ mod role;
 mod script;
 mod shard;
 mod subscription;
+mod wire;
 
 pub use connection::{Batch, Command, Options, Redis};
 pub use error::{Error, Kind};

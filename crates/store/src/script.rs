@@ -27,7 +27,7 @@ impl<R: Role> Script<R> {
     /// Starts a call. Keys and arguments follow in the order of the header.
     pub fn call(&self) -> Call<'_, R> {
         let compiled = self.compiled.get_or_init(|| redis::Script::new(self.source));
-        Call { script: self, invocation: compiled.prepare_invoke(), keys: 0, args: 0 }
+        Call { script: self, invocation: compiled.prepare_invoke(), keys: Vec::new(), args: 0 }
     }
 
     /// The text, for tests that read the header.
@@ -37,10 +37,11 @@ impl<R: Role> Script<R> {
 }
 
 /// One call of a [`Script`].
-pub struct Call<'a, R> {
+pub struct Call<'a, R: Role> {
     script: &'a Script<R>,
     invocation: ScriptInvocation<'a>,
-    keys: usize,
+    /// Kept until it is known which server they are for: a fabric of several shards writes some of them differently.
+    keys: Vec<Key<R::Space>>,
     args: usize,
 }
 
@@ -48,8 +49,7 @@ impl<R: Role> Call<'_, R> {
     /// Appends the next key.
     #[must_use]
     pub fn key(mut self, key: &Key<R::Space>) -> Self {
-        self.invocation.key(key);
-        self.keys += 1;
+        self.keys.push(key.clone());
         self
     }
 
@@ -65,14 +65,17 @@ impl<R: Role> Call<'_, R> {
     ///
     /// # Errors
     /// When the server is away or refuses, when the script raises an error, or when its reply is no `T`.
-    pub async fn run<T: FromRedisValue>(self, redis: &Redis<R>) -> Result<T, Error> {
+    pub async fn run<T: FromRedisValue>(mut self, redis: &Redis<R>) -> Result<T, Error> {
         debug_assert_eq!(Ok(()), self.matches_header(), "script {}", self.script.name);
-        let mut connection = redis.manager();
+        for key in &self.keys {
+            self.invocation.key(redis.name_of(key).as_ref());
+        }
+        let mut connection = redis.wire();
         redis.noted(self.script.name, self.invocation.invoke_async(&mut connection).await)
     }
 
     fn matches_header(&self) -> Result<(), String> {
-        for (table, given) in [("KEYS", self.keys), ("ARGV", self.args)] {
+        for (table, given) in [("KEYS", self.keys.len()), ("ARGV", self.args)] {
             let (least, open) = header_count(self.script.source, table);
             if given < least || (given > least && !open) {
                 return Err(format!("header names {least} {table}, the call passes {given}"));

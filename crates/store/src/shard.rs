@@ -40,7 +40,14 @@ impl Shard {
     /// When `count` is not 1…[`MAX_SHARDS`]; the configuration is checked before.
     pub fn all(redis: &Fabric, count: usize) -> Vec<Self> {
         assert!((1..=MAX_SHARDS).contains(&count), "a fabric has 1 to {MAX_SHARDS} shards, not {count}");
+        let redis = Self::home(redis, count);
         (0..count).map(|index| Self { index, tag: Tag::new(index, count), redis: redis.clone() }).collect()
+    }
+
+    /// The fabric as everything sees it that is not divided: its keys stand in the first shard, so that a cluster
+    /// keeps them in one slot and scripts over several of them run there too.
+    pub fn home(redis: &Fabric, count: usize) -> Fabric {
+        redis.at_home(Tag::new(0, count).as_str())
     }
 
     /// Its number, from 0.

@@ -3,12 +3,12 @@
 //! Redis forgets a message that nobody was there to hear. A subscriber that wants to be right therefore treats a
 //! message as a hint, and a [`Notice::Resumed`] as "read everything again".
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
 use tokio::{sync::mpsc, task::JoinHandle, time};
 
-use crate::{Redis, Role};
+use crate::{Redis, Role, wire::Target};
 
 /// How many notices wait for a slow reader before the newest are dropped in favour of one `Resumed`.
 const BUFFER: usize = 1024;
@@ -55,21 +55,39 @@ impl Drop for Subscription {
 impl<R: Role> Redis<R> {
     /// Subscribes to `channels` on a connection of its own.
     pub fn subscribe(&self, channels: &[&str]) -> Subscription {
+        self.listen_to(channels, Names::Channels)
+    }
+
+    /// Subscribes to all channels whose names match one of the glob `patterns`, on a connection of its own.
+    pub fn subscribe_to_patterns(&self, patterns: &[&str]) -> Subscription {
+        self.listen_to(patterns, Names::Patterns)
+    }
+
+    fn listen_to(&self, names: &[&str], kind: Names) -> Subscription {
         let (sender, notices) = mpsc::channel(BUFFER);
-        let channels = channels.iter().map(ToString::to_string).collect();
-        let task = tokio::spawn(keep_up(self.client.clone(), channels, sender, R::NAME));
+        let names = names.iter().map(ToString::to_string).collect();
+        let task = tokio::spawn(keep_up(Arc::clone(&self.target), names, kind, sender, R::NAME));
         Subscription { notices, task }
     }
 }
 
+/// What a subscription names.
+#[derive(Clone, Copy)]
+enum Names {
+    Channels,
+    Patterns,
+}
+
 async fn keep_up(
-    client: redis::Client,
-    channels: Vec<String>,
+    target: Arc<Target>,
+    names: Vec<String>,
+    kind: Names,
     notices: mpsc::Sender<Notice>,
     role: &'static str,
 ) {
-    loop {
-        match listen(&client, &channels, &notices).await {
+    // A node of a cluster that is away is not asked twice in a row.
+    for turn in 0.. {
+        match listen(&target, turn, &names, kind, &notices).await {
             Ok(()) => tracing::debug!(role, "subscription ended, subscribing again"),
             Err(error) => tracing::debug!(role, %error, "subscription lost, subscribing again"),
         }
@@ -81,12 +99,17 @@ async fn keep_up(
 }
 
 async fn listen(
-    client: &redis::Client,
-    channels: &[String],
+    target: &Target,
+    turn: usize,
+    names: &[String],
+    kind: Names,
     notices: &mpsc::Sender<Notice>,
 ) -> Result<(), redis::RedisError> {
-    let mut pubsub = client.get_async_pubsub().await?;
-    pubsub.subscribe(channels).await?;
+    let mut pubsub = target.any_node(turn)?.get_async_pubsub().await?;
+    match kind {
+        Names::Channels => pubsub.subscribe(names).await?,
+        Names::Patterns => pubsub.psubscribe(names).await?,
+    }
     if notices.send(Notice::Resumed).await.is_err() {
         return Ok(());
     }

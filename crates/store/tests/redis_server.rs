@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use signalbox_store::{Kind, Notice, Options, Redis, Script, Stats, StatsRole, keys::stats};
+use signalbox_store::{
+    Fabric, FabricRole, Kind, Notice, Options, Redis, Script, Shard, Stats, StatsRole,
+    keys::{fabric, stats},
+};
 use tempfile::TempDir;
 use tokio::time;
 
@@ -32,6 +35,39 @@ impl Server {
             .stdout(Stdio::null())
             .spawn()
             .expect("redis-server is installed (make test installs it)")
+    }
+
+    /// A cluster of one node that holds every slot: scripts over several slots are refused there, as in any cluster.
+    async fn start_cluster() -> (Self, Fabric) {
+        // Both ports are bound at once so that they differ, and let go for the server.
+        let free = || std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let (client, bus) = (free(), free());
+        let [client, bus] =
+            [client, bus].map(|free| free.local_addr().expect("an address").port().to_string());
+        let folder = TempDir::new().expect("a temporary folder");
+        let child = Command::new("redis-server")
+            .args([
+                "--bind",
+                "127.0.0.1",
+                "--port",
+                &client,
+                "--cluster-port",
+                &bus,
+                "--cluster-enabled",
+                "yes",
+            ])
+            .args(["--save", "", "--dir"])
+            .arg(folder.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed (make test installs it)");
+        let server = Self { child, folder };
+        let alone: Fabric =
+            Redis::open(&format!("redis://127.0.0.1:{client}/"), Options::default()).expect("a URL");
+        answering(&alone).await;
+        alone.command("CLUSTER").arg("ADDSLOTSRANGE").arg(0).arg(16_383).run().await.expect("slots");
+        let cluster = Redis::open(&format!("redis+cluster://127.0.0.1:{client}/"), Options::default());
+        (server, cluster.expect("a URL"))
     }
 
     fn open<R: signalbox_store::Role>(&self) -> Redis<R> {
@@ -187,4 +223,36 @@ async fn a_connection_that_went_silent_is_replaced() {
     std::fs::rename(&aside, &socket).expect("the socket is back");
     answering(&redis).await;
     accepted.abort();
+}
+
+static MOVE: Script<FabricRole> = Script::new(
+    "move",
+    "-- Moves a member.\n-- KEYS[1]: hash, from\n-- KEYS[2]: hash, to\n-- ARGV[1]: string, the field\n-- Returns its value.\n\
+     local value = redis.call('HGET', KEYS[1], ARGV[1])\nredis.call('HDEL', KEYS[1], ARGV[1])\n\
+     redis.call('HSET', KEYS[2], ARGV[1], value)\nreturn value",
+);
+
+#[tokio::test]
+async fn in_a_cluster_keys_without_a_shard_stand_in_one_slot() {
+    let (_server, cluster) = Server::start_cluster().await;
+    let home = Shard::home(&cluster, 4);
+    let (from, to) = (fabric::routes_instances(), fabric::routes_hosts());
+    let mut tries = 0;
+    while let Err(error) = home.command("HSET").key(&from).arg("i").arg("1").run().await {
+        tries += 1;
+        assert!(tries < 200, "{error:?}");
+        time::sleep(Duration::from_millis(50)).await;
+    }
+    let moved: String = MOVE.call().key(&from).key(&to).arg("i").run(&home).await.expect("one slot");
+    assert_eq!(moved, "1");
+    let mut both = home.batch();
+    both.add("HEXISTS", &from, "i").add("HEXISTS", &to, "i");
+    assert_eq!(both.query::<(u64, u64)>().await.expect("a batch"), (0, 1));
+    let refused = MOVE.call().key(&from).key(&to).arg("i").run::<String>(&cluster).await;
+    assert!(refused.is_err(), "without a common tag the two stand in two slots");
+    let mut heard = home.subscribe_to_patterns(&["shop:*:orders"]);
+    assert_eq!(heard.next().await, Notice::Resumed);
+    home.command("PUBLISH").arg("shop:update:orders").arg("hello").run().await.expect("published");
+    let message = Notice::Message { channel: "shop:update:orders".into(), payload: "hello".into() };
+    assert_eq!(heard.next().await, message);
 }

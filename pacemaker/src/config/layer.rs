@@ -49,6 +49,9 @@ pub(crate) struct Args {
     /// Redis that holds the desired state
     #[arg(long, value_name = "URL", env = "SIGNALBOX_PACEMAKER_REDIS_FABRIC", hide_env_values = true)]
     redis_fabric: Option<RedisUrl>,
+    /// Shards of the fabric: the number it was first used with
+    #[arg(long, value_name = "N", env = "SIGNALBOX_PACEMAKER_REDIS_FABRIC_SHARDS")]
+    redis_fabric_shards: Option<usize>,
     /// Networks in which instances may be registered
     #[arg(long, value_name = "CIDR", value_delimiter = ',', env = "SIGNALBOX_PACEMAKER_INSTANCE_NETWORKS")]
     instance_networks: Option<Vec<Network>>,
@@ -91,6 +94,7 @@ impl Args {
                 routes: self.redis_routes.clone(),
                 stats: self.redis_stats.clone(),
                 fabric: self.redis_fabric.clone(),
+                fabric_shards: self.redis_fabric_shards,
             },
             routing: RoutingLayer {
                 reconcile_interval_ms: self.routing_reconcile_interval_ms,
@@ -126,6 +130,7 @@ pub(super) struct RedisLayer {
     pub(super) routes: Option<RedisUrl>,
     pub(super) stats: Option<RedisUrl>,
     pub(super) fabric: Option<RedisUrl>,
+    pub(super) fabric_shards: Option<usize>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -160,6 +165,7 @@ impl Layer {
                 routes: self.redis.routes.or(under.redis.routes),
                 stats: self.redis.stats.or(under.redis.stats),
                 fabric: self.redis.fabric.or(under.redis.fabric),
+                fabric_shards: self.redis.fabric_shards.or(under.redis.fabric_shards),
             },
             routing: RoutingLayer {
                 reconcile_interval_ms: self

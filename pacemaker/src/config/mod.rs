@@ -15,6 +15,8 @@ use signalbox_daemon::{
     settings::{self, required},
 };
 
+use signalbox_store::MAX_SHARDS;
+
 pub(crate) use layer::{Args, Layer};
 pub(crate) use value::{Network, Reserved};
 
@@ -32,6 +34,7 @@ pub(crate) struct Config {
     pub(crate) redis_routes: RedisUrl,
     pub(crate) redis_stats: RedisUrl,
     pub(crate) redis_fabric: RedisUrl,
+    pub(crate) fabric_shards: usize,
     pub(crate) instance_networks: Vec<Network>,
     pub(crate) reserved_addresses: Vec<Reserved>,
     pub(crate) log: String,
@@ -70,10 +73,15 @@ impl Config {
         let redis_routes = required("redis.routes", layer.redis.routes)?;
         let redis_stats = required("redis.stats", layer.redis.stats)?;
         let redis_fabric = required("redis.fabric", layer.redis.fabric)?;
+        let fabric_shards = required("redis.fabric_shards", layer.redis.fabric_shards)?;
+        if !(1..=MAX_SHARDS).contains(&fabric_shards) {
+            let message = format!("must be between 1 and {MAX_SHARDS}");
+            return Err(Error::Value { key: "redis.fabric_shards", message });
+        }
         let mut reserved_addresses = required("reserved_addresses", layer.reserved_addresses)?;
         reserved_addresses.push(Reserved::Address(listen));
         reserved_addresses
-            .extend([&redis_routes, &redis_stats, &redis_fabric].into_iter().filter_map(Reserved::redis));
+            .extend([&redis_routes, &redis_stats, &redis_fabric].into_iter().flat_map(Reserved::redis));
         let interval = |key, value: Option<u64>| {
             let ms = required(key, value)?;
             let message = "must be between 10 and 3,600,000 milliseconds".to_owned();
@@ -89,6 +97,7 @@ impl Config {
             redis_routes,
             redis_stats,
             redis_fabric,
+            fabric_shards,
             instance_networks: required("instance_networks", layer.instance_networks)?,
             reserved_addresses,
             log: required("log", layer.log)?,
@@ -140,6 +149,19 @@ mod tests {
             let error = load(file).unwrap_err().to_string();
             assert!(error.starts_with(place), "{file}: {error}");
         }
+    }
+
+    #[test]
+    fn a_fabric_of_several_nodes_reserves_them_all() {
+        let file = "root_token = '0123456789abcdef'\n[redis]\nfabric_shards = 4\n\
+                    fabric = 'redis+cluster://u:p@10.0.0.1:7000,10.0.0.2:7000/'";
+        let config = load(file).unwrap();
+        assert_eq!(config.fabric_shards, 4);
+        for node in ["10.0.0.1:7000", "10.0.0.2:7000"] {
+            assert!(config.reserved_addresses.contains(&Reserved::Address(node.parse().unwrap())), "{node}");
+        }
+        let error = load(&file.replace("= 4", "= 65")).unwrap_err().to_string();
+        assert_eq!(error, "redis.fabric_shards: must be between 1 and 64");
     }
 
     #[test]

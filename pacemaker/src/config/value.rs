@@ -56,16 +56,18 @@ impl Reserved {
         }
     }
 
-    /// The address of a Redis, which is therefore no instance. A server given by name is not resolved here: an instance
-    /// is registered by IP, and the deployment's `reserved_addresses` can name that one.
-    pub(super) fn redis(url: &RedisUrl) -> Option<Self> {
+    /// The addresses of a Redis (several, when it is a cluster), which are therefore no instances. A server given by
+    /// name is not resolved here: an instance is registered by IP, and the deployment's `reserved_addresses` can name
+    /// that one.
+    pub(super) fn redis(url: &RedisUrl) -> Vec<Self> {
         if let Some(path) = url.as_str().strip_prefix("redis+unix://") {
-            return Some(Self::Unix(path.split('?').next().unwrap_or(path).to_owned()));
+            return vec![Self::Unix(path.split('?').next().unwrap_or(path).to_owned())];
         }
-        let authority = url.as_str().split_once("://")?.1.split('/').next()?;
-        let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-        let authority = authority.replacen("localhost", "127.0.0.1", 1);
-        authority.parse().map(Self::Address).ok()
+        let authority = url.as_str().split_once("://").map_or("", |(_, rest)| rest);
+        let authority = authority.split('/').next().unwrap_or_default();
+        let nodes = authority.rsplit_once('@').map_or(authority, |(_, nodes)| nodes);
+        let nodes = nodes.split(',').map(|node| node.replacen("localhost", "127.0.0.1", 1));
+        nodes.filter_map(|node| node.parse().map(Self::Address).ok()).collect()
     }
 
     pub(crate) fn is_unix(&self, path: &str) -> bool {
@@ -118,8 +120,8 @@ mod tests {
     #[test]
     fn the_address_of_a_redis_is_reserved() {
         let url: RedisUrl = "redis://user:secret@10.0.0.1:6401/".parse().unwrap();
-        assert_eq!(Reserved::redis(&url), Some(Reserved::Address("10.0.0.1:6401".parse().unwrap())));
+        assert_eq!(Reserved::redis(&url), [Reserved::Address("10.0.0.1:6401".parse().unwrap())]);
         let unix: RedisUrl = "redis+unix:///run/r.sock".parse().unwrap();
-        assert_eq!(Reserved::redis(&unix), Some(Reserved::Unix("/run/r.sock".to_owned())));
+        assert_eq!(Reserved::redis(&unix), [Reserved::Unix("/run/r.sock".to_owned())]);
     }
 }

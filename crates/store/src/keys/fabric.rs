@@ -69,6 +69,13 @@ pub const CATALOG: &[Entry] = &[
         readers: "pacemaker",
     },
     Entry {
+        pattern: "routes:announced",
+        kind: "hash",
+        lifetime: "for ever",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
+    Entry {
         pattern: "tokens",
         kind: "hash",
         lifetime: "for ever",
@@ -409,6 +416,11 @@ pub fn routes_unreported() -> Key<FabricSpace> {
 /// lineage that it has yet to get.
 pub fn routes_table() -> Key<FabricSpace> {
     Key::new("routes:table")
+}
+
+/// HASH: up to where the table's changes were told as events: `epoch`, `serial`, and `entry` of the list of changes.
+pub fn routes_announced() -> Key<FabricSpace> {
+    Key::new("routes:announced")
 }
 
 /// HASH: SHA-256 of a token in hexadecimal → its name, scopes and host patterns as JSON.

@@ -77,6 +77,13 @@ pub const CATALOG: &[Entry] = &[
         writer: "pacemaker",
         readers: "pacemaker",
     },
+    Entry {
+        pattern: "changes",
+        kind: "stream",
+        lifetime: "for ever, about the latest 4,096 of the lineage",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
     Entry { pattern: "epoch", kind: "string", lifetime: "for ever", writer: "pacemaker", readers: "nginx" },
 ];
 
@@ -134,6 +141,11 @@ pub fn revision() -> Key<RoutesSpace> {
 /// looked (`sweeper.swept_ms`) and last came back after an absence (`sweeper.resumed_ms`).
 pub fn duties() -> Key<RoutesSpace> {
     Key::new("duties")
+}
+
+/// STREAM of what changed in the table, in the order of its serials: an entry's id begins with the serial that it made.
+pub fn changes() -> Key<RoutesSpace> {
+    Key::new("changes")
 }
 
 /// STRING: the lineage of the table, newest token first.

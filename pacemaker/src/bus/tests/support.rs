@@ -26,6 +26,8 @@ pub(super) struct Server {
     child: Child,
     folder: TempDir,
     arguments: Vec<String>,
+    /// The port of a cluster's only node.
+    cluster: Option<String>,
 }
 
 impl Server {
@@ -36,7 +38,7 @@ impl Server {
     pub(super) fn start_with(arguments: &[&str]) -> Self {
         let folder = TempDir::new().expect("a temporary folder");
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-        Self { child: spawn(folder.path(), &arguments), folder, arguments }
+        Self { child: spawn(folder.path(), &arguments), folder, arguments, cluster: None }
     }
 
     /// A cluster of one server that holds all slots: only there are scripts refused that reach across two.
@@ -48,7 +50,7 @@ impl Server {
             |listener: &std::net::TcpListener| listener.local_addr().expect("an address").port().to_string();
         let (client_port, bus_port) = (port(&client), port(&bus));
         drop((client, bus));
-        let server = Self::start_with(&[
+        let mut server = Self::start_with(&[
             "--cluster-enabled",
             "yes",
             "--bind",
@@ -59,6 +61,7 @@ impl Server {
             &bus_port,
         ]);
         let redis = server.redis();
+        server.cluster = Some(client_port);
         answering(&redis).await;
         redis.command("CLUSTER").arg("ADDSLOTSRANGE").arg(0).arg(16_383).run().await.expect("slots");
         until("the cluster", || async {
@@ -70,7 +73,10 @@ impl Server {
     }
 
     pub(super) fn redis(&self) -> Fabric {
-        let url = format!("redis+unix://{}", self.folder.path().join("redis.sock").display());
+        let url = match &self.cluster {
+            Some(port) => format!("redis+cluster://127.0.0.1:{port}/"),
+            None => format!("redis+unix://{}", self.folder.path().join("redis.sock").display()),
+        };
         let options = StoreOptions { response_timeout: Duration::from_secs(5), ..StoreOptions::default() };
         Redis::open(&url, options).expect("a URL")
     }
