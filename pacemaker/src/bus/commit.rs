@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use serde_json::value::RawValue;
 use signalbox_store::Kind;
 use tokio::sync::{mpsc, oneshot};
 
@@ -18,7 +19,7 @@ use super::{
     Error, EventId, NewEvent, Refusal,
     core::Core,
     event,
-    store::{Accepted, FanOut, PublishCall, PublishReply, Published, Store},
+    store::{Accepted, FanOut, Group, PublishCall, PublishReply, Published, Store},
     view::{State, View},
 };
 
@@ -83,73 +84,104 @@ impl Drop for Ticket {
     }
 }
 
-/// An event on its way to the shard.
+/// One event of a group.
 #[derive(Debug)]
-pub(super) struct Item {
-    pub(super) client: Arc<str>,
-    pub(super) topic: Arc<str>,
-    pub(super) environment: String,
-    pub(super) channel: String,
-    pub(super) hash: u32,
-    pub(super) rest: Vec<u8>,
-    /// Digests of the idempotency key and of the event.
-    pub(super) idempotency: Option<(String, String)>,
-    pub(super) event: NewEvent,
-    pub(super) ticket: Ticket,
+pub(super) struct Part {
+    topic: Arc<str>,
+    environment: String,
+    channel: String,
+    rest: Vec<u8>,
+    event: NewEvent,
 }
 
-impl Item {
-    pub(super) fn new(
-        client: &Arc<str>,
-        topic: &Arc<str>,
-        environment: String,
-        event: NewEvent,
-        ticket: Ticket,
-    ) -> Self {
-        let rest = event.rest(topic, &environment);
-        let idempotency = event.idempotency_key.as_ref().map(|key| {
-            let key = event::digest([event.object().as_bytes(), key.as_bytes()]);
-            (key, event::digest([&rest[..]]))
-        });
+impl Part {
+    pub(super) fn new(topic: &Arc<str>, environment: String, event: NewEvent) -> Self {
         Self {
-            client: Arc::clone(client),
             topic: Arc::clone(topic),
             channel: format!("{environment}:{}:{topic}", event.kind.as_str()),
-            hash: event::lane_hash(event.object()),
+            rest: event.rest(topic, &environment),
             environment,
-            rest,
-            idempotency,
             event,
-            ticket,
         }
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.rest.len() + 256
     }
+}
 
+/// Events of one object on their way to its shard: all of them are accepted, in this order, or none is. A publish to
+/// a topic is a group of one. Within a call ids follow each other by [`ID_STEP`], and a group is never cut apart, so
+/// the id of its first event tells those of the others.
+#[derive(Debug)]
+pub(super) struct Item {
+    client: Arc<str>,
+    hash: u32,
+    parts: Vec<Part>,
+    /// The object's new state, written with the events.
+    state: Option<Box<RawValue>>,
+    /// Digests of the idempotency key and of everything that was sent under it.
+    idempotency: Option<(String, String)>,
+    ticket: Ticket,
+}
+
+impl Item {
+    /// A group of events, at least one, all of the same object.
+    pub(super) fn new(
+        client: &Arc<str>,
+        parts: Vec<Part>,
+        state: Option<Box<RawValue>>,
+        idempotency_key: Option<&str>,
+        ticket: Ticket,
+    ) -> Self {
+        let object = parts.first().map_or("", |part| part.event.object());
+        let idempotency = idempotency_key.map(|key| {
+            let sent = parts.iter().map(|part| &part.rest[..]);
+            let sent = sent.chain(state.as_ref().map(|state| state.get().as_bytes()));
+            (event::digest([object.as_bytes(), key.as_bytes()]), event::digest(sent))
+        });
+        Self { client: Arc::clone(client), hash: event::lane_hash(object), parts, state, idempotency, ticket }
+    }
+
+    /// The object of all its events.
+    pub(super) fn object(&self) -> &str {
+        self.parts.first().map_or("", |part| part.event.object())
+    }
+
+    /// How many events it has.
+    pub(super) fn events(&self) -> usize {
+        self.parts.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let state = self.state.as_ref().map_or(0, |state| state.get().len());
+        state + self.parts.iter().map(Part::bytes).sum::<usize>()
+    }
+
+    /// Answers with the id of its first event.
     pub(super) fn answer(self, result: Result<EventId, Refusal>) {
         self.ticket.gather.answer(self.ticket.place, result);
     }
 }
 
-/// How many of the items at the front go into the next call. `subscribers` counts those of an item's topic.
+/// How many of the items at the front go into the next call. `subscribers` counts those of a topic.
 fn cut<'a>(
     items: impl Iterator<Item = &'a Item>,
-    subscribers: impl Fn(&Item) -> usize,
+    subscribers: impl Fn(&str) -> usize,
     (most_events, most_appends, most_bytes): (usize, usize, usize),
 ) -> usize {
-    let (mut events, mut appends, mut bytes) = (0, 0, 0);
+    let (mut count, mut events, mut appends, mut bytes) = (0, 0, 0, 0);
     for item in items {
-        appends += subscribers(item);
+        events += item.events();
+        appends += item.parts.iter().map(|part| subscribers(&part.topic)).sum::<usize>();
         bytes += item.bytes();
-        // One event always goes, however many subscribers or bytes it has.
-        if events > 0 && (events >= most_events || appends > most_appends || bytes > most_bytes) {
+        // One group always goes, however many events, subscribers or bytes it has.
+        if count > 0 && (events > most_events || appends > most_appends || bytes > most_bytes) {
             break;
         }
-        events += 1;
+        count += 1;
     }
-    events
+    count
 }
 
 /// One shard's committer.
@@ -190,7 +222,7 @@ impl Committer {
             let view = self.core.view();
             let options = &self.core.options;
             let limits = (options.call_events, options.call_appends, options.call_bytes);
-            let count = cut(waiting.iter(), |item| view.subscribers(&item.topic), limits);
+            let count = cut(waiting.iter(), |topic| view.subscribers(topic), limits);
             let items: Vec<Item> = waiting.drain(..count).collect();
             let bytes = items.iter().map(Item::bytes).sum();
             self.commit(items).await;
@@ -242,24 +274,29 @@ impl Committer {
         Ok(())
     }
 
-    /// Claims topics that nobody has published to yet, and refuses the events of those that another has.
+    /// Claims topics that nobody has published to yet, and refuses the groups with events of those that another has.
     async fn claimed(&self, items: Vec<Item>, view: &mut Arc<View>) -> Vec<Item> {
         let mut kept = Vec::with_capacity(items.len());
         for item in items {
-            if view.is_claimed_by(&item.topic, &item.client) {
-                kept.push(item);
-                continue;
-            }
-            let limits = &self.core.options;
-            let claim =
-                self.core.change(|registry, _| registry.claim(&item.topic, &item.client, limits)).await;
-            *view = self.core.view();
-            match claim {
+            match self.claim_all(&item, view).await {
                 Ok(()) => kept.push(item),
-                Err(error) => item.answer(Err(refusal_of(&error))),
+                Err(refusal) => item.answer(Err(refusal)),
             }
         }
         kept
+    }
+
+    async fn claim_all(&self, item: &Item, view: &mut Arc<View>) -> Result<(), Refusal> {
+        for Part { topic, .. } in &item.parts {
+            if view.is_claimed_by(topic, &item.client) {
+                continue;
+            }
+            let limits = &self.core.options;
+            let claim = self.core.change(|registry, _| registry.claim(topic, &item.client, limits)).await;
+            *view = self.core.view();
+            claim.map_err(|error| refusal_of(&error))?;
+        }
+        Ok(())
     }
 
     /// Sends the call, and again as it was while its outcome is unknown.
@@ -269,17 +306,24 @@ impl Committer {
             fan_out.topics.iter().enumerate().map(|(place, (topic, _))| (&**topic, place)).collect();
         let clients: HashMap<&str, usize> =
             fan_out.clients.iter().enumerate().map(|(place, client)| (&**client, place)).collect();
-        let events: Vec<Published<'_>> = items
+        let groups: Vec<Group<'_>> = items
             .iter()
-            .map(|item| Published {
-                object: item.event.object(),
+            .map(|item| Group {
+                object: item.object(),
                 hash: item.hash,
-                topic: topics.get(&*item.topic).copied().unwrap_or_default(),
-                channel: &item.channel,
-                rest: &item.rest,
+                state: item.state.as_ref().map(|state| state.get()),
                 idempotency: item.idempotency.as_ref().map(|(key, body)| {
                     (clients.get(&*item.client).copied().unwrap_or_default(), &**key, &**body)
                 }),
+                events: item
+                    .parts
+                    .iter()
+                    .map(|part| Published {
+                        topic: topics.get(&*part.topic).copied().unwrap_or_default(),
+                        channel: &part.channel,
+                        rest: &part.rest,
+                    })
+                    .collect(),
             })
             .collect();
         self.sequence += 1;
@@ -294,7 +338,7 @@ impl Committer {
             idempotency_keys: options.idempotency_keys,
             idempotency_seconds: options.idempotency_seconds,
             fan_out: &fan_out,
-            events: &events,
+            groups: &groups,
         };
         let mut tries = 1;
         loop {
@@ -313,12 +357,15 @@ impl Committer {
         let mut fresh = Vec::with_capacity(items.len());
         for (place, item) in items.into_iter().enumerate() {
             match accepted.get(place) {
-                Some(Accepted::New { id, prev, tprev }) => {
-                    let Item { event, topic, environment, ticket, .. } = item;
-                    fresh.push(Arc::new(event.accepted((*id, *prev, *tprev), &topic, environment)));
-                    ticket.gather.answer(ticket.place, Ok(*id));
+                Some(Accepted::New(numbers)) => {
+                    let Item { parts, ticket, .. } = item;
+                    let first = numbers.first().map(|(id, _, _)| *id).ok_or(Refusal::Unavailable);
+                    for (Part { event, topic, environment, .. }, numbers) in parts.into_iter().zip(numbers) {
+                        fresh.push(Arc::new(event.accepted(*numbers, &topic, environment)));
+                    }
+                    ticket.gather.answer(ticket.place, first);
                 }
-                Some(Accepted::Repeat(id)) => item.answer(Ok(*id)),
+                Some(Accepted::Repeat(first)) => item.answer(Ok(*first)),
                 Some(Accepted::Conflict) => item.answer(Err(Refusal::Conflict)),
                 None => item.answer(Err(Refusal::Unavailable)),
             }
@@ -330,8 +377,10 @@ impl Committer {
 fn fan_out(view: &View, items: &[Item]) -> FanOut {
     let (mut topics, mut clients) = (Vec::new(), Vec::new());
     for item in items {
-        if !topics.contains(&item.topic) {
-            topics.push(Arc::clone(&item.topic));
+        for Part { topic, .. } in &item.parts {
+            if !topics.contains(topic) {
+                topics.push(Arc::clone(topic));
+            }
         }
         if item.idempotency.is_some() && !clients.contains(&item.client) {
             clients.push(Arc::clone(&item.client));

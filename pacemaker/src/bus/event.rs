@@ -12,6 +12,10 @@ pub const ID_EPOCH_MS: u64 = 1_704_067_200_000;
 /// How far ids move in a millisecond: a hundred events with sixty-four shards each.
 pub const IDS_PER_MS: u64 = 6_400;
 
+/// How far apart the ids of two events of one call are at least, and those of a group exactly: the low six bits of an
+/// id name its shard.
+pub(super) const ID_STEP: u64 = 64;
+
 /// The number of an event: rises within a shard, never repeats between shards, stays below 2^53.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

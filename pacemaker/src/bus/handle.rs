@@ -2,18 +2,26 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use serde_json::value::RawValue;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{
     ApiToken, Error, Event, EventId, NewEvent, Refusal, Registry, Secret, Subscription, Wanted,
-    commit::{Gather, Item, Ticket},
+    commit::{Gather, Item, Part, Ticket},
     core::Core,
-    dead, event, housekeeping,
+    dead,
+    event::{self, ID_STEP},
+    housekeeping,
     registry::{OWN_CLIENT, RESERVED, is_reserved_topic, is_topic_name},
     replay,
     verdict::FULL_HEALTH,
     view::State,
 };
+
+/// The environment of a client's events that name none.
+fn name_of<'a>(client: &'a str, registry: &'a Registry) -> &'a str {
+    registry.api_tokens.get(client).map_or(client.trim_end_matches('.'), |token| &token.name)
+}
 
 /// Tokens in all.
 const API_TOKENS: usize = 10_000;
@@ -96,6 +104,20 @@ pub struct Page<T> {
     pub cursor: Option<String>,
 }
 
+/// Events of one object that are to be accepted together.
+#[derive(Debug)]
+pub struct NewGroup {
+    /// The object of all of them.
+    pub object: String,
+    /// The object's new state as JSON, if it changes.
+    pub state: Option<Box<RawValue>>,
+    /// The main event and its sub-events, each with its topic; at least one. Their own `object` and
+    /// `idempotency_key` are not looked at.
+    pub events: Vec<(String, NewEvent)>,
+    /// A repeat under the same key, client and object returns the first group's ids.
+    pub idempotency_key: Option<String>,
+}
+
 /// The bus, for everybody who publishes, subscribes or asks. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Handle {
@@ -147,18 +169,47 @@ impl Handle {
         {
             return vec![Err(Refusal::Claimed); count];
         }
-        let name =
-            view.registry.api_tokens.get(client).map_or(client.trim_end_matches('.'), |token| &token.name);
+        let name = name_of(client, &view.registry);
         let (client, topic): (Arc<str>, Arc<str>) = (client.into(), topic.into());
         let (gather, answered) = Gather::new(count);
         for (place, mut event) in events.into_iter().enumerate() {
             let ticket = Ticket { gather: Arc::clone(&gather), place };
             let environment = event.environment.take().unwrap_or_else(|| name.to_owned());
-            self.enqueue(Item::new(&client, &topic, environment, event, ticket));
+            let key = event.idempotency_key.take();
+            let parts = vec![Part::new(&topic, environment, event)];
+            self.enqueue(Item::new(&client, parts, None, key.as_deref(), ticket));
         }
         // The sender is never dropped before all are answered.
         let _ = answered.await;
         gather.take()
+    }
+
+    /// Publishes events of one object together, with its new state: all are accepted, in this order, or none. The ids
+    /// of the events; those of the first time for a repeat under the group's key.
+    ///
+    /// # Errors
+    /// Why it was not accepted; nothing was done then, unless it says that this is unknown.
+    pub async fn publish_group(&self, client: &str, group: NewGroup) -> Result<Vec<EventId>, Refusal> {
+        let NewGroup { object, state, events, idempotency_key } = group;
+        if events.is_empty() || events.iter().any(|(topic, _)| !is_topic_name(topic)) {
+            return Err(Refusal::BadTopic);
+        }
+        let view = self.core.view();
+        let name = name_of(client, &view.registry);
+        let mut parts = Vec::with_capacity(events.len());
+        for (topic, mut event) in events {
+            event.object = Some(object.clone());
+            let environment = event.environment.take().unwrap_or_else(|| name.to_owned());
+            parts.push(Part::new(&topic.into(), environment, event));
+        }
+        let (gather, answered) = Gather::new(1);
+        let ticket = Ticket { gather: Arc::clone(&gather), place: 0 };
+        let count = parts.len() as u64;
+        self.enqueue(Item::new(&client.into(), parts, state, idempotency_key.as_deref(), ticket));
+        // The sender is never dropped before all are answered.
+        let _ = answered.await;
+        let first = gather.take().pop().unwrap_or(Err(Refusal::Unavailable))?;
+        Ok((0..count).map(|place| EventId(first.0 + place * ID_STEP)).collect())
     }
 
     fn enqueue(&self, item: Item) {
@@ -166,7 +217,7 @@ impl Handle {
         if !self.core.reserve(bytes) {
             return item.answer(Err(Refusal::Busy));
         }
-        let shard = event::shard_of(item.event.object(), self.core.stores.len());
+        let shard = event::shard_of(item.object(), self.core.stores.len());
         match self.core.committers[shard].try_send(item) {
             Ok(()) => {}
             Err(TrySendError::Full(item)) => {

@@ -114,7 +114,9 @@ mod worker;
 pub use deliver::{BatchContents, Deliverer, Outcome};
 pub use error::{Error, Refusal};
 pub use event::{Event, EventId, Gap, ID_EPOCH_MS, IDS_PER_MS, Kind, NewEvent};
-pub use handle::{DeadLetter, Gauges, Handle, Page, SubscriberGauges, SubscriptionStatus, TopicStatus};
+pub use handle::{
+    DeadLetter, Gauges, Handle, NewGroup, Page, SubscriberGauges, SubscriptionStatus, TopicStatus,
+};
 pub use options::Options;
 pub use registry::{
     ApiToken, OnExhausted, RESERVED, Registry, Secret, Subscription, Wanted, is_reserved_topic, is_topic_name,

@@ -20,6 +20,8 @@
 local lanes = {}
 local base = string.match(KEYS[1], '^(.*)batches:index$')
 lanes.base = base
+-- What the keys of single objects begin with.
+lanes.objects = string.match(base, '^(.*)bus:$') .. 'object:'
 
 -- Ten seconds of ids: the span of one segment of the log.
 local SEGMENT = 64000000

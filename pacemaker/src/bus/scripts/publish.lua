@@ -1,5 +1,6 @@
 -- Accepts events: numbers them, stores each once, appends them to the batches of every subscriber, and publishes
--- them live. All events of the call happen, or none.
+-- them live. They come in groups: the events of one object, with its new state if that changes. All of a group is new,
+-- or it is a repeat or refused. All of the call happens, or nothing.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token
@@ -31,14 +32,16 @@
 -- ARGV[11]: integer, number of subscribers
 -- ARGV[12]: integer, number of topics
 -- ARGV[13]: integer, number of clients with idempotency keys
--- ARGV[14]: integer, number of events
+-- ARGV[14]: integer, number of groups
 -- ARGV[15...]: for each subscriber token, generation, concurrency, most events of a batch, timeout in ms; for each
--- topic its name, the number of its subscribers and their places in the list before; for each event its object, the
--- object's hash, the topic's place, the live channel, the rest of its JSON, and either nothing or `client digest
--- body`: the client's place, the digest of the idempotency key, the digest of the event
--- Returns `ok` and three words for each event: id, prev or `-`, tprev or `-`; `r`, id, `-` for a repeat under its
--- key; `c`, `-`, `-` for another event under the key. Or one word: `stale` (the registry has moved on), `empty` (there
--- is no registry), `late` (a later call of this pacemaker came first; nothing was done).
+-- topic its name, the number of its subscribers and their places in the list before; for each group its object, the
+-- object's hash, either nothing or `client digest body` (the client's place, the digest of the idempotency key, the
+-- digest of what was sent), the object's new state or nothing, the number of its events, and for each of these the
+-- topic's place, the live channel, the rest of its JSON
+-- Returns `ok` and three words for each event: id, prev or `-`, tprev or `-`; within a group ids follow each other by
+-- 64. Or three words for a group: `r`, its first id, `-` for a repeat under its key; `c`, `-`, `-` for something else
+-- under the key. Or one word: `stale` (the registry has moved on), `empty` (there is no registry), `late` (a later
+-- call of this pacemaker came first; nothing was done).
 -- Caller: Store::publish
 
 local function main(lanes)
@@ -88,8 +91,8 @@ local function main(lanes)
 
   -- What is remembered of the objects, in one read; then of those not found, in another. Memory is one field for an
   -- object, `id topic id topic id`, because fields are what such a read and write cost.
-  local events, names, memories = {}, {}, {}
-  for i = 1, count do
+  local groups, names, memories = {}, {}, {}
+  for g = 1, count do
     local object = ARGV[at]
     local memory = memories[object]
     if not memory then
@@ -97,11 +100,16 @@ local function main(lanes)
       memories[object] = memory
       names[#names + 1] = object
     end
-    events[i] = {
-      memory = memory, hash = tonumber(ARGV[at + 1]), topic = by_topic[tonumber(ARGV[at + 2])],
-      channel = ARGV[at + 3], rest = ARGV[at + 4], key = ARGV[at + 5],
+    local group = {
+      object = object, memory = memory, hash = tonumber(ARGV[at + 1]), key = ARGV[at + 2], state = ARGV[at + 3],
     }
-    at = at + 6
+    local n = tonumber(ARGV[at + 4])
+    at = at + 5
+    for i = 1, n do
+      group[i] = { topic = by_topic[tonumber(ARGV[at])], channel = ARGV[at + 1], rest = ARGV[at + 2] }
+      at = at + 3
+    end
+    groups[g] = group
   end
   local missing = {}
   local function remember(wanted, found)
@@ -131,77 +139,82 @@ local function main(lanes)
 
   -- Number the events, look up idempotency keys, and sort the ids into lanes.
   local lowest = (now - 1704067200000) * 6400 + tonumber(ARGV[4])
-  local reply, words = { 'ok' }, 1
+  local reply, words = { 'ok' }, 0
   local segments, under_key, accepted = {}, {}, 0
   local segment
-  for i = 1, count do
-    local event = events[i]
-    local verdict
-    if event.key ~= '' then
-      local client, digest, body = string.match(event.key, '^(%d+) (%S+) (%S+)$')
-      local keys = KEYS[16 + topics + 2 * client - 1]
-      local place = client .. ' ' .. digest
-      local known = under_key[place] or call('HGET', keys, digest)
+  local function say(first, second, third)
+    reply[words + 2], reply[words + 3], reply[words + 4] = first, second, third
+    words = words + 3
+  end
+  -- Gives an event its numbers, its place in the log, and its places in lanes.
+  local function number(event, memory, hash)
+    local before = fmt('%.0f', last)
+    last = max(last + 64, lowest)
+    local id, topic = fmt('%.0f', last), event.topic
+    local prev, tprev = memory.id, memory.topics[topic.name]
+    if not tprev then memory.order[#memory.order + 1] = topic.name end
+    memory.id, memory.topics[topic.name], memory.changed = id, id, true
+    local head = '{"id":' .. id
+    if prev then head = head .. ',"prev":' .. prev end
+    if tprev then head = head .. ',"tprev":' .. tprev end
+    event.entry = head .. ',"last":' .. before .. ',' .. event.rest
+    event.id = id
+    say(id, prev or '-', tprev or '-')
+    local of = floor(last / 64000000)
+    if not segment or segment.number ~= of then
+      segment = { number = of, name = fmt('%.0f', of), bodies = {}, order = {}, bytes = 0 }
+      segments[#segments + 1] = segment
+    end
+    local size = #event.entry
+    local n = #segment.order
+    segment.order[n + 1] = id
+    segment.bodies[2 * n + 1] = id
+    segment.bodies[2 * n + 2] = event.entry
+    segment.bytes = segment.bytes + size
+    topic.count = topic.count + 1
+    for s = 1, #topic do
+      local sub = topic[s]
+      local lane = hash % sub.concurrency
+      local bucket = sub.buckets[lane]
+      if not bucket then
+        bucket = { items = {}, sizes = {}, n = 0 }
+        sub.buckets[lane] = bucket
+        sub.numbers[#sub.numbers + 1] = lane
+      end
+      n = bucket.n + 1
+      bucket.items[n] = id
+      bucket.sizes[n] = size
+      bucket.n = n
+    end
+    accepted = accepted + 1
+  end
+  for g = 1, count do
+    local group = groups[g]
+    local verdict, place, body
+    if group.key ~= '' then
+      group.client, group.digest, body = string.match(group.key, '^(%d+) (%S+) (%S+)$')
+      local keys = KEYS[16 + topics + 2 * group.client - 1]
+      place = group.client .. ' ' .. group.digest
+      local known = under_key[place] or call('HGET', keys, group.digest)
       if known then
         local known_body, known_id, when = string.match(known, '^(%S+) (%d+) (%d+)$')
         if tonumber(when) + tonumber(ARGV[10]) > now then
           verdict = known_body == body and known_id or 'conflict'
         end
       end
-      event.place, event.digest, event.body, event.client = place, digest, body, client
     end
     if verdict == 'conflict' then
-      reply[words + 1], reply[words + 2], reply[words + 3] = 'c', '-', '-'
+      say('c', '-', '-')
     elseif verdict then
-      reply[words + 1], reply[words + 2], reply[words + 3] = 'r', verdict, '-'
+      say('r', verdict, '-')
     else
-      local before = fmt('%.0f', last)
-      last = max(last + 64, lowest)
-      local id = fmt('%.0f', last)
-      local memory, of = event.memory, event.topic.name
-      local prev, tprev = memory.id, memory.topics[of]
-      if not tprev then memory.order[#memory.order + 1] = of end
-      memory.id, memory.topics[of], memory.changed = id, id, true
-      local head = '{"id":' .. id
-      if prev then head = head .. ',"prev":' .. prev end
-      if tprev then head = head .. ',"tprev":' .. tprev end
-      event.entry = head .. ',"last":' .. before .. ',' .. event.rest
-      event.id = id
-      reply[words + 1], reply[words + 2], reply[words + 3] = id, prev or '-', tprev or '-'
-      local number = floor(last / 64000000)
-      if not segment or segment.number ~= number then
-        segment = { number = number, name = fmt('%.0f', number), bodies = {}, order = {}, bytes = 0 }
-        segments[#segments + 1] = segment
+      for i = 1, #group do number(group[i], group.memory, group.hash) end
+      group.new = true
+      if place then
+        group.known = body .. ' ' .. group[1].id .. ' ' .. fmt('%.0f', now)
+        under_key[place] = group.known
       end
-      local size = #event.entry
-      local n = #segment.order
-      segment.order[n + 1] = id
-      segment.bodies[2 * n + 1] = id
-      segment.bodies[2 * n + 2] = event.entry
-      segment.bytes = segment.bytes + size
-      local topic, hash = event.topic, event.hash
-      topic.count = topic.count + 1
-      for s = 1, #topic do
-        local sub = topic[s]
-        local number = hash % sub.concurrency
-        local bucket = sub.buckets[number]
-        if not bucket then
-          bucket = { items = {}, sizes = {}, n = 0 }
-          sub.buckets[number] = bucket
-          sub.numbers[#sub.numbers + 1] = number
-        end
-        local n = bucket.n + 1
-        bucket.items[n] = id
-        bucket.sizes[n] = size
-        bucket.n = n
-      end
-      if event.place then
-        under_key[event.place] = event.body .. ' ' .. id .. ' ' .. fmt('%.0f', now)
-        event.known = under_key[event.place]
-      end
-      accepted = accepted + 1
     end
-    words = words + 3
   end
   for s = 1, subs do
     local sub = subscribers[s]
@@ -266,25 +279,26 @@ local function main(lanes)
     end
     lanes.counted(sub)
   end
-  for i = 1, count do
-    local event = events[i]
-    if event.entry then
-      call('PUBLISH', event.channel, event.entry)
-      if event.known then
-        local keys = KEYS[16 + topics + 2 * event.client - 1]
-        local ages = KEYS[16 + topics + 2 * event.client]
-        call('HSET', keys, event.digest, event.known)
-        call('ZADD', ages, fmt('%.0f', now), event.digest)
-        -- Two leave for each that comes, so the set shrinks to its limit without ever taking long.
-        local old = call('ZRANGE', ages, '-inf', fmt('%.0f', now - tonumber(ARGV[10])), 'BYSCORE', 'LIMIT', 0, 2)
-        if #old == 0 and call('ZCARD', ages) > tonumber(ARGV[9]) then old = call('ZRANGE', ages, 0, 1) end
-        if #old > 0 then
-          call('HDEL', keys, unpack(old))
-          call('ZREM', ages, unpack(old))
-        end
-        call('PEXPIRE', keys, 2 * tonumber(ARGV[10]))
-        call('PEXPIRE', ages, 2 * tonumber(ARGV[10]))
+  for g = 1, count do
+    local group = groups[g]
+    if group.new then
+      if group.state ~= '' then call('SET', lanes.objects .. group.object .. ':data', group.state) end
+      for i = 1, #group do call('PUBLISH', group[i].channel, group[i].entry) end
+    end
+    if group.known then
+      local keys = KEYS[16 + topics + 2 * group.client - 1]
+      local ages = KEYS[16 + topics + 2 * group.client]
+      call('HSET', keys, group.digest, group.known)
+      call('ZADD', ages, fmt('%.0f', now), group.digest)
+      -- Two leave for each that comes, so the set shrinks to its limit without ever taking long.
+      local old = call('ZRANGE', ages, '-inf', fmt('%.0f', now - tonumber(ARGV[10])), 'BYSCORE', 'LIMIT', 0, 2)
+      if #old == 0 and call('ZCARD', ages) > tonumber(ARGV[9]) then old = call('ZRANGE', ages, 0, 1) end
+      if #old > 0 then
+        call('HDEL', keys, unpack(old))
+        call('ZREM', ages, unpack(old))
       end
+      call('PEXPIRE', keys, 2 * tonumber(ARGV[10]))
+      call('PEXPIRE', ages, 2 * tonumber(ARGV[10]))
     end
   end
   lanes.finish()

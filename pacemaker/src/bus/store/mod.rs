@@ -18,7 +18,7 @@ use signalbox_store::{
 pub(super) use jobs::{Held, Nack, Taken, Turn, read_gap};
 pub(super) use log::{Appended, DeadEntry, ReplayState, Resend, SEGMENT_IDS};
 pub(crate) use memory::FabricMemory;
-pub(super) use publish::{Accepted, FanOut, PublishCall, PublishReply, Published, Target};
+pub(super) use publish::{Accepted, FanOut, Group, PublishCall, PublishReply, Published, Target};
 pub(super) use registry::{Command, Committed, Stored, Target as CommandTarget};
 
 /// Whose time scripts go by.

@@ -33,18 +33,26 @@ pub(in crate::bus) struct FanOut {
     pub clients: Vec<Arc<str>>,
 }
 
-/// One event of a call.
+/// Events of one object that are accepted together.
 #[derive(Debug)]
-pub(in crate::bus) struct Published<'a> {
+pub(in crate::bus) struct Group<'a> {
     pub object: &'a str,
     pub hash: u32,
+    /// The object's new state as JSON, if it changes.
+    pub state: Option<&'a str>,
+    /// Its client's place in [`FanOut::clients`], the digest of its key, the digest of what was sent.
+    pub idempotency: Option<(usize, &'a str, &'a str)>,
+    pub events: Vec<Published<'a>>,
+}
+
+/// One event of a group.
+#[derive(Debug)]
+pub(in crate::bus) struct Published<'a> {
     /// Its place in [`FanOut::topics`].
     pub topic: usize,
     pub channel: &'a str,
     /// The event's JSON from `"object"` on.
     pub rest: &'a [u8],
-    /// Its client's place in [`FanOut::clients`], the digest of its key, the digest of itself.
-    pub idempotency: Option<(usize, &'a str, &'a str)>,
 }
 
 /// A call of the publish script.
@@ -59,20 +67,27 @@ pub(in crate::bus) struct PublishCall<'a> {
     pub idempotency_keys: u64,
     pub idempotency_seconds: u64,
     pub fan_out: &'a FanOut,
-    pub events: &'a [Published<'a>],
+    pub groups: &'a [Group<'a>],
 }
 
-/// What became of one event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// An event's id, `prev` and `tprev`.
+pub(in crate::bus) type Numbers = (EventId, Option<EventId>, Option<EventId>);
+
+/// What became of one group.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::bus) enum Accepted {
-    New { id: EventId, prev: Option<EventId>, tprev: Option<EventId> },
+    /// The numbers of each of its events.
+    New(Vec<Numbers>),
+    /// It was accepted before; the id of its first event.
     Repeat(EventId),
+    /// Something else was accepted under its key.
     Conflict,
 }
 
 /// What became of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::bus) enum PublishReply {
+    /// For each group.
     Accepted(Vec<Accepted>),
     /// The registry has moved on: compute the fan-out again.
     Stale,
@@ -83,7 +98,7 @@ pub(in crate::bus) enum PublishReply {
 }
 
 impl Store {
-    /// Accepts the events of a call, all or none. A repeat of the same sequence returns the first reply.
+    /// Accepts the groups of a call, all or none. A repeat of the same sequence returns the first reply.
     pub(in crate::bus) async fn publish(&self, call: &PublishCall<'_>) -> Result<PublishReply, Error> {
         let bus = self.bus();
         let fan_out = call.fan_out;
@@ -116,7 +131,7 @@ impl Store {
             .arg(fan_out.targets.len())
             .arg(fan_out.topics.len())
             .arg(fan_out.clients.len())
-            .arg(call.events.len());
+            .arg(call.groups.len());
         for target in &fan_out.targets {
             script = script
                 .arg(&target.token)
@@ -131,26 +146,25 @@ impl Store {
                 script = script.arg(place + 1);
             }
         }
-        for event in call.events {
-            script = script
-                .arg(event.object)
-                .arg(event.hash)
-                .arg(event.topic + 1)
-                .arg(event.channel)
-                .arg(event.rest);
-            script = match event.idempotency {
+        for group in call.groups {
+            script = script.arg(group.object).arg(group.hash);
+            script = match group.idempotency {
                 None => script.arg(""),
                 Some((client, key, body)) => script.arg(format!("{} {key} {body}", client + 1)),
             };
+            script = script.arg(group.state.unwrap_or_default()).arg(group.events.len());
+            for event in &group.events {
+                script = script.arg(event.topic + 1).arg(event.channel).arg(event.rest);
+            }
         }
         let reply: String = script.run(self.redis()).await?;
-        Ok(read(&reply))
+        Ok(read(&reply, call.groups.iter().map(|group| group.events.len())))
     }
 }
 
-/// Reads the script's reply. What it cannot read it takes for a conflict of that event, which cannot happen between
-/// a script and a reader of the same build.
-fn read(reply: &str) -> PublishReply {
+/// Reads the script's reply to groups of so many events. What it cannot read it takes for a conflict of that group,
+/// which cannot happen between a script and a reader of the same build.
+fn read(reply: &str, groups: impl Iterator<Item = usize>) -> PublishReply {
     let mut words = reply.split(' ');
     match words.next() {
         Some("ok") => {}
@@ -158,19 +172,27 @@ fn read(reply: &str) -> PublishReply {
         Some("late") => return PublishReply::Late,
         _ => return PublishReply::Empty,
     }
-    let id = |word: &str| word.parse().ok().map(EventId);
-    let mut accepted = Vec::new();
-    while let (Some(first), Some(second), Some(third)) = (words.next(), words.next(), words.next()) {
-        accepted.push(match (first, id(first), id(second)) {
-            ("r", _, Some(id)) => Accepted::Repeat(id),
-            (_, Some(id), prev) => Accepted::New { id, prev, tprev: self::id_or_none(third) },
-            _ => Accepted::Conflict,
-        });
-    }
-    PublishReply::Accepted(accepted)
+    let accepted = groups.map_while(|events| group(&mut words, events));
+    PublishReply::Accepted(accepted.collect())
 }
 
-fn id_or_none(word: &str) -> Option<EventId> {
+fn group<'a>(words: &mut impl Iterator<Item = &'a str>, events: usize) -> Option<Accepted> {
+    let mut triple = || Some((words.next()?, id(words.next()?), id(words.next()?)));
+    let (first, prev, tprev) = triple()?;
+    if first == "r" {
+        return Some(prev.map_or(Accepted::Conflict, Accepted::Repeat));
+    }
+    let Some(first) = id(first) else { return Some(Accepted::Conflict) };
+    let mut numbers = Vec::with_capacity(events);
+    numbers.push((first, prev, tprev));
+    while numbers.len() < events {
+        let (next, prev, tprev) = triple()?;
+        numbers.push((id(next)?, prev, tprev));
+    }
+    Some(Accepted::New(numbers))
+}
+
+fn id(word: &str) -> Option<EventId> {
     word.parse().ok().map(EventId)
 }
 
@@ -179,18 +201,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_has_three_words_for_each_event() {
+    fn a_reply_has_three_words_for_each_event_that_is_new_and_for_each_group_that_is_not() {
+        let numbers =
+            |id, prev: Option<u64>, tprev: Option<u64>| (EventId(id), prev.map(EventId), tprev.map(EventId));
         assert_eq!(
-            read("ok 64 - - 128 64 - r 64 - c - -"),
+            read("ok 64 - - 128 64 - 192 128 64 r 64 - c - -", [1, 2, 3, 1].into_iter()),
             PublishReply::Accepted(vec![
-                Accepted::New { id: EventId(64), prev: None, tprev: None },
-                Accepted::New { id: EventId(128), prev: Some(EventId(64)), tprev: None },
+                Accepted::New(vec![numbers(64, None, None)]),
+                Accepted::New(vec![numbers(128, Some(64), None), numbers(192, Some(128), Some(64))]),
                 Accepted::Repeat(EventId(64)),
                 Accepted::Conflict,
             ])
         );
-        assert_eq!(read("stale"), PublishReply::Stale);
-        assert_eq!(read("empty"), PublishReply::Empty);
-        assert_eq!(read("late"), PublishReply::Late);
+        let none = std::iter::empty;
+        assert_eq!(read("stale", none()), PublishReply::Stale);
+        assert_eq!(read("empty", none()), PublishReply::Empty);
+        assert_eq!(read("late", none()), PublishReply::Late);
     }
 }

@@ -7,8 +7,8 @@ use crate::bus::{
     EventId, NewEvent,
     event::lane_hash,
     store::{
-        Accepted, FanOut, Held, Nack, PublishCall, PublishReply, Published, Store, Stored, Taken, Target,
-        Turn,
+        Accepted, FanOut, Group, Held, Nack, PublishCall, PublishReply, Published, Store, Stored, Taken,
+        Target, Turn,
     },
 };
 
@@ -65,21 +65,28 @@ impl Hands {
     ) -> Result<PublishReply, signalbox_store::Error> {
         let rests: Vec<Vec<u8>> =
             events.iter().map(|(topic, event)| event.rest(&self.fan_out.topics[*topic].0, "shop")).collect();
-        let published: Vec<Published<'_>> = events
+        let groups: Vec<Group<'_>> = events
             .iter()
             .zip(&rests)
-            .map(|((topic, event), rest)| Published {
+            .map(|((topic, event), rest)| Group {
                 object: event.object(),
                 hash: lane_hash(event.object()),
-                topic: *topic,
-                channel: "shop:update:t",
-                rest,
+                state: None,
                 idempotency: event
                     .idempotency_key
                     .as_deref()
                     .map(|key| (0, key, if event.timestamp_ms.is_some() { "other" } else { "body" })),
+                events: vec![Published { topic: *topic, channel: "shop:update:t", rest }],
             })
             .collect();
+        self.send_groups(&groups).await
+    }
+
+    /// Sends a call, without moving the sequence.
+    pub(super) async fn send_groups(
+        &mut self,
+        groups: &[Group<'_>],
+    ) -> Result<PublishReply, signalbox_store::Error> {
         let seed = self.seed();
         let call = PublishCall {
             pacemaker: "p",
@@ -91,7 +98,7 @@ impl Hands {
             idempotency_keys: self.idempotency_keys,
             idempotency_seconds: 600,
             fan_out: &self.fan_out,
-            events: &published,
+            groups,
         };
         self.store.publish(&call).await
     }
@@ -106,7 +113,7 @@ impl Hands {
             PublishReply::Accepted(accepted) => accepted
                 .into_iter()
                 .map(|one| match one {
-                    Accepted::New { id, prev, tprev } => (id, prev, tprev),
+                    Accepted::New(numbers) => numbers[0],
                     other => panic!("{other:?}"),
                 })
                 .collect(),

@@ -153,8 +153,7 @@ impl Model {
             let PublishReply::Accepted(again) = again else { panic!("{again:?}") };
             assert_eq!(again.len(), accepted.len());
             for (first, second) in accepted.iter().zip(&again) {
-                let (id, prev, tprev) = *first;
-                assert_eq!(*second, crate::bus::store::Accepted::New { id, prev, tprev });
+                assert_eq!(*second, crate::bus::store::Accepted::New(vec![*first]));
             }
         }
         for ((id, prev, tprev), (object, topic)) in accepted.into_iter().zip(what) {

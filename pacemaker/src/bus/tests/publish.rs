@@ -3,7 +3,8 @@
 use super::{hands::*, support::*, truth::*};
 use crate::bus::{
     EventId, NewEvent,
-    store::{Accepted, PublishReply},
+    event::lane_hash,
+    store::{Accepted, Group, PublishReply, Published},
 };
 
 fn keyed(url: &str, key: &str) -> NewEvent {
@@ -118,7 +119,7 @@ async fn a_repeat_under_its_key_returns_the_first_id_and_another_event_is_refuse
     let id = EventId::at_ms(START_MS);
     hands.sequence = 1;
     let reply = hands.send(&[(0, keyed("a", "k")), (0, keyed("a", "k")), (0, other.clone())]).await.unwrap();
-    let new = Accepted::New { id, prev: None, tprev: None };
+    let new = Accepted::New(vec![(id, None, None)]);
     assert_eq!(reply, PublishReply::Accepted(vec![new, Accepted::Repeat(id), Accepted::Conflict]));
     hands.sequence = 2;
     let reply = hands.send(&[(0, keyed("a", "k")), (0, other)]).await.unwrap();
@@ -128,10 +129,45 @@ async fn a_repeat_under_its_key_returns_the_first_id_and_another_event_is_refuse
     hands.sequence = 3;
     let reply = hands.send(&[(0, keyed("a", "k"))]).await.unwrap();
     assert!(
-        matches!(reply, PublishReply::Accepted(got) if matches!(got[0], Accepted::New { .. })),
+        matches!(reply, PublishReply::Accepted(got) if matches!(got[0], Accepted::New(_))),
         "ten minutes later"
     );
     assert_true(hands.store.shard().redis(), "keys").await;
+}
+
+#[tokio::test]
+async fn a_group_is_accepted_as_a_whole_with_the_state_of_its_object() {
+    let server = Server::start();
+    let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 0)]).await;
+    let rest = event("work:1").rest("t", "shop");
+    let one = || Published { topic: 0, channel: "shop:update:t", rest: &rest };
+    let group = |state, body, events| Group {
+        object: "work:1",
+        hash: lane_hash("work:1"),
+        state,
+        idempotency: Some((0, "key", body)),
+        events,
+    };
+    let id = |n: u64| EventId(EventId::at_ms(START_MS).0 + n * 64);
+    hands.sequence = 1;
+    let groups = [
+        group(Some("{\"v\":1}"), "body", vec![one(), one(), one()]),
+        group(Some("{\"v\":1}"), "body", vec![one(), one(), one()]),
+        group(Some("{\"v\":2}"), "other", vec![one()]),
+    ];
+    let numbers =
+        vec![(id(0), None, None), (id(1), Some(id(0)), Some(id(0))), (id(2), Some(id(1)), Some(id(1)))];
+    let reply = hands.send_groups(&groups).await.unwrap();
+    let first = [Accepted::New(numbers), Accepted::Repeat(id(0)), Accepted::Conflict];
+    assert_eq!(reply, PublishReply::Accepted(first.to_vec()));
+    assert_eq!(hands.send_groups(&groups).await.unwrap(), reply, "a lost reply");
+    let redis = hands.store.shard().redis().clone();
+    assert_eq!(strings(&redis, "MGET", &["object:work:1:data"]).await, ["{\"v\":1}"]);
+    assert_eq!(number(&redis, "HGET", &["bus:batches:gauges:event", "s"]).await, 3);
+    hands.sequence = 2;
+    let reply = hands.send_groups(&groups[..1]).await.unwrap();
+    assert_eq!(reply, PublishReply::Accepted(vec![Accepted::Repeat(id(0))]), "a repeat in a later call");
+    assert_true(&redis, "a group").await;
 }
 
 #[tokio::test]
