@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 /// A room and the rooms whose names may stand in its files. `api.rs`, a folder `api/` and the dashboard's page belong
 /// to the HTTP layer, which may know all; tests may, too.
-const ARROWS: [(&str, &[&str]); 6] = [
-    ("bus", &["duty"]),
+const ARROWS: [(&str, &[&str]); 7] = [
+    ("bus", &["duty", "queues"]),
     // Its part of a configuration file is the bus' own options.
-    ("config", &["bus"]),
+    ("config", &["bus", "queues"]),
     ("duty", &[]),
     ("metrics", &[]),
+    ("queues", &[]),
     // A token is confined to host names, whose owner is the route table.
     ("tokens", &["config", "routing"]),
     ("routing", &["config", "duty", "metrics", "tokens"]),

@@ -12,6 +12,7 @@ mod dashboard;
 mod duty;
 mod http;
 mod metrics;
+pub mod queues;
 mod routing;
 mod service;
 #[cfg(test)]

@@ -180,19 +180,21 @@ struct Script {
     body: String,
 }
 
-/// The part of the event bus' scripts that is not a script.
-const SHARED: &str = "lanes.lua";
+/// The parts of scripts that are no scripts, each with what the scripts that it is appended to are known by.
+const SHARED: &[(&str, &str, &str)] = &[
+    ("lanes.lua", "function main(lanes", "lanes_script!"),
+    ("facets.lua", "function main(facets", "facets_script!"),
+];
 
 fn scripts() -> Vec<Script> {
     ["pacemaker/src", "sidecar/src"]
         .into_iter()
         .flat_map(|folder| with_extension(folder, "lua"))
         // What several scripts of a room share is appended to each of them when they are compiled.
-        .filter(|(path, _)| !path.ends_with(SHARED))
+        .filter(|(path, _)| !SHARED.iter().any(|(shared, ..)| path.ends_with(shared)))
         .map(|(path, mut text)| {
-            let shared = root().join(path.with_file_name(SHARED));
-            if text.contains("function main(lanes)") {
-                text += &fs::read_to_string(&shared).unwrap();
+            for (shared, _, _) in SHARED.iter().filter(|(_, mark, _)| text.contains(mark)).collect::<Vec<_>>() {
+                text += &fs::read_to_string(root().join(path.with_file_name(shared))).unwrap();
             }
             let header: Vec<_> = text
                 .lines()
@@ -288,9 +290,13 @@ fn caller_exists(script: &Script) {
         "{name}: its caller `{function}` is no function of {}",
         folder.display()
     );
-    let with_shared = format!("lanes_script!(\"{}\")", file.trim_end_matches(".lua"));
+    let with_shared =
+        SHARED.iter().map(|(_, _, macro_name)| format!("{macro_name}(\"{}\")", file.trim_end_matches(".lua")));
+    let with_shared: Vec<String> = with_shared.collect();
+    let included =
+        |text: &str| text.contains(&file) || with_shared.iter().any(|call| text.contains(call.as_str()));
     assert!(
-        sources.iter().any(|(_, text)| text.contains(&file) || text.contains(&with_shared)),
+        sources.iter().any(|(_, text)| included(text)),
         "{name} is included by nobody in {}",
         folder.display()
     );

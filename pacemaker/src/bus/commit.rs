@@ -16,7 +16,7 @@ use signalbox_store::Kind;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Error, EventId, NewEvent, Refusal,
+    Error, EventId, NewEvent, NewMessage, Refusal,
     core::Core,
     event,
     store::{Accepted, FanOut, Group, PublishCall, PublishReply, Published, Store},
@@ -87,21 +87,56 @@ impl Drop for Ticket {
 /// One event of a group.
 #[derive(Debug)]
 pub(super) struct Part {
-    topic: Arc<str>,
     environment: String,
     channel: String,
     rest: Vec<u8>,
-    event: NewEvent,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    Event {
+        topic: Arc<str>,
+        event: NewEvent,
+    },
+    /// A message has no topic: nobody claims it and nobody is subscribed to it. It is called `object`.
+    Message {
+        object: String,
+    },
 }
 
 impl Part {
     pub(super) fn new(topic: &Arc<str>, environment: String, event: NewEvent) -> Self {
         Self {
-            topic: Arc::clone(topic),
             channel: format!("{environment}:{}:{topic}", event.kind.as_str()),
             rest: event.rest(topic, &environment),
             environment,
-            event,
+            content: Content::Event { topic: Arc::clone(topic), event },
+        }
+    }
+
+    /// A message, whose object and live channel are what it is called: `environment:type:name`.
+    pub(super) fn message(message: NewMessage) -> Self {
+        let object = format!("{}:{}:{}", message.environment, message.kind, message.name);
+        Self {
+            channel: object.clone(),
+            rest: message.rest(&object),
+            environment: message.environment,
+            content: Content::Message { object },
+        }
+    }
+
+    fn object(&self) -> &str {
+        match &self.content {
+            Content::Event { event, .. } => event.object(),
+            Content::Message { object } => object,
+        }
+    }
+
+    fn topic(&self) -> Option<&Arc<str>> {
+        match &self.content {
+            Content::Event { topic, .. } => Some(topic),
+            Content::Message { .. } => None,
         }
     }
 
@@ -134,7 +169,7 @@ impl Item {
         idempotency_key: Option<&str>,
         ticket: Ticket,
     ) -> Self {
-        let object = parts.first().map_or("", |part| part.event.object());
+        let object = parts.first().map_or("", Part::object);
         let idempotency = idempotency_key.map(|key| {
             let sent = parts.iter().map(|part| &part.rest[..]);
             let sent = sent.chain(state.as_ref().map(|state| state.get().as_bytes()));
@@ -145,7 +180,7 @@ impl Item {
 
     /// The object of all its events.
     pub(super) fn object(&self) -> &str {
-        self.parts.first().map_or("", |part| part.event.object())
+        self.parts.first().map_or("", Part::object)
     }
 
     /// How many events it has.
@@ -164,16 +199,16 @@ impl Item {
     }
 }
 
-/// How many of the items at the front go into the next call. `subscribers` counts those of a topic.
+/// How many of the items at the front go into the next call. `appends` counts the subscribers and queues of an event.
 fn cut<'a>(
     items: impl Iterator<Item = &'a Item>,
-    subscribers: impl Fn(&str) -> usize,
+    appends_of: impl Fn(&Part) -> usize,
     (most_events, most_appends, most_bytes): (usize, usize, usize),
 ) -> usize {
     let (mut count, mut events, mut appends, mut bytes) = (0, 0, 0, 0);
     for item in items {
         events += item.events();
-        appends += item.parts.iter().map(|part| subscribers(&part.topic)).sum::<usize>();
+        appends += item.parts.iter().map(&appends_of).sum::<usize>();
         bytes += item.bytes();
         // One group always goes, however many events, subscribers or bytes it has.
         if count > 0 && (events > most_events || appends > most_appends || bytes > most_bytes) {
@@ -222,7 +257,11 @@ impl Committer {
             let view = self.core.view();
             let options = &self.core.options;
             let limits = (options.call_events, options.call_appends, options.call_bytes);
-            let count = cut(waiting.iter(), |topic| view.subscribers(topic), limits);
+            let appends = |part: &Part| {
+                let subscribers = part.topic().map_or(0, |topic| view.subscribers(topic));
+                subscribers + view.queues.matching(&part.channel).len()
+            };
+            let count = cut(waiting.iter(), appends, limits);
             let items: Vec<Item> = waiting.drain(..count).collect();
             let bytes = items.iter().map(Item::bytes).sum();
             self.commit(items).await;
@@ -287,7 +326,7 @@ impl Committer {
     }
 
     async fn claim_all(&self, item: &Item, view: &mut Arc<View>) -> Result<(), Refusal> {
-        for Part { topic, .. } in &item.parts {
+        for topic in item.parts.iter().filter_map(Part::topic) {
             if view.is_claimed_by(topic, &item.client) {
                 continue;
             }
@@ -301,7 +340,7 @@ impl Committer {
 
     /// Sends the call, and again as it was while its outcome is unknown.
     async fn call(&mut self, view: &View, items: &[Item]) -> Result<PublishReply, signalbox_store::Error> {
-        let fan_out = fan_out(view, items);
+        let (fan_out, queues) = fan_out(view, items);
         let topics: HashMap<&str, usize> =
             fan_out.topics.iter().enumerate().map(|(place, (topic, _))| (&**topic, place)).collect();
         let clients: HashMap<&str, usize> =
@@ -319,9 +358,10 @@ impl Committer {
                     .parts
                     .iter()
                     .map(|part| Published {
-                        topic: topics.get(&*part.topic).copied().unwrap_or_default(),
+                        topic: part.topic().and_then(|topic| topics.get(&**topic)).copied(),
                         channel: &part.channel,
                         rest: &part.rest,
+                        queues: queues.of(view, part),
                     })
                     .collect(),
             })
@@ -360,8 +400,10 @@ impl Committer {
                 Some(Accepted::New(numbers)) => {
                     let Item { parts, ticket, .. } = item;
                     let first = numbers.first().map(|(id, _, _)| *id).ok_or(Refusal::Unavailable);
-                    for (Part { event, topic, environment, .. }, numbers) in parts.into_iter().zip(numbers) {
-                        fresh.push(Arc::new(event.accepted(*numbers, &topic, environment)));
+                    for (Part { content, environment, .. }, numbers) in parts.into_iter().zip(numbers) {
+                        if let Content::Event { topic, event } = content {
+                            fresh.push(Arc::new(event.accepted(*numbers, &topic, environment)));
+                        }
                     }
                     ticket.gather.answer(ticket.place, first);
                 }
@@ -374,19 +416,46 @@ impl Committer {
     }
 }
 
-fn fan_out(view: &View, items: &[Item]) -> FanOut {
-    let (mut topics, mut clients) = (Vec::new(), Vec::new());
+/// Where the queues of a call stand in it, by their places in the view.
+struct Queues(HashMap<usize, usize>);
+
+impl Queues {
+    /// The queues that take an event, each with the weight of the event's facet.
+    fn of(&self, view: &View, part: &Part) -> Vec<(usize, u32)> {
+        let found = view.queues.matching(&part.channel);
+        let place = |known: &usize| {
+            let queue = view.queues.at(*known)?;
+            Some((*self.0.get(known)?, queue.definition.weight(&part.environment)))
+        };
+        found.iter().filter_map(place).collect()
+    }
+}
+
+fn fan_out(view: &View, items: &[Item]) -> (FanOut, Queues) {
+    let (mut topics, mut clients, mut queues) = (Vec::new(), Vec::new(), Vec::new());
+    let mut places = HashMap::new();
     for item in items {
-        for Part { topic, .. } in &item.parts {
-            if !topics.contains(topic) {
+        for part in &item.parts {
+            if let Some(topic) = part.topic()
+                && !topics.contains(topic)
+            {
                 topics.push(Arc::clone(topic));
+            }
+            for known in view.queues.matching(&part.channel).iter() {
+                if let Some(queue) = view.queues.at(*known) {
+                    places.entry(*known).or_insert_with(|| {
+                        let limit = queue.definition.in_flight_limit.unwrap_or_default();
+                        queues.push((Arc::clone(&queue.name), limit));
+                        queues.len() - 1
+                    });
+                }
             }
         }
         if item.idempotency.is_some() && !clients.contains(&item.client) {
             clients.push(Arc::clone(&item.client));
         }
     }
-    view.fan_out(topics, clients)
+    (FanOut { queues, ..view.fan_out(topics, clients) }, Queues(places))
 }
 
 fn refuse_all(items: Vec<Item>, refusal: Refusal) {

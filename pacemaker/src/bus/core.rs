@@ -16,6 +16,7 @@ use super::{
     store::{Committed, Store, Stored},
     view::{State, View},
 };
+use crate::queues;
 
 /// Changes of the registry are tried so often before giving up.
 const CHANGE_TRIES: usize = 10;
@@ -23,6 +24,8 @@ const CHANGE_TRIES: usize = 10;
 pub(super) struct Core {
     pub(super) options: Options,
     pub(super) stores: Vec<Arc<Store>>,
+    /// The same shards, for what queues keep in them.
+    pub(super) queues: Vec<Arc<queues::Store>>,
     /// Names this process, this time: it is in the ids of its workers and calls.
     pub(super) incarnation: String,
     pub(super) cache: Cache,
@@ -50,6 +53,7 @@ impl Core {
     pub(super) fn new(
         options: Options,
         stores: Vec<Arc<Store>>,
+        queues: Vec<Arc<queues::Store>>,
         chance: Chance,
         committers: Vec<mpsc::Sender<Item>>,
         trusted: Option<String>,
@@ -59,6 +63,7 @@ impl Core {
             cache: Cache::new(options.cache_bytes),
             options,
             stores,
+            queues,
             chance,
             committers,
             waiting_bytes: AtomicUsize::new(0),
@@ -118,7 +123,7 @@ impl Core {
             return Err(Error::OtherShards { stored: stored.shards, configured: self.stores.len() });
         }
         self.trust(&stored.fabric);
-        Ok(self.set_view(View::read(stored)?))
+        Ok(self.set_view(View::read(stored, &before)?))
     }
 
     /// Trusts the fabric as it is now, and lays a registry where there is none.
@@ -138,7 +143,7 @@ impl Core {
             store.initialise(&home).await?;
         }
         self.trust(&home.fabric);
-        let view = self.set_view(View::read(home)?);
+        let view = self.set_view(View::read(home, &self.view())?);
         self.spread(&view).await?;
         Ok(view)
     }
@@ -176,7 +181,7 @@ impl Core {
             }
             let stamp = format!("{version}.{}", self.chance.characters(8));
             if self.commit(&view, &stamp, &registry).await? {
-                let view = self.set_view(View::new(view.fabric.clone(), stamp, registry));
+                let view = self.set_view(View::new(view.fabric.clone(), stamp, registry, &view));
                 self.spread(&view).await?;
                 return Ok(value);
             }

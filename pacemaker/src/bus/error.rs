@@ -81,6 +81,12 @@ pub enum Error {
     /// A limit would be passed.
     #[error("there are as many {0} as the limit allows")]
     TooMany(&'static str),
+    /// There is no such queue.
+    #[error("there is no such queue")]
+    NoSuchQueue,
+    /// A queue of this name was deleted and is being cleared away.
+    #[error("a queue of this name is still being cleared away")]
+    QueueEnding,
     /// The bus has been shut down.
     #[error("the event bus has been shut down")]
     Closed,

@@ -226,6 +226,49 @@ impl NewEvent {
     }
 }
 
+/// A message for queues, and for whoever watches live. Whoever makes one has validated it.
+#[derive(Debug, Clone)]
+pub struct NewMessage {
+    /// The tenant; no `:`, no `|`.
+    pub environment: String,
+    /// Anything; no `:`, no `|`.
+    pub kind: String,
+    /// Anything; no `:`, no `|`.
+    pub name: String,
+    /// Any JSON, its bytes kept verbatim.
+    pub payload: Option<Box<RawValue>>,
+    /// A repeat under the same key and client with the same `environment:type:name` returns the first message's id.
+    pub idempotency_key: Option<String>,
+}
+
+impl NewMessage {
+    /// The message's JSON from `"object"` on: like an event's, without a url.
+    pub(super) fn rest(&self, object: &str) -> Vec<u8> {
+        let payload = self.payload.as_ref().map_or("", |payload| payload.get());
+        let mut out = Vec::with_capacity(object.len() * 2 + payload.len() + 80);
+        let members = [
+            ("object", object),
+            ("topic", &self.name),
+            ("type", &self.kind),
+            ("environment", &self.environment),
+        ];
+        for (place, (member, text)) in members.into_iter().enumerate() {
+            if place > 0 {
+                out.push(b',');
+            }
+            quote(member, &mut out);
+            out.push(b':');
+            quote(text, &mut out);
+        }
+        if self.payload.is_some() {
+            out.extend_from_slice(b",\"data\":");
+            out.extend_from_slice(payload.as_bytes());
+        }
+        out.push(b'}');
+        out
+    }
+}
+
 fn quote(text: &str, out: &mut Vec<u8>) {
     // Writing a string to a vector cannot fail.
     let _ = serde_json::to_writer(out, text);

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{
-    ApiToken, Error, Event, EventId, NewEvent, Refusal, Registry, Secret, Subscription, Wanted,
+    ApiToken, Error, Event, EventId, NewEvent, NewMessage, Refusal, Registry, Secret, Subscription, Wanted,
     commit::{Gather, Item, Part, Ticket},
     core::Core,
     dead,
@@ -121,7 +121,7 @@ pub struct NewGroup {
 /// The bus, for everybody who publishes, subscribes or asks. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    core: Arc<Core>,
+    pub(super) core: Arc<Core>,
 }
 
 impl Handle {
@@ -210,6 +210,28 @@ impl Handle {
         let _ = answered.await;
         let first = gather.take().pop().unwrap_or(Err(Refusal::Unavailable))?;
         Ok((0..count).map(|place| EventId(first.0 + place * ID_STEP)).collect())
+    }
+
+    /// Publishes messages of one client: to the queues that take them and to whoever watches live. One result for each,
+    /// in order.
+    pub async fn publish_messages(
+        &self,
+        client: &str,
+        messages: Vec<NewMessage>,
+    ) -> Vec<Result<EventId, Refusal>> {
+        if messages.is_empty() {
+            return Vec::new();
+        }
+        let client: Arc<str> = client.into();
+        let (gather, answered) = Gather::new(messages.len());
+        for (place, mut message) in messages.into_iter().enumerate() {
+            let ticket = Ticket { gather: Arc::clone(&gather), place };
+            let key = message.idempotency_key.take();
+            self.enqueue(Item::new(&client, vec![Part::message(message)], None, key.as_deref(), ticket));
+        }
+        // The sender is never dropped before all are answered.
+        let _ = answered.await;
+        gather.take()
     }
 
     fn enqueue(&self, item: Item) {

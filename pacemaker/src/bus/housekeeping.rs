@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Error, EventId,
     core::Core,
+    register::Keeping,
     store::{SEGMENT_IDS, Store},
     view::State,
 };
@@ -33,6 +34,7 @@ const MEMORY_EVERY: Duration = Duration::from_secs(1);
 /// Keeps one shard in order until `shutdown`.
 pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut duty: Duty, shutdown: CancellationToken) {
     let mut watch = Watch::default();
+    let mut keeping = Keeping::default();
     let every = Duration::from_millis(core.options.housekeeping_ms);
     let mut last_round: Option<Instant> = None;
     loop {
@@ -42,7 +44,7 @@ pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut duty: Duty, shut
             }
             if last_round.is_none_or(|at| at.elapsed() >= every) {
                 last_round = Some(Instant::now());
-                if let Err(error) = round(&core, &store, &mut watch).await {
+                if let Err(error) = round(&core, &store, &mut watch, &mut keeping).await {
                     tracing::debug!(%error, "housekeeping is interrupted");
                     // What was seen before an interruption says nothing about who lives now.
                     watch.forget();
@@ -67,10 +69,16 @@ async fn holds(duty: &mut Duty) -> bool {
     }
 }
 
-async fn round(core: &Arc<Core>, store: &Store, watch: &mut Watch) -> Result<(), Error> {
+async fn round(
+    core: &Arc<Core>,
+    store: &Store,
+    watch: &mut Watch,
+    keeping: &mut Keeping,
+) -> Result<(), Error> {
     scrub(core, store, watch).await?;
     purge(store).await?;
     limit(core, store).await?;
+    keeping.round(core, store).await?;
     trim(core, store).await?;
     let view = core.view();
     let view = core.reload(&view.stamp).await?;
@@ -176,11 +184,14 @@ async fn trim(core: &Core, store: &Store) -> Result<(), Error> {
     let kept_from = now_ms.saturating_sub(core.options.log_seconds * 1000);
     let outdated =
         outdated(&store.segments().await?, EventId::at_ms(kept_from).0 / SEGMENT_IDS, core.options.log_bytes);
-    for part in outdated.chunks(TRIM_PART) {
-        // From the oldest on: where the first is needed, so are all after it.
-        if store.trim(part).await? < part.len() as u64 {
-            break;
-        }
+    trim_all(store, &outdated).await
+}
+
+/// Forgets segments, as far as nobody needs them. A queue may need an old one and none of those after it, so the rest
+/// is tried as well.
+async fn trim_all(store: &Store, segments: &[u64]) -> Result<(), Error> {
+    for part in segments.chunks(TRIM_PART) {
+        store.trim(part).await?;
     }
     Ok(())
 }
@@ -224,15 +235,10 @@ async fn relieve(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
     Ok(())
 }
 
-/// Forgets every segment that no batch needs.
+/// Forgets every segment that no batch and no queue needs.
 async fn forget_log(store: &Store) -> Result<(), Error> {
     let segments: Vec<u64> = store.segments().await?.into_keys().collect();
-    for part in segments.chunks(TRIM_PART) {
-        if store.trim(part).await? < part.len() as u64 {
-            break;
-        }
-    }
-    Ok(())
+    trim_all(store, &segments).await
 }
 
 /// Who has most events waiting.

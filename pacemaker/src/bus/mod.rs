@@ -101,6 +101,7 @@ mod housekeeping;
 mod intake;
 pub mod metrics;
 mod options;
+mod register;
 mod registry;
 mod replay;
 mod service;
@@ -113,7 +114,7 @@ mod worker;
 
 pub use deliver::{BatchContents, Deliverer, Outcome};
 pub use error::{Error, Refusal};
-pub use event::{Event, EventId, Gap, ID_EPOCH_MS, IDS_PER_MS, Kind, NewEvent};
+pub use event::{Event, EventId, Gap, ID_EPOCH_MS, IDS_PER_MS, Kind, NewEvent, NewMessage};
 pub use handle::{
     DeadLetter, Gauges, Handle, NewGroup, Page, SubscriberGauges, SubscriptionStatus, TopicStatus,
 };

@@ -8,6 +8,7 @@ use super::{
     Error, Options,
     store::{Command, CommandTarget as Target},
 };
+use crate::queues::Definition;
 
 /// The prefix of Signalbox' own topics.
 pub const RESERVED: &str = "signalbox.";
@@ -108,6 +109,12 @@ pub struct Registry {
     /// Client → the generation of a subscription of it that ended.
     #[serde(default)]
     pub(super) retired: BTreeMap<String, u64>,
+    /// Name → queue.
+    #[serde(default)]
+    pub queues: BTreeMap<String, Definition>,
+    /// Queues that were deleted and are not cleared away yet.
+    #[serde(default)]
+    pub(super) retired_queues: BTreeSet<String>,
 }
 
 /// Whether applications may publish to a topic of this name.
@@ -226,6 +233,45 @@ impl Registry {
             subscription.topics.remove(topic);
         }
         Ok(())
+    }
+
+    /// Makes a queue or replaces its definition; whether it is new. One that stays the same keeps its revision.
+    pub(super) fn put_queue(
+        &mut self,
+        name: &str,
+        definition: Definition,
+        version: u64,
+        most: usize,
+    ) -> Result<bool, Error> {
+        if self.retired_queues.contains(name) {
+            return Err(Error::QueueEnding);
+        }
+        let queues = self.queues.len();
+        match self.queues.get_mut(name) {
+            Some(known) => {
+                if !known.is_same(&definition) {
+                    *known = Definition { revision: version, ..definition };
+                }
+                Ok(false)
+            }
+            None if queues >= most => Err(Error::TooMany("queues")),
+            None => {
+                self.queues.insert(name.to_owned(), Definition { revision: version, ..definition });
+                Ok(true)
+            }
+        }
+    }
+
+    /// Deletes a queue. Its name is free again when [`Self::queue_ended`] says that it has been cleared away.
+    pub(super) fn delete_queue(&mut self, name: &str) -> Result<(), Error> {
+        self.queues.remove(name).ok_or(Error::NoSuchQueue)?;
+        self.retired_queues.insert(name.to_owned());
+        Ok(())
+    }
+
+    /// Nothing is left of a queue that was deleted.
+    pub(super) fn queue_ended(&mut self, name: &str) {
+        self.retired_queues.remove(name);
     }
 
     /// Deletes a token and ends its subscription. Topics it published to stay claimed until root deletes them.

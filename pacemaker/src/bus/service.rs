@@ -15,7 +15,7 @@ use super::{
     store::{Clock, Store},
     worker::{self, Busy, Fetcher},
 };
-use crate::duty::Duty;
+use crate::{duty::Duty, queues};
 
 /// The event bus of this process, not running yet.
 pub struct Bus<D> {
@@ -59,11 +59,16 @@ impl<D: Deliverer> Bus<D> {
         known_fabric: Option<String>,
         deliverer: D,
     ) -> (Handle, Self) {
+        let queue_clock = clock.of_queues();
+        let queues = shards
+            .iter()
+            .map(|shard| Arc::new(queues::Store::new(shard.clone(), queue_clock.clone())))
+            .collect();
         let stores: Vec<_> =
             shards.into_iter().map(|shard| Arc::new(Store::new(shard, clock.clone()))).collect();
         let (senders, receivers): (Vec<_>, Vec<_>) =
             stores.iter().map(|_| mpsc::channel(options.waiting_events.max(1))).unzip();
-        let core = Arc::new(Core::new(options, stores, chance, senders, known_fabric));
+        let core = Arc::new(Core::new(options, stores, queues, chance, senders, known_fabric));
         let committers = core
             .stores
             .iter()

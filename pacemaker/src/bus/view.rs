@@ -10,6 +10,7 @@ use super::{
     Error, Registry, Subscription,
     store::{FanOut, Stored, Target},
 };
+use crate::queues::Matcher;
 
 /// Whether events can be accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +34,7 @@ pub(super) struct View {
     subscriptions: BTreeMap<String, Arc<Subscription>>,
     targets: Vec<Target>,
     by_topic: HashMap<String, Vec<usize>>,
+    pub(super) queues: Matcher,
 }
 
 impl View {
@@ -46,15 +48,17 @@ impl View {
             subscriptions: BTreeMap::new(),
             targets: Vec::new(),
             by_topic: HashMap::new(),
+            queues: Matcher::default(),
         }
     }
 
-    pub(super) fn read(stored: Stored) -> Result<Self, Error> {
+    /// Reads a stored registry. What `before` has compiled of it is not compiled again.
+    pub(super) fn read(stored: Stored, before: &Self) -> Result<Self, Error> {
         let registry: Registry = serde_json::from_str(&stored.snapshot).map_err(Error::BadRegistry)?;
-        Ok(Self::new(stored.fabric, stored.stamp, registry))
+        Ok(Self::new(stored.fabric, stored.stamp, registry, before))
     }
 
-    pub(super) fn new(fabric: String, stamp: String, registry: Registry) -> Self {
+    pub(super) fn new(fabric: String, stamp: String, registry: Registry, before: &Self) -> Self {
         let mut targets = Vec::new();
         let mut by_topic: HashMap<String, Vec<usize>> = HashMap::new();
         for subscription in registry.subscriptions.values() {
@@ -76,6 +80,7 @@ impl View {
             state: State::Ready,
             fabric,
             stamp,
+            queues: Matcher::new(&registry.queues, &before.queues),
             registry: Arc::new(registry),
             subscriptions,
             targets,
@@ -121,7 +126,7 @@ impl View {
                 (topic, places)
             })
             .collect();
-        FanOut { stamp: self.stamp.clone(), targets, topics, clients }
+        FanOut { stamp: self.stamp.clone(), targets, topics, clients, queues: Vec::new() }
     }
 }
 

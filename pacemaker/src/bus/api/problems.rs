@@ -86,6 +86,13 @@ impl From<Error> for Problem {
             Error::Closed => Self::unavailable("shutting_down", "this pacemaker is ending; try again"),
             Error::Uninitialised => uninitialised(),
             Error::NoSuchTopic => Self::not_found("no_such_topic", "there is no such topic"),
+            Error::NoSuchQueue => {
+                Self::not_found("no_such_queue", "there is no such queue; PUT /queues/{name} makes one")
+            }
+            Error::QueueEnding => Self::unavailable(
+                "queue_ending",
+                "a queue of this name is still being cleared away; try again",
+            ),
             Error::NoSuchSubscription => Self::not_found(
                 "no_such_subscription",
                 "there is no subscription; POST /subscription makes one",

@@ -361,5 +361,3 @@ function lanes.bids(seed)
     return seed .. out
   end
 end
-
-return main(lanes)

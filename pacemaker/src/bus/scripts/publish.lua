@@ -1,5 +1,5 @@
--- Accepts events: numbers them, stores each once, appends them to the batches of every subscriber, and publishes
--- them live. They come in groups: the events of one object, with its new state if that changes. All of a group is new,
+-- Accepts events: numbers them, stores each once, appends them to the batches of every subscriber and to their facets
+-- of every queue that takes them, and publishes them live. They come in groups: the events of one object, with its new state if that changes. All of a group is new,
 -- or it is a repeat or refused. All of the call happens, or nothing.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
@@ -18,7 +18,8 @@
 -- KEYS[15]: hash, segment of the log -> bytes
 -- KEYS[16]: hash, when the two hashes of objects were last exchanged
 -- KEYS[17...]: hash, a topic's counter, for each topic; then two for each client with idempotency keys: hash, key
--- digest -> what was published under it; zset, key digest -> when
+-- digest -> what was published under it; zset, key digest -> when; then, if there are queues: hash, messages of queues
+-- by segment of the log; zset, queues by when they have something due; zset, the ring of each queue
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: string, the registry's stamp that the fan-out below was computed from
 -- ARGV[3]: integer, sequence of this call, higher than that of every earlier one
@@ -33,18 +34,21 @@
 -- ARGV[12]: integer, number of topics
 -- ARGV[13]: integer, number of clients with idempotency keys
 -- ARGV[14]: integer, number of groups
--- ARGV[15...]: for each subscriber token, generation, concurrency, most events of a batch, timeout in ms; for each
--- topic its name, the number of its subscribers and their places in the list before; for each group its object, the
+-- ARGV[15]: integer, number of queues
+-- ARGV[16...]: for each subscriber token, generation, concurrency, most events of a batch, timeout in ms; for each
+-- topic its name, the number of its subscribers and their places in the list before; for each queue how many messages of
+-- a facet may be in flight, 0 for any; for each group its object, the
 -- object's hash, either nothing or `client digest body` (the client's place, the digest of the idempotency key, the
 -- digest of what was sent), the object's new state or nothing, the number of its events, and for each of these the
--- topic's place, the live channel, the rest of its JSON
+-- topic's place (0 for none: a message), the live channel, the rest of its JSON and, if there are queues,
+-- `place:weight` for each that takes it
 -- Returns `ok` and three words for each event: id, prev or `-`, tprev or `-`; within a group ids follow each other by
 -- 64. Or three words for a group: `r`, its first id, `-` for a repeat under its key; `c`, `-`, `-` for something else
 -- under the key. Or one word: `stale` (the registry has moved on), `empty` (there is no registry), `late` (a later
 -- call of this pacemaker came first; nothing was done).
 -- Caller: Store::publish
 
-local function main(lanes)
+local function main(lanes, open_facets)
   local fmt, call, floor, max = string.format, redis.call, math.floor, math.max
   local saved = call('GET', KEYS[11])
   if saved then
@@ -62,7 +66,8 @@ local function main(lanes)
   local batch_bytes = tonumber(ARGV[6])
   local subs, topics, clients, count =
     tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13]), tonumber(ARGV[14])
-  local at = 15
+  local with_queues = tonumber(ARGV[15])
+  local at = 16
 
   local subscribers = {}
   for s = 1, subs do
@@ -81,6 +86,14 @@ local function main(lanes)
     for i = 1, n do topic[i] = subscribers[tonumber(ARGV[at + i - 1])] end
     at = at + n
     by_topic[t] = topic
+  end
+
+  local facets, queues = with_queues > 0 and open_facets(), {}
+  for q = 1, with_queues do
+    local first = 16 + topics + 2 * clients
+    queues[q] = facets.open(KEYS[first + 1], KEYS[first + 2], KEYS[first + 2 + q], tonumber(ARGV[at]))
+    queues[q].pushes, queues[q].envs = {}, {}
+    at = at + 1
   end
 
   -- Every read comes before the first write, and what is not read is asked for its type.
@@ -108,6 +121,10 @@ local function main(lanes)
     for i = 1, n do
       group[i] = { topic = by_topic[tonumber(ARGV[at])], channel = ARGV[at + 1], rest = ARGV[at + 2] }
       at = at + 3
+      if facets then
+        group[i].queues = ARGV[at]
+        at = at + 1
+      end
     end
     groups[g] = group
   end
@@ -151,9 +168,13 @@ local function main(lanes)
     local before = fmt('%.0f', last)
     last = max(last + 64, lowest)
     local id, topic = fmt('%.0f', last), event.topic
-    local prev, tprev = memory.id, memory.topics[topic.name]
-    if not tprev then memory.order[#memory.order + 1] = topic.name end
-    memory.id, memory.topics[topic.name], memory.changed = id, id, true
+    local prev, tprev = memory.id, topic and memory.topics[topic.name]
+    memory.id, memory.changed = id, true
+    if topic then
+      if not tprev then memory.order[#memory.order + 1] = topic.name end
+      memory.topics[topic.name] = id
+      topic.count = topic.count + 1
+    end
     local head = '{"id":' .. id
     if prev then head = head .. ',"prev":' .. prev end
     if tprev then head = head .. ',"tprev":' .. tprev end
@@ -171,8 +192,7 @@ local function main(lanes)
     segment.bodies[2 * n + 1] = id
     segment.bodies[2 * n + 2] = event.entry
     segment.bytes = segment.bytes + size
-    topic.count = topic.count + 1
-    for s = 1, #topic do
+    for s = 1, topic and #topic or 0 do
       local sub = topic[s]
       local lane = hash % sub.concurrency
       local bucket = sub.buckets[lane]
@@ -185,6 +205,20 @@ local function main(lanes)
       bucket.items[n] = id
       bucket.sizes[n] = size
       bucket.n = n
+    end
+    if facets and event.queues ~= '' then
+      local env = string.match(event.channel, '^[^:]*')
+      for place, weight in string.gmatch(event.queues, '(%d+):(%d+)') do
+        local queue = queues[tonumber(place)]
+        local push = queue.pushes[env]
+        if not push then
+          push = { items = {}, weight = tonumber(weight) }
+          queue.pushes[env] = push
+          queue.envs[#queue.envs + 1] = env
+        end
+        push.items[#push.items + 1] = id
+        facets.hold(queue, segment.name, 1)
+      end
     end
     accepted = accepted + 1
   end
@@ -227,6 +261,12 @@ local function main(lanes)
   for c = 1, clients do
     lanes.expect('hash', KEYS[16 + topics + 2 * c - 1])
     lanes.expect('zset', KEYS[16 + topics + 2 * c])
+  end
+  for q = 1, with_queues do
+    local queue = queues[q]
+    facets.expect('zset', queue.ring, queue.index)
+    facets.expect('hash', queue.count, queue.held)
+    for _, env in ipairs(queue.envs) do facets.load(queue, env) end
   end
   local exchanged = tonumber(call('HGET', KEYS[16], 'exchanged_at') or 0)
   local remembered = call('HLEN', KEYS[13])
@@ -278,6 +318,15 @@ local function main(lanes)
       lanes.append(sub.states[i], bucket.items, bucket.sizes, now, new_bid)
     end
     lanes.counted(sub)
+  end
+  for q = 1, with_queues do
+    local queue = queues[q]
+    for _, env in ipairs(queue.envs) do
+      local push = queue.pushes[env]
+      facets.push(queue, queue.facets[env], push.items, push.weight)
+      facets.add(queue, 'pushed', #push.items)
+    end
+    facets.finish(queue)
   end
   for g = 1, count do
     local group = groups[g]

@@ -1,6 +1,7 @@
--- Forgets segments of the log that no batch needs.
+-- Forgets segments of the log that no batch and no queue needs.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, segment -> bytes
+-- KEYS[3]: hash, segment -> messages of queues whose bodies lie there
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2...]: segments, numbers
 -- Returns how many were forgotten.
@@ -20,7 +21,7 @@ if oldest[2] and tonumber(oldest[2]) < needed then needed = tonumber(oldest[2]) 
 needed = math.floor((needed - 1704067200000) / 10000)
 local forgotten = 0
 for i = 2, #ARGV do
-  if tonumber(ARGV[i]) < needed then
+  if tonumber(ARGV[i]) < needed and redis.call('HEXISTS', KEYS[3], ARGV[i]) == 0 then
     -- Keys of the same slot that only the caller's list names.
     redis.call('UNLINK', base .. 'log:' .. ARGV[i], base .. 'log:' .. ARGV[i] .. ':order')
     redis.call('HDEL', KEYS[2], ARGV[i])

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use signalbox_store::{Error, FabricRole, Script};
+use signalbox_store::{Error, FabricRole, Script, keys};
 
 use super::{Store, lanes_script, publish::Target};
 use crate::bus::EventId;
@@ -117,12 +117,13 @@ impl Store {
         self.redis().command("LRANGE").key(&key).arg(from).arg(from + count - 1).query().await
     }
 
-    /// Forgets segments, as far as no batch needs them.
+    /// Forgets segments, as far as no batch and no queue needs them.
     pub(in crate::bus) async fn trim(&self, segments: &[u64]) -> Result<u64, Error> {
         let bus = self.bus();
         TRIM.call()
             .key(&bus.batches_index())
             .key(&bus.log())
+            .key(&keys::queues::shared(self.shard.tag()).held())
             .arg(self.clock.argument())
             .arg(segments)
             .run(self.redis())

@@ -21,6 +21,8 @@ pub(crate) use memory::FabricMemory;
 pub(super) use publish::{Accepted, FanOut, Group, PublishCall, PublishReply, Published, Target};
 pub(super) use registry::{Command, Committed, Stored, Target as CommandTarget};
 
+use crate::queues;
+
 /// Whose time scripts go by.
 #[derive(Debug, Clone)]
 pub(super) enum Clock {
@@ -37,6 +39,14 @@ impl Clock {
         match self {
             Self::Redis => String::new(),
             Self::Fixed(now_ms) => now_ms.load(Ordering::SeqCst).to_string(),
+        }
+    }
+
+    /// The same for what queues keep in the shard.
+    pub(super) fn of_queues(&self) -> queues::Clock {
+        match self {
+            Self::Redis => queues::Clock::Redis,
+            Self::Fixed(now_ms) => queues::Clock::Fixed(Arc::clone(now_ms)),
         }
     }
 }
@@ -115,7 +125,8 @@ macro_rules! lanes_script {
             $name,
             concat!(
                 include_str!(concat!("../scripts/", $name, ".lua")),
-                include_str!("../scripts/lanes.lua")
+                include_str!("../scripts/lanes.lua"),
+                "\nreturn main(lanes)\n"
             ),
         )
     };

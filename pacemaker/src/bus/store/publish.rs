@@ -2,12 +2,22 @@
 
 use std::sync::Arc;
 
-use signalbox_store::{Error, FabricRole, Script};
+use signalbox_store::{Error, FabricRole, Script, keys};
 
-use super::{Store, lanes_script};
+use super::Store;
 use crate::bus::EventId;
 
-static PUBLISH: Script<FabricRole> = lanes_script!("publish");
+/// What queues need is made in the script only when there is a queue, so that it costs nothing when there is none.
+static PUBLISH: Script<FabricRole> = Script::new(
+    "publish",
+    concat!(
+        include_str!("../scripts/publish.lua"),
+        include_str!("../scripts/lanes.lua"),
+        "\nlocal function open_facets()\n",
+        include_str!("../../queues/scripts/facets.lua"),
+        "\nreturn facets\nend\nreturn main(lanes, open_facets)\n"
+    ),
+);
 
 #[cfg(test)]
 pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("publish", &PUBLISH)];
@@ -31,6 +41,8 @@ pub(in crate::bus) struct FanOut {
     pub topics: Vec<(Arc<str>, Vec<usize>)>,
     /// Clients whose events carry idempotency keys.
     pub clients: Vec<Arc<str>>,
+    /// The queues of the call, each with the number of messages in flight that its facets may have (0 for any).
+    pub queues: Vec<(Arc<str>, u64)>,
 }
 
 /// Events of one object that are accepted together.
@@ -48,11 +60,13 @@ pub(in crate::bus) struct Group<'a> {
 /// One event of a group.
 #[derive(Debug)]
 pub(in crate::bus) struct Published<'a> {
-    /// Its place in [`FanOut::topics`].
-    pub topic: usize,
+    /// Its place in [`FanOut::topics`]; nothing for a message, which has no topic.
+    pub topic: Option<usize>,
     pub channel: &'a str,
     /// The event's JSON from `"object"` on.
     pub rest: &'a [u8],
+    /// The places of its queues in [`FanOut::queues`], each with the weight that a new facet has there.
+    pub queues: Vec<(usize, u32)>,
 }
 
 /// A call of the publish script.
@@ -117,6 +131,13 @@ impl Store {
         for client in &fan_out.clients {
             script = script.key(&bus.idempotency_keys(client)).key(&bus.idempotency_ages(client));
         }
+        if !fan_out.queues.is_empty() {
+            let shared = keys::queues::shared(self.shard.tag());
+            script = script.key(&shared.held()).key(&shared.due());
+            for (name, _) in &fan_out.queues {
+                script = script.key(&keys::queues::queue(self.shard.tag(), name).ring());
+            }
+        }
         script = script
             .arg(self.clock.argument())
             .arg(&fan_out.stamp)
@@ -131,7 +152,8 @@ impl Store {
             .arg(fan_out.targets.len())
             .arg(fan_out.topics.len())
             .arg(fan_out.clients.len())
-            .arg(call.groups.len());
+            .arg(call.groups.len())
+            .arg(fan_out.queues.len());
         for target in &fan_out.targets {
             script = script
                 .arg(&target.token)
@@ -146,6 +168,9 @@ impl Store {
                 script = script.arg(place + 1);
             }
         }
+        for (_, in_flight_limit) in &fan_out.queues {
+            script = script.arg(*in_flight_limit);
+        }
         for group in call.groups {
             script = script.arg(group.object).arg(group.hash);
             script = match group.idempotency {
@@ -154,7 +179,12 @@ impl Store {
             };
             script = script.arg(group.state.unwrap_or_default()).arg(group.events.len());
             for event in &group.events {
-                script = script.arg(event.topic + 1).arg(event.channel).arg(event.rest);
+                let topic = event.topic.map_or(0, |place| place + 1);
+                script = script.arg(topic).arg(event.channel).arg(event.rest);
+                if !fan_out.queues.is_empty() {
+                    let places = event.queues.iter().map(|(place, weight)| format!("{}:{weight}", place + 1));
+                    script = script.arg(places.collect::<Vec<_>>().join(" "));
+                }
             }
         }
         let reply: String = script.run(self.redis()).await?;

@@ -40,6 +40,7 @@ impl Hands {
             targets,
             topics: vec![("t".into(), places)],
             clients: vec![Arc::from("shop")],
+            queues: Vec::new(),
         };
         Self {
             store,
@@ -76,7 +77,12 @@ impl Hands {
                     .idempotency_key
                     .as_deref()
                     .map(|key| (0, key, if event.timestamp_ms.is_some() { "other" } else { "body" })),
-                events: vec![Published { topic: *topic, channel: "shop:update:t", rest }],
+                events: vec![Published {
+                    topic: Some(*topic),
+                    channel: "shop:update:t",
+                    rest,
+                    queues: Vec::new(),
+                }],
             })
             .collect();
         self.send_groups(&groups).await

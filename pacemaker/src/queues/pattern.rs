@@ -1,0 +1,155 @@
+//! Patterns of queues: regular expressions over `environment:type:name`, whole string, linear time.
+
+use std::fmt;
+
+use regex::{Regex, RegexBuilder};
+use regex_syntax::hir::{Hir, Look};
+
+/// Characters of a pattern. A longer one is a list in disguise, which several queues say better.
+pub const LONGEST_PATTERN: usize = 4_096;
+
+/// Bytes that the compiled form may take. `(a{100}){100}` is a short text and a large program.
+const COMPILED_BYTES: usize = 64 << 10;
+/// Bytes of scratch memory for each thread that matches; beyond it matching is slower and still linear.
+const SCRATCH_BYTES: usize = 256 << 10;
+
+/// A compiled pattern.
+#[derive(Debug, Clone)]
+pub struct Pattern(Regex);
+
+/// Why a text is no pattern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Flaw {
+    /// More characters than [`LONGEST_PATTERN`].
+    #[error("a pattern has at most {LONGEST_PATTERN} characters, not {0}")]
+    TooLong(usize),
+    /// Not a regular expression.
+    #[error("at character {position}: {reason}")]
+    Syntax {
+        /// The place in the pattern, in characters, from 1.
+        position: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// The compiled form would take too much memory.
+    #[error("the pattern is too large when it is compiled: fewer or smaller repetitions are needed")]
+    TooLarge,
+}
+
+impl Flaw {
+    /// The place of the mistake in characters from 1, where there is one.
+    pub fn position(&self) -> Option<usize> {
+        match self {
+            Self::Syntax { position, .. } => Some(*position),
+            _ => None,
+        }
+    }
+}
+
+impl Pattern {
+    /// Compiles a pattern.
+    ///
+    /// It is anchored as a *tree*: what is parsed stands between two anchors. Around the text they could be broken out
+    /// of, as with `a|b)|(?:c`, which would then match another tenant's messages.
+    ///
+    /// # Errors
+    /// When it is too long, no regular expression, or too large when compiled.
+    pub fn new(text: &str) -> Result<Self, Flaw> {
+        let characters = text.chars().count();
+        if characters > LONGEST_PATTERN {
+            return Err(Flaw::TooLong(characters));
+        }
+        let tree = regex_syntax::parse(text).map_err(|error| syntax(text, &error))?;
+        let anchored = Hir::concat(vec![Hir::look(Look::Start), tree, Hir::look(Look::End)]);
+        // The tree prints as an expression that means exactly this tree; no part of the original text is left in it.
+        RegexBuilder::new(&anchored.to_string())
+            .size_limit(COMPILED_BYTES)
+            .dfa_size_limit(SCRATCH_BYTES)
+            .build()
+            .map(Self)
+            .map_err(|_| Flaw::TooLarge)
+    }
+
+    /// Whether the whole of `message` matches.
+    pub fn matches(&self, message: &str) -> bool {
+        self.0.is_match(message)
+    }
+}
+
+fn syntax(text: &str, error: &regex_syntax::Error) -> Flaw {
+    let (offset, reason): (usize, &dyn fmt::Display) = match error {
+        regex_syntax::Error::Parse(error) => (error.span().start.offset, error.kind()),
+        regex_syntax::Error::Translate(error) => (error.span().start.offset, error.kind()),
+        // The library may grow another kind; the mistake is then somewhere.
+        _ => (0, &"not a regular expression"),
+    };
+    let before = text.get(..offset).unwrap_or_default();
+    Flaw::Syntax { position: before.chars().count() + 1, reason: reason.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn matches(pattern: &str, message: &str) -> bool {
+        Pattern::new(pattern).unwrap_or_else(|flaw| panic!("{pattern}: {flaw}")).matches(message)
+    }
+
+    #[test]
+    fn a_pattern_speaks_of_the_whole_message() {
+        assert!(matches("5:page:x", "5:page:x"));
+        assert!(!matches("5:page:x", "55:page:x"), "tenant 55 is not tenant 5");
+        assert!(!matches("5:page:x", "5:page:xx"));
+        assert!(matches(".*:email_event:.*", "5:email_event:opened"));
+        assert!(!matches("email_event", "5:email_event:opened"), "a part is not the whole");
+        assert!(!matches("5:page:x", "5:page:x\n"), "not even a line's end");
+    }
+
+    #[test]
+    fn nothing_in_a_pattern_breaks_out_of_its_anchors() {
+        for (pattern, message) in
+            [("(?m)b:x:y", "a\nb:x:y\nc"), ("a:x:y|b:x:y", "aa:x:y"), ("a:x:y|b:x:y", "b:x:yy")]
+        {
+            assert!(!matches(pattern, message), "{pattern} on {message:?}");
+        }
+        // A comment to the end of the line would swallow a `)$` that stands behind it.
+        assert!(!matches("(?x) a:x:y #", "a:x:yz"));
+        assert!(matches("(?x) a:x:y #", "a:x:y"));
+        assert!(Pattern::new("a|b)|(?:c").is_err(), "brackets that only the anchors would close");
+    }
+
+    #[test]
+    fn a_mistake_is_reported_with_its_place() {
+        for (pattern, position) in
+            [("a(b", 2), ("ab[", 3), ("é*)", 3), ("a**{2", 4), (r"\p{Nope}", 1), ("a{2,1}", 2)]
+        {
+            let flaw = Pattern::new(pattern).expect_err(pattern);
+            assert_eq!(flaw.position(), Some(position), "{pattern}: {flaw}");
+        }
+    }
+
+    #[test]
+    fn large_patterns_are_refused_and_nested_stars_are_fast() {
+        assert_eq!(Pattern::new(&"a".repeat(10 << 10)).unwrap_err(), Flaw::TooLong(10 << 10));
+        assert_eq!(Pattern::new("(?:(?:a{100}){100}){100}").unwrap_err(), Flaw::TooLarge);
+        assert!(Pattern::new(&"(".repeat(1000)).is_err());
+        // Backtracking would take longer than the universe has been there.
+        assert!(!matches("((a*)*)*b", &"a".repeat(10_000)));
+    }
+
+    proptest! {
+        #[test]
+        fn anchoring_changes_nothing_but_the_ends(
+            pattern in "[ab:.*|()?+]{0,12}", message in "[ab:]{0,6}",
+        ) {
+            if let Ok(compiled) = Pattern::new(&pattern) {
+                // The tree as text in brackets of its own; it was parsed alone, so the brackets hold.
+                let tree = regex_syntax::parse(&pattern).unwrap();
+                let plain = Regex::new(&format!(r"\A(?:{tree})\z")).unwrap();
+                prop_assert_eq!(compiled.matches(&message), plain.is_match(&message));
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Receipts: what a consumer says to settle a message.
+//!
+//! `queue~shard~id~attempt~until~nonce`. Everything but the nonce tells which message, which attempt and until when it
+//! was held; the nonce makes it one that cannot be guessed from another. A receipt is only believed when the message
+//! is in flight with the same nonce, so a forged one settles nothing.
+
+use std::{fmt, str::FromStr};
+
+/// A pulled message's receipt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// The queue.
+    pub queue: String,
+    /// The shard.
+    pub shard: usize,
+    /// The message.
+    pub id: u64,
+    /// The how-manieth time it was handed out, from 1.
+    pub attempt: u32,
+    /// Until when it was held at first, unix milliseconds of the shard's clock.
+    pub until_ms: u64,
+    /// Random characters of the pull.
+    pub nonce: String,
+}
+
+impl fmt::Display for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { queue, shard, id, attempt, until_ms, nonce } = self;
+        write!(f, "{queue}~{shard}~{id}~{attempt}~{until_ms}~{nonce}")
+    }
+}
+
+/// A text that is no receipt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this is no receipt")]
+pub struct Malformed;
+
+impl FromStr for Receipt {
+    type Err = Malformed;
+
+    fn from_str(text: &str) -> Result<Self, Malformed> {
+        // Queues' names are short and so is the rest: whatever is longer is something else.
+        let parts: Vec<&str> = if text.len() <= 256 { text.split('~').collect() } else { Vec::new() };
+        let [queue, shard, id, attempt, until_ms, nonce] = parts[..] else { return Err(Malformed) };
+        let nonce_fits = !nonce.is_empty() && nonce.bytes().all(|byte| byte.is_ascii_graphic());
+        if !super::is_queue_name(queue) || !nonce_fits {
+            return Err(Malformed);
+        }
+        fn number<N: FromStr>(text: &str) -> Result<N, Malformed> {
+            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+            if digits { text.parse().map_err(|_| Malformed) } else { Err(Malformed) }
+        }
+        Ok(Self {
+            queue: queue.to_owned(),
+            shard: number(shard)?,
+            id: number(id)?,
+            attempt: number(attempt)?,
+            until_ms: number(until_ms)?,
+            nonce: nonce.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_receipt_reads_back_as_it_was_written(
+            queue in "[a-zA-Z0-9_.-]{1,64}", shard in 0usize..64, id in 0u64..1 << 53, attempt in 1u32..,
+            until_ms in 0u64..1 << 53, nonce in "[A-Za-z0-9_-]{16}",
+        ) {
+            let receipt = Receipt { queue, shard, id, attempt, until_ms, nonce };
+            prop_assert_eq!(receipt.to_string().parse(), Ok(receipt));
+        }
+
+        #[test]
+        fn whatever_is_no_receipt_is_refused(text in ".{0,80}") {
+            if let Ok(receipt) = text.parse::<Receipt>() {
+                prop_assert_eq!(receipt.queue.is_empty(), false);
+            }
+        }
+    }
+
+    #[test]
+    fn what_looks_nearly_like_a_receipt_is_none() {
+        for bad in
+            ["", "q~0~64~1~5", "q~0~64~1~5~", "q~0~+64~1~5~n", "q~0~64~-1~5~n", "q|x~0~64~1~5~n", "~~~~~"]
+        {
+            assert_eq!(bad.parse::<Receipt>(), Err(Malformed), "{bad}");
+        }
+        assert_eq!("a".repeat(10_000).parse::<Receipt>(), Err(Malformed));
+    }
+}

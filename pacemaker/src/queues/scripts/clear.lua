@@ -1,0 +1,47 @@
+-- Clears away a queue that was deleted, part by part. Nothing comes into it any more.
+-- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
+-- KEYS[2]: hash, messages of queues by segment of the log
+-- KEYS[3]: zset, queues by when they have something due
+-- ARGV[1]: integer, messages in a part
+-- Returns 1 when there is more, 0 when nothing is left.
+-- Caller: Store::clear
+
+local function main(facets)
+  local call = redis.call
+  local queue = facets.open(KEYS[2], KEYS[3], KEYS[1], 0)
+  local most = tonumber(ARGV[1])
+  local left = most
+  -- Allowed at the memory limit, and so makes everything after it allowed. Without settings nothing is handed out.
+  call('UNLINK', queue.settings, queue.ring)
+  call('ZREM', queue.due, queue.name)
+  local function forget(item)
+    local _, segment = facets.item(item)
+    facets.hold(queue, segment, -1)
+    left = left - 1
+  end
+  for _, env in ipairs(call('ZRANGE', queue.index, 0, most - 1)) do
+    local list = queue.base .. ':' .. env
+    for _, item in ipairs(call('LPOP', list, left) or {}) do forget(item) end
+    if left <= 0 then break end
+    call('DEL', queue.base .. '|facet:' .. env)
+    call('ZREM', queue.index, env)
+    left = left - 1
+    if left <= 0 then break end
+  end
+  if left > 0 then
+    local delayed = call('ZPOPMIN', queue.delayed, left)
+    for i = 1, #delayed, 2 do forget(string.match(delayed[i], '^%S+')) end
+  end
+  while left > 0 do
+    local flying = call('HRANDFIELD', queue.inflight, left, 'WITHVALUES')
+    if #flying == 0 then break end
+    for i = 1, #flying, 2 do
+      call('HDEL', queue.inflight, flying[i])
+      forget(string.match(flying[i + 1], '^%S+ %d+ (%S+) '))
+    end
+  end
+  facets.finish(queue)
+  if left <= 0 then return 1 end
+  call('UNLINK', queue.leases, queue.inflight, queue.delayed, queue.dead, queue.count, queue.index)
+  return 0
+end

@@ -1,0 +1,40 @@
+-- Drops delayed messages of a queue, part by part: those of one facet, or of all.
+-- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
+-- KEYS[2]: hash, messages of queues by segment of the log
+-- KEYS[3]: zset, queues by when they have something due
+-- ARGV[1]: string, the environment; empty for every one
+-- ARGV[2]: integer, where the scan goes on; 0 for the first part
+-- ARGV[3]: integer, how many to look at, about
+-- Returns how many were dropped, and where the scan goes on; 0 when it is through.
+-- Caller: Store::drop_delayed
+
+local function main(facets)
+  local call = redis.call
+  local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
+  if not queue then return { 0, '0' } end
+  local scanned = call('ZSCAN', queue.delayed, ARGV[2], 'COUNT', ARGV[3])
+  local members = {}
+  for i = 1, #scanned[2], 2 do
+    local member = scanned[2][i]
+    local item, env = string.match(member, '^(%S+) (.*)$')
+    if ARGV[1] == '' or env == ARGV[1] then
+      members[#members + 1] = { member = member, item = item, facet = facets.load(queue, env) }
+    end
+  end
+
+  local dropped = 0
+  for _, one in ipairs(members) do
+    -- A scan may show a member twice.
+    if call('ZREM', queue.delayed, one.member) == 1 then
+      local _, segment = facets.item(one.item)
+      facets.hold(queue, segment, -1)
+      one.facet.delayed = one.facet.delayed - 1
+      dropped = dropped + 1
+    end
+  end
+  if dropped > 0 then facets.settle_all(queue) end
+  facets.add(queue, 'delayed', -dropped)
+  facets.add(queue, 'dropped', dropped)
+  facets.finish(queue)
+  return { dropped, scanned[1] }
+end

@@ -1,0 +1,35 @@
+-- Drops messages of one facet that are in flight, part by part. Their receipts are worth nothing afterwards.
+-- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
+-- KEYS[2]: hash, messages of queues by segment of the log
+-- KEYS[3]: zset, queues by when they have something due
+-- ARGV[1]: string, the environment
+-- ARGV[2]: integer, where the scan goes on; 0 for the first part
+-- ARGV[3]: integer, how many to look at, about
+-- Returns how many were dropped, and where the scan goes on; 0 when it is through.
+-- Caller: Store::drop_flying
+
+local function main(facets)
+  local call = redis.call
+  local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
+  if not queue then return { 0, '0' } end
+  local facet = facets.load(queue, ARGV[1])
+  local scanned = call('HSCAN', queue.inflight, ARGV[2], 'COUNT', ARGV[3])
+  local landed, seen = {}, {}
+  for i = 1, #scanned[2], 2 do
+    local id = scanned[2][i]
+    local _, attempts, item, env = string.match(scanned[2][i + 1], '^(%S+) (%d+) (%S+) (.*)$')
+    -- A scan may show a field twice.
+    if env == facet.env and not seen[id] then
+      local _, segment = facets.item(item)
+      landed[#landed + 1] = { id = id, attempts = attempts, item = item, env = env, segment = segment }
+      seen[id] = true
+    end
+  end
+
+  facets.land(queue, landed)
+  for _, message in ipairs(landed) do facets.hold(queue, message.segment, -1) end
+  facets.add(queue, 'dropped', #landed)
+  if #landed > 0 then facets.settle_all(queue) end
+  facets.finish(queue)
+  return { #landed, scanned[1] }
+end

@@ -1,0 +1,276 @@
+-- facets: what every script that touches queues has in common. Not a script of its own: it is appended to those
+-- scripts at compile time, which define `main(facets)` above.
+--
+-- A queue is opened by its ring's key. Keys that only the script can know (which environment, which segment of the
+-- log) are built from declared ones, so they carry the same hash tag and live in the same shard.
+--
+-- A facet is one environment's part of a queue. It exists while it has messages: waiting in its list, delayed, or in
+-- flight. It stands in the ring while it can be pulled from: weight > 0, something waits, and fewer in flight than the
+-- limit. The ring is a sorted set, so nothing stands in it twice, and taking one out takes no search.
+
+local facets = {}
+
+-- Ten seconds of ids: the span of one segment of the log.
+local SEGMENT = 64000000
+local EPOCH = 1704067200000
+
+-- Lua's own conversion writes 1.7e+15; ids and times must keep every digit.
+local function text(number)
+  return string.format('%.0f', number)
+end
+facets.text = text
+
+function facets.now(override)
+  if override ~= '' then return tonumber(override) end
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Raises an error unless each key is absent or of the type. Redis does not undo a script that fails half-way, so
+-- what a foreign key could break is looked at before the first write.
+function facets.expect(kind, ...)
+  for _, key in ipairs({ ... }) do
+    local found = redis.call('TYPE', key).ok
+    if found ~= 'none' and found ~= kind then
+      error({ err = 'WRONGTYPE ' .. key .. ' is a ' .. found .. ', not a ' .. kind })
+    end
+  end
+end
+
+-- An item of a queue: `id`, `id@segment` when the body was stored again (redriven), `#attempts` when it was handed out
+-- before. Returns the id and the segment as text, and the attempts as a number.
+function facets.item(item)
+  local id, segment, attempts = string.match(item, '^(%d+)@?(%d*)#?(%d*)$')
+  if segment == '' then segment = text(math.floor(tonumber(id) / SEGMENT)) end
+  return id, segment, tonumber(attempts) or 0
+end
+
+-- The item with another number of attempts.
+function facets.tried(item, attempts)
+  local place = string.match(item, '^[%d@]+')
+  return attempts > 0 and place .. '#' .. text(attempts) or place
+end
+
+-- The present segment, for bodies that are stored again.
+function facets.segment(now)
+  return text(math.floor((now - EPOCH) * 6400 / SEGMENT))
+end
+
+-- When the message was accepted, or stored again if that was later: unix ms.
+function facets.since(item)
+  local id, segment = string.match(item, '^(%d+)@?(%d*)')
+  local since = EPOCH + math.floor(tonumber(id) / 6400)
+  local again = EPOCH + (tonumber(segment) or 0) * 10000
+  return again > since and again or since
+end
+
+-- A queue, by the key of its ring; `held` and `due` are the shard's. `limit` is the number of messages in flight that
+-- a facet may have, 0 for any.
+function facets.open(held, due, ring, limit)
+  local base = string.match(ring, '^(.*)|ring$')
+  return {
+    base = base, name = string.match(base, 'queue:([^:|]+)$'), limit = limit,
+    held = held, due = due, ring = ring, prefix = string.match(held, '^(.*)|held$'),
+    leases = base .. '|leases', inflight = base .. '|inflight', delayed = base .. '|delayed',
+    dead = base .. '|dead', count = base .. '|count', index = base .. '|facets', settings = base .. '|settings',
+    facets = {}, touched = {}, deltas = {}, segments = {},
+  }
+end
+
+-- Opens a queue with the settings that stand in the shard; nothing when there are none (it was deleted).
+function facets.configured(held, due, ring)
+  local queue = facets.open(held, due, ring, 0)
+  local found = redis.call('HMGET', queue.settings, 'revision', 'lease_ms', 'in_flight_limit', 'max_attempts')
+  if not found[1] then return nil end
+  queue.revision, queue.lease = tonumber(found[1]), tonumber(found[2])
+  queue.limit, queue.max_attempts = tonumber(found[3]), tonumber(found[4])
+  facets.expect('list', queue.dead)
+  facets.expect('zset', ring, queue.leases, queue.delayed, queue.index, due)
+  facets.expect('hash', queue.inflight, queue.count, held)
+  return queue
+end
+
+-- Reads a facet. The reads find out whether its keys are of the right type.
+function facets.load(queue, env)
+  local facet = queue.facets[env]
+  if facet then return facet end
+  facet = { env = env, key = queue.base .. '|facet:' .. env, list = queue.base .. ':' .. env }
+  local found = redis.call('HMGET', facet.key, 'weight', 'flying', 'delayed', 'used', 'dwell')
+  facet.known = found[2] and true or false
+  facet.weight = tonumber(found[1] or 1)
+  facet.flying = tonumber(found[2] or 0)
+  facet.delayed = tonumber(found[3] or 0)
+  facet.used = tonumber(found[4] or 0)
+  facet.dwell = tonumber(found[5] or nil)
+  facet.waiting = redis.call('LLEN', facet.list)
+  queue.facets[env] = facet
+  queue.touched[#queue.touched + 1] = facet
+  return facet
+end
+
+function facets.eligible(queue, facet)
+  return facet.weight > 0 and facet.waiting > 0 and (queue.limit == 0 or facet.flying < queue.limit)
+end
+
+-- Writes a facet, or forgets it when it has nothing left.
+function facets.write(queue, facet)
+  if facet.waiting == 0 and facet.delayed == 0 and facet.flying == 0 then
+    redis.call('DEL', facet.key)
+    redis.call('ZREM', queue.index, facet.env)
+    facet.known = false
+    return
+  end
+  redis.call('HSET', facet.key, 'weight', text(facet.weight), 'flying', text(facet.flying),
+    'delayed', text(facet.delayed), 'used', text(facet.used), 'dwell', facet.dwell and text(facet.dwell) or '')
+  if not facet.known then
+    redis.call('ZADD', queue.index, 0, facet.env)
+    facet.known = true
+  end
+end
+
+-- Puts facets at the tail of the ring, those that are not in it. Places in the ring only rise: the head has the lowest.
+-- Whoever waits for something to pull is woken when the ring was empty. Returns how many were put.
+function facets.enter(queue, envs)
+  local last = redis.call('ZRANGE', queue.ring, -1, -1, 'WITHSCORES')[2]
+  local places, place = {}, tonumber(last or 0)
+  for i = 1, #envs do
+    place = place + 1
+    places[2 * i - 1], places[2 * i] = text(place), envs[i]
+  end
+  if not last then queue.woken = true end
+  return redis.call('ZADD', queue.ring, 'NX', unpack(places))
+end
+
+-- Puts a facet into the ring or takes it out, as it has to be now, and writes it. One that comes in goes to the tail,
+-- with a whole turn before it.
+function facets.settle(queue, facet)
+  if not facets.eligible(queue, facet) then
+    redis.call('ZREM', queue.ring, facet.env)
+    facet.used = 0
+  elseif facets.enter(queue, { facet.env }) == 1 then
+    facet.used = 0
+  end
+  facets.write(queue, facet)
+end
+
+-- Notes that a number of the queue moves.
+function facets.add(queue, name, delta)
+  queue.deltas[name] = (queue.deltas[name] or 0) + delta
+end
+
+-- Notes that a message needs (1) or does not need (-1) its body in the log any more.
+function facets.hold(queue, segment, delta)
+  queue.segments[segment] = (queue.segments[segment] or 0) + delta
+end
+
+-- Appends items to the end of a facet, for which `weight` is what the definition says if it is new.
+function facets.push(queue, facet, items, weight)
+  if not facet.known then facet.weight = weight end
+  local before = facet.known and facets.eligible(queue, facet)
+  redis.call('RPUSH', facet.list, unpack(items))
+  facet.waiting = facet.waiting + #items
+  facets.add(queue, 'waiting', #items)
+  -- Most messages come to a facet that is in the ring already, or may not be: then nothing else changes.
+  if not facet.known or facets.eligible(queue, facet) ~= before then facets.settle(queue, facet) end
+end
+
+-- Gives messages back to the heads of their facets, in the order of their ids. Each is { env, item, id }.
+function facets.give_back(queue, messages)
+  table.sort(messages, function(a, b) return tonumber(a.id) > tonumber(b.id) end)
+  for _, message in ipairs(messages) do
+    local facet = facets.load(queue, message.env)
+    redis.call('LPUSH', facet.list, message.item)
+    facet.waiting = facet.waiting + 1
+  end
+  facets.add(queue, 'waiting', #messages)
+end
+
+-- Makes dead letters of messages, which keep their bodies with them, so that the log need not. Each is
+-- { id, segment, attempts, env, body }; more than `keep` push the oldest out, and one whose body was lost is none.
+function facets.bury(queue, messages, reason, now, keep)
+  for _, message in ipairs(messages) do
+    facets.hold(queue, message.segment, -1)
+    facets.add(queue, message.body and 'died' or 'lost', 1)
+    if message.body then
+      redis.call('RPUSH', queue.dead, cmsgpack.pack({
+        text(now), text(message.attempts), reason, message.env, message.id, message.body,
+      }))
+    end
+  end
+  local over = redis.call('LLEN', queue.dead) - keep
+  if over > 0 then
+    redis.call('LPOP', queue.dead, over)
+    facets.add(queue, 'dropped', over)
+  end
+end
+
+-- Reads what is in flight under these ids and nonces (an array id, nonce, id, nonce …). Returns an array with
+-- { id, attempts, item, env, segment } or false in each place; the same receipt twice is held once.
+function facets.held_by(queue, receipts)
+  local ids, seen, found = {}, {}, {}
+  for i = 1, #receipts, 2 do ids[#ids + 1] = receipts[i] end
+  local values = redis.call('HMGET', queue.inflight, unpack(ids))
+  for i = 1, #ids do
+    found[i] = false
+    local value = values[i]
+    if value and not seen[ids[i]] then
+      local nonce, attempts, item, env = string.match(value, '^(%S+) (%d+) (%S+) (.*)$')
+      if nonce == receipts[2 * i] then
+        local _, segment = facets.item(item)
+        found[i] = { id = ids[i], attempts = tonumber(attempts), item = item, env = env, segment = segment }
+        seen[ids[i]] = true
+      end
+    end
+  end
+  return found
+end
+
+-- Takes messages out of flight. Its ZREM is allowed at the memory limit and so makes everything after it allowed.
+-- Their facets are loaded, and the caller ends with `settle` of each (`settle_all`).
+function facets.land(queue, messages)
+  local ids = {}
+  for i, message in ipairs(messages) do
+    ids[i] = message.id
+    local facet = facets.load(queue, message.env)
+    facet.flying = facet.flying - 1
+  end
+  if #ids == 0 then return end
+  redis.call('ZREM', queue.leases, unpack(ids))
+  redis.call('HDEL', queue.inflight, unpack(ids))
+  facets.add(queue, 'inflight', -#ids)
+end
+
+-- Settles every facet that was loaded, in that order.
+function facets.settle_all(queue)
+  for _, facet in ipairs(queue.touched) do facets.settle(queue, facet) end
+end
+
+-- Notes when a lease ends or a message is due. Who sleeps is told of a moment that is earlier than what it knew.
+function facets.schedule(queue, due)
+  if redis.call('ZADD', queue.due, 'LT', 'CH', text(due), queue.name) == 1
+    and redis.call('ZRANK', queue.due, queue.name) == 0 then
+    queue.earlier = due
+  end
+end
+
+-- The earliest moment at which a lease ends or a message is due; nothing when there is none.
+function facets.next_due(queue)
+  local lease = redis.call('ZRANGE', queue.leases, 0, 0, 'WITHSCORES')[2]
+  local delayed = redis.call('ZRANGE', queue.delayed, 0, 0, 'WITHSCORES')[2]
+  if lease and delayed then return math.min(tonumber(lease), tonumber(delayed)) end
+  return tonumber(lease or delayed or nil)
+end
+
+-- To be called last: writes the numbers and wakes sleepers, once for the call.
+function facets.finish(queue)
+  for name, delta in pairs(queue.deltas) do
+    if delta ~= 0 then redis.call('HINCRBY', queue.count, name, text(delta)) end
+  end
+  for segment, delta in pairs(queue.segments) do
+    if delta ~= 0 and redis.call('HINCRBY', queue.held, segment, text(delta)) <= 0 then
+      redis.call('HDEL', queue.held, segment)
+    end
+  end
+  if queue.woken then redis.call('PUBLISH', queue.prefix .. 'wake', 'pull ' .. queue.name) end
+  if queue.earlier then redis.call('PUBLISH', queue.prefix .. 'wake', 'due ' .. text(queue.earlier)) end
+end

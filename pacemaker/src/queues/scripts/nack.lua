@@ -1,0 +1,54 @@
+-- Gives messages back: at once to the heads of their facets, or after a delay. One that was handed out often enough
+-- becomes a dead letter.
+-- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
+-- KEYS[2]: hash, messages of queues by segment of the log
+-- KEYS[3]: zset, queues by when they have something due
+-- KEYS[4]: hash, the log: segment -> bytes; the segments' own keys are built from it
+-- ARGV[1]: integer, unix ms; empty for the time of this server
+-- ARGV[2]: integer, ms to wait
+-- ARGV[3]: integer, dead letters to keep
+-- ARGV[4...]: for each receipt its id and nonce
+-- Returns an array with 1 (given back), 2 (delayed), 3 (a dead letter) or 0 (not held, any more) for each receipt.
+-- Caller: Store::nack
+
+local function main(facets)
+  local call = redis.call
+  local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
+  local reply = {}
+  for i = 1, (#ARGV - 3) / 2 do reply[i] = 0 end
+  if not queue then return reply end
+  local now, delay, keep = facets.now(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+  local landed, back, dead, later = {}, {}, {}, {}
+  for i, message in ipairs(facets.held_by(queue, { unpack(ARGV, 4) })) do
+    if message then
+      landed[#landed + 1] = message
+      if queue.max_attempts > 0 and message.attempts >= queue.max_attempts then
+        message.body = call('HGET', KEYS[4] .. ':' .. message.segment, message.id)
+        dead[#dead + 1] = message
+        reply[i] = 3
+      elseif delay > 0 then
+        later[#later + 1] = message
+        reply[i] = 2
+      else
+        back[#back + 1] = message
+        reply[i] = 1
+      end
+      facets.load(queue, message.env)
+    end
+  end
+
+  facets.land(queue, landed)
+  facets.give_back(queue, back)
+  for _, message in ipairs(later) do
+    call('ZADD', queue.delayed, facets.text(now + delay), message.item .. ' ' .. message.env)
+    local facet = facets.load(queue, message.env)
+    facet.delayed = facet.delayed + 1
+  end
+  if #later > 0 then facets.schedule(queue, now + delay) end
+  facets.add(queue, 'delayed', #later)
+  facets.add(queue, 'nacked', #landed)
+  if #dead > 0 then facets.bury(queue, dead, 'nacked', now, keep) end
+  facets.settle_all(queue)
+  facets.finish(queue)
+  return reply
+end

@@ -1,0 +1,42 @@
+-- Shows messages that wait, without handing them out: those at the head of one facet, or the next of each facet in
+-- the order of their turns.
+-- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
+-- KEYS[2]: hash, messages of queues by segment of the log
+-- KEYS[3]: zset, queues by when they have something due
+-- KEYS[4]: hash, the log: segment -> bytes; the segments' own keys are built from it
+-- ARGV[1]: string, the environment; empty for every one
+-- ARGV[2]: integer, most messages
+-- ARGV[3]: integer, most bytes of bodies (one message always goes)
+-- Returns for each message id, how often it was handed out, environment, how many wait in its facet, and body.
+-- Caller: Store::peek
+
+local function main(facets)
+  local call = redis.call
+  local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
+  if not queue then return {} end
+  local most, left = tonumber(ARGV[2]), tonumber(ARGV[3])
+  local shown = {}
+  if ARGV[1] ~= '' then
+    for _, item in ipairs(call('LRANGE', queue.base .. ':' .. ARGV[1], 0, most - 1)) do
+      shown[#shown + 1] = { item = item, env = ARGV[1] }
+    end
+  else
+    for _, env in ipairs(call('ZRANGE', queue.ring, 0, most - 1)) do
+      local item = call('LINDEX', queue.base .. ':' .. env, 0)
+      if item then shown[#shown + 1] = { item = item, env = env } end
+    end
+  end
+  local reply = {}
+  for _, one in ipairs(shown) do
+    local id, segment, attempts = facets.item(one.item)
+    local body = call('HGET', KEYS[4] .. ':' .. segment, id)
+    if body then
+      left = left - #body
+      if left < 0 and #reply > 0 then break end
+      local n = #reply
+      reply[n + 1], reply[n + 2], reply[n + 3] = id, facets.text(attempts), one.env
+      reply[n + 4], reply[n + 5] = facets.text(facets.load(queue, one.env).waiting), body
+    end
+  end
+  return reply
+end

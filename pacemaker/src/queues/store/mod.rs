@@ -1,0 +1,112 @@
+//! The only part of the queues that talks to Redis: one function for each script, and the plain reads.
+
+mod look;
+mod manage;
+mod pull;
+mod settle;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use signalbox_store::{Call, Error, Fabric, FabricRole, Script, Shard, Subscription, keys};
+
+pub(super) use look::{Counts, FacetRow};
+pub(super) use manage::{DeadLetter, Redriven};
+pub(super) use pull::{PullCall, PullReply};
+pub use pull::{Pulled, Taken};
+pub(super) use settle::{Nacked, Swept};
+
+/// Whose time scripts go by.
+#[derive(Debug, Clone)]
+pub(crate) enum Clock {
+    /// The shard's own server.
+    Redis,
+    /// A test's.
+    #[cfg_attr(not(test), allow(dead_code))]
+    Fixed(Arc<AtomicU64>),
+}
+
+impl Clock {
+    /// The override that scripts take: empty for their server's time.
+    fn argument(&self) -> String {
+        match self {
+            Self::Redis => String::new(),
+            Self::Fixed(now_ms) => now_ms.load(Ordering::SeqCst).to_string(),
+        }
+    }
+}
+
+/// The queues' data in one shard.
+#[derive(Debug)]
+pub(crate) struct Store {
+    shard: Shard,
+    clock: Clock,
+}
+
+impl Store {
+    pub(crate) fn new(shard: Shard, clock: Clock) -> Self {
+        Self { shard, clock }
+    }
+
+    fn redis(&self) -> &Fabric {
+        self.shard.redis()
+    }
+
+    /// A queue's keys.
+    fn keys<'a>(&'a self, queue: &'a str) -> keys::queues::Queue<'a> {
+        keys::queues::queue(self.shard.tag(), queue)
+    }
+
+    /// Starts a call of a script with the keys that all of them begin with.
+    fn call<'a>(&self, script: &'a Script<FabricRole>, queue: &str) -> Call<'a, FabricRole> {
+        let shared = keys::queues::shared(self.shard.tag());
+        script.call().key(&self.keys(queue).ring()).key(&shared.held()).key(&shared.due())
+    }
+
+    /// The channel on which this shard's sleepers are woken.
+    pub(super) fn wake_channel(&self) -> String {
+        keys::queues::shared(self.shard.tag()).wake_channel()
+    }
+
+    /// Hears what is told on the wake channels of all `stores`, which are shards of one fabric.
+    pub(super) fn wakes(stores: &[Arc<Self>]) -> Option<Subscription> {
+        let channels: Vec<String> = stores.iter().map(|store| store.wake_channel()).collect();
+        let channels: Vec<&str> = channels.iter().map(String::as_str).collect();
+        stores.first().map(|store| store.redis().subscribe(&channels))
+    }
+
+    /// The time that scripts see, in unix milliseconds.
+    pub(crate) async fn now_ms(&self) -> Result<u64, Error> {
+        match &self.clock {
+            Clock::Redis => self.redis().now_ms().await,
+            Clock::Fixed(now_ms) => Ok(now_ms.load(Ordering::SeqCst)),
+        }
+    }
+}
+
+/// A script that works on queues: its own text, then what all of them have in common.
+macro_rules! facets_script {
+    ($name:literal) => {
+        signalbox_store::Script::new(
+            concat!("queues/", $name),
+            concat!(
+                include_str!(concat!("../scripts/", $name, ".lua")),
+                include_str!("../scripts/facets.lua"),
+                "\nreturn main(facets)\n"
+            ),
+        )
+    };
+}
+use facets_script;
+
+/// Every script of the queues, for the tests that read their headers.
+#[cfg(test)]
+pub(super) fn scripts() -> Vec<(&'static str, &'static str)> {
+    [manage::SCRIPTS, look::SCRIPTS, pull::SCRIPTS, settle::SCRIPTS]
+        .into_iter()
+        .flatten()
+        .map(|(name, script)| (*name, script.source()))
+        .collect()
+}
