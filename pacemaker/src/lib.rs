@@ -12,6 +12,7 @@ mod dashboard;
 mod duty;
 mod http;
 mod metrics;
+mod own_events;
 mod routing;
 mod service;
 #[cfg(test)]

@@ -18,7 +18,8 @@ use crate::{
     duty::Duty,
     http::{self, App},
     metrics::Metrics,
-    routing::{AddressRules, Reconciler, Registry, Routers, Store, Sweeper},
+    own_events::OwnEvents,
+    routing::{AddressRules, Announcer, Reconciler, Registry, Routers, Store, Sweeper},
     tokens::Tokens,
 };
 
@@ -27,6 +28,8 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// How many missed turns make a holder's duty another's.
 const MISSED_TURNS: u32 = 5;
 const SHORTEST_DUTY: Duration = Duration::from_secs(3);
+/// How often changes are looked for that nobody noted, as those by hand.
+const ANNOUNCE: Duration = Duration::from_secs(1);
 /// How often it is looked at which fabric this is.
 const REMEMBER: Duration = Duration::from_secs(1);
 
@@ -76,11 +79,20 @@ pub(crate) async fn run(
     let memory = FabricMemory::new(stats.clone());
     let (handle, front, events) = event_bus(&config, &fabric, &memory).await?;
 
+    let announcer = Announcer::new(
+        store.clone(),
+        duty("announcer", ANNOUNCE),
+        OwnEvents::new(handle.clone()),
+        ANNOUNCE,
+        metrics.clone(),
+    );
+
     // Background work outlives the server: a request under way may still need the reconciler.
     let idle = CancellationToken::new();
     let mut background = JoinSet::new();
     background.spawn(reconciler.run(idle.clone()));
     background.spawn(sweeper.run(idle.clone()));
+    background.spawn(announcer.run(idle.clone()));
     let (ended, stop) = (idle.clone(), shutdown.clone());
     background.spawn(async move {
         if let Err(error) = events.run(ended).await {
