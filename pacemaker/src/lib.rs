@@ -1,6 +1,6 @@
 //! The control plane of Signalbox.
 //!
-//! Rooms: `routing` (the route table), [`bus`] (events pushed to subscribers), `tokens` (who may do what), `duty`
+//! Rooms: `routing` (the route table), [`bus`] (events pushed to subscribers), `live` (events watched), `tokens` (who may do what), `duty`
 //! (what only one of several pacemakers does at a time), `dashboard` (the page at `/`), `http` (what all of them share
 //! towards HTTP). A library beside a program of two lines, so that tests and benchmarks reach the bus without HTTP.
 
@@ -11,6 +11,7 @@ mod config;
 mod dashboard;
 mod duty;
 mod http;
+mod live;
 mod metrics;
 mod own_events;
 mod routing;

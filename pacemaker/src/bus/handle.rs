@@ -99,7 +99,7 @@ pub struct Page<T> {
 /// The bus, for everybody who publishes, subscribes or asks. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    core: Arc<Core>,
+    pub(super) core: Arc<Core>,
 }
 
 impl Handle {
@@ -459,6 +459,15 @@ impl Handle {
     /// When the fabric does not answer, or was laid out for another number of shards.
     pub async fn initialise(&self) -> Result<(), Error> {
         self.core.initialise().await.map(drop)
+    }
+
+    /// Trusts the fabric of this identity in place of the one that was known: an operator initialised it by way of
+    /// another process.
+    ///
+    /// # Errors
+    /// When the fabric does not answer, or was laid out for another number of shards.
+    pub async fn adopt(&self, fabric: &str) -> Result<(), Error> {
+        self.core.adopt(fabric).await
     }
 
     async fn fresh(&self) -> Result<Arc<Registry>, Error> {
