@@ -1,8 +1,9 @@
 //! The control plane of Signalbox.
 //!
-//! Rooms: `routing` (the route table), [`bus`] (events pushed to subscribers), `tokens` (who may do what), `duty`
-//! (what only one of several pacemakers does at a time), `dashboard` (the page at `/`), `http` (what all of them share
-//! towards HTTP). A library beside a program of two lines, so that tests and benchmarks reach the bus without HTTP.
+//! Rooms: `routing` (the route table), [`bus`] (events pushed to subscribers), [`queues`] (events pulled), `live`
+//! (events watched), `own_events` (what the product tells of itself), `tokens` (who may do what), `duty` (what only one
+//! of several pacemakers does at a time), `dashboard` (the page at `/`), `http` (what all of them share towards HTTP). A
+//! library beside a program of two lines, so that tests and benchmarks reach the bus without HTTP.
 
 #[cfg(test)]
 mod architecture;
@@ -11,7 +12,9 @@ mod config;
 mod dashboard;
 mod duty;
 mod http;
+mod live;
 mod metrics;
+mod own_events;
 pub mod queues;
 mod routing;
 mod service;

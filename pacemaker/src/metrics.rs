@@ -42,6 +42,7 @@ pub(crate) struct Metrics {
     waits: Family<Outcome, Counter>,
     reconciliations: Family<Outcome, Counter>,
     reseeds: Counter,
+    announced: Family<Kind, Counter>,
     outstanding: Gauge,
     foreign: Gauge,
 }
@@ -54,6 +55,7 @@ impl Metrics {
         let expired = Family::<Kind, Counter>::default();
         let waits = Family::<Outcome, Counter>::default();
         let reconciliations = Family::<Outcome, Counter>::default();
+        let announced = Family::<Kind, Counter>::default();
         let (reseeds, outstanding, foreign) = (Counter::default(), Gauge::default(), Gauge::default());
         let mut registry = Registry::with_prefix("signalbox_pacemaker");
         registry.register(
@@ -76,6 +78,11 @@ impl Metrics {
         registry.register("reconciliations", "Passes of the reconciler, by outcome", reconciliations.clone());
         registry.register("table_reseeds", "Times the route table was made anew", reseeds.clone());
         registry.register(
+            "route_events",
+            "Events about the route table that were published, by kind",
+            announced.clone(),
+        );
+        registry.register(
             "changes_outstanding",
             "Changes not known to stand in the table, up to a thousand, as this pacemaker's reconciler saw them",
             outstanding.clone(),
@@ -90,6 +97,7 @@ impl Metrics {
             waits,
             reconciliations,
             reseeds,
+            announced,
             outstanding,
             foreign,
         }
@@ -132,6 +140,10 @@ impl Metrics {
 
     pub(crate) fn reseeded(&self) {
         self.reseeds.inc();
+    }
+
+    pub(crate) fn announced(&self, kind: &'static str) {
+        self.announced.get_or_create(&Kind { kind }).inc();
     }
 
     pub(crate) fn outstanding(&self, count: usize) {

@@ -17,8 +17,10 @@ use crate::{
     dashboard::Traffic,
     duty::Duty,
     http::{self, App},
+    live::Hub,
     metrics::Metrics,
-    routing::{AddressRules, Reconciler, Registry, Routers, Store, Sweeper},
+    own_events::OwnEvents,
+    routing::{AddressRules, Announcer, Reconciler, Registry, Routers, Store, Sweeper},
     tokens::Tokens,
 };
 
@@ -27,8 +29,12 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// How many missed turns make a holder's duty another's.
 const MISSED_TURNS: u32 = 5;
 const SHORTEST_DUTY: Duration = Duration::from_secs(3);
+/// How often changes are looked for that nobody noted, as those by hand.
+const ANNOUNCE: Duration = Duration::from_secs(1);
 /// How often it is looked at which fabric this is.
 const REMEMBER: Duration = Duration::from_secs(1);
+/// The same, until it has been kept for the first time.
+const REMEMBER_FIRST: Duration = Duration::from_millis(50);
 
 /// Runs the daemon on `listener` until `shutdown`.
 pub(crate) async fn run(
@@ -76,11 +82,20 @@ pub(crate) async fn run(
     let memory = FabricMemory::new(stats.clone());
     let (handle, front, events) = event_bus(&config, &fabric, &memory).await?;
 
+    let announcer = Announcer::new(
+        store.clone(),
+        duty("announcer", ANNOUNCE),
+        OwnEvents::new(handle.clone()),
+        ANNOUNCE,
+        metrics.clone(),
+    );
+
     // Background work outlives the server: a request under way may still need the reconciler.
     let idle = CancellationToken::new();
     let mut background = JoinSet::new();
     background.spawn(reconciler.run(idle.clone()));
     background.spawn(sweeper.run(idle.clone()));
+    background.spawn(announcer.run(idle.clone()));
     let (ended, stop) = (idle.clone(), shutdown.clone());
     background.spawn(async move {
         if let Err(error) = events.run(ended).await {
@@ -92,11 +107,14 @@ pub(crate) async fn run(
             stop.cancel();
         }
     });
+    let live = Hub::new(handle.clone(), config.bus.streams);
+    background.spawn(live.clone().run(idle.clone()));
     background.spawn(remember(handle, memory, idle.clone()));
     let routers = Routers::start(store, idle.clone());
 
     let traffic = Traffic::new(stats);
-    let app = App { tokens, registry, routers, bus: front, traffic, metrics, shutdown: shutdown.clone() };
+    let app =
+        App { tokens, registry, routers, bus: front, live, traffic, metrics, shutdown: shutdown.clone() };
     tracing::info!(listen = %listener.local_addr()?, node = config.node, "the pacemaker serves");
     let served = serve(listener, app, shutdown).await;
     idle.cancel();
@@ -128,18 +146,29 @@ async fn event_bus(
 }
 
 /// Keeps the fabric's identity where the next process finds it. It changes once in the life of an installation, so
-/// looking at it now and then (in memory) is enough.
+/// looking at it now and then (in memory) is enough; but as long as none is kept, a process that starts now would take
+/// an empty fabric for a new one. One that refuses the fabric looks whether an operator initialised it elsewhere.
 async fn remember(handle: Handle, memory: FabricMemory, shutdown: CancellationToken) {
-    let mut kept = String::new();
-    let mut turns = time::interval(REMEMBER);
-    while shutdown.run_until_cancelled(turns.tick()).await.is_some() {
-        let fabric = handle.fabric();
-        if fabric.is_empty() || fabric == kept {
-            continue;
+    let mut kept = memory.recall().await.ok().flatten().unwrap_or_default();
+    loop {
+        match handle.fabric() {
+            fabric if fabric.is_empty() => match memory.recall().await {
+                Ok(Some(other)) if other != kept => match handle.adopt(&other).await {
+                    Ok(()) => kept = other,
+                    Err(error) => tracing::debug!(%error, "the fabric is looked at later"),
+                },
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "which fabric is used is not known now"),
+            },
+            fabric if fabric != kept => match memory.keep(&fabric).await {
+                Ok(()) => kept = fabric,
+                Err(error) => tracing::debug!(%error, "the fabric's identity is kept later"),
+            },
+            _ => {}
         }
-        match memory.keep(&fabric).await {
-            Ok(()) => kept = fabric,
-            Err(error) => tracing::debug!(%error, "the fabric's identity is kept later"),
+        let pause = if kept.is_empty() { REMEMBER_FIRST } else { REMEMBER };
+        if shutdown.run_until_cancelled(time::sleep(pause)).await.is_none() {
+            return;
         }
     }
 }

@@ -534,6 +534,15 @@ impl Handle {
         self.core.initialise().await.map(drop)
     }
 
+    /// Trusts the fabric of this identity in place of the one that was known: an operator initialised it by way of
+    /// another process.
+    ///
+    /// # Errors
+    /// When the fabric does not answer, or was laid out for another number of shards.
+    pub async fn adopt(&self, fabric: &str) -> Result<(), Error> {
+        self.core.adopt(fabric).await
+    }
+
     async fn fresh(&self) -> Result<Arc<Registry>, Error> {
         let view = self.core.reload(&self.core.view().stamp).await?;
         if view.state == State::Uninitialised {

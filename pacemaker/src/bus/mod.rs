@@ -110,6 +110,7 @@ mod store;
 mod tests;
 pub mod verdict;
 mod view;
+mod window;
 mod worker;
 
 pub use deliver::{BatchContents, Deliverer, Outcome};
@@ -124,3 +125,4 @@ pub use registry::{
 };
 pub use service::Bus;
 pub(crate) use store::FabricMemory;
+pub use window::{Logged, Window};

@@ -55,6 +55,8 @@ pub struct Options {
     pub topics: usize,
     /// Subscriptions in all.
     pub subscriptions: usize,
+    /// Streams of events that one pacemaker serves at a time.
+    pub streams: usize,
     /// Share of the fabric's `maxmemory` (percent) from which memory is freed.
     pub memory_percent: u8,
     /// Milliseconds between two heartbeats of a busy worker.
@@ -107,6 +109,7 @@ impl Default for Options {
             idempotency_seconds: 600,
             topics: 10_000,
             subscriptions: 1_000,
+            streams: 256,
             memory_percent: 90,
             beat_ms: 2_000,
             dead_after_ms: 15_000,

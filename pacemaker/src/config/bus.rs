@@ -97,6 +97,7 @@ keys! {
     idempotency_seconds: u64, "bus-idempotency-seconds", "SIGNALBOX_PACEMAKER_BUS_IDEMPOTENCY_SECONDS", 0..=86_400, "How long a key is remembered";
     topics: usize, "bus-topics", "SIGNALBOX_PACEMAKER_BUS_TOPICS", 1..=1_000_000, "Topics in all";
     subscriptions: usize, "bus-subscriptions", "SIGNALBOX_PACEMAKER_BUS_SUBSCRIPTIONS", 1..=100_000, "Subscriptions in all";
+    streams: usize, "bus-streams", "SIGNALBOX_PACEMAKER_BUS_STREAMS", 0..=100_000, "Streams of events at a time";
     overdue_jobs: u64, "bus-overdue-jobs", "SIGNALBOX_PACEMAKER_BUS_OVERDUE_JOBS", 0..=MOST_BYTES, "Overdue jobs from which the scaling pulse is slow";
     memory_percent: u8, "bus-memory-percent", "SIGNALBOX_PACEMAKER_BUS_MEMORY_PERCENT", 1..=100, "Share of the fabric's memory from which batches are dropped";
     call_events: usize, "bus-call-events", "SIGNALBOX_PACEMAKER_BUS_CALL_EVENTS", 1..=10_000, "Events in one call of the publish script";

@@ -30,6 +30,7 @@ pub(crate) use problem::Problem;
 use crate::{
     bus,
     dashboard::{self, Traffic},
+    live,
     metrics::Metrics,
     routing::{self, Registry, Routers},
     tokens::{self, Caller, Tokens},
@@ -45,6 +46,7 @@ pub(crate) struct App {
     pub(crate) registry: Registry,
     pub(crate) routers: Routers,
     pub(crate) bus: bus::api::Front,
+    pub(crate) live: live::Hub,
     pub(crate) traffic: Traffic,
     pub(crate) metrics: Metrics,
     /// Cancelled when requests that wait must come to an end.
@@ -71,6 +73,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(tokens::api::routes())
         .merge(routing::api::routes())
         .merge(bus::api::routes())
+        .merge(live::routes())
         .merge(dashboard::routes())
 }
 

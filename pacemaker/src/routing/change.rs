@@ -1,4 +1,5 @@
-//! What a change did, as a value: the answer to a client is made of it, and so is the event about it.
+//! What an operation did, as a value: the answer to a client is made of it. What subscribers are told is made of what the
+//! table noted itself, because that survives whoever changed it (`announcer`).
 
 use super::{InstanceId, Record};
 

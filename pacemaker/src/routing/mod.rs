@@ -6,13 +6,15 @@
 //!
 //! **Data.** Fabric: `routes:instances` (id → record with revision), `routes:addresses` (address → owner),
 //! `routes:hosts` (names that stay known), `routes:unprojected` and `routes:unreported` (what may not have reached the
-//! table, or the membership sets), `routes:table` (lineage and serial that the master was given), `routes:revision`.
+//! table, or the membership sets), `routes:table` (lineage and serial that the master was given), `routes:announced` (up
+//! to where changes were told as events), `routes:revision`.
 //! Routes master: `instances:`, `logkey:`, `instance_ids:`, `policy:` per host and `serial`, which the edge reads;
-//! `instance:<id>`, `addresses`, `leases`, `drains`, `revision`, `duties`, which it does not; `epoch`.
+//! `instance:<id>`, `addresses`, `leases`, `drains`, `revision`, `duties`, `changes`, which it does not; `epoch`.
 //!
 //! **A change** is one script in the fabric (compare with what was read, give a revision, note as unprojected), then
 //! one script on the master (compare revisions, change everything, raise the serial last), then the note is taken
-//! away. Each of them can be repeated, and the reconciler completes what was interrupted.
+//! away. Each of them can be repeated, and the reconciler completes what was interrupted. What a change did is written
+//! down by the same script under the same serial, and [`announcer`] tells it to subscribers.
 //!
 //! ```text
 //!            PUT             POST drain            deadline, DELETE
@@ -36,6 +38,7 @@
 pub(crate) mod api;
 
 mod address;
+mod announcer;
 mod change;
 mod error;
 mod explain;
@@ -53,6 +56,7 @@ mod sweeper;
 mod tests;
 
 pub(crate) use address::{Address, AddressRules};
+pub(crate) use announcer::{Announce, Announcer, EventKind, RouteEvent};
 pub(crate) use change::{ChangeKind, RouteChange};
 pub(crate) use error::{Error, Invalid};
 pub(crate) use hostname::Hostname;

@@ -73,6 +73,16 @@ pub(in crate::bus) struct Nack {
     pub split: bool,
 }
 
+/// What became of putting a job back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::bus) enum Nacked {
+    /// The worker does not hold the job any more; nothing was done.
+    NotHeld,
+    Done,
+    /// Done, and the subscriber was in full health until now.
+    PacingBegins,
+}
+
 impl Store {
     /// Takes a job for each of `workers`, as far as there are any.
     pub(in crate::bus) async fn acquire(&self, workers: &[String], promote: usize) -> Result<Turn, Error> {
@@ -99,8 +109,8 @@ impl Store {
         Ok(call.run::<i64>(self.redis()).await? == 1)
     }
 
-    /// The batch was not delivered. False when the worker does not hold the job any more.
-    pub(in crate::bus) async fn nack(&self, held: &Held, nack: &Nack, seed: &str) -> Result<bool, Error> {
+    /// The batch was not delivered.
+    pub(in crate::bus) async fn nack(&self, held: &Held, nack: &Nack, seed: &str) -> Result<Nacked, Error> {
         let call = self
             .held_args(self.lanes_call(&NACK), held)
             .arg(nack.pause_ms)
@@ -108,7 +118,11 @@ impl Store {
             .arg(u8::from(nack.attempted))
             .arg(u8::from(nack.split))
             .arg(seed);
-        Ok(call.run::<i64>(self.redis()).await? == 1)
+        Ok(match call.run::<i64>(self.redis()).await? {
+            0 => Nacked::NotHeld,
+            2 => Nacked::PacingBegins,
+            _ => Nacked::Done,
+        })
     }
 
     /// Gives the batch up. False when the worker does not hold the job any more.

@@ -117,6 +117,16 @@ impl Store {
         self.redis().command("LRANGE").key(&key).arg(from).arg(from + count - 1).query().await
     }
 
+    /// How many ids the order of a segment names.
+    pub(in crate::bus) async fn order_length(&self, segment: u64) -> Result<u64, Error> {
+        self.redis().command("LLEN").key(&self.bus().log_order(segment)).query().await
+    }
+
+    /// The last id given out.
+    pub(in crate::bus) async fn last_id(&self) -> Result<Option<u64>, Error> {
+        self.redis().command("GET").key(&self.bus().last_event_id()).query().await
+    }
+
     /// Forgets segments, as far as no batch and no queue needs them.
     pub(in crate::bus) async fn trim(&self, segments: &[u64]) -> Result<u64, Error> {
         let bus = self.bus();

@@ -15,7 +15,7 @@ use signalbox_store::{
     Call, Error, Fabric, FabricRole, FabricSpace, Key, Script, Shard, Subscription, keys::fabric,
 };
 
-pub(super) use jobs::{Held, Nack, Taken, Turn, read_gap};
+pub(super) use jobs::{Held, Nack, Nacked, Taken, Turn, read_gap};
 pub(super) use log::{Appended, DeadEntry, ReplayState, Resend, SEGMENT_IDS};
 pub(crate) use memory::FabricMemory;
 pub(super) use publish::{Accepted, FanOut, Group, PublishCall, PublishReply, Published, Target};
@@ -107,6 +107,11 @@ impl Store {
     /// Hears the stamps of changes of the registry.
     pub(super) fn registry_changes(&self) -> Subscription {
         self.redis().subscribe(&[&self.bus().registry_channel()])
+    }
+
+    /// Hears every event: channels are `environment:type:topic`.
+    pub(super) fn live(&self) -> Subscription {
+        self.redis().subscribe_to_patterns(&["*:*:*"])
     }
 
     /// The time that scripts see, in unix milliseconds.

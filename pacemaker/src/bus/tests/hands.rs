@@ -7,7 +7,7 @@ use crate::bus::{
     EventId, NewEvent,
     event::lane_hash,
     store::{
-        Accepted, FanOut, Group, Held, Nack, PublishCall, PublishReply, Published, Store, Stored, Taken,
+        Accepted, FanOut, Group, Held, Nack, Nacked, PublishCall, PublishReply, Published, Store, Stored, Taken,
         Target, Turn,
     },
 };
@@ -73,6 +73,7 @@ impl Hands {
                 object: event.object(),
                 hash: lane_hash(event.object()),
                 state: None,
+                backend: None,
                 idempotency: event
                     .idempotency_key
                     .as_deref()
@@ -103,6 +104,7 @@ impl Hands {
             object_seconds: 1000,
             idempotency_keys: self.idempotency_keys,
             idempotency_seconds: 600,
+            object_events: 100,
             fan_out: &self.fan_out,
             groups,
         };
@@ -155,7 +157,7 @@ impl Hands {
     pub(super) async fn nack(&mut self, taken: &Taken, pause_ms: u64, split: bool) -> bool {
         let seed = self.seed();
         let nack = Nack { pause_ms, attempted: true, split };
-        self.store.nack(&taken.held, &nack, &seed).await.expect("a reply")
+        self.store.nack(&taken.held, &nack, &seed).await.expect("a reply") != Nacked::NotHeld
     }
 
     pub(super) async fn bury(&self, taken: &Taken) -> bool {

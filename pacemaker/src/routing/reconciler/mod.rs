@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Error, InstanceId, Registry, Store,
-    store::{Fence, Published, TableMark, TableState},
+    store::{Fence, Lineage, Published, TableMark, TableState},
 };
 use crate::{duty::Duty, metrics::Metrics, tokens::Tokens};
 use judge::{Head, Situation, judge};
@@ -205,7 +205,11 @@ impl Reconciler {
         tracing::info!(fresh, serial = table.serial, "the fabric takes the route table over");
         let new = TableState { lineage, serial: table.serial, seeding: fresh, revision: table.revision };
         self.note(fabric, new.clone()).await?;
-        if fresh { self.publish(&new, &table.lineage, table.serial, fence).await } else { Ok(()) }
+        if fresh {
+            self.publish(&new, &table.lineage, table.serial, Lineage::Begun, fence).await
+        } else {
+            Ok(())
+        }
     }
 
     /// The fabric lost changes that the table has seen: takes them over.
@@ -251,7 +255,8 @@ impl Reconciler {
         self.seed_hosts().await?;
         // A table restored from elsewhere may know revisions that the fabric lost with it.
         let revision = fabric.revision.max(table.revision);
-        self.publish(&TableState { revision, ..new }, &table.lineage, floor, fence).await?;
+        let new = TableState { revision, ..new };
+        self.publish(&new, &table.lineage, floor, Lineage::Reseeded, fence).await?;
         self.metrics.reseeded();
         Ok(())
     }
@@ -261,9 +266,10 @@ impl Reconciler {
         new: &TableState,
         expected: &str,
         floor: u64,
+        why: Lineage,
         fence: Fence<'_>,
     ) -> Result<(), Error> {
-        match self.store().publish_lineage(expected, &new.lineage, floor, fence).await? {
+        match self.store().publish_lineage(expected, &new.lineage, floor, why, fence).await? {
             Published::Done { serial } => {
                 self.note(new, TableState { serial, seeding: false, ..new.clone() }).await
             }

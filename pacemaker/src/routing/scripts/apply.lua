@@ -8,6 +8,7 @@
 -- KEYS[6]: string, the highest revision applied
 -- KEYS[7]: string, lineage of the table
 -- KEYS[8]: hash, what singleton duties left: fencing epochs
+-- KEYS[9]: stream, what changed in the table
 -- ARGV[1]: string, instance id
 -- ARGV[2]: integer, revision of what is wanted
 -- ARGV[3]: string, active | draining | removed | expired
@@ -37,7 +38,7 @@
 -- Caller: routing/store/table.rs, apply
 local serial_key, instance_key, addresses = KEYS[1], KEYS[2], KEYS[3]
 local leases, drains, highest = KEYS[4], KEYS[5], KEYS[6]
-local lineage_key, duties = KEYS[7], KEYS[8]
+local lineage_key, duties, changes = KEYS[7], KEYS[8], KEYS[9]
 local id, revision, state = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local epoch, floor, now = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 local duty, fencing_epoch = ARGV[7], tonumber(ARGV[8])
@@ -45,6 +46,8 @@ local address, version_type, node, weight = ARGV[9], ARGV[10], ARGV[11], ARGV[12
 local lease_ms, drain_deadline_ms, record = tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[15]
 local FIRST_HOSTNAME = 16
 local TOMBSTONE_SECONDS = 3600
+-- More is kept than a moment without the fabric leaves to be told; what is dropped is told as one gap.
+local CHANGES_KEPT = 4096
 
 if not now then
   local time = redis.call('TIME')
@@ -81,12 +84,14 @@ local function read_hostnames(text)
   return names
 end
 
-local stored = redis.call('HMGET', instance_key, 'revision', 'state', 'address', 'hostnames')
+local stored = redis.call('HMGET', instance_key, 'revision', 'state', 'address', 'hostnames', 'version_type_id',
+  'node_id', 'weight')
 local stored_revision = tonumber(stored[1] or '0')
 local stored_live = stored[2] == 'active' or stored[2] == 'draining'
 local old_address = stored_live and stored[3] or nil
 local old_hostnames = stored_live and read_hostnames(stored[4]) or {}
 local wanted = state == 'active' or state == 'draining'
+local drained = false
 
 if stored_revision > revision then
   return {'stale', stored_revision}
@@ -108,6 +113,7 @@ if state == 'expired' then
   if due > now then
     return {'early', due == math.huge and 0 or due}
   end
+  drained = drain_end <= now
 elseif stored_revision == revision then
   if wanted and not stored_live then
     return {'gone', serial}
@@ -116,7 +122,7 @@ elseif stored_revision == revision then
 end
 
 local new_hostnames, is_new = {}, {}
-local displaced, displaced_revision, displaced_hostnames = '', nil, {}
+local displaced, displaced_revision, displaced_hostnames, displaced_as = '', nil, {}, nil
 if wanted then
   for at = FIRST_HOSTNAME, #ARGV do
     new_hostnames[#new_hostnames + 1] = ARGV[at]
@@ -125,7 +131,9 @@ if wanted then
   local owner = redis.call('HGET', addresses, address)
   if owner and owner ~= id then
     -- The owner is known only here: its key is made from the declared one, of the same pattern and server.
-    local theirs = redis.call('HMGET', 'instance:' .. owner, 'revision', 'hostnames')
+    local theirs = redis.call('HMGET', 'instance:' .. owner, 'revision', 'hostnames', 'version_type_id', 'node_id',
+      'weight')
+    displaced_as = theirs
     displaced_revision = tonumber(theirs[1] or '0')
     if displaced_revision > revision then
       return {'superseded', owner}
@@ -154,7 +162,8 @@ for _, name in ipairs(touched) do
     end
   end
 end
-for key, kind in pairs({[leases] = 'zset', [drains] = 'zset', [addresses] = 'hash', [highest] = 'string'}) do
+for key, kind in pairs({[leases] = 'zset', [drains] = 'zset', [addresses] = 'hash', [highest] = 'string',
+  [changes] = 'stream'}) do
   local present = redis.call('TYPE', key).ok
   if present ~= kind and present ~= 'none' then
     return {'blocked', key}
@@ -295,6 +304,40 @@ if revision > tonumber(redis.call('GET', highest) or '0') then
 end
 if duty ~= '' then
   redis.call('HSET', duties, duty .. '.epoch', ARGV[8])
+end
+
+-- 6. Tell what happened, under the serial that it makes, before that serial can be seen. A table that is being seeded
+-- tells nothing: its lineage does, in the end.
+local function tell(kind, of, at_address, at_hostnames, as, by)
+  local next_serial = string.format('%.0f', serial + 1)
+  local function add()
+    return redis.pcall('XADD', changes, 'MAXLEN', '~', CHANGES_KEPT, next_serial .. '-*', 'kind', kind, 'subject', of,
+      'at_ms', string.format('%.0f', now), 'address', at_address or '', 'hostnames', at_hostnames or '',
+      'version_type_id', as[1] or '', 'node_id', as[2] or '', 'weight', as[3] or '', 'displaced_by', by or '')
+  end
+  -- A serial that somebody set back by hand must not stop the table; the list begins anew, and the gap is noticed.
+  if type(add()) == 'table' then
+    redis.call('DEL', changes)
+    add()
+  end
+end
+
+if difference and epoch ~= '' then
+  if displaced ~= '' then
+    local as = {displaced_as[3], displaced_as[4], displaced_as[5]}
+    tell('removed', displaced, address, displaced_as[2], as, id)
+  end
+  if wanted then
+    local kind = 'registered'
+    if stored_live then
+      local drains_now, drained_before = state == 'draining', stored[2] == 'draining'
+      kind = drains_now == drained_before and 'altered' or drains_now and 'draining' or 'resumed'
+    end
+    tell(kind, id, address, table.concat(new_hostnames, ' '), {version_type, node, weight})
+  else
+    local kind = state == 'removed' and 'removed' or drained and 'drained' or 'lease_expired'
+    tell(kind, id, stored[3], stored[4], {stored[5], stored[6], stored[7]})
+  end
 end
 if difference then
   serial = redis.call('INCR', serial_key)

@@ -3,18 +3,22 @@
 -- KEYS[1]: string, serial
 -- KEYS[2]: string, lineage of the table
 -- KEYS[3]: hash, what singleton duties left: fencing epochs
+-- KEYS[4]: stream, what changed in the table
 -- ARGV[1]: string, the lineage as the caller read it; empty = none
 -- ARGV[2]: string, the new lineage, newest token first
 -- ARGV[3]: integer, the highest serial that routers may have seen
 -- ARGV[4]: string, duty in whose name this is done
 -- ARGV[5]: integer, fencing epoch of that duty
+-- ARGV[6]: string, begun (an installation's first table) | reseeded
+-- ARGV[7]: integer, unix ms; empty = this server's clock
 -- Returns {'done', serial}
 --   {'changed', lineage}: the lineage is another by now
 --   {'fenced', epoch}: the duty is another's by now
 -- Caller: routing/store/table.rs, publish_lineage
-local serial_key, lineage_key, duties = KEYS[1], KEYS[2], KEYS[3]
+local serial_key, lineage_key, duties, changes = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local expected, lineage, floor = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local duty, epoch = ARGV[4], tonumber(ARGV[5])
+local kind, now = ARGV[6], tonumber(ARGV[7])
 
 local stored = tonumber(redis.call('HGET', duties, duty .. '.epoch') or '0')
 if epoch < stored then
@@ -29,6 +33,14 @@ if present ~= expected and present ~= lineage then
   return {'changed', present}
 end
 serial = math.max(serial, floor) + 1
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+-- What was to be told of the table before is told by this.
+redis.call('DEL', changes)
+redis.call('XADD', changes, string.format('%.0f-0', serial), 'kind', kind, 'subject', string.match(lineage, '^%S+'),
+  'at_ms', string.format('%.0f', now))
 redis.call('HSET', duties, duty .. '.epoch', ARGV[5])
 redis.call('SET', serial_key, string.format('%.0f', serial))
 redis.call('SET', lineage_key, lineage)

@@ -1,6 +1,7 @@
 //! The room's Redis: desired state in the fabric, the route table on the routes master, routers and membership sets on
 //! the stats Redis. Nothing else of the room talks to Redis, and nothing here decides anything.
 
+mod changes;
 mod desired;
 mod membership;
 mod reply;
@@ -14,10 +15,12 @@ use std::sync::{
 
 use signalbox_store::{Fabric, RoutesMaster, Stats, Value};
 
+pub(crate) use changes::{Changes, Entry, Place};
 pub(crate) use desired::{Desire, DesireOutcome, Sight, Stored, TableState};
 pub(crate) use routers::RouterReport;
 pub(crate) use table::{
-    Applied, Fence, Heartbeat, HostRemoved, Live, Noted, Owner, Projection, Published, Swept, TableHost,
+    Applied, Fence, Heartbeat, HostRemoved, Lineage, Live, Noted, Owner, Projection, Published, Swept,
+    TableHost,
 };
 
 use super::Error;

@@ -95,6 +95,24 @@ pub(crate) enum HostRemoved {
     Blocked { key: String },
 }
 
+/// Why a table gets a new lineage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lineage {
+    /// It is the installation's first; nobody was told anything before.
+    Begun,
+    /// The table was lost or went back, and was made anew.
+    Reseeded,
+}
+
+impl Lineage {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Begun => "begun",
+            Self::Reseeded => "reseeded",
+        }
+    }
+}
+
 /// What became of a lineage's publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Published {
@@ -160,6 +178,7 @@ impl Store {
             .key(&key::revision())
             .key(&key::epoch())
             .key(&key::duties())
+            .key(&key::changes())
             .arg(id.as_str())
             .arg(revision)
             .arg(state)
@@ -212,6 +231,9 @@ impl Store {
         let reply = FAULT
             .call()
             .key(&key::instance(id.as_str()))
+            .key(&key::serial())
+            .key(&key::changes())
+            .arg(id.as_str())
             .arg(message)
             .arg(fault_id.unwrap_or(""))
             .arg(self.clock())
@@ -263,8 +285,11 @@ impl Store {
             .key(&key::logkey(name))
             .key(&key::policy(name))
             .key(&key::epoch())
+            .key(&key::changes())
             .arg(mark.map_or("", |mark| &mark.epoch))
             .arg(mark.map_or(0, |mark| mark.serial))
+            .arg(name)
+            .arg(self.clock())
             .run::<Vec<Value>>(&self.routes)
             .await
             .map_err(Error::table)?;
@@ -284,6 +309,7 @@ impl Store {
         expected: &str,
         lineage: &str,
         floor: u64,
+        why: Lineage,
         fence: Fence<'_>,
     ) -> Result<Published, Error> {
         let reply = PUBLISH_LINEAGE
@@ -291,11 +317,14 @@ impl Store {
             .key(&key::serial())
             .key(&key::epoch())
             .key(&key::duties())
+            .key(&key::changes())
             .arg(expected)
             .arg(lineage)
             .arg(floor)
             .arg(fence.duty)
             .arg(fence.epoch)
+            .arg(why.as_str())
+            .arg(self.clock())
             .run::<Vec<Value>>(&self.routes)
             .await
             .map_err(Error::table)?;

@@ -1,5 +1,6 @@
 //! The room against real Redis servers.
 
+mod announcing;
 mod hosts;
 mod leases;
 mod model;

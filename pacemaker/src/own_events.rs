@@ -1,0 +1,54 @@
+//! Where the route table's news meet the bus: neither room knows the other.
+
+use serde_json::value::to_raw_value;
+
+use crate::{
+    bus::{Handle, Kind, NewEvent, Refusal},
+    routing::{Announce, EventKind, RouteEvent},
+};
+
+/// The bus, for those who have something of Signalbox' own to tell.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnEvents {
+    bus: Handle,
+}
+
+impl OwnEvents {
+    pub(crate) fn new(bus: Handle) -> Self {
+        Self { bus }
+    }
+}
+
+impl Announce for OwnEvents {
+    async fn announce(&self, topic: &'static str, events: Vec<RouteEvent>) -> bool {
+        let events = events.into_iter().map(new_event).collect();
+        self.bus.announce(topic, events).await.into_iter().all(|result| match result {
+            Ok(_) => true,
+            // Trying again would meet the same answer, and keep everything after it back.
+            Err(refusal @ (Refusal::BadTopic | Refusal::Claimed | Refusal::Conflict)) => {
+                tracing::error!(topic, %refusal, "an own event cannot be published and is left out");
+                true
+            }
+            Err(refusal) => {
+                tracing::debug!(topic, %refusal, "own events are published later");
+                false
+            }
+        })
+    }
+}
+
+fn new_event(event: RouteEvent) -> NewEvent {
+    NewEvent {
+        kind: match event.kind {
+            EventKind::Create => Kind::Create,
+            EventKind::Update => Kind::Update,
+            EventKind::Delete => Kind::Delete,
+        },
+        url: event.url,
+        timestamp_ms: event.at_ms,
+        data: to_raw_value(&event.data).ok(),
+        environment: None,
+        object: Some(event.object),
+        idempotency_key: Some(event.key),
+    }
+}

@@ -1,0 +1,151 @@
+//! From an entry of the list to an event.
+
+use serde_json::{Map, Value, json};
+
+use super::gaps::News;
+use crate::routing::store::Entry;
+
+/// Objects of these events: whoever publishes under them is Signalbox.
+const OBJECT: &str = "signalbox:";
+
+/// What happened to the thing that an event is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EventKind {
+    Create,
+    Update,
+    Delete,
+}
+
+/// An event about the route table, made of nothing but its entry: who makes it again makes the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RouteEvent {
+    pub(crate) kind: EventKind,
+    pub(crate) object: String,
+    /// The path at which the API tells about the thing.
+    pub(crate) url: String,
+    /// By the routes master's clock, in unix milliseconds; nothing when nobody saw it.
+    pub(crate) at_ms: Option<u64>,
+    pub(crate) data: Value,
+    /// The same at every attempt.
+    pub(crate) key: String,
+}
+
+/// The topic, without the prefix of own topics, and the event. Nothing for a kind that this version does not know.
+pub(super) fn of(news: &News<'_>, epoch: &str) -> Option<(&'static str, RouteEvent)> {
+    use EventKind::{Create, Delete, Update};
+    let entry = match news {
+        News::Change(entry) => entry,
+        News::Resync { from, to, why } => {
+            let event = RouteEvent {
+                kind: Update,
+                object: format!("{OBJECT}table"),
+                url: "/routes/dump".to_owned(),
+                at_ms: None,
+                data: json!({"from": from, "to": to, "reason": why.as_str(), "epoch": epoch}),
+                key: format!("{epoch}:{from}-{to}:resynced"),
+            };
+            return Some(("table.resynced", event));
+        }
+    };
+    let (topic, kind) = match news.kind() {
+        "registered" => ("instance.registered", Create),
+        "altered" => ("instance.altered", Update),
+        "draining" => ("instance.draining", Update),
+        "resumed" => ("instance.resumed", Update),
+        "unhealthy" => ("instance.unhealthy", Update),
+        "removed" => ("instance.removed", Delete),
+        "drained" => ("instance.drained", Delete),
+        "lease_expired" => ("instance.lease_expired", Delete),
+        "host_removed" => ("host.removed", Delete),
+        _ => {
+            tracing::error!(
+                entry = entry.id,
+                kind = entry.text("kind"),
+                "a change of an unknown kind is not told"
+            );
+            return None;
+        }
+    };
+    let subject = entry.text("subject");
+    let (object, url, mut data) = if topic == "host.removed" {
+        let data = Map::from_iter([("hostname".to_owned(), subject.into())]);
+        (format!("{OBJECT}host:{subject}"), format!("/hosts/{subject}"), data)
+    } else {
+        (format!("{OBJECT}instance:{subject}"), format!("/instances/{subject}"), instance(entry))
+    };
+    data.insert("serial".to_owned(), entry.serial().into());
+    data.insert("epoch".to_owned(), epoch.into());
+    let event = RouteEvent {
+        kind,
+        object,
+        url,
+        at_ms: entry.text("at_ms").parse().ok(),
+        data: Value::Object(data),
+        key: format!("{epoch}:{}", entry.id),
+    };
+    Some((topic, event))
+}
+
+/// What is known of an instance; a field without a value is left out.
+fn instance(entry: &Entry) -> Map<String, Value> {
+    let hostnames: Vec<&str> = entry.text("hostnames").split_whitespace().collect();
+    let mut data = Map::from_iter([
+        ("id".to_owned(), entry.text("subject").into()),
+        ("address".to_owned(), entry.text("address").into()),
+        ("hostnames".to_owned(), hostnames.into()),
+    ]);
+    for field in ["version_type_id", "node_id", "displaced_by", "fault"] {
+        let text = entry.text(field);
+        if !text.is_empty() {
+            data.insert(field.to_owned(), text.into());
+        }
+    }
+    for field in ["weight", "faults"] {
+        if let Ok(number) = entry.text(field).parse::<u64>() {
+            data.insert(field.to_owned(), number.into());
+        }
+    }
+    data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routing::announcer::gaps::Why;
+
+    #[test]
+    fn an_event_says_what_where_and_when() {
+        let fields = [
+            ("kind", "removed"),
+            ("subject", "web-1"),
+            ("at_ms", "1795267331123"),
+            ("address", "127.0.0.1:9001"),
+            ("hostnames", "a.example b.example"),
+            ("version_type_id", "17"),
+            ("node_id", ""),
+            ("weight", "3"),
+            ("displaced_by", "web-2"),
+        ];
+        let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let entry = Entry { id: "42-1".to_owned(), fields };
+        let (topic, event) = of(&News::Change(&entry), "e1").unwrap();
+        assert_eq!(topic, "instance.removed");
+        assert_eq!(
+            event,
+            RouteEvent {
+                kind: EventKind::Delete,
+                object: "signalbox:instance:web-1".to_owned(),
+                url: "/instances/web-1".to_owned(),
+                at_ms: Some(1_795_267_331_123),
+                data: json!({
+                    "id": "web-1", "address": "127.0.0.1:9001", "hostnames": ["a.example", "b.example"],
+                    "version_type_id": "17", "weight": 3, "displaced_by": "web-2", "serial": 42, "epoch": "e1",
+                }),
+                key: "e1:42-1".to_owned(),
+            }
+        );
+        let (topic, event) = of(&News::Resync { from: 5, to: 9, why: Why::Gap }, "e1").unwrap();
+        assert_eq!((topic, &*event.object), ("table.resynced", "signalbox:table"));
+        assert_eq!(event.data, json!({"from": 5, "to": 9, "reason": "gap", "epoch": "e1"}));
+    }
+}

@@ -1,0 +1,175 @@
+//! Tells subscribers what happened to the route table, as events of Signalbox' own.
+//!
+//! The script that changes the table also writes what it did into the list `changes` on the routes master, under the
+//! serial that the change makes: both happen or neither. This service reads on in the list, publishes each entry, and
+//! notes in the fabric up to where it told. So an event follows its change however many pacemakers die between the two,
+//! in the order of the serials, and whoever holds the duty tells all pacemakers' changes: there is nothing to wait for
+//! and nobody to be mistaken for dead.
+//!
+//! ```text
+//!  apply, remove_host, fault ─ XADD ─▶ changes ─▶ pass: read ─▶ gaps.rs ─▶ publish under a key ─▶ note the place
+//!  publish_lineage ─ DEL, XADD ─▶         ▲                                                            │
+//!                                         └────────────── wait until something is added ◀──────────────┘
+//! ```
+//!
+//! A serial without an entry is a gap: an operator changed the table by hand, the fabric was away for longer than the
+//! list reaches, or the table was made anew. Then one event says that the table has to be read again. Nothing is kept
+//! in memory but one page of the list.
+//!
+//! **Failure.** A crash after publishing and before noting: the next holder publishes the same entries under the same
+//! keys, and within the bus' memory for keys (ten minutes) they are the same events; after it they come twice. Fabric
+//! or bus away: the place stays where it is. Table being seeded, or not the one the fabric means: nothing is told.
+
+mod event;
+mod gaps;
+
+use std::{future::Future, time::Duration};
+
+use signalbox_store::RoutesMaster;
+use tokio::time;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use event::{EventKind, RouteEvent};
+
+use super::{Error, Store, store::Place};
+use crate::{duty::Duty, metrics::Metrics};
+
+/// How many changes one pass takes on.
+const PAGE: usize = 100;
+
+/// Where events go.
+pub(crate) trait Announce: Send + Sync + 'static {
+    /// Publishes these events of one topic, no two of one object, each once under its key. False when not all of them
+    /// were accepted: then the same are brought again later.
+    fn announce(&self, topic: &'static str, events: Vec<RouteEvent>) -> impl Future<Output = bool> + Send;
+}
+
+/// The service; [`Self::run`] it.
+#[derive(Debug)]
+pub(crate) struct Announcer<A> {
+    store: Store,
+    duty: Duty,
+    to: A,
+    interval: Duration,
+    metrics: Metrics,
+}
+
+/// What a pass left.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// All there is is told, up to this entry.
+    All { entry: String },
+    /// There is more.
+    Some,
+    /// Nothing can be told at the moment.
+    NotNow,
+}
+
+impl<A: Announce> Announcer<A> {
+    /// `interval` is how often a change that nobody noted, as one by hand, is looked for.
+    pub(crate) fn new(store: Store, duty: Duty, to: A, interval: Duration, metrics: Metrics) -> Self {
+        Self { store, duty, to, interval, metrics }
+    }
+
+    /// Runs until `shutdown`, then gives the duty back.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        let mut watcher: Option<RoutesMaster> = None;
+        while shutdown.run_until_cancelled(self.turn(&mut watcher)).await.is_some() {}
+        self.duty.release().await;
+    }
+
+    async fn turn(&mut self, watcher: &mut Option<RoutesMaster>) {
+        let told = match self.duty.hold().await {
+            Ok(Some(_)) => self.pass().await,
+            Ok(None) => Ok(Told::NotNow),
+            Err(error) => {
+                tracing::debug!(%error, "the fabric is away; changes are told later");
+                Ok(Told::NotNow)
+            }
+        };
+        let waited = match told {
+            Ok(Told::Some) => return,
+            Ok(Told::NotNow) => Err(None),
+            Ok(Told::All { entry }) => self.wait(watcher, &entry).await.map_err(Some),
+            Err(error) => Err(Some(error)),
+        };
+        if let Err(why) = waited {
+            if let Some(error) = why {
+                tracing::debug!(error = &error as &dyn std::error::Error, "changes are told later");
+            }
+            time::sleep(self.interval).await;
+        }
+    }
+
+    /// Until something changes, at most the interval.
+    async fn wait(&self, watcher: &mut Option<RoutesMaster>, entry: &str) -> Result<(), Error> {
+        let connection = match watcher.take() {
+            Some(connection) => connection,
+            None => self.store.watcher()?,
+        };
+        self.store.await_change(&connection, entry, self.interval).await?;
+        *watcher = Some(connection);
+        Ok(())
+    }
+
+    /// Tells what happened since the place that was noted last.
+    pub(crate) async fn pass(&mut self) -> Result<Told, Error> {
+        let before = self.store.announced().await?;
+        let changes = self.store.changes_after(&before, PAGE).await?;
+        let complete = changes.entries.len() < PAGE;
+        let (news, place) = gaps::find(&before, &changes, complete);
+        if place == before {
+            return Ok(if complete { Told::All { entry: place.entry } } else { Told::Some });
+        }
+        // Read after the list: what a seeding does to the table comes after its note in the fabric.
+        let state = self.store.table_state().await?;
+        if state.seeding || state.mark().is_none_or(|mark| mark.epoch != changes.epoch) {
+            return Ok(Told::NotNow);
+        }
+        if !self.publish(&news, &changes.epoch).await {
+            return Ok(Told::NotNow);
+        }
+        if self.store.announced_up_to(&before, &place).await? {
+            self.count(&news);
+            self.note_resyncs(&news, &place);
+        }
+        Ok(if complete { Told::All { entry: place.entry } } else { Told::Some })
+    }
+
+    /// In order: what follows in one topic goes together, unless it is of one object.
+    async fn publish(&self, news: &[gaps::News<'_>], epoch: &str) -> bool {
+        let mut together: Vec<RouteEvent> = Vec::new();
+        let mut topic = "";
+        for news in news {
+            let Some((next, event)) = event::of(news, epoch) else { continue };
+            let fits = next == topic && together.iter().all(|other| other.object != event.object);
+            if !fits && !together.is_empty() && !self.to.announce(topic, std::mem::take(&mut together)).await
+            {
+                return false;
+            }
+            topic = next;
+            together.push(event);
+        }
+        together.is_empty() || self.to.announce(topic, together).await
+    }
+
+    fn count(&self, news: &[gaps::News<'_>]) {
+        for news in news {
+            self.metrics.announced(news.kind());
+        }
+    }
+
+    fn note_resyncs(&self, news: &[gaps::News<'_>], place: &Place) {
+        for news in news {
+            if let gaps::News::Resync { from, to, why } = news {
+                tracing::info!(
+                    from,
+                    to,
+                    why = why.as_str(),
+                    told_up_to = place.serial,
+                    "subscribers are told to read the route table again"
+                );
+            }
+        }
+    }
+}

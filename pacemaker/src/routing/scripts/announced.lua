@@ -1,0 +1,25 @@
+-- Notes up to where the table's changes were told as events. Whoever read the place before and was overtaken by another
+-- is told so, and nothing goes back.
+-- KEYS[1]: hash, how far changes were told: epoch, serial, entry
+-- KEYS[2]: hash, what the routes master was last given: epoch, serial
+-- ARGV[1]: string, the place as the caller read it, "epoch serial entry"; empty = none
+-- ARGV[2]: string, newest epoch of the table
+-- ARGV[3]: integer, serial up to which all is told
+-- ARGV[4]: string, last entry of the list of changes that is told
+-- Returns 1, or 0 when the place is another by now.
+-- Caller: routing/store/changes.rs, announced_up_to
+local announced, route_table = KEYS[1], KEYS[2]
+local expected, epoch, serial, entry = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local known = redis.call('HMGET', announced, 'epoch', 'serial', 'entry')
+local present = known[1] and table.concat({known[1], known[2] or '', known[3] or ''}, ' ') or ''
+if present ~= expected then
+  return 0
+end
+redis.call('HSET', announced, 'epoch', epoch, 'serial', serial, 'entry', entry)
+-- What is told has happened: a table that has it no more went back.
+local lineage, reached = unpack(redis.call('HMGET', route_table, 'epoch', 'serial'))
+if lineage and string.match(lineage, '^%S+') == epoch and tonumber(serial) > tonumber(reached or '0') then
+  redis.call('HSET', route_table, 'serial', serial)
+end
+return 1

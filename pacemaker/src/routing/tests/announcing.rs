@@ -1,0 +1,352 @@
+//! What subscribers are told about the table, however their teller dies.
+
+use std::sync::{
+    Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    routing::{Announce, Announcer, EventKind, RouteEvent, announcer::Told},
+    tokens::Caller,
+};
+
+const START: u64 = 1_800_000_000_000;
+
+/// Keeps what it was brought, as a bus does: what comes under a known key is the same event.
+#[derive(Debug, Clone, Default)]
+struct Ears(Arc<Heard>);
+
+#[derive(Debug, Default)]
+struct Heard {
+    events: Mutex<Vec<(&'static str, RouteEvent)>>,
+    /// How many events it takes before it refuses; `usize::MAX` refuses none.
+    room: AtomicUsize,
+}
+
+impl Ears {
+    fn open() -> Self {
+        let ears = Self::default();
+        ears.take(usize::MAX);
+        ears
+    }
+
+    fn take(&self, room: usize) {
+        self.0.room.store(room, Ordering::SeqCst);
+    }
+
+    fn events(&self) -> Vec<(&'static str, RouteEvent)> {
+        self.0.events.lock().unwrap().clone()
+    }
+
+    /// Topics and what they were about.
+    fn told(&self) -> Vec<String> {
+        let word = |(topic, event): &(&str, RouteEvent)| match topic {
+            &"table.resynced" => format!(
+                "{topic} {}-{} {}",
+                event.data["from"],
+                event.data["to"],
+                event.data["reason"].as_str().unwrap()
+            ),
+            _ => format!("{topic} {}", event.object.rsplit_once(':').unwrap().1),
+        };
+        self.events().iter().map(word).collect()
+    }
+}
+
+impl Announce for Ears {
+    async fn announce(&self, topic: &'static str, events: Vec<RouteEvent>) -> bool {
+        let objects: std::collections::BTreeSet<_> = events.iter().map(|event| &event.object).collect();
+        assert_eq!(objects.len(), events.len(), "one of each object at a time, or a refusal could swap two");
+        for event in events {
+            let mut heard = self.0.events.lock().unwrap();
+            if heard.len() >= self.0.room.load(Ordering::SeqCst) {
+                return false;
+            }
+            match heard.iter().find(|(_, known)| known.key == event.key) {
+                Some((_, known)) => assert_eq!(*known, event, "the same key, the same event"),
+                None => heard.push((topic, event)),
+            }
+        }
+        true
+    }
+}
+
+impl Rig {
+    fn announcer(&self, ears: &Ears) -> Announcer<Ears> {
+        let duty = self.duty("announcer");
+        Announcer::new(self.store.clone(), duty, ears.clone(), Duration::from_secs(1), Metrics::new())
+    }
+
+    /// Tells all there is.
+    async fn tell(&self, ears: &Ears) {
+        let mut announcer = self.announcer(ears);
+        while announcer.pass().await.unwrap() == Told::Some {}
+    }
+
+    async fn remove(&self, id: &str) {
+        self.registry.remove(&Caller::root(), &instance_id(id)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn each_change_is_told_in_the_order_of_its_serial() {
+    let rig = Rig::new().await;
+    let (root, ears) = (Caller::root(), Ears::open());
+    rig.store.set_clock_ms(START);
+    rig.sweeper().pass(1).await.unwrap();
+    rig.put("i", spec(9001, &["a.example"], "1")).await;
+    rig.put("i", spec(9001, &["a.example", "b.example"], "1")).await;
+    rig.registry.drain(&root, &instance_id("i"), 60).await.unwrap();
+    rig.registry.resume(&root, &instance_id("i")).await.unwrap();
+    rig.put("thief", spec(9001, &["a.example"], "2")).await;
+    rig.put("leased", leased(9002, &["c.example"], 2)).await;
+    rig.registry.drain(&root, &instance_id("thief"), 1).await.unwrap();
+    for seconds in 1..4 {
+        rig.store.set_clock_ms(START + seconds * 1000);
+        rig.sweeper().pass(1).await.unwrap();
+    }
+    rig.put("last", spec(9003, &["d.example"], "1")).await;
+    rig.remove("last").await;
+    rig.registry.remove_host(&root, &host("d.example")).await.unwrap();
+    rig.tell(&ears).await;
+    assert_eq!(
+        ears.told(),
+        [
+            "instance.registered i",
+            "instance.altered i",
+            "instance.draining i",
+            "instance.resumed i",
+            "instance.removed i",
+            "instance.registered thief",
+            "instance.registered leased",
+            "instance.draining thief",
+            "instance.drained thief",
+            "instance.lease_expired leased",
+            "instance.registered last",
+            "instance.removed last",
+            "host.removed d.example",
+        ]
+    );
+    let events = ears.events();
+    let serials: Vec<u64> = events.iter().map(|(_, event)| event.data["serial"].as_u64().unwrap()).collect();
+    assert!(serials.is_sorted() && serials.last() == Some(&rig.serial().await), "{serials:?}");
+    let epoch = rig.mark().await.epoch;
+    assert_eq!(
+        events[4].1.data,
+        json!({"id": "i", "address": "127.0.0.1:9001", "hostnames": ["a.example", "b.example"],
+            "version_type_id": "1", "weight": 1, "displaced_by": "thief", "serial": serials[4], "epoch": epoch})
+    );
+    assert_eq!((events[4].1.kind, events[4].1.at_ms), (EventKind::Delete, Some(START)));
+    assert_eq!(events[9].1.data["hostnames"], json!(["c.example"]), "what is gone is told as it was");
+    assert_eq!(events[12].1.data["hostname"], "d.example");
+    // Nothing is told twice, and what routers cannot see is not told.
+    rig.put("leased", leased(9002, &["c.example"], 9)).await;
+    rig.tell(&ears).await;
+    rig.put("leased", leased(9002, &["c.example"], 10)).await;
+    rig.tell(&ears).await;
+    assert_eq!(ears.told()[13..], ["instance.registered leased"]);
+    rig.check_catalog().await;
+}
+
+#[tokio::test]
+async fn one_fault_in_ten_seconds_is_told() {
+    let rig = Rig::new().await;
+    let ears = Ears::open();
+    rig.put("i", spec(9001, &["a.example"], "1")).await;
+    for (at, count) in [(0, 3), (9_999, 1), (10_000, 2)] {
+        rig.store.set_clock_ms(START + at);
+        for _ in 0..count {
+            rig.registry.fault(&Caller::root(), &instance_id("i"), "answers 500", None).await.unwrap();
+        }
+    }
+    rig.tell(&ears).await;
+    assert_eq!(ears.told(), ["instance.registered i", "instance.unhealthy i", "instance.unhealthy i"]);
+    let data: Vec<Value> = ears.events().into_iter().map(|(_, event)| event.data).collect();
+    assert_eq!((&data[1]["faults"], &data[1]["fault"]), (&json!(1), &json!("answers 500")));
+    assert_eq!((&data[2]["faults"], &data[2]["serial"]), (&json!(5), &json!(rig.serial().await)));
+}
+
+#[tokio::test]
+async fn a_teller_that_died_between_change_and_event_is_followed_by_one_that_tells() {
+    let rig = Rig::new().await;
+    let ears = Ears::open();
+    for port in 1..=5 {
+        rig.put(&format!("i{port}"), spec(port, &["a.example"], "1")).await;
+    }
+    // It got as far as two events, and never noted that.
+    ears.take(2);
+    assert_eq!(rig.announcer(&ears).pass().await.unwrap(), Told::NotNow);
+    ears.take(usize::MAX);
+    rig.tell(&ears).await;
+    let expected: Vec<String> = (1..=5).map(|n| format!("instance.registered i{n}")).collect();
+    assert_eq!(ears.told(), expected);
+    // One that published and died before it noted that says the same again, under the same keys.
+    let () = rig.fabric("DEL", &["routes:announced"]).await;
+    rig.tell(&ears).await;
+    assert_eq!(ears.told(), expected);
+}
+
+#[tokio::test]
+async fn two_tellers_at_once_tell_everything_once() {
+    let rig = Rig::new().await;
+    let ears = Ears::open();
+    let (mut one, mut two) = (rig.announcer(&ears), rig.announcer(&ears));
+    for n in 0..250_u16 {
+        rig.put(&format!("i{n}"), spec(9000 + n, &[&format!("h{n}.example")], "1")).await;
+        if n % 20 == 0 {
+            let (first, second) = tokio::join!(one.pass(), two.pass());
+            (first.unwrap(), second.unwrap());
+        }
+    }
+    rig.tell(&ears).await;
+    let expected: Vec<String> = (0..250).map(|n| format!("instance.registered i{n}")).collect();
+    assert_eq!(ears.told(), expected);
+}
+
+#[tokio::test]
+async fn what_an_operator_does_by_hand_is_a_gap() {
+    let rig = Rig::new().await;
+    let ears = Ears::open();
+    rig.put("i", spec(9001, &["a.example"], "1")).await;
+    rig.tell(&ears).await;
+    let serial = rig.serial().await;
+    for _ in 0..3 {
+        let () = rig.routes("INCR", &["serial"]).await;
+    }
+    rig.tell(&ears).await;
+    rig.tell(&ears).await;
+    rig.put("j", spec(9002, &["a.example"], "1")).await;
+    rig.tell(&ears).await;
+    let gap = format!("table.resynced {}-{} gap", serial + 1, serial + 3);
+    assert_eq!(ears.told(), ["instance.registered i", &gap, "instance.registered j"]);
+    assert_eq!(ears.events()[1].1.object, "signalbox:table");
+}
+
+#[tokio::test]
+async fn a_list_that_does_not_reach_back_is_a_gap() {
+    let rig = Rig::new().await;
+    let ears = Ears::open();
+    rig.tell(&ears).await;
+    let serial = rig.serial().await;
+    for n in 1..=9 {
+        rig.put(&format!("i{n}"), spec(9000 + n, &["a.example"], "1")).await;
+    }
+    // As after a long time without the fabric.
+    let () = rig.routes("XTRIM", &["changes", "MAXLEN", "2"]).await;
+    rig.tell(&ears).await;
+    let gap = format!("table.resynced {}-{} gap", serial + 1, serial + 7);
+    assert_eq!(ears.told(), [&gap, "instance.registered i8", "instance.registered i9"]);
+    // All of it gone.
+    rig.remove("i1").await;
+    let () = rig.routes("DEL", &["changes"]).await;
+    rig.tell(&ears).await;
+    assert_eq!(ears.told()[3..], [format!("table.resynced {0}-{0} gap", serial + 10)]);
+}
+
+#[tokio::test]
+async fn the_list_is_bounded() {
+    let rig = Rig::new().await;
+    rig.put("i", spec(9001, &["a.example"], "1")).await;
+    for at in 0..6000_u64 {
+        rig.store.set_clock_ms(START + at * 10_000);
+        rig.store.fault(&instance_id("i"), "x", None).await.unwrap();
+    }
+    let length: u64 = rig.routes("XLEN", &["changes"]).await;
+    assert!((4096..4300).contains(&length), "{length}");
+}
+
+#[tokio::test]
+async fn a_table_made_anew_is_told_once_and_nothing_of_its_seeding() {
+    let rig = Rig::new().await;
+    let ears = Ears::open();
+    for n in 1..=5 {
+        rig.put(&format!("i{n}"), spec(9000 + n, &["a.example"], "1")).await;
+    }
+    rig.tell(&ears).await;
+    let told_up_to = rig.serial().await;
+    let () = rig.routes("FLUSHALL", &[]).await;
+    rig.tell(&ears).await;
+    assert_eq!(ears.told().len(), 5, "a table that is gone is the reconciler's to mend first");
+    rig.reconcile().await;
+    rig.put("new", spec(9010, &["b.example"], "1")).await;
+    rig.tell(&ears).await;
+    rig.reconcile().await;
+    rig.tell(&ears).await;
+    let serial = rig.serial().await;
+    let resynced = format!("table.resynced {}-{} reseeded", told_up_to + 1, serial - 1);
+    assert_eq!(ears.told()[5..], [&resynced, "instance.registered new"]);
+    assert_eq!(ears.events()[5].1.data["epoch"], rig.mark().await.epoch);
+}
+
+#[tokio::test]
+async fn nothing_is_told_of_a_table_that_is_being_seeded_or_not_ours() {
+    let rig = Rig::new().await;
+    let ears = Ears::open();
+    rig.tell(&ears).await;
+    rig.put("i", spec(9001, &["a.example"], "1")).await;
+    let () = rig.fabric("HSET", &["routes:table", "seeding", "token"]).await;
+    assert_eq!(rig.announcer(&ears).pass().await.unwrap(), Told::NotNow);
+    let () = rig.fabric("HSET", &["routes:table", "seeding", ""]).await;
+    let lineage: String = rig.fabric("HGET", &["routes:table", "epoch"]).await;
+    let () = rig.fabric("HSET", &["routes:table", "epoch", "another"]).await;
+    assert_eq!(rig.announcer(&ears).pass().await.unwrap(), Told::NotNow);
+    assert_eq!(ears.told(), [""; 0]);
+    let () = rig.fabric("HSET", &["routes:table", "epoch", &lineage]).await;
+    rig.tell(&ears).await;
+    assert_eq!(ears.told(), ["instance.registered i"]);
+}
+
+#[tokio::test]
+async fn a_change_that_another_finished_is_told() {
+    let rig = Rig::new().await;
+    let ears = Ears::open();
+    // The fabric has it, and whoever was to project it died.
+    let wanted =
+        Desired { spec: spec(9001, &["a.example"], "1"), state: State::Active, drain_deadline_ms: None };
+    let id = instance_id("i");
+    let desire = crate::routing::store::Desire { id: &id, before: None, after: Some(&wanted), owner: None };
+    rig.store.desire(desire).await.unwrap();
+    rig.tell(&ears).await;
+    assert_eq!(ears.told(), [""; 0]);
+    rig.reconcile().await;
+    rig.tell(&ears).await;
+    assert_eq!(ears.told(), ["instance.registered i"]);
+}
+
+#[tokio::test]
+async fn a_serial_that_was_set_back_by_hand_stops_no_change() {
+    let rig = Rig::new().await;
+    let ears = Ears::open();
+    for n in 1..=3 {
+        rig.put(&format!("i{n}"), spec(9000 + n, &["a.example"], "1")).await;
+    }
+    rig.tell(&ears).await;
+    // Back to less than was told, and the fabric forgot how far it was: the change is made, and the list begins anew.
+    let serial = rig.serial().await;
+    let () = rig.fabric("HSET", &["routes:table", "serial", "1"]).await;
+    let () = rig.routes("SET", &["serial", &(serial - 2).to_string()]).await;
+    rig.put("after", spec(9009, &["b.example"], "1")).await;
+    assert_eq!(rig.addresses("b.example").await, ["127.0.0.1:9009"]);
+    assert_eq!(rig.routes::<u64>("XLEN", &["changes"]).await, 1);
+}
+
+#[tokio::test]
+async fn a_fabric_that_is_away_or_forgot_its_place_loses_no_news() {
+    let rig = Rig::new().await;
+    let ears = Ears::open();
+    rig.put("i", spec(9001, &["a.example"], "1")).await;
+    rig.tell(&ears).await;
+    // An older fabric: what was told since is told again under the same keys, and nothing is left out.
+    let place: Vec<String> = rig.fabric("HGETALL", &["routes:announced"]).await;
+    rig.put("j", spec(9002, &["a.example"], "1")).await;
+    rig.tell(&ears).await;
+    let args: Vec<&str> =
+        std::iter::once("routes:announced").chain(place.iter().map(String::as_str)).collect();
+    let () = rig.fabric("HSET", &args).await;
+    rig.put("k", spec(9003, &["a.example"], "1")).await;
+    rig.tell(&ears).await;
+    assert_eq!(ears.told(), ["instance.registered i", "instance.registered j", "instance.registered k"]);
+}

@@ -1,0 +1,59 @@
+//! The protocols of the queues and of the sequencer without Redis, workers or HTTP.
+//!
+//! Each protocol is written down once, as a `Reference`: a plain value whose methods are the atomic scripts of the real
+//! thing, with time passed in. It has two uses:
+//!
+//! * **Explored**: a model adds consumers, workers, producers and everything that can go wrong with them, and visits
+//!   every state that they can bring about. The predicates F1–F7 and O1–O12 are looked at in each, and from each a state
+//!   in which everything is settled must be reachable.
+//! * **As oracle**: the tests of the real scripts run the same calls against a real Redis and against a `Reference`,
+//!   and compare answers and contents.
+//!
+//! A model that finds nothing proves nothing, unless it is known to find something. So every part of a protocol can be
+//! left out ([`queues::Part`], [`sequencer::Part`]), and a test says which predicate falls then; and the algorithms
+//! from which these protocols descend are modelled as they were published, with a test for each of their faults.
+//!
+//! ```text
+//!  queues/reference.rs ◀── queues/model.rs ──┐
+//!                                            ├─▶ explore.rs: breadth first, shortest counterexample, liveness
+//!  sequencer/reference.rs ◀─ …/model.rs ─────┘
+//! ```
+
+use std::fmt;
+
+pub mod queues;
+pub mod sequencer;
+
+/// A predicate that does not hold, and what was seen instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The name of the predicate: `F2`, `O9`.
+    pub predicate: &'static str,
+    /// What was seen.
+    pub detail: String,
+}
+
+impl Violation {
+    /// `predicate` does not hold.
+    #[must_use]
+    pub fn new(predicate: &'static str, detail: impl Into<String>) -> Self {
+        Self { predicate, detail: detail.into() }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.predicate, self.detail)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// `Err` with `predicate` unless `holds`; what was seen is only written down when it is needed.
+pub(crate) fn ensure(
+    holds: bool,
+    predicate: &'static str,
+    detail: impl FnOnce() -> String,
+) -> Result<(), Violation> {
+    if holds { Ok(()) } else { Err(Violation::new(predicate, detail())) }
+}

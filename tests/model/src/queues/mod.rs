@@ -1,0 +1,14 @@
+//! Queues with facets, pulled fairly.
+
+mod reference;
+mod rules;
+#[cfg(test)]
+mod traces;
+
+pub use reference::{Counts, FacetView, Part, Place, Pulled, Receipt, Reference, Settings, Verdict};
+
+/// A tenant's part of a queue. Drivers of the real scripts number their environments in the order of their names.
+pub type Facet = u32;
+
+/// A message. Numbers are given out in order of acceptance, so comparing two says which came first.
+pub type Message = u64;

@@ -1,0 +1,695 @@
+//! One queue, as the scripts are meant to leave it.
+//!
+//! Each method is one atomic script. What the scripts may decide for themselves is fixed here:
+//!
+//! * A facet is **eligible** iff its weight is above 0, something of it waits, and fewer than the limit are in flight.
+//!   Eligible facets stand in the ring, others do not. It is looked at again after every call that touched the facet, in
+//!   the order in which the call first touched them; a facet that becomes eligible enters at the tail.
+//! * **Deficit round robin**: the facet at the head keeps its turn until it has been pulled `weight` times, and goes to
+//!   the tail in the same call. One that ceases to be eligible leaves the ring and with it the rest of its turn. A changed
+//!   weight counts for the turn that runs: one that is used up by it ends at once.
+//! * **Returned** messages (nack without delay, lease run out, delay over) go to the head of their facet: what one call
+//!   returns stands before everything else there, in order of acceptance among itself.
+//! * A receipt is good as long as its message is in flight under it. A lease that ran out ends with the sweep that
+//!   notices, not before: what a slow consumer finished is finished, if nobody else has it yet.
+//! * Attempts are counted at the pull. A message that is returned after `max_attempts` of them is dead instead.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{Hash, Hasher};
+
+use super::{Facet, Message};
+
+/// What `PUT /queues/{name}` sets.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Settings {
+    /// How long a pulled message is invisible, in milliseconds.
+    pub lease_ms: i64,
+    /// Messages per turn, by facet; 0 pauses it.
+    pub weights: BTreeMap<Facet, u32>,
+    /// The weight of every facet that is not in `weights`.
+    pub default_weight: u32,
+    /// How many messages of one facet may be in flight; no limit if absent.
+    pub in_flight_limit: Option<u32>,
+    /// How often a message is pulled before it is dead; no limit if absent.
+    pub max_attempts: Option<u32>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            lease_ms: 30_000,
+            weights: BTreeMap::new(),
+            default_weight: 1,
+            in_flight_limit: None,
+            max_attempts: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Messages per turn of `facet`.
+    #[must_use]
+    pub fn weight(&self, facet: Facet) -> u32 {
+        self.weights.get(&facet).copied().unwrap_or(self.default_weight)
+    }
+}
+
+/// What a consumer shows to settle a message: good for one pull of it only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Receipt {
+    /// The message.
+    pub message: Message,
+    /// Which pull of it, from 1.
+    pub delivery: u32,
+}
+
+/// A message as a pull hands it out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pulled {
+    /// Whose it is.
+    pub facet: Facet,
+    /// Which it is.
+    pub message: Message,
+    /// How to settle it; also there, but worthless, after a pull with `auto_ack`.
+    pub receipt: Receipt,
+    /// How often it was pulled, this pull included.
+    pub attempts: u32,
+    /// When its lease runs out, in milliseconds; `None` with `auto_ack`.
+    pub lease_until_ms: Option<i64>,
+}
+
+/// Where a message is: in exactly one of these (F7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// In its facet, to be pulled.
+    Waiting,
+    /// Returned with a delay that is over at this time, in milliseconds.
+    Delayed(i64),
+    /// Pulled, under a lease until this time, in milliseconds.
+    InFlight(i64),
+    /// Settled.
+    Acked,
+    /// Pulled too often.
+    Dead,
+    /// Thrown away by an operator.
+    Dropped,
+}
+
+/// The answer to one receipt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Done as asked.
+    Done,
+    /// The receipt is used, expired or unknown; nothing changed.
+    Stale,
+}
+
+/// How many messages are where, over all facets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Counts {
+    /// To be pulled.
+    pub waiting: usize,
+    /// Returned with a delay that runs.
+    pub delayed: usize,
+    /// Pulled and not settled.
+    pub in_flight: usize,
+}
+
+/// The contents of one facet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FacetView {
+    /// Head first.
+    pub waiting: Vec<Message>,
+    /// In order of acceptance.
+    pub delayed: Vec<Message>,
+    /// In order of acceptance.
+    pub in_flight: Vec<Message>,
+}
+
+/// A part of the protocol that can be left out, to see what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// A turn ends when the weight is used.
+    Turn,
+    /// A facet enters at the tail, not at the head.
+    Tail,
+    /// A facet that ran empty leaves the ring.
+    Leave,
+    /// A push puts a new facet into the ring.
+    Enter,
+    /// An ack looks at the facet again: it may have been at its limit.
+    LookAfterAck,
+    /// A receipt is of one pull, not of the message.
+    Delivery,
+    /// A pull leaves a lease behind.
+    Lease,
+    /// The sweep of leases that ran out.
+    Sweep,
+    /// Returned messages go to the head.
+    Head,
+    /// A delayed message comes back.
+    Due,
+    /// The turn of a facet that left is forgotten.
+    TurnReset,
+    /// The counters follow an expiry.
+    CountExpiry,
+    /// What drops a facet drops its messages in flight too.
+    DropInFlight,
+    /// A configuration is looked at for every facet.
+    LookAfterConfigure,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct FacetState {
+    pub(super) waiting: VecDeque<Message>,
+    pub(super) delayed: usize,
+    pub(super) in_flight: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Entry {
+    pub(super) facet: Facet,
+    pub(super) attempts: u32,
+    pub(super) deliveries: u32,
+    pub(super) place: Place,
+}
+
+/// How many facets the last call added to the ring. No part of the state: two queues that differ only in it are equal.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entered(usize);
+
+impl PartialEq for Entered {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Entered {}
+
+impl Hash for Entered {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+/// One queue. See the head of this file for what it fixes.
+///
+/// ```
+/// use signalbox_protocol_model::queues::{Reference, Settings};
+///
+/// let mut queue = Reference::new(Settings::default());
+/// for (facet, message) in [(1, 10), (1, 11), (2, 12)] {
+///     queue.push(facet, message);
+/// }
+/// let order: Vec<_> = queue.pull(3, false, 0).into_iter().map(|pulled| pulled.message).collect();
+/// assert_eq!(order, [10, 12, 11]);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Reference {
+    pub(super) settings: Settings,
+    /// The active facets: those of which anything waits, is delayed or in flight.
+    pub(super) facets: BTreeMap<Facet, FacetState>,
+    pub(super) ring: VecDeque<Facet>,
+    /// Pulls of the head in the turn that runs.
+    pub(super) used: u32,
+    pub(super) leases: BTreeSet<(i64, Message)>,
+    pub(super) delayed: BTreeSet<(i64, Message)>,
+    pub(super) dead: Vec<Message>,
+    pub(super) counts: Counts,
+    /// Every message that ever was, with the place it is meant to be in.
+    pub(super) messages: BTreeMap<Message, Entry>,
+    entered: Entered,
+    pub(super) without: Option<Part>,
+}
+
+impl Reference {
+    /// An empty queue.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            facets: BTreeMap::new(),
+            ring: VecDeque::new(),
+            used: 0,
+            leases: BTreeSet::new(),
+            delayed: BTreeSet::new(),
+            dead: Vec::new(),
+            counts: Counts::default(),
+            messages: BTreeMap::new(),
+            entered: Entered(0),
+            without: None,
+        }
+    }
+
+    /// The same queue with a part of the protocol left out.
+    #[must_use]
+    pub fn without(mut self, part: Option<Part>) -> Self {
+        self.without = part;
+        self
+    }
+
+    fn has(&self, part: Part) -> bool {
+        self.without != Some(part)
+    }
+
+    // ── the scripts ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// Accepts a message at the tail of its facet.
+    ///
+    /// # Panics
+    /// If `message` is not above all before it: the driver numbers them in order of acceptance.
+    pub fn push(&mut self, facet: Facet, message: Message) {
+        let newest = self.messages.last_key_value().map(|(newest, _)| *newest);
+        assert!(newest < Some(message), "{message} is not above {newest:?}");
+        self.entered = Entered(0);
+        self.messages.insert(message, Entry { facet, attempts: 0, deliveries: 0, place: Place::Waiting });
+        self.facets.entry(facet).or_default().waiting.push_back(message);
+        self.counts.waiting += 1;
+        if self.has(Part::Enter) {
+            self.look(facet);
+        }
+    }
+
+    /// Takes up to `max` messages, each from the facet whose turn it is.
+    pub fn pull(&mut self, max: usize, auto_ack: bool, now_ms: i64) -> Vec<Pulled> {
+        self.entered = Entered(0);
+        let mut pulled = Vec::new();
+        while pulled.len() < max {
+            let Some(one) = self.pull_one(auto_ack, now_ms) else { break };
+            pulled.push(one);
+        }
+        pulled
+    }
+
+    /// Settles messages for good.
+    pub fn ack(&mut self, receipts: &[Receipt]) -> Vec<Verdict> {
+        let mut touched = Vec::new();
+        let verdicts =
+            receipts.iter().map(|receipt| self.settle(*receipt, Place::Acked, &mut touched)).collect();
+        if !self.has(Part::LookAfterAck) {
+            touched.retain(|facet| self.is_idle(*facet));
+        }
+        self.look_at(&touched);
+        verdicts
+    }
+
+    /// Gives messages back, to be pulled again after `delay_ms`, or at once if it is 0.
+    pub fn nack(&mut self, receipts: &[Receipt], delay_ms: i64, now_ms: i64) -> Vec<Verdict> {
+        let place = if delay_ms > 0 { Place::Delayed(now_ms + delay_ms) } else { Place::Waiting };
+        let (mut touched, mut returned) = (Vec::new(), Vec::new());
+        let mut verdicts = Vec::with_capacity(receipts.len());
+        for receipt in receipts {
+            let place = if self.is_exhausted(receipt.message) { Place::Dead } else { place };
+            let verdict = self.settle(*receipt, place, &mut touched);
+            if verdict == Verdict::Done && place == Place::Waiting {
+                returned.push(receipt.message);
+            }
+            verdicts.push(verdict);
+        }
+        self.put_back(returned);
+        self.look_at(&touched);
+        verdicts
+    }
+
+    /// Lets the leases run until `lease_ms` from now.
+    pub fn extend(&mut self, receipts: &[Receipt], lease_ms: i64, now_ms: i64) -> Vec<Verdict> {
+        self.entered = Entered(0);
+        receipts
+            .iter()
+            .map(|receipt| {
+                let Some(until) = self.lease_of(*receipt) else { return Verdict::Stale };
+                self.leases.remove(&(until, receipt.message));
+                self.leases.insert((now_ms + lease_ms, receipt.message));
+                self.place(receipt.message, Place::InFlight(now_ms + lease_ms));
+                Verdict::Done
+            })
+            .collect()
+    }
+
+    /// Returns what is due: leases that ran out and delays that are over, in order of their time.
+    pub fn sweep(&mut self, now_ms: i64) -> usize {
+        let due = |set: &BTreeSet<(i64, Message)>| {
+            set.iter().copied().take_while(|(due, _)| *due <= now_ms).collect::<Vec<_>>()
+        };
+        let mut all = due(&self.leases);
+        all.extend(due(&self.delayed));
+        all.sort_unstable();
+        let messages: Vec<_> = all.into_iter().map(|(_, message)| message).collect();
+        self.bring_back(&messages);
+        messages.len()
+    }
+
+    /// What a sweep does to these messages when they are due: it returns each that is in flight or delayed.
+    pub fn bring_back(&mut self, messages: &[Message]) {
+        let (mut touched, mut returned) = (Vec::new(), Vec::new());
+        for &message in messages {
+            let Some(entry) = self.messages.get(&message) else { continue };
+            let facet = entry.facet;
+            let to = match entry.place {
+                Place::InFlight(_) if !self.has(Part::Sweep) => continue,
+                Place::Delayed(_) if !self.has(Part::Due) => continue,
+                Place::InFlight(_) if self.is_exhausted(message) => Place::Dead,
+                Place::InFlight(_) | Place::Delayed(_) => Place::Waiting,
+                _ => continue,
+            };
+            self.take_out(message);
+            if to == Place::Dead {
+                self.bury(message);
+            } else {
+                returned.push(message);
+            }
+            self.place(message, to);
+            touched.push(facet);
+        }
+        self.put_back(returned);
+        self.look_at(&touched);
+    }
+
+    /// Replaces the settings. Leases that run keep their time. Facets that become eligible enter in ascending order.
+    pub fn configure(&mut self, settings: Settings) {
+        self.settings = settings;
+        self.end_turn_if_used();
+        let active: Vec<_> = self.facets.keys().copied().collect();
+        if self.has(Part::LookAfterConfigure) {
+            self.look_at(&active);
+        }
+    }
+
+    /// Throws away everything of a facet, also what is in flight; says how many messages.
+    pub fn drop_facet(&mut self, facet: Facet) -> usize {
+        let with_flight = self.has(Part::DropInFlight);
+        self.throw_away(facet, |place| match place {
+            Place::Waiting | Place::Delayed(_) => true,
+            Place::InFlight(_) => with_flight,
+            _ => false,
+        })
+    }
+
+    /// Throws away what waits or is delayed in a facet; what is in flight stays. Says how many messages.
+    pub fn purge(&mut self, facet: Facet) -> usize {
+        self.throw_away(facet, |place| matches!(place, Place::Waiting | Place::Delayed(_)))
+    }
+
+    /// Throws away dead letters; one that is to be tried again is pushed as a new message.
+    pub fn forget_dead(&mut self) -> usize {
+        let dead = std::mem::take(&mut self.dead);
+        for message in &dead {
+            self.place(*message, Place::Dropped);
+        }
+        dead.len()
+    }
+
+    // ── what a driver compares ───────────────────────────────────────────────────────────────────────────────────
+
+    /// The settings in force.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The eligible facets, the one whose turn it is first.
+    #[must_use]
+    pub fn ring(&self) -> Vec<Facet> {
+        self.ring.iter().copied().collect()
+    }
+
+    /// How often the facet at the head of the ring was pulled in its turn.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// The active facets in ascending order.
+    #[must_use]
+    pub fn active(&self) -> Vec<Facet> {
+        self.facets.keys().copied().collect()
+    }
+
+    /// What is in a facet; empty if it is not active.
+    #[must_use]
+    pub fn facet(&self, facet: Facet) -> FacetView {
+        let of = |wanted: fn(Place) -> bool| {
+            let of_facet = self.messages.iter().filter(|(_, entry)| entry.facet == facet);
+            of_facet.filter(|(_, entry)| wanted(entry.place)).map(|(message, _)| *message).collect()
+        };
+        FacetView {
+            waiting: self
+                .facets
+                .get(&facet)
+                .map(|state| state.waiting.iter().copied().collect())
+                .unwrap_or_default(),
+            delayed: of(|place| matches!(place, Place::Delayed(_))),
+            in_flight: of(|place| matches!(place, Place::InFlight(_))),
+        }
+    }
+
+    /// Where a message is; `None` if it was never pushed.
+    #[must_use]
+    pub fn place_of(&self, message: Message) -> Option<Place> {
+        self.messages.get(&message).map(|entry| entry.place)
+    }
+
+    /// The receipt under which a message is in flight.
+    #[must_use]
+    pub fn receipt_of(&self, message: Message) -> Option<Receipt> {
+        let entry = self.messages.get(&message)?;
+        matches!(entry.place, Place::InFlight(_)).then_some(Receipt { message, delivery: entry.deliveries })
+    }
+
+    /// Dead letters, oldest first.
+    #[must_use]
+    pub fn dead(&self) -> &[Message] {
+        &self.dead
+    }
+
+    /// How many messages are where.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// When a sweep has something to do next, in milliseconds.
+    #[must_use]
+    pub fn next_due_ms(&self) -> Option<i64> {
+        let first = |set: &BTreeSet<(i64, Message)>| set.first().map(|(due, _)| *due);
+        [first(&self.leases), first(&self.delayed)].into_iter().flatten().min()
+    }
+
+    /// Whether a facet may stand in the ring.
+    #[must_use]
+    pub fn is_eligible(&self, facet: Facet) -> bool {
+        let Some(state) = self.facets.get(&facet) else { return false };
+        let below = self.settings.in_flight_limit.is_none_or(|limit| state.in_flight < limit as usize);
+        self.settings.weight(facet) > 0 && !state.waiting.is_empty() && below
+    }
+
+    /// Takes over the ring of a real queue, if it differs only in the order of the facets that the last call added.
+    ///
+    /// A script that makes several facets eligible at once (a sweep, a configuration) may add them in its own order.
+    ///
+    /// # Errors
+    /// What was seen, if it is not such a ring.
+    pub fn agree(&mut self, observed: &[Facet]) -> Result<(), String> {
+        let stayed = self.ring.len() - self.entered.0;
+        let mine = self.ring();
+        let sorted = |facets: &[Facet]| facets.iter().copied().collect::<BTreeSet<_>>();
+        let fits = observed.len() == mine.len()
+            && observed[..stayed] == mine[..stayed]
+            && sorted(&observed[stayed..]) == sorted(&mine[stayed..]);
+        if !fits {
+            return Err(format!(
+                "ring {observed:?}, expected {mine:?}, the last {} in any order",
+                self.entered.0
+            ));
+        }
+        // A facet that entered an empty ring has not been pulled, so whose turn it is makes no difference to `used`.
+        self.ring = observed.iter().copied().collect();
+        Ok(())
+    }
+
+    // ── parts of scripts ─────────────────────────────────────────────────────────────────────────────────────────
+
+    fn pull_one(&mut self, auto_ack: bool, now_ms: i64) -> Option<Pulled> {
+        let facet = *self.ring.front()?;
+        let Some(message) = self.facets.get_mut(&facet).and_then(|state| state.waiting.pop_front()) else {
+            // Only when a part is left out: the ring says that there is something, and there is nothing.
+            self.ring.rotate_left(1);
+            return None;
+        };
+        self.counts.waiting -= 1;
+        let until = now_ms + self.settings.lease_ms;
+        let place = if auto_ack { Place::Acked } else { Place::InFlight(until) };
+        self.place(message, place);
+        let leaves_lease = !auto_ack && self.has(Part::Lease);
+        if leaves_lease {
+            self.leases.insert((until, message));
+            self.counts.in_flight += 1;
+            self.facets.entry(facet).or_default().in_flight += 1;
+        }
+        let entry = self.messages.get_mut(&message)?;
+        entry.attempts += 1;
+        entry.deliveries += 1;
+        let pulled = Pulled {
+            facet,
+            message,
+            receipt: Receipt { message, delivery: entry.deliveries },
+            attempts: entry.attempts,
+            lease_until_ms: (!auto_ack).then_some(until),
+        };
+        self.used += 1;
+        self.look(facet);
+        self.end_turn_if_used();
+        Some(pulled)
+    }
+
+    fn end_turn_if_used(&mut self) {
+        let Some(&head) = self.ring.front() else { return };
+        if self.has(Part::Turn) && self.used > 0 && self.used >= self.settings.weight(head) {
+            self.ring.rotate_left(1);
+            self.used = 0;
+        }
+    }
+
+    fn lease_of(&self, receipt: Receipt) -> Option<i64> {
+        let entry = self.messages.get(&receipt.message)?;
+        let same = entry.deliveries == receipt.delivery || !self.has(Part::Delivery);
+        match entry.place {
+            Place::InFlight(until) if same => Some(until),
+            _ => None,
+        }
+    }
+
+    fn is_exhausted(&self, message: Message) -> bool {
+        let attempts = self.messages.get(&message).map_or(0, |entry| entry.attempts);
+        self.settings.max_attempts.is_some_and(|limit| attempts >= limit)
+    }
+
+    /// Moves a message out of flight; to the facet's head it comes with the others of the call, in `put_back`.
+    fn settle(&mut self, receipt: Receipt, to: Place, touched: &mut Vec<Facet>) -> Verdict {
+        if self.lease_of(receipt).is_none() {
+            return Verdict::Stale;
+        }
+        let message = receipt.message;
+        self.take_out(message);
+        match to {
+            Place::Dead => self.bury(message),
+            Place::Delayed(due) => {
+                self.delayed.insert((due, message));
+                self.counts.delayed += 1;
+                if let Some(state) = self.state_of(message) {
+                    state.delayed += 1;
+                }
+            }
+            _ => {}
+        }
+        self.place(message, to);
+        touched.extend(self.messages.get(&message).map(|entry| entry.facet));
+        Verdict::Done
+    }
+
+    fn state_of(&mut self, message: Message) -> Option<&mut FacetState> {
+        let facet = self.messages.get(&message)?.facet;
+        Some(self.facets.entry(facet).or_default())
+    }
+
+    /// Takes a message out of wherever it is, but for the waiting ones.
+    fn take_out(&mut self, message: Message) {
+        let Some(place) = self.place_of(message) else { return };
+        let count_expiry = self.has(Part::CountExpiry);
+        match place {
+            Place::InFlight(until) => {
+                if self.leases.remove(&(until, message)) && count_expiry {
+                    self.counts.in_flight -= 1;
+                }
+                if let Some(state) = self.state_of(message) {
+                    state.in_flight = state.in_flight.saturating_sub(1);
+                }
+            }
+            Place::Delayed(due) => {
+                self.delayed.remove(&(due, message));
+                self.counts.delayed -= 1;
+                if let Some(state) = self.state_of(message) {
+                    state.delayed -= 1;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn bury(&mut self, message: Message) {
+        self.dead.push(message);
+    }
+
+    fn place(&mut self, message: Message, place: Place) {
+        if let Some(entry) = self.messages.get_mut(&message) {
+            entry.place = place;
+        }
+    }
+
+    /// Puts messages before everything else of their facets, in order of acceptance.
+    fn put_back(&mut self, mut returned: Vec<Message>) {
+        returned.sort_unstable();
+        self.counts.waiting += returned.len();
+        let to_head = self.has(Part::Head);
+        for message in returned.into_iter().rev() {
+            let Some(state) = self.state_of(message) else { continue };
+            if to_head {
+                state.waiting.push_front(message);
+            } else {
+                state.waiting.push_back(message);
+            }
+        }
+    }
+
+    fn throw_away(&mut self, facet: Facet, wanted: impl Fn(Place) -> bool) -> usize {
+        let of_facet = self.messages.iter().filter(|(_, entry)| entry.facet == facet && wanted(entry.place));
+        let messages: Vec<_> = of_facet.map(|(message, _)| *message).collect();
+        for &message in &messages {
+            self.take_out(message);
+            self.place(message, Place::Dropped);
+        }
+        if let Some(state) = self.facets.get_mut(&facet) {
+            self.counts.waiting -= state.waiting.len();
+            state.waiting.clear();
+        }
+        if !self.has(Part::DropInFlight) {
+            // What a careless script does: the facet goes, whatever is still out there.
+            self.facets.remove(&facet);
+        }
+        self.look_at(&[facet]);
+        messages.len()
+    }
+
+    fn is_idle(&self, facet: Facet) -> bool {
+        self.facets
+            .get(&facet)
+            .is_none_or(|state| state.waiting.is_empty() && state.delayed == 0 && state.in_flight == 0)
+    }
+
+    fn look_at(&mut self, facets: &[Facet]) {
+        self.entered = Entered(0);
+        for facet in facets {
+            self.look(*facet);
+        }
+    }
+
+    /// Puts a facet into the ring or takes it out, and forgets one that is idle.
+    fn look(&mut self, facet: Facet) {
+        let place = self.ring.iter().position(|other| *other == facet);
+        match (self.is_eligible(facet), place) {
+            (true, None) if self.has(Part::Tail) => {
+                self.ring.push_back(facet);
+                self.entered.0 += 1;
+            }
+            (true, None) => self.ring.push_front(facet),
+            (false, Some(place)) if self.has(Part::Leave) => {
+                self.ring.remove(place);
+                if place == 0 && self.has(Part::TurnReset) {
+                    self.used = 0;
+                }
+            }
+            _ => {}
+        }
+        if self.is_idle(facet) {
+            self.facets.remove(&facet);
+        }
+    }
+}

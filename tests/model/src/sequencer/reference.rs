@@ -1,0 +1,754 @@
+//! The objects of one shard, as the scripts are meant to leave them.
+//!
+//! Each method is one atomic script. Ids are given by the caller, because the real ones come from the clock of Redis; a
+//! driver passes on those that the real script answered.
+//!
+//! ```text
+//!            accept               take                    commit: nothing left
+//!   idle ───────────▶ ready ─────────────▶ leased ───────────────────────────────▶ idle
+//!                      ▲ ▲ ▲                │ │ │  commit: quantum left → the next event, leased
+//!                      │ │ │ commit: quantum│ │ │
+//!                      │ │ └── used ────────┘ │ │ lease ran out (sweep): flight back to the head
+//!                      │ └────────────────────┘ │
+//!                      │        due             │ fail: flight back to the head
+//!                      ├─────────────── retry ◀─┤ exhausted, block
+//!                      │   unpark, skip         │
+//!                      └────────────── parked ◀─┤ exhausted, park
+//!                                               └ exhausted, skip: dead, gap → ready or idle
+//! ```
+//!
+//! What the scripts may decide for themselves is fixed here:
+//!
+//! * Objects are taken in the order in which they became ready; one whose visit ends enters at the tail.
+//! * A lease that ran out ends with the sweep that notices, not before: until then nobody else has the object.
+//! * Attempts are counted when an event goes into flight, so one that kills its worker is counted as well; they begin
+//!   anew with the next event, and after an operator's unpark.
+//! * Who settles an event names worker, epoch and event. A repeat after a lost reply finds another event or no lease, is
+//!   refused, and a take then tells the worker what it holds.
+//! * A gap is told with every attempt of the next event, and is settled by that event's commit.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::{Id, Object, Topic, Worker};
+
+/// What is configured for all objects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Settings {
+    /// How many events one visit may commit.
+    pub quantum: u32,
+    /// How many events may be queued for an object, the one in flight included.
+    pub capacity: usize,
+    /// How long a visit may go without a commit or a renewal, in milliseconds.
+    pub lease_ms: i64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { quantum: 16, capacity: 1_000, lease_ms: 30_000 }
+    }
+}
+
+/// Where the events of an object go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Sink {
+    /// To an HTTP backend: queued, taken by workers, one at a time.
+    #[default]
+    Backend,
+    /// To the bus: published in the call that accepts, unless something of the object is still queued.
+    Bus,
+}
+
+/// An event that is to be accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NewEvent {
+    /// Its number.
+    pub id: Id,
+    /// Its topic.
+    pub topic: Topic,
+}
+
+/// An accepted event: nothing of it changes any more (O2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Event {
+    /// Its number.
+    pub id: Id,
+    /// Its topic.
+    pub topic: Topic,
+    /// The object's event before it.
+    pub prev: Option<Id>,
+    /// The object's event of the same topic before it.
+    pub tprev: Option<Id>,
+}
+
+/// Events that are not known to have arrived and will not be sent again by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Gap {
+    /// The first of them.
+    pub first: Id,
+    /// The last of them.
+    pub last: Id,
+    /// How many.
+    pub count: u32,
+}
+
+impl Gap {
+    /// Whether it speaks of this event.
+    #[must_use]
+    pub fn names(&self, id: Id) -> bool {
+        (self.first..=self.last).contains(&id)
+    }
+}
+
+/// What a worker holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Visit {
+    /// The object it visits.
+    pub object: Object,
+    /// Which visit of the object this is.
+    pub epoch: u64,
+    /// The event in flight.
+    pub event: Event,
+    /// What to tell with it.
+    pub gap: Option<Gap>,
+    /// How often the event was in flight, this time included.
+    pub attempts: u32,
+    /// When the lease runs out, in milliseconds.
+    pub lease_until_ms: i64,
+}
+
+/// The answer to a take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// The worker held this already: its last reply was lost.
+    Own(Visit),
+    /// A new visit.
+    New(Visit),
+    /// No object is ready.
+    Nothing,
+}
+
+impl Taken {
+    /// What the worker holds now.
+    #[must_use]
+    pub fn visit(self) -> Option<Visit> {
+        match self {
+            Self::Own(visit) | Self::New(visit) => Some(visit),
+            Self::Nothing => None,
+        }
+    }
+}
+
+/// The answer to a commit, and to a failure with policy skip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Committed {
+    /// Done; the visit goes on with this event.
+    Next(Visit),
+    /// Done; the visit is over.
+    Released,
+    /// The worker does not hold this event under this epoch; nothing changed.
+    Stale,
+}
+
+/// What an operator's call found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skipped {
+    /// Done.
+    Done,
+    /// The object is not in a state for it, or another event is at its head; nothing changed.
+    Refused,
+}
+
+/// Why events were not accepted; none of the call was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// They do not fit into the object's queue.
+    Full,
+    /// An id is not above the object's last (O4).
+    NotRising,
+}
+
+/// Which of its states an object is in (O6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Standing {
+    /// Nothing is queued.
+    Idle,
+    /// It waits for a worker.
+    Ready,
+    /// A worker has it.
+    Leased,
+    /// It waits for this time, in milliseconds.
+    Retry(i64),
+    /// It waits for an operator.
+    Parked,
+}
+
+/// Where an accepted event is: in exactly one of these (O9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// In its object's queue.
+    Queued,
+    /// In its object's flight slot.
+    InFlight,
+    /// The backend confirmed it, or it was fanned out.
+    Published,
+    /// Given up, and named by a gap.
+    Dead,
+}
+
+/// A part of the protocol that can be left out, to see what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// Who settles is compared by epoch.
+    Epoch,
+    /// Who settles is compared by worker.
+    Holder,
+    /// Who settles names the event.
+    EventId,
+    /// A take keeps the event in the flight slot.
+    Flight,
+    /// A repeated take answers with what the worker holds.
+    OwnLease,
+    /// Leases that ran out are swept.
+    Sweep,
+    /// Retries come due.
+    Wake,
+    /// A failed event goes back to the head.
+    Head,
+    /// An object becomes ready once.
+    ReadyOnce,
+    /// A visit that leaves something behind makes the object ready again.
+    ReadyAgain,
+    /// Accepting makes an idle object ready.
+    ReadyOnAccept,
+    /// A visit ends after the quantum.
+    Quantum,
+    /// A skipped event leaves a gap.
+    Gap,
+    /// An operator names the event that is to be skipped.
+    SkipNamesEvent,
+    /// A direct publish goes behind what is queued.
+    Behind,
+    /// For "behind", the flight slot counts as queue.
+    BehindFlight,
+    /// For "behind", an object that waits for a retry or an operator has a queue.
+    BehindWaiting,
+    /// Ids and `prev` are fixed at acceptance, not when an event is taken.
+    PrevAtAccept,
+    /// A parked object waits for its operator, whatever is accepted.
+    ParkedStays,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Lease {
+    pub(super) worker: Worker,
+    pub(super) until_ms: i64,
+    pub(super) served: u32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct ObjectState {
+    pub(super) sink: Sink,
+    pub(super) last: Option<Id>,
+    pub(super) last_of_topic: BTreeMap<Topic, Id>,
+    pub(super) queue: VecDeque<Event>,
+    pub(super) flight: Option<Event>,
+    /// Of the event in flight, or at the head.
+    pub(super) attempts: u32,
+    pub(super) epoch: u64,
+    pub(super) lease: Option<Lease>,
+    pub(super) retry_at_ms: Option<i64>,
+    pub(super) parked: bool,
+    /// Not told yet.
+    pub(super) gap: Option<Gap>,
+}
+
+impl ObjectState {
+    pub(super) fn has_backlog(&self) -> bool {
+        !self.queue.is_empty() || self.flight.is_some()
+    }
+}
+
+/// All objects of a shard. See the head of this file for what it fixes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Reference {
+    pub(super) settings: Settings,
+    pub(super) objects: BTreeMap<Object, ObjectState>,
+    /// Objects with a backend that wait for a worker.
+    pub(super) ready: VecDeque<Object>,
+    /// Objects without one, of which something waits to be fanned out.
+    pub(super) outbox: VecDeque<Object>,
+    /// Every accepted event, with the place it is meant to be in.
+    pub(super) accepted: BTreeMap<Id, (Object, Place)>,
+    pub(super) without: Option<Part>,
+}
+
+impl Reference {
+    /// A shard without objects.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            objects: BTreeMap::new(),
+            ready: VecDeque::new(),
+            outbox: VecDeque::new(),
+            accepted: BTreeMap::new(),
+            without: None,
+        }
+    }
+
+    /// The same shard with a part of the protocol left out.
+    #[must_use]
+    pub fn without(mut self, part: Option<Part>) -> Self {
+        self.without = part;
+        self
+    }
+
+    pub(super) fn has(&self, part: Part) -> bool {
+        self.without != Some(part)
+    }
+
+    /// Says where the events of an object go; a backend if it is never said.
+    pub fn set_sink(&mut self, object: Object, sink: Sink) {
+        self.objects.entry(object).or_default().sink = sink;
+    }
+
+    // ── producers ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// `POST /objects/{object}/events`, and a direct publish alike: all events or none.
+    ///
+    /// With the bus as sink, and nothing of the object queued, they are published at once; otherwise they are queued
+    /// behind what is there.
+    ///
+    /// # Errors
+    /// [`Refused::Full`] and [`Refused::NotRising`]; nothing changed.
+    pub fn accept(&mut self, object: Object, events: &[NewEvent]) -> Result<Vec<Event>, Refused> {
+        let state = self.objects.entry(object).or_default();
+        let at_once = state.sink == Sink::Bus && !self.is_behind(object);
+        let events = self.append(object, events, !at_once)?;
+        for event in &events {
+            let place = if at_once { Place::Published } else { Place::Queued };
+            self.accepted.insert(event.id, (object, place));
+        }
+        Ok(events)
+    }
+
+    /// Queues events of an object whose sink is the bus, to be fanned out by [`Self::drain`].
+    ///
+    /// # Errors
+    /// As [`Self::accept`].
+    pub fn put_out(&mut self, object: Object, events: &[NewEvent]) -> Result<Vec<Event>, Refused> {
+        let events = self.append(object, events, true)?;
+        for event in &events {
+            self.accepted.insert(event.id, (object, Place::Queued));
+        }
+        Ok(events)
+    }
+
+    /// Fans out up to `max` queued events of the object that has waited longest for it, and says which.
+    pub fn drain(&mut self, max: usize) -> Option<(Object, Vec<Event>)> {
+        let object = self.outbox.pop_front()?;
+        let state = self.objects.get_mut(&object)?;
+        let events: Vec<_> = state.queue.drain(..max.min(state.queue.len())).collect();
+        if !state.queue.is_empty() {
+            self.outbox.push_back(object);
+        }
+        for event in &events {
+            self.accepted.insert(event.id, (object, Place::Published));
+        }
+        Some((object, events))
+    }
+
+    // ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// Gives the worker what it holds already, or the object that has been ready for longest.
+    pub fn take(&mut self, worker: Worker, now_ms: i64) -> Taken {
+        if let Some(visit) = self.held_by(worker).filter(|_| self.has(Part::OwnLease)) {
+            return Taken::Own(visit);
+        }
+        let Some(object) = self.ready.pop_front() else { return Taken::Nothing };
+        let lease = Lease { worker, until_ms: 0, served: 0 };
+        match self.fly(object, lease, now_ms) {
+            Some(visit) => Taken::New(visit),
+            None => Taken::Nothing,
+        }
+    }
+
+    /// What the worker holds.
+    #[must_use]
+    pub fn held_by(&self, worker: Worker) -> Option<Visit> {
+        let (object, _) =
+            self.objects.iter().find(|(_, state)| state.lease.is_some_and(|lease| lease.worker == worker))?;
+        self.visit(*object)
+    }
+
+    /// Lets the lease run anew; `false` if the worker does not hold it.
+    pub fn renew(&mut self, worker: Worker, object: Object, epoch: u64, now_ms: i64) -> bool {
+        let until_ms = now_ms + self.settings.lease_ms;
+        let holds = self.holds(worker, object, epoch);
+        if let Some(lease) =
+            self.objects.get_mut(&object).and_then(|state| state.lease.as_mut()).filter(|_| holds)
+        {
+            lease.until_ms = until_ms;
+        }
+        holds
+    }
+
+    /// The backend confirmed the event.
+    pub fn commit(&mut self, worker: Worker, object: Object, epoch: u64, id: Id, now_ms: i64) -> Committed {
+        let Some(event) = self.confirmed(worker, object, epoch, id) else { return Committed::Stale };
+        self.accepted.insert(event.id, (object, Place::Published));
+        let Some(state) = self.objects.get_mut(&object) else { return Committed::Stale };
+        state.flight = None;
+        state.attempts = 0;
+        state.gap = None;
+        self.go_on(object, now_ms)
+    }
+
+    /// The backend did not confirm it: again at `retry_at_ms`. Also what "exhausted" does with policy block.
+    pub fn fail(
+        &mut self,
+        worker: Worker,
+        object: Object,
+        epoch: u64,
+        id: Id,
+        retry_at_ms: i64,
+    ) -> Committed {
+        if self.confirmed(worker, object, epoch, id).is_none() {
+            return Committed::Stale;
+        }
+        self.back_to_head(object);
+        if let Some(state) = self.objects.get_mut(&object) {
+            state.retry_at_ms = Some(retry_at_ms);
+        }
+        Committed::Released
+    }
+
+    /// It was tried often enough, and the policy is skip: a dead letter and a gap, and the visit goes on.
+    pub fn give_up(&mut self, worker: Worker, object: Object, epoch: u64, id: Id, now_ms: i64) -> Committed {
+        let Some(event) = self.confirmed(worker, object, epoch, id) else { return Committed::Stale };
+        if let Some(state) = self.objects.get_mut(&object) {
+            state.flight = None;
+        }
+        self.bury(object, event);
+        self.go_on(object, now_ms)
+    }
+
+    /// It was tried often enough, and the policy is park: nothing more until an operator says so.
+    pub fn park(&mut self, worker: Worker, object: Object, epoch: u64, id: Id) -> Committed {
+        if self.confirmed(worker, object, epoch, id).is_none() {
+            return Committed::Stale;
+        }
+        self.back_to_head(object);
+        if let Some(state) = self.objects.get_mut(&object) {
+            state.parked = true;
+        }
+        Committed::Released
+    }
+
+    // ── time and operators ───────────────────────────────────────────────────────────────────────────────────────
+
+    /// Makes ready what is due, and says which: objects whose lease ran out or whose retry has come, in order of their
+    /// time.
+    pub fn sweep(&mut self, now_ms: i64) -> Vec<Object> {
+        let due_of = |state: &ObjectState| state.lease.map(|lease| lease.until_ms).or(state.retry_at_ms);
+        let mut due: Vec<_> =
+            self.objects.iter().filter_map(|(object, state)| Some((due_of(state)?, *object))).collect();
+        due.retain(|(due_ms, _)| *due_ms <= now_ms);
+        due.sort_unstable();
+        let objects: Vec<_> = due.into_iter().map(|(_, object)| object).collect();
+        for object in &objects {
+            self.expire(*object);
+            self.wake(*object);
+        }
+        objects
+    }
+
+    /// Takes over the ready list of a real shard, if it differs only in the order of the objects of the last sweep.
+    ///
+    /// # Errors
+    /// What was seen, if it is not such a list.
+    pub fn agree(&mut self, swept: &[Object], observed: &[Object]) -> Result<(), String> {
+        let stayed = self.ready.len().saturating_sub(swept.len());
+        let mine = self.ready();
+        let sorted = |objects: &[Object]| objects.iter().copied().collect::<BTreeSet<_>>();
+        let fits = observed.len() == mine.len()
+            && observed[..stayed] == mine[..stayed]
+            && sorted(&observed[stayed..]) == sorted(&mine[stayed..]);
+        if !fits {
+            return Err(format!(
+                "ready is {observed:?}, expected {mine:?}, the last {} in any order",
+                swept.len()
+            ));
+        }
+        self.ready = observed.iter().copied().collect();
+        Ok(())
+    }
+
+    /// What a sweep does to an object whose lease ran out.
+    pub fn expire(&mut self, object: Object) {
+        let leased = self.objects.get(&object).is_some_and(|state| state.lease.is_some());
+        if leased && self.has(Part::Sweep) {
+            self.back_to_head(object);
+            self.make_ready(object);
+        }
+    }
+
+    /// What a sweep does to an object whose retry has come.
+    pub fn wake(&mut self, object: Object) {
+        let wakes = self.has(Part::Wake);
+        let Some(state) = self.objects.get_mut(&object).filter(|_| wakes) else { return };
+        if state.retry_at_ms.take().is_some() {
+            self.make_ready(object);
+        }
+    }
+
+    /// An operator lets a parked object go on with its head.
+    pub fn unpark(&mut self, object: Object) -> Skipped {
+        let Some(state) = self.objects.get_mut(&object).filter(|state| state.parked) else {
+            return Skipped::Refused;
+        };
+        state.parked = false;
+        state.attempts = 0;
+        self.make_ready(object);
+        Skipped::Done
+    }
+
+    /// An operator gives up the head of an object that is parked or waits for a retry; `id` must be that head's, so that a
+    /// repeat does not skip another.
+    pub fn skip(&mut self, object: Object, id: Id) -> Skipped {
+        let names_event = self.has(Part::SkipNamesEvent);
+        let Some(state) = self.objects.get_mut(&object) else { return Skipped::Refused };
+        let waits = state.parked || state.retry_at_ms.is_some() || (!names_event && state.lease.is_none());
+        let fits = state.queue.front().is_some_and(|head| head.id == id || !names_event);
+        if !waits || !fits {
+            return Skipped::Refused;
+        }
+        state.parked = false;
+        state.retry_at_ms = None;
+        let Some(event) = state.queue.pop_front() else { return Skipped::Refused };
+        let left = !state.queue.is_empty();
+        self.bury(object, event);
+        if left {
+            self.make_ready(object);
+        } else {
+            self.ready.retain(|other| *other != object);
+        }
+        Skipped::Done
+    }
+
+    // ── what a driver compares ───────────────────────────────────────────────────────────────────────────────────
+
+    /// Which state an object is in.
+    #[must_use]
+    pub fn standing(&self, object: Object) -> Standing {
+        let Some(state) = self.objects.get(&object) else { return Standing::Idle };
+        match state {
+            _ if state.lease.is_some() => Standing::Leased,
+            ObjectState { parked: true, .. } => Standing::Parked,
+            ObjectState { retry_at_ms: Some(at), .. } => Standing::Retry(*at),
+            _ if state.has_backlog() => Standing::Ready,
+            _ => Standing::Idle,
+        }
+    }
+
+    /// What is in an object's flight slot, and with whom.
+    #[must_use]
+    pub fn visit(&self, object: Object) -> Option<Visit> {
+        let state = self.objects.get(&object)?;
+        let lease = state.lease?;
+        Some(Visit {
+            object,
+            epoch: state.epoch,
+            event: state.flight?,
+            gap: state.gap,
+            attempts: state.attempts,
+            lease_until_ms: lease.until_ms,
+        })
+    }
+
+    /// The queue of an object without the event in flight, head first.
+    #[must_use]
+    pub fn queued(&self, object: Object) -> Vec<Event> {
+        self.objects.get(&object).map(|state| state.queue.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// The last id of an object.
+    #[must_use]
+    pub fn last(&self, object: Object) -> Option<Id> {
+        self.objects.get(&object)?.last
+    }
+
+    /// What an object's next event has to tell.
+    #[must_use]
+    pub fn gap(&self, object: Object) -> Option<Gap> {
+        self.objects.get(&object)?.gap
+    }
+
+    /// The objects that wait for a worker, the next first.
+    #[must_use]
+    pub fn ready(&self) -> Vec<Object> {
+        self.ready.iter().copied().collect()
+    }
+
+    /// The objects that wait to be drained, the next first.
+    #[must_use]
+    pub fn outbox(&self) -> Vec<Object> {
+        self.outbox.iter().copied().collect()
+    }
+
+    /// The events of an object that are in this place, in order of acceptance.
+    #[must_use]
+    pub fn events_in(&self, object: Object, place: Place) -> Vec<Id> {
+        self.accepted.iter().filter(|(_, at)| **at == (object, place)).map(|(id, _)| *id).collect()
+    }
+
+    /// Where an event is; `None` if it was never accepted.
+    #[must_use]
+    pub fn place_of(&self, id: Id) -> Option<Place> {
+        self.accepted.get(&id).map(|(_, place)| *place)
+    }
+
+    /// When a sweep has something to do next, in milliseconds.
+    #[must_use]
+    pub fn next_due_ms(&self) -> Option<i64> {
+        let due = |state: &ObjectState| state.lease.map(|lease| lease.until_ms).or(state.retry_at_ms);
+        self.objects.values().filter_map(due).min()
+    }
+
+    // ── parts of scripts ─────────────────────────────────────────────────────────────────────────────────────────
+
+    /// Whether what is published now has to go behind something.
+    fn is_behind(&self, object: Object) -> bool {
+        let Some(state) = self.objects.get(&object).filter(|_| self.has(Part::Behind)) else { return false };
+        let waits = state.parked || state.retry_at_ms.is_some();
+        (!state.queue.is_empty() && (self.has(Part::BehindWaiting) || !waits))
+            || (state.flight.is_some() && self.has(Part::BehindFlight))
+    }
+
+    fn append(&mut self, object: Object, new: &[NewEvent], queue: bool) -> Result<Vec<Event>, Refused> {
+        let capacity = self.settings.capacity;
+        let state = self.objects.entry(object).or_default();
+        let queued = state.queue.len() + usize::from(state.flight.is_some());
+        if queue && queued + new.len() > capacity {
+            return Err(Refused::Full);
+        }
+        let ids = state.last.into_iter().chain(new.iter().map(|event| event.id));
+        if !ids.is_sorted_by(|before, after| before < after) {
+            return Err(Refused::NotRising);
+        }
+        let mut events = Vec::with_capacity(new.len());
+        for NewEvent { id, topic } in new.iter().copied() {
+            let (prev, tprev) = (state.last.replace(id), state.last_of_topic.insert(topic, id));
+            events.push(Event { id, topic, prev, tprev });
+        }
+        if queue && !events.is_empty() {
+            state.queue.extend(&events);
+            self.announce(object);
+        }
+        Ok(events)
+    }
+
+    /// Makes an object that was idle known to who works for it.
+    fn announce(&mut self, object: Object) {
+        let (parked_stays, on_accept) = (self.has(Part::ParkedStays), self.has(Part::ReadyOnAccept));
+        let Some(state) = self.objects.get_mut(&object) else { return };
+        let waits = (state.parked && parked_stays) || state.retry_at_ms.is_some() || state.lease.is_some();
+        if state.sink == Sink::Bus {
+            if !self.outbox.contains(&object) {
+                self.outbox.push_back(object);
+            }
+        } else if on_accept && (!waits || !self.has(Part::ReadyOnce)) {
+            self.make_ready(object);
+        }
+    }
+
+    fn make_ready(&mut self, object: Object) {
+        if !self.has(Part::ReadyOnce) || !self.ready.contains(&object) {
+            self.ready.push_back(object);
+        }
+    }
+
+    /// Moves the head into the flight slot, under a new epoch if the visit is new.
+    fn fly(&mut self, object: Object, lease: Lease, now_ms: i64) -> Option<Visit> {
+        let (lease_ms, keeps_flight) = (self.settings.lease_ms, self.has(Part::Flight));
+        let prev_now = (!self.has(Part::PrevAtAccept)).then(|| self.last_published(object));
+        let state = self.objects.get_mut(&object)?;
+        let mut event = state.queue.pop_front()?;
+        if let Some(prev) = prev_now {
+            event.prev = prev;
+        }
+        state.attempts += 1;
+        if state.lease.is_none() {
+            state.epoch += 1;
+        }
+        state.lease = Some(Lease { until_ms: now_ms + lease_ms, ..lease });
+        state.flight = Some(event);
+        self.accepted.insert(event.id, (object, Place::InFlight));
+        let visit = self.visit(object);
+        if let Some(state) = self.objects.get_mut(&object).filter(|_| !keeps_flight) {
+            state.flight = None;
+        }
+        visit
+    }
+
+    fn last_published(&self, object: Object) -> Option<Id> {
+        self.events_in(object, Place::Published).last().copied()
+    }
+
+    fn holds(&self, worker: Worker, object: Object, epoch: u64) -> bool {
+        let Some(state) = self.objects.get(&object) else { return false };
+        let Some(lease) = state.lease else { return false };
+        (lease.worker == worker || !self.has(Part::Holder))
+            && (state.epoch == epoch || !self.has(Part::Epoch))
+    }
+
+    /// The event in flight, if it is the one that this worker may settle.
+    fn confirmed(&self, worker: Worker, object: Object, epoch: u64, id: Id) -> Option<Event> {
+        if !self.holds(worker, object, epoch) {
+            return None;
+        }
+        let event = self.objects.get(&object)?.flight?;
+        (event.id == id || !self.has(Part::EventId)).then_some(event)
+    }
+
+    /// Ends a visit without an outcome: what was in flight is the head again.
+    fn back_to_head(&mut self, object: Object) {
+        let to_head = self.has(Part::Head);
+        let Some(state) = self.objects.get_mut(&object) else { return };
+        state.lease = None;
+        let Some(event) = state.flight.take() else { return };
+        if to_head {
+            state.queue.push_front(event);
+        } else {
+            state.queue.push_back(event);
+        }
+        self.accepted.insert(event.id, (object, Place::Queued));
+    }
+
+    fn bury(&mut self, object: Object, event: Event) {
+        let leaves_gap = self.has(Part::Gap);
+        self.accepted.insert(event.id, (object, Place::Dead));
+        let Some(state) = self.objects.get_mut(&object) else { return };
+        state.attempts = 0;
+        if leaves_gap {
+            let before = state.gap.unwrap_or(Gap { first: event.id, last: event.id, count: 0 });
+            state.gap = Some(Gap { last: event.id, count: before.count + 1, ..before });
+        }
+    }
+
+    /// After an event was settled: the next one under the same lease, or the end of the visit.
+    fn go_on(&mut self, object: Object, now_ms: i64) -> Committed {
+        let (quantum, bounded) = (self.settings.quantum, self.has(Part::Quantum));
+        let Some(state) = self.objects.get_mut(&object) else { return Committed::Stale };
+        let Some(mut lease) = state.lease else { return Committed::Stale };
+        lease.served += 1;
+        if !state.queue.is_empty() && (lease.served < quantum || !bounded) {
+            return self.fly(object, lease, now_ms).map_or(Committed::Released, Committed::Next);
+        }
+        state.lease = None;
+        if !state.queue.is_empty() && self.has(Part::ReadyAgain) {
+            self.make_ready(object);
+        }
+        Committed::Released
+    }
+}
