@@ -148,6 +148,13 @@ impl Core {
         Ok(view)
     }
 
+    /// Trusts the fabric of this identity, and no other.
+    pub(super) async fn adopt(&self, fabric: &str) -> Result<(), Error> {
+        let _nobody_reloads = self.reloading.lock().await;
+        self.trust(fabric);
+        self.read_registry().await.map(drop)
+    }
+
     /// On start: a fabric that nobody knows yet is laid out; one that is known to have existed must still be there.
     pub(super) async fn start(&self) -> Result<Arc<View>, Error> {
         let view = self.reload("").await?;

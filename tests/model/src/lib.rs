@@ -21,6 +21,7 @@
 
 use std::fmt;
 
+pub mod explore;
 pub mod queues;
 pub mod sequencer;
 

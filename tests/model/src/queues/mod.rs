@@ -1,5 +1,8 @@
 //! Queues with facets, pulled fairly.
 
+#[cfg(test)]
+mod exhaustive;
+pub mod model;
 mod reference;
 mod rules;
 #[cfg(test)]
@@ -10,5 +13,5 @@ pub use reference::{Counts, FacetView, Part, Place, Pulled, Receipt, Reference, 
 /// A tenant's part of a queue. Drivers of the real scripts number their environments in the order of their names.
 pub type Facet = u32;
 
-/// A message. Numbers are given out in order of acceptance, so comparing two says which came first.
+/// A message. Numbers are given out in order of acceptance, so comparing two of a facet says which came first.
 pub type Message = u64;

@@ -12,6 +12,7 @@
 //!   returns stands before everything else there, in order of acceptance among itself.
 //! * A receipt is good as long as its message is in flight under it. A lease that ran out ends with the sweep that
 //!   notices, not before: what a slow consumer finished is finished, if nobody else has it yet.
+//! * Calls that settle many do so one after the other; the facets are looked at when all is moved.
 //! * Attempts are counted at the pull. A message that is returned after `max_attempts` of them is dead instead.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -255,10 +256,14 @@ impl Reference {
     /// Accepts a message at the tail of its facet.
     ///
     /// # Panics
-    /// If `message` is not above all before it: the driver numbers them in order of acceptance.
+    /// If `message` was there before, or is not above all before it in its facet.
     pub fn push(&mut self, facet: Facet, message: Message) {
-        let newest = self.messages.last_key_value().map(|(newest, _)| *newest);
-        assert!(newest < Some(message), "{message} is not above {newest:?}");
+        let newest = self.messages.iter().rev().find(|(_, entry)| entry.facet == facet);
+        let rises = newest.is_none_or(|(newest, _)| *newest < message);
+        assert!(
+            rises && !self.messages.contains_key(&message),
+            "{message} of {facet} is not above {newest:?}"
+        );
         self.entered = Entered(0);
         self.messages.insert(message, Entry { facet, attempts: 0, deliveries: 0, place: Place::Waiting });
         self.facets.entry(facet).or_default().waiting.push_back(message);
@@ -548,7 +553,7 @@ impl Reference {
         }
     }
 
-    fn lease_of(&self, receipt: Receipt) -> Option<i64> {
+    pub(super) fn lease_of(&self, receipt: Receipt) -> Option<i64> {
         let entry = self.messages.get(&receipt.message)?;
         let same = entry.deliveries == receipt.delivery || !self.has(Part::Delivery);
         match entry.place {

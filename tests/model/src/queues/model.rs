@@ -1,0 +1,361 @@
+//! A queue with everything that producers, consumers, operators and time can do to it.
+//!
+//! Consumers are not there as such: one that crashed, is slow, acknowledges twice or too late, differs from the queue's
+//! point of view only in which receipts it shows when. So in every state every receipt that is good may be shown or not,
+//! every lease may run out, and every receipt that is no longer good is tried and must be refused. Only what nobody can
+//! show any more is kept: the receipts of a pull whose reply was lost, or whose consumer died.
+//!
+//! F3 is about a history. For each pair of facets the state holds how often one was pulled since each of the last pulls
+//! of the other, for as long as it has been eligible without interruption; that is exactly what a window needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use super::reference::{Place, Receipt, Reference, Settings, Verdict};
+use super::{Facet, Message};
+use crate::explore::Model;
+use crate::{Violation, ensure};
+
+/// What is explored.
+#[derive(Clone, Debug)]
+pub struct Queues {
+    /// What it begins with, also what an operator can always go back to, and what it may be changed to.
+    pub settings: Vec<Settings>,
+    /// How many messages are pushed to each facet.
+    pub pushes: Vec<(Facet, u8)>,
+    /// How often it is reconfigured, a facet is dropped, and one is purged.
+    pub operations: [u8; 3],
+    /// How often a message is given back, without and with delay.
+    pub nacks: [u8; 2],
+    /// Which pulls there are.
+    pub pulls: Vec<Action>,
+    /// The queue that it begins with, to leave out a part of the protocol.
+    pub queue: Reference,
+}
+
+/// A queue, and what may still be done to it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    queue: Reference,
+    in_force: usize,
+    to_push: Vec<(Facet, u8)>,
+    operations: [u8; 3],
+    nacks: [u8; 2],
+    /// In flight with nobody who could show the receipt.
+    lost: BTreeSet<Message>,
+    /// For each two facets: pulls of the second since each of the last pulls of the first.
+    since: BTreeMap<(Facet, Facet), Vec<u32>>,
+}
+
+/// One script, called by somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// A message is published.
+    Push(Facet),
+    /// One message is pulled.
+    Pull,
+    /// One message is pulled, and the reply is lost, or its consumer dies.
+    PullLost,
+    /// One message is pulled and forgotten.
+    PullAutoAck,
+    /// Somebody shows the good receipt.
+    Ack(Message),
+    /// It is given back.
+    Nack(Message),
+    /// Two are given back in one call, in this order.
+    NackTwo(Message, Message),
+    /// It is given back for later.
+    Delay(Message),
+    /// Its lease has run out, or its delay is over, and the sweep has seen it.
+    Due(Message),
+    /// All leases and delays at once.
+    DueAll,
+    /// An operator changes the settings to those of this number.
+    Configure(usize),
+    /// An operator drops a facet.
+    Drop(Facet),
+    /// An operator purges a facet.
+    Purge(Facet),
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Push(facet) => write!(formatter, "push to facet {facet}"),
+            Self::Pull => write!(formatter, "pull"),
+            Self::PullLost => write!(formatter, "pull, and the reply is lost"),
+            Self::PullAutoAck => write!(formatter, "pull with auto-ack"),
+            Self::Ack(message) => write!(formatter, "ack {message}"),
+            Self::Nack(message) => write!(formatter, "nack {message}"),
+            Self::NackTwo(one, other) => write!(formatter, "nack {one} and {other}"),
+            Self::Delay(message) => write!(formatter, "nack {message} with a delay"),
+            Self::Due(message) => write!(formatter, "sweep: {message} is due"),
+            Self::DueAll => write!(formatter, "sweep: everything is due"),
+            Self::Configure(number) => write!(formatter, "configure as settings {number}"),
+            Self::Drop(facet) => write!(formatter, "drop facet {facet}"),
+            Self::Purge(facet) => write!(formatter, "purge facet {facet}"),
+        }
+    }
+}
+
+impl Queues {
+    /// A queue to which each facet's messages are pushed, and to which nothing else is done.
+    #[must_use]
+    pub fn new(settings: Settings, pushes: &[(Facet, u8)]) -> Self {
+        Self {
+            queue: Reference::new(settings.clone()),
+            settings: vec![settings],
+            pushes: pushes.to_vec(),
+            operations: [0; 3],
+            nacks: [0; 2],
+            pulls: vec![Action::Pull],
+        }
+    }
+
+    fn pull(state: &mut State, auto_ack: bool, lost: bool) -> Result<(), Violation> {
+        let eligible = state.to_push.iter().any(|(facet, _)| state.queue.is_eligible(*facet));
+        let pulled = state.queue.pull(1, auto_ack, 0).pop();
+        ensure(pulled.is_some() == eligible, "F6", || {
+            format!("something is eligible: {eligible}, pulled: {pulled:?}")
+        })?;
+        let Some(pulled) = pulled else { return Ok(()) };
+        if lost {
+            state.lost.insert(pulled.message);
+        }
+        state.watch(pulled.facet)
+    }
+
+    /// Shows the good receipts of these messages, which must be taken.
+    fn settle(
+        state: &mut State,
+        messages: &[Message],
+        with: impl FnOnce(&mut Reference, &[Receipt]) -> Vec<Verdict>,
+    ) -> Result<(), Violation> {
+        let receipts: Vec<_> =
+            messages.iter().filter_map(|message| state.queue.receipt_of(*message)).collect();
+        let verdicts = with(&mut state.queue, &receipts);
+        ensure(verdicts.iter().all(|verdict| *verdict == Verdict::Done), "F7", || {
+            format!("{receipts:?} are good and were answered {verdicts:?}")
+        })
+    }
+}
+
+impl State {
+    fn in_flight(&self) -> Vec<Message> {
+        let entries = self.queue.messages.iter();
+        entries
+            .filter(|(_, entry)| matches!(entry.place, Place::InFlight(_)))
+            .map(|(message, _)| *message)
+            .collect()
+    }
+
+    fn delayed(&self) -> Vec<Message> {
+        let entries = self.queue.messages.iter();
+        entries
+            .filter(|(_, entry)| matches!(entry.place, Place::Delayed(_)))
+            .map(|(message, _)| *message)
+            .collect()
+    }
+
+    /// F3: between the first and the last of `weight + 1` pulls of one facet, each other that was eligible throughout has
+    /// had its whole turn.
+    fn watch(&mut self, pulled: Facet) -> Result<(), Violation> {
+        let settings = self.queue.settings.clone();
+        let others: Vec<_> =
+            self.to_push.iter().map(|(facet, _)| *facet).filter(|facet| *facet != pulled).collect();
+        for other in others {
+            let window = self.since.entry((pulled, other)).or_default();
+            let (weight, due) = (settings.weight(pulled) as usize, settings.weight(other));
+            if window.len() >= weight {
+                let seen = window.remove(0);
+                ensure(seen >= due, "F3", || {
+                    format!(
+                        "facet {other} was pulled {seen} times of {due} in {} pulls of {pulled}",
+                        weight + 1
+                    )
+                })?;
+            }
+            window.push(0);
+            if let Some(window) = self.since.get_mut(&(other, pulled)) {
+                let enough = settings.weight(pulled);
+                window.iter_mut().for_each(|count| *count = (*count + 1).min(enough));
+            }
+        }
+        Ok(())
+    }
+
+    /// A window ends where the other facet is not eligible.
+    fn end_windows(&mut self) {
+        let queue = &self.queue;
+        self.since.retain(|(_, other), window| queue.is_eligible(*other) && !window.is_empty());
+    }
+}
+
+impl Model for Queues {
+    type State = State;
+    type Action = Action;
+
+    fn initial(&self) -> State {
+        State {
+            queue: self.queue.clone(),
+            in_force: 0,
+            to_push: self.pushes.clone(),
+            operations: self.operations,
+            nacks: self.nacks,
+            lost: BTreeSet::new(),
+            since: BTreeMap::new(),
+        }
+    }
+
+    fn actions(&self, state: &State) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let facets = || state.to_push.iter().map(|(facet, _)| *facet);
+        actions.extend(
+            state.to_push.iter().filter(|(_, left)| *left > 0).map(|(facet, _)| Action::Push(*facet)),
+        );
+        actions.extend(&self.pulls);
+        let (in_flight, delayed) = (state.in_flight(), state.delayed());
+        actions.extend(in_flight.iter().map(|message| Action::Due(*message)));
+        let in_hand: Vec<_> =
+            in_flight.iter().filter(|message| !state.lost.contains(message)).copied().collect();
+        for &message in &in_hand {
+            actions.push(Action::Ack(message));
+            if state.nacks[0] > 0 {
+                actions.push(Action::Nack(message));
+                let others = in_hand.iter().filter(|other| **other != message);
+                actions.extend(others.map(|other| Action::NackTwo(message, *other)));
+            }
+            if state.nacks[1] > 0 {
+                actions.push(Action::Delay(message));
+            }
+        }
+        actions.extend(delayed.iter().map(|message| Action::Due(*message)));
+        if in_flight.len() + delayed.len() > 1 {
+            actions.push(Action::DueAll);
+        }
+        let reachable = |number: &usize| *number == 0 || state.operations[0] > 0;
+        let other = |number: &usize| *number != state.in_force && reachable(number);
+        actions.extend((0..self.settings.len()).filter(other).map(Action::Configure));
+        if state.operations[1] > 0 {
+            actions.extend(facets().map(Action::Drop));
+        }
+        if state.operations[2] > 0 {
+            actions.extend(facets().map(Action::Purge));
+        }
+        actions
+    }
+
+    fn apply(&self, state: &State, action: &Action) -> Result<State, Violation> {
+        let mut next = state.clone();
+        match *action {
+            Action::Push(facet) => {
+                if let Some((_, left)) = next.to_push.iter_mut().find(|(other, _)| *other == facet) {
+                    // Named by its facet, so that who pushed first makes no difference where it makes none.
+                    next.queue.push(facet, u64::from(facet) * 10 + 9 - u64::from(*left));
+                    *left -= 1;
+                }
+            }
+            Action::Pull => Self::pull(&mut next, false, false)?,
+            Action::PullLost => Self::pull(&mut next, false, true)?,
+            Action::PullAutoAck => Self::pull(&mut next, true, false)?,
+            Action::Ack(message) => Self::settle(&mut next, &[message], Reference::ack)?,
+            Action::Nack(message) => {
+                next.nacks[0] -= 1;
+                Self::settle(&mut next, &[message], |queue, receipts| queue.nack(receipts, 0, 0))?;
+            }
+            Action::NackTwo(one, other) => {
+                next.nacks[0] -= 1;
+                Self::settle(&mut next, &[one, other], |queue, receipts| queue.nack(receipts, 0, 0))?;
+            }
+            Action::Delay(message) => {
+                next.nacks[1] -= 1;
+                Self::settle(&mut next, &[message], |queue, receipts| queue.nack(receipts, 1, 0))?;
+            }
+            Action::Due(message) => next.queue.bring_back(&[message]),
+            Action::DueAll => {
+                next.queue.sweep(i64::MAX);
+            }
+            Action::Configure(number) => {
+                next.operations[0] -= u8::from(number != 0);
+                next.in_force = number;
+                next.queue.configure(self.settings[number].clone());
+                next.since.clear();
+            }
+            Action::Drop(facet) => {
+                next.operations[1] -= 1;
+                next.queue.drop_facet(facet);
+            }
+            Action::Purge(facet) => {
+                next.operations[2] -= 1;
+                next.queue.purge(facet);
+            }
+        }
+        next.end_windows();
+        let State { queue, lost, .. } = &mut next;
+        lost.retain(|message| queue.receipt_of(*message).is_some());
+        Ok(next)
+    }
+
+    fn check(&self, state: &State) -> Result<(), Violation> {
+        state.queue.check()?;
+        for (message, entry) in &state.queue.messages {
+            let good = state.queue.receipt_of(*message);
+            for delivery in entry.deliveries.saturating_sub(1)..=entry.deliveries + 1 {
+                let receipt = Receipt { message: *message, delivery };
+                let taken = state.queue.lease_of(receipt).is_some();
+                ensure(taken == (Some(receipt) == good), "F7", || {
+                    format!("{receipt:?} is taken: {taken}; the message is under {good:?}")
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_fault(&self, action: &Action) -> bool {
+        // Whoever wants to finish pulls, acknowledges, waits, and goes back to the settings that pause nobody.
+        match action {
+            Action::Pull | Action::PullAutoAck | Action::Ack(_) => false,
+            Action::Due(_) | Action::DueAll | Action::Configure(0) => false,
+            _ => true,
+        }
+    }
+
+    fn is_settled(&self, state: &State) -> bool {
+        let mut places = state.queue.messages.values().map(|entry| entry.place);
+        places.all(|place| matches!(place, Place::Acked | Place::Dead | Place::Dropped))
+    }
+
+    fn describe(&self, state: &State) -> String {
+        let mut line = format!("ring {:?}, used {}", state.queue.ring(), state.queue.used());
+        for facet in state.queue.active() {
+            let view = state.queue.facet(facet);
+            let (waiting, in_flight) = (view.waiting, view.in_flight);
+            line += &format!("; {facet}: waiting {waiting:?}, in flight {in_flight:?}");
+            if !view.delayed.is_empty() {
+                line += &format!(", delayed {:?}", view.delayed);
+            }
+        }
+        if !state.queue.dead().is_empty() {
+            line += &format!("; dead {:?}", state.queue.dead());
+        }
+        line
+    }
+
+    /// How often a message was pulled counts only up to its limit, and up to the one receipt that is no longer good.
+    fn canonical(&self, state: &State) -> State {
+        let mut canonical = state.clone();
+        let limit = canonical.queue.settings.max_attempts.unwrap_or(0);
+        let entries = std::mem::take(&mut canonical.queue.messages);
+        for (message, mut entry) in entries {
+            entry.attempts = entry.attempts.min(limit);
+            entry.deliveries = entry.deliveries.min(2);
+            // All that is left to say of a settled message is that it is.
+            if matches!(entry.place, Place::Acked | Place::Dropped) {
+                (entry.attempts, entry.deliveries, entry.place) = (0, 0, Place::Acked);
+            }
+            canonical.queue.messages.insert(message, entry);
+        }
+        canonical.queue.dead.sort_unstable();
+        canonical
+    }
+}
