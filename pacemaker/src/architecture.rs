@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 
 /// A room and the rooms whose names may stand in its files. `api.rs`, a folder `api/` and the dashboard's page belong
 /// to the HTTP layer, which may know all; tests may, too.
-const ARROWS: [(&str, &[&str]); 8] = [
+const ARROWS: [(&str, &[&str]); 9] = [
     ("bus", &["duty", "queues"]),
     // Its part of a configuration file is the bus' own options.
-    ("config", &["bus", "queues"]),
+    ("config", &["bus", "queues", "sequencer"]),
     ("duty", &[]),
     ("live", &["bus"]),
     ("metrics", &[]),
     ("queues", &[]),
+    ("sequencer", &["bus"]),
     // A token is confined to host names, whose owner is the route table.
     ("tokens", &["config", "routing"]),
     ("routing", &["config", "duty", "metrics", "tokens"]),

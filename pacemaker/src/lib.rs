@@ -17,6 +17,7 @@ mod metrics;
 mod own_events;
 pub mod queues;
 mod routing;
+pub mod sequencer;
 mod service;
 #[cfg(test)]
 mod testing;

@@ -20,7 +20,9 @@ use crate::{
     live::Hub,
     metrics::Metrics,
     own_events::OwnEvents,
+    queues,
     routing::{AddressRules, Announcer, Reconciler, Registry, Routers, Store, Sweeper},
+    sequencer::{self, Http, Sequencer, metrics::Calls},
     tokens::Tokens,
 };
 
@@ -80,7 +82,16 @@ pub(crate) async fn run(
         metrics.clone(),
     );
     let memory = FabricMemory::new(stats.clone());
-    let (handle, front, events) = event_bus(&config, &fabric, &memory).await?;
+    let (handle, front, events, webhooks) = event_bus(&config, &fabric, &memory).await?;
+    let calls = Calls::default();
+    let (objects, sequencer) = Sequencer::open(
+        &fabric,
+        config.fabric_shards,
+        config.sequencer.clone(),
+        handle.clone(),
+        Http::new(webhooks, calls.clone()),
+    );
+    let sequenced = sequencer::api::Front::new(objects, calls);
 
     let announcer = Announcer::new(
         store.clone(),
@@ -107,14 +118,27 @@ pub(crate) async fn run(
             stop.cancel();
         }
     });
+    background.spawn(sequencer.run(idle.clone()));
+    let queues = queues::Handle::new(&fabric, config.fabric_shards, config.queues.clone(), shutdown.clone());
+    background.spawn(queues.clone().run(idle.clone()));
     let live = Hub::new(handle.clone(), config.bus.streams);
     background.spawn(live.clone().run(idle.clone()));
     background.spawn(remember(handle, memory, idle.clone()));
     let routers = Routers::start(store, idle.clone());
 
     let traffic = Traffic::new(stats);
-    let app =
-        App { tokens, registry, routers, bus: front, live, traffic, metrics, shutdown: shutdown.clone() };
+    let app = App {
+        tokens,
+        registry,
+        routers,
+        bus: front,
+        sequencer: sequenced,
+        live,
+        queues,
+        traffic,
+        metrics,
+        shutdown: shutdown.clone(),
+    };
     tracing::info!(listen = %listener.local_addr()?, node = config.node, "the pacemaker serves");
     let served = serve(listener, app, shutdown).await;
     idle.cancel();
@@ -130,7 +154,7 @@ async fn event_bus(
     config: &Config,
     fabric: &Fabric,
     memory: &FabricMemory,
-) -> anyhow::Result<(Handle, Front, Bus<Webhooks>)> {
+) -> anyhow::Result<(Handle, Front, Bus<Webhooks>, Webhooks)> {
     let metrics = bus::metrics::Metrics::default();
     let webhooks =
         Webhooks::new(&config.bus, wall_clock, metrics.deliveries.clone()).context("bus.ca_file")?;
@@ -141,8 +165,8 @@ async fn event_bus(
     });
     let (handle, events) =
         Bus::open(fabric, config.fabric_shards, config.bus.clone(), known, webhooks.clone());
-    let front = Front::new(handle.clone(), webhooks, metrics, &config.bus, wall_clock);
-    Ok((handle, front, events))
+    let front = Front::new(handle.clone(), webhooks.clone(), metrics, &config.bus, wall_clock);
+    Ok((handle, front, events, webhooks))
 }
 
 /// Keeps the fabric's identity where the next process finds it. It changes once in the life of an installation, so

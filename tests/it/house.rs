@@ -17,8 +17,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sequencer", &["bus"]),
     ("bus", &["queues"]),
     ("queues", &[]),
-    // A token may be confined to some hosts, and only routing knows what a host name is.
-    ("tokens", &["routing"]),
+    // A token may be confined to hosts and environments, and only their rooms know what such a name is.
+    ("tokens", &["routing", "queues"]),
 ];
 
 /// What puts all rooms together.
@@ -184,6 +184,7 @@ struct Script {
 const SHARED: &[(&str, &str, &str)] = &[
     ("lanes.lua", "function main(lanes", "lanes_script!"),
     ("facets.lua", "function main(facets", "facets_script!"),
+    ("objects.lua", "function main(objects", "objects_script!"),
 ];
 
 fn scripts() -> Vec<Script> {

@@ -351,6 +351,7 @@ impl Committer {
                 object: item.object(),
                 hash: item.hash,
                 state: item.state.as_ref().map(|state| state.get()),
+                backend: view.backend_of(item.object()),
                 idempotency: item.idempotency.as_ref().map(|(key, body)| {
                     (clients.get(&*item.client).copied().unwrap_or_default(), &**key, &**body)
                 }),
@@ -377,6 +378,7 @@ impl Committer {
             object_seconds: options.object_seconds,
             idempotency_keys: options.idempotency_keys,
             idempotency_seconds: options.idempotency_seconds,
+            object_events: options.object_events,
             fan_out: &fan_out,
             groups: &groups,
         };
@@ -408,6 +410,7 @@ impl Committer {
                     ticket.gather.answer(ticket.place, first);
                 }
                 Some(Accepted::Repeat(first)) => item.answer(Ok(*first)),
+                Some(Accepted::QueueFull) => item.answer(Err(Refusal::QueueFull)),
                 Some(Accepted::Conflict) => item.answer(Err(Refusal::Conflict)),
                 None => item.answer(Err(Refusal::Unavailable)),
             }

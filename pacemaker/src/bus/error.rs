@@ -18,6 +18,9 @@ pub enum Refusal {
     /// The pacemaker has as many events waiting for Redis as it is willing to hold. Nothing was done.
     #[error("too many events are waiting")]
     Busy,
+    /// As many events wait in the object's queue as may. Nothing was done.
+    #[error("the object's queue is full")]
+    QueueFull,
     /// The fabric is full. Nothing was done.
     #[error("the fabric is out of memory")]
     Full,
@@ -56,6 +59,12 @@ pub enum Error {
     /// There is no such subscription.
     #[error("there is no such subscription")]
     NoSuchSubscription,
+    /// There is no such backend.
+    #[error("there is no such backend")]
+    NoSuchBackend,
+    /// Another backend has the same prefix.
+    #[error("another backend has this prefix")]
+    PrefixTaken,
     /// There is no such token.
     #[error("there is no such token")]
     NoSuchToken,

@@ -137,6 +137,11 @@ impl Event {
         })
     }
 
+    /// Reads an event as the log and the queues of objects keep it.
+    pub(crate) fn from_log(entry: &[u8]) -> Result<Self, serde_json::Error> {
+        Self::read(entry)
+    }
+
     /// Bytes that it takes in memory, about.
     pub(super) fn weight(&self) -> usize {
         // The rendered form holds nearly everything again; the constant stands for the struct and its map entry.
@@ -291,7 +296,7 @@ pub(super) fn lane_hash(object: &str) -> u32 {
 }
 
 /// The shard of an object.
-pub(super) fn shard_of(object: &str, shards: usize) -> usize {
+pub(crate) fn shard_of(object: &str, shards: usize) -> usize {
     ((hash(object) >> 32) as usize) % shards
 }
 
@@ -322,6 +327,13 @@ pub struct Gap {
     pub count: u64,
     /// Why: `dead`, `autodropped`, `limit`, `expired` or `unsubscribed`.
     pub reason: String,
+}
+
+impl Gap {
+    /// Reads a gap as the fabric keeps it: `first last count reason`.
+    pub(crate) fn from_words(words: &str) -> Option<Self> {
+        super::store::read_gap(words)
+    }
 }
 
 #[cfg(test)]

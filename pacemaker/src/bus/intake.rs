@@ -4,11 +4,16 @@
 //! for a timestamp failed after the first subscribers had the event. Here a request is either understood as a whole
 //! or refused with the name of the member that is wrong, and what is behind this door holds for everybody behind it.
 
+mod backend;
+mod callback;
 mod event;
+mod group;
 mod name;
 mod subscription;
 
-pub(crate) use event::{event, events};
+pub(crate) use backend::{backend, backend_name};
+pub(crate) use event::{event, events, is_reserved_object};
+pub(crate) use group::{group, object_name};
 pub(crate) use name::{TOKEN_NAME, is_token};
 pub(crate) use subscription::subscription;
 

@@ -88,6 +88,7 @@
 //!   part, by whoever comes first, and their generation's number never comes back.
 
 pub(crate) mod api;
+mod backend;
 mod cache;
 mod chance;
 mod commit;
@@ -98,7 +99,7 @@ mod error;
 mod event;
 mod handle;
 mod housekeeping;
-mod intake;
+pub(crate) mod intake;
 pub mod metrics;
 mod options;
 mod register;
@@ -107,14 +108,16 @@ mod replay;
 mod service;
 mod store;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub mod verdict;
 mod view;
 mod window;
 mod worker;
 
+pub use backend::{Backend, OnFailure, WantedBackend};
 pub use deliver::{BatchContents, Deliverer, Outcome};
 pub use error::{Error, Refusal};
+pub(crate) use event::shard_of;
 pub use event::{Event, EventId, Gap, ID_EPOCH_MS, IDS_PER_MS, Kind, NewEvent, NewMessage};
 pub use handle::{
     DeadLetter, Gauges, Handle, NewGroup, Page, SubscriberGauges, SubscriptionStatus, TopicStatus,

@@ -47,6 +47,10 @@ pub struct Options {
     pub objects: u64,
     /// Seconds for which an object's last event id is remembered at least.
     pub object_seconds: u64,
+    /// Events that may wait for a backend in the queue of one object; publishers are told to come back beyond that.
+    pub object_events: u64,
+    /// Backends in all.
+    pub backends: usize,
     /// Idempotency keys remembered for one client.
     pub idempotency_keys: u64,
     /// Seconds for which an idempotency key is remembered.
@@ -105,6 +109,8 @@ impl Default for Options {
             dead_bytes: 64 << 20,
             objects: 1_000_000,
             object_seconds: 30 * 24 * 3600,
+            object_events: 1_000,
+            backends: 100,
             idempotency_keys: 100_000,
             idempotency_seconds: 600,
             topics: 10_000,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Error, Options,
+    Backend, Error, Options,
     store::{Command, CommandTarget as Target},
 };
 use crate::queues::Definition;
@@ -106,6 +106,9 @@ pub struct Registry {
     pub subscriptions: BTreeMap<String, Subscription>,
     /// Token → its client.
     pub api_tokens: BTreeMap<String, ApiToken>,
+    /// Name → what takes the events of some objects in place of the bus.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub backends: BTreeMap<String, Backend>,
     /// Client → the generation of a subscription of it that ended.
     #[serde(default)]
     pub(super) retired: BTreeMap<String, u64>,
@@ -140,6 +143,15 @@ fn in_range(
 
 /// Changes. Each leaves the registry as it was when it fails.
 impl Registry {
+    /// How a client is called towards others. Its token, which is its identity, is also its credential.
+    pub(super) fn name_of(&self, client: &str) -> String {
+        match self.api_tokens.get(client) {
+            Some(token) => token.name.clone(),
+            None if client == OWN_CLIENT => "signalbox".to_owned(),
+            None => client.strip_prefix('@').unwrap_or("(deleted)").to_owned(),
+        }
+    }
+
     /// Makes `client` the publisher of a topic that nobody publishes to yet.
     pub(super) fn claim(&mut self, topic: &str, client: &str, limits: &Options) -> Result<(), Error> {
         let topics = self.topics.len();

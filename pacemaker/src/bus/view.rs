@@ -8,6 +8,7 @@ use std::{
 
 use super::{
     Error, Registry, Subscription,
+    intake::is_reserved_object,
     store::{FanOut, Stored, Target},
 };
 use crate::queues::Matcher;
@@ -104,6 +105,17 @@ impl View {
     /// Whether `client` may publish to `topic` without asking the fabric.
     pub(super) fn is_claimed_by(&self, topic: &str, client: &str) -> bool {
         self.registry.topics.get(topic).is_some_and(|publisher| publisher.as_deref() == Some(client))
+    }
+
+    /// The backend that takes an object's events in place of the bus: the one whose prefix fits best. One that is being
+    /// drained takes no new objects; what has its queue there stays there, which the script knows.
+    pub(super) fn backend_of(&self, object: &str) -> Option<&str> {
+        if self.registry.backends.is_empty() || is_reserved_object(object) {
+            return None;
+        }
+        let fitting = self.registry.backends.iter();
+        let fitting = fitting.filter(|(_, one)| !one.draining && object.starts_with(&one.prefix));
+        fitting.max_by_key(|(_, one)| one.prefix.len()).map(|(name, _)| &**name)
     }
 
     /// The fan-out of a call over `topics`.

@@ -93,6 +93,8 @@ keys! {
     dead_bytes: u64, "bus-dead-bytes", "SIGNALBOX_PACEMAKER_BUS_DEAD_BYTES", 0..=MOST_BYTES, "Bytes of one subscriber's dead letters";
     objects: u64, "bus-objects", "SIGNALBOX_PACEMAKER_BUS_OBJECTS", 1..=MOST_BYTES, "Objects whose last event id is remembered";
     object_seconds: u64, "bus-object-seconds", "SIGNALBOX_PACEMAKER_BUS_OBJECT_SECONDS", 1..=315_360_000, "How long it is remembered at least";
+    object_events: u64, "bus-object-events", "SIGNALBOX_PACEMAKER_BUS_OBJECT_EVENTS", 1..=MOST_BYTES, "Events of one object that may wait for a backend";
+    backends: usize, "bus-backends", "SIGNALBOX_PACEMAKER_BUS_BACKENDS", 1..=1_000, "Backends in all";
     idempotency_keys: u64, "bus-idempotency-keys", "SIGNALBOX_PACEMAKER_BUS_IDEMPOTENCY_KEYS", 0..=MOST_BYTES, "Idempotency keys remembered for one client";
     idempotency_seconds: u64, "bus-idempotency-seconds", "SIGNALBOX_PACEMAKER_BUS_IDEMPOTENCY_SECONDS", 0..=86_400, "How long a key is remembered";
     topics: usize, "bus-topics", "SIGNALBOX_PACEMAKER_BUS_TOPICS", 1..=1_000_000, "Topics in all";

@@ -13,7 +13,7 @@ use signalbox_daemon::{
     settings::{self, Error},
 };
 
-use super::{Network, Reserved, bus::BusLayer};
+use super::{Network, Reserved, bus::BusLayer, queues::QueuesLayer, sequencer::SequencerLayer};
 
 /// The command line; `env` makes each flag an environment variable as well, below the flag itself.
 #[derive(Debug, Parser)]
@@ -77,6 +77,10 @@ pub(crate) struct Args {
     routing_sweep_gap_ms: Option<u64>,
     #[command(flatten)]
     bus: BusLayer,
+    #[command(flatten)]
+    queues: QueuesLayer,
+    #[command(flatten)]
+    sequencer: SequencerLayer,
 }
 
 impl Args {
@@ -102,6 +106,8 @@ impl Args {
                 sweep_gap_ms: self.routing_sweep_gap_ms,
             },
             bus: self.bus.clone(),
+            queues: self.queues.clone(),
+            sequencer: self.sequencer.clone(),
         }
     }
 }
@@ -122,6 +128,10 @@ pub(crate) struct Layer {
     pub(super) routing: RoutingLayer,
     #[serde(default)]
     pub(super) bus: BusLayer,
+    #[serde(default)]
+    pub(super) queues: QueuesLayer,
+    #[serde(default)]
+    pub(super) sequencer: SequencerLayer,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -176,6 +186,8 @@ impl Layer {
                 sweep_gap_ms: self.routing.sweep_gap_ms.or(under.routing.sweep_gap_ms),
             },
             bus: self.bus.or(under.bus),
+            queues: self.queues.or(under.queues),
+            sequencer: self.sequencer.or(under.sequencer),
         }
     }
 }

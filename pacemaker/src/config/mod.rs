@@ -5,6 +5,8 @@
 
 mod bus;
 mod layer;
+mod queues;
+mod sequencer;
 mod value;
 
 use std::{net::SocketAddr, path::Path, time::Duration};
@@ -20,7 +22,7 @@ use signalbox_store::MAX_SHARDS;
 pub(crate) use layer::{Args, Layer};
 pub(crate) use value::{Network, Reserved};
 
-use crate::bus::Options;
+use crate::{bus::Options, queues as queues_room, sequencer as sequencer_room};
 
 /// The commented default file, which is the reference of all keys.
 pub(crate) const DEFAULTS: &str = include_str!("defaults.toml");
@@ -42,6 +44,10 @@ pub(crate) struct Config {
     pub(crate) sweep_interval: Duration,
     pub(crate) sweep_gap: Duration,
     pub(crate) bus: Options,
+    /// Queues.
+    pub(crate) queues: queues_room::Options,
+    /// The sequencer.
+    pub(crate) sequencer: sequencer_room::Options,
 }
 
 impl Config {
@@ -108,6 +114,8 @@ impl Config {
             sweep_interval: interval("routing.sweep_interval_ms", layer.routing.sweep_interval_ms)?,
             sweep_gap: interval("routing.sweep_gap_ms", layer.routing.sweep_gap_ms)?,
             bus: layer.bus.complete()?,
+            queues: layer.queues.complete()?,
+            sequencer: layer.sequencer.complete()?,
         })
     }
 }

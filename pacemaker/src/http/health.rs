@@ -63,10 +63,13 @@ async fn ready(State(app): State<App>) -> Response {
 async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
     let failed =
         |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the metrics could not be written");
+    let queues = app.bus.handle().registry().queues.keys().cloned().collect();
     let text = [
         app.metrics.encode().map_err(failed)?,
         app.bus.metrics_text().await.map_err(failed)?,
+        app.sequencer.metrics_text().await.map_err(failed)?,
         app.live.metrics_text().map_err(failed)?,
+        app.queues.metrics_text(queues).await.map_err(failed)?,
     ];
     let text = text.concat();
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())

@@ -32,7 +32,9 @@ use crate::{
     dashboard::{self, Traffic},
     live,
     metrics::Metrics,
+    queues,
     routing::{self, Registry, Routers},
+    sequencer,
     tokens::{self, Caller, Tokens},
 };
 
@@ -46,7 +48,9 @@ pub(crate) struct App {
     pub(crate) registry: Registry,
     pub(crate) routers: Routers,
     pub(crate) bus: bus::api::Front,
+    pub(crate) sequencer: sequencer::api::Front,
     pub(crate) live: live::Hub,
+    pub(crate) queues: queues::Handle,
     pub(crate) traffic: Traffic,
     pub(crate) metrics: Metrics,
     /// Cancelled when requests that wait must come to an end.
@@ -73,7 +77,9 @@ fn routes() -> OpenApiRouter<App> {
         .merge(tokens::api::routes())
         .merge(routing::api::routes())
         .merge(bus::api::routes())
+        .merge(sequencer::api::routes())
         .merge(live::routes())
+        .merge(queues::api::routes())
         .merge(dashboard::routes())
 }
 

@@ -68,6 +68,13 @@ impl Problem {
         problem
     }
 
+    /// Says after how many seconds trying again makes sense.
+    #[must_use]
+    pub(crate) fn retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after_seconds = Some(seconds);
+        self
+    }
+
     /// Adds a member.
     #[must_use]
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {

@@ -9,13 +9,13 @@ use super::pattern::{self, Pattern};
 /// The weight of a facet that none was given.
 pub const DEFAULT_WEIGHT: u32 = 1;
 /// The heaviest: a facet may keep its turn for so many messages.
-pub const HEAVIEST: u32 = 10_000;
+const HEAVIEST: u32 = 10_000;
 /// How many facets of one queue may have a weight of their own. They are part of what every pacemaker holds in memory.
-pub const WEIGHTS: usize = 1_000;
+const WEIGHTS: usize = 1_000;
 /// Characters of a queue's name.
-pub const LONGEST_NAME: usize = 64;
+const LONGEST_NAME: usize = 64;
 /// Characters of an environment, a message's type and its name.
-pub const LONGEST_PART: usize = 1_024;
+const LONGEST_PART: usize = 1_024;
 
 const DEFAULT_LEASE_MS: u64 = 30_000;
 /// The longest lease, and what it can be extended to at a time: twelve hours.

@@ -59,16 +59,28 @@
 //! * **a queue is deleted**: nothing more comes into it from that moment. It is cleared away part by part; if that is
 //!   interrupted, housekeeping goes on. Only then can its name be used again.
 
+pub(crate) mod api;
 mod definition;
+mod error;
+mod handle;
 mod matcher;
+mod metrics;
+mod options;
 pub mod pattern;
 mod receipt;
 mod store;
+mod sweeper;
+#[cfg(test)]
+mod tests;
+mod waiting;
 
 pub use definition::{
     DEFAULT_WEIGHT, Definition, Flaw, LONGEST_LEASE_MS, Wanted, is_part, is_queue_name, milliseconds,
 };
+pub use error::Error;
+pub use handle::{FacetStatus, Handed, Handle, Page, PullRequest, QueueNumbers, Settled};
 pub use matcher::{Matchable, Matcher};
+pub use options::Options;
 pub use receipt::{Malformed, Receipt};
 pub(crate) use store::{Clock, Store};
-pub use store::{Pulled, Taken};
+pub use store::{DeadLetter, Pulled, Taken};

@@ -16,14 +16,30 @@ use crate::{
         auth::{Granted, RootOnly},
         body::{Body, Json, Path},
     },
+    queues::is_part,
     routing::Hostname,
+    tokens::Caller,
 };
 
 const MAX_HOST_PATTERNS: usize = 100;
+const MAX_ENVIRONMENTS: usize = 100;
 
 /// The routes of this room.
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))
+}
+
+impl Caller {
+    /// Refuses an environment that the caller's token is not for.
+    pub(crate) fn check_environment(&self, environment: &str) -> Result<(), Problem> {
+        if self.may_use(environment) {
+            return Ok(());
+        }
+        Err(Problem::forbidden(
+            "environment_missing",
+            format!("the token is not for the environment {environment:?}"),
+        ))
+    }
 }
 
 impl From<Error> for Problem {
@@ -52,6 +68,8 @@ pub(crate) struct NewToken {
     scopes: Vec<Scope>,
     /// Confine the token to these hosts: `shop.example`, or `*.shop.example` for everything below.
     hosts: Option<Vec<String>>,
+    /// Confine the token to messages of these environments.
+    environments: Option<Vec<String>>,
 }
 
 impl Body for NewToken {}
@@ -64,6 +82,8 @@ pub(crate) struct TokenView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<String>>)]
     hosts: Option<Vec<HostPattern>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    environments: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<String>,
 }
@@ -84,6 +104,7 @@ async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<Tok
         name: listed.name,
         scopes: listed.scopes,
         hosts: listed.hosts,
+        environments: listed.environments,
         token: None,
     };
     Ok(Answer(TokenList { tokens: tokens.into_iter().map(view).collect() }))
@@ -95,14 +116,14 @@ async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<Tok
 #[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = NewToken, responses(
     (status = 201, body = TokenView), (status = 401, body = Problem), (status = 403, body = Problem),
     (status = 409, description = "token_exists", body = Problem),
-    (status = 422, description = "invalid_token_name, invalid_scopes, invalid_hostname, too_many_hosts", body = Problem),
+    (status = 422, description = "invalid_token_name, invalid_scopes, invalid_hostname, too_many_hosts, invalid_environments", body = Problem),
     (status = 503, description = "fabric_unavailable", body = Problem)))]
 async fn create(
     _: Granted<RootOnly>,
     State(app): State<App>,
     Json(new): Json<NewToken>,
 ) -> Result<Response, Problem> {
-    let NewToken { name, mut scopes, hosts } = new;
+    let NewToken { name, mut scopes, hosts, environments } = new;
     check_name(&name)?;
     scopes.sort_unstable();
     scopes.dedup();
@@ -110,11 +131,20 @@ async fn create(
         return Err(Problem::unprocessable("invalid_scopes", "a token needs at least one scope"));
     }
     let hosts = hosts.map(patterns).transpose()?;
-    let Some(made) = app.tokens.create(name.clone(), scopes.clone(), hosts.clone()).await? else {
+    if environments.as_ref().is_some_and(|names| {
+        names.is_empty() || names.len() > MAX_ENVIRONMENTS || !names.iter().all(|name| is_part(name))
+    }) {
+        let detail = format!(
+            "give between 1 and {MAX_ENVIRONMENTS} environments, each of 1 to 1024 printable characters without `:` and `|`"
+        );
+        return Err(Problem::unprocessable("invalid_environments", detail));
+    }
+    let made = app.tokens.create(name.clone(), scopes.clone(), hosts.clone(), environments.clone()).await?;
+    let Some(made) = made else {
         let detail = "there is a token of this name; delete it first";
         return Err(Problem::new(StatusCode::CONFLICT, "token_exists", detail));
     };
-    let view = TokenView { name, scopes, hosts, token: Some(made.token) };
+    let view = TokenView { name, scopes, hosts, environments, token: Some(made.token) };
     Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], Answer(view)).into_response())
 }
 

@@ -89,20 +89,27 @@ pub(crate) struct Caller {
     scopes: Vec<Scope>,
     /// No list: every host.
     hosts: Option<Vec<HostPattern>>,
+    /// No list: every environment.
+    environments: Option<Vec<String>>,
 }
 
 impl Caller {
     pub(crate) fn root() -> Self {
-        Self { name: "root".to_owned(), bus_token: None, root: true, scopes: Vec::new(), hosts: None }
+        Self { root: true, ..Self::named("root".to_owned(), Vec::new(), None) }
     }
 
     pub(crate) fn named(name: String, scopes: Vec<Scope>, hosts: Option<Vec<HostPattern>>) -> Self {
-        Self { name, bus_token: None, root: false, scopes, hosts }
+        Self { name, bus_token: None, root: false, scopes, hosts, environments: None }
+    }
+
+    /// The same caller, confined to these environments.
+    pub(crate) fn within(self, environments: Option<Vec<String>>) -> Self {
+        Self { environments, ..self }
     }
 
     /// Whoever presents a token of the event bus.
     pub(crate) fn of_bus(token: String, name: String, scopes: Vec<Scope>) -> Self {
-        Self { name, bus_token: Some(token), root: false, scopes, hosts: None }
+        Self { bus_token: Some(token), ..Self::named(name, scopes, None) }
     }
 
     pub(crate) fn is_root(&self) -> bool {
@@ -127,6 +134,16 @@ impl Caller {
         self.hosts.is_none()
     }
 
+    /// Whether messages of this environment are the caller's business.
+    pub(crate) fn may_use(&self, environment: &str) -> bool {
+        self.environments.as_ref().is_none_or(|names| names.iter().any(|name| name == environment))
+    }
+
+    /// The environments that the caller is confined to.
+    pub(crate) fn environments(&self) -> Option<&[String]> {
+        self.environments.as_deref()
+    }
+
     pub(crate) fn may_touch(&self, hostname: &Hostname) -> bool {
         self.hosts.as_ref().is_none_or(|hosts| hosts.iter().any(|pattern| pattern.covers(hostname)))
     }
@@ -144,6 +161,8 @@ pub(super) struct Stored {
     pub(super) scopes: Vec<Scope>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) hosts: Option<Vec<HostPattern>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) environments: Option<Vec<String>>,
 }
 
 #[cfg(test)]
@@ -165,6 +184,15 @@ mod tests {
         }
         assert!(HostPattern::new(host("*")).covers(&host("*")));
         assert!(!HostPattern::new(host("shop.example")).covers(&host("a.shop.example")));
+    }
+
+    #[test]
+    fn a_token_of_some_environments_is_no_token_of_others() {
+        let caller = Caller::named("a".to_owned(), vec![Scope::Publish], None);
+        assert!(caller.may_use("5") && caller.environments().is_none());
+        let caller = caller.within(Some(vec!["5".to_owned()]));
+        assert!(caller.may_use("5") && !caller.may_use("55") && !caller.may_use(""));
+        assert!(Caller::root().may_use("5"));
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub(crate) struct Listed {
     pub(crate) name: String,
     pub(crate) scopes: Vec<Scope>,
     pub(crate) hosts: Option<Vec<HostPattern>>,
+    pub(crate) environments: Option<Vec<String>>,
 }
 
 /// All tokens. Cheap to clone.
@@ -62,8 +63,9 @@ impl Tokens {
         let key = keys::fabric::tokens();
         let record: Option<String> = self.fabric.command("HGET").key(&key).arg(hex(&digest)).query().await?;
         let Some(record) = record else { return Ok(None) };
-        let Stored { name, scopes, hosts } = serde_json::from_str(&record).map_err(Error::Record)?;
-        Ok(Some(Caller::named(name, scopes, hosts)))
+        let Stored { name, scopes, hosts, environments } =
+            serde_json::from_str(&record).map_err(Error::Record)?;
+        Ok(Some(Caller::named(name, scopes, hosts).within(environments)))
     }
 
     /// Makes a token; none when the name is taken. Not safe to repeat blindly: the token is told once, so a caller
@@ -73,10 +75,11 @@ impl Tokens {
         name: String,
         scopes: Vec<Scope>,
         hosts: Option<Vec<HostPattern>>,
+        environments: Option<Vec<String>>,
     ) -> Result<Option<Created>, Error> {
         let token = generate();
         let digest = hex(&Sha256::digest(token.as_bytes()));
-        let record = Stored { name: name.clone(), scopes, hosts };
+        let record = Stored { name: name.clone(), scopes, hosts, environments };
         let record = serde_json::to_string(&record).map_err(Error::Record)?;
         let made: bool = CREATE
             .call()
@@ -114,8 +117,9 @@ impl Tokens {
         let records = self.records().await?;
         let mut listed = Vec::with_capacity(records.len());
         for record in records.values() {
-            let Stored { name, scopes, hosts } = serde_json::from_str(record).map_err(Error::Record)?;
-            listed.push(Listed { name, scopes, hosts });
+            let Stored { name, scopes, hosts, environments } =
+                serde_json::from_str(record).map_err(Error::Record)?;
+            listed.push(Listed { name, scopes, hosts, environments });
         }
         listed.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(listed)

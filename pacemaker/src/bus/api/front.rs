@@ -5,9 +5,11 @@ use std::{
     time::SystemTime,
 };
 
+use axum::http::HeaderMap;
+
 use crate::{
     bus::{
-        ApiToken, Gauges, Handle, Options, Registry, SubscriberGauges,
+        ApiToken, EventId, Gauges, Handle, NewGroup, Options, Registry, SubscriberGauges, WantedBackend,
         deliver::Webhooks,
         intake::{self, Limits},
         metrics::Metrics,
@@ -60,6 +62,44 @@ impl Front {
             return Err(super::problems::uninitialised());
         }
         Ok(self.handle.find_api_token(token).await?.map(|client| caller(token, &client)))
+    }
+
+    /// Whether the object is one that applications may publish events of.
+    pub(crate) fn check_object(&self, object: &str) -> Result<(), Problem> {
+        intake::object_name(object)?;
+        if intake::is_reserved_object(object) {
+            let detail = "objects that begin with `machine:` or `signalbox:` are Signalbox' own";
+            return Err(Problem::forbidden("reserved_object", detail));
+        }
+        Ok(())
+    }
+
+    /// Publishes a group of events of one object. Their key is in the body, in the header, or the same in both.
+    pub(crate) async fn publish_group(
+        &self,
+        caller: &Caller,
+        object: String,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Result<Vec<EventId>, Problem> {
+        let header = super::topics::idempotency_key(headers)?.map(str::to_owned);
+        let group = intake::group(body, object, self.limits).inspect_err(|_| self.metrics.invalid())?;
+        if header.is_some() && group.idempotency_key.is_some() && header != group.idempotency_key {
+            let detail = "the header Idempotency-Key and `idempotency_key` differ";
+            return Err(Problem::bad_request("bad_idempotency_key", detail));
+        }
+        let idempotency_key = group.idempotency_key.or(header);
+        let events = group.events.into_iter();
+        let events = events.map(|(topic, event)| (topic, super::topics::addressed(event, caller))).collect();
+        let group = NewGroup { events, idempotency_key, ..group };
+        let accepted = self.handle.publish_group(&caller.bus_client(), group).await;
+        self.metrics.published(&accepted);
+        Ok(accepted?)
+    }
+
+    /// Reads what an operator wants of a backend.
+    pub(crate) fn wanted_backend(&self, name: &str, body: &[u8]) -> Result<WantedBackend, Problem> {
+        Ok(intake::backend(name, body, self.limits)?)
     }
 
     /// All metrics of the bus.

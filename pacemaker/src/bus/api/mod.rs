@@ -5,6 +5,7 @@
 
 mod api_tokens;
 mod front;
+mod messages;
 mod problems;
 mod pulse;
 mod subscriber;
@@ -22,6 +23,7 @@ use crate::http::App;
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .merge(api_tokens::routes())
+        .merge(messages::routes())
         .merge(pulse::routes())
         .merge(subscriber::routes())
         .merge(subscriptions::routes())

@@ -51,6 +51,7 @@ impl From<Refusal> for Problem {
             Refusal::Busy => {
                 Self::unavailable("busy", "more events are waiting than the bus will hold; try again")
             }
+            Refusal::QueueFull => queue_full(),
             Refusal::Full => Self::unavailable("fabric_full", "the bus is out of memory; try again"),
             Refusal::Unavailable => unavailable(),
             Refusal::Uninitialised => uninitialised(),
@@ -97,6 +98,12 @@ impl From<Error> for Problem {
                 "no_such_subscription",
                 "there is no subscription; POST /subscription makes one",
             ),
+            Error::NoSuchBackend => Self::not_found("no_such_backend", "there is no such backend"),
+            Error::PrefixTaken => Self::new(
+                StatusCode::CONFLICT,
+                "prefix_taken",
+                "another backend has this prefix; objects go to the backend with the longest prefix that fits",
+            ),
             Error::NoSuchToken => Self::not_found("no_such_token", "there is no such token"),
             Error::TokenExists => Self::new(
                 StatusCode::CONFLICT,
@@ -112,6 +119,15 @@ impl From<Error> for Problem {
             Error::TooMany(what) => too_many(what),
         }
     }
+}
+
+fn queue_full() -> Problem {
+    Problem::new(
+        StatusCode::TOO_MANY_REQUESTS,
+        "object_queue_full",
+        "as many events of this object wait for its backend as may; try again later",
+    )
+    .retry_after(1)
 }
 
 fn too_many(what: &str) -> Problem {

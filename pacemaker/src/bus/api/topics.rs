@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The largest array of events that is read: a hundred of the largest events, about.
-const ARRAY_BYTES: usize = 8 << 20;
+pub(super) const ARRAY_BYTES: usize = 8 << 20;
 /// Characters of an idempotency key.
 const LONGEST_KEY: usize = 255;
 
@@ -64,7 +64,7 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    fn new(result: Result<EventId, Problem>) -> Self {
+    pub(super) fn new(result: Result<EventId, Problem>) -> Self {
         match result {
             Ok(id) => Self { status: 200, id: Some(id), code: None, detail: None },
             Err(problem) => Self {
@@ -176,7 +176,7 @@ async fn publish_many(
 
 /// When all are refused because the bus can take nothing now, or the topic is another's, the request as a whole says it:
 /// a client that looks at statuses only must not believe that it has published.
-fn refused_alike(results: &[Result<EventId, Refusal>]) -> Option<Refusal> {
+pub(super) fn refused_alike(results: &[Result<EventId, Refusal>]) -> Option<Refusal> {
     let first = results.first()?.err()?;
     let of_each_alone = matches!(first, Refusal::Conflict);
     (!of_each_alone && results.iter().all(|result| *result == Err(first))).then_some(first)
@@ -205,13 +205,13 @@ fn topic_name(name: &str) -> Result<&str, Problem> {
 }
 
 /// The event with its environment: the client's name, unless it has one. Names may hold colons, environments may not.
-fn addressed(event: NewEvent, caller: &Caller) -> NewEvent {
+pub(super) fn addressed(event: NewEvent, caller: &Caller) -> NewEvent {
     let environment = event.environment.unwrap_or_else(|| caller.name.replace(':', "."));
     NewEvent { environment: Some(environment), ..event }
 }
 
 /// The key as draft-ietf-httpapi-idempotency-key-header has it, with or without its quotes.
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let detail = || Cow::Owned(format!("an Idempotency-Key is 1 to {LONGEST_KEY} visible ASCII characters"));
     let flaw = || Problem::bad_request("bad_idempotency_key", detail());

@@ -13,6 +13,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 pub(crate) use body::rendered;
 pub(crate) use signature::{key as secret_key, new_secret};
+pub(crate) use webhook::Post;
 pub use webhook::{Error, Webhooks};
 
 use super::{Event, Gap, Subscription};

@@ -28,7 +28,7 @@ use super::{
     address::{Fence, FencedConnector, Forbidden, Lookup, system_lookup},
     answer, body, signature, trust,
 };
-use crate::bus::{Options, Subscription, metrics::Deliveries};
+use crate::bus::{Options, Secret, Subscription, metrics::Deliveries};
 
 /// The largest head of an answer, and the most that is read of its body.
 const ANSWER_BYTES: usize = 64 * 1024;
@@ -99,7 +99,20 @@ impl Webhooks {
     }
 
     async fn attempt(&self, subscription: &Subscription, batch: &BatchContents) -> Outcome {
-        let Ok(request) = Prepared::new(subscription, batch, (self.now)()) else {
+        self.post(Post {
+            callback: &subscription.callback,
+            uuid: &subscription.uuid,
+            secrets: &subscription.secrets,
+            id: &batch.id,
+            body: body::batch(batch),
+            headers: Vec::new(),
+        })
+        .await
+    }
+
+    /// Makes one attempt with a request of any kind.
+    pub(crate) async fn post(&self, post: Post<'_>) -> Outcome {
+        let Ok(request) = Prepared::new(post, (self.now)()) else {
             // Looked at when the subscription was made; only another version's data can lead here.
             return failed("the callback or its credential cannot be used");
         };
@@ -158,6 +171,20 @@ impl Deliverer for Webhooks {
     }
 }
 
+/// What is sent where, and under whose name.
+#[derive(Debug)]
+pub(crate) struct Post<'a> {
+    pub(crate) callback: &'a str,
+    /// The user name.
+    pub(crate) uuid: &'a str,
+    pub(crate) secrets: &'a [Secret],
+    /// The same at every attempt.
+    pub(crate) id: &'a str,
+    pub(crate) body: Vec<u8>,
+    /// Beside those that every delivery has.
+    pub(crate) headers: Vec<(&'static str, String)>,
+}
+
 /// A request that can be made more than once.
 struct Prepared<'a> {
     callback: Uri,
@@ -166,29 +193,29 @@ struct Prepared<'a> {
     timestamp: u64,
     signature: Option<HeaderValue>,
     body: Bytes,
+    headers: Vec<(&'static str, HeaderValue)>,
 }
 
 impl<'a> Prepared<'a> {
-    fn new(
-        subscription: &Subscription,
-        batch: &'a BatchContents,
-        now: SystemTime,
-    ) -> Result<Self, http::Error> {
+    fn new(post: Post<'a>, now: SystemTime) -> Result<Self, http::Error> {
         let now_ms = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
         let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
-        let body = Bytes::from(body::batch(batch));
-        let credentials = STANDARD.encode(format!("{}:x", subscription.uuid));
+        let body = Bytes::from(post.body);
+        let credentials = STANDARD.encode(format!("{}:x", post.uuid));
         let mut authorization = HeaderValue::try_from(format!("Basic {credentials}"))?;
         authorization.set_sensitive(true);
-        HeaderValue::from_str(&batch.id)?;
-        let signature = signature::sign(&subscription.secrets, &batch.id, now_ms, &body);
+        HeaderValue::from_str(post.id)?;
+        let signature = signature::sign(post.secrets, post.id, now_ms, &body);
+        let headers = post.headers.into_iter();
+        let headers = headers.map(|(name, value)| Ok((name, HeaderValue::try_from(value)?)));
         Ok(Self {
-            callback: subscription.callback.parse()?,
-            id: &batch.id,
+            callback: post.callback.parse()?,
+            id: post.id,
             authorization,
             timestamp: now_ms / 1000,
             signature: signature.map(HeaderValue::try_from).transpose()?,
             body,
+            headers: headers.collect::<Result<_, http::Error>>()?,
         })
     }
 
@@ -207,6 +234,9 @@ impl<'a> Prepared<'a> {
         headers.insert("webhook-timestamp", HeaderValue::from(self.timestamp));
         if let Some(signature) = &self.signature {
             headers.insert("webhook-signature", signature.clone());
+        }
+        for (name, value) in &self.headers {
+            headers.insert(*name, value.clone());
         }
         request
     }

@@ -6,40 +6,42 @@ use serde_json::value::RawValue;
 use super::{Flaw, Limits, object, other_shape, text, web_url};
 use crate::bus::{Kind, NewEvent};
 
-const CODE: &str = "bad_event";
+pub(super) const CODE: &str = "bad_event";
 /// The latest timestamp: the integers that every JSON reader keeps exactly, 285,000 years.
 const LATEST_MS: u64 = (1 << 53) - 1;
 /// Characters of an environment or object.
-const LONGEST_NAME: usize = 1024;
+pub(super) const LONGEST_NAME: usize = 1024;
 /// Objects of other subsystems. A publisher who could write into their order could forge it.
 const RESERVED_OBJECTS: [&str; 2] = ["machine:", "signalbox:"];
 
 /// The members of an event. Each as it came, so that a mistake can be named.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Submitted<'a> {
+pub(super) struct Submitted<'a> {
     #[serde(borrow, default, rename = "type", deserialize_with = "present")]
-    kind: Option<&'a RawValue>,
+    pub(super) kind: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
-    url: Option<&'a RawValue>,
+    pub(super) url: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
-    timestamp: Option<&'a RawValue>,
+    pub(super) timestamp: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
-    data: Option<&'a RawValue>,
+    pub(super) data: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
-    environment: Option<&'a RawValue>,
+    pub(super) environment: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
-    object: Option<&'a RawValue>,
+    pub(super) object: Option<&'a RawValue>,
 }
 
 /// A member that is there, `null` included: as data, `null` is a value like any other.
-fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
+pub(super) fn present<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 /// Reads the body of `POST /topics/{name}`.
 pub(crate) fn event(body: &[u8], limits: Limits) -> Result<NewEvent, Flaw> {
-    check(object(text(body)?, CODE)?, limits)
+    check(object(text(body)?, CODE)?, limits, None)
 }
 
 /// Reads the body of `POST /topics/{name}/events`: one result for each item, or a flaw of the whole.
@@ -51,11 +53,17 @@ pub(crate) fn events(body: &[u8], limits: Limits) -> Result<Vec<Result<NewEvent,
         let detail = format!("send between 1 and {} events at a time, not {}", limits.events, items.len());
         return Err(Flaw::new("too_many_events", detail));
     }
-    let read = |item: &&RawValue| object(item.get(), CODE).and_then(|submitted| check(submitted, limits));
+    let read =
+        |item: &&RawValue| object(item.get(), CODE).and_then(|submitted| check(submitted, limits, None));
     Ok(items.iter().map(read).collect())
 }
 
-fn check(submitted: Submitted<'_>, limits: Limits) -> Result<NewEvent, Flaw> {
+/// Checks an event. One without a url has `default_url`, if there is one.
+pub(super) fn check(
+    submitted: Submitted<'_>,
+    limits: Limits,
+    default_url: Option<&str>,
+) -> Result<NewEvent, Flaw> {
     let bad = |member: &str, what: &str| Flaw::new(CODE, format!("`{member}` {what}"));
     let string = |member: &'static str, value: &RawValue| {
         serde_json::from_str::<String>(value.get()).map_err(|_| bad(member, "must be a string"))
@@ -63,11 +71,17 @@ fn check(submitted: Submitted<'_>, limits: Limits) -> Result<NewEvent, Flaw> {
     let kind = submitted.kind.ok_or_else(|| bad("type", "is missing"))?;
     let kind = serde_json::from_str::<Kind>(kind.get())
         .map_err(|_| bad("type", "must be \"create\", \"update\", \"delete\" or \"noop\""))?;
-    let url = string("url", submitted.url.ok_or_else(|| bad("url", "is missing"))?)?;
-    let parsed = web_url(&url, limits.allow_http).map_err(|why| bad("url", &why))?;
-    if parsed.query().is_some() {
-        return Err(bad("url", "must not have a query string"));
-    }
+    let url = match (submitted.url, default_url) {
+        (None, Some(default)) => default.to_owned(),
+        (given, _) => {
+            let url = string("url", given.ok_or_else(|| bad("url", "is missing"))?)?;
+            let parsed = web_url(&url, limits.allow_http).map_err(|why| bad("url", &why))?;
+            if parsed.query().is_some() {
+                return Err(bad("url", "must not have a query string"));
+            }
+            url
+        }
+    };
     let timestamp_ms = match submitted.timestamp.map(RawValue::get) {
         None | Some("null") => None,
         Some(number) => Some(
@@ -90,7 +104,7 @@ fn check(submitted: Submitted<'_>, limits: Limits) -> Result<NewEvent, Flaw> {
     if object.as_deref().is_some_and(|name| !is_name(name)) {
         return Err(bad("object", &format!("must be 1 to {LONGEST_NAME} printable characters")));
     }
-    if object.as_deref().is_some_and(|name| RESERVED_OBJECTS.iter().any(|prefix| name.starts_with(prefix))) {
+    if object.as_deref().is_some_and(is_reserved_object) {
         return Err(bad("object", "must not begin with `machine:` or `signalbox:`"));
     }
     Ok(NewEvent {
@@ -104,7 +118,12 @@ fn check(submitted: Submitted<'_>, limits: Limits) -> Result<NewEvent, Flaw> {
     })
 }
 
-fn is_name(name: &str) -> bool {
+/// Whether the object is another subsystem's.
+pub(crate) fn is_reserved_object(name: &str) -> bool {
+    RESERVED_OBJECTS.iter().any(|prefix| name.starts_with(prefix))
+}
+
+pub(super) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().count() <= LONGEST_NAME && !name.chars().any(char::is_control)
 }
 

@@ -5,14 +5,12 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Flaw, Limits, object, text, web_url};
+use super::{Flaw, Limits, callback, object, text};
 use crate::bus::{OnExhausted, Wanted, is_reserved_topic, is_topic_name};
 
 const CODE: &str = "bad_subscription";
 /// Topics of one subscription.
 const MOST_TOPICS: usize = 1_000;
-/// Characters of the delivery credential.
-const LONGEST_UUID: usize = 256;
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -37,21 +35,10 @@ struct Submitted {
 pub(crate) fn subscription(body: &[u8], limits: Limits) -> Result<Wanted, Flaw> {
     let submitted: Submitted = object(text(body)?, CODE)?;
     let bad = |member: &str, what: &str| Flaw::new(CODE, format!("`{member}` {what}"));
-    let callback = submitted.callback.as_str().ok_or_else(|| bad("callback", "must be a URL"))?.to_owned();
-    let url = web_url(&callback, limits.allow_http).map_err(|why| bad("callback", &why))?;
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err(bad(
-            "callback",
-            "must not hold a user name or password; deliveries carry `uuid` as user name",
-        ));
-    }
-    if url.fragment().is_some() {
-        return Err(bad("callback", "must not have a fragment, which is never sent"));
-    }
     Ok(Wanted {
         topics: topics(&submitted.topics)?,
-        callback,
-        uuid: uuid(&submitted.uuid)?,
+        callback: callback::url(&submitted.callback, limits).map_err(|what| bad("callback", &what))?,
+        uuid: callback::user(&submitted.uuid).map_err(|what| bad("uuid", &what))?,
         timeout_ms: number(&submitted.timeout, "timeout", 0, 3_600_000)?,
         max_events: number(&submitted.max, "max", 1, 10_000)?,
         concurrency: number(&submitted.concurrency, "concurrency", 1, 64)?,
@@ -78,19 +65,6 @@ fn topics(value: &Value) -> Result<BTreeSet<String>, Flaw> {
             None => Err(bad("must hold strings".to_owned())),
         })
         .collect()
-}
-
-/// The user name of deliveries: what can stand in an `Authorization` header.
-fn uuid(value: &Value) -> Result<Option<String>, Flaw> {
-    let fits = |uuid: &str| {
-        (1..=LONGEST_UUID).contains(&uuid.len())
-            && uuid.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ')
-    };
-    match value {
-        Value::Null => Ok(None),
-        Value::String(uuid) if fits(uuid) => Ok(Some(uuid.clone())),
-        _ => Err(Flaw::new(CODE, format!("`uuid` must be 1 to {LONGEST_UUID} visible ASCII characters"))),
-    }
 }
 
 fn number(value: &Value, member: &str, least: u64, most: u64) -> Result<Option<u64>, Flaw> {

@@ -1,6 +1,7 @@
 -- Accepts events: numbers them, stores each once, appends them to the batches of every subscriber and to their facets
 -- of every queue that takes them, and publishes them live. They come in groups: the events of one object, with its new state if that changes. All of a group is new,
--- or it is a repeat or refused. All of the call happens, or nothing.
+-- or it is a repeat or refused. All of the call happens, or nothing. The events of an object that has a backend go to
+-- the object's queue and nowhere else.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token
@@ -35,20 +36,21 @@
 -- ARGV[13]: integer, number of clients with idempotency keys
 -- ARGV[14]: integer, number of groups
 -- ARGV[15]: integer, number of queues
--- ARGV[16...]: for each subscriber token, generation, concurrency, most events of a batch, timeout in ms; for each
+-- ARGV[16]: integer, events that may wait for a backend in the queue of one object
+-- ARGV[17...]: for each subscriber token, generation, concurrency, most events of a batch, timeout in ms; for each
 -- topic its name, the number of its subscribers and their places in the list before; for each queue how many messages of
--- a facet may be in flight, 0 for any; for each group its object, the
--- object's hash, either nothing or `client digest body` (the client's place, the digest of the idempotency key, the
--- digest of what was sent), the object's new state or nothing, the number of its events, and for each of these the
--- topic's place (0 for none: a message), the live channel, the rest of its JSON and, if there are queues,
--- `place:weight` for each that takes it
+-- a facet may be in flight, 0 for any; for each group its object, the object's hash, either nothing or `client digest
+-- body` (the client's place, the digest of the idempotency key, the digest of what was sent), the object's new state or
+-- nothing, the object's backend or nothing, the number of its events, and for each of these the topic's place (0 for
+-- none: a message), the live channel, the rest of its JSON and, if there are queues, `place:weight` for each that
+-- takes it
 -- Returns `ok` and three words for each event: id, prev or `-`, tprev or `-`; within a group ids follow each other by
 -- 64. Or three words for a group: `r`, its first id, `-` for a repeat under its key; `c`, `-`, `-` for something else
--- under the key. Or one word: `stale` (the registry has moved on), `empty` (there is no registry), `late` (a later
--- call of this pacemaker came first; nothing was done).
+-- under the key; `f`, `-`, `-` when the object's queue is full. Or one word: `stale` (the registry has moved on),
+-- `empty` (there is no registry), `late` (a later call of this pacemaker came first; nothing was done).
 -- Caller: Store::publish
 
-local function main(lanes, open_facets)
+local function main(lanes, open_facets, open_objects)
   local fmt, call, floor, max = string.format, redis.call, math.floor, math.max
   local saved = call('GET', KEYS[11])
   if saved then
@@ -67,7 +69,7 @@ local function main(lanes, open_facets)
   local subs, topics, clients, count =
     tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13]), tonumber(ARGV[14])
   local with_queues = tonumber(ARGV[15])
-  local at = 16
+  local at = 17
 
   local subscribers = {}
   for s = 1, subs do
@@ -104,7 +106,7 @@ local function main(lanes, open_facets)
 
   -- What is remembered of the objects, in one read; then of those not found, in another. Memory is one field for an
   -- object, `id topic id topic id`, because fields are what such a read and write cost.
-  local groups, names, memories = {}, {}, {}
+  local groups, names, memories, with_backends = {}, {}, {}, false
   for g = 1, count do
     local object = ARGV[at]
     local memory = memories[object]
@@ -116,8 +118,12 @@ local function main(lanes, open_facets)
     local group = {
       object = object, memory = memory, hash = tonumber(ARGV[at + 1]), key = ARGV[at + 2], state = ARGV[at + 3],
     }
-    local n = tonumber(ARGV[at + 4])
-    at = at + 5
+    if ARGV[at + 4] ~= '' then
+      memory.backend = ARGV[at + 4]
+      with_backends = true
+    end
+    local n = tonumber(ARGV[at + 5])
+    at = at + 6
     for i = 1, n do
       group[i] = { topic = by_topic[tonumber(ARGV[at])], channel = ARGV[at + 1], rest = ARGV[at + 2] }
       at = at + 3
@@ -154,6 +160,25 @@ local function main(lanes, open_facets)
     remember(wanted, call('HMGET', KEYS[14], unpack(wanted)))
   end
 
+  -- Where objects have their queues. One that has events waiting keeps its backend until they are sent, whatever its
+  -- name belongs to by now, and nothing overtakes them.
+  local objects
+  local queued = lanes.objects .. 'queued'
+  if with_backends or call('EXISTS', queued) == 1 then
+    objects = open_objects()
+    objects.at(lanes.objects)
+    objects.expect_shared()
+    local backends = call('HMGET', queued, unpack(names))
+    for i = 1, #names do
+      local memory = memories[names[i]]
+      memory.backend = backends[i] or memory.backend
+      if memory.backend then
+        objects.expect_of(names[i], memory.backend)
+        memory.room = tonumber(ARGV[16]) - objects.length(names[i])
+      end
+    end
+  end
+
   -- Number the events, look up idempotency keys, and sort the ids into lanes.
   local lowest = (now - 1704067200000) * 6400 + tonumber(ARGV[4])
   local reply, words = { 'ok' }, 0
@@ -163,8 +188,8 @@ local function main(lanes, open_facets)
     reply[words + 2], reply[words + 3], reply[words + 4] = first, second, third
     words = words + 3
   end
-  -- Gives an event its numbers, its place in the log, and its places in lanes.
-  local function number(event, memory, hash)
+  -- Gives an event its numbers.
+  local function number(event, memory)
     local before = fmt('%.0f', last)
     last = max(last + 64, lowest)
     local id, topic = fmt('%.0f', last), event.topic
@@ -181,6 +206,11 @@ local function main(lanes, open_facets)
     event.entry = head .. ',"last":' .. before .. ',' .. event.rest
     event.id = id
     say(id, prev or '-', tprev or '-')
+    accepted = accepted + 1
+  end
+  -- Gives an event of the bus its place in the log and its places in lanes and queues.
+  local function spread(event, hash)
+    local id, topic = event.id, event.topic
     local of = floor(last / 64000000)
     if not segment or segment.number ~= of then
       segment = { number = of, name = fmt('%.0f', of), bodies = {}, order = {}, bytes = 0 }
@@ -220,11 +250,10 @@ local function main(lanes, open_facets)
         facets.hold(queue, segment.name, 1)
       end
     end
-    accepted = accepted + 1
   end
   for g = 1, count do
     local group = groups[g]
-    local verdict, place, body
+    local memory, verdict, place, body = group.memory, nil, nil, nil
     if group.key ~= '' then
       group.client, group.digest, body = string.match(group.key, '^(%d+) (%S+) (%S+)$')
       local keys = KEYS[16 + topics + 2 * group.client - 1]
@@ -241,8 +270,14 @@ local function main(lanes, open_facets)
       say('c', '-', '-')
     elseif verdict then
       say('r', verdict, '-')
+    elseif memory.backend and #group > memory.room then
+      say('f', '-', '-')
     else
-      for i = 1, #group do number(group[i], group.memory, group.hash) end
+      for i = 1, #group do
+        number(group[i], memory)
+        if not memory.backend then spread(group[i], group.hash) end
+      end
+      if memory.backend then memory.room = memory.room - #group end
       group.new = true
       if place then
         group.known = body .. ' ' .. group[1].id .. ' ' .. fmt('%.0f', now)
@@ -332,7 +367,13 @@ local function main(lanes, open_facets)
     local group = groups[g]
     if group.new then
       if group.state ~= '' then call('SET', lanes.objects .. group.object .. ':data', group.state) end
-      for i = 1, #group do call('PUBLISH', group[i].channel, group[i].entry) end
+      if group.memory.backend then
+        local entries = {}
+        for i = 1, #group do entries[i] = group[i].entry end
+        objects.enqueue(group.object, group.memory.backend, entries)
+      else
+        for i = 1, #group do call('PUBLISH', group[i].channel, group[i].entry) end
+      end
     end
     if group.known then
       local keys = KEYS[16 + topics + 2 * group.client - 1]
@@ -351,5 +392,6 @@ local function main(lanes, open_facets)
     end
   end
   lanes.finish()
+  if objects then objects.finish() end
   return answer
 end

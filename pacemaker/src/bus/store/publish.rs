@@ -7,7 +7,7 @@ use signalbox_store::{Error, FabricRole, Script, keys};
 use super::Store;
 use crate::bus::EventId;
 
-/// What queues need is made in the script only when there is a queue, so that it costs nothing when there is none.
+/// What queues and backends need is made in the script only when there are any, so that it costs nothing when not.
 static PUBLISH: Script<FabricRole> = Script::new(
     "publish",
     concat!(
@@ -15,7 +15,9 @@ static PUBLISH: Script<FabricRole> = Script::new(
         include_str!("../scripts/lanes.lua"),
         "\nlocal function open_facets()\n",
         include_str!("../../queues/scripts/facets.lua"),
-        "\nreturn facets\nend\nreturn main(lanes, open_facets)\n"
+        "\nreturn facets\nend\nlocal function open_objects()\n",
+        include_str!("../../sequencer/scripts/objects.lua"),
+        "\nreturn objects\nend\nreturn main(lanes, open_facets, open_objects)\n"
     ),
 );
 
@@ -52,6 +54,8 @@ pub(in crate::bus) struct Group<'a> {
     pub hash: u32,
     /// The object's new state as JSON, if it changes.
     pub state: Option<&'a str>,
+    /// Where its events go in place of the bus.
+    pub backend: Option<&'a str>,
     /// Its client's place in [`FanOut::clients`], the digest of its key, the digest of what was sent.
     pub idempotency: Option<(usize, &'a str, &'a str)>,
     pub events: Vec<Published<'a>>,
@@ -80,6 +84,7 @@ pub(in crate::bus) struct PublishCall<'a> {
     pub object_seconds: u64,
     pub idempotency_keys: u64,
     pub idempotency_seconds: u64,
+    pub object_events: u64,
     pub fan_out: &'a FanOut,
     pub groups: &'a [Group<'a>],
 }
@@ -96,6 +101,8 @@ pub(in crate::bus) enum Accepted {
     Repeat(EventId),
     /// Something else was accepted under its key.
     Conflict,
+    /// As much waits in the object's queue as may.
+    QueueFull,
 }
 
 /// What became of a call.
@@ -153,7 +160,8 @@ impl Store {
             .arg(fan_out.topics.len())
             .arg(fan_out.clients.len())
             .arg(call.groups.len())
-            .arg(fan_out.queues.len());
+            .arg(fan_out.queues.len())
+            .arg(call.object_events);
         for target in &fan_out.targets {
             script = script
                 .arg(&target.token)
@@ -177,7 +185,10 @@ impl Store {
                 None => script.arg(""),
                 Some((client, key, body)) => script.arg(format!("{} {key} {body}", client + 1)),
             };
-            script = script.arg(group.state.unwrap_or_default()).arg(group.events.len());
+            script = script
+                .arg(group.state.unwrap_or_default())
+                .arg(group.backend.unwrap_or_default())
+                .arg(group.events.len());
             for event in &group.events {
                 let topic = event.topic.map_or(0, |place| place + 1);
                 script = script.arg(topic).arg(event.channel).arg(event.rest);
@@ -209,8 +220,10 @@ fn read(reply: &str, groups: impl Iterator<Item = usize>) -> PublishReply {
 fn group<'a>(words: &mut impl Iterator<Item = &'a str>, events: usize) -> Option<Accepted> {
     let mut triple = || Some((words.next()?, id(words.next()?), id(words.next()?)));
     let (first, prev, tprev) = triple()?;
-    if first == "r" {
-        return Some(prev.map_or(Accepted::Conflict, Accepted::Repeat));
+    match first {
+        "r" => return Some(prev.map_or(Accepted::Conflict, Accepted::Repeat)),
+        "f" => return Some(Accepted::QueueFull),
+        _ => {}
     }
     let Some(first) = id(first) else { return Some(Accepted::Conflict) };
     let mut numbers = Vec::with_capacity(events);
@@ -235,12 +248,13 @@ mod tests {
         let numbers =
             |id, prev: Option<u64>, tprev: Option<u64>| (EventId(id), prev.map(EventId), tprev.map(EventId));
         assert_eq!(
-            read("ok 64 - - 128 64 - 192 128 64 r 64 - c - -", [1, 2, 3, 1].into_iter()),
+            read("ok 64 - - 128 64 - 192 128 64 r 64 - c - - f - -", [1, 2, 3, 1, 1].into_iter()),
             PublishReply::Accepted(vec![
                 Accepted::New(vec![numbers(64, None, None)]),
                 Accepted::New(vec![numbers(128, Some(64), None), numbers(192, Some(128), Some(64))]),
                 Accepted::Repeat(EventId(64)),
                 Accepted::Conflict,
+                Accepted::QueueFull,
             ])
         );
         let none = std::iter::empty;

@@ -7,8 +7,8 @@ use crate::bus::{
     EventId, NewEvent,
     event::lane_hash,
     store::{
-        Accepted, FanOut, Group, Held, Nack, Nacked, PublishCall, PublishReply, Published, Store, Stored, Taken,
-        Target, Turn,
+        Accepted, FanOut, Group, Held, Nack, Nacked, PublishCall, PublishReply, Published, Store, Stored,
+        Taken, Target, Turn,
     },
 };
 

@@ -18,5 +18,5 @@ mod path;
 mod publish;
 mod scripts;
 mod shards;
-mod support;
+pub(crate) mod support;
 mod truth;

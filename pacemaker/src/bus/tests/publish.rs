@@ -145,6 +145,7 @@ async fn a_group_is_accepted_as_a_whole_with_the_state_of_its_object() {
         object: "work:1",
         hash: lane_hash("work:1"),
         state,
+        backend: None,
         idempotency: Some((0, "key", body)),
         events,
     };

@@ -22,7 +22,7 @@ use crate::bus::{
 };
 
 /// A redis-server of its own, on a socket in a temporary folder.
-pub(super) struct Server {
+pub(crate) struct Server {
     child: Child,
     folder: TempDir,
     arguments: Vec<String>,
@@ -31,18 +31,18 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
 
-    pub(super) fn start_with(arguments: &[&str]) -> Self {
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
         let folder = TempDir::new().expect("a temporary folder");
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         Self { child: spawn(folder.path(), &arguments), folder, arguments, cluster: None }
     }
 
     /// A cluster of one server that holds all slots: only there are scripts refused that reach across two.
-    pub(super) async fn start_cluster() -> Self {
+    pub(crate) async fn start_cluster() -> Self {
         // Cluster mode insists on ports; both are bound at once so that they differ, and let go for the server.
         let free = || std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let (client, bus) = (free(), free());
@@ -72,7 +72,7 @@ impl Server {
         server
     }
 
-    pub(super) fn redis(&self) -> Fabric {
+    pub(crate) fn redis(&self) -> Fabric {
         let url = match &self.cluster {
             Some(port) => format!("redis+cluster://127.0.0.1:{port}/"),
             None => format!("redis+unix://{}", self.folder.path().join("redis.sock").display()),
@@ -82,17 +82,17 @@ impl Server {
     }
 
     /// As after `kill -9`.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().expect("a running server");
         self.child.wait().expect("a dead server");
     }
 
-    pub(super) fn start_again(&mut self) {
+    pub(crate) fn start_again(&mut self) {
         self.child = spawn(self.folder.path(), &self.arguments);
     }
 
     /// Takes all data away while it is down.
-    pub(super) fn wipe(&self) {
+    pub(crate) fn wipe(&self) {
         let _ = std::fs::remove_dir_all(self.folder.path().join("appendonlydir"));
         let _ = std::fs::remove_file(self.folder.path().join("dump.rdb"));
     }
@@ -118,12 +118,12 @@ impl Drop for Server {
 }
 
 /// Waits until the server answers.
-pub(super) async fn answering(redis: &Fabric) {
+pub(crate) async fn answering(redis: &Fabric) {
     until("the server to answer", || async { redis.command("PING").run().await.is_ok() }).await;
 }
 
 /// Waits for a condition, for at most twenty seconds.
-pub(super) async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
+pub(crate) async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
     for _ in 0..2000 {
         if condition().await {
             return;
@@ -135,12 +135,12 @@ pub(super) async fn until<F: Future<Output = bool>>(what: &str, condition: impl 
 
 /// The time that scripts see in a test that holds it still.
 #[derive(Clone)]
-pub(super) struct Time(pub(super) Arc<AtomicU64>);
+pub(crate) struct Time(pub(crate) Arc<AtomicU64>);
 
-pub(super) const START_MS: u64 = 1_800_000_000_000;
+pub(crate) const START_MS: u64 = 1_800_000_000_000;
 
 impl Time {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Arc::new(AtomicU64::new(START_MS)))
     }
 
@@ -148,7 +148,7 @@ impl Time {
         Clock::Fixed(Arc::clone(&self.0))
     }
 
-    pub(super) fn advance(&self, ms: u64) {
+    pub(crate) fn advance(&self, ms: u64) {
         self.0.fetch_add(ms, Ordering::SeqCst);
     }
 }
@@ -162,23 +162,23 @@ pub(super) async fn store(server: &Server, time: &Time) -> Store {
 
 /// What a deliverer was given.
 #[derive(Debug, Clone)]
-pub(super) struct Delivery {
-    pub(super) token: String,
-    pub(super) batch: Arc<BatchContents>,
+pub(crate) struct Delivery {
+    pub(crate) token: String,
+    pub(crate) batch: Arc<BatchContents>,
 }
 
 type Answer = Box<dyn Fn(&Subscription, &BatchContents) -> (Duration, Outcome) + Send + Sync>;
 
 /// Records every attempt and answers what it was told to.
 #[derive(Clone)]
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     attempts: Arc<Mutex<Vec<Delivery>>>,
     taken: Arc<Mutex<Vec<Delivery>>>,
     answer: Arc<Mutex<Answer>>,
 }
 
 impl Recorder {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             attempts: Arc::default(),
             taken: Arc::default(),
@@ -186,7 +186,7 @@ impl Recorder {
         }
     }
 
-    pub(super) fn answers(
+    pub(crate) fn answers(
         &self,
         answer: impl Fn(&Subscription, &BatchContents) -> (Duration, Outcome) + Send + Sync + 'static,
     ) {
@@ -194,17 +194,17 @@ impl Recorder {
     }
 
     /// Every attempt.
-    pub(super) fn attempts(&self) -> Vec<Delivery> {
+    pub(crate) fn attempts(&self) -> Vec<Delivery> {
         self.attempts.lock().unwrap().clone()
     }
 
     /// The attempts that were taken.
-    pub(super) fn taken(&self) -> Vec<Delivery> {
+    pub(crate) fn taken(&self) -> Vec<Delivery> {
         self.taken.lock().unwrap().clone()
     }
 
     /// Ids that a subscriber took, in the order of their deliveries.
-    pub(super) fn ids(&self, token: &str) -> Vec<u64> {
+    pub(crate) fn ids(&self, token: &str) -> Vec<u64> {
         let taken = self.taken.lock().unwrap();
         taken
             .iter()
@@ -231,18 +231,18 @@ impl Deliverer for Recorder {
 }
 
 /// A pacemaker's bus, running.
-pub(super) struct Pacemaker {
-    pub(super) handle: Handle,
-    pub(super) shutdown: CancellationToken,
-    pub(super) task: JoinHandle<Result<(), Error>>,
+pub(crate) struct Pacemaker {
+    pub(crate) handle: Handle,
+    pub(crate) shutdown: CancellationToken,
+    pub(crate) task: JoinHandle<Result<(), Error>>,
 }
 
 impl Pacemaker {
-    pub(super) fn start(redis: &Fabric, options: Options, deliverer: impl Deliverer) -> Self {
+    pub(crate) fn start(redis: &Fabric, options: Options, deliverer: impl Deliverer) -> Self {
         Self::start_knowing(redis, options, None, deliverer)
     }
 
-    pub(super) fn start_knowing(
+    pub(crate) fn start_knowing(
         redis: &Fabric,
         options: Options,
         fabric: Option<String>,
@@ -251,7 +251,7 @@ impl Pacemaker {
         Self::start_on(redis, 1, options, fabric, deliverer)
     }
 
-    pub(super) fn start_on(
+    pub(crate) fn start_on(
         redis: &Fabric,
         shards: usize,
         options: Options,
@@ -264,12 +264,12 @@ impl Pacemaker {
         Self { handle, shutdown, task }
     }
 
-    pub(super) async fn ready(self) -> Self {
+    pub(crate) async fn ready(self) -> Self {
         until("the bus to be ready", || async { self.handle.is_ready() }).await;
         self
     }
 
-    pub(super) async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         self.shutdown.cancel();
         (&mut self.task).await.expect("no panic").expect("a clean end");
     }
@@ -282,13 +282,13 @@ impl Drop for Pacemaker {
 }
 
 /// A pacemaker on a runtime of its own, so that it can die as a process does: nothing is put back, nothing is told.
-pub(super) struct Mortal {
-    pub(super) handle: Handle,
+pub(crate) struct Mortal {
+    pub(crate) handle: Handle,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
 impl Mortal {
-    pub(super) fn start(server: &Server, options: Options, deliverer: impl Deliverer) -> Self {
+    pub(crate) fn start(server: &Server, options: Options, deliverer: impl Deliverer) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let redis = {
@@ -300,7 +300,7 @@ impl Mortal {
         Self { handle, runtime: Some(runtime) }
     }
 
-    pub(super) fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -316,7 +316,7 @@ impl Drop for Mortal {
     }
 }
 
-pub(super) fn event(url: &str) -> NewEvent {
+pub(crate) fn event(url: &str) -> NewEvent {
     NewEvent {
         kind: Kind::Update,
         url: url.into(),
@@ -328,7 +328,7 @@ pub(super) fn event(url: &str) -> NewEvent {
     }
 }
 
-pub(super) fn wanted(topics: &[&str]) -> Wanted {
+pub(crate) fn wanted(topics: &[&str]) -> Wanted {
     Wanted {
         topics: topics.iter().map(ToString::to_string).collect(),
         callback: "https://receiver.example/".into(),
@@ -337,16 +337,32 @@ pub(super) fn wanted(topics: &[&str]) -> Wanted {
     }
 }
 
+/// A pacemaker's bus whose time stands still, accepting and not delivering.
+pub(crate) async fn standing_still(
+    redis: &Fabric,
+    shards: usize,
+    time: &Time,
+    housekeeping_ms: u64,
+) -> Pacemaker {
+    let options = Options { deliver: false, housekeeping_ms, ..Options::default() };
+    let chance = crate::bus::chance::Chance::from_system();
+    let shards = Shard::all(redis, shards);
+    let (handle, bus) = Bus::assemble(shards, time.clock(), chance, options, None, Recorder::new());
+    let shutdown = CancellationToken::new();
+    let task = tokio::spawn(bus.run(shutdown.clone()));
+    Pacemaker { handle, shutdown, task }.ready().await
+}
+
 /// Quick housekeeping, so that a test of a dead worker takes a moment.
-pub(super) fn quick() -> Options {
+pub(crate) fn quick() -> Options {
     Options { beat_ms: 100, dead_after_ms: 500, housekeeping_ms: 50, ..Options::default() }
 }
 
 /// Raw strings of a list, for looking at what scripts wrote.
-pub(super) async fn strings(redis: &Fabric, command: &'static str, arguments: &[&str]) -> Vec<String> {
+pub(crate) async fn strings(redis: &Fabric, command: &'static str, arguments: &[&str]) -> Vec<String> {
     redis.command(command).arg(arguments).query().await.unwrap_or_else(|error| panic!("{command}: {error:?}"))
 }
 
-pub(super) async fn number(redis: &Fabric, command: &'static str, arguments: &[&str]) -> i64 {
+pub(crate) async fn number(redis: &Fabric, command: &'static str, arguments: &[&str]) -> i64 {
     redis.command(command).arg(arguments).query().await.unwrap_or_else(|error| panic!("{command}: {error:?}"))
 }

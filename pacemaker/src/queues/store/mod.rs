@@ -12,11 +12,12 @@ use std::sync::{
 
 use signalbox_store::{Call, Error, Fabric, FabricRole, Script, Shard, Subscription, keys};
 
-pub(super) use look::{Counts, FacetRow};
-pub(super) use manage::{DeadLetter, Redriven};
+pub(super) use look::FacetRow;
+pub use manage::DeadLetter;
+pub(super) use manage::Redriven;
 pub(super) use pull::{PullCall, PullReply};
 pub use pull::{Pulled, Taken};
-pub(super) use settle::{Nacked, Swept};
+pub(super) use settle::Nacked;
 
 /// Whose time scripts go by.
 #[derive(Debug, Clone)]

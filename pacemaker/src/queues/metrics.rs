@@ -1,0 +1,185 @@
+//! What queues count, in Prometheus' text format.
+//!
+//! What this process did is counted here; what queues hold is read from the fabric at each scrape, so that every
+//! pacemaker tells the same numbers. The one label without a fixed set of values is the queue's name, and the number of
+//! queues is bounded. Environments are never labels: `GET /queues/{name}/facets` tells of each.
+
+use std::fmt;
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode_registry},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+use super::handle::QueueNumbers;
+
+const PREFIX: &str = "signalbox_queues";
+
+/// What can become of a receipt, and of a pull.
+const RESULTS: [&str; 9] =
+    ["messages", "empty", "acked", "back", "delayed", "dead", "extended", "refused", "auto_acked"];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Counted {
+    queue: String,
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Dwelt {
+    queue: String,
+    tenant: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Held {
+    queue: String,
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Of {
+    queue: String,
+}
+
+/// All counts of this process. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Metrics {
+    pulls: Family<Counted, Counter>,
+    messages: Family<Counted, Counter>,
+    dwell: Family<Dwelt, Histogram, fn() -> Histogram>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        // From a millisecond to more than an hour.
+        let dwell: fn() -> Histogram = || Histogram::new(exponential_buckets(0.001, 2.0, 23));
+        Self {
+            pulls: Family::default(),
+            messages: Family::default(),
+            dwell: Family::new_with_constructor(dwell),
+        }
+    }
+}
+
+impl Metrics {
+    /// Counts a pull that was answered with so many messages.
+    pub(super) fn pulled(&self, queue: &str, messages: usize, auto_ack: bool) {
+        let result = if messages == 0 { "empty" } else { "messages" };
+        self.pulls.get_or_create(&Counted { queue: queue.to_owned(), result }).inc();
+        if auto_ack {
+            self.settled(queue, "auto_acked", messages as u64);
+        }
+    }
+
+    /// Counts messages that were settled, by what became of them.
+    pub(super) fn settled(&self, queue: &str, result: &'static str, messages: u64) {
+        if messages > 0 {
+            self.messages.get_or_create(&Counted { queue: queue.to_owned(), result }).inc_by(messages);
+        }
+    }
+
+    /// Counts how long a message had waited when it was handed out for the first time.
+    pub(super) fn dwelt(&self, queue: &str, noisy: bool, seconds: f64) {
+        let tenant = if noisy { "noisy" } else { "quiet" };
+        self.dwell.get_or_create(&Dwelt { queue: queue.to_owned(), tenant }).observe(seconds);
+    }
+
+    /// Forgets a queue that is gone.
+    pub(super) fn forget(&self, queue: &str) {
+        for result in RESULTS {
+            self.pulls.remove(&Counted { queue: queue.to_owned(), result });
+            self.messages.remove(&Counted { queue: queue.to_owned(), result });
+        }
+        for tenant in ["noisy", "quiet"] {
+            self.dwell.remove(&Dwelt { queue: queue.to_owned(), tenant });
+        }
+    }
+
+    /// The text of all metrics; `numbers` are those of the fabric, if it answers.
+    ///
+    /// # Errors
+    /// Never, as strings take everything.
+    pub(super) fn encode(
+        &self,
+        waiting_pulls: usize,
+        numbers: Option<&[(String, QueueNumbers)]>,
+    ) -> Result<String, fmt::Error> {
+        let mut registry = Registry::with_prefix(PREFIX);
+        registry.register("pulls", "Pulls answered, by whether they got messages", self.pulls.clone());
+        registry.register(
+            "settled_messages",
+            "Receipts settled, by what became of them",
+            self.messages.clone(),
+        );
+        registry.register(
+            "dwell_seconds",
+            "Time from acceptance to the first pull. A tenant is noisy while more of its messages wait than noisy_backlog",
+            self.dwell.clone(),
+        );
+        let waiting = i64::try_from(waiting_pulls).unwrap_or(i64::MAX);
+        registry.register("waiting_pulls", "Pulls that wait for a message", ConstGauge::new(waiting));
+        if let Some(numbers) = numbers {
+            register_fabric(&mut registry, numbers);
+        }
+        let mut text = String::new();
+        encode_registry(&mut text, &registry).map(|()| text)
+    }
+}
+
+/// What the fabric knows, as of now.
+fn register_fabric(registry: &mut Registry, numbers: &[(String, QueueNumbers)]) {
+    let (held, facets) = (Family::<Held, Gauge>::default(), Family::<Of, Gauge>::default());
+    let moved = Family::<Held, Counter>::default();
+    for (queue, numbers) in numbers {
+        let gauge = |state, count: u64| {
+            let label = Held { queue: queue.clone(), state };
+            held.get_or_create(&label).set(i64::try_from(count).unwrap_or(i64::MAX));
+        };
+        gauge("waiting", numbers.waiting);
+        gauge("in_flight", numbers.in_flight);
+        gauge("delayed", numbers.delayed);
+        gauge("dead", numbers.dead);
+        let count = i64::try_from(numbers.facets).unwrap_or(i64::MAX);
+        facets.get_or_create(&Of { queue: queue.clone() }).set(count);
+        for (state, count) in numbers.moved() {
+            moved.get_or_create(&Held { queue: queue.clone(), state }).inc_by(count);
+        }
+    }
+    registry.register("messages", "Messages in the queue, by state", held);
+    registry.register("facets", "Tenants with messages in the queue", facets);
+    registry.register("moved_messages", "Messages in all, by what happened to them", moved);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_carry_the_prefix_and_a_queue_that_is_gone_is_forgotten() {
+        let metrics = Metrics::default();
+        metrics.pulled("mail", 2, false);
+        metrics.settled("mail", "acked", 2);
+        metrics.dwelt("mail", true, 0.5);
+        let numbers = QueueNumbers { waiting: 7, acked: 3, ..QueueNumbers::default() };
+        let text = metrics.encode(1, Some(&[("mail".to_owned(), numbers)])).unwrap();
+        for line in [
+            r#"signalbox_queues_pulls_total{queue="mail",result="messages"} 1"#,
+            r#"signalbox_queues_settled_messages_total{queue="mail",result="acked"} 2"#,
+            r#"signalbox_queues_dwell_seconds_count{queue="mail",tenant="noisy"} 1"#,
+            r#"signalbox_queues_messages{queue="mail",state="waiting"} 7"#,
+            r#"signalbox_queues_moved_messages_total{queue="mail",state="acked"} 3"#,
+            "signalbox_queues_waiting_pulls 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        metrics.forget("mail");
+        assert!(!metrics.encode(0, None).unwrap().contains("mail"));
+    }
+}

@@ -1,0 +1,103 @@
+//! What consumers lost comes back: leases that ended, delays that are over.
+//!
+//! Each shard keeps when its queues have something due next. A sweeper sleeps until the first of these moments, or until
+//! it hears of an earlier one; so nothing due costs nothing. Every pacemaker sweeps: whoever comes second finds
+//! nothing, and none has to notice that another died.
+
+use std::{sync::Arc, time::Duration};
+
+use signalbox_store::Notice;
+use tokio::{sync::Notify, time::sleep};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    handle::{Handle, Inner},
+    store::Store,
+};
+
+/// Messages of either kind that one call gives back.
+const PART: usize = 500;
+/// Before another try when the fabric does not answer.
+const PAUSE: Duration = Duration::from_secs(1);
+
+impl Handle {
+    /// Sweeps and wakes until `shutdown`.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let tasks = TaskTracker::new();
+        let dues: Vec<Arc<Notify>> = self.inner.stores.iter().map(|_| Arc::default()).collect();
+        for (store, due) in self.inner.stores.iter().zip(&dues) {
+            let (inner, store, due) = (Arc::clone(&self.inner), Arc::clone(store), Arc::clone(due));
+            tasks.spawn(sweep(inner, store, due, shutdown.clone()));
+        }
+        tasks.spawn(listen(Arc::clone(&self.inner), dues, shutdown));
+        tasks.close();
+        tasks.wait().await;
+    }
+}
+
+/// Hears what the scripts tell: there is something to pull, or something is due earlier than was known.
+async fn listen(inner: Arc<Inner>, dues: Vec<Arc<Notify>>, shutdown: CancellationToken) {
+    let Some(mut wakes) = Store::wakes(&inner.stores) else { return };
+    loop {
+        let notice = tokio::select! {
+            notice = wakes.next() => notice,
+            () = shutdown.cancelled() => return,
+        };
+        match notice {
+            // What was said while nobody listened is found out by looking.
+            Notice::Resumed => {
+                inner.waiting.wake_all();
+                dues.iter().for_each(|due| due.notify_one());
+            }
+            Notice::Message { channel, payload } => match payload.strip_prefix("pull ") {
+                Some(queue) => inner.waiting.wake(queue),
+                None => {
+                    let shard = inner.stores.iter().position(|store| store.wake_channel() == channel);
+                    if let Some(due) = shard.and_then(|shard| dues.get(shard)) {
+                        due.notify_one();
+                    }
+                }
+            },
+        }
+    }
+}
+
+async fn sweep(inner: Arc<Inner>, store: Arc<Store>, due: Arc<Notify>, shutdown: CancellationToken) {
+    loop {
+        let pause = sweep_due(&inner, &store).await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "nothing can be swept now");
+            Some(PAUSE)
+        });
+        let wait = async {
+            match pause {
+                Some(pause) => sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = wait => {}
+            () = due.notified() => {}
+            () = shutdown.cancelled() => return,
+        }
+    }
+}
+
+/// Sweeps everything that is due; how long until the next, if there is one.
+async fn sweep_due(inner: &Inner, store: &Store) -> Result<Option<Duration>, signalbox_store::Error> {
+    loop {
+        let Some((queue, due_ms)) = store.next_due().await? else { return Ok(None) };
+        let now_ms = store.now_ms().await?;
+        if due_ms > now_ms {
+            return Ok(Some(Duration::from_millis(due_ms - now_ms)));
+        }
+        let swept = store.sweep(&queue, PART, inner.options.dead_messages).await?;
+        if swept.dead > 0 {
+            tracing::warn!(
+                queue,
+                dead = swept.dead,
+                "messages were handed out too often and are dead letters"
+            );
+        }
+        tracing::debug!(queue, expired = swept.expired, due = swept.due, "messages came back");
+    }
+}

@@ -1,0 +1,86 @@
+//! One noisy tenant among a hundred thousand: who waits, and what a pull costs. Counted in commands, never in time.
+
+use super::support::*;
+
+/// Facets of the large queue, and messages of its noisiest.
+const FACETS: usize = 100_000;
+const NOISE: usize = 20_000;
+/// Messages in one publish.
+const PART: usize = 2_000;
+
+async fn push_all(hands: &Hands, messages: &[(String, String)]) {
+    for part in messages.chunks(PART) {
+        let part: Vec<(&str, &str)> =
+            part.iter().map(|(env, label)| (env.as_str(), label.as_str())).collect();
+        hands.push(&part).await;
+    }
+}
+
+/// Commands that Redis carried out, those of scripts included.
+async fn commands(hands: &Hands) -> u64 {
+    let text: String = hands.redis.command("INFO").arg("commandstats").query().await.unwrap();
+    let counted = |line: &str| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let is_bus = matches!(name, "info" | "evalsha" | "ping");
+        if is_bus { None } else { rest.split(',').next()?.parse::<u64>().ok() }
+    };
+    text.lines().filter_map(counted).sum()
+}
+
+/// What ten rounds of pulling ten and acknowledging them cost.
+async fn cost(hands: &Hands) -> u64 {
+    let before = commands(hands).await;
+    for _ in 0..10 {
+        let pulled = hands.pull(10).await;
+        assert_eq!(pulled.len(), 10);
+        let receipts: Vec<_> = pulled.iter().map(|(receipt, _)| receipt).collect();
+        hands.ack(&receipts).await;
+    }
+    commands(hands).await - before
+}
+
+#[tokio::test]
+async fn a_quiet_tenant_is_served_within_one_round_and_a_pull_costs_the_same_whoever_waits() {
+    let server = Server::start();
+    let small = Hands::with(&server, 1, 3_600_000).await;
+    small.put(Q, wanted(".*")).await;
+    let messages: Vec<(String, String)> = (0..200).map(|n| (format!("t{}", n % 10), n.to_string())).collect();
+    push_all(&small, &messages).await;
+    let cheap = cost(&small).await;
+    small.bus.stop().await;
+
+    let hands = Hands::with(&server, 1, 3_600_000).await;
+    hands.put(Q, wanted(".*")).await;
+    let noise: Vec<(String, String)> = (0..NOISE).map(|n| ("noisy".to_owned(), n.to_string())).collect();
+    push_all(&hands, &noise).await;
+    hands.push(&[("quiet", "whisper")]).await;
+    let pulled = hands.pull(2).await;
+    let labels: Vec<String> = pulled.iter().map(|(_, taken)| label(taken)).collect();
+    assert_eq!(labels, ["0", "whisper"], "one round: one message of each");
+    assert_eq!(pulled[0].1.backlog, NOISE as u64);
+
+    let crowd: Vec<(String, String)> = (0..FACETS).map(|n| (format!("t{n:06}"), n.to_string())).collect();
+    push_all(&hands, &crowd).await;
+    hands.push(&[("latecomer", "at last")]).await;
+    let facets: usize = hands.redis.command("ZCARD").arg("queue:q|ring").query().await.unwrap();
+    assert_eq!(facets, FACETS + 2);
+    let dear = cost(&hands).await;
+    // Facets that have one message end with it, which is a command more for each.
+    assert!(dear <= cheap + 200, "{cheap} commands among 10 facets, {dear} among {FACETS}");
+
+    // The latecomer is the last of this round, whatever the noisy one has.
+    let mut before = 0;
+    loop {
+        let pulled = hands.pull(1_000).await;
+        assert!(!pulled.is_empty());
+        let labels: Vec<String> = pulled.iter().map(|(_, taken)| label(taken)).collect();
+        let receipts: Vec<_> = pulled.iter().map(|(receipt, _)| receipt).collect();
+        hands.ack(&receipts).await;
+        if let Some(place) = labels.iter().position(|label| label == "at last") {
+            before += place;
+            break;
+        }
+        before += labels.len();
+    }
+    assert!(before <= FACETS + 1, "{before} messages before it");
+}

@@ -1,0 +1,36 @@
+-- What an operator decides about an object whose event was not taken: try it again now, or give the event up.
+-- KEYS[1]: hash, object -> its backend
+-- ARGV[1]: integer, unix ms; empty for the time of this server
+-- ARGV[2]: string, the object
+-- ARGV[3]: string, `unpark` or `skip`
+-- ARGV[4]: integer, dead letters that a backend may have
+-- Returns `done`; `idle` when it has no queue; `ready` when it is neither parked nor waiting for a retry and nothing is
+-- to be decided; `leased` when its event is being sent at this moment.
+-- Caller: Store::decide
+
+local function main(objects)
+  local call = redis.call
+  objects.at(string.match(KEYS[1], '^(.*)queued$'))
+  local object = ARGV[2]
+  local backend = call('HGET', KEYS[1], object)
+  if not backend then return 'idle' end
+  if call('EXISTS', objects.of(object, 'event.worker')) == 1 then return 'leased' end
+  objects.expect_shared()
+  objects.expect_of(object, backend)
+  local now = objects.now(ARGV[1])
+  if call('ZREM', objects.key('parked'), object) + call('ZREM', objects.key('retry'), object) == 0 then
+    return 'ready'
+  end
+  if ARGV[3] == 'skip' then
+    local entry = call('LPOP', objects.of(object, 'events'))
+    if entry then
+      local failure = call('HMGET', objects.of(object, 'failure'), 'attempts', 'why')
+      objects.bury(object, backend, entry, failure[2] or 'skipped', tonumber(failure[1] or 0), now, tonumber(ARGV[4]))
+    end
+  else
+    call('DEL', objects.of(object, 'failure'))
+  end
+  objects.settle(object, backend)
+  objects.finish()
+  return 'done'
+end

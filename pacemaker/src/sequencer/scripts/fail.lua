@@ -1,0 +1,50 @@
+-- Ends a lease without a commit: the event in flight was not taken, or was not sent at all.
+-- KEYS[1]: hash, object -> its backend
+-- ARGV[1]: integer, unix ms; empty for the time of this server
+-- ARGV[2]: string, the object
+-- ARGV[3]: string, the worker
+-- ARGV[4]: integer, epoch of its lease
+-- ARGV[5]: integer, id of the event
+-- ARGV[6]: string, what becomes of it: `retry` (after a pause), `park` (until somebody decides), `skip` (a dead letter
+-- and a gap), `release` (at once by another worker; no attempt is counted)
+-- ARGV[7]: integer, ms of the pause
+-- ARGV[8]: string, why it failed
+-- ARGV[9]: integer, dead letters that a backend may have
+-- Returns 1, or 0 when the lease is another's by now: nothing was changed.
+-- Caller: Store::fail
+
+local function main(objects)
+  local call = redis.call
+  objects.at(string.match(KEYS[1], '^(.*)queued$'))
+  local object, worker, what = ARGV[2], ARGV[3], ARGV[6]
+  if not objects.holds(object, worker .. '/' .. ARGV[4]) then return 0 end
+  local backend = call('HGET', KEYS[1], object)
+  local flight = call('GET', objects.of(object, 'flight'))
+  if not backend or not flight or objects.id(flight) ~= ARGV[5] then return 0 end
+  objects.expect_shared()
+  objects.expect_of(object, backend)
+  local now = objects.now(ARGV[1])
+
+  objects.let_go(object, worker)
+  if what == 'skip' then
+    call('DEL', objects.of(object, 'flight'))
+    local attempts = objects.failed(object, ARGV[8], now)
+    objects.bury(object, backend, flight, ARGV[8], attempts, now, tonumber(ARGV[9]))
+    objects.settle(object, backend)
+  else
+    objects.put_back(object)
+    if what == 'release' then
+      objects.settle(object, backend)
+    else
+      objects.failed(object, ARGV[8], now)
+      if what == 'park' then
+        call('ZADD', objects.key('parked'), objects.text(now), object)
+        objects.count('parked', 1)
+      else
+        objects.await('retry', object, now + tonumber(ARGV[7]))
+      end
+    end
+  end
+  objects.finish()
+  return 1
+end

@@ -1,0 +1,444 @@
+//! The only part of the sequencer that talks to Redis: one function for each script, and the plain reads.
+
+use std::collections::BTreeMap;
+#[cfg(test)]
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use signalbox_store::{
+    Error, Fabric, FabricRole, FromRedisValue, Script, Shard, Subscription, Value, from_redis_value,
+    keys::{fabric, objects},
+};
+
+/// A script of objects' queues: its own text, then what all of them have in common.
+macro_rules! objects_script {
+    ($name:literal) => {
+        Script::new(
+            $name,
+            concat!(
+                include_str!(concat!("scripts/", $name, ".lua")),
+                include_str!("scripts/objects.lua"),
+                "\nreturn main(objects)\n"
+            ),
+        )
+    };
+}
+
+static TAKE: Script<FabricRole> = objects_script!("take");
+static COMMIT: Script<FabricRole> = objects_script!("commit");
+static FAIL: Script<FabricRole> = objects_script!("fail");
+static DECIDE: Script<FabricRole> = objects_script!("decide");
+static BEAT: Script<FabricRole> = objects_script!("beat");
+static STATUS: Script<FabricRole> = objects_script!("status");
+static AUDIT: Script<FabricRole> = objects_script!("audit");
+static SUMS: Script<FabricRole> = objects_script!("sums");
+
+/// Every script, for the tests that read their headers.
+#[cfg(test)]
+pub(super) const SCRIPTS: &[&Script<FabricRole>] =
+    &[&TAKE, &COMMIT, &FAIL, &DECIDE, &BEAT, &STATUS, &AUDIT, &SUMS];
+
+const NONE: &[&str] = &[];
+/// How long the id of the last event sent is kept, in milliseconds.
+const LAST_ID_MS: u64 = 30 * 24 * 3600 * 1000;
+
+/// An object in a worker's hands: what a commit has to name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Held {
+    pub object: String,
+    pub worker: String,
+    pub epoch: u64,
+}
+
+impl Held {
+    /// As `object:<object>:event.worker` holds it.
+    pub(super) fn owner(&self) -> String {
+        format!("{}/{}", self.worker, self.epoch)
+    }
+}
+
+/// What is in flight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sending {
+    /// The event's JSON.
+    pub entry: Vec<u8>,
+    pub attempts: u32,
+    /// As stored: `first last count reason`.
+    pub gaps: Vec<String>,
+}
+
+impl Sending {
+    /// The event's id, which the entry begins with; 0 when it is no entry.
+    pub(super) fn id(&self) -> u64 {
+        let digits = self.entry.strip_prefix(b"{\"id\":").unwrap_or_default();
+        let digits = digits.iter().take_while(|byte| byte.is_ascii_digit());
+        digits.fold(0, |id: u64, digit| id.wrapping_mul(10).wrapping_add(u64::from(digit - b'0')))
+    }
+}
+
+/// A lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub held: Held,
+    pub backend: String,
+    pub sending: Sending,
+}
+
+/// What one round of taking objects found.
+#[derive(Debug, Clone)]
+pub(super) struct Turn {
+    pub stamp: String,
+    pub now_ms: u64,
+    /// When a lease ends or an object is tried again, at the earliest.
+    pub next_due_ms: Option<u64>,
+    /// Objects that can still be taken.
+    pub left: u64,
+    pub taken: Vec<Taken>,
+}
+
+/// What a commit led to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Committed {
+    /// This is in flight now.
+    Next(Sending),
+    /// The object was given back.
+    Done,
+    /// The lease is another's; nothing was recorded.
+    Lost,
+}
+
+/// What becomes of an event that was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Failed {
+    Retry { pause_ms: u64 },
+    Park,
+    Skip,
+    Release,
+}
+
+/// Where an object stands.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Status {
+    pub data: Option<Vec<u8>>,
+    /// `id topic id topic id…`
+    pub memory: Option<String>,
+    pub backend: Option<String>,
+    pub waiting: u64,
+    pub flight: Option<Vec<u8>>,
+    pub owner: Option<String>,
+    pub lease_ms: Option<f64>,
+    pub retry_ms: Option<f64>,
+    pub parked_ms: Option<f64>,
+    pub attempts: u64,
+    pub why: Option<String>,
+    pub sent: Option<u64>,
+}
+
+/// Numbers of one shard.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ShardNumbers {
+    pub numbers: BTreeMap<String, u64>,
+    pub leased: u64,
+    pub retry: u64,
+    pub parked: u64,
+    /// By backend: ready objects and dead letters.
+    pub backends: Vec<(u64, u64)>,
+}
+
+/// A suspicion: predicate, name, what is wrong.
+pub(super) type Suspicion = (String, String, String);
+
+/// One shard's data.
+#[derive(Debug)]
+pub(super) struct Store {
+    shard: Shard,
+    #[cfg(test)]
+    clock: Option<Arc<AtomicU64>>,
+}
+
+impl Store {
+    pub(super) fn new(shard: Shard) -> Self {
+        Self {
+            shard,
+            #[cfg(test)]
+            clock: None,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn at(shard: Shard, clock: Arc<AtomicU64>) -> Self {
+        Self { shard, clock: Some(clock) }
+    }
+
+    /// The time that scripts go by: empty for their server's.
+    fn clock(&self) -> String {
+        #[cfg(test)]
+        if let Some(clock) = &self.clock {
+            return clock.load(Ordering::SeqCst).to_string();
+        }
+        String::new()
+    }
+
+    pub(super) fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    fn redis(&self) -> &Fabric {
+        self.shard.redis()
+    }
+
+    fn keys(&self) -> objects::Objects<'_> {
+        objects::objects(self.shard.tag())
+    }
+
+    /// Hears when objects can be taken: `now`, or the time until which one may sleep, in unix milliseconds.
+    pub(super) fn wakes(&self) -> Subscription {
+        self.redis().subscribe(&[&self.keys().wake_channel()])
+    }
+
+    /// Lets every pacemaker look, after something changed that the scripts do not see.
+    pub(super) async fn wake(&self) -> Result<(), Error> {
+        self.redis().command("PUBLISH").arg(self.keys().wake_channel()).arg("now").run().await
+    }
+
+    /// Gives objects to free workers, by backend. `part` bounds what is swept and made ready besides.
+    pub(super) async fn take(
+        &self,
+        free: &[(String, Vec<String>)],
+        lease_ms: u64,
+        part: usize,
+    ) -> Result<Turn, Error> {
+        let mut call = TAKE
+            .call()
+            .key(&self.keys().queued())
+            .key(&fabric::bus(self.shard.tag()).registry())
+            .arg(self.clock())
+            .arg(lease_ms)
+            .arg(part);
+        for (backend, workers) in free {
+            call = call.arg(backend).arg(workers.len()).arg(workers);
+        }
+        let (stamp, now_ms, due, left, taken): (String, u64, u64, u64, Vec<Value>) =
+            call.run(self.redis()).await?;
+        Ok(Turn {
+            stamp,
+            now_ms,
+            next_due_ms: (due > 0).then_some(due),
+            left,
+            taken: taken.into_iter().filter_map(read_taken).collect(),
+        })
+    }
+
+    /// Records that the event `id` was sent, with so many gaps; goes on with the next one if `more`.
+    pub(super) async fn commit(
+        &self,
+        held: &Held,
+        id: u64,
+        told: usize,
+        more: bool,
+        lease_ms: u64,
+    ) -> Result<Committed, Error> {
+        let reply: Vec<Value> = COMMIT
+            .call()
+            .key(&self.keys().queued())
+            .arg(self.clock())
+            .arg(lease_ms)
+            .arg(&held.object)
+            .arg(&held.worker)
+            .arg(held.epoch)
+            .arg(id)
+            .arg(told)
+            .arg(u8::from(more))
+            .arg(LAST_ID_MS)
+            .run(self.redis())
+            .await?;
+        let mut reply = reply.into_iter();
+        let word: Option<String> = reply.next().and_then(|word| from_redis_value(word).ok());
+        Ok(match (word.as_deref(), reply.next().and_then(read_sending)) {
+            (Some("next"), Some(sending)) => Committed::Next(sending),
+            (Some("done"), _) => Committed::Done,
+            _ => Committed::Lost,
+        })
+    }
+
+    /// Ends a lease without a commit. False when it is another's by now.
+    pub(super) async fn fail(
+        &self,
+        held: &Held,
+        id: u64,
+        failed: &Failed,
+        why: &str,
+        dead_events: u64,
+    ) -> Result<bool, Error> {
+        let (what, pause_ms) = match failed {
+            Failed::Retry { pause_ms } => ("retry", *pause_ms),
+            Failed::Park => ("park", 0),
+            Failed::Skip => ("skip", 0),
+            Failed::Release => ("release", 0),
+        };
+        let done: i64 = FAIL
+            .call()
+            .key(&self.keys().queued())
+            .arg(self.clock())
+            .arg(&held.object)
+            .arg(&held.worker)
+            .arg(held.epoch)
+            .arg(id)
+            .arg(what)
+            .arg(pause_ms)
+            .arg(why)
+            .arg(dead_events)
+            .run(self.redis())
+            .await?;
+        Ok(done == 1)
+    }
+
+    /// Tries again now (`unpark`), or gives the event at the head up (`skip`). The script's word for what came of it.
+    pub(super) async fn decide(&self, object: &str, what: &str, dead_events: u64) -> Result<String, Error> {
+        DECIDE
+            .call()
+            .key(&self.keys().queued())
+            .arg(self.clock())
+            .arg(object)
+            .arg(what)
+            .arg(dead_events)
+            .run(self.redis())
+            .await
+    }
+
+    /// Makes leases last longer; how many of them stand.
+    pub(super) async fn beat(&self, held: &[Held], lease_ms: u64) -> Result<u64, Error> {
+        let pairs: Vec<String> = held.iter().flat_map(|held| [held.object.clone(), held.owner()]).collect();
+        BEAT.call()
+            .key(&self.keys().queued())
+            .arg(self.clock())
+            .arg(lease_ms)
+            .arg(pairs)
+            .run(self.redis())
+            .await
+    }
+
+    /// Where an object stands.
+    pub(super) async fn status(&self, object: &str) -> Result<Status, Error> {
+        let bus = fabric::bus(self.shard.tag());
+        let reply: Vec<Value> = STATUS
+            .call()
+            .key(&self.keys().queued())
+            .key(&bus.objects())
+            .key(&bus.objects_old())
+            .arg(object)
+            .run(self.redis())
+            .await?;
+        let mut reply = reply.into_iter();
+        Ok(Status {
+            data: read(reply.next()),
+            memory: read(reply.next()),
+            backend: read(reply.next()),
+            waiting: read(reply.next()).unwrap_or_default(),
+            flight: read(reply.next()),
+            owner: read(reply.next()),
+            lease_ms: read(reply.next()),
+            retry_ms: read(reply.next()),
+            parked_ms: read(reply.next()),
+            attempts: read(reply.next()).unwrap_or_default(),
+            why: read(reply.next()),
+            sent: read(reply.next()),
+        })
+    }
+
+    /// Numbers of the shard, with those of each of `backends`.
+    pub(super) async fn numbers(&self, backends: &[&str]) -> Result<ShardNumbers, Error> {
+        let keys = self.keys();
+        let mut batch = self.redis().batch();
+        batch.add("HGETALL", &keys.numbers(), NONE);
+        batch.add("ZCARD", &keys.leases(), NONE);
+        batch.add("ZCARD", &keys.retry(), NONE);
+        batch.add("ZCARD", &keys.parked(), NONE);
+        let (numbers, leased, retry, parked) = batch.query().await?;
+        let mut of_backends = Vec::with_capacity(backends.len());
+        for backend in backends {
+            let mut batch = self.redis().batch();
+            batch.add("ZCARD", &keys.ready(backend), NONE);
+            batch.add("LLEN", &keys.dead(backend), NONE);
+            of_backends.push(batch.query().await?);
+        }
+        Ok(ShardNumbers { numbers, leased, retry, parked, backends: of_backends })
+    }
+
+    /// Objects that are parked, with since when, oldest first.
+    pub(super) async fn parked(&self, limit: usize) -> Result<Vec<(String, u64)>, Error> {
+        let range = (0, limit.saturating_sub(1), "WITHSCORES");
+        self.redis().command("ZRANGE").key(&self.keys().parked()).arg(range).query().await
+    }
+
+    /// The latest dead letters of a backend, oldest first: `died attempts length why` and the event's JSON.
+    pub(super) async fn dead(&self, backend: &str, limit: usize) -> Result<Vec<Vec<u8>>, Error> {
+        let from = i64::try_from(limit).map_or(i64::MIN, |limit| -limit);
+        self.redis().command("LRANGE").key(&self.keys().dead(backend)).arg((from, -1)).query().await
+    }
+
+    /// Forgets the dead letters of a backend.
+    pub(super) async fn drop_dead(&self, backend: &str) -> Result<u64, Error> {
+        let key = self.keys().dead(backend);
+        let mut batch = self.redis().batch();
+        batch.add("LLEN", &key, NONE);
+        batch.add("UNLINK", &key, NONE);
+        let (count, _): (u64, u64) = batch.query().await?;
+        Ok(count)
+    }
+
+    /// Looks at a part of the objects with a queue: where to go on (`0` at the end), how many, what is suspicious.
+    pub(super) async fn audit(
+        &self,
+        cursor: &str,
+        count: usize,
+        late_ms: u64,
+    ) -> Result<(String, u64, Vec<Suspicion>), Error> {
+        AUDIT
+            .call()
+            .key(&self.keys().queued())
+            .arg(self.clock())
+            .arg(late_ms)
+            .arg(cursor)
+            .arg(count)
+            .run(self.redis())
+            .await
+    }
+
+    /// Looks at these objects only.
+    pub(super) async fn audit_again(&self, objects: &[&str], late_ms: u64) -> Result<Vec<Suspicion>, Error> {
+        let (_, _, suspicions): (String, u64, Vec<Suspicion>) = AUDIT
+            .call()
+            .key(&self.keys().queued())
+            .arg(self.clock())
+            .arg(late_ms)
+            .arg("-")
+            .arg(0)
+            .arg(objects)
+            .run(self.redis())
+            .await?;
+        Ok(suspicions)
+    }
+
+    /// Compares the numbers of the shard with each other.
+    pub(super) async fn sums(&self, backends: &[&str]) -> Result<Vec<Suspicion>, Error> {
+        SUMS.call().key(&self.keys().queued()).arg(backends).run(self.redis()).await
+    }
+}
+
+fn read<T: FromRedisValue>(value: Option<Value>) -> Option<T> {
+    value.and_then(|value| from_redis_value::<Option<T>>(value).ok().flatten())
+}
+
+fn read_sending(value: Value) -> Option<Sending> {
+    let (entry, attempts, _, gaps): (Vec<u8>, u32, u64, Vec<String>) = from_redis_value(value).ok()?;
+    Some(Sending { entry, attempts, gaps })
+}
+
+fn read_taken(value: Value) -> Option<Taken> {
+    let (worker, object, backend, epoch, sending): (String, String, String, u64, Value) =
+        from_redis_value(value).ok()?;
+    Some(Taken { held: Held { object, worker, epoch }, backend, sending: read_sending(sending)? })
+}
