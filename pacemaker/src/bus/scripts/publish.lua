@@ -139,8 +139,8 @@ local function main(lanes, open_facets, open_objects)
     for i = 1, #wanted do
       local text, memory = found[i], memories[wanted[i]]
       if text then
-        local space = string.find(text, ' ', 1, true)
-        memory.id = string.sub(text, 1, space - 1)
+        -- An object that had messages only has no topics.
+        memory.id = string.match(text, '^%d+')
         memory.topics = {}
         memory.order = {}
         for topic, id in string.gmatch(text, ' (%S+) (%d+)') do
@@ -254,6 +254,8 @@ local function main(lanes, open_facets, open_objects)
   for g = 1, count do
     local group = groups[g]
     local memory, verdict, place, body = group.memory, nil, nil, nil
+    -- A message (it has no topic) is for queues, whatever objects are called.
+    local diverted = memory.backend and group[1].topic
     if group.key ~= '' then
       group.client, group.digest, body = string.match(group.key, '^(%d+) (%S+) (%S+)$')
       local keys = KEYS[16 + topics + 2 * group.client - 1]
@@ -270,15 +272,15 @@ local function main(lanes, open_facets, open_objects)
       say('c', '-', '-')
     elseif verdict then
       say('r', verdict, '-')
-    elseif memory.backend and #group > memory.room then
+    elseif diverted and #group > memory.room then
       say('f', '-', '-')
     else
       for i = 1, #group do
         number(group[i], memory)
-        if not memory.backend then spread(group[i], group.hash) end
+        if not diverted then spread(group[i], group.hash) end
       end
-      if memory.backend then memory.room = memory.room - #group end
-      group.new = true
+      if diverted then memory.room = memory.room - #group end
+      group.new, group.diverted = true, diverted
       if place then
         group.known = body .. ' ' .. group[1].id .. ' ' .. fmt('%.0f', now)
         under_key[place] = group.known
@@ -367,7 +369,7 @@ local function main(lanes, open_facets, open_objects)
     local group = groups[g]
     if group.new then
       if group.state ~= '' then call('SET', lanes.objects .. group.object .. ':data', group.state) end
-      if group.memory.backend then
+      if group.diverted then
         local entries = {}
         for i = 1, #group do entries[i] = group[i].entry end
         objects.enqueue(group.object, group.memory.backend, entries)
