@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use crate::terminal;
 
+/// `check` found something that is not as it must be.
+pub(crate) const BROKEN: u8 = 1;
 /// Flag, environment or file: the configuration has to change.
 pub(crate) const CONFIGURATION: u8 = 64;
 /// Something that is needed is taken, missing, or does not answer.
@@ -14,7 +16,7 @@ pub(crate) const INTERNAL: u8 = 70;
 pub(crate) const INTERRUPTED: u8 = 130;
 
 /// What `--help` says about them.
-pub(crate) const HELP: &str = "Exit codes: 0 done (also: ended by SIGTERM), 64 bad configuration, 69 something needed is taken, \
+pub(crate) const HELP: &str = "Exit codes: 0 done (also: ended by SIGTERM), 1 `check` found something broken, 64 bad configuration, 69 something needed is taken, \
 missing or silent, 70 internal error, 130 ended by Ctrl-C.";
 
 /// Why a command did not do what it was asked for.
@@ -31,6 +33,10 @@ impl Failure {
 
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Self { code: UNAVAILABLE, message: Some(message.into()) }
+    }
+
+    pub(crate) fn broken(message: impl Into<String>) -> Self {
+        Self { code: BROKEN, message: Some(message.into()) }
     }
 
     pub(crate) fn internal(message: impl Into<String>) -> Self {

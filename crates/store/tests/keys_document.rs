@@ -15,8 +15,10 @@ fn tables(document: &str) -> BTreeMap<&str, Vec<Vec<String>>> {
             section = title.trim();
         }
         if line.starts_with("| `") {
-            // Cells never hold a pipe of their own, so splitting is enough.
-            let cells = line.trim_matches('|').split('|').map(|cell| cell.trim().replace('`', "")).collect();
+            // A pipe within a cell is written `\|`.
+            let line = line.replace("\\|", "\u{1}");
+            let cell = |cell: &str| cell.trim().replace('`', "").replace('\u{1}', "|");
+            let cells = line.trim_matches('|').split('|').map(cell).collect();
             tables.entry(section).or_insert_with(Vec::new).push(cells);
         }
     }
@@ -58,6 +60,8 @@ fn the_document_lists_exactly_the_keys_of_the_code() {
         ("Routes", keys::routes::CATALOG),
         ("Statistics", keys::stats::CATALOG),
         ("Fabric", keys::fabric::CATALOG),
+        ("Queues", keys::queues::CATALOG),
+        ("Objects", keys::objects::CATALOG),
     ] {
         expect_same(section, catalog, tables.get(section).map_or(&[][..], Vec::as_slice));
     }
@@ -70,7 +74,7 @@ fn every_builder_makes_a_key_of_exactly_one_row() {
             catalog.iter().filter(|entry| entry.describes(key)).map(|entry| entry.pattern).collect();
         assert!(rows.contains(&pattern), "{key} should be a {pattern}, the catalog says {rows:?}");
     }
-    use keys::{fabric, routes, stats};
+    use keys::{fabric, objects, routes, stats};
     only(routes::CATALOG, routes::instances("a.example").as_str(), "instances:<hostname>");
     only(routes::CATALOG, routes::logkey("a.example").as_str(), "logkey:<hostname>");
     only(routes::CATALOG, routes::instance_ids("*").as_str(), "instance_ids:<hostname>");
@@ -83,4 +87,26 @@ fn every_builder_makes_a_key_of_exactly_one_row() {
     only(stats::CATALOG, stats::rollup("17", 3600, "5xx").as_str(), "rollup:<id>:<hour>:<metric>");
     only(stats::CATALOG, stats::router("n").as_str(), "router:<node>");
     only(fabric::CATALOG, fabric::duty("sweep").as_str(), "duty:<name>");
+    let tag = signalbox_store::Tag::new(0, 1);
+    let (queue, shared) = (keys::queues::queue(&tag, "q"), keys::queues::shared(&tag));
+    for (key, pattern) in [
+        (queue.waiting("5"), "queue:<queue>:<environment>"),
+        (queue.ring(), "queue:<queue>|ring"),
+        (queue.facet("5"), "queue:<queue>|facet:<environment>"),
+        (queue.facets(), "queue:<queue>|facets"),
+        (queue.leases(), "queue:<queue>|leases"),
+        (queue.inflight(), "queue:<queue>|inflight"),
+        (queue.delayed(), "queue:<queue>|delayed"),
+        (queue.dead(), "queue:<queue>|dead"),
+        (queue.count(), "queue:<queue>|count"),
+        (queue.settings(), "queue:<queue>|settings"),
+        (shared.held(), "queue:|held"),
+        (shared.due(), "queue:|due"),
+    ] {
+        only(keys::queues::CATALOG, key.as_str(), pattern);
+    }
+    let own = objects::objects(&tag);
+    only(objects::CATALOG, own.ready("b").as_str(), "object:objects.with.events@<backend>");
+    only(objects::CATALOG, own.dead("b").as_str(), "object:dead@<backend>");
+    only(objects::CATALOG, own.leases().as_str(), "object:leases");
 }

@@ -91,6 +91,7 @@ pub(crate) mod api;
 mod backend;
 mod cache;
 mod chance;
+mod check;
 mod commit;
 mod core;
 mod dead;
@@ -115,6 +116,7 @@ mod window;
 mod worker;
 
 pub use backend::{Backend, OnFailure, WantedBackend};
+pub use check::Finding;
 pub use deliver::{BatchContents, Deliverer, Outcome};
 pub use error::{Error, Refusal};
 pub(crate) use event::shard_of;

@@ -49,13 +49,6 @@ impl Permission for PublishEvents {
     const ANY_OF: &'static [Scope] = &[Scope::Publish];
 }
 
-/// Look at an object: its producers, and whoever may look at everything.
-#[derive(Debug)]
-pub(crate) enum ReadObjects {}
-impl Permission for ReadObjects {
-    const ANY_OF: &'static [Scope] = &[Scope::Read, Scope::Publish];
-}
-
 /// Subscribe to events.
 #[derive(Debug)]
 pub(crate) enum SubscribeToEvents {}

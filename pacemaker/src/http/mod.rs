@@ -6,6 +6,7 @@
 
 pub(crate) mod auth;
 pub(crate) mod body;
+mod check;
 mod health;
 mod observe;
 mod openapi;
@@ -74,6 +75,7 @@ impl App {
 fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(openapi::head())
         .merge(health::routes())
+        .merge(check::routes())
         .merge(tokens::api::routes())
         .merge(routing::api::routes())
         .merge(bus::api::routes())

@@ -5,10 +5,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use serde::Serialize;
 use tokio::time::sleep;
 
 use super::store::{Store, Suspicion};
+use crate::bus::Finding;
 
 /// Objects looked at in one call.
 const PART: usize = 500;
@@ -16,21 +16,6 @@ const PART: usize = 500;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 /// Findings told of one shard; where there are more, these are enough to know that something is broken.
 const MOST: usize = 100;
-
-/// Something that must never be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-pub struct Finding {
-    /// Which predicate does not hold.
-    #[schema(example = "O6")]
-    pub predicate: String,
-    /// The shard.
-    pub shard: usize,
-    /// Of what.
-    #[schema(example = "work:1")]
-    pub name: String,
-    /// What is wrong.
-    pub what: String,
-}
 
 /// Looks at one shard.
 pub(super) async fn run(

@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde_json::value::RawValue;
 
 use super::{
-    Finding, Options, check,
+    Options, check,
     store::{Status, Store},
     worker,
 };
-use crate::bus::{self, Backend, Error, EventId, WantedBackend, shard_of};
+use crate::bus::{self, Backend, Error, EventId, Finding, WantedBackend, shard_of};
 
 /// Where an object stands.
 #[derive(Debug)]

@@ -72,7 +72,6 @@ mod tests;
 mod verdict;
 mod worker;
 
-pub use check::Finding;
 pub(crate) use delivery::Http;
 pub use delivery::{Call, Sink};
 pub use handle::{BackendStatus, DeadEvent, Decided, Decision, Handle, Numbers, ObjectStatus};

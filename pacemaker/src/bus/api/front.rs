@@ -102,6 +102,16 @@ impl Front {
         Ok(intake::backend(name, body, self.limits)?)
     }
 
+    /// What must never be of the bus' data and is, with clients by name.
+    pub(crate) async fn check(&self) -> Result<Vec<crate::bus::Finding>, Problem> {
+        let mut findings = self.handle.check().await?;
+        let registry = self.handle.registry();
+        for finding in &mut findings {
+            finding.name = name_of(&finding.name, &registry);
+        }
+        Ok(findings)
+    }
+
     /// All metrics of the bus.
     pub(crate) async fn metrics_text(&self) -> Result<String, std::fmt::Error> {
         let gauges = self.handle.gauges().await;

@@ -14,6 +14,7 @@ static BEAT: Script<FabricRole> = Script::new("beat", include_str!("../scripts/b
 static DROP: Script<FabricRole> = lanes_script!("drop");
 static KICK: Script<FabricRole> = lanes_script!("kick");
 static OLDEST: Script<FabricRole> = lanes_script!("oldest");
+static AUDIT: Script<FabricRole> = lanes_script!("audit");
 
 #[cfg(test)]
 pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[
@@ -26,6 +27,7 @@ pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[
     ("drop", &DROP),
     ("kick", &KICK),
     ("oldest", &OLDEST),
+    ("audit", &AUDIT),
 ];
 
 /// A job in a worker's hands: what its acknowledgement has to name.
@@ -178,6 +180,15 @@ impl Store {
         let beats: Vec<Option<String>> =
             self.redis().command("HMGET").key(&bus.workers()).arg(&busy).query().await?;
         Ok(busy.into_iter().zip(beats.into_iter().map(Option::unwrap_or_default)).collect())
+    }
+
+    /// What is suspicious of a subscriber's lanes: predicate, lane or gauge, what is wrong.
+    pub(in crate::bus) async fn audit(
+        &self,
+        token: &str,
+        most_batches: u64,
+    ) -> Result<Vec<(String, String, String)>, Error> {
+        self.lanes_call(&AUDIT).arg(token).arg(most_batches).run(self.redis()).await
     }
 
     /// Beats the heart of busy workers.

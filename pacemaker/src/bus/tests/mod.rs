@@ -9,6 +9,7 @@
 )]
 
 mod chaos;
+mod check;
 mod cost;
 mod faults;
 mod hands;

@@ -13,7 +13,7 @@ use crate::{
     bus::{EventId, intake},
     http::{
         App, Problem,
-        auth::{Granted, PublishEvents, ReadObjects, RootOnly},
+        auth::{Granted, PublishEvents, ReadAll, RootOnly},
         body::{JsonBytes, Path},
     },
     sequencer::{Decided, Decision, ObjectStatus},
@@ -128,7 +128,7 @@ async fn publish(
     (status = 404, description = "unknown_object", body = Problem),
     (status = 503, description = "fabric_unavailable", body = Problem)))]
 async fn show(
-    _: Granted<ReadObjects>,
+    _: Granted<ReadAll>,
     State(app): State<App>,
     Path(object): Path<String>,
 ) -> Result<Answer<ObjectView>, Problem> {

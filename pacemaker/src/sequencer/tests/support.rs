@@ -105,12 +105,12 @@ impl World {
         self.store(object).decide(object, what, 5).await.expect("a reply")
     }
 
-    /// Every predicate, at this moment.
+    /// Every predicate, at this moment. O7 aside: time stands still or leaps here, and nobody wakes to sweep.
     pub(super) async fn sound(&self, when: &str) {
         let registry = self.bus.handle.registry();
         let names: Vec<&str> = registry.backends.keys().map(String::as_str).collect();
         for store in &self.stores {
-            let (next, _, found) = store.audit("0", 10_000, LEASE_MS).await.expect("a reply");
+            let (next, _, found) = store.audit("0", 10_000, 1_000 * LEASE_MS).await.expect("a reply");
             assert_eq!((&*next, &found), ("0", &Vec::new()), "{when}");
             assert_eq!(store.sums(&names).await.expect("a reply"), [], "{when}");
         }

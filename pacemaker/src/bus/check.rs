@@ -1,0 +1,62 @@
+//! What must hold of lanes, jobs and gauges, looked at on a running system.
+//!
+//! A subscriber's lanes are looked at in one script, so what is read of them is of one moment. What looks wrong is
+//! looked at again before it is told.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::sleep;
+
+use super::{Error, Handle};
+
+/// Batches of one subscriber whose events are counted; of more only the lanes are looked at.
+const MOST_BATCHES: u64 = 10_000;
+/// Between the first look and the second.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
+
+/// Something that must never be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct Finding {
+    /// Which predicate does not hold.
+    #[schema(example = "O6")]
+    pub predicate: String,
+    /// The shard.
+    pub shard: usize,
+    /// Of what.
+    #[schema(example = "work:1")]
+    pub name: String,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl Handle {
+    /// What must never be and is: nothing, when all is well. `name` is the subscriber's token.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn check(&self) -> Result<Vec<Finding>, Error> {
+        let registry = self.registry();
+        let mut findings = Vec::new();
+        for store in &self.core.stores {
+            for token in registry.subscriptions.keys() {
+                let first = store.audit(token, MOST_BATCHES).await?;
+                if first.is_empty() {
+                    continue;
+                }
+                sleep(BETWEEN_LOOKS).await;
+                let second = store.audit(token, MOST_BATCHES).await?;
+                let confirmed = second.into_iter().filter(|(predicate, place, _)| {
+                    first.iter().any(|(before, at, _)| (before, at) == (predicate, place))
+                });
+                findings.extend(confirmed.map(|(predicate, _, what)| Finding {
+                    predicate,
+                    shard: store.shard().index(),
+                    name: token.clone(),
+                    what,
+                }));
+            }
+        }
+        Ok(findings)
+    }
+}
