@@ -194,7 +194,8 @@ fn scripts() -> Vec<Script> {
         // What several scripts of a room share is appended to each of them when they are compiled.
         .filter(|(path, _)| !SHARED.iter().any(|(shared, ..)| path.ends_with(shared)))
         .map(|(path, mut text)| {
-            for (shared, _, _) in SHARED.iter().filter(|(_, mark, _)| text.contains(mark)).collect::<Vec<_>>() {
+            for (shared, _, _) in SHARED.iter().filter(|(_, mark, _)| text.contains(mark)).collect::<Vec<_>>()
+            {
                 text += &fs::read_to_string(root().join(path.with_file_name(shared))).unwrap();
             }
             let header: Vec<_> = text
@@ -291,8 +292,9 @@ fn caller_exists(script: &Script) {
         "{name}: its caller `{function}` is no function of {}",
         folder.display()
     );
-    let with_shared =
-        SHARED.iter().map(|(_, _, macro_name)| format!("{macro_name}(\"{}\")", file.trim_end_matches(".lua")));
+    let with_shared = SHARED
+        .iter()
+        .map(|(_, _, macro_name)| format!("{macro_name}(\"{}\")", file.trim_end_matches(".lua")));
     let with_shared: Vec<String> = with_shared.collect();
     let included =
         |text: &str| text.contains(&file) || with_shared.iter().any(|call| text.contains(call.as_str()));

@@ -35,6 +35,25 @@ async fn every_key_of_a_running_system_stands_in_the_catalog() {
     system.register("other", &other, "app.test", "18").await;
     system.api("DELETE", "/instances/gone?wait=20s", None).await;
     system.token("walker", &["read"]).await;
+    // A queue with a message in each of its places.
+    let queue = json!({"pattern": ".*", "max_attempts": 1});
+    assert_eq!(system.api("PUT", "/queues/q", Some(queue)).await.status, 201);
+    let message = json!({"environment": "5", "type": "t", "name": "n"});
+    system.api("POST", "/messages", Some(json!(vec![message; 4]))).await;
+    let pull = json!({"max": 1});
+    for place in ["dead", "flying"] {
+        let pulled = system.api("POST", "/queues/q/pull", Some(pull.clone())).await.json();
+        let receipt = &pulled["messages"][0]["receipt"];
+        assert!(receipt.is_string(), "{place}: {pulled}");
+        if place == "dead" {
+            system.api("POST", "/queues/q/nack", Some(json!({"receipts": [receipt]}))).await;
+        }
+    }
+    let pattern = json!({"pattern": ".*"});
+    system.api("PUT", "/queues/q", Some(pattern)).await;
+    let pulled = system.api("POST", "/queues/q/pull", Some(pull)).await.json();
+    let delayed = json!({"receipts": [pulled["messages"][0]["receipt"]], "delay_seconds": 600});
+    assert_eq!(system.api("POST", "/queues/q/nack", Some(delayed)).await.status, 200);
     load::send(system.edge, 2, 60, |n| {
         Request::get(["app.test", "leased.test", "x.wild.test", "nobody.test"][n as usize % 4], "/")
     })
@@ -45,13 +64,14 @@ async fn every_key_of_a_running_system_stands_in_the_catalog() {
     })
     .await;
 
+    let fabric = [keys::fabric::CATALOG, keys::queues::CATALOG, keys::objects::CATALOG].concat();
     let mut unknown = BTreeSet::new();
     let mut seen = BTreeSet::new();
     for (part, catalog) in [
         (System::MASTER, keys::routes::CATALOG),
         (System::REPLICA, keys::routes::CATALOG),
         (System::STATS, keys::stats::CATALOG),
-        (System::FABRIC, keys::fabric::CATALOG),
+        (System::FABRIC, &fabric),
     ] {
         for name in system.cli::<Vec<String>>(part.clone(), "KEYS *").await {
             let kind: String = system.cli(part.clone(), &format!("TYPE {name}")).await;
@@ -88,6 +108,18 @@ async fn every_key_of_a_running_system_stands_in_the_catalog() {
         "tokens",
         "routes:instances",
         "duty:<name>",
+        "queue:<queue>:<environment>",
+        "queue:<queue>|ring",
+        "queue:<queue>|facet:<environment>",
+        "queue:<queue>|facets",
+        "queue:<queue>|leases",
+        "queue:<queue>|inflight",
+        "queue:<queue>|delayed",
+        "queue:<queue>|dead",
+        "queue:<queue>|count",
+        "queue:<queue>|settings",
+        "queue:|held",
+        "queue:|due",
     ] {
         assert!(seen.contains(pattern), "the walk saw no {pattern}; seen: {seen:?}");
     }

@@ -9,7 +9,10 @@ use std::{collections::HashMap, sync::Arc};
 use signalbox_store::Error as StoreError;
 
 use super::{Error, Handle, core::Core, store::Store};
-use crate::queues::{self, Definition, Matcher};
+use crate::queues::{self, Configured, Definition, Matcher};
+
+/// How often a shard is told of a definition again because the registry moved on meanwhile.
+const CONFIGURE_TRIES: usize = 10;
 
 /// Messages looked at in one round for being too old.
 const RETENTION_PART: usize = 1_000;
@@ -49,12 +52,18 @@ impl Handle {
     /// # Errors
     /// When the fabric does not answer.
     pub async fn configure_queue(&self, name: &str) -> Result<bool, Error> {
-        let view = self.core.reload(&self.core.view().stamp).await?;
-        let Some(queue) = view.queues.get(name) else { return Ok(false) };
-        for store in &self.core.queues {
-            store.configure(name, &queue.definition).await?;
+        'again: for _ in 0..CONFIGURE_TRIES {
+            let view = self.core.reload(&self.core.view().stamp).await?;
+            let Some(queue) = view.queues.get(name) else { return Ok(false) };
+            self.core.spread(&view).await?;
+            for store in &self.core.queues {
+                if store.configure(name, &view.stamp, &queue.definition).await? == Configured::Stale {
+                    continue 'again;
+                }
+            }
+            return Ok(true);
         }
-        Ok(true)
+        Err(Error::Contended)
     }
 
     /// Looks at the queues as this pacemaker knows them.
@@ -111,7 +120,8 @@ impl Keeping {
         for (name, state) in names.iter().zip(shard.states(&names).await?) {
             let Some(definition) = view.registry.queues.get(*name) else { continue };
             if state.revision.is_none_or(|revision| revision < definition.revision) {
-                shard.configure(name, definition).await?;
+                // What is stale by now is looked at again in the next round.
+                let _ = shard.configure(name, &view.stamp, definition).await?;
             }
             if state.waiting > 0 {
                 self.expire(shard, name, definition).await?;

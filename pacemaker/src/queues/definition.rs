@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(with(|wanted| wanted.lease_seconds = Some(1.5)).unwrap().lease_ms, 1500);
         assert!(with(|wanted| wanted.in_flight_limit = Some(0)).is_err());
         assert!(with(|wanted| wanted.retention_seconds = Some(0)).is_err());
-        assert!(with(|wanted| drop(wanted.weights.insert("a".into(), 10_001))).is_err());
-        assert_eq!(with(|wanted| drop(wanted.weights.insert("a".into(), 0))).unwrap().weight("a"), 0);
+        assert!(with(|wanted| wanted.weights = [("a".into(), 10_001)].into()).is_err());
+        assert_eq!(with(|wanted| wanted.weights = [("a".into(), 0)].into()).unwrap().weight("a"), 0);
     }
 }

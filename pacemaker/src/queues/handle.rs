@@ -246,7 +246,9 @@ impl Handle {
             let mut woken = Box::pin(seat.notify.notified());
             woken.as_mut().enable();
             let (handed, more) = self.pull_once(queue, revision, request).await?;
-            notice.take().map(Notice::acted);
+            if let Some(notice) = notice.take() {
+                Notice::acted(notice);
+            }
             if more {
                 inner.waiting.wake(queue);
             }

@@ -82,5 +82,5 @@ pub use handle::{FacetStatus, Handed, Handle, Page, PullRequest, QueueNumbers, S
 pub use matcher::{Matchable, Matcher};
 pub use options::Options;
 pub use receipt::{Malformed, Receipt};
-pub(crate) use store::{Clock, Store};
+pub(crate) use store::{Clock, Configured, Store};
 pub use store::{DeadLetter, Pulled, Taken};

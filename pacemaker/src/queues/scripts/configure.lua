@@ -3,38 +3,42 @@
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
--- ARGV[1]: integer, revision of the definition
--- ARGV[2]: integer, ms of a lease
--- ARGV[3]: integer, messages of a facet in flight, 0 for any number
--- ARGV[4]: integer, attempts, 0 for any number
--- ARGV[5]: string, the environment after which this part begins; empty for the first part
--- ARGV[6]: integer, facets in a part
--- ARGV[7...]: environments and their weights; others have 1
--- Returns the environment after which the next part begins; empty when there is none, or the settings are newer.
+-- KEYS[4]: hash, the registry of this shard
+-- ARGV[1]: string, the registry's stamp that the definition was taken from
+-- ARGV[2]: integer, revision of the definition
+-- ARGV[3]: integer, ms of a lease
+-- ARGV[4]: integer, messages of a facet in flight, 0 for any number
+-- ARGV[5]: integer, attempts, 0 for any number
+-- ARGV[6]: string, the environment after which this part begins; empty for the first part
+-- ARGV[7]: integer, facets in a part
+-- ARGV[8...]: environments and their weights; others have 1
+-- Returns an array: 1 when the stamp has moved on (the queue may have been deleted since; nothing was done), else 0; and
+-- the environment after which the next part begins, empty when there is none or the settings are newer.
 -- Caller: Store::configure
 
 local function main(facets)
   local call = redis.call
-  local queue = facets.open(KEYS[2], KEYS[3], KEYS[1], tonumber(ARGV[3]))
+  if call('HGET', KEYS[4], 'stamp') ~= ARGV[1] then return { 1, '' } end
+  local queue = facets.open(KEYS[2], KEYS[3], KEYS[1], tonumber(ARGV[4]))
   local revision = call('HGET', queue.settings, 'revision')
-  if revision and tonumber(revision) > tonumber(ARGV[1]) then return '' end
+  if revision and tonumber(revision) > tonumber(ARGV[2]) then return { 0, '' } end
   facets.expect('zset', queue.ring, queue.index)
   local weights = {}
-  for at = 7, #ARGV, 2 do weights[ARGV[at]] = tonumber(ARGV[at + 1]) end
-  local first = ARGV[5] == '' and '-' or '(' .. ARGV[5]
+  for at = 8, #ARGV, 2 do weights[ARGV[at]] = tonumber(ARGV[at + 1]) end
+  local first = ARGV[6] == '' and '-' or '(' .. ARGV[6]
   -- Whoever has its turn may have used it up by the new weight, and then ends it before anybody else comes in.
   local head = call('ZRANGE', queue.ring, 0, 0)[1]
   if head then facets.load(queue, head) end
-  local envs = call('ZRANGE', queue.index, first, '+', 'BYLEX', 'LIMIT', 0, tonumber(ARGV[6]))
+  local envs = call('ZRANGE', queue.index, first, '+', 'BYLEX', 'LIMIT', 0, tonumber(ARGV[7]))
   for _, env in ipairs(envs) do facets.load(queue, env) end
 
-  call('HSET', queue.settings, 'revision', ARGV[1], 'lease_ms', ARGV[2], 'in_flight_limit', ARGV[3],
-    'max_attempts', ARGV[4])
+  call('HSET', queue.settings, 'revision', ARGV[2], 'lease_ms', ARGV[3], 'in_flight_limit', ARGV[4],
+    'max_attempts', ARGV[5])
   for _, facet in ipairs(queue.touched) do
     facet.weight = weights[facet.env] or 1
     if facet.used > 0 and facet.used >= facet.weight then call('ZREM', queue.ring, facet.env) end
   end
   facets.settle_all(queue)
   facets.finish(queue)
-  return #envs == tonumber(ARGV[6]) and envs[#envs] or ''
+  return { 0, #envs == tonumber(ARGV[7]) and envs[#envs] or '' }
 end

@@ -79,6 +79,15 @@ impl DeadLetter {
     }
 }
 
+/// How telling a shard of a definition ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Configured {
+    /// The shard goes by it, or by a newer one.
+    Done,
+    /// The registry has moved on.
+    Stale,
+}
+
 /// How putting dead letters back ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::queues) enum Redriven {
@@ -89,36 +98,37 @@ pub(in crate::queues) enum Redriven {
 }
 
 impl Store {
-    /// Makes a definition take effect in this shard.
-    pub(crate) async fn configure(&self, queue: &str, definition: &Definition) -> Result<(), Error> {
-        let mut cursor = String::new();
-        loop {
-            cursor = self.configure_part(queue, definition, &cursor, FACETS).await?;
-            if cursor.is_empty() {
-                return Ok(());
-            }
-        }
-    }
-
-    /// The same for a part of the facets; where the next part begins, nothing at the end.
-    pub(in crate::queues) async fn configure_part(
+    /// Makes a definition take effect in this shard. Not when the registry, whose `stamp` it is of, has moved on.
+    pub(crate) async fn configure(
         &self,
         queue: &str,
+        stamp: &str,
         definition: &Definition,
-        cursor: &str,
-        facets: usize,
-    ) -> Result<String, Error> {
-        let weights: Vec<String> = flat(definition);
-        self.call(&CONFIGURE, queue)
-            .arg(definition.revision)
-            .arg(definition.lease_ms)
-            .arg(definition.in_flight_limit.unwrap_or_default())
-            .arg(definition.max_attempts)
-            .arg(cursor)
-            .arg(facets)
-            .arg(weights)
-            .run(self.redis())
-            .await
+    ) -> Result<Configured, Error> {
+        let registry = keys::fabric::bus(self.shard.tag()).registry();
+        let mut cursor = String::new();
+        loop {
+            let (stale, next): (u8, String) = self
+                .call(&CONFIGURE, queue)
+                .key(&registry)
+                .arg(stamp)
+                .arg(definition.revision)
+                .arg(definition.lease_ms)
+                .arg(definition.in_flight_limit.unwrap_or_default())
+                .arg(definition.max_attempts)
+                .arg(cursor)
+                .arg(FACETS)
+                .arg(flat(definition))
+                .run(self.redis())
+                .await?;
+            if stale == 1 {
+                return Ok(Configured::Stale);
+            }
+            if next.is_empty() {
+                return Ok(Configured::Done);
+            }
+            cursor = next;
+        }
     }
 
     /// Drops messages that wait; those of one facet or of all, and only what came before `before_ms` if it is given.

@@ -13,6 +13,7 @@ use std::sync::{
 use signalbox_store::{Call, Error, Fabric, FabricRole, Script, Shard, Subscription, keys};
 
 pub(super) use look::FacetRow;
+pub(crate) use manage::Configured;
 pub use manage::DeadLetter;
 pub(super) use manage::Redriven;
 pub(super) use pull::{PullCall, PullReply};

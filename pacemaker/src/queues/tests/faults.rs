@@ -3,7 +3,7 @@
 use super::support::*;
 use crate::{
     bus::{Error as BusError, Kind, NewEvent, Wanted as Subscription},
-    queues::{Definition, Error, Flaw, PullRequest, Settled, Wanted},
+    queues::{Configured, Definition, Error, Flaw, PullRequest, Settled, Wanted},
 };
 
 /// The original called a function that was nowhere, so no message ever reached a queue.
@@ -308,7 +308,14 @@ async fn a_shard_that_was_not_told_of_a_definition_says_so() {
     assert!(matches!(behind, Err(Error::Behind)), "{behind:?}");
     // Settings that are older than what stands change nothing.
     let definition = Definition::new(Q, Wanted { in_flight_limit: Some(1), ..wanted(".*") }).unwrap();
-    hands.queues.inner.stores[0].configure(Q, &definition).await.unwrap();
+    let store = &hands.queues.inner.stores[0];
+    let stamp = hands.bus.handle.stamp();
+    assert_eq!(store.configure(Q, &stamp, &definition).await.unwrap(), Configured::Done);
+    assert_eq!(hands.field("queue:q|settings", "in_flight_limit").await, Some(0));
+    // Nor do those of a queue that may have been deleted since.
+    hands.put("other", wanted(".*")).await;
+    let newest = Definition { revision: 99, ..definition };
+    assert_eq!(store.configure(Q, &stamp, &newest).await.unwrap(), Configured::Stale);
     assert_eq!(hands.field("queue:q|settings", "in_flight_limit").await, Some(0));
 }
 
@@ -345,6 +352,25 @@ async fn an_event_is_in_batches_and_queues_at_once() {
     assert_eq!(hands.waiting(Q, "shop").await, ids[..1]);
     let queued: i64 = hands.field("bus:batches:gauges:event", "billing").await.unwrap();
     assert_eq!(queued, 2);
+}
+
+/// Messages are for queues, whatever objects are called that go to a backend.
+#[tokio::test]
+async fn a_message_goes_to_no_backend() {
+    let server = Server::start();
+    let hands = Hands::new(&server).await;
+    let backend = crate::bus::WantedBackend {
+        prefix: "5:".into(),
+        callback: "https://backend.example/".into(),
+        uuid: String::new(),
+        secret: None,
+        on_failure: crate::bus::OnFailure::default(),
+        max_attempts: 5,
+        workers: 1,
+    };
+    hands.bus.handle.put_backend("b", backend, "whsec_c2VjcmV0c2VjcmV0c2VjcmV0").await.unwrap();
+    hands.push(&[("5", "a"), ("5", "b")]).await;
+    assert_eq!(hands.labels(9).await, ["a", "b"]);
 }
 
 /// A key of another program in the way: the publish is refused as a whole.

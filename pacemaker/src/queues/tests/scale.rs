@@ -84,3 +84,48 @@ async fn a_quiet_tenant_is_served_within_one_round_and_a_pull_costs_the_same_who
     }
     assert!(before <= FACETS + 1, "{before} messages before it");
 }
+
+/// Processor time of the server's main thread: what it costs also on a machine that does other things.
+async fn microseconds(hands: &Hands) -> f64 {
+    let text: String = hands.redis.command("INFO").arg("cpu").query().await.unwrap();
+    let field = |name: &str| -> f64 {
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or_default()
+    };
+    (field("used_cpu_user_main_thread:") + field("used_cpu_sys_main_thread:")) * 1e6
+}
+
+#[tokio::test]
+#[ignore = "prints what publishing, pulling and acknowledging cost Redis; run it by name"]
+async fn cost_of_a_message() {
+    for facets in [10, 1_000, FACETS] {
+        let server = Server::start();
+        let hands = Hands::with(&server, 1, 3_600_000).await;
+        let total = 40_000.max(facets);
+        let messages: Vec<(String, String)> =
+            (0..total).map(|n| (format!("t{:06}", n % facets), "x".repeat(200))).collect();
+        let start = microseconds(&hands).await;
+        push_all(&hands, &messages).await;
+        let without = (microseconds(&hands).await - start) / total as f64;
+        hands.put(Q, wanted(".*")).await;
+        let start = microseconds(&hands).await;
+        push_all(&hands, &messages).await;
+        let with = (microseconds(&hands).await - start) / total as f64;
+        let (mut pulling, mut acking, mut count) = (0.0, 0.0, 0);
+        while count < 20_000 {
+            let before = microseconds(&hands).await;
+            let pulled = hands.pull(10).await;
+            let middle = microseconds(&hands).await;
+            let receipts: Vec<_> = pulled.iter().map(|(receipt, _)| receipt).collect();
+            hands.ack(&receipts).await;
+            acking += microseconds(&hands).await - middle;
+            pulling += middle - before;
+            count += pulled.len();
+        }
+        let of = |sum: f64| sum / f64::from(u32::try_from(count).unwrap());
+        println!(
+            "{facets:6} facets: {without:5.1} µs to publish without a queue, {with:5.1} with one, {:5.1} to pull in tens, {:5.1} to acknowledge",
+            of(pulling),
+            of(acking)
+        );
+    }
+}

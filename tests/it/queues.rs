@@ -1,0 +1,351 @@
+//! Queues over HTTP, against real pacemakers.
+
+use std::{collections::BTreeSet, net::SocketAddr};
+
+use serde_json::{Value, json};
+use signalbox_tests::{
+    http::{Request, Response},
+    poll,
+    system::System,
+};
+
+fn address(url: &str) -> SocketAddr {
+    url.trim_start_matches("http://").parse().unwrap()
+}
+
+async fn call(system: &System, token: &str, method: &str, target: &str, body: Option<&Value>) -> Response {
+    let request = Request::new(method, &system.pacemaker.to_string(), target).token(token);
+    let request = match body {
+        Some(body) => request.json(body),
+        None => request,
+    };
+    request.send(system.pacemaker).await.unwrap_or_else(|error| panic!("{method} {target}: {error}"))
+}
+
+async fn ok(system: &System, to: SocketAddr, method: &str, target: &str, body: Option<Value>) -> Value {
+    let answer = system.api_at(to, method, target, body).await;
+    assert!((200..300).contains(&answer.status), "{method} {target}: {} {}", answer.status, answer.text());
+    if answer.text().is_empty() { Value::Null } else { answer.json() }
+}
+
+async fn put(system: &System, name: &str, definition: Value) {
+    ok(system, system.pacemaker, "PUT", &format!("/queues/{name}"), Some(definition)).await;
+}
+
+fn message(environment: &str, payload: &str) -> Value {
+    json!({"environment": environment, "type": "email_event", "name": "opened", "payload": payload})
+}
+
+fn payloads(pulled: &Value) -> Vec<String> {
+    let messages = pulled["messages"].as_array().unwrap_or_else(|| panic!("{pulled}"));
+    messages.iter().map(|message| message["payload"].as_str().unwrap().to_owned()).collect()
+}
+
+fn receipts(pulled: &Value) -> Vec<String> {
+    let messages = pulled["messages"].as_array().unwrap();
+    messages.iter().map(|message| message["receipt"].as_str().unwrap().to_owned()).collect()
+}
+
+async fn pull(system: &System, name: &str, body: Value) -> Value {
+    ok(system, system.pacemaker, "POST", &format!("/queues/{name}/pull"), Some(body)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_from_its_making_to_its_end() {
+    let system = System::start("queues").await;
+    let at = system.pacemaker;
+    let definition = json!({"pattern": ".*:email_event:.*", "lease_seconds": 60, "max_attempts": 2});
+    let made = system.api_at(at, "PUT", "/queues/email", Some(definition.clone())).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+    let again = system.api_at(at, "PUT", "/queues/email", Some(definition)).await;
+    assert_eq!((again.status, again.json()["lease_seconds"].as_f64()), (200, Some(60.0)));
+
+    let messages = json!([message("1", "a"), message("1", "b"), message("2", "c"),
+        {"environment": "1", "type": "page", "name": "viewed"}]);
+    let ids = ok(&system, at, "POST", "/messages", Some(messages)).await;
+    assert!(ids.as_array().unwrap().iter().all(|one| one["status"] == 200), "{ids}");
+    let alone = ok(&system, at, "POST", "/messages", Some(message("2", "d"))).await;
+    assert!(alone["id"].as_u64() > ids[3]["id"].as_u64());
+
+    let facets = ok(&system, at, "GET", "/queues/email/facets", None).await;
+    let row = |n: usize| &facets["facets"][n];
+    assert_eq!(
+        (&row(0)["environment"], &row(0)["waiting"], &row(0)["weight"]),
+        (&json!("1"), &json!(2), &json!(1))
+    );
+    assert!(row(1)["oldest_age_ms"].is_u64() && facets["next"].is_null(), "{facets}");
+    let peeked = ok(&system, at, "POST", "/queues/email/peek", Some(json!({}))).await;
+    assert_eq!(payloads(&peeked), ["a", "c"]);
+
+    // By way of the admin listener, as the documentation has it.
+    let pulled = ok(&system, system.admin, "POST", "/queues/email/pull", Some(json!({"max": 3}))).await;
+    assert_eq!(payloads(&pulled), ["a", "c", "b"]);
+    let first = &pulled["messages"][0];
+    assert_eq!(
+        (&first["environment"], &first["type"], &first["name"]),
+        (&json!("1"), &json!("email_event"), &json!("opened"))
+    );
+    assert_eq!((&first["attempt"], &first["id"]), (&json!(1), &ids[0]["id"]));
+    let receipts = receipts(&pulled);
+    let acked =
+        ok(&system, at, "POST", "/queues/email/ack", Some(json!({"receipts": [receipts[0], "nonsense"]})))
+            .await;
+    assert_eq!(acked["results"][0]["result"], "acked");
+    assert_eq!(acked["results"][1]["code"], "receipt_malformed");
+    let extended = ok(
+        &system,
+        at,
+        "POST",
+        "/queues/email/extend",
+        Some(json!({"receipts": [receipts[1]], "lease_seconds": 600})),
+    )
+    .await;
+    assert!(
+        extended["results"][0]["lease_until_ms"].as_u64() > first["lease_until_ms"].as_u64(),
+        "{extended}"
+    );
+    let back = ok(&system, at, "POST", "/queues/email/nack", Some(json!({"receipts": [receipts[2]]}))).await;
+    assert_eq!(back["results"][0]["result"], "back");
+    let again = pull(&system, "email", json!({})).await;
+    assert_eq!(payloads(&again), ["d", "b"]);
+    assert_eq!(again["messages"][1]["attempt"], 2);
+
+    // The second time it is a dead letter.
+    let receipt = again["messages"][1]["receipt"].as_str().unwrap();
+    let dead = ok(
+        &system,
+        at,
+        "POST",
+        "/queues/email/nack",
+        Some(json!({"receipts": [receipt], "delay_seconds": 5})),
+    )
+    .await;
+    assert_eq!(dead["results"][0]["result"], "dead");
+    let letters = ok(&system, at, "GET", "/queues/email/dead", None).await;
+    assert_eq!(
+        (&letters["dead"][0]["reason"], &letters["dead"][0]["message"]["payload"]),
+        (&json!("nacked"), &json!("b"))
+    );
+    assert_eq!(ok(&system, at, "POST", "/queues/email/dead/redrive", None).await["messages"], 1);
+    let redriven = pull(&system, "email", json!({"auto_ack": true})).await;
+    assert_eq!(payloads(&redriven), ["b"]);
+    assert!(redriven["messages"][0]["receipt"].is_null(), "{redriven}");
+    let empty = pull(&system, "email", json!({})).await;
+    assert!(empty["messages"].as_array().unwrap().is_empty() && empty["next_due_in_ms"].is_u64(), "{empty}");
+
+    let metrics = system.api_at(at, "GET", "/metrics", None).await.text();
+    for line in [
+        r#"signalbox_queues_messages{queue="email",state="in_flight"} 2"#,
+        r#"signalbox_queues_settled_messages_total{queue="email",result="acked"} 1"#,
+        r#"signalbox_queues_dwell_seconds_count{queue="email",tenant="quiet"} 5"#,
+        r#"signalbox_queues_moved_messages_total{queue="email",state="redriven"} 1"#,
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line} is not in {metrics}");
+    }
+    let shown = ok(&system, at, "GET", "/queues", None).await;
+    assert_eq!(shown["queues"][0]["messages"]["in_flight"], 2, "{shown}");
+    assert_eq!(system.api_at(at, "DELETE", "/queues/email", None).await.status, 204);
+    assert_eq!(system.api_at(at, "DELETE", "/queues/email", None).await.status, 404);
+    assert_eq!(system.api_at(at, "POST", "/queues/email/pull", None).await.status, 404);
+    let left: Vec<String> = system.cli(System::FABRIC, "KEYS queue:*").await;
+    assert_eq!(left, [""; 0]);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_input_is_a_clear_answer_and_nothing_is_lost() {
+    let system = System::start("queues-bad-input").await;
+    let at = system.pacemaker;
+    put(&system, "q", json!({"pattern": ".*"})).await;
+    put(&system, "other", json!({"pattern": ".*"})).await;
+    for (name, body, status, code) in [
+        ("q", json!({"pattern": "("}), 422, "invalid_pattern"),
+        ("q", json!({"pattern": "a|b)|(?:c"}), 422, "invalid_pattern"),
+        ("q", json!({"pattern": "a".repeat(10 << 10)}), 422, "invalid_pattern"),
+        ("q", json!({"pattern": "((a{100}){100}){100}"}), 422, "invalid_pattern"),
+        ("q", json!({"pattern": 7}), 422, "invalid_body"),
+        ("q", json!({}), 422, "missing_field"),
+        ("q", json!({"pattern": ".*", "colour": 1}), 422, "unknown_field"),
+        ("q", json!({"pattern": ".*", "lease_seconds": 0}), 422, "out_of_range"),
+        ("q", json!({"pattern": ".*", "in_flight_limit": 0}), 422, "out_of_range"),
+        ("q", json!({"pattern": ".*", "weights": {"a:b": 1}}), 422, "invalid_weights"),
+        ("q", json!({"pattern": ".*", "weights": {"a": 10_001}}), 422, "out_of_range"),
+        ("a%7Cb", json!({"pattern": ".*"}), 422, "invalid_queue_name"),
+        ("a:b", json!({"pattern": ".*"}), 422, "invalid_queue_name"),
+        (&"a".repeat(65), json!({"pattern": ".*"}), 422, "invalid_queue_name"),
+    ] {
+        let answer = system.api_at(at, "PUT", &format!("/queues/{name}"), Some(body.clone())).await;
+        assert_eq!((answer.status, answer.json()["code"].as_str()), (status, Some(code)), "{body}");
+    }
+    let placed = system.api_at(at, "PUT", "/queues/q", Some(json!({"pattern": "5:(x"}))).await.json();
+    assert_eq!(placed["position"], 3, "{placed}");
+    // What is fine: nested stars, pipes and colons in a pattern, and a tenant that is called like a key of ours.
+    for pattern in ["((.*)*)*", "a:b:c|d:e:f", "facets:.*"] {
+        put(&system, "fine", json!({"pattern": pattern})).await;
+    }
+    for (body, code) in [
+        (json!({"type": "t", "name": "n"}), "bad_message"),
+        (json!({"environment": "a:b", "type": "t", "name": "n"}), "bad_message"),
+        (json!({"environment": "a|b", "type": "t", "name": "n"}), "bad_message"),
+        (json!({"environment": "a", "type": "t\u{0}", "name": "n"}), "bad_message"),
+        (json!({"environment": "a", "type": "t", "name": "n".repeat(4096)}), "bad_message"),
+        (json!({"environment": "a", "type": "t", "name": "n", "payload": "x".repeat(70_000)}), "bad_message"),
+        (json!([]), "too_many_events"),
+        (json!("text"), "bad_message"),
+    ] {
+        let answer = system.api_at(at, "POST", "/messages", Some(body)).await;
+        assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some(code)));
+    }
+    let sent = ok(&system, at, "POST", "/messages", Some(message("facets", "kept"))).await;
+
+    let pulled = pull(&system, "q", json!({"max": 10})).await;
+    assert_eq!(pulled["messages"][0]["id"], sent["id"]);
+    let receipt = &receipts(&pulled)[0];
+    for (target, body, status, code) in [
+        ("/queues/nobody/pull", json!({}), 404, "no_such_queue"),
+        ("/queues/q/pull", json!({"max": 0}), 422, "out_of_range"),
+        ("/queues/q/pull", json!({"max": 1001}), 422, "out_of_range"),
+        ("/queues/q/pull", json!({"wait_seconds": 31}), 422, "out_of_range"),
+        ("/queues/q/pull", json!({"wait_seconds": -1}), 422, "out_of_range"),
+        ("/queues/q/ack", json!({"receipts": []}), 422, "out_of_range"),
+        ("/queues/q/ack", json!({"receipts": ["x"]}), 400, "receipt_malformed"),
+        ("/queues/q/ack", json!({"receipts": ["x".repeat(5_000)]}), 400, "receipt_malformed"),
+        ("/queues/other/ack", json!({"receipts": [receipt]}), 409, "receipt_of_other_queue"),
+        ("/queues/q/nack", json!({"receipts": [receipt], "delay_seconds": 50_000}), 422, "out_of_range"),
+        ("/queues/q/extend", json!({"receipts": [receipt], "lease_seconds": 0}), 422, "out_of_range"),
+        ("/queues/q/peek", json!({"environment": "a:b"}), 422, "invalid_environment"),
+    ] {
+        let answer = system.api_at(at, "POST", target, Some(body.clone())).await;
+        assert_eq!((answer.status, answer.json()["code"].as_str()), (status, Some(code)), "{target} {body}");
+    }
+    // After all that, the message is still held, and its receipt is good once.
+    let ack = json!({"receipts": [receipt]});
+    assert_eq!(
+        ok(&system, at, "POST", "/queues/q/ack", Some(ack.clone())).await["results"][0]["result"],
+        "acked"
+    );
+    let used = system.api_at(at, "POST", "/queues/q/ack", Some(ack)).await;
+    assert_eq!((used.status, used.json()["code"].as_str()), (409, Some("receipt_used")));
+    assert_eq!(payloads(&pull(&system, "other", json!({})).await), ["kept"]);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_pacemakers_one_queue_and_no_message_between_them() {
+    let system = System::start("queues-two").await;
+    let second = system.stack.add_pacemaker().await.unwrap();
+    let (one, two) = (system.pacemaker, address(second.address()));
+    // A publish by way of the other, right after a queue was confirmed, is in the queue.
+    for round in 0..20 {
+        let (name, text) = (format!("q{round}"), round.to_string());
+        put(&system, &name, json!({"pattern": format!("{round}:.*")})).await;
+        ok(&system, two, "POST", "/messages", Some(message(&text, &text))).await;
+        let pulled = ok(&system, two, "POST", &format!("/queues/{name}/pull"), Some(json!({}))).await;
+        assert_eq!(payloads(&pulled), [text]);
+        assert_eq!(system.api_at(one, "DELETE", &format!("/queues/{name}"), None).await.status, 204);
+        assert_eq!(system.api_at(two, "GET", &format!("/queues/{name}/facets"), None).await.status, 404);
+    }
+
+    // Consumers that wait at both are woken by whoever publishes.
+    put(&system, "q", json!({"pattern": ".*", "lease_seconds": 1})).await;
+    let wait = |to: SocketAddr| {
+        let token = system.token.clone();
+        let request = Request::new("POST", "a", "/queues/q/pull").token(&token);
+        let request = request.json(&json!({"max": 1, "wait_seconds": 30}));
+        tokio::spawn(async move { request.send(to).await })
+    };
+    let waiting = async |to: SocketAddr| {
+        poll::until("a pull to wait", || async {
+            let text = system.api_at(to, "GET", "/metrics", None).await.text();
+            let line = text.lines().find(|line| line.starts_with("signalbox_queues_waiting_pulls"));
+            if line == Some("signalbox_queues_waiting_pulls 1") { Ok(()) } else { Err(format!("{line:?}")) }
+        })
+        .await;
+    };
+    let pulls = [wait(one), wait(two)];
+    waiting(one).await;
+    waiting(two).await;
+    ok(&system, one, "POST", "/messages", Some(json!([message("1", "a"), message("2", "b")]))).await;
+    let mut got = BTreeSet::new();
+    for pull in pulls {
+        got.extend(payloads(&pull.await.unwrap().unwrap().json()));
+    }
+    assert_eq!(got, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
+
+    // What the dead had comes back: the consumers never acknowledge, and one pacemaker is killed.
+    let dying = wait(two);
+    waiting(two).await;
+    second.kill().await.unwrap();
+    let _ = dying.await;
+    ok(&system, one, "POST", "/messages", Some(message("3", "c"))).await;
+    let mut again = BTreeSet::new();
+    poll::until("every message to come back", || {
+        let pulled = pull(&system, "q", json!({"max": 10, "wait_seconds": 5}));
+        let again = &mut again;
+        async move {
+            let pulled = pulled.await;
+            again.extend(payloads(&pulled));
+            if again.len() == 3 { Ok(()) } else { Err(format!("{again:?}")) }
+        }
+    })
+    .await;
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_does_what_its_scopes_and_environments_say() {
+    let system = System::start("queues-tokens").await;
+    let new = json!({"name": "tenant", "scopes": ["publish", "queues"], "environments": ["5"]});
+    let made = system.api_at(system.pacemaker, "POST", "/tokens", Some(new)).await;
+    assert_eq!((made.status, &made.json()["environments"]), (201, &json!(["5"])), "{}", made.text());
+    let tenant = made.json()["token"].as_str().unwrap().to_owned();
+    let consumer = system.token("consumer", &["queues"]).await;
+    let reader = system.token("reader", &["read"]).await;
+    put(&system, "q", json!({"pattern": ".*"})).await;
+    ok(&system, system.pacemaker, "POST", "/messages", Some(json!([message("6", "x"), message("5", "y")])))
+        .await;
+
+    let refused = async |token: &str, method: &str, target: &str, body: Option<Value>| {
+        let answer = call(&system, token, method, target, body.as_ref()).await;
+        assert_eq!(answer.status, 403, "{method} {target}: {}", answer.text());
+        answer.json()["code"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(call(&system, &tenant, "POST", "/messages", Some(&message("5", "mine"))).await.status, 200);
+    assert_eq!(
+        refused(&tenant, "POST", "/messages", Some(message("6", "yours"))).await,
+        "environment_missing"
+    );
+    let mixed =
+        call(&system, &tenant, "POST", "/messages", Some(&json!([message("5", "a"), message("55", "b")])))
+            .await;
+    assert_eq!(
+        (&mixed.json()[0]["status"], &mixed.json()[1]["code"]),
+        (&json!(200), &json!("environment_missing"))
+    );
+    for (method, target) in [
+        ("POST", "/queues/q/pull"),
+        ("DELETE", "/queues/q"),
+        ("DELETE", "/queues/q/facets/6"),
+        ("POST", "/queues/q/peek"),
+        ("POST", "/queues/q/purge"),
+        ("GET", "/queues/q/dead"),
+        ("POST", "/queues/q/dead/redrive"),
+    ] {
+        refused(&tenant, method, target, None).await;
+    }
+    let facets = call(&system, &tenant, "GET", "/queues/q/facets", None).await.json();
+    assert_eq!(facets["facets"].as_array().unwrap().len(), 1, "{facets}");
+    assert_eq!(facets["facets"][0]["waiting"], 3, "{facets}");
+    let own = call(&system, &tenant, "POST", "/queues/q/peek", Some(&json!({"environment": "5"}))).await;
+    assert_eq!(payloads(&own.json()), ["y", "mine", "a"]);
+
+    refused(&consumer, "GET", "/queues/q/facets", None).await;
+    refused(&consumer, "POST", "/messages", Some(message("5", "z"))).await;
+    refused(&reader, "POST", "/queues/q/pull", None).await;
+    refused(&reader, "PUT", "/queues/r", Some(json!({"pattern": ".*"}))).await;
+    assert_eq!(call(&system, &reader, "GET", "/queues/q/facets", None).await.status, 200);
+    let pulled = call(&system, &consumer, "POST", "/queues/q/pull", None).await;
+    assert_eq!(pulled.json()["messages"].as_array().unwrap().len(), 4, "{}", pulled.text());
+    assert_eq!(call(&system, "nobody-knows-me", "POST", "/queues/q/pull", None).await.status, 401);
+    system.stop().await;
+}
