@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -137,21 +138,22 @@ pub(super) async fn purge(store: &Store) -> Result<(), signalbox_store::Error> {
 async fn limit(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
     let numbers = store.numbers().await?;
     for (token, events) in numbers.events {
-        let mut over = events.saturating_sub(core.options.queued_events);
-        while over > 0 {
-            let dropped = store.drop_oldest(&token, "limit").await?;
-            if dropped == 0 {
-                break;
+        let over = events.saturating_sub(core.options.queued_events);
+        let mut dropped = 0;
+        while dropped < over {
+            match store.drop_oldest(&token, "limit").await? {
+                0 => break,
+                more => dropped += more,
             }
-            over = over.saturating_sub(dropped);
         }
-        if events > core.options.queued_events {
+        if dropped > 0 {
             tracing::warn!(
-                subscriber = token,
+                subscriber = core.name_of(&token),
                 events,
+                dropped,
                 "a subscriber's oldest batches were dropped: its limit"
             );
-            core.announce("subscriber.autodropped", &token);
+            core.announce("subscriber.autodropped", &token, json!({ "events": dropped, "reason": "limit" }));
         }
     }
     Ok(())
@@ -195,7 +197,7 @@ async fn relieve(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
         return Ok(());
     }
     forget_log(store).await?;
-    let mut told: Vec<String> = Vec::new();
+    let mut all: BTreeMap<String, u64> = BTreeMap::new();
     while full(store.memory().await?) {
         let Some(noisiest) = noisiest(store.numbers().await?.events) else { break };
         let mut dropped = 0;
@@ -209,17 +211,15 @@ async fn relieve(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
             break;
         }
         forget_log(store).await?;
-        if !told.contains(&noisiest) {
-            tracing::warn!(
-                subscriber = noisiest,
-                dropped,
-                "memory is short: the noisiest subscriber's oldest batches were dropped"
-            );
-            told.push(noisiest);
-        }
+        *all.entry(noisiest).or_default() += dropped;
     }
-    for subscriber in told {
-        core.announce("subscriber.autodropped", &subscriber);
+    for (token, dropped) in all {
+        tracing::warn!(
+            subscriber = core.name_of(&token),
+            dropped,
+            "memory is short: the noisiest subscriber's oldest batches were dropped"
+        );
+        core.announce("subscriber.autodropped", &token, json!({ "events": dropped, "reason": "memory" }));
     }
     Ok(())
 }

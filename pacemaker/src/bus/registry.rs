@@ -133,6 +133,15 @@ fn in_range(
 
 /// Changes. Each leaves the registry as it was when it fails.
 impl Registry {
+    /// How a client is called towards others. Its token, which is its identity, is also its credential.
+    pub(super) fn name_of(&self, client: &str) -> String {
+        match self.api_tokens.get(client) {
+            Some(token) => token.name.clone(),
+            None if client == OWN_CLIENT => "signalbox".to_owned(),
+            None => client.strip_prefix('@').unwrap_or("(deleted)").to_owned(),
+        }
+    }
+
     /// Makes `client` the publisher of a topic that nobody publishes to yet.
     pub(super) fn claim(&mut self, topic: &str, client: &str, limits: &Options) -> Result<(), Error> {
         let topics = self.topics.len();

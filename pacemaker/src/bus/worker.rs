@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use serde_json::json;
 use signalbox_store::{Kind, Notice};
 use tokio::{
     sync::mpsc,
@@ -21,7 +22,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     BatchContents, Deliverer, Event, EventId, NewEvent, Outcome, Subscription,
     core::Core,
-    store::{Held, Nack, Store, Taken, Turn, read_gap},
+    store::{Held, Nack, Nacked, Store, Taken, Turn, read_gap},
     verdict::{self, Failure, Patience, Verdict},
 };
 
@@ -272,7 +273,7 @@ impl<D: Deliverer> Delivery<D> {
         };
         if missing > 0 {
             tracing::error!(
-                subscriber = taken.held.token,
+                subscriber = self.core.name_of(&taken.held.token),
                 batch = taken.held.batch,
                 missing,
                 "events of a batch are not in the log any more"
@@ -337,7 +338,7 @@ impl<D: Deliverer> Delivery<D> {
         };
         let verdict = verdict::judge(&failure, &patience, self.core.chance.dice());
         tracing::debug!(
-            subscriber = taken.held.token,
+            subscriber = self.core.name_of(&taken.held.token),
             batch = taken.held.batch,
             attempts = failure.attempts,
             why,
@@ -373,11 +374,15 @@ impl<D: Deliverer> Delivery<D> {
             .await;
         match disabled {
             Ok(()) => {
-                tracing::warn!(subscriber = token, "a subscription is disabled: its callback is gone");
-                self.core.announce("subscriber.disabled", token);
+                let subscriber = self.core.name_of(token);
+                tracing::warn!(subscriber, "a subscription is disabled: its callback is gone");
+                self.core.announce("subscriber.disabled", token, json!({ "reason": "gone" }));
             }
             // The next attempt finds the same answer.
-            Err(error) => tracing::warn!(subscriber = token, %error, "a subscription cannot be disabled now"),
+            Err(error) => {
+                let subscriber = self.core.name_of(token);
+                tracing::warn!(subscriber, %error, "a subscription cannot be disabled now");
+            }
         }
     }
 
@@ -450,7 +455,14 @@ impl<D: Deliverer> Delivery<D> {
         let options = &self.core.options;
         match settle {
             Settle::Ack { events } => self.store.ack(held, timeout_ms, *events, &taken.gaps).await,
-            Settle::Nack(nack) => self.store.nack(held, nack, &self.core.chance.seed()).await,
+            Settle::Nack(nack) => {
+                let nacked = self.store.nack(held, nack, &self.core.chance.seed()).await?;
+                // Told once: again only after it has been in full health. If this reply is lost, not at all.
+                if nacked == Nacked::PacingBegins {
+                    self.core.announce("subscriber.paced", &held.token, json!({ "pause_ms": nack.pause_ms }));
+                }
+                Ok(nacked != Nacked::NotHeld)
+            }
             Settle::Bury { why, attempted } => {
                 let keep = (options.dead_events, options.dead_bytes);
                 let why = shortened(why);
@@ -496,17 +508,24 @@ pub(super) async fn beat(core: Arc<Core>, store: Arc<Store>, busy: Busy, shutdow
 }
 
 impl Core {
-    /// Tells of something that happened to a subscriber, under Signalbox' own topics. Nobody waits for it.
-    pub(super) fn announce(self: &Arc<Self>, topic: &'static str, subscriber: &str) {
+    /// How a client is called towards others, logs included.
+    pub(super) fn name_of(&self, client: &str) -> String {
+        self.view().registry.name_of(client)
+    }
+
+    /// Tells of something that happened to a subscriber, under Signalbox' own topics; `data` is an object, to which its
+    /// name is added. Nobody waits for it.
+    pub(super) fn announce(self: &Arc<Self>, topic: &'static str, client: &str, mut data: serde_json::Value) {
         let handle = super::Handle::from_core(Arc::clone(self));
-        let data = serde_json::json!({ "subscriber": subscriber }).to_string();
+        let subscriber = self.name_of(client);
+        data["subscriber"] = subscriber.as_str().into();
         let event = NewEvent {
             kind: super::Kind::Update,
-            url: format!("signalbox:subscriber:{subscriber}"),
+            url: "/subscriptions".to_owned(),
             timestamp_ms: None,
-            data: serde_json::value::RawValue::from_string(data).ok(),
+            data: serde_json::value::to_raw_value(&data).ok(),
             environment: None,
-            object: None,
+            object: Some(format!("signalbox:subscriber:{subscriber}")),
             idempotency_key: None,
         };
         tokio::spawn(async move {

@@ -11,7 +11,6 @@ use crate::{
         deliver::Webhooks,
         intake::{self, Limits},
         metrics::Metrics,
-        registry::OWN_CLIENT,
     },
     http::Problem,
     tokens::{Caller, Scope},
@@ -78,13 +77,9 @@ fn caller(token: &str, client: &ApiToken) -> Caller {
     Caller::of_bus(token.to_owned(), client.name.clone(), scopes.into_iter().collect())
 }
 
-/// How a client is called towards others. Its token, which is its identity, is also its credential.
+/// How a client is called towards others.
 pub(super) fn name_of(client: &str, registry: &Registry) -> String {
-    match registry.api_tokens.get(client) {
-        Some(token) => token.name.clone(),
-        None if client == OWN_CLIENT => "signalbox".to_owned(),
-        None => client.strip_prefix('@').unwrap_or("(deleted)").to_owned(),
-    }
+    registry.name_of(client)
 }
 
 /// The numbers by name in place of token. Clients of one name are one.

@@ -21,7 +21,8 @@
 -- ARGV[10]: integer, attempts to add to the batch (0 when none was made)
 -- ARGV[11]: integer, 1 to halve the batch
 -- ARGV[12]: string, sixteen random characters
--- Returns 1, or 0 when the worker does not hold the job with this batch any more (nothing was done).
+-- Returns 1; 2 when the subscriber was in full health before; 0 when the worker does not hold the job with this batch
+-- any more (nothing was done).
 -- Caller: Store::nack
 
 local function main(lanes)
@@ -35,6 +36,7 @@ local function main(lanes)
   lanes.expect_own()
   lanes.expect('hash', lanes.base .. 'subscriber:' .. token, lanes.generations_key(token))
 
+  local pacing_begins = false
   lanes.let_go(worker)
   local attempts = (tonumber(items[3]) or 0) + tonumber(ARGV[10])
   if ARGV[11] == '1' and #items > 4 then
@@ -59,10 +61,10 @@ local function main(lanes)
     call('LSET', batch, 2, lanes.text(attempts))
   end
   if ARGV[10] ~= '0' then
-    lanes.health(token, tonumber(ARGV[9]), now)
+    pacing_begins = lanes.health(token, tonumber(ARGV[9]), now) - tonumber(ARGV[9]) == 100
     call('HINCRBY', KEYS[9], 'batches.failed', 1)
   end
   lanes.schedule(job, now + tonumber(ARGV[8]))
   lanes.finish()
-  return 1
+  return pacing_begins and 2 or 1
 end

@@ -291,6 +291,47 @@ async fn a_subscriber_that_is_gone_is_disabled_and_gets_what_waited_when_it_come
 }
 
 #[tokio::test]
+async fn pacing_is_told_when_it_begins_and_not_at_every_failure() {
+    let server = Server::start();
+    let (recorder, failing) = (Recorder::new(), Arc::new(AtomicUsize::new(2)));
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    let left = Arc::clone(&failing);
+    recorder.answers(move |subscription, _| {
+        let fails = subscription.token == "s"
+            && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+        if fails { failed() } else { delivered() }
+    });
+    let client = ApiToken { name: "sally".into(), scopes: BTreeSet::new() };
+    bus.create_api_token("s", client).await.unwrap();
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    bus.subscribe("watcher", wanted(&["signalbox.subscriber.paced"])).await.unwrap();
+    let publish = async |n: usize| {
+        bus.publish("shop", "orders", vec![event(&format!("https://a/{n}"))]).await[0].unwrap();
+    };
+    publish(0).await;
+    until("the first delivery after two failures", || async { recorder.ids("s").len() == 1 }).await;
+    // Four points down, and one up for each delivery. Before it is at its best again, a failure is no news.
+    failing.store(1, Ordering::SeqCst);
+    for n in 1..=5 {
+        publish(n).await;
+        until("the next delivery", || async { recorder.ids("s").len() == n + 1 }).await;
+    }
+    until("the announcement", || async { recorder.ids("watcher").len() == 1 }).await;
+    let health = bus.subscriptions().await.unwrap().iter().map(|one| one.gauges.health).min();
+    assert_eq!(health, Some(100));
+    failing.store(1, Ordering::SeqCst);
+    publish(6).await;
+    until("another announcement", || async { recorder.ids("watcher").len() == 2 }).await;
+    let taken = recorder.taken();
+    let mut told = taken.iter().filter(|one| one.token == "watcher").flat_map(|one| &one.batch.events);
+    let told = told.next().unwrap();
+    assert_eq!((&*told.object, &*told.url), ("signalbox:subscriber:sally", "/subscriptions"));
+    let data = told.data.as_ref().unwrap().get();
+    assert!(data.contains(r#""subscriber":"sally""#) && data.contains("pause_ms"), "{data}");
+}
+
+#[tokio::test]
 async fn a_poison_event_dies_alone_and_can_be_redriven_or_dropped() {
     let server = Server::start();
     let redis = server.redis();

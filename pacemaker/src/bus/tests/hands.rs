@@ -7,8 +7,8 @@ use crate::bus::{
     EventId, NewEvent,
     event::lane_hash,
     store::{
-        Accepted, FanOut, Held, Nack, PublishCall, PublishReply, Published, Store, Stored, Taken, Target,
-        Turn,
+        Accepted, FanOut, Held, Nack, Nacked, PublishCall, PublishReply, Published, Store, Stored, Taken,
+        Target, Turn,
     },
 };
 
@@ -142,7 +142,7 @@ impl Hands {
     pub(super) async fn nack(&mut self, taken: &Taken, pause_ms: u64, split: bool) -> bool {
         let seed = self.seed();
         let nack = Nack { pause_ms, attempted: true, split };
-        self.store.nack(&taken.held, &nack, &seed).await.expect("a reply")
+        self.store.nack(&taken.held, &nack, &seed).await.expect("a reply") != Nacked::NotHeld
     }
 
     pub(super) async fn bury(&self, taken: &Taken) -> bool {
