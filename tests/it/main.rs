@@ -18,6 +18,7 @@ mod instruments;
 mod isolation;
 mod keys;
 mod lookup;
+mod own_events;
 mod pacemakers;
 mod proxying;
 mod registration;
