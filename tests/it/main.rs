@@ -12,6 +12,8 @@ mod admin;
 mod bad_input;
 mod bus_api;
 mod bus_delivery;
+mod bus_faults;
+mod bus_order;
 mod changes;
 mod house;
 mod instruments;
