@@ -27,7 +27,7 @@ run: packages-run build ## Install what is missing, build, start everything with
 test: packages-test ## Install what is missing, then everything that CI runs: formatting, lints, Lua specs, all tests
 	@.ci/test
 
-bench: packages-bench ## Measure side by side with nginx, HAProxy, Caddy and others, and print ratios
+bench: packages-bench ## Measure side by side with nginx, HAProxy, Caddy, brokers and others, and print ratios
 	cargo build --workspace --release
 	cargo run --quiet --release -p signalbox-bench -- $(ARGS)
 
