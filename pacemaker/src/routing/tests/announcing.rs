@@ -282,6 +282,39 @@ async fn a_table_made_anew_is_told_once_and_nothing_of_its_seeding() {
 }
 
 #[tokio::test]
+async fn a_table_that_came_back_older_tells_nothing_of_its_former_life() {
+    let rig = Rig::new().await;
+    let ears = Ears::open();
+    rig.put("i1", spec(9001, &["a.example"], "1")).await;
+    let copy = rig.dump().await;
+    rig.put("i2", spec(9002, &["a.example"], "1")).await;
+    rig.tell(&ears).await;
+    let told_up_to = rig.serial().await;
+    rig.restore(&copy).await;
+    rig.reconcile().await;
+    rig.tell(&ears).await;
+    let resynced = format!("table.resynced {}-{} reseeded", told_up_to + 1, rig.serial().await);
+    assert_eq!(ears.told(), ["instance.registered i1", "instance.registered i2", &resynced]);
+}
+
+#[tokio::test]
+async fn whoever_was_overtaken_turns_nothing_back() {
+    let rig = Rig::new().await;
+    let ears = Ears::open();
+    rig.tell(&ears).await;
+    let seen = rig.store.announced().await.unwrap();
+    rig.put("i", spec(9001, &["a.example"], "1")).await;
+    rig.tell(&ears).await;
+    let now = rig.store.announced().await.unwrap();
+    assert!(now.serial > seen.serial);
+    // It slept since it read the place.
+    assert!(!rig.store.announced_up_to(&seen, &seen).await.unwrap());
+    assert_eq!(rig.store.announced().await.unwrap(), now);
+    // What is told has happened: the fabric holds the table to it.
+    assert_eq!(rig.store.table_state().await.unwrap().serial, now.serial);
+}
+
+#[tokio::test]
 async fn nothing_is_told_of_a_table_that_is_being_seeded_or_not_ours() {
     let rig = Rig::new().await;
     let ears = Ears::open();
