@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod exhaustive;
 pub mod model;
+pub mod published;
 mod reference;
 mod rules;
 #[cfg(test)]

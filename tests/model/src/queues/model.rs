@@ -313,11 +313,9 @@ impl Model for Queues {
 
     fn is_fault(&self, action: &Action) -> bool {
         // Whoever wants to finish pulls, acknowledges, waits, and goes back to the settings that pause nobody.
-        match action {
-            Action::Pull | Action::PullAutoAck | Action::Ack(_) => false,
-            Action::Due(_) | Action::DueAll | Action::Configure(0) => false,
-            _ => true,
-        }
+        let consumes = matches!(action, Action::Pull | Action::PullAutoAck | Action::Ack(_));
+        let waits = matches!(action, Action::Due(_) | Action::DueAll | Action::Configure(0));
+        !consumes && !waits
     }
 
     fn is_settled(&self, state: &State) -> bool {

@@ -1,5 +1,10 @@
 //! Many producers, one order per object.
 
+#[cfg(test)]
+mod exhaustive;
+pub mod model;
+pub mod published;
+mod receiver;
 mod reference;
 mod rules;
 #[cfg(test)]

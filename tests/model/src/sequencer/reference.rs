@@ -59,7 +59,7 @@ pub enum Sink {
 }
 
 /// An event that is to be accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NewEvent {
     /// Its number.
     pub id: Id,
@@ -68,7 +68,7 @@ pub struct NewEvent {
 }
 
 /// An accepted event: nothing of it changes any more (O2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Event {
     /// Its number.
     pub id: Id,
@@ -81,7 +81,7 @@ pub struct Event {
 }
 
 /// Events that are not known to have arrived and will not be sent again by themselves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gap {
     /// The first of them.
     pub first: Id,
@@ -100,7 +100,7 @@ impl Gap {
 }
 
 /// What a worker holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Visit {
     /// The object it visits.
     pub object: Object,
@@ -200,8 +200,6 @@ pub enum Place {
 pub enum Part {
     /// Who settles is compared by epoch.
     Epoch,
-    /// Who settles is compared by worker.
-    Holder,
     /// Who settles names the event.
     EventId,
     /// A take keeps the event in the flight slot.
@@ -214,8 +212,10 @@ pub enum Part {
     Wake,
     /// A failed event goes back to the head.
     Head,
-    /// An object becomes ready once.
+    /// What is ready does not become ready again.
     ReadyOnce,
+    /// Accepting looks whether the object is in work, or waits, already.
+    ReadyIfIdle,
     /// A visit that leaves something behind makes the object ready again.
     ReadyAgain,
     /// Accepting makes an idle object ready.
@@ -228,10 +228,6 @@ pub enum Part {
     SkipNamesEvent,
     /// A direct publish goes behind what is queued.
     Behind,
-    /// For "behind", the flight slot counts as queue.
-    BehindFlight,
-    /// For "behind", an object that waits for a retry or an operator has a queue.
-    BehindWaiting,
     /// Ids and `prev` are fixed at acceptance, not when an event is taken.
     PrevAtAccept,
     /// A parked object waits for its operator, whatever is accepted.
@@ -315,6 +311,9 @@ impl Reference {
     // ── producers ────────────────────────────────────────────────────────────────────────────────────────────────
 
     /// `POST /objects/{object}/events`, and a direct publish alike: all events or none.
+    ///
+    /// Both have to go to the same sink. If a direct publish passed a backend by, the backend would be told of a `prev`
+    /// that it never gets.
     ///
     /// With the bus as sink, and nothing of the object queued, they are published at once; otherwise they are queued
     /// behind what is there.
@@ -619,10 +618,7 @@ impl Reference {
 
     /// Whether what is published now has to go behind something.
     fn is_behind(&self, object: Object) -> bool {
-        let Some(state) = self.objects.get(&object).filter(|_| self.has(Part::Behind)) else { return false };
-        let waits = state.parked || state.retry_at_ms.is_some();
-        (!state.queue.is_empty() && (self.has(Part::BehindWaiting) || !waits))
-            || (state.flight.is_some() && self.has(Part::BehindFlight))
+        self.has(Part::Behind) && self.objects.get(&object).is_some_and(ObjectState::has_backlog)
     }
 
     fn append(&mut self, object: Object, new: &[NewEvent], queue: bool) -> Result<Vec<Event>, Refused> {
@@ -657,7 +653,7 @@ impl Reference {
             if !self.outbox.contains(&object) {
                 self.outbox.push_back(object);
             }
-        } else if on_accept && (!waits || !self.has(Part::ReadyOnce)) {
+        } else if on_accept && (!waits || !self.has(Part::ReadyIfIdle)) {
             self.make_ready(object);
         }
     }
@@ -698,8 +694,7 @@ impl Reference {
     fn holds(&self, worker: Worker, object: Object, epoch: u64) -> bool {
         let Some(state) = self.objects.get(&object) else { return false };
         let Some(lease) = state.lease else { return false };
-        (lease.worker == worker || !self.has(Part::Holder))
-            && (state.epoch == epoch || !self.has(Part::Epoch))
+        lease.worker == worker && (state.epoch == epoch || !self.has(Part::Epoch))
     }
 
     /// The event in flight, if it is the one that this worker may settle.
