@@ -197,8 +197,7 @@ async fn two_tellers_at_once_tell_everything_once() {
     for n in 0..250_u16 {
         rig.put(&format!("i{n}"), spec(9000 + n, &[&format!("h{n}.example")], "1")).await;
         if n % 20 == 0 {
-            let (first, second) = tokio::join!(one.pass(), two.pass());
-            (first.unwrap(), second.unwrap());
+            tokio::try_join!(one.pass(), two.pass()).unwrap();
         }
     }
     rig.tell(&ears).await;
