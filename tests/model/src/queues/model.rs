@@ -11,8 +11,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::reference::{Place, Receipt, Reference, Settings, Verdict};
-use super::{Facet, Message};
+use super::reference::Reference;
+use super::{Facet, Message, Place, Receipt, Settings, Verdict};
 use crate::explore::Model;
 use crate::{Violation, ensure};
 

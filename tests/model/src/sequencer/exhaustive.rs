@@ -138,7 +138,7 @@ fn without_answering_a_repeated_take_a_worker_holds_two() {
 
 #[test]
 fn without_the_sweep_a_dead_worker_keeps_its_object_for_ever() {
-    falls(Part::Sweep, workers(), WEDGE);
+    falls(Part::Sweep, workers(), "O7");
 }
 
 #[test]

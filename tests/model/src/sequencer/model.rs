@@ -9,11 +9,13 @@
 //! be a ghost whose place nobody takes, and the model has those already.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
+pub use super::action::{Action, Answer, Call, Who};
 use super::receiver::Receiver;
-use super::reference::{Committed, NewEvent, Reference, Skipped, Standing, Taken, Visit};
-use super::{Id, Object, Worker};
+use super::reference::Reference;
+pub use super::state::State;
+use super::state::{Outcome, Process, Step};
+use super::{NewEvent, Object, Skipped, Standing, Taken, Worker};
 use crate::explore::Model;
 use crate::{Violation, ensure};
 
@@ -67,224 +69,6 @@ pub struct Sequencer {
     pub faults: Faults,
     /// The shard that it begins with, to leave out a part of the protocol.
     pub shard: Reference,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Outcome {
-    Commit,
-    Fail,
-    GiveUp,
-    Park,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Step {
-    Idle,
-    /// It is about to send the event, or has.
-    Holding(Visit),
-    /// It knows what to say of it.
-    Settling(Visit, Outcome),
-}
-
-impl Step {
-    fn visit_mut(&mut self) -> Option<&mut Visit> {
-        match self {
-            Self::Idle => None,
-            Self::Holding(visit) | Self::Settling(visit, _) => Some(visit),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Process {
-    number: Worker,
-    step: Step,
-}
-
-/// A shard, who works for it, and what may still happen.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct State {
-    shard: Reference,
-    /// How many calls were made for each object.
-    offered: Vec<usize>,
-    workers: Vec<Process>,
-    ghosts: Vec<Process>,
-    /// Requests on their way to the backend that nobody waits for.
-    requests: Vec<Visit>,
-    /// Calls on their way to the shard that nobody waits for.
-    calls: Vec<(Worker, Visit, Outcome)>,
-    faults: Faults,
-    receiver: Receiver,
-    /// Commits of other objects since an object became ready.
-    passed: BTreeMap<Object, u32>,
-    next_number: Worker,
-}
-
-/// How the backend answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// It has the event and says so.
-    Confirmed,
-    /// It has not, and says so.
-    Refused,
-    /// It has, and nobody hears.
-    Unconfirmed,
-    /// It will have.
-    Slow,
-}
-
-/// How a call to the shard goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
-    /// As it should.
-    Answered,
-    /// It runs, and the reply is lost.
-    Lost,
-    /// It will run.
-    Late,
-}
-
-/// Who acts: a worker or a ghost, by place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
-    /// A worker.
-    Worker(usize),
-    /// One that froze.
-    Ghost(usize),
-}
-
-/// One step of somebody.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// A producer makes its next call.
-    Offer(Object),
-    /// The next object without a backend is drained by one event.
-    Drain,
-    /// A worker takes an object.
-    Take(usize, Call),
-    /// The event is sent.
-    Send(Who, Answer),
-    /// The outcome is told.
-    Settle(Who, Call),
-    /// A worker freezes, and another takes its place.
-    Freeze(usize),
-    /// A request that was given up arrives.
-    RequestArrives(usize),
-    /// A call that was given up arrives.
-    CallArrives(usize),
-    /// The sweep sees a lease that ran out.
-    Expire(Object),
-    /// The sweep sees a retry that has come.
-    Wake(Object),
-    /// An operator unparks an object.
-    Unpark(Object),
-    /// An operator gives up the head of an object.
-    Skip(Object, Id),
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |who: &Who| match who {
-            Who::Worker(place) => format!("worker {place}"),
-            Who::Ghost(place) => format!("ghost {place}"),
-        };
-        match self {
-            Self::Offer(object) => write!(formatter, "a producer calls for {object}"),
-            Self::Drain => write!(formatter, "drain"),
-            Self::Take(place, Call::Answered) => write!(formatter, "worker {place} takes"),
-            Self::Take(place, call) => write!(formatter, "worker {place} takes ({call:?})"),
-            Self::Send(who, answer) => write!(formatter, "{} sends: {answer:?}", name(who)),
-            Self::Settle(who, Call::Answered) => write!(formatter, "{} settles", name(who)),
-            Self::Settle(who, call) => write!(formatter, "{} settles ({call:?})", name(who)),
-            Self::Freeze(place) => write!(formatter, "worker {place} freezes"),
-            Self::RequestArrives(_) => write!(formatter, "a slow request arrives"),
-            Self::CallArrives(_) => write!(formatter, "a late call arrives"),
-            Self::Expire(object) => write!(formatter, "the lease of {object} runs out"),
-            Self::Wake(object) => write!(formatter, "the retry of {object} has come"),
-            Self::Unpark(object) => write!(formatter, "an operator unparks {object}"),
-            Self::Skip(object, id) => write!(formatter, "an operator skips {id} of {object}, twice"),
-        }
-    }
-}
-
-impl State {
-    fn process(&mut self, who: Who) -> &mut Process {
-        match who {
-            Who::Worker(place) => &mut self.workers[place],
-            Who::Ghost(place) => &mut self.ghosts[place],
-        }
-    }
-
-    /// A ghost that has nothing left to do is gone.
-    fn put(&mut self, who: Who, step: Step) {
-        match who {
-            Who::Ghost(place) if step == Step::Idle => {
-                self.ghosts.remove(place);
-            }
-            _ => self.process(who).step = step,
-        }
-    }
-
-    fn receive(&mut self, visit: Visit) -> Result<(), Violation> {
-        self.receiver.receive(&self.shard, visit.object, visit.event, visit.gap)
-    }
-
-    /// Runs the script that settles a visit, and checks that it did so for nobody but the holder.
-    fn settle(&mut self, worker: Worker, visit: Visit, outcome: Outcome) -> Result<Committed, Violation> {
-        let Visit { object, epoch, event, .. } = visit;
-        let truth = self.shard.visit(object);
-        let holder = self.shard.objects.get(&object).and_then(|state| state.lease).map(|lease| lease.worker);
-        let settled = match outcome {
-            Outcome::Commit => self.shard.commit(worker, object, epoch, event.id, 0),
-            Outcome::Fail => self.shard.fail(worker, object, epoch, event.id, 0),
-            Outcome::GiveUp => self.shard.give_up(worker, object, epoch, event.id, 0),
-            Outcome::Park => self.shard.park(worker, object, epoch, event.id),
-        };
-        if settled == Committed::Stale {
-            return Ok(settled);
-        }
-        ensure(truth.is_some() && holder == Some(worker), "O10", || {
-            format!("worker {worker} settled {} of object {object}, which {holder:?} holds", event.id)
-        })?;
-        ensure(truth.is_none_or(|truth| truth.epoch == epoch), "O5", || {
-            format!("{outcome:?} of epoch {epoch} settled what another epoch has: {truth:?}")
-        })?;
-        ensure(truth.is_none_or(|truth| truth.event.id == event.id), "O9", || {
-            format!("{outcome:?} of event {} settled another: {truth:?}", event.id)
-        })?;
-        if outcome == Outcome::Commit {
-            ensure(self.receiver.has(event.id), "O9", || format!("event {} never arrived", event.id))?;
-            self.receiver.check_order(&self.shard, object, event.id)?;
-            self.pass_by(object)?;
-        }
-        Ok(settled)
-    }
-
-    /// Nobody that is ready is passed by more than a quantum of each other object.
-    fn pass_by(&mut self, committed: Object) -> Result<(), Violation> {
-        let others = u32::try_from(self.shard.objects.len()).unwrap_or(u32::MAX) - 1;
-        let bound = others * self.shard.settings.quantum;
-        for (object, passed) in self.passed.iter_mut().filter(|(object, _)| **object != committed) {
-            *passed += 1;
-            ensure(*passed <= bound, "bound", || {
-                format!(
-                    "object {object} is ready, and others had {passed} commits since; the bound is {bound}"
-                )
-            })?;
-        }
-        Ok(())
-    }
-
-    fn after_settling(&mut self, who: Who, settled: Committed) -> Result<(), Violation> {
-        match settled {
-            Committed::Next(visit) => {
-                self.receiver.check_same(visit.event)?;
-                self.put(who, Step::Holding(visit));
-            }
-            Committed::Released | Committed::Stale => self.put(who, Step::Idle),
-        }
-        Ok(())
-    }
 }
 
 impl Sequencer {
@@ -505,7 +289,7 @@ impl Model for Sequencer {
             Action::Expire(object) => {
                 next.shard.expire(object);
                 let standing = next.shard.standing(object);
-                ensure(standing == Standing::Ready || next.shard.without.is_some(), "O7", || {
+                ensure(standing == Standing::Ready, "O7", || {
                     format!("the lease of {object} ran out, and it is {standing:?}")
                 })?;
             }
@@ -575,50 +359,7 @@ impl Model for Sequencer {
         line
     }
 
-    /// Workers differ by what they do, not by number; an epoch by whether it is the one that may commit; attempts up to
-    /// their limit.
     fn canonical(&self, state: &State) -> State {
-        let mut canonical = state.clone();
-        let limit = self.max_attempts;
-        let State { shard, workers, ghosts, requests, calls, .. } = &mut canonical;
-        let living = |worker: Worker, visit: &Visit| {
-            let object = state.shard.objects.get(&visit.object);
-            object.is_some_and(|object| {
-                object.epoch == visit.epoch && object.lease.is_some_and(|lease| lease.worker == worker)
-            })
-        };
-        let simplify = |worker: Worker, visit: &mut Visit| {
-            visit.epoch = u64::from(living(worker, visit));
-            visit.attempts = visit.attempts.min(limit);
-        };
-        for process in workers.iter_mut().chain(ghosts.iter_mut()) {
-            let number = process.number;
-            if let Some(visit) = process.step.visit_mut() {
-                simplify(number, visit);
-            }
-        }
-        calls.iter_mut().for_each(|(worker, visit, _)| simplify(*worker, visit));
-        requests.iter_mut().for_each(|visit| (visit.epoch, visit.attempts) = (0, 0));
-        for object in shard.objects.values_mut() {
-            object.epoch = u64::from(object.lease.is_some());
-            object.attempts = object.attempts.min(limit);
-        }
-        let held = |worker: Worker| state.shard.held_by(worker).map(|visit| visit.object);
-        workers.sort_by_key(|process| (process.step, held(process.number)));
-        ghosts.sort_by_key(|process| (process.step, held(process.number)));
-        let order: Vec<_> = workers.iter().chain(ghosts.iter()).map(|process| process.number).collect();
-        let rename = |number: &mut Worker| {
-            let place = order.iter().position(|other| other == number);
-            *number = place.and_then(|place| Worker::try_from(place).ok()).unwrap_or(Worker::MAX);
-        };
-        workers.iter_mut().chain(ghosts.iter_mut()).for_each(|process| rename(&mut process.number));
-        calls.iter_mut().for_each(|(worker, ..)| rename(worker));
-        for lease in shard.objects.values_mut().filter_map(|object| object.lease.as_mut()) {
-            rename(&mut lease.worker);
-        }
-        calls.sort_unstable();
-        requests.sort_unstable();
-        canonical.next_number = 0;
-        canonical
+        state.canonical(self.max_attempts)
     }
 }

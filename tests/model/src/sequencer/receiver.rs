@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::reference::{Event, Gap, Place, Reference};
-use super::{Id, Object};
+use super::reference::Reference;
+use super::{Event, Gap, Id, Object, Place};
 use crate::{Violation, ensure};
 
 /// The log of all receivers. It knows what was accepted, so that it can tell when it is told something else.
