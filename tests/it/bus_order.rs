@@ -1,33 +1,34 @@
 //! Order, and no loss: many events for many objects by way of three pacemakers that are killed at random, and Redis
-//! with them, to subscribers that fail at random.
+//! with them, to subscribers that fail at random. Between the kills everybody is also stopped for a while and goes on,
+//! subscribers change their number of lanes, and Redis forgets its scripts and writes its file anew.
 //!
 //! Everything that is chosen follows from the seed, which is printed: `SIGNALBOX_SEED` makes the same choices again.
 //! What the machine does in between is its own, so a flaw that was seen once may need the seed several times.
 
+mod publishing;
+
 use std::{
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
-use serde_json::json;
+use serde_json::{Value, json};
 use signalbox_stack::{Fsync, PartHandle};
 use signalbox_tests::{
     fleet::Fleet,
-    http::{Connection, Request, Response},
-    ledger::{Ledger, Published},
+    http::Request,
+    ledger::Ledger,
     poll,
     receiver::{Answer, Receiver},
     system::System,
 };
 use tokio::{
-    task::JoinSet,
+    task::{JoinHandle, JoinSet},
     time::{self, Instant},
 };
+
+use self::publishing::{Plan, Publishing};
 
 const EVENTS: usize = 100_000;
 const OBJECTS: usize = 1_000;
@@ -41,15 +42,15 @@ const SOAK_SECONDS: u64 = 1_200;
 /// One kill of so many is Redis'.
 const REDIS_EVERY: usize = 4;
 /// How long what was accepted may take to be delivered when nobody is killed any more.
-const SETTLE: Duration = Duration::from_secs(180);
+const SETTLE: Duration = Duration::from_secs(600);
 
 /// A subscriber: its topics, concurrency, most events of a batch, and the time in ms that one may fill.
 type Wish = (&'static [&'static str], usize, usize, u64);
 
 const SUBSCRIBERS: [Wish; 8] = [
     (&TOPICS, 1, 1_000, 0),
-    (&TOPICS, 8, 150, 50),
-    (&TOPICS, 64, 30, 20),
+    (&["refunds"], 8, 150, 50),
+    (&TOPICS, 32, 50, 20),
     (&["orders"], 4, 100, 500),
     (&["refunds"], 2, 500, 1_000),
     (&["refunds"], 3, 10_000, 200),
@@ -111,164 +112,6 @@ async fn soak_order_holds_when_redis_writes_every_second() {
     tempt_fate("soak-everysec", Fsync::Everysec, Measure::soak()).await;
 }
 
-/// One request of a publisher.
-struct Array {
-    key: String,
-    topic: &'static str,
-    numbers: Range<usize>,
-    body: String,
-}
-
-/// Everything that is published, the same for the same seed.
-struct Plan {
-    published: Vec<Published>,
-    arrays: Vec<Array>,
-}
-
-impl Plan {
-    fn new(random: &mut StdRng) -> Self {
-        let mut plan = Self { published: Vec::with_capacity(EVENTS), arrays: Vec::new() };
-        while plan.published.len() < EVENTS {
-            // Most events come in arrays, many requests are single ones.
-            let count = if random.random_bool(0.3) { 1 } else { random.random_range(50..400) };
-            let count = count.min(EVENTS - plan.published.len());
-            let topic = TOPICS[usize::from(random.random_bool(0.15))];
-            let first = plan.published.len();
-            let events: Vec<String> = (first..first + count).map(|n| plan.event(n, topic, random)).collect();
-            let body = if count == 1 { events[0].clone() } else { format!("[{}]", events.join(",")) };
-            plan.arrays.push(Array {
-                key: format!("request-{}", plan.arrays.len()),
-                topic,
-                numbers: first..first + count,
-                body,
-            });
-        }
-        plan
-    }
-
-    fn event(&mut self, number: usize, topic: &str, random: &mut StdRng) -> String {
-        // Some objects are far busier than others.
-        let object = (random.random_range(0.0..1.0_f64).powi(2) * OBJECTS as f64) as usize;
-        let url = format!("https://shop.example/{object}");
-        let padding = "x".repeat(random.random_range(0..60));
-        let event = format!(
-            r#"{{"type":"update","url":"{url}","timestamp":{number},"data":{{"n":{number},"p":"{padding}"}}}}"#
-        );
-        self.published.push(Published { topic: topic.to_owned(), url });
-        event
-    }
-}
-
-/// What all publishers share.
-struct Publishing {
-    fleet: Arc<Fleet>,
-    plan: Plan,
-    ledger: Arc<Ledger>,
-    next: AtomicUsize,
-    /// Events up to this number may be published: publishing lasts as long as the killing.
-    allowed: AtomicUsize,
-    again: AtomicU64,
-    refused: AtomicU64,
-    broken: AtomicU64,
-}
-
-impl Publishing {
-    /// Publishes one request after the other, each until all of its events are accepted.
-    async fn run(self: Arc<Self>, seed: u64) {
-        let mut random = StdRng::seed_from_u64(seed);
-        let mut connections: [Option<Connection>; PACEMAKERS] = Default::default();
-        loop {
-            let Some(array) = self.plan.arrays.get(self.next.fetch_add(1, Ordering::SeqCst)) else { return };
-            while self.allowed.load(Ordering::SeqCst) < array.numbers.start {
-                time::sleep(Duration::from_millis(2)).await;
-            }
-            let mut at = random.random_range(0..PACEMAKERS);
-            while !self.attempt(&mut connections[at], at, array).await {
-                // An outcome that is unknown, or a refusal: the same again, by way of another.
-                self.again.fetch_add(1, Ordering::Relaxed);
-                at = (at + 1) % PACEMAKERS;
-                time::sleep(Duration::from_millis(random.random_range(1..30))).await;
-            }
-            if random.random_bool(0.05) {
-                // A repeat of what was accepted is the same events.
-                at = (at + 1) % PACEMAKERS;
-                self.attempt(&mut connections[at], at, array).await;
-            }
-        }
-    }
-
-    /// True when every event of the request is accepted.
-    async fn attempt(&self, connection: &mut Option<Connection>, at: usize, array: &Array) -> bool {
-        match self.send(connection, at, array).await {
-            Ok(answer) => self.accepted(array, &answer),
-            Err(_) => {
-                *connection = None;
-                self.broken.fetch_add(1, Ordering::Relaxed);
-                false
-            }
-        }
-    }
-
-    async fn send(
-        &self,
-        connection: &mut Option<Connection>,
-        at: usize,
-        array: &Array,
-    ) -> std::io::Result<Response> {
-        let to = self.fleet.address(at);
-        let mut open = match connection.take() {
-            Some(open) => open,
-            None => Connection::open(to).await?,
-        };
-        let many = if array.numbers.len() > 1 { "/events" } else { "" };
-        let request = Request::new("POST", &to.to_string(), &format!("/topics/{}{many}", array.topic))
-            .token("shop")
-            .header("Content-Type", "application/json")
-            .header("Idempotency-Key", &array.key)
-            .body(array.body.as_bytes());
-        let answer = open.send(&request).await?;
-        *connection = answer.keeps_alive().then_some(open);
-        Ok(answer)
-    }
-
-    fn accepted(&self, array: &Array, answer: &Response) -> bool {
-        match answer.status {
-            200 if array.numbers.len() == 1 => {
-                let id = answer.header("X-Signalbox-Event-Id").and_then(|id| id.parse().ok());
-                id.inspect(|id| self.ledger.accept(array.numbers.start, *id)).is_some()
-            }
-            200 => {
-                let results = answer.json();
-                let results = results.as_array().expect("a result for each event");
-                assert_eq!(results.len(), array.numbers.len(), "a result for each event");
-                let mut all = true;
-                for (number, result) in array.numbers.clone().zip(results) {
-                    match (result["status"].as_u64(), result["id"].as_u64()) {
-                        (Some(200), Some(id)) => self.ledger.accept(number, id),
-                        (Some(503), None) => {
-                            self.refused.fetch_add(1, Ordering::Relaxed);
-                            all = false;
-                        }
-                        _ => self.ledger.flaw(format!("event {number}: {result}")),
-                    }
-                }
-                all
-            }
-            503 => {
-                if answer.header("Retry-After").is_none() {
-                    self.ledger.flaw(format!("503 without Retry-After: {answer:?}"));
-                }
-                self.refused.fetch_add(array.numbers.len() as u64, Ordering::Relaxed);
-                false
-            }
-            _ => {
-                self.ledger.flaw(format!("{} was answered {answer:?}", array.key));
-                false
-            }
-        }
-    }
-}
-
 /// What a subscriber does with a delivery that it has entered: mostly it takes it.
 fn mood(random: &mut StdRng, misery: f64) -> Answer {
     let taken = Answer::status("200 OK");
@@ -297,15 +140,15 @@ fn mood(random: &mut StdRng, misery: f64) -> Answer {
 }
 
 /// Starts the subscribers and subscribes them.
-async fn subscribe(fleet: &Fleet, ledger: &Arc<Ledger>, random: &mut StdRng) -> Vec<Receiver> {
-    let mut receivers = Vec::new();
+async fn subscribe(fleet: &Fleet, ledger: &Arc<Ledger>, random: &mut StdRng) -> Vec<(Receiver, Value)> {
+    let mut subscribed = Vec::new();
     for (place, (topics, concurrency, max, timeout)) in SUBSCRIBERS.into_iter().enumerate() {
         let events = if topics.contains(&"orders") { EVENTS } else { EVENTS / 7 };
         // A failure costs a lane a pause of a second. So that no lane pauses for minutes, the more batches it has, the
         // less often it fails.
         let batches = events as f64 / (concurrency * max.min(500)) as f64;
         let misery = (8.0 / batches).min(0.08);
-        let moods = std::sync::Mutex::new(StdRng::seed_from_u64(random.random()));
+        let moods = Mutex::new(StdRng::seed_from_u64(random.random()));
         let ledger = Arc::clone(ledger);
         let receiver = Receiver::passing(move |delivery| {
             ledger.receive(place, &delivery.body);
@@ -316,15 +159,15 @@ async fn subscribe(fleet: &Fleet, ledger: &Arc<Ledger>, random: &mut StdRng) -> 
         let body = json!({"topics": topics, "callback": receiver.url(), "uuid": client,
             "concurrency": concurrency, "max": max, "timeout": timeout});
         fleet.subscribe(&client, &body).await;
-        receivers.push(receiver);
+        subscribed.push((receiver, body));
     }
-    receivers
+    subscribed
 }
 
 /// Something that dies and is started again.
 struct Victim {
     part: PartHandle,
-    back: Option<tokio::task::JoinHandle<()>>,
+    back: Option<JoinHandle<()>>,
 }
 
 impl Victim {
@@ -348,12 +191,18 @@ impl Victim {
 }
 
 /// Kills at random while events are published; how often it killed pacemakers and Redis.
-async fn kill(publishing: &Publishing, measure: &Measure, random: &mut StdRng) -> (usize, usize) {
+async fn kill(
+    publishing: &Publishing,
+    subscriptions: &[Value],
+    measure: &Measure,
+    random: &mut StdRng,
+) -> (usize, usize) {
     let fleet = &publishing.fleet;
     let mut victims: Vec<Victim> =
         (0..fleet.len()).map(|number| Victim { part: fleet.pacemaker(number), back: None }).collect();
     victims.push(Victim { part: fleet.fabric(), back: None });
     let (started, mut killed, mut fates) = (Instant::now(), (0, 0), Vec::new());
+    let mut mischief = JoinSet::new();
     let share = EVENTS / (measure.kills + 1);
     for round in 0..measure.kills {
         if measure.within.is_some_and(|within| started.elapsed() > within) {
@@ -367,6 +216,8 @@ async fn kill(publishing: &Publishing, measure: &Measure, random: &mut StdRng) -
             if accepted >= moment { Ok(()) } else { Err(format!("{accepted} of {moment} accepted")) }
         })
         .await;
+        let one = Mischief::any(random, &victims, subscriptions);
+        mischief.spawn(one.happen(Arc::clone(fleet)));
         time::sleep(Duration::from_millis(random.random_range(0..300))).await;
         if fates.is_empty() {
             fates = (0..REDIS_EVERY).collect();
@@ -383,11 +234,75 @@ async fn kill(publishing: &Publishing, measure: &Measure, random: &mut StdRng) -
         }
     }
     for victim in &mut victims {
+        victim.part.resume();
         victim.rise().await;
         victim.part.wait_ready().await.expect("a part that comes back");
     }
+    mischief.join_all().await;
     publishing.allowed.store(EVENTS, Ordering::SeqCst);
     killed
+}
+
+/// What happens between two kills.
+enum Mischief {
+    /// A part stands still for a while, and then goes on as if nothing had been: its workers may be taken for dead.
+    Freeze(PartHandle, Duration),
+    /// A subscriber wants another number of lanes, so its objects move from lane to lane.
+    Lanes(Value),
+    /// Redis forgets its scripts.
+    Flush,
+    /// Redis writes its file anew.
+    Rewrite,
+}
+
+impl Mischief {
+    fn any(random: &mut StdRng, victims: &[Victim], subscriptions: &[Value]) -> Self {
+        match random.random_range(0..6) {
+            0 | 1 => {
+                let part = victims[random.random_range(0..victims.len())].part.clone();
+                Self::Freeze(part, Duration::from_millis(random.random_range(50..1_500)))
+            }
+            2 | 3 => {
+                let mut subscription = subscriptions[random.random_range(0..subscriptions.len())].clone();
+                // Never fewer than at first: a lane must not wait too often for a second.
+                let least = subscription["concurrency"].as_u64().expect("a number of lanes");
+                subscription["concurrency"] = random.random_range(least..=64).into();
+                Self::Lanes(subscription)
+            }
+            4 => Self::Flush,
+            _ => Self::Rewrite,
+        }
+    }
+
+    /// Redis may be away or dies meanwhile; then what it was to do does not happen.
+    async fn happen(self, fleet: Arc<Fleet>) {
+        match self {
+            Self::Freeze(part, pause) => {
+                part.pause();
+                time::sleep(pause).await;
+                part.resume();
+            }
+            Self::Lanes(subscription) => {
+                let client = subscription["uuid"].as_str().expect("the name of a client").to_owned();
+                let mut at = 0;
+                poll::within(SETTLE, "a subscription to be changed", || {
+                    at = (at + 1) % PACEMAKERS;
+                    let to = fleet.address(at);
+                    let request =
+                        Request::new("POST", "a", "/subscription").token(&client).json(&subscription);
+                    async move {
+                        match request.send(to).await {
+                            Ok(answer) if answer.status == 204 => Ok(()),
+                            other => Err(format!("{other:?}")),
+                        }
+                    }
+                })
+                .await;
+            }
+            Self::Flush => drop(fleet.system.try_cli::<()>(System::FABRIC, "SCRIPT FLUSH").await),
+            Self::Rewrite => drop(fleet.system.try_cli::<String>(System::FABRIC, "BGREWRITEAOF").await),
+        }
+    }
 }
 
 async fn tempt_fate(name: &str, fsync: Fsync, measure: Measure) {
@@ -404,23 +319,15 @@ async fn tempt_fate(name: &str, fsync: Fsync, measure: Measure) {
     .await;
     let fleet = Arc::new(fleet);
     fleet.client("shop").await;
-    let _receivers = subscribe(&fleet, &ledger, &mut random).await;
+    let (_receivers, subscriptions): (Vec<_>, Vec<_>) =
+        subscribe(&fleet, &ledger, &mut random).await.into_iter().unzip();
 
-    let publishing = Arc::new(Publishing {
-        fleet: Arc::clone(&fleet),
-        plan,
-        ledger: Arc::clone(&ledger),
-        next: AtomicUsize::new(0),
-        allowed: AtomicUsize::new(0),
-        again: AtomicU64::new(0),
-        refused: AtomicU64::new(0),
-        broken: AtomicU64::new(0),
-    });
+    let publishing = Arc::new(Publishing::new(&fleet, plan, &ledger));
     let mut publishers = JoinSet::new();
     for _ in 0..PUBLISHERS {
         publishers.spawn(Arc::clone(&publishing).run(random.random()));
     }
-    let (pacemakers, redis) = kill(&publishing, &measure, &mut random).await;
+    let (pacemakers, redis) = kill(&publishing, &subscriptions, &measure, &mut random).await;
     println!("{name}: {:?}: {pacemakers} pacemakers and {redis} Redis killed", started.elapsed());
     publishers.join_all().await;
     println!("{name}: {:?}: all is published", started.elapsed());
