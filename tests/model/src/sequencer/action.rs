@@ -58,6 +58,8 @@ pub enum Action {
     CallArrives(usize),
     /// The sweep sees a lease that ran out.
     Expire(Object),
+    /// It does, and the holder is at work and does not know.
+    Overrun(Object),
     /// The sweep sees a retry that has come.
     Wake(Object),
     /// An operator unparks an object.
@@ -84,6 +86,7 @@ impl fmt::Display for Action {
             Self::RequestArrives(_) => write!(formatter, "a slow request arrives"),
             Self::CallArrives(_) => write!(formatter, "a late call arrives"),
             Self::Expire(object) => write!(formatter, "the lease of {object} runs out"),
+            Self::Overrun(object) => write!(formatter, "the lease of {object} runs out under its holder"),
             Self::Wake(object) => write!(formatter, "the retry of {object} has come"),
             Self::Unpark(object) => write!(formatter, "an operator unparks {object}"),
             Self::Skip(object, id) => write!(formatter, "an operator skips {id} of {object}, twice"),

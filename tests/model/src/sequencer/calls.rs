@@ -171,6 +171,8 @@ pub enum Place {
 pub enum Part {
     /// Who settles is compared by epoch.
     Epoch,
+    /// Who settles is compared by worker.
+    Holder,
     /// Who settles names the event.
     EventId,
     /// A take keeps the event in the flight slot.

@@ -5,8 +5,8 @@
 //! A reply that is lost leaves its caller where it was, to call again. A call that was given up may arrive **late**, after
 //! everything that came of its repeat. A request that was given up may reach the backend as late as that.
 //!
-//! Leases run out for whoever is frozen, gone, or does not know that it has one. For the others they do not: that would
-//! be a ghost whose place nobody takes, and the model has those already.
+//! Leases run out for whoever is frozen, gone, or does not know that it has one, and that is nothing special. That one
+//! runs out under a worker that is merely slow, and learns of it when it settles, is a fault of its own (**overrun**).
 
 use std::collections::BTreeMap;
 
@@ -54,6 +54,8 @@ pub struct Faults {
     pub lost: u8,
     /// A call is given up and arrives later.
     pub late: u8,
+    /// A lease runs out under a worker that is at work.
+    pub overruns: u8,
 }
 
 /// What is explored.
@@ -242,6 +244,7 @@ impl Model for Sequencer {
         for &object in state.shard.objects.keys() {
             match state.shard.standing(object) {
                 Standing::Leased if Self::may_expire(state, object) => actions.push(Action::Expire(object)),
+                Standing::Leased if state.faults.overruns > 0 => actions.push(Action::Overrun(object)),
                 Standing::Retry(_) => actions.push(Action::Wake(object)),
                 Standing::Parked => {
                     actions.push(Action::Unpark(object));
@@ -286,7 +289,8 @@ impl Model for Sequencer {
                 let (worker, visit, outcome) = next.calls.remove(place);
                 next.settle(worker, visit, outcome)?;
             }
-            Action::Expire(object) => {
+            Action::Expire(object) | Action::Overrun(object) => {
+                next.faults.overruns -= u8::from(matches!(action, Action::Overrun(_)));
                 next.shard.expire(object);
                 let standing = next.shard.standing(object);
                 ensure(standing == Standing::Ready, "O7", || {
@@ -323,7 +327,9 @@ impl Model for Sequencer {
             Action::Send(who, answer) => matches!(who, Who::Ghost(_)) || *answer != Answer::Confirmed,
             Action::Settle(who, call) => matches!(who, Who::Ghost(_)) || *call != Call::Answered,
             Action::Take(_, call) => *call != Call::Answered,
-            Action::Freeze(_) | Action::RequestArrives(_) | Action::CallArrives(_) => true,
+            Action::Freeze(_) | Action::Overrun(_) | Action::RequestArrives(_) | Action::CallArrives(_) => {
+                true
+            }
             // Nor does anybody need another event to be accepted.
             Action::Offer(_) => true,
             _ => false,

@@ -386,7 +386,8 @@ impl Reference {
     fn holds(&self, worker: Worker, object: Object, epoch: u64) -> bool {
         let Some(state) = self.objects.get(&object) else { return false };
         let Some(lease) = state.lease else { return false };
-        lease.worker == worker && (state.epoch == epoch || !self.has(Part::Epoch))
+        (lease.worker == worker || !self.has(Part::Holder))
+            && (state.epoch == epoch || !self.has(Part::Epoch))
     }
 
     /// The event in flight, if it is the one that this worker may settle.
