@@ -66,6 +66,10 @@ pub enum Action {
     Unpark(Object),
     /// An operator gives up the head of an object.
     Skip(Object, Id),
+    /// An operator does, and the reply is lost.
+    SkipLost(Object, Id),
+    /// A skip whose reply was lost is repeated.
+    SkipAgain(usize),
 }
 
 impl fmt::Display for Action {
@@ -89,7 +93,9 @@ impl fmt::Display for Action {
             Self::Overrun(object) => write!(formatter, "the lease of {object} runs out under its holder"),
             Self::Wake(object) => write!(formatter, "the retry of {object} has come"),
             Self::Unpark(object) => write!(formatter, "an operator unparks {object}"),
-            Self::Skip(object, id) => write!(formatter, "an operator skips {id} of {object}, twice"),
+            Self::Skip(object, id) => write!(formatter, "an operator skips {id} of {object}"),
+            Self::SkipLost(object, id) => write!(formatter, "an operator skips {id} of {object} (Lost)"),
+            Self::SkipAgain(_) => write!(formatter, "the operator repeats the skip"),
         }
     }
 }

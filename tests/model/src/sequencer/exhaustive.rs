@@ -191,7 +191,8 @@ fn without_a_gap_a_skipped_event_is_a_hole() {
 
 #[test]
 fn without_naming_the_event_a_repeated_skip_gives_up_another() {
-    falls(Part::SkipNamesEvent, backends(), "O9");
+    // Even though only what waits is ever skipped: by the time of the repeat the next event may wait.
+    falls(Part::SkipNamesEvent, Sequencer { max_attempts: 1, ..operators() }, "O9");
 }
 
 #[test]

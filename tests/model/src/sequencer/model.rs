@@ -15,7 +15,7 @@ use super::receiver::Receiver;
 use super::reference::Reference;
 pub use super::state::State;
 use super::state::{Outcome, Process, Step};
-use super::{NewEvent, Object, Skipped, Standing, Taken, Worker};
+use super::{NewEvent, Object, Standing, Taken, Worker};
 use crate::explore::Model;
 use crate::{Violation, ensure};
 
@@ -206,6 +206,7 @@ impl Model for Sequencer {
             ghosts: Vec::new(),
             requests: Vec::new(),
             calls: Vec::new(),
+            skips: Vec::new(),
             faults: self.faults,
             receiver: Receiver::default(),
             passed: BTreeMap::new(),
@@ -241,6 +242,7 @@ impl Model for Sequencer {
         }
         actions.extend((0..state.requests.len()).map(Action::RequestArrives));
         actions.extend((0..state.calls.len()).map(Action::CallArrives));
+        actions.extend((0..state.skips.len()).map(Action::SkipAgain));
         for &object in state.shard.objects.keys() {
             match state.shard.standing(object) {
                 Standing::Leased if Self::may_expire(state, object) => actions.push(Action::Expire(object)),
@@ -250,6 +252,8 @@ impl Model for Sequencer {
                     actions.push(Action::Unpark(object));
                     let head = state.shard.queued(object).first().map(|event| event.id);
                     actions.extend(head.map(|id| Action::Skip(object, id)));
+                    let may_be_lost = state.faults.lost > 0;
+                    actions.extend(head.filter(|_| may_be_lost).map(|id| Action::SkipLost(object, id)));
                 }
                 _ => {}
             }
@@ -301,12 +305,15 @@ impl Model for Sequencer {
             Action::Unpark(object) => {
                 next.shard.unpark(object);
             }
-            Action::Skip(object, id) => {
-                next.shard.skip(object, id);
-                let repeated = next.shard.skip(object, id);
-                ensure(repeated == Skipped::Refused, "O9", || {
-                    format!("the repeat of skipping {id} gave up another: {:?}", next.shard.accepted)
-                })?;
+            Action::Skip(object, id) => next.skip(object, id)?,
+            Action::SkipLost(object, id) => {
+                next.faults.lost -= 1;
+                next.skip(object, id)?;
+                next.skips.push((object, id));
+            }
+            Action::SkipAgain(place) => {
+                let (object, id) = next.skips.remove(place);
+                next.skip(object, id)?;
             }
         }
         let ready = &next.shard.ready;
@@ -331,7 +338,7 @@ impl Model for Sequencer {
                 true
             }
             // Nor does anybody need another event to be accepted.
-            Action::Offer(_) => true,
+            Action::Offer(_) | Action::SkipLost(..) | Action::SkipAgain(_) => true,
             _ => false,
         }
     }

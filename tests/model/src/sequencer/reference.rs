@@ -290,7 +290,7 @@ impl Reference {
     pub fn skip(&mut self, object: Object, id: Id) -> Skipped {
         let names_event = self.has(Part::SkipNamesEvent);
         let Some(state) = self.objects.get_mut(&object) else { return Skipped::Refused };
-        let waits = state.parked || state.retry_at_ms.is_some() || (!names_event && state.lease.is_none());
+        let waits = state.parked || state.retry_at_ms.is_some();
         let fits = state.queue.front().is_some_and(|head| head.id == id || !names_event);
         if !waits || !fits {
             return Skipped::Refused;

@@ -6,7 +6,7 @@ use super::action::Who;
 use super::model::Faults;
 use super::receiver::Receiver;
 use super::reference::Reference;
-use super::{Committed, Object, Visit, Worker};
+use super::{Committed, Id, Object, Place, Visit, Worker};
 use crate::{Violation, ensure};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,6 +53,8 @@ pub struct State {
     pub(super) requests: Vec<Visit>,
     /// Calls on their way to the shard that nobody waits for.
     pub(super) calls: Vec<(Worker, Visit, Outcome)>,
+    /// Skips whose reply was lost: the operator will repeat them, some day.
+    pub(super) skips: Vec<(Object, Id)>,
     pub(super) faults: Faults,
     pub(super) receiver: Receiver,
     /// Commits of other objects since an object became ready.
@@ -116,6 +118,14 @@ impl State {
             self.pass_by(object)?;
         }
         Ok(settled)
+    }
+
+    /// Runs the script that gives up the head of an object, and checks that it gave up nothing else.
+    pub(super) fn skip(&mut self, object: Object, id: Id) -> Result<(), Violation> {
+        let head = self.shard.queued(object).first().map(|event| event.id);
+        self.shard.skip(object, id);
+        let gone = head.filter(|head| self.shard.place_of(*head) == Some(Place::Dead));
+        ensure(gone.is_none_or(|gone| gone == id), "O9", || format!("skipping {id} again gave up {gone:?}"))
     }
 
     /// Nobody that is ready is passed by more than a quantum of each other object.
@@ -186,6 +196,7 @@ impl State {
         }
         calls.sort_unstable();
         requests.sort_unstable();
+        canonical.skips.sort_unstable();
         canonical.next_number = 0;
         canonical
     }
