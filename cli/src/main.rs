@@ -3,6 +3,7 @@
 //! `signalbox up` runs the whole system on this machine; each further subcommand is a module of its own. Exit codes
 //! are stable, see [`exit`].
 
+mod condition;
 mod demo_app;
 mod exit;
 mod settings;
@@ -30,6 +31,8 @@ enum Command {
     Up(Box<up::Args>),
     /// Show whether the parts of a running system answer
     Status(status::Args),
+    /// Try an exit condition out
+    Condition(condition::Args),
     /// Run a small sample application, as `up --demo` does
     DemoApp(demo_app::Args),
     /// End a stack's processes when the process that started them is gone (used by `up`)
@@ -56,6 +59,7 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Up(args) => asynchronously(up::run(*args)),
         Command::Status(args) => asynchronously(status::run(args)),
+        Command::Condition(args) => condition::run(args),
         Command::DemoApp(args) => asynchronously(demo_app::run(args)),
         Command::Guard => {
             signalbox_stack::guard_main();
