@@ -45,7 +45,9 @@ struct Eval {
 }
 
 fn zone(name: &str) -> Result<TimeZone, String> {
-    TimeZone::get(name).map_err(|_| "no time zone is called so (for example Europe/London)".to_owned())
+    // Etc/Unknown is a zone for those who must have one.
+    let known = TimeZone::get(name).ok().filter(|zone| !zone.is_unknown());
+    known.ok_or_else(|| "no time zone is called so (for example Europe/London)".to_owned())
 }
 
 fn moment(text: &str) -> Result<Timestamp, String> {

@@ -194,6 +194,7 @@ fn bad_arguments_exit_64() {
         &["--context", file, "--now", "today", "--entered", ENTERED, "true"],
         &["--context", file, "--now", NOW, "--entered", "2026-01-31 06:30:00Z", "true"],
         &["--context", file, "--now", NOW, "--entered", ENTERED, "--timezone", "Mars/Olympus", "true"],
+        &["--context", file, "--now", NOW, "--entered", ENTERED, "--timezone", "Etc/Unknown", "true"],
         &["--context", missing.to_str().unwrap(), "--now", NOW, "--entered", ENTERED, "true"],
         &["--context", folder.path().to_str().unwrap(), "--now", NOW, "--entered", ENTERED, "true"],
         &["--context", file, "--now", NOW, "--entered", ENTERED, "true", "false"],
