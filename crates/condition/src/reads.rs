@@ -13,7 +13,6 @@ pub(crate) struct Reads {
     metadata: BTreeSet<Vec<Box<str>>>,
     feeds: BTreeSet<Box<str>>,
     clock: bool,
-    passed_since: bool,
 }
 
 impl Reads {
@@ -21,14 +20,13 @@ impl Reads {
         let mut reads = Self::default();
         each_test(program, &mut |test| {
             let since = matches!(test.check, Check::Property { property: Property::PassedSince(_), .. });
-            reads.passed_since |= since;
+            reads.clock |= since;
             test.operands().for_each(|operand| {
                 if let Operand::Path(path) = operand {
                     reads.path(path);
                 }
             });
         });
-        reads.clock |= reads.passed_since;
         reads
     }
 
