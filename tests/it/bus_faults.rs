@@ -3,7 +3,7 @@
 //! Whatever it is: publishers are told 503 with a time to come back, an event is in the batches of all its subscribers
 //! or in none, and deliveries go on by themselves when it is over.
 
-use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
+use std::{collections::BTreeSet, io::Write as _, net::SocketAddr, time::Duration};
 
 use serde_json::{Value, json};
 use signalbox_stack::{PartHandle, Ports};
@@ -403,5 +403,34 @@ async fn a_slow_or_silent_fabric_delays_and_doubles_nothing() {
     // The one of unknown outcome may be there, once.
     assert_eq!(got.iter().filter(|(n, _)| *n != 300).count(), wanted.len(), "nothing twice");
     assert!(got.iter().filter(|(n, _)| *n == 300).count() <= 1);
+    fleet.system.stop().await;
+}
+
+/// Redis 7.0 leaves half a transaction in its file when the file ends in the middle of a command, and carries it out on
+/// the start after the next.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_of_what_redis_was_killed_in_is_never_carried_out() {
+    let fleet = Fleet::start("half-a-transaction", 1, &SETTINGS, |builder| builder).await;
+    fleet.client("shop").await;
+    let receiver = Receiver::start().await;
+    subscribe(&fleet, "sub", &receiver.url(), 1).await;
+    let mut wanted = accepted(0, &publish(&fleet, 0, 10, 10).await);
+    until_all(&[&receiver], &wanted).await;
+    fleet.fabric().kill().await.unwrap();
+    let folder = fleet.system.stack.layout().redis(&System::FABRIC).join("appendonlydir");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let file = files.max_by_key(|path| path.to_string_lossy().ends_with(".incr.aof")).unwrap();
+    let half = "*1\r\n$5\r\nMULTI\r\n*4\r\n$4\r\nZADD\r\n$17\r\nbus:batches:index\r\n$1\r\n1\r\n$7\r\nphantom\r\n*3\r\n$3\r\nSET";
+    let mut file = std::fs::File::options().append(true).open(file).unwrap();
+    file.write_all(half.as_bytes()).unwrap();
+    for first in [10, 20] {
+        fleet.fabric().start().await.unwrap();
+        wanted.extend(accepted(first, &published_again(&fleet, first).await));
+        until_all(&[&receiver], &wanted).await;
+        // A phantom would be left here for ever.
+        until_idle(&fleet).await;
+        fleet.fabric().kill().await.unwrap();
+    }
+    fleet.fabric().start().await.unwrap();
     fleet.system.stop().await;
 }
