@@ -4,7 +4,7 @@
 //! end of a `passed since`, a jump of the zone. So it is enough to judge the condition at each of them. What a feed will
 //! say nobody knows, so a test that reads one counts as possibly true at any moment.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::Range};
 
 use jiff::{SignedDuration, Timestamp, civil, tz::TimeZone};
 
@@ -37,6 +37,9 @@ pub enum Earliest {
 const DAYS_OF_A_WEEK: u16 = 9;
 /// How far a condition on the date is looked through at a time.
 const DAYS_OF_A_MONTH: u16 = 40;
+/// How many turns are judged before the answer is "not before this one". Usual conditions have a hundred; a list of
+/// thousands of times in the metadata shall not keep a worker busy for seconds.
+const MOST_TURNS: usize = 500;
 
 impl Condition {
     /// The earliest moment, from that of `facts` on, at which the condition can be true if only time passes.
@@ -47,14 +50,19 @@ impl Condition {
         let mut starts = BTreeSet::from([facts.now]);
         starts.extend(turns.once.iter().copied().filter(|turn| *turn > facts.now));
         let starts: Vec<Timestamp> = starts.into_iter().collect();
+        let mut left = MOST_TURNS;
         for (n, start) in starts.iter().enumerate() {
+            if left == 0 {
+                return Earliest::NotBefore(*start);
+            }
+            left -= 1;
             // With every wall clock open: most conditions that wait for days are passed over here.
             if !self.can_be_true(facts, *start, true) {
                 continue;
             }
             let end = starts.get(n + 1).copied();
             let found = if turns.wall_clock {
-                self.in_days(facts, &turns, *start, end)
+                self.in_days(facts, &turns, *start..end.unwrap_or(Timestamp::MAX), &mut left)
             } else {
                 Some(Earliest::At(*start))
             };
@@ -67,25 +75,30 @@ impl Condition {
         Earliest::Never
     }
 
-    /// Looks through the days from `start` to `end`.
+    /// Looks through the days of a stretch in which only the wall clock turns.
     fn in_days(
         &self,
         facts: &Facts<'_>,
         turns: &Turns,
-        start: Timestamp,
-        end: Option<Timestamp>,
+        stretch: Range<Timestamp>,
+        left: &mut usize,
     ) -> Option<Earliest> {
-        if self.can_be_true(facts, start, false) {
-            return Some(Earliest::At(start));
+        if self.can_be_true(facts, stretch.start, false) {
+            return Some(Earliest::At(stretch.start));
         }
         let days = if turns.date { DAYS_OF_A_MONTH } else { DAYS_OF_A_WEEK };
-        let (moments, horizon) = turns.of_days(facts.zone, start, days);
-        let before_end = |at: &Timestamp| end.is_none_or(|end| *at < end);
-        let mut moments = moments.into_iter().filter(|at| *at > start && *at <= horizon).filter(before_end);
-        if let Some(at) = moments.find(|at| self.can_be_true(facts, *at, false)) {
-            return Some(Earliest::At(at));
+        let (moments, horizon) = turns.of_days(facts.zone, stretch.start, days);
+        let within = |at: &Timestamp| *at > stretch.start && *at < stretch.end && *at <= horizon;
+        for at in moments.into_iter().filter(within) {
+            if *left == 0 {
+                return Some(Earliest::NotBefore(at));
+            }
+            *left -= 1;
+            if self.can_be_true(facts, at, false) {
+                return Some(Earliest::At(at));
+            }
         }
-        before_end(&horizon).then_some(Earliest::NotBefore(horizon))
+        (horizon < stretch.end).then_some(Earliest::NotBefore(horizon))
     }
 
     fn can_be_true(&self, facts: &Facts<'_>, at: Timestamp, any_wall_clock: bool) -> bool {

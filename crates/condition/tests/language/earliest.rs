@@ -155,3 +155,23 @@ fn the_end_of_all_time_is_survived() {
     setting.now = jiff::Timestamp::MIN;
     earliest(&setting, "system.date = \"x\" or system.time = 12:00:01");
 }
+
+#[test]
+fn hundreds_of_turns_are_not_all_judged() {
+    let times: Vec<String> =
+        (0..700).map(|n| format!("{:02}:{:02}:{:02}", n / 3600, n / 60 % 60, n % 60)).collect();
+    let setting = Setting::with(
+        json!({"times": times, "moments": (0..700).map(|n| at("2026-02-01T00:00:00Z") + SignedDuration::from_secs(n)).map(|at| at.to_string()).collect::<Vec<_>>()}),
+    );
+    let Earliest::NotBefore(moment) =
+        earliest(&setting, "system.time is in metadata.times and system.weekday = \"none\"")
+    else {
+        panic!("all were judged");
+    };
+    assert!(moment > setting.now && moment < at("2026-02-02T00:00:00Z"), "{moment}");
+    let Earliest::NotBefore(moment) = earliest(&setting, "system.now is in metadata.moments and metadata.no")
+    else {
+        panic!("all were judged");
+    };
+    assert!(moment > at("2026-02-01T00:00:00Z") && moment < at("2026-02-01T01:00:00Z"), "{moment}");
+}
