@@ -27,11 +27,13 @@ run: packages-run build ## Install what is missing, build, start everything with
 test: packages-test ## Install what is missing, then everything that CI runs: formatting, lints, Lua specs, all tests
 	@.ci/test
 
-bench: packages-bench ## Measure side by side with nginx, HAProxy, Caddy and others, and print ratios
+bench: packages-bench ## Measure side by side with nginx, HAProxy, Caddy, brokers and others, and print ratios
 	cargo build --workspace --release
 	cargo run --quiet --release -p signalbox-bench -- $(ARGS)
 
-soak: packages-run ## Kill parts at random for SOAK_SECONDS (default 600) under load; fails when a promise is broken
+# Counters of requests for SOAK_SECONDS, and the order of events through SOAK_KILLS kills (default 1000, with Redis
+# writing through and with Redis writing every second), each within SOAK_SECONDS. SIGNALBOX_SEED repeats the choices.
+soak: packages-run ## Kill parts at random under load for SOAK_SECONDS or SOAK_KILLS; fails when a promise is broken
 	cargo build --workspace
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
 

@@ -96,7 +96,7 @@ impl Cores {
 }
 
 /// The cores this process may use.
-fn cores() -> Vec<usize> {
+pub(crate) fn cores() -> Vec<usize> {
     match sched_getaffinity(NixPid::from_raw(0)) {
         Ok(set) => (0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)).collect(),
         Err(_) => vec![0],

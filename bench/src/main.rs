@@ -3,6 +3,7 @@
 //! Everything runs on loopback, in a temporary folder, for a bounded time, and is gone afterwards. A figure is never
 //! an assertion: what is missed is printed as missed.
 
+mod bus;
 mod compare;
 mod edge;
 mod histogram;
@@ -60,6 +61,8 @@ enum What {
     Propagation,
     /// Log lines to counters.
     Sidecar,
+    /// Events through the bus and through brokers.
+    Bus,
     /// All of them.
     All,
 }
@@ -107,6 +110,9 @@ async fn measure(arguments: Arguments) -> anyhow::Result<()> {
     }
     if wanted(What::Sidecar) {
         Box::pin(sidecar::measure(&session, &mut output)).await.context("measuring the sidecar")?;
+    }
+    if wanted(What::Bus) {
+        Box::pin(bus::measure(&session, &mut output)).await.context("measuring the bus")?;
     }
     if let Some(path) = &arguments.json {
         output.write_json(path)?;

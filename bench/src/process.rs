@@ -145,6 +145,11 @@ pub(crate) fn own_thread_cpu() -> Duration {
     schedstat(Path::new("/proc/thread-self/schedstat"))
 }
 
+/// CPU time of a thread of this process.
+pub(crate) fn thread_cpu(thread: i32) -> Duration {
+    schedstat(Path::new(&format!("/proc/self/task/{thread}/schedstat")))
+}
+
 fn schedstat(path: &Path) -> Duration {
     let text = fs::read_to_string(path).unwrap_or_default();
     let nanos = text.split(' ').next().and_then(|field| field.parse().ok()).unwrap_or(0);

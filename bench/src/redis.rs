@@ -25,6 +25,18 @@ impl Server {
     /// # Errors
     /// When Redis does not start.
     pub(crate) async fn start(root: &Path, name: &str) -> anyhow::Result<Self> {
+        Self::with(root, name, &["--appendonly", "no"]).await
+    }
+
+    /// Starts one that writes a log as the fabric's does.
+    ///
+    /// # Errors
+    /// When Redis does not start.
+    pub(crate) async fn start_durable(root: &Path, name: &str) -> anyhow::Result<Self> {
+        Self::with(root, name, &["--appendonly", "yes", "--appendfsync", "everysec"]).await
+    }
+
+    async fn with(root: &Path, name: &str, persistence: &[&str]) -> anyhow::Result<Self> {
         let folder = folder(root, name)?;
         let address = free_address()?;
         let socket = folder.join("redis.sock");
@@ -32,7 +44,8 @@ impl Server {
         let mut command = Command::new("redis-server");
         command
             .args(["--port", &address.port().to_string(), "--bind", "127.0.0.1", "--save", ""])
-            .args(["--appendonly", "no", "--unixsocketperm", "777", "--unixsocket"])
+            .args(persistence)
+            .args(["--unixsocketperm", "777", "--unixsocket"])
             .arg(&socket)
             .arg("--dir")
             .arg(&folder);

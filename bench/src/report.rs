@@ -39,6 +39,42 @@ pub(crate) struct Figures {
     pub(crate) notes: Vec<String>,
 }
 
+/// Anything that is neither: printed as Markdown, to be taken into the documentation as it is.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Table {
+    /// What it is about.
+    pub(crate) title: String,
+    /// Names of the columns.
+    pub(crate) columns: Vec<String>,
+    /// As many cells each.
+    pub(crate) rows: Vec<Vec<String>>,
+    /// What a reader has to know.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Table {
+    /// A table without rows.
+    pub(crate) fn new(title: &str, columns: &[&str]) -> Self {
+        let columns = columns.iter().map(|name| (*name).to_owned()).collect();
+        Self { title: title.to_owned(), columns, ..Self::default() }
+    }
+
+    /// As Markdown: words to the left, figures to the right.
+    pub(crate) fn markdown(&self) -> String {
+        let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+        let rule: Vec<&str> =
+            (0..self.columns.len()).map(|index| if index == 0 { "---" } else { "--:" }).collect();
+        let mut text = format!("\n{}\n\n{}|{}|\n", self.title, line(&self.columns), rule.join("|"));
+        for row in &self.rows {
+            text.push_str(&line(row));
+        }
+        for note in &self.notes {
+            let _ = write!(text, "\n{note}.\n");
+        }
+        text
+    }
+}
+
 /// Everything.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Report {
@@ -48,6 +84,8 @@ pub(crate) struct Report {
     pub(crate) comparisons: Vec<Comparison>,
     /// Alone.
     pub(crate) figures: Vec<Figures>,
+    /// The rest.
+    pub(crate) tables: Vec<Table>,
     /// What was left out, and why.
     pub(crate) skipped: Vec<String>,
 }
@@ -128,7 +166,8 @@ pub(crate) fn figures_table(figures: &Figures) -> String {
     text
 }
 
-fn bar(comparison: &Comparison, index: usize) -> String {
+/// What the contender at `index` had to reach, and whether it did.
+pub(crate) fn bar(comparison: &Comparison, index: usize) -> String {
     let Some((bar, met)) = comparison.contenders[index].bar.zip(comparison.met(index)) else {
         return String::new();
     };
@@ -136,7 +175,8 @@ fn bar(comparison: &Comparison, index: usize) -> String {
     format!("{sign} {bar:.2} {}", if met { "met" } else { "MISSED" })
 }
 
-fn ratio(ratio: Option<Ratio>) -> String {
+/// A ratio with its range; 1 for what everything is compared with.
+pub(crate) fn ratio(ratio: Option<Ratio>) -> String {
     ratio.map_or_else(
         || "1".to_owned(),
         |ratio| format!("{:.2} ({:.2}–{:.2})", ratio.median, ratio.min, ratio.max),
@@ -148,7 +188,7 @@ fn percent(share: f64) -> String {
 }
 
 /// A number with its thousands apart.
-fn grouped(number: f64) -> String {
+pub(crate) fn grouped(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {

@@ -13,7 +13,7 @@ use crate::{
     compare::Comparison,
     machine::{Cores, Facts},
     peers::edge::Variant,
-    report::{Figures, Report, comparison_table, figures_table},
+    report::{Figures, Report, Table, comparison_table, figures_table},
 };
 
 /// What does not change during a run.
@@ -71,7 +71,13 @@ impl Output {
     /// # Errors
     /// When nobody reads.
     pub(crate) fn new(machine: Facts) -> anyhow::Result<Self> {
-        let report = Report { machine, comparisons: Vec::new(), figures: Vec::new(), skipped: Vec::new() };
+        let report = Report {
+            machine,
+            comparisons: Vec::new(),
+            figures: Vec::new(),
+            tables: Vec::new(),
+            skipped: Vec::new(),
+        };
         print(&report.heading())?;
         Ok(Self { report })
     }
@@ -93,6 +99,16 @@ impl Output {
     pub(crate) fn figures(&mut self, figures: Figures) -> anyhow::Result<()> {
         print(&figures_table(&figures))?;
         self.report.figures.push(figures);
+        Ok(())
+    }
+
+    /// Takes a table.
+    ///
+    /// # Errors
+    /// When nobody reads.
+    pub(crate) fn table(&mut self, table: Table) -> anyhow::Result<()> {
+        print(&table.markdown())?;
+        self.report.tables.push(table);
         Ok(())
     }
 

@@ -1,7 +1,14 @@
 //! `signalbox demo-app`: a small application to route to. It does what any application behind Signalbox may do:
-//! registers itself with a lease, renews the lease, takes itself out before it ends, and receives events at `/events`.
+//! registers itself with a lease, renews the lease, takes itself out before it ends, and receives events at `/events`,
+//! where it also shows the latest of them.
 
-use std::{net::Ipv4Addr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    net::Ipv4Addr,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use axum::{
     Json, Router,
@@ -12,7 +19,7 @@ use axum::{
     routing::{get, post},
 };
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{json, value::RawValue};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -25,6 +32,8 @@ const LEASE_SECONDS: u64 = 15;
 /// A third of the lease: two renewals may fail.
 const RENEW_EVERY: Duration = Duration::from_secs(5);
 const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// How many events are shown.
+const EVENTS_KEPT: usize = 100;
 /// The longest `/slow`.
 const SLOWEST_MS: u64 = 60_000;
 
@@ -87,15 +96,21 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 struct Identity {
     name: Arc<str>,
     instance: Arc<str>,
+    /// The latest events, as they came.
+    events: Arc<Mutex<VecDeque<Box<RawValue>>>>,
 }
 
 fn application(args: &Args) -> Router {
-    let identity = Identity { name: args.name.as_str().into(), instance: args.instance.as_str().into() };
+    let identity = Identity {
+        name: args.name.as_str().into(),
+        instance: args.instance.as_str().into(),
+        events: Arc::default(),
+    };
     Router::new()
         .route("/", get(hello).post(echo).put(echo).patch(echo).delete(echo))
         .route("/health", get(|| async { Json(json!({"status": "ok"})) }))
         .route("/slow", get(slow))
-        .route("/events", post(events))
+        .route("/events", post(receive).get(received))
         .fallback(|| async { (StatusCode::NOT_FOUND, "nothing here\n") })
         .with_state(identity)
 }
@@ -123,12 +138,27 @@ struct Event {
     id: u64,
 }
 
-/// A webhook: prints what it received. A real one would verify `webhook-signature` first.
-async fn events(State(identity): State<Identity>, Json(events): Json<Vec<Event>>) -> StatusCode {
-    for Event { topic, kind, url, id } in events {
+/// A webhook: prints and keeps what it received. A real one would verify `webhook-signature` first.
+async fn receive(State(identity): State<Identity>, Json(events): Json<Vec<Box<RawValue>>>) -> StatusCode {
+    for raw in events {
+        let Ok(Event { topic, kind, url, id }) = serde_json::from_str(raw.get()) else {
+            return StatusCode::BAD_REQUEST;
+        };
         terminal::line(&format!("{} received {topic}: {kind} {url} (event {id})", identity.instance));
+        let mut kept = identity.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() == EVENTS_KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(raw);
     }
     StatusCode::NO_CONTENT
+}
+
+/// What was received, one event a line, the latest last.
+async fn received(State(identity): State<Identity>) -> Response {
+    let kept = identity.events.lock().unwrap_or_else(PoisonError::into_inner);
+    let lines: String = kept.iter().map(|event| format!("{event}\n")).collect();
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], lines).into_response()
 }
 
 #[derive(Deserialize)]

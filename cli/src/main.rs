@@ -4,6 +4,7 @@
 //! are stable, see [`exit`].
 
 mod check;
+mod condition;
 mod demo_app;
 mod exit;
 mod settings;
@@ -33,6 +34,8 @@ enum Command {
     Status(status::Args),
     /// Check whether events, queues and objects of a running system are as they must be (exit code 1 if not)
     Check(check::Args),
+    /// Try an exit condition out
+    Condition(condition::Args),
     /// Run a small sample application, as `up --demo` does
     DemoApp(demo_app::Args),
     /// End a stack's processes when the process that started them is gone (used by `up`)
@@ -60,6 +63,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Up(args) => asynchronously(up::run(*args)),
         Command::Status(args) => asynchronously(status::run(args)),
         Command::Check(args) => asynchronously(check::run(args)),
+        Command::Condition(args) => condition::run(args),
         Command::DemoApp(args) => asynchronously(demo_app::run(args)),
         Command::Guard => {
             signalbox_stack::guard_main();

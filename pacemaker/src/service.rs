@@ -16,7 +16,7 @@ use crate::{
     config::Config,
     dashboard::Traffic,
     duty::Duty,
-    http::{self, App},
+    http::{self, App, Parts},
     live::Hub,
     metrics::Metrics,
     own_events::OwnEvents,
@@ -50,7 +50,10 @@ pub(crate) async fn run(
     let routes = RoutesMaster::open(config.redis_routes.as_str(), options).context("redis.routes")?;
     let stats = Stats::open(config.redis_stats.as_str(), options).context("redis.stats")?;
     let metrics = Metrics::new();
-    let tokens = Tokens::new(config.root_token.clone(), fabric.clone(), stats.clone());
+    let memory = FabricMemory::new(stats.clone());
+    let (handle, front, events, webhooks) = event_bus(&config, &fabric, &memory).await?;
+    let tokens =
+        Tokens::new(config.root_token.clone(), fabric.clone(), stats.clone()).with_guests(front.guests());
     let store = Store::new(fabric.clone(), routes, stats.clone());
     let rules = AddressRules {
         networks: config.instance_networks.clone(),
@@ -81,8 +84,6 @@ pub(crate) async fn run(
         nudge,
         metrics.clone(),
     );
-    let memory = FabricMemory::new(stats.clone());
-    let (handle, front, events, webhooks) = event_bus(&config, &fabric, &memory).await?;
     let calls = Calls::default();
     let (objects, sequencer) = Sequencer::open(
         &fabric,
@@ -127,7 +128,7 @@ pub(crate) async fn run(
     let routers = Routers::start(store, idle.clone());
 
     let traffic = Traffic::new(stats);
-    let app = App {
+    let app = App::new(Parts {
         tokens,
         registry,
         routers,
@@ -138,7 +139,7 @@ pub(crate) async fn run(
         traffic,
         metrics,
         shutdown: shutdown.clone(),
-    };
+    });
     tracing::info!(listen = %listener.local_addr()?, node = config.node, "the pacemaker serves");
     let served = serve(listener, app, shutdown).await;
     idle.cancel();

@@ -9,12 +9,15 @@ use std::{
 
 /// The rooms of the pacemaker and the rooms each may enter. A room that is not here is open to all.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("http", &["routing", "bus", "queues", "sequencer", "machines", "dashboard"]),
+    ("http", &["routing", "bus", "queues", "sequencer", "live", "machines", "dashboard"]),
     // A page is HTTP as well.
-    ("dashboard", &["http", "routing", "bus", "queues", "sequencer", "machines"]),
+    ("dashboard", &["http", "routing", "bus", "queues", "sequencer", "live", "machines"]),
     ("machines", &["sequencer", "bus", "routing"]),
     ("routing", &["sequencer"]),
     ("sequencer", &["bus"]),
+    ("live", &["bus", "queues"]),
+    // Where the two meet that know nothing of each other.
+    ("own_events", &["routing", "bus"]),
     ("bus", &["queues"]),
     ("queues", &[]),
     // A token may be confined to hosts and environments, and only their rooms know what such a name is.

@@ -17,11 +17,12 @@ use tokio::{
     process::{Child, Command},
 };
 
-/// The three commands of the README, as they stand there.
-const README: [&str; 3] = [
+/// Commands of the README, as they stand there.
+const README: [&str; 4] = [
     "curl -H 'Host: hello.localhost' http://127.0.0.1:8080/",
     r#"curl -X PUT -H "Authorization: Bearer $(cat .signalbox/token)" -d '{"address":"127.0.0.1:9003","hostnames":["new.localhost"],"version_type_id":"7"}' -H 'Content-Type: application/json' http://127.0.0.1:8081/instances/i-7"#,
     r#"curl -H "Authorization: Bearer $(cat .signalbox/token)" http://127.0.0.1:8081/stats/version_type/7"#,
+    "curl -s http://127.0.0.1:9003/events | tail -n 1",
 ];
 
 /// A running `signalbox up --demo` in a folder of its own.
@@ -136,6 +137,14 @@ async fn the_first_minutes_go_as_the_readme_says() {
     assert!(hello.to_lowercase().contains("hello"), "{hello}");
     let put = up.shell(README[1]).await;
     assert!(put.contains("\"serial\""), "{put}");
+    poll::until("a webhook that tells of the instance", || async {
+        let received = up.shell(README[3]).await;
+        let event: serde_json::Value =
+            serde_json::from_str(&received).map_err(|error| format!("{error}: {received}"))?;
+        let (topic, id) = (&event["topic"], &event["data"]["id"]);
+        if topic == "signalbox.instance.registered" && id == "i-7" { Ok(()) } else { Err(received) }
+    })
+    .await;
     // "The next request reaches 9003": nothing is waited for here, and so not asserted of the very next one.
     let new = README[0].replace("hello.", "new.");
     poll::until("the new instance to take traffic", || async {

@@ -3,7 +3,8 @@
 //! Each test starts a whole Signalbox of its own ([`system::System`]: four Redis, nginx, both daemons) and talks to it
 //! from outside, over HTTP as a client, over Redis as an operator, and with signals as fate. Around it stand
 //! applications that misbehave on request ([`upstream`]), a client whose every byte is accounted for ([`load`]), one
-//! that says whatever it is told ([`http`]), and a wire that can be cut ([`wire`]).
+//! that says whatever it is told ([`http`]), and a wire that can be cut ([`wire`]). For the event bus there are several
+//! pacemakers on one fabric ([`fleet`]), subscribers ([`receiver`]), and a book of what they were sent ([`ledger`]).
 //!
 //! Nothing here sleeps for a fixed time: [`poll::until`] waits for a condition and says in its failure what it saw last.
 
@@ -14,7 +15,9 @@
     reason = "a test that cannot go on has failed, and says where"
 )]
 
+pub mod fleet;
 pub mod http;
+pub mod ledger;
 pub mod load;
 pub mod poll;
 pub mod receiver;

@@ -2,7 +2,11 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -10,7 +14,8 @@ use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
-    task::AbortHandle,
+    task::{AbortHandle, JoinSet},
+    time,
 };
 
 use crate::poll;
@@ -59,6 +64,16 @@ pub enum Answer {
     Endless,
     /// None; the connection is closed in the middle of one.
     Close,
+    /// These bytes, and then the connection is closed.
+    Broken(Vec<u8>),
+    /// These bytes one by one, with a pause before each.
+    Trickle(Vec<u8>, Duration),
+    /// The same without saying so beforehand.
+    EndlessChunks,
+    /// A head that does not end.
+    EndlessHead,
+    /// Another one, after a pause.
+    After(Duration, Box<Answer>),
 }
 
 impl Answer {
@@ -71,8 +86,10 @@ impl Answer {
 type Decide = dyn Fn(&Delivery) -> Answer + Send + Sync;
 
 struct Shared {
-    deliveries: Mutex<Vec<Delivery>>,
+    /// Nothing, when what came is not kept.
+    deliveries: Option<Mutex<Vec<Delivery>>>,
     decide: Mutex<Arc<Decide>>,
+    sent: AtomicU64,
 }
 
 /// A running receiver.
@@ -103,14 +120,32 @@ impl Receiver {
     /// # Panics
     /// When there is no free port.
     pub async fn answering(decide: impl Fn(&Delivery) -> Answer + Send + Sync + 'static) -> Self {
+        Self::listen(decide, Some(Mutex::default())).await
+    }
+
+    /// Starts one that answers as `decide` says and keeps nothing: for more deliveries than memory should hold.
+    ///
+    /// # Panics
+    /// When there is no free port.
+    pub async fn passing(decide: impl Fn(&Delivery) -> Answer + Send + Sync + 'static) -> Self {
+        Self::listen(decide, None).await
+    }
+
+    async fn listen(
+        decide: impl Fn(&Delivery) -> Answer + Send + Sync + 'static,
+        deliveries: Option<Mutex<Vec<Delivery>>>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let decide: Arc<Decide> = Arc::new(decide);
-        let shared = Arc::new(Shared { deliveries: Mutex::default(), decide: Mutex::new(decide) });
+        let shared = Arc::new(Shared { deliveries, decide: Mutex::new(decide), sent: AtomicU64::new(0) });
         let accepted = Arc::clone(&shared);
         let task = tokio::spawn(async move {
+            // The set ends with this task, and every connection with it.
+            let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&accepted)));
+                while connections.try_join_next().is_some() {}
+                connections.spawn(serve(stream, Arc::clone(&accepted)));
             }
         });
         Self { address, shared, task: task.abort_handle() }
@@ -127,8 +162,17 @@ impl Receiver {
     }
 
     /// What came so far.
+    ///
+    /// # Panics
+    /// When it keeps nothing.
     pub fn deliveries(&self) -> Vec<Delivery> {
-        self.shared.deliveries.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let kept = self.shared.deliveries.as_ref().expect("a receiver that keeps what comes");
+        kept.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many bytes of endless answers were taken from it.
+    pub fn sent_bytes(&self) -> u64 {
+        self.shared.sent.load(Ordering::Relaxed)
     }
 
     /// The events that came so far.
@@ -147,28 +191,68 @@ impl Receiver {
 }
 
 async fn serve(stream: TcpStream, shared: Arc<Shared>) {
+    let _as_it_is = stream.set_nodelay(true);
     let mut stream = BufReader::new(stream);
     while let Some(delivery) = read(&mut stream).await {
         let decide = Arc::clone(&*shared.decide.lock().unwrap_or_else(PoisonError::into_inner));
-        let answer = decide(&delivery);
-        shared.deliveries.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
-        let done = match answer {
-            Answer::Bytes(bytes) => stream.get_mut().write_all(&bytes).await,
-            Answer::Hang => std::future::pending().await,
-            Answer::Close => return,
-            Answer::Endless => {
-                let head = b"HTTP/1.1 200 OK\r\nContent-Length: 10000000000\r\n\r\n";
-                let mut done = stream.get_mut().write_all(head).await;
-                while done.is_ok() {
-                    done = stream.get_mut().write_all(&[b'x'; 65536]).await;
-                }
-                done
-            }
-        };
-        if done.is_err() {
+        let mut answer = decide(&delivery);
+        if let Some(kept) = &shared.deliveries {
+            kept.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
+        }
+        while let Answer::After(pause, then) = answer {
+            time::sleep(pause).await;
+            answer = *then;
+        }
+        if !say(stream.get_mut(), answer, &shared).await {
             return;
         }
     }
+}
+
+/// Answers; false when the connection is to end.
+async fn say(stream: &mut TcpStream, answer: Answer, shared: &Shared) -> bool {
+    match answer {
+        Answer::Bytes(bytes) => stream.write_all(&bytes).await.is_ok(),
+        Answer::Hang => std::future::pending().await,
+        Answer::Close | Answer::After(..) => false,
+        Answer::Broken(bytes) => {
+            let _gone = stream.write_all(&bytes).await;
+            false
+        }
+        Answer::Trickle(bytes, pause) => {
+            for byte in bytes {
+                time::sleep(pause).await;
+                if stream.write_all(&[byte]).await.is_err() {
+                    return false;
+                }
+            }
+            true
+        }
+        Answer::Endless => {
+            let head = b"HTTP/1.1 200 OK\r\nContent-Length: 10000000000\r\n\r\n";
+            endlessly(stream, head, &[b'x'; 65536], shared).await
+        }
+        Answer::EndlessChunks => {
+            let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+            let mut chunk = b"10000\r\n".to_vec();
+            chunk.extend([b'x'; 65536]);
+            chunk.extend(b"\r\n");
+            endlessly(stream, head, &chunk, shared).await
+        }
+        Answer::EndlessHead => {
+            endlessly(stream, b"HTTP/1.1 200 OK\r\nX-Endless: ", &[b'x'; 65536], shared).await
+        }
+    }
+}
+
+/// Writes until nobody takes it any more.
+async fn endlessly(stream: &mut TcpStream, head: &[u8], piece: &[u8], shared: &Shared) -> bool {
+    let mut done = stream.write_all(head).await;
+    while done.is_ok() {
+        done = stream.write_all(piece).await;
+        shared.sent.fetch_add(piece.len() as u64, Ordering::Relaxed);
+    }
+    false
 }
 
 async fn read(stream: &mut BufReader<TcpStream>) -> Option<Delivery> {

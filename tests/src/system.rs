@@ -138,6 +138,9 @@ impl System {
     }
 
     fn check_error_log(&self) {
+        if !self.stack.parts().iter().any(|handle| *handle.part() == Self::NGINX) {
+            return;
+        }
         let allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
         let log = self.log_text(&Self::NGINX);
         let surprises: Vec<&str> = log

@@ -233,6 +233,9 @@ impl Run {
     fn patience(&self, now: Instant) -> Option<Duration> {
         match (self.phase, self.plan.pace) {
             (Phase::Ramp | Phase::Measured, Pace::Open { .. }) => Some(Duration::ZERO),
+            (Phase::Ramp | Phase::Measured, Pace::Sleepy { .. }) => {
+                Some(self.next_due.min(self.phase_ends).saturating_duration_since(now))
+            }
             // No event will come any more.
             _ if self.asked_all() && self.all_answered() => Some(Duration::ZERO),
             _ => Some(self.phase_ends.saturating_duration_since(now).max(Duration::from_millis(1))),
@@ -288,7 +291,7 @@ impl Run {
     fn continue_with(&mut self, index: usize, now: Instant, poll: &Poll) {
         let due = match self.plan.pace {
             Pace::Closed => Some(now),
-            Pace::Open { .. } => self.waiting.pop_front(),
+            Pace::Open { .. } | Pace::Sleepy { .. } => self.waiting.pop_front(),
         };
         match due.filter(|_| self.phase != Phase::Drain).zip(self.next_request()) {
             Some((due, request)) => self.send(index, request, due, poll),
@@ -316,7 +319,7 @@ impl Run {
     }
 
     fn ask_idle(&mut self, now: Instant, poll: &Poll) {
-        if let Pace::Open { rate } = self.plan.pace {
+        if let Pace::Open { rate } | Pace::Sleepy { rate } = self.plan.pace {
             while self.next_due <= now {
                 self.waiting.push_back(self.next_due);
                 // Exponential gaps: strangers do not take turns.
@@ -361,7 +364,7 @@ impl Run {
             Phase::Drain => return self.all_answered() || now >= self.phase_ends,
             Phase::Ramp | Phase::Measured => {}
         }
-        if self.phase != Phase::Drain && matches!(self.plan.pace, Pace::Open { .. }) {
+        if self.phase != Phase::Drain && !matches!(self.plan.pace, Pace::Closed) {
             self.ask_idle(now, poll);
         }
         false

@@ -30,6 +30,16 @@ impl Requests {
         requests
     }
 
+    /// Requests as they are to be sent.
+    pub(crate) fn of(requests: impl IntoIterator<Item = Vec<u8>>) -> Self {
+        let mut all = Self { bytes: Vec::new(), ends: Vec::new() };
+        for request in requests {
+            all.bytes.extend_from_slice(&request);
+            all.ends.push(all.bytes.len());
+        }
+        all
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.ends.len()

@@ -14,7 +14,15 @@ mod engine;
 mod http;
 mod instance;
 
-use std::{net::SocketAddr, sync::Arc, sync::mpsc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicI32, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
 
 use anyhow::{Context as _, anyhow};
 pub(crate) use http::{Requests, answer};
@@ -23,7 +31,7 @@ use tokio::sync::oneshot;
 use crate::{
     histogram::Histogram,
     machine,
-    process::{CpuTime, Pid},
+    process::{CpuTime, Pid, thread_cpu},
 };
 
 /// How fast to ask.
@@ -33,6 +41,12 @@ pub(crate) enum Pace {
     Closed,
     /// Requests are due at random moments, this many a second on average.
     Open {
+        /// Requests a second.
+        rate: f64,
+    },
+    /// As open, but the generator sleeps in between, so a request may be sent up to a millisecond after it was due.
+    /// For machines on which the generator has no core of its own.
+    Sleepy {
         /// Requests a second.
         rate: f64,
     },
@@ -132,6 +146,7 @@ pub(crate) struct Ends {
     waker: Arc<mio::Waker>,
     instances: Vec<SocketAddr>,
     thread: Option<std::thread::JoinHandle<()>>,
+    id: Arc<AtomicI32>,
 }
 
 impl Ends {
@@ -145,15 +160,23 @@ impl Ends {
         let (engine, waker) = engine::Engine::new(count, inbox).context("preparing the load generator")?;
         let instances = engine.instances();
         let cores = cores.to_vec();
+        let id = Arc::new(AtomicI32::new(0));
+        let own_id = Arc::clone(&id);
         let thread = std::thread::Builder::new()
             .name("bench-ends".to_owned())
             .spawn(move || {
+                own_id.store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
                 // Without the pinning the figures are merely less steady.
                 let _ = machine::pin_current_thread(&cores);
                 engine.serve();
             })
             .context("starting the load generator")?;
-        Ok(Self { jobs: Some(jobs), waker, instances, thread: Some(thread) })
+        Ok(Self { jobs: Some(jobs), waker, instances, thread: Some(thread), id })
+    }
+
+    /// CPU time of the thread so far.
+    pub(crate) fn cpu(&self) -> Duration {
+        thread_cpu(self.id.load(Ordering::Relaxed))
     }
 
     /// Where the instances listen.

@@ -34,6 +34,10 @@ pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
              -d '{{\"address\":\"{}\",\"hostnames\":[\"new.localhost\"],\"version_type_id\":\"7\"}}' {admin}/instances/i-7",
             demo.spare
         ));
+        terminal::line(&format!(
+            "  curl http://{}/events   # the webhooks it received: one is about the instance",
+            demo.spare
+        ));
         terminal::line(&format!("  curl -H 'Host: new.localhost' {edge}/"));
         terminal::line(&format!("  curl {auth} {admin}/stats/version_type/7"));
         terminal::line(&format!(

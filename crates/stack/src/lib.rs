@@ -34,6 +34,7 @@
 //!   itself is started again with a growing delay, unless that is switched off.
 //! * Two stacks share nothing but the machine: other ports and another folder are enough.
 
+mod aof;
 mod builder;
 mod daemons;
 mod error;

@@ -128,7 +128,8 @@ impl Default for RedisOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fsync {
-    /// Once a second: a machine that loses power loses the last second.
+    /// Once a second: a machine that loses power loses the last second. So does a server that is killed in the moment
+    /// when its disk stalls, because Redis then answers before it writes.
     Everysec,
     /// Before each reply: nothing acknowledged is lost, at the price of a disk write each time.
     Always,

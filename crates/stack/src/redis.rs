@@ -63,6 +63,10 @@ pub(crate) fn program(
         Role::Fabric(_) => (Probe::Fabric(url.clone()), url),
     };
     let program = Program::new(part, binary).arg(file.display().to_string());
+    let program = match role {
+        Role::RoutesReplica { .. } => program,
+        Role::RoutesMaster | Role::Stats | Role::Fabric(_) => program.with_append_only_file(folder),
+    };
     Ok(program.ready_when(probe).address(address).stop_with(Signal::SIGTERM, Duration::from_secs(10)))
 }
 

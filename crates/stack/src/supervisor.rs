@@ -31,7 +31,7 @@ use tokio::{
     time::{self, Instant},
 };
 
-use crate::{Error, Event, Part, Probe, event::Events, group::Group, proc};
+use crate::{Error, Event, Part, Probe, aof, event::Events, group::Group, proc};
 
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const LONGEST_DELAY: Duration = Duration::from_secs(10);
@@ -51,6 +51,8 @@ pub struct Program {
     pub(crate) probe: Probe,
     pub(crate) address: String,
     pub(crate) stop: Stop,
+    /// The folder of a Redis with an append-only file, which is looked at before each start.
+    pub(crate) redis: Option<PathBuf>,
 }
 
 /// How a part is asked to end.
@@ -73,6 +75,7 @@ impl Program {
             probe: Probe::Running,
             address: String::new(),
             stop: Stop { signal: Signal::SIGTERM, grace: Duration::from_secs(10) },
+            redis: None,
         }
     }
 
@@ -113,6 +116,11 @@ impl Program {
 
     pub(crate) fn stop_with(mut self, signal: Signal, grace: Duration) -> Self {
         self.stop = Stop { signal, grace };
+        self
+    }
+
+    pub(crate) fn with_append_only_file(mut self, redis: PathBuf) -> Self {
+        self.redis = Some(redis);
         self
     }
 
@@ -212,6 +220,19 @@ impl Supervisor {
     }
 
     fn spawn(&self) -> Result<(Child, i32), Error> {
+        if let Some(redis) = &self.program.redis {
+            let part = &self.program.part;
+            match aof::cut_half_transaction(redis) {
+                Ok(0) => {}
+                Ok(bytes) => self.events.emit(Event::Note(format!(
+                    "{part}: cut {bytes} bytes of a transaction off its file that it was killed in"
+                ))),
+                // Redis finds the same, and says so in its log.
+                Err(error) => {
+                    self.events.emit(Event::Note(format!("{part}: its file cannot be looked at: {error}")))
+                }
+            }
+        }
         let (child, pid) = self.group.spawn(&self.program.part, self.program.command())?;
         self.status.send_modify(|status| {
             status.pid = Some(pid);

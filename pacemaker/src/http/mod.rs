@@ -14,6 +14,8 @@ mod problem;
 #[cfg(test)]
 mod tests;
 
+use std::{ops::Deref, sync::Arc};
+
 use axum::{
     Router,
     extract::DefaultBodyLimit,
@@ -42,9 +44,21 @@ use crate::{
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// The handles that handlers work with. Cheap to clone.
+/// What handlers work with. Every request clones it several times over, so it is one counter and not one for each part.
 #[derive(Debug, Clone)]
-pub(crate) struct App {
+pub(crate) struct App(Arc<Parts>);
+
+impl Deref for App {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+/// The handles themselves.
+#[derive(Debug)]
+pub(crate) struct Parts {
     pub(crate) tokens: Tokens,
     pub(crate) registry: Registry,
     pub(crate) routers: Routers,
@@ -59,6 +73,10 @@ pub(crate) struct App {
 }
 
 impl App {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+
     /// Who presents `token`. Tokens of the event bus come first: they are in memory, and most requests carry one.
     async fn authenticate(&self, token: &str) -> Result<Option<Caller>, Problem> {
         if let Some(caller) = self.bus.known(token) {

@@ -86,9 +86,9 @@ async fn events(
         _ => Position::new(app.live.ends(shards).await?),
     };
     let (messages, queue) = mpsc::channel(QUEUE);
-    let watcher = Watcher { hub: app.live, seat, filter, position, messages };
+    let watcher = Watcher { hub: app.live.clone(), seat, filter, position, messages };
     // Watched over by its channel: it ends when the client's end of it is gone.
-    tokio::spawn(watcher.run(app.shutdown));
+    tokio::spawn(watcher.run(app.shutdown.clone()));
     let greeting = Message::default().retry(RECONNECT).comment("watching");
     let messages = stream::unfold((Some(greeting), queue), |(greeting, mut queue)| async {
         let message = match greeting {

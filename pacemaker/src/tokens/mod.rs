@@ -6,15 +6,18 @@
 //!
 //! **Data.** Fabric `tokens` HASH digest → JSON, and `tokens:names` HASH name → digest; written together by a script.
 //! Stats `tokens` HASH is a copy for the sidecars, which do not reach the fabric. It is written after the fabric and
-//! compared by the reconciler, so a revoked token can read statistics for as long as the stats Redis is away.
+//! compared by the reconciler, so a revoked token can read statistics for as long as the stats Redis is away. The copy
+//! also holds the digests of the event bus' tokens ([`Guests`]), which open the statistics if they have the scope.
 //!
 //! **Failure.** Each request looks its token up in the fabric, so revoking one takes effect with the next request on
 //! every pacemaker. While the fabric is away only root gets in; without the fabric little could be done anyway.
 
 pub(crate) mod api;
+mod guest;
 mod model;
 mod store;
 
+pub(crate) use guest::{Guest, Guests};
 pub(crate) use model::{Caller, HostPattern, Scope};
 pub(crate) use store::{Error, Tokens};
 

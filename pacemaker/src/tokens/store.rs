@@ -8,7 +8,7 @@ use signalbox_store::{self as redis, Fabric, FabricRole, Script, Stats, keys};
 use subtle::ConstantTimeEq as _;
 
 use super::{
-    HostPattern, Scope,
+    Guest, Guests, HostPattern, Scope,
     model::{Caller, Stored},
 };
 use signalbox_daemon::RootToken;
@@ -46,11 +46,30 @@ pub(crate) struct Tokens {
     root: Arc<RootToken>,
     fabric: Fabric,
     stats: Stats,
+    guests: Guests,
 }
 
 impl Tokens {
     pub(crate) fn new(root: RootToken, fabric: Fabric, stats: Stats) -> Self {
-        Self { root: Arc::new(root), fabric, stats }
+        Self { root: Arc::new(root), fabric, stats, guests: Guests::nobody() }
+    }
+
+    /// With the tokens of another room, which the sidecars have to know, too.
+    #[must_use]
+    pub(crate) fn with_guests(self, guests: Guests) -> Self {
+        Self { guests, ..self }
+    }
+
+    /// Lets the sidecars know a token of another room at once.
+    pub(crate) async fn admit(&self, guest: &Guest) -> Result<(), Error> {
+        let record = serde_json::to_string(&guest.record()).map_err(Error::Record)?;
+        self.copy(&digest(&guest.token), Some(&record)).await;
+        Ok(())
+    }
+
+    /// Lets the sidecars forget a token of another room at once.
+    pub(crate) async fn dismiss(&self, token: &str) {
+        self.copy(&digest(token), None).await;
     }
 
     /// Who presents `token`; nobody when it is unknown.
@@ -78,7 +97,7 @@ impl Tokens {
         environments: Option<Vec<String>>,
     ) -> Result<Option<Created>, Error> {
         let token = generate();
-        let digest = hex(&Sha256::digest(token.as_bytes()));
+        let digest = digest(&token);
         let record = Stored { name: name.clone(), scopes, hosts, environments };
         let record = serde_json::to_string(&record).map_err(Error::Record)?;
         let made: bool = CREATE
@@ -143,11 +162,17 @@ impl Tokens {
 
     /// Makes the copy for the sidecars equal to the original.
     pub(crate) async fn reconcile(&self) -> Result<(), Error> {
-        let wanted = self.records().await?;
+        let mut wanted = self.records().await?;
+        let guests = self.guests.all();
+        for guest in guests.iter().flatten() {
+            let record = serde_json::to_string(&guest.record()).map_err(Error::Record)?;
+            wanted.entry(digest(&guest.token)).or_insert(record);
+        }
         let key = keys::stats::tokens();
         let present: HashMap<String, String> = self.stats.command("HGETALL").key(&key).query().await?;
         let mut batch = self.stats.batch();
-        for digest in present.keys().filter(|digest| !wanted.contains_key(*digest)) {
+        // While the guests are not known, an unknown digest may be one of theirs.
+        for digest in present.keys().filter(|digest| guests.is_some() && !wanted.contains_key(*digest)) {
             batch.add("HDEL", &key, digest);
         }
         for (digest, record) in wanted.iter().filter(|(digest, record)| present.get(*digest) != Some(record))
@@ -166,6 +191,11 @@ fn generate() -> String {
     let mut bytes = [0_u8; 32];
     rand::rng().fill_bytes(&mut bytes);
     format!("sbx_{}", hex(&bytes))
+}
+
+/// What stands for a token wherever it is stored.
+fn digest(token: &str) -> String {
+    hex(&Sha256::digest(token.as_bytes()))
 }
 
 fn hex(bytes: &[u8]) -> String {

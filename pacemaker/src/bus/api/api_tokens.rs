@@ -13,7 +13,7 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::subscriptions::random_hex;
+use super::{front::guest, subscriptions::random_hex};
 use crate::{
     bus::{
         ApiToken, Error,
@@ -88,7 +88,9 @@ async fn create(
         return Err(Problem::bad_request(CODE, "`scopes` must hold at least one"));
     }
     let scopes = scopes.into_iter().map(|scope| scope.as_str().to_owned()).collect();
-    app.bus.handle.create_api_token(&token, ApiToken { name: name.clone(), scopes }).await?;
+    let client = ApiToken { name: name.clone(), scopes };
+    app.bus.handle.create_api_token(&token, client.clone()).await?;
+    app.tokens.admit(&guest(&token, &client)).await?;
     let answer = Answer(TokenView { name, token });
     Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], answer).into_response())
 }
@@ -105,7 +107,10 @@ async fn remove(
     Path(token): Path<String>,
 ) -> Result<StatusCode, Problem> {
     match app.bus.handle.delete_api_token(&token).await {
-        Ok(()) | Err(Error::NoSuchToken) => Ok(StatusCode::NO_CONTENT),
+        Ok(()) | Err(Error::NoSuchToken) => {
+            app.tokens.dismiss(&token).await;
+            Ok(StatusCode::NO_CONTENT)
+        }
         Err(error) => Err(error.into()),
     }
 }

@@ -15,7 +15,7 @@ use crate::{
         metrics::Metrics,
     },
     http::Problem,
-    tokens::{Caller, Scope},
+    tokens::{Caller, Guest, Guests, Scope},
 };
 
 /// The handles and limits. Cheap to clone.
@@ -112,6 +112,15 @@ impl Front {
         Ok(findings)
     }
 
+    /// Every token of the bus, for those who check tokens elsewhere; nothing while the registry is not known.
+    pub(crate) fn guests(&self) -> Guests {
+        let handle = self.handle.clone();
+        Guests::new(move || {
+            let registry = handle.is_ready().then(|| handle.registry())?;
+            Some(registry.api_tokens.iter().map(|(token, client)| guest(token, client)).collect())
+        })
+    }
+
     /// All metrics of the bus.
     pub(crate) async fn metrics_text(&self) -> Result<String, std::fmt::Error> {
         let gauges = self.handle.gauges().await;
@@ -122,9 +131,18 @@ impl Front {
     }
 }
 
-fn caller(token: &str, client: &ApiToken) -> Caller {
+fn scopes(client: &ApiToken) -> Vec<Scope> {
     let scopes: BTreeSet<Scope> = client.scopes.iter().filter_map(|scope| Scope::from_name(scope)).collect();
-    Caller::of_bus(token.to_owned(), client.name.clone(), scopes.into_iter().collect())
+    scopes.into_iter().collect()
+}
+
+fn caller(token: &str, client: &ApiToken) -> Caller {
+    Caller::of_bus(token.to_owned(), client.name.clone(), scopes(client))
+}
+
+/// The token, as the room of tokens has to know it.
+pub(super) fn guest(token: &str, client: &ApiToken) -> Guest {
+    Guest { token: token.to_owned(), name: client.name.clone(), scopes: scopes(client) }
 }
 
 /// How a client is called towards others.

@@ -22,6 +22,9 @@ struct Item<'a> {
     prev: Option<EventId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tprev: Option<EventId>,
+    /// Whose events `prev` and the order are about, where that is not the url.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<&'a str>,
 }
 
 /// One event. Publishers' data goes in as the bytes that came: digits, spaces and the order of members are theirs.
@@ -35,6 +38,7 @@ fn item(event: &Event) -> Vec<u8> {
         id: event.id,
         prev: event.prev,
         tprev: event.tprev,
+        object: Some(&*event.object).filter(|object| *object != event.url),
     };
     // Strings, numbers and JSON that was checked when it came in: there is nothing that could fail.
     serde_json::to_vec(&item).unwrap_or_default()
@@ -87,7 +91,7 @@ mod tests {
             id: EventId(id),
             prev: (id > 1).then(|| EventId(id - 1)),
             tprev: None,
-            object: "o".to_owned(),
+            object: "https://shop.example/1".to_owned(),
             topic: "orders".to_owned(),
             kind: Kind::Update,
             environment: "shop".to_owned(),
@@ -116,6 +120,20 @@ mod tests {
                 r#""gap":[{"first":3,"last":9,"count":4,"reason":"dead"}]},"#,
                 r#"{"topic":"orders","type":"update","url":"https://shop.example/1","t":1700000000000,"#,
                 r#""id":2,"prev":1}]"#
+            )
+        );
+    }
+
+    #[test]
+    fn an_object_of_another_name_than_the_url_is_named() {
+        let named = Event { object: "order:\"7\"".to_owned(), ..event(2, None) };
+        assert_eq!(
+            String::from_utf8(batch(&contents(vec![named, event(3, None)], vec![]))).unwrap(),
+            concat!(
+                r#"[{"topic":"orders","type":"update","url":"https://shop.example/1","t":1700000000000,"#,
+                r#""id":2,"prev":1,"object":"order:\"7\""},"#,
+                r#"{"topic":"orders","type":"update","url":"https://shop.example/1","t":1700000000000,"#,
+                r#""id":3,"prev":2}]"#
             )
         );
     }

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
+    answers::{NoInstance, NotConverged, Refused},
     view::ChangedInstance,
     wait::{self, wait},
 };
@@ -75,7 +76,7 @@ impl WaitQuery {
         invalid_hostname, invalid_hostnames, invalid_label, invalid_weight, invalid_lease, invalid_health, \
         too_many_instances, unknown_field, missing_field, invalid_body, invalid_wait", body = Problem),
     (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing, contended. `recorded` says whether the change will be made all the same", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the change stands", body = Problem)))]
+    NotConverged))]
 async fn put(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
@@ -199,11 +200,8 @@ async fn put_item(app: &App, caller: &Caller, item: &RawValue) -> Result<RouteCh
 /// One that is not there is no error, so it can be repeated.
 #[utoipa::path(delete, path = "/instances/{id}", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
     (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this change in it"))),
-    (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
     (status = 422, description = "invalid_id, invalid_wait", body = Problem),
-    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the change stands", body = Problem)))]
+    Refused, NotConverged))]
 async fn remove(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
@@ -232,11 +230,8 @@ pub(super) struct HeartbeatView {
 /// 404 means that the instance is not registered (any more): register it again.
 #[utoipa::path(post, path = "/instances/{id}/heartbeat", tag = "instances", params(("id" = String, Path)), responses(
     (status = 200, body = HeartbeatView),
-    (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
-    (status = 404, description = "unknown_instance", body = Problem),
     (status = 422, description = "invalid_id", body = Problem),
-    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing", body = Problem)))]
+    NoInstance, Refused))]
 async fn heartbeat(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
@@ -278,12 +273,8 @@ impl Drain {
 #[utoipa::path(post, path = "/instances/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery),
     request_body = Option<Drain>, responses(
     (status = 200, body = ChangedInstance),
-    (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
-    (status = 404, description = "unknown_instance", body = Problem),
     (status = 422, description = "invalid_id, invalid_deadline, invalid_wait, unknown_field, invalid_body", body = Problem),
-    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the change stands", body = Problem)))]
+    NoInstance, Refused, NotConverged))]
 async fn drain(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
@@ -301,12 +292,8 @@ async fn drain(
 /// Call a drain off
 #[utoipa::path(delete, path = "/instances/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
     (status = 200, body = ChangedInstance),
-    (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
-    (status = 404, description = "unknown_instance", body = Problem),
     (status = 422, description = "invalid_id, invalid_wait", body = Problem),
-    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the change stands", body = Problem)))]
+    NoInstance, Refused, NotConverged))]
 async fn resume(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
@@ -386,11 +373,8 @@ pub(super) struct FaultView {
 #[utoipa::path(post, path = "/instances/{id}/errors", tag = "instances", params(("id" = String, Path)),
     request_body = Fault, responses(
     (status = 200, body = FaultView),
-    (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
-    (status = 404, description = "unknown_instance", body = Problem),
     (status = 422, description = "invalid_id, invalid_message, unknown_field, missing_field, invalid_body", body = Problem),
-    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing", body = Problem)))]
+    NoInstance, Refused))]
 async fn report_fault(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,

@@ -9,7 +9,11 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{changes::WaitQuery, wait::wait};
+use super::{
+    answers::{NotConverged, Refused},
+    changes::WaitQuery,
+    wait::wait,
+};
 use crate::{
     http::{
         App, Problem, SERIAL_HEADER,
@@ -146,12 +150,9 @@ async fn get(
 /// It answers 404 from then on. A host that is not there is no error, so it can be repeated.
 #[utoipa::path(delete, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
     (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this change in it"))),
-    (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
     (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_wait", body = Problem),
-    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the change stands", body = Problem)))]
+    Refused, NotConverged))]
 async fn remove(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,

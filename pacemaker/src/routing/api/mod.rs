@@ -1,5 +1,6 @@
 //! The route table over HTTP.
 
+mod answers;
 mod changes;
 mod dump;
 mod errors;

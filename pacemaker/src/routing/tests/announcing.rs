@@ -197,8 +197,7 @@ async fn two_tellers_at_once_tell_everything_once() {
     for n in 0..250_u16 {
         rig.put(&format!("i{n}"), spec(9000 + n, &[&format!("h{n}.example")], "1")).await;
         if n % 20 == 0 {
-            let (first, second) = tokio::join!(one.pass(), two.pass());
-            (first.unwrap(), second.unwrap());
+            tokio::try_join!(one.pass(), two.pass()).unwrap();
         }
     }
     rig.tell(&ears).await;
@@ -279,6 +278,39 @@ async fn a_table_made_anew_is_told_once_and_nothing_of_its_seeding() {
     let resynced = format!("table.resynced {}-{} reseeded", told_up_to + 1, serial - 1);
     assert_eq!(ears.told()[5..], [&resynced, "instance.registered new"]);
     assert_eq!(ears.events()[5].1.data["epoch"], rig.mark().await.epoch);
+}
+
+#[tokio::test]
+async fn a_table_that_came_back_older_tells_nothing_of_its_former_life() {
+    let rig = Rig::new().await;
+    let ears = Ears::open();
+    rig.put("i1", spec(9001, &["a.example"], "1")).await;
+    let copy = rig.dump().await;
+    rig.put("i2", spec(9002, &["a.example"], "1")).await;
+    rig.tell(&ears).await;
+    let told_up_to = rig.serial().await;
+    rig.restore(&copy).await;
+    rig.reconcile().await;
+    rig.tell(&ears).await;
+    let resynced = format!("table.resynced {}-{} reseeded", told_up_to + 1, rig.serial().await);
+    assert_eq!(ears.told(), ["instance.registered i1", "instance.registered i2", &resynced]);
+}
+
+#[tokio::test]
+async fn whoever_was_overtaken_turns_nothing_back() {
+    let rig = Rig::new().await;
+    let ears = Ears::open();
+    rig.tell(&ears).await;
+    let seen = rig.store.announced().await.unwrap();
+    rig.put("i", spec(9001, &["a.example"], "1")).await;
+    rig.tell(&ears).await;
+    let now = rig.store.announced().await.unwrap();
+    assert!(now.serial > seen.serial);
+    // It slept since it read the place.
+    assert!(!rig.store.announced_up_to(&seen, &seen).await.unwrap());
+    assert_eq!(rig.store.announced().await.unwrap(), now);
+    // What is told has happened: the fabric holds the table to it.
+    assert_eq!(rig.store.table_state().await.unwrap().serial, now.serial);
 }
 
 #[tokio::test]

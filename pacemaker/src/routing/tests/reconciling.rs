@@ -8,7 +8,7 @@ use crate::{
 
 impl Rig {
     /// A copy of everything on the master, and the way back to it.
-    async fn dump(&self) -> Vec<(String, Vec<u8>)> {
+    pub(super) async fn dump(&self) -> Vec<(String, Vec<u8>)> {
         let keys: Vec<String> = self.routes("KEYS", &["*"]).await;
         let mut copy = Vec::new();
         for key in keys {
@@ -20,7 +20,7 @@ impl Rig {
         copy
     }
 
-    async fn restore(&self, copy: &[(String, Vec<u8>)]) {
+    pub(super) async fn restore(&self, copy: &[(String, Vec<u8>)]) {
         let () = self.routes("FLUSHALL", &[]).await;
         for (key, value) in copy {
             self.store.routes().command("RESTORE").arg(key).arg(0).arg(value.as_slice()).run().await.unwrap();

@@ -1,14 +1,18 @@
 //! Queues with facets, pulled fairly.
 
+mod calls;
 #[cfg(test)]
 mod exhaustive;
 pub mod model;
+pub mod published;
 mod reference;
 mod rules;
 #[cfg(test)]
 mod traces;
+mod view;
 
-pub use reference::{Counts, FacetView, Part, Place, Pulled, Receipt, Reference, Settings, Verdict};
+pub use calls::{Counts, FacetView, Part, Place, Pulled, Receipt, Settings, Verdict};
+pub use reference::Reference;
 
 /// A tenant's part of a queue. Drivers of the real scripts number their environments in the order of their names.
 pub type Facet = u32;

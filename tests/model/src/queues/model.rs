@@ -11,8 +11,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::reference::{Place, Receipt, Reference, Settings, Verdict};
-use super::{Facet, Message};
+use super::reference::Reference;
+use super::{Facet, Message, Place, Receipt, Settings, Verdict};
 use crate::explore::Model;
 use crate::{Violation, ensure};
 
@@ -313,11 +313,9 @@ impl Model for Queues {
 
     fn is_fault(&self, action: &Action) -> bool {
         // Whoever wants to finish pulls, acknowledges, waits, and goes back to the settings that pause nobody.
-        match action {
-            Action::Pull | Action::PullAutoAck | Action::Ack(_) => false,
-            Action::Due(_) | Action::DueAll | Action::Configure(0) => false,
-            _ => true,
-        }
+        let consumes = matches!(action, Action::Pull | Action::PullAutoAck | Action::Ack(_));
+        let waits = matches!(action, Action::Due(_) | Action::DueAll | Action::Configure(0));
+        !consumes && !waits
     }
 
     fn is_settled(&self, state: &State) -> bool {

@@ -18,147 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 
-use super::{Facet, Message};
-
-/// What `PUT /queues/{name}` sets.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Settings {
-    /// How long a pulled message is invisible, in milliseconds.
-    pub lease_ms: i64,
-    /// Messages per turn, by facet; 0 pauses it.
-    pub weights: BTreeMap<Facet, u32>,
-    /// The weight of every facet that is not in `weights`.
-    pub default_weight: u32,
-    /// How many messages of one facet may be in flight; no limit if absent.
-    pub in_flight_limit: Option<u32>,
-    /// How often a message is pulled before it is dead; no limit if absent.
-    pub max_attempts: Option<u32>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            lease_ms: 30_000,
-            weights: BTreeMap::new(),
-            default_weight: 1,
-            in_flight_limit: None,
-            max_attempts: None,
-        }
-    }
-}
-
-impl Settings {
-    /// Messages per turn of `facet`.
-    #[must_use]
-    pub fn weight(&self, facet: Facet) -> u32 {
-        self.weights.get(&facet).copied().unwrap_or(self.default_weight)
-    }
-}
-
-/// What a consumer shows to settle a message: good for one pull of it only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Receipt {
-    /// The message.
-    pub message: Message,
-    /// Which pull of it, from 1.
-    pub delivery: u32,
-}
-
-/// A message as a pull hands it out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pulled {
-    /// Whose it is.
-    pub facet: Facet,
-    /// Which it is.
-    pub message: Message,
-    /// How to settle it; also there, but worthless, after a pull with `auto_ack`.
-    pub receipt: Receipt,
-    /// How often it was pulled, this pull included.
-    pub attempts: u32,
-    /// When its lease runs out, in milliseconds; `None` with `auto_ack`.
-    pub lease_until_ms: Option<i64>,
-}
-
-/// Where a message is: in exactly one of these (F7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// In its facet, to be pulled.
-    Waiting,
-    /// Returned with a delay that is over at this time, in milliseconds.
-    Delayed(i64),
-    /// Pulled, under a lease until this time, in milliseconds.
-    InFlight(i64),
-    /// Settled.
-    Acked,
-    /// Pulled too often.
-    Dead,
-    /// Thrown away by an operator.
-    Dropped,
-}
-
-/// The answer to one receipt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Done as asked.
-    Done,
-    /// The receipt is used, expired or unknown; nothing changed.
-    Stale,
-}
-
-/// How many messages are where, over all facets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Counts {
-    /// To be pulled.
-    pub waiting: usize,
-    /// Returned with a delay that runs.
-    pub delayed: usize,
-    /// Pulled and not settled.
-    pub in_flight: usize,
-}
-
-/// The contents of one facet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FacetView {
-    /// Head first.
-    pub waiting: Vec<Message>,
-    /// In order of acceptance.
-    pub delayed: Vec<Message>,
-    /// In order of acceptance.
-    pub in_flight: Vec<Message>,
-}
-
-/// A part of the protocol that can be left out, to see what it is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
-    /// A turn ends when the weight is used.
-    Turn,
-    /// A facet enters at the tail, not at the head.
-    Tail,
-    /// A facet that ran empty leaves the ring.
-    Leave,
-    /// A push puts a new facet into the ring.
-    Enter,
-    /// An ack looks at the facet again: it may have been at its limit.
-    LookAfterAck,
-    /// A receipt is of one pull, not of the message.
-    Delivery,
-    /// A pull leaves a lease behind.
-    Lease,
-    /// The sweep of leases that ran out.
-    Sweep,
-    /// Returned messages go to the head.
-    Head,
-    /// A delayed message comes back.
-    Due,
-    /// The turn of a facet that left is forgotten.
-    TurnReset,
-    /// The counters follow an expiry.
-    CountExpiry,
-    /// What drops a facet drops its messages in flight too.
-    DropInFlight,
-    /// A configuration is looked at for every facet.
-    LookAfterConfigure,
-}
+use super::{Counts, Facet, Message, Part, Place, Pulled, Receipt, Settings, Verdict};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct FacetState {
@@ -177,7 +37,7 @@ pub(super) struct Entry {
 
 /// How many facets the last call added to the ring. No part of the state: two queues that differ only in it are equal.
 #[derive(Clone, Copy, Debug, Default)]
-struct Entered(usize);
+pub(super) struct Entered(pub(super) usize);
 
 impl PartialEq for Entered {
     fn eq(&self, _: &Self) -> bool {
@@ -217,7 +77,7 @@ pub struct Reference {
     pub(super) counts: Counts,
     /// Every message that ever was, with the place it is meant to be in.
     pub(super) messages: BTreeMap<Message, Entry>,
-    entered: Entered,
+    pub(super) entered: Entered,
     pub(super) without: Option<Part>,
 }
 
@@ -250,8 +110,6 @@ impl Reference {
     fn has(&self, part: Part) -> bool {
         self.without != Some(part)
     }
-
-    // ── the scripts ──────────────────────────────────────────────────────────────────────────────────────────────
 
     /// Accepts a message at the tail of its facet.
     ///
@@ -401,116 +259,6 @@ impl Reference {
         }
         dead.len()
     }
-
-    // ── what a driver compares ───────────────────────────────────────────────────────────────────────────────────
-
-    /// The settings in force.
-    #[must_use]
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    /// The eligible facets, the one whose turn it is first.
-    #[must_use]
-    pub fn ring(&self) -> Vec<Facet> {
-        self.ring.iter().copied().collect()
-    }
-
-    /// How often the facet at the head of the ring was pulled in its turn.
-    #[must_use]
-    pub fn used(&self) -> u32 {
-        self.used
-    }
-
-    /// The active facets in ascending order.
-    #[must_use]
-    pub fn active(&self) -> Vec<Facet> {
-        self.facets.keys().copied().collect()
-    }
-
-    /// What is in a facet; empty if it is not active.
-    #[must_use]
-    pub fn facet(&self, facet: Facet) -> FacetView {
-        let of = |wanted: fn(Place) -> bool| {
-            let of_facet = self.messages.iter().filter(|(_, entry)| entry.facet == facet);
-            of_facet.filter(|(_, entry)| wanted(entry.place)).map(|(message, _)| *message).collect()
-        };
-        FacetView {
-            waiting: self
-                .facets
-                .get(&facet)
-                .map(|state| state.waiting.iter().copied().collect())
-                .unwrap_or_default(),
-            delayed: of(|place| matches!(place, Place::Delayed(_))),
-            in_flight: of(|place| matches!(place, Place::InFlight(_))),
-        }
-    }
-
-    /// Where a message is; `None` if it was never pushed.
-    #[must_use]
-    pub fn place_of(&self, message: Message) -> Option<Place> {
-        self.messages.get(&message).map(|entry| entry.place)
-    }
-
-    /// The receipt under which a message is in flight.
-    #[must_use]
-    pub fn receipt_of(&self, message: Message) -> Option<Receipt> {
-        let entry = self.messages.get(&message)?;
-        matches!(entry.place, Place::InFlight(_)).then_some(Receipt { message, delivery: entry.deliveries })
-    }
-
-    /// Dead letters, oldest first.
-    #[must_use]
-    pub fn dead(&self) -> &[Message] {
-        &self.dead
-    }
-
-    /// How many messages are where.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.counts
-    }
-
-    /// When a sweep has something to do next, in milliseconds.
-    #[must_use]
-    pub fn next_due_ms(&self) -> Option<i64> {
-        let first = |set: &BTreeSet<(i64, Message)>| set.first().map(|(due, _)| *due);
-        [first(&self.leases), first(&self.delayed)].into_iter().flatten().min()
-    }
-
-    /// Whether a facet may stand in the ring.
-    #[must_use]
-    pub fn is_eligible(&self, facet: Facet) -> bool {
-        let Some(state) = self.facets.get(&facet) else { return false };
-        let below = self.settings.in_flight_limit.is_none_or(|limit| state.in_flight < limit as usize);
-        self.settings.weight(facet) > 0 && !state.waiting.is_empty() && below
-    }
-
-    /// Takes over the ring of a real queue, if it differs only in the order of the facets that the last call added.
-    ///
-    /// A script that makes several facets eligible at once (a sweep, a configuration) may add them in its own order.
-    ///
-    /// # Errors
-    /// What was seen, if it is not such a ring.
-    pub fn agree(&mut self, observed: &[Facet]) -> Result<(), String> {
-        let stayed = self.ring.len() - self.entered.0;
-        let mine = self.ring();
-        let sorted = |facets: &[Facet]| facets.iter().copied().collect::<BTreeSet<_>>();
-        let fits = observed.len() == mine.len()
-            && observed[..stayed] == mine[..stayed]
-            && sorted(&observed[stayed..]) == sorted(&mine[stayed..]);
-        if !fits {
-            return Err(format!(
-                "ring {observed:?}, expected {mine:?}, the last {} in any order",
-                self.entered.0
-            ));
-        }
-        // A facet that entered an empty ring has not been pulled, so whose turn it is makes no difference to `used`.
-        self.ring = observed.iter().copied().collect();
-        Ok(())
-    }
-
-    // ── parts of scripts ─────────────────────────────────────────────────────────────────────────────────────────
 
     fn pull_one(&mut self, auto_ack: bool, now_ms: i64) -> Option<Pulled> {
         let facet = *self.ring.front()?;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::reference::{Place, Reference};
-use super::{Facet, Message};
+use super::reference::Reference;
+use super::{Facet, Message, Place};
 use crate::{Violation, ensure};
 
 impl Reference {

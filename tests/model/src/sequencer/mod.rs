@@ -1,14 +1,23 @@
 //! Many producers, one order per object.
 
+mod action;
+mod calls;
+#[cfg(test)]
+mod exhaustive;
+pub mod model;
+pub mod published;
+mod receiver;
 mod reference;
 mod rules;
+mod state;
 #[cfg(test)]
 mod traces;
+mod view;
 
-pub use reference::{
-    Committed, Event, Gap, NewEvent, Part, Place, Reference, Refused, Settings, Sink, Skipped, Standing,
-    Taken, Visit,
+pub use calls::{
+    Committed, Event, Gap, NewEvent, Part, Place, Refused, Settings, Sink, Skipped, Standing, Taken, Visit,
 };
+pub use reference::Reference;
 
 /// What events are ordered by.
 pub type Object = u32;

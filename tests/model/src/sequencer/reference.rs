@@ -27,216 +27,12 @@
 //!   refused, and a take then tells the worker what it holds.
 //! * A gap is told with every attempt of the next event, and is settled by that event's commit.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use super::{Id, Object, Topic, Worker};
-
-/// What is configured for all objects.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Settings {
-    /// How many events one visit may commit.
-    pub quantum: u32,
-    /// How many events may be queued for an object, the one in flight included.
-    pub capacity: usize,
-    /// How long a visit may go without a commit or a renewal, in milliseconds.
-    pub lease_ms: i64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { quantum: 16, capacity: 1_000, lease_ms: 30_000 }
-    }
-}
-
-/// Where the events of an object go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Sink {
-    /// To an HTTP backend: queued, taken by workers, one at a time.
-    #[default]
-    Backend,
-    /// To the bus: published in the call that accepts, unless something of the object is still queued.
-    Bus,
-}
-
-/// An event that is to be accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NewEvent {
-    /// Its number.
-    pub id: Id,
-    /// Its topic.
-    pub topic: Topic,
-}
-
-/// An accepted event: nothing of it changes any more (O2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Event {
-    /// Its number.
-    pub id: Id,
-    /// Its topic.
-    pub topic: Topic,
-    /// The object's event before it.
-    pub prev: Option<Id>,
-    /// The object's event of the same topic before it.
-    pub tprev: Option<Id>,
-}
-
-/// Events that are not known to have arrived and will not be sent again by themselves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Gap {
-    /// The first of them.
-    pub first: Id,
-    /// The last of them.
-    pub last: Id,
-    /// How many.
-    pub count: u32,
-}
-
-impl Gap {
-    /// Whether it speaks of this event.
-    #[must_use]
-    pub fn names(&self, id: Id) -> bool {
-        (self.first..=self.last).contains(&id)
-    }
-}
-
-/// What a worker holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Visit {
-    /// The object it visits.
-    pub object: Object,
-    /// Which visit of the object this is.
-    pub epoch: u64,
-    /// The event in flight.
-    pub event: Event,
-    /// What to tell with it.
-    pub gap: Option<Gap>,
-    /// How often the event was in flight, this time included.
-    pub attempts: u32,
-    /// When the lease runs out, in milliseconds.
-    pub lease_until_ms: i64,
-}
-
-/// The answer to a take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// The worker held this already: its last reply was lost.
-    Own(Visit),
-    /// A new visit.
-    New(Visit),
-    /// No object is ready.
-    Nothing,
-}
-
-impl Taken {
-    /// What the worker holds now.
-    #[must_use]
-    pub fn visit(self) -> Option<Visit> {
-        match self {
-            Self::Own(visit) | Self::New(visit) => Some(visit),
-            Self::Nothing => None,
-        }
-    }
-}
-
-/// The answer to a commit, and to a failure with policy skip.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Committed {
-    /// Done; the visit goes on with this event.
-    Next(Visit),
-    /// Done; the visit is over.
-    Released,
-    /// The worker does not hold this event under this epoch; nothing changed.
-    Stale,
-}
-
-/// What an operator's call found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Skipped {
-    /// Done.
-    Done,
-    /// The object is not in a state for it, or another event is at its head; nothing changed.
-    Refused,
-}
-
-/// Why events were not accepted; none of the call was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// They do not fit into the object's queue.
-    Full,
-    /// An id is not above the object's last (O4).
-    NotRising,
-}
-
-/// Which of its states an object is in (O6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Standing {
-    /// Nothing is queued.
-    Idle,
-    /// It waits for a worker.
-    Ready,
-    /// A worker has it.
-    Leased,
-    /// It waits for this time, in milliseconds.
-    Retry(i64),
-    /// It waits for an operator.
-    Parked,
-}
-
-/// Where an accepted event is: in exactly one of these (O9).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// In its object's queue.
-    Queued,
-    /// In its object's flight slot.
-    InFlight,
-    /// The backend confirmed it, or it was fanned out.
-    Published,
-    /// Given up, and named by a gap.
-    Dead,
-}
-
-/// A part of the protocol that can be left out, to see what it is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
-    /// Who settles is compared by epoch.
-    Epoch,
-    /// Who settles is compared by worker.
-    Holder,
-    /// Who settles names the event.
-    EventId,
-    /// A take keeps the event in the flight slot.
-    Flight,
-    /// A repeated take answers with what the worker holds.
-    OwnLease,
-    /// Leases that ran out are swept.
-    Sweep,
-    /// Retries come due.
-    Wake,
-    /// A failed event goes back to the head.
-    Head,
-    /// An object becomes ready once.
-    ReadyOnce,
-    /// A visit that leaves something behind makes the object ready again.
-    ReadyAgain,
-    /// Accepting makes an idle object ready.
-    ReadyOnAccept,
-    /// A visit ends after the quantum.
-    Quantum,
-    /// A skipped event leaves a gap.
-    Gap,
-    /// An operator names the event that is to be skipped.
-    SkipNamesEvent,
-    /// A direct publish goes behind what is queued.
-    Behind,
-    /// For "behind", the flight slot counts as queue.
-    BehindFlight,
-    /// For "behind", an object that waits for a retry or an operator has a queue.
-    BehindWaiting,
-    /// Ids and `prev` are fixed at acceptance, not when an event is taken.
-    PrevAtAccept,
-    /// A parked object waits for its operator, whatever is accepted.
-    ParkedStays,
-}
+use super::{
+    Committed, Event, Gap, Id, NewEvent, Object, Part, Place, Refused, Settings, Sink, Skipped, Taken, Topic,
+    Visit, Worker,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Lease {
@@ -312,9 +108,10 @@ impl Reference {
         self.objects.entry(object).or_default().sink = sink;
     }
 
-    // ── producers ────────────────────────────────────────────────────────────────────────────────────────────────
-
     /// `POST /objects/{object}/events`, and a direct publish alike: all events or none.
+    ///
+    /// Both have to go to the same sink. If a direct publish passed a backend by, the backend would be told of a `prev`
+    /// that it never gets.
     ///
     /// With the bus as sink, and nothing of the object queued, they are published at once; otherwise they are queued
     /// behind what is there.
@@ -357,8 +154,6 @@ impl Reference {
         }
         Some((object, events))
     }
-
-    // ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     /// Gives the worker what it holds already, or the object that has been ready for longest.
     pub fn take(&mut self, worker: Worker, now_ms: i64) -> Taken {
@@ -445,8 +240,6 @@ impl Reference {
         Committed::Released
     }
 
-    // ── time and operators ───────────────────────────────────────────────────────────────────────────────────────
-
     /// Makes ready what is due, and says which: objects whose lease ran out or whose retry has come, in order of their
     /// time.
     pub fn sweep(&mut self, now_ms: i64) -> Vec<Object> {
@@ -461,27 +254,6 @@ impl Reference {
             self.wake(*object);
         }
         objects
-    }
-
-    /// Takes over the ready list of a real shard, if it differs only in the order of the objects of the last sweep.
-    ///
-    /// # Errors
-    /// What was seen, if it is not such a list.
-    pub fn agree(&mut self, swept: &[Object], observed: &[Object]) -> Result<(), String> {
-        let stayed = self.ready.len().saturating_sub(swept.len());
-        let mine = self.ready();
-        let sorted = |objects: &[Object]| objects.iter().copied().collect::<BTreeSet<_>>();
-        let fits = observed.len() == mine.len()
-            && observed[..stayed] == mine[..stayed]
-            && sorted(&observed[stayed..]) == sorted(&mine[stayed..]);
-        if !fits {
-            return Err(format!(
-                "ready is {observed:?}, expected {mine:?}, the last {} in any order",
-                swept.len()
-            ));
-        }
-        self.ready = observed.iter().copied().collect();
-        Ok(())
     }
 
     /// What a sweep does to an object whose lease ran out.
@@ -518,7 +290,7 @@ impl Reference {
     pub fn skip(&mut self, object: Object, id: Id) -> Skipped {
         let names_event = self.has(Part::SkipNamesEvent);
         let Some(state) = self.objects.get_mut(&object) else { return Skipped::Refused };
-        let waits = state.parked || state.retry_at_ms.is_some() || (!names_event && state.lease.is_none());
+        let waits = state.parked || state.retry_at_ms.is_some();
         let fits = state.queue.front().is_some_and(|head| head.id == id || !names_event);
         if !waits || !fits {
             return Skipped::Refused;
@@ -536,93 +308,9 @@ impl Reference {
         Skipped::Done
     }
 
-    // ── what a driver compares ───────────────────────────────────────────────────────────────────────────────────
-
-    /// Which state an object is in.
-    #[must_use]
-    pub fn standing(&self, object: Object) -> Standing {
-        let Some(state) = self.objects.get(&object) else { return Standing::Idle };
-        match state {
-            _ if state.lease.is_some() => Standing::Leased,
-            ObjectState { parked: true, .. } => Standing::Parked,
-            ObjectState { retry_at_ms: Some(at), .. } => Standing::Retry(*at),
-            _ if state.has_backlog() => Standing::Ready,
-            _ => Standing::Idle,
-        }
-    }
-
-    /// What is in an object's flight slot, and with whom.
-    #[must_use]
-    pub fn visit(&self, object: Object) -> Option<Visit> {
-        let state = self.objects.get(&object)?;
-        let lease = state.lease?;
-        Some(Visit {
-            object,
-            epoch: state.epoch,
-            event: state.flight?,
-            gap: state.gap,
-            attempts: state.attempts,
-            lease_until_ms: lease.until_ms,
-        })
-    }
-
-    /// The queue of an object without the event in flight, head first.
-    #[must_use]
-    pub fn queued(&self, object: Object) -> Vec<Event> {
-        self.objects.get(&object).map(|state| state.queue.iter().copied().collect()).unwrap_or_default()
-    }
-
-    /// The last id of an object.
-    #[must_use]
-    pub fn last(&self, object: Object) -> Option<Id> {
-        self.objects.get(&object)?.last
-    }
-
-    /// What an object's next event has to tell.
-    #[must_use]
-    pub fn gap(&self, object: Object) -> Option<Gap> {
-        self.objects.get(&object)?.gap
-    }
-
-    /// The objects that wait for a worker, the next first.
-    #[must_use]
-    pub fn ready(&self) -> Vec<Object> {
-        self.ready.iter().copied().collect()
-    }
-
-    /// The objects that wait to be drained, the next first.
-    #[must_use]
-    pub fn outbox(&self) -> Vec<Object> {
-        self.outbox.iter().copied().collect()
-    }
-
-    /// The events of an object that are in this place, in order of acceptance.
-    #[must_use]
-    pub fn events_in(&self, object: Object, place: Place) -> Vec<Id> {
-        self.accepted.iter().filter(|(_, at)| **at == (object, place)).map(|(id, _)| *id).collect()
-    }
-
-    /// Where an event is; `None` if it was never accepted.
-    #[must_use]
-    pub fn place_of(&self, id: Id) -> Option<Place> {
-        self.accepted.get(&id).map(|(_, place)| *place)
-    }
-
-    /// When a sweep has something to do next, in milliseconds.
-    #[must_use]
-    pub fn next_due_ms(&self) -> Option<i64> {
-        let due = |state: &ObjectState| state.lease.map(|lease| lease.until_ms).or(state.retry_at_ms);
-        self.objects.values().filter_map(due).min()
-    }
-
-    // ── parts of scripts ─────────────────────────────────────────────────────────────────────────────────────────
-
     /// Whether what is published now has to go behind something.
     fn is_behind(&self, object: Object) -> bool {
-        let Some(state) = self.objects.get(&object).filter(|_| self.has(Part::Behind)) else { return false };
-        let waits = state.parked || state.retry_at_ms.is_some();
-        (!state.queue.is_empty() && (self.has(Part::BehindWaiting) || !waits))
-            || (state.flight.is_some() && self.has(Part::BehindFlight))
+        self.has(Part::Behind) && self.objects.get(&object).is_some_and(ObjectState::has_backlog)
     }
 
     fn append(&mut self, object: Object, new: &[NewEvent], queue: bool) -> Result<Vec<Event>, Refused> {
@@ -657,7 +345,7 @@ impl Reference {
             if !self.outbox.contains(&object) {
                 self.outbox.push_back(object);
             }
-        } else if on_accept && (!waits || !self.has(Part::ReadyOnce)) {
+        } else if on_accept && (!waits || !self.has(Part::ReadyIfIdle)) {
             self.make_ready(object);
         }
     }

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::reference::{Lease, ObjectState, Place, Reference, Sink};
-use super::{Id, Object};
+use super::reference::{Lease, ObjectState, Reference};
+use super::{Id, Object, Place, Sink};
 use crate::{Violation, ensure};
 
 impl Reference {

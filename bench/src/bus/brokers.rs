@@ -1,0 +1,176 @@
+//! The bus beside brokers, message for message: one publisher, one consumer, 200 bytes of data, one by one and a
+//! hundred at a time, from the first publish until the last message has been handled and acknowledged.
+//!
+//! They do not all do the same, and the table says who does what. The bus takes HTTP and delivers by HTTP, to
+//! consumers it does not know; the others are spoken to by a library in the consumer's own process. A Redis that is
+//! under one of them writes its log as the fabric does.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::time::Instant;
+
+use super::{
+    house::{Audience, House},
+    node::{self, Node},
+    streams::Streams,
+};
+use crate::{
+    compare::{Comparison, Contender, Measure, Sample},
+    load::{Choice, Pace, Plan},
+    process::{CpuTime, Pid},
+    report::{Table, bar, grouped, ratio},
+    session::{Output, Session},
+};
+
+/// How long one turn may take.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Who takes turns.
+enum Broker<'a> {
+    House(&'a House),
+    Streams(Box<Streams>),
+    Node(Box<Node>),
+}
+
+/// How many messages, and how many at a time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work {
+    pub(super) messages: u64,
+    pub(super) batch: u64,
+}
+
+/// Measures it.
+///
+/// # Errors
+/// When a contender does not start, or a message is lost.
+pub(super) async fn measure(session: &Session, house: &House, output: &mut Output) -> anyhow::Result<()> {
+    let folder = session.folder("brokers")?;
+    let mut brokers = vec![
+        ("bus, in order for each object".to_owned(), None, Broker::House(house)),
+        (
+            "Redis Streams, one consumer of a group, in order".to_owned(),
+            Some(1.0),
+            Broker::Streams(Box::new(Streams::start(&folder).await?)),
+        ),
+    ];
+    for (name, bar, node) in node::all(&folder, output).await? {
+        brokers.push((name, Some(bar), Broker::Node(Box::new(node))));
+    }
+    for batch in [1, 100] {
+        let messages = match (session.quick, batch) {
+            (true, _) => 2_000,
+            (false, 1) => 20_000,
+            (false, _) => 40_000,
+        };
+        let work = Work { messages, batch };
+        let mut contenders: Vec<Contender> = brokers
+            .iter()
+            .map(|(name, bar, _)| Contender { name: name.clone(), bar: *bar, samples: Vec::new() })
+            .collect();
+        for round in 0..=session.rounds.min(3) {
+            for ((name, _, broker), contender) in brokers.iter_mut().zip(&mut contenders) {
+                let sample = turn(broker, work).await.with_context(|| format!("a turn of {name}"))?;
+                // The first round warms everybody up.
+                if round > 0 {
+                    contender.samples.push(sample);
+                }
+            }
+        }
+        let how = if batch == 1 { "one by one".to_owned() } else { format!("{batch} at a time") };
+        let mut notes = vec![format!(
+            "{messages} messages of 200 bytes in a turn, to one subscriber; until all are handled; CPU: of all that take \
+             part, clients included"
+        )];
+        for ((name, _, broker), contender) in brokers.iter().zip(&contenders) {
+            if let Broker::Node(node) = broker
+                && node.behind() > 0
+            {
+                notes.push(format!("{name}: {} messages were out of order for their object", node.behind()));
+            }
+            let failed: u64 = contender.samples.iter().map(|sample| sample.failed).sum();
+            if failed > 0 {
+                notes.push(format!("{name}: {failed} messages came out of order or again"));
+            }
+        }
+        let title = format!("the bus beside brokers, published {how}");
+        output.table(table(&Comparison { title, measure: Measure::Rate, contenders, notes }))?;
+    }
+    Ok(())
+}
+
+/// Rates, costs, and how often the bus is as fast.
+fn table(comparison: &Comparison) -> Table {
+    let mut table = Table::new(
+        &comparison.title,
+        &["", "messages/s", "CPU µs a message", "CPU ÷ the bus's (range)", "the bus ÷ rate (range)", "bar"],
+    );
+    for (index, contender) in comparison.contenders.iter().enumerate() {
+        table.rows.push(vec![
+            contender.name.clone(),
+            grouped(contender.median(|sample| sample.rate)),
+            format!("{:.1}", contender.median(|sample| sample.cpu_us)),
+            ratio(comparison.ratio(index, Measure::Cpu)),
+            ratio(comparison.ratio(index, Measure::Rate)),
+            bar(comparison, index),
+        ]);
+    }
+    table.notes.clone_from(&comparison.notes);
+    table
+}
+
+async fn turn(broker: &mut Broker<'_>, work: Work) -> anyhow::Result<Sample> {
+    let pids = match broker {
+        Broker::House(house) => house.pids(),
+        Broker::Streams(streams) => vec![streams.server(), std::process::id()],
+        Broker::Node(node) => node.pids(),
+    };
+    let (begun, cpu) = (Instant::now(), cpu(&pids));
+    let handling = async {
+        match broker {
+            Broker::House(house) => through_the_house(house, work).await,
+            Broker::Streams(streams) => streams.turn(work).await,
+            Broker::Node(node) => node.turn(work).await,
+        }
+    };
+    let behind = tokio::time::timeout(LONGEST, handling).await.context("it takes too long")??;
+    let (elapsed, cpu) = (begun.elapsed(), self::cpu(&pids).saturating_sub(cpu));
+    #[allow(clippy::cast_precision_loss)]
+    let messages = work.messages as f64;
+    Ok(Sample {
+        rate: messages / elapsed.as_secs_f64(),
+        cpu_us: cpu.as_secs_f64() * 1e6 / messages,
+        busy: cpu.as_secs_f64() / elapsed.as_secs_f64(),
+        failed: behind,
+        ..Sample::default()
+    })
+}
+
+fn cpu(pids: &[Pid]) -> Duration {
+    CpuTime::of(pids).on_cpu
+}
+
+async fn through_the_house(house: &House, work: Work) -> anyhow::Result<u64> {
+    let behind = house.receivers.behind();
+    let expected = house.receivers.events() + work.messages;
+    let batch = usize::try_from(work.batch)?;
+    let outcome = house
+        .ends
+        .run(Plan {
+            target: house.pacemaker(),
+            requests: house.prepared(Audience::AtOnce, batch, work.messages / work.batch),
+            choice: Choice::EachOnce,
+            connections: if work.batch == 1 { 64 } else { 16 },
+            pace: Pace::Closed,
+            ramp: Duration::ZERO,
+            duration: LONGEST,
+            watch: Vec::new(),
+            helpers: Vec::new(),
+        })
+        .await?;
+    if outcome.failed > 0 {
+        bail!("{} publish requests failed: {}", outcome.failed, outcome.first_failure.unwrap_or_default());
+    }
+    house.drained(expected).await?;
+    Ok(house.receivers.behind() - behind)
+}

@@ -1,0 +1,215 @@
+//! Events through the bus.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use tokio::time::Instant;
+
+use super::house::{ARRAY, Audience, DATA, House, OBJECTS, Split};
+use crate::{
+    compare::median_of,
+    histogram::Histogram,
+    load::{Choice, Pace, Plan},
+    machine::cores,
+    report::{Table, grouped},
+    session::{Output, Session},
+};
+
+/// What p99 of the time from accepted to delivered must stay below, in milliseconds, beyond what was asked for.
+const LATE_BAR: f64 = 100.0;
+/// Deliveries keep up when they are done this soon after the load has ended, beyond what subscribers asked for.
+const KEPT_UP: Duration = Duration::from_millis(500);
+
+/// One way to publish.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    audience: Audience,
+    /// Events in a request.
+    events: usize,
+    connections: usize,
+    /// The share of the highest rate to publish at; nothing for as much as goes.
+    share: Option<f64>,
+    /// Events a second that must be accepted.
+    bar: Option<f64>,
+}
+
+const WAYS: [Way; 6] = [
+    Way { audience: Audience::Ten, events: 1, connections: 256, share: None, bar: Some(20_000.0) },
+    Way { audience: Audience::One, events: 1, connections: 256, share: None, bar: None },
+    Way { audience: Audience::One, events: ARRAY, connections: 16, share: None, bar: Some(60_000.0) },
+    Way { audience: Audience::Ten, events: ARRAY, connections: 16, share: None, bar: Some(30_000.0) },
+    Way { audience: Audience::Ten, events: 1, connections: 256, share: Some(0.5), bar: None },
+    Way { audience: Audience::AtOnce, events: 1, connections: 256, share: Some(0.5), bar: None },
+];
+
+/// What one run came to.
+#[derive(Debug)]
+struct Run {
+    elapsed: Duration,
+    /// Events that were accepted in it.
+    accepted: f64,
+    delivered: f64,
+    /// From the first request to the last answer.
+    wall: Duration,
+    /// Of the publish requests.
+    publishing: Histogram,
+    late: Histogram,
+    /// Deliveries still to be made at its end, and how long they took.
+    left: u64,
+    drained: Duration,
+    cpu: Split,
+}
+
+/// Measures all of it.
+///
+/// # Errors
+/// When an event is not accepted or not delivered.
+pub(super) async fn measure(session: &Session, house: &House, output: &mut Output) -> anyhow::Result<()> {
+    let mut table = Table::new(
+        "events through the bus",
+        &[
+            "published",
+            "subscribers",
+            "accepted/s",
+            "publish p50, p99 ms",
+            "delivered/s",
+            "late p50, p99 ms",
+            "left, drained in ms",
+            "CPU µs an event: pacemaker",
+            "Redis",
+            "load",
+            "receivers",
+            "cores busy",
+            "bar",
+        ],
+    );
+    let mut highest = [0.0; 3];
+    for way in WAYS {
+        let place = Audience::ALL.iter().position(|audience| *audience == way.audience).unwrap_or(0);
+        // What does not wait is published at the rate of what does.
+        let of = if highest[place] > 0.0 { highest[place] } else { highest[0] };
+        let pace = way.share.map_or(Pace::Closed, |share| Pace::Sleepy { rate: of * share });
+        let mut runs = Vec::new();
+        let (warm, measured) = if session.quick { (100, 400) } else { (1_000, 4_000) };
+        once(house, way, pace, Duration::from_millis(warm)).await?;
+        for _ in 0..session.rounds.min(3) {
+            runs.push(once(house, way, pace, Duration::from_millis(measured)).await?);
+        }
+        let rate = median_of(runs.iter().map(Run::rate));
+        if way.events == 1 && way.share.is_none() {
+            highest[place] = rate;
+        }
+        table.rows.push(row(way, &runs, rate));
+    }
+    table.notes.push(format!(
+        "{DATA} bytes of data, {OBJECTS} objects, subscriptions with the default timeout (500 ms), max (100) and \
+         concurrency (4); `at once` has a timeout of 0"
+    ));
+    table.notes.push(
+        "medians of the runs; late: beyond the timeout, or beyond the last event of a full batch; left: deliveries \
+         to be made when publishing stopped, with those that wait for their batch to fill"
+            .to_owned(),
+    );
+    if house.receivers.behind() > 0 {
+        table.notes.push(format!("{} events came out of order or again", house.receivers.behind()));
+    } else {
+        table.notes.push("every delivery was in order for its object, and none came twice".to_owned());
+    }
+    output.table(table)
+}
+
+async fn once(house: &House, way: Way, pace: Pace, duration: Duration) -> anyhow::Result<Run> {
+    let plan = Plan {
+        target: house.pacemaker(),
+        requests: house.requests(way.audience, way.events),
+        choice: Choice::Uniform,
+        connections: way.connections,
+        pace,
+        ramp: Duration::ZERO,
+        duration,
+        watch: Vec::new(),
+        helpers: Vec::new(),
+    };
+    let receivers = &house.receivers;
+    receivers.take_lateness();
+    let (begun, cpu, delivered) = (Instant::now(), house.cpu(), receivers.events());
+    let outcome = house.ends.run(plan).await?;
+    let (cpu, wall, delivered_then) = (house.cpu() - cpu, begun.elapsed(), receivers.events());
+    if outcome.failed > 0 {
+        bail!("{} publish requests failed: {}", outcome.failed, outcome.first_failure.unwrap_or_default());
+    }
+    let expected = house.expected()?;
+    let drained = house.drained(expected).await?;
+    #[allow(clippy::cast_precision_loss)]
+    Ok(Run {
+        elapsed: outcome.elapsed,
+        accepted: (outcome.completed * way.events as u64) as f64,
+        delivered: (delivered_then - delivered) as f64,
+        wall,
+        publishing: outcome.latency,
+        late: receivers.take_lateness(),
+        left: expected.saturating_sub(delivered_then),
+        drained,
+        cpu,
+    })
+}
+
+impl Run {
+    fn rate(&self) -> f64 {
+        self.accepted / self.elapsed.as_secs_f64()
+    }
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn row(way: Way, runs: &[Run], rate: f64) -> Vec<String> {
+    let median = |property: &dyn Fn(&Run) -> f64| median_of(runs.iter().map(property));
+    let cost = |part: &dyn Fn(&Split) -> Duration| {
+        format!("{:.1}", median(&|run| part(&run.cpu).as_secs_f64() * 1e6 / run.accepted.max(1.0)))
+    };
+    let quantiles = |of: &dyn Fn(&Run) -> &Histogram| {
+        let at = |share| median(&|run| of(run).quantile(share) as f64 / 1e6);
+        (at(0.5), at(0.99))
+    };
+    let (publishing, late) = (quantiles(&|run| &run.publishing), quantiles(&|run| &run.late));
+    let kept_up = runs.iter().all(|run| run.drained <= way.audience.timeout() + KEPT_UP);
+    let mut bars = Vec::new();
+    if let Some(bar) = way.bar {
+        let met = rate >= bar && kept_up;
+        let but = if kept_up { "" } else { ", deliveries do not keep up" };
+        bars.push(format!("≥ {}/s {}{but}", grouped(bar), if met { "met" } else { "missed" }));
+    }
+    if way.share.is_some() {
+        bars.push(format!("late < {LATE_BAR:.0} {}", if late.1 < LATE_BAR { "met" } else { "missed" }));
+    }
+    vec![
+        match (way.events, way.share) {
+            (1, None) => format!("one by one, {} connections", way.connections),
+            (1, Some(share)) => format!("one by one, {:.0} % of that", share * 100.0),
+            (events, _) => format!("arrays of {events}, {} connections", way.connections),
+        },
+        if way.audience == Audience::AtOnce {
+            "1, at once".to_owned()
+        } else {
+            way.audience.subscribers().to_string()
+        },
+        grouped(rate),
+        format!("{:.1}, {:.1}", publishing.0, publishing.1),
+        grouped(median(&|run| run.delivered / run.wall.as_secs_f64())),
+        format!("{:.0}, {:.0}", late.0, late.1),
+        format!(
+            "{}, {:.0}",
+            grouped(median(&|run| run.left as f64)),
+            median(&|run| run.drained.as_secs_f64() * 1e3)
+        ),
+        cost(&|cpu| cpu.pacemaker),
+        cost(&|cpu| cpu.redis),
+        cost(&|cpu| cpu.load),
+        cost(&|cpu| cpu.receivers),
+        format!(
+            "{:.1} of {}",
+            median(&|run| run.cpu.machine.as_secs_f64() / run.wall.as_secs_f64()),
+            cores().len()
+        ),
+        bars.join(", "),
+    ]
+}

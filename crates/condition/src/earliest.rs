@@ -1,0 +1,242 @@
+//! When a condition can first be true while nothing but time changes.
+//!
+//! Between two *turns* no test that reads the clock changes its result: a turn is a midnight, a literal time of day, the
+//! end of a `passed since`, a jump of the zone. So it is enough to judge the condition at each of them. What a feed will
+//! say nobody knows, so a test that reads one counts as possibly true at any moment.
+
+use std::{collections::BTreeSet, ops::Range};
+
+use jiff::{SignedDuration, Timestamp, civil, tz::TimeZone};
+
+use crate::{
+    Condition, Truth,
+    evaluate::{Run, passed_at},
+    facts::Facts,
+    instant::TimeOfDay,
+    possible::Possible,
+    reads::any_path,
+    tree::{Check, Operand, Path, Program, Property, Root, System, Test},
+    value::Value,
+};
+
+/// When time alone can first make a condition true. Never later than the truth, so that an evaluation that is skipped
+/// until then cannot have been one that would have opened the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Earliest {
+    /// At the moment of the facts.
+    Now,
+    /// At this moment.
+    At(Timestamp),
+    /// Nobody looked further than to this moment; not before it.
+    NotBefore(Timestamp),
+    /// Not unless a fact changes.
+    Never,
+}
+
+/// How far a condition on the time and the weekday is looked through: a week, and what a jump of the zone may hide.
+const DAYS_OF_A_WEEK: u16 = 9;
+/// How far a condition on the date is looked through at a time.
+const DAYS_OF_A_MONTH: u16 = 40;
+/// How many turns are judged before the answer is "not before this one". Usual conditions have a hundred; a list of
+/// thousands of times in the metadata shall not keep a worker busy for seconds.
+const MOST_TURNS: usize = 500;
+
+impl Condition {
+    /// The earliest moment, from that of `facts` on, at which the condition can be true if only time passes.
+    #[must_use]
+    pub fn earliest(&self, facts: &Facts<'_>) -> Earliest {
+        let mut turns = Turns::default();
+        turns.of_program(&self.program, facts);
+        let mut starts = BTreeSet::from([facts.now]);
+        starts.extend(turns.once.iter().copied().filter(|turn| *turn > facts.now));
+        let starts: Vec<Timestamp> = starts.into_iter().collect();
+        let mut left = MOST_TURNS;
+        for (n, start) in starts.iter().enumerate() {
+            if left == 0 {
+                return Earliest::NotBefore(*start);
+            }
+            left -= 1;
+            // With every wall clock open: most conditions that wait for days are passed over here.
+            if !self.can_be_true(facts, *start, true) {
+                continue;
+            }
+            let end = starts.get(n + 1).copied();
+            let found = if turns.wall_clock {
+                self.in_days(facts, &turns, *start..end.unwrap_or(Timestamp::MAX), &mut left)
+            } else {
+                Some(Earliest::At(*start))
+            };
+            match found {
+                Some(Earliest::At(at)) if at == facts.now => return Earliest::Now,
+                Some(found) => return found,
+                None => {}
+            }
+        }
+        Earliest::Never
+    }
+
+    /// Looks through the days of a stretch in which only the wall clock turns.
+    fn in_days(
+        &self,
+        facts: &Facts<'_>,
+        turns: &Turns,
+        stretch: Range<Timestamp>,
+        left: &mut usize,
+    ) -> Option<Earliest> {
+        if self.can_be_true(facts, stretch.start, false) {
+            return Some(Earliest::At(stretch.start));
+        }
+        let days = if turns.date { DAYS_OF_A_MONTH } else { DAYS_OF_A_WEEK };
+        let (moments, horizon) = turns.of_days(facts.zone, stretch.start, days);
+        let within = |at: &Timestamp| *at > stretch.start && *at < stretch.end && *at <= horizon;
+        for at in moments.into_iter().filter(within) {
+            if *left == 0 {
+                return Some(Earliest::NotBefore(at));
+            }
+            *left -= 1;
+            if self.can_be_true(facts, at, false) {
+                return Some(Earliest::At(at));
+            }
+        }
+        (horizon < stretch.end).then_some(Earliest::NotBefore(horizon))
+    }
+
+    fn can_be_true(&self, facts: &Facts<'_>, at: Timestamp, any_wall_clock: bool) -> bool {
+        let facts = if at == facts.now { facts.clone() } else { facts.at(at) };
+        let leaf = &mut |test: &Test| {
+            let open =
+                any_path(test, &mut |path| reads_feed(path) || any_wall_clock && reads_wall_clock(path));
+            if open { Possible::ANY } else { Run::new(&facts).test(test).truth().into() }
+        };
+        Possible::of(&self.program, leaf).can_be(Truth::True)
+    }
+}
+
+fn reads_feed(path: &Path) -> bool {
+    matches!(path.root, Root::Feed(_))
+}
+
+fn reads_wall_clock(path: &Path) -> bool {
+    matches!(path.root, Root::System(System::Time | System::Date | System::Weekday))
+}
+
+/// When tests may change their results.
+#[derive(Debug, Default)]
+struct Turns {
+    once: BTreeSet<Timestamp>,
+    daily: BTreeSet<TimeOfDay>,
+    /// Whether time, date or weekday are read at all.
+    wall_clock: bool,
+    date: bool,
+}
+
+impl Turns {
+    fn of_program(&mut self, program: &Program, facts: &Facts<'_>) {
+        for test in program.tests() {
+            self.of_test(test, facts);
+            for operand in test.operands() {
+                if let Operand::Group(program) = operand {
+                    self.of_program(program, facts);
+                }
+            }
+        }
+    }
+
+    fn of_test(&mut self, test: &Test, facts: &Facts<'_>) {
+        for operand in test.operands() {
+            if let Operand::Path(path) = operand {
+                self.wall_clock |= reads_wall_clock(path);
+                self.date |= path.root == Root::System(System::Date);
+            }
+        }
+        let value = |operand| Run::new(facts).operand(operand);
+        match &test.check {
+            Check::Compare(_, right) => {
+                self.around(clock(&test.value), value(right));
+                self.around(clock(right), value(&test.value));
+            }
+            Check::Property { property: Property::In(right), .. } => {
+                if let (Some(clock), Value::List(list)) = (clock(&test.value), value(right)) {
+                    // Every element; none of them ends it.
+                    list.any(|element| {
+                        self.around(Some(clock), element);
+                        false
+                    });
+                }
+            }
+            Check::Property { property: Property::PassedSince(right), .. } => {
+                let (seconds, since) = (value(&test.value), value(right).instant());
+                if let (Value::Number(seconds), Some(since)) = (seconds, since) {
+                    // Since now, nothing has ever passed but nothing.
+                    self.once.extend(passed_at(seconds, since));
+                }
+            }
+            Check::Bare | Check::Property { property: Property::Defined, .. } => {}
+        }
+    }
+
+    /// The turns of a clock that is compared with a value: when it gets there, and when it goes on.
+    fn around(&mut self, clock: Option<System>, value: Value<'_>) {
+        match clock {
+            Some(System::Now) => {
+                let Some(at) = value.instant() else { return };
+                self.once.insert(at);
+                self.once.extend(at.checked_add(SignedDuration::from_nanos(1)).ok());
+            }
+            Some(System::Time) => {
+                let time = match value {
+                    Value::Time(time) => Some(time),
+                    Value::Text(text) => TimeOfDay::parse(text),
+                    _ => None,
+                };
+                self.daily.extend(time);
+                self.daily.extend(time.and_then(TimeOfDay::next));
+            }
+            _ => {}
+        }
+    }
+
+    /// The turns of so many days from the day of `start` on, sorted, and the end of those days.
+    fn of_days(&self, zone: &TimeZone, start: Timestamp, days: u16) -> (BTreeSet<Timestamp>, Timestamp) {
+        let first = zone.to_datetime(start).date();
+        let mut moments = BTreeSet::new();
+        let mut horizon = start;
+        let mut date = Some(first);
+        for _ in 0..=days {
+            let Some(day) = date else { break };
+            let midnight = on_the_wall(zone, day.at(0, 0, 0, 0));
+            horizon = midnight.iter().copied().min().unwrap_or(horizon).max(horizon);
+            moments.extend(midnight);
+            moments
+                .extend(self.daily.iter().flat_map(|time| on_the_wall(zone, day.to_datetime(time.civil()))));
+            date = day.tomorrow().ok();
+        }
+        // Where the wall clock jumps, it may jump over any of the above.
+        let jumps = zone.following(start).map(|jump| jump.timestamp()).take_while(|jump| *jump <= horizon);
+        moments.extend(jumps);
+        (moments, horizon)
+    }
+}
+
+/// When the wall clock shows this: once, twice when it is set back, or never when it jumps over it.
+fn on_the_wall(zone: &TimeZone, local: civil::DateTime) -> Vec<Timestamp> {
+    let ambiguous = zone.to_ambiguous_timestamp(local);
+    if ambiguous.is_ambiguous() {
+        // For a gap both are moments near the jump that do no harm; the jump itself is among the turns anyway.
+        [ambiguous.earlier(), ambiguous.later()].into_iter().flatten().collect()
+    } else {
+        ambiguous.compatible().into_iter().collect()
+    }
+}
+
+/// The clock that an operand is, if it is one.
+fn clock(operand: &Operand) -> Option<System> {
+    match operand.bare() {
+        Operand::Path(Path { root: Root::System(system @ (System::Time | System::Now)), keys, .. })
+            if keys.is_empty() =>
+        {
+            Some(*system)
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,162 @@
+//! What is wrong with a text, and where.
+
+use std::fmt;
+
+use serde_json::{Value as Json, json};
+
+/// Where something stands in the text, in bytes.
+///
+/// Any two are equal: where a thing stands is no part of what it says, so trees can be compared as they are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+impl Span {
+    pub(crate) fn to(self, last: Self) -> Self {
+        Self { start: self.start, end: last.end }
+    }
+}
+
+impl PartialEq for Span {
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+/// An error before it is known in which text.
+#[derive(Debug, Clone)]
+pub(crate) struct Fault {
+    pub(crate) span: Span,
+    pub(crate) message: String,
+    pub(crate) hint: Option<String>,
+}
+
+impl Fault {
+    pub(crate) fn new(span: Span, message: impl Into<String>) -> Self {
+        Self { span, message: message.into(), hint: None }
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    pub(crate) fn maybe_hint(mut self, hint: Option<String>) -> Self {
+        self.hint = self.hint.or(hint);
+        self
+    }
+
+    pub(crate) fn in_text(self, text: &str) -> Error {
+        let place = Place::of(text, self.span);
+        Error { place, message: self.message.into(), hint: self.hint.map(Into::into) }
+    }
+}
+
+/// What is wrong with a condition, or what is odd about it. `Display` is for a person at a terminal:
+///
+/// ```text
+/// line 1: `==` is no operator
+/// metadata.plan == "pro"
+///               ^^
+/// hint: did you mean `=`?
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Error {
+    place: Place,
+    message: Box<str>,
+    hint: Option<Box<str>>,
+}
+
+impl Error {
+    /// The line, counted from 1. CR, LF and CR LF each end one.
+    #[must_use]
+    pub fn line(&self) -> usize {
+        self.place.line
+    }
+
+    /// The column, counted from 1 in characters.
+    #[must_use]
+    pub fn column(&self) -> usize {
+        self.place.column
+    }
+
+    /// How many characters of that line it is about, at least 1.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.place.length
+    }
+
+    /// What is wrong.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// What may have been meant.
+    #[must_use]
+    pub fn hint(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
+    /// `{"line", "column", "length", "message", "hint"}`; the hint may be null.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        json!({
+            "line": self.line(), "column": self.column(), "length": self.length(),
+            "message": self.message(), "hint": self.hint(),
+        })
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { line, source, indent, length, .. } = &self.place;
+        write!(f, "line {line}: {}\n{source}\n{indent}{}", self.message, "^".repeat(*length))?;
+        match &self.hint {
+            Some(hint) => write!(f, "\nhint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    line: usize,
+    column: usize,
+    length: usize,
+    source: Box<str>,
+    /// What puts a caret below the place: a tab for each tab, so that both lines are as wide in any editor.
+    indent: Box<str>,
+}
+
+impl Place {
+    fn of(text: &str, span: Span) -> Self {
+        let (before, rest) = text.split_at(span.start);
+        let start = before.rfind(['\n', '\r']).map_or(0, |end| end + 1);
+        let end = rest.find(['\n', '\r']).map_or(text.len(), |end| span.start + end);
+        // A span of many lines is underlined on its first.
+        let marked = &text[span.start..span.end.clamp(span.start, end)];
+        let indent = text[start..span.start].chars().map(|c| if c == '\t' { '\t' } else { ' ' });
+        Self {
+            line: line_of(text, span.start),
+            column: text[start..span.start].chars().count() + 1,
+            length: marked.chars().count().max(1),
+            source: text[start..end].into(),
+            indent: indent.collect::<String>().into(),
+        }
+    }
+}
+
+/// The line of a byte, counted from 1.
+pub(crate) fn line_of(text: &str, at: usize) -> usize {
+    let before = &text.as_bytes()[..at];
+    let ends = before.iter().enumerate().filter(|(n, byte)| match byte {
+        b'\n' => true,
+        // Of CR LF only the LF counts, also when the text is cut between them.
+        b'\r' => text.as_bytes().get(n + 1) != Some(&b'\n'),
+        _ => false,
+    });
+    ends.count() + 1
+}

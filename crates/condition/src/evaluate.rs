@@ -1,0 +1,270 @@
+//! Evaluation: from left to right, until it is decided, without allocating anything.
+
+use std::cmp::Ordering;
+
+use crate::{
+    Condition,
+    error::line_of,
+    facts::{Facts, Feed},
+    tree::{Check, Comparison, Operand, Path, Program, Property, Root, System, Test},
+    truth::Truth,
+    value::{Kind, List, Value},
+};
+
+/// What an evaluation came to.
+#[derive(Debug, Clone, Copy)]
+pub struct Verdict {
+    /// Only [`Truth::True`] opens a gate.
+    pub truth: Truth,
+    mishap: Option<Mishap>,
+}
+
+/// The evaluation reached a feed that nobody asked yet: ask it, and evaluate again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the feed {0} has to be asked first")]
+pub struct NeedsFeed<'a>(pub &'a str);
+
+/// Operands that cannot be compared. Kept small, because a wrong fact may come a million times; it becomes a message
+/// only when somebody asks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mishap {
+    /// Where the test begins, in bytes.
+    at: usize,
+    what: What,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum What {
+    /// This kind comes before or after nothing.
+    NoOrder(Kind),
+    /// These two do not come before or after each other.
+    NoOrderBetween(Kind, Kind),
+    /// The string could be read as a time of day or an instant, but says none.
+    Unreadable(Kind),
+    NotIn(Kind),
+    NoKey(Kind, Kind),
+    NoSeconds(Kind),
+    NoInstant(Kind),
+}
+
+impl Condition {
+    /// Judges the facts.
+    ///
+    /// # Errors
+    /// When it gets to a feed that is [`Feed::NotAsked`]. Feeds that do not matter are never asked for.
+    pub fn evaluate<'a>(&'a self, facts: &'a Facts<'_>) -> Result<Verdict, NeedsFeed<'a>> {
+        let mut run = Run::new(facts);
+        let truth = run.program(&self.program).truth();
+        match run.needs {
+            None => Ok(Verdict { truth, mishap: run.mishap }),
+            Some(name) => Err(NeedsFeed(name)),
+        }
+    }
+
+    /// What could not be evaluated, the first of it: `line 2: a string and a number have no order`.
+    #[must_use]
+    pub fn error_of(&self, verdict: &Verdict) -> Option<String> {
+        verdict.mishap.map(|mishap| self.describe(mishap))
+    }
+
+    pub(crate) fn describe(&self, mishap: Mishap) -> String {
+        let what = match mishap.what {
+            What::NoOrder(kind) => format!("{} is neither less nor more than anything", kind.name()),
+            What::NoOrderBetween(left, right) => {
+                format!("{} and {} have no order", left.name(), right.name())
+            }
+            What::Unreadable(Kind::Time) => {
+                "a string that is not HH:MM or HH:MM:SS has no order with a time of day".into()
+            }
+            What::Unreadable(_) => "a string that is not RFC 3339 has no order with an instant".into(),
+            What::NotIn(kind) => {
+                format!("nothing is in {}: `in` asks a list, an object or a string", kind.name())
+            }
+            What::NoKey(kind, of) => format!("{} cannot be in {}, only a string can", kind.name(), of.name()),
+            What::NoSeconds(kind) => {
+                format!("`passed since` needs a number of seconds on its left, not {}", kind.name())
+            }
+            What::NoInstant(Kind::Text) => {
+                "`passed since` needs an instant on its right, and the string is not RFC 3339".into()
+            }
+            What::NoInstant(kind) => {
+                format!("`passed since` needs an instant on its right, not {}", kind.name())
+            }
+        };
+        format!("line {}: {what}", line_of(self.text(), mishap.at))
+    }
+}
+
+/// One evaluation, of a condition or of a part of it.
+pub(crate) struct Run<'a> {
+    facts: &'a Facts<'a>,
+    /// The first one.
+    pub(crate) mishap: Option<Mishap>,
+    /// The feed that was not asked yet. The result is of no use then.
+    pub(crate) needs: Option<&'a str>,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(facts: &'a Facts<'a>) -> Self {
+        Self { facts, mishap: None, needs: None }
+    }
+
+    pub(crate) fn program(&mut self, program: &'a Program) -> Value<'a> {
+        match program {
+            Program::One(test) => self.test(test),
+            Program::All(tests) => self.series(tests, Truth::True, Truth::and).into(),
+            Program::Any(tests) => self.series(tests, Truth::False, Truth::or).into(),
+        }
+    }
+
+    /// From the neutral truth on, until the opposite of it is reached: no later test could change that.
+    fn series(&mut self, tests: &'a [Test], neutral: Truth, join: fn(Truth, Truth) -> Truth) -> Truth {
+        let mut so_far = neutral;
+        for test in tests {
+            so_far = join(so_far, self.test(test).truth());
+            if so_far == !neutral || self.needs.is_some() {
+                break;
+            }
+        }
+        so_far
+    }
+
+    pub(crate) fn test(&mut self, test: &'a Test) -> Value<'a> {
+        let value = match &test.check {
+            Check::Bare => self.operand(&test.value),
+            Check::Compare(comparison, right) => self.compare(test, *comparison, right).into(),
+            Check::Property { not, property, .. } => {
+                self.property(test, property).negated(u16::from(*not)).into()
+            }
+        };
+        // Without `not`, `(x)` is x, whatever x is.
+        if test.nots == 0 { value } else { value.truth().negated(test.nots).into() }
+    }
+
+    pub(crate) fn operand(&mut self, operand: &'a Operand) -> Value<'a> {
+        match operand {
+            Operand::Path(path) => self.path(path),
+            Operand::Literal(literal) => literal.into(),
+            Operand::Group(program) => self.program(program),
+            Operand::List(literals) => Value::List(List::Literals(literals)),
+        }
+    }
+
+    fn path(&mut self, path: &'a Path) -> Value<'a> {
+        let facts = self.facts;
+        let text = |text: Option<&'a str>| text.map_or(Value::Null, Value::Text);
+        let value = match &path.root {
+            Root::Metadata => return Value::below(facts.metadata, &path.keys),
+            Root::Feed(name) => {
+                return match facts.feeds.feed(name) {
+                    Feed::Value(json) => Value::below(json, &path.keys),
+                    Feed::Failed => Value::Unknown,
+                    Feed::NotAsked => {
+                        self.needs = self.needs.or(Some(name));
+                        Value::Unknown
+                    }
+                };
+            }
+            Root::PreviousState => text(facts.visit.previous_state),
+            Root::System(System::Time) => Value::Time(facts.local().time),
+            Root::System(System::Date) => Value::Text(facts.local().date()),
+            Root::System(System::Weekday) => Value::Text(facts.local().weekday()),
+            Root::System(System::Now) => Value::Instant(facts.now),
+            Root::System(System::EnteredState) => Value::Instant(facts.visit.entered),
+            Root::System(System::StateMachine) => text(facts.visit.state_machine),
+            Root::System(System::Label) => text(facts.visit.label),
+        };
+        // All of these are scalars, and what lies beyond a scalar is null.
+        if path.keys.is_empty() { value } else { Value::Null }
+    }
+
+    fn fail(&mut self, test: &Test, what: What) -> Truth {
+        self.mishap = self.mishap.or(Some(Mishap { at: test.span.start, what }));
+        Truth::Unknown
+    }
+
+    fn compare(&mut self, test: &'a Test, comparison: Comparison, right: &'a Operand) -> Truth {
+        let left = self.operand(&test.value);
+        let Some(left_kind) = left.kind() else { return Truth::Unknown };
+        let equality = matches!(comparison, Comparison::Equal | Comparison::Unequal);
+        if !equality {
+            match left_kind {
+                Kind::Null => return Truth::Unknown,
+                // Whatever stands on the right: it is decided.
+                kind if !kind.has_order() => return self.fail(test, What::NoOrder(kind)),
+                _ => {}
+            }
+        }
+        let right = self.operand(right);
+        let Some(right_kind) = right.kind() else { return Truth::Unknown };
+        let order = match comparison {
+            Comparison::Equal => return left.equals(right).into(),
+            Comparison::Unequal => return (!left.equals(right)).into(),
+            _ if right_kind == Kind::Null => return Truth::Unknown,
+            _ if !right_kind.has_order() => return self.fail(test, What::NoOrder(right_kind)),
+            _ if !left_kind.has_order_with(right_kind) => {
+                return self.fail(test, What::NoOrderBetween(left_kind, right_kind));
+            }
+            _ => left.order(right),
+        };
+        let other_kind = if left_kind == Kind::Text { right_kind } else { left_kind };
+        let Some(order) = order else { return self.fail(test, What::Unreadable(other_kind)) };
+        Truth::from(match comparison {
+            Comparison::Less => order == Ordering::Less,
+            Comparison::Greater => order == Ordering::Greater,
+            Comparison::AtMost => order != Ordering::Greater,
+            _ => order != Ordering::Less,
+        })
+    }
+
+    fn property(&mut self, test: &'a Test, property: &'a Property) -> Truth {
+        let left = self.operand(&test.value);
+        let Some(left_kind) = left.kind() else { return Truth::Unknown };
+        match property {
+            Property::Defined => (left_kind != Kind::Null).into(),
+            Property::In(right) => self.is_in(test, left, right),
+            Property::PassedSince(right) => self.passed_since(test, left, right),
+        }
+    }
+
+    fn is_in(&mut self, test: &'a Test, left: Value<'a>, right: &'a Operand) -> Truth {
+        let right = self.operand(right);
+        let no_key = |of| left.kind().map_or(What::NotIn(of), |kind| What::NoKey(kind, of));
+        match (left, right) {
+            (_, Value::Unknown | Value::Null) => Truth::Unknown,
+            (_, Value::List(list)) => list.any(|element| element.equals(left)).into(),
+            (Value::Text(key), Value::Object(object)) => object.contains_key(key).into(),
+            (Value::Text(part), Value::Text(text)) => text.contains(part).into(),
+            (_, Value::Object(_)) => self.fail(test, no_key(Kind::Object)),
+            (_, Value::Text(_)) => self.fail(test, no_key(Kind::Text)),
+            (_, Value::Bool(_)) => self.fail(test, What::NotIn(Kind::Bool)),
+            (_, Value::Number(_)) => self.fail(test, What::NotIn(Kind::Number)),
+            (_, Value::Time(_)) => self.fail(test, What::NotIn(Kind::Time)),
+            (_, Value::Instant(_)) => self.fail(test, What::NotIn(Kind::Instant)),
+        }
+    }
+
+    /// Inclusive: after exactly that many seconds it has passed.
+    fn passed_since(&mut self, test: &'a Test, left: Value<'a>, right: &'a Operand) -> Truth {
+        let seconds = match left {
+            Value::Number(seconds) => seconds,
+            Value::Null => return Truth::Unknown,
+            other => return self.fail(test, What::NoSeconds(other.kind().unwrap_or(Kind::Null))),
+        };
+        let right = self.operand(right);
+        match (right.kind(), right.instant()) {
+            (None | Some(Kind::Null), _) => Truth::Unknown,
+            (_, Some(since)) => {
+                let passed = self.facts.now.as_nanosecond() - since.as_nanosecond();
+                (passed >= seconds.seconds_to_nanos()).into()
+            }
+            (Some(kind), None) => self.fail(test, What::NoInstant(kind)),
+        }
+    }
+}
+
+/// The moment from which on so many seconds have passed, if there is one that a clock can show.
+pub(crate) fn passed_at(seconds: crate::number::Number, since: jiff::Timestamp) -> Option<jiff::Timestamp> {
+    let at = since.as_nanosecond().checked_add(seconds.seconds_to_nanos())?;
+    jiff::Timestamp::from_nanosecond(at).ok()
+}

@@ -1,0 +1,276 @@
+//! Why a condition comes to what it comes to: every test with its operands, also those that the evaluation never
+//! reached.
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::{
+    Condition, Truth,
+    evaluate::Run,
+    facts::{Facts, Feed},
+    fewest::Formula,
+    tree::{self, Program, Root, Test},
+    value::Value,
+};
+
+/// An evaluation with all that went into it.
+#[derive(Debug, Clone)]
+pub struct Explanation {
+    /// What the condition comes to.
+    pub truth: Truth,
+    /// The condition as a tree.
+    pub tree: Node,
+    /// The tests that keep it from being true. Empty when it is true.
+    pub blocking: Vec<Change>,
+    /// The fewest tests that would have to come out otherwise for the condition to be true. None when there is no such
+    /// set, or when there are more than 64 different tests. Tests count as independent of each other.
+    pub fewest: Option<Vec<Change>>,
+}
+
+/// A test, and what it would have to come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The test, without any `not` in front of it.
+    pub text: String,
+    /// What it comes to now.
+    pub is: Truth,
+    /// What would help.
+    pub should_be: bool,
+}
+
+/// A part of a condition that has a truth.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// What kind of part it is.
+    pub shape: Shape,
+    /// As it reads.
+    pub text: String,
+    /// What it comes to.
+    pub truth: Truth,
+    /// Whether the evaluation got here, or was decided before.
+    pub reached: bool,
+    /// What it consists of, unless it is a test.
+    pub parts: Vec<Node>,
+    /// What a test compares: one or two.
+    pub operands: Vec<Operand>,
+    /// Why the test could not be evaluated.
+    pub error: Option<String>,
+}
+
+/// What a [`Node`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// True when all parts are.
+    And,
+    /// True when any part is.
+    Or,
+    /// True when its part is false.
+    Not,
+    /// A leaf.
+    Test,
+}
+
+/// One side of a test.
+#[derive(Debug, Clone)]
+pub struct Operand {
+    /// As it reads.
+    pub text: String,
+    /// Its value; null when it is missing or unknown.
+    pub value: Json,
+    /// Where the value came from.
+    pub source: Source,
+    /// Why the value is null, where that is not the value itself: `missing`, `feed_failed`, `feed_not_asked`, `unknown`.
+    pub note: Option<&'static str>,
+    /// What stands in the parentheses that the operand is.
+    pub tree: Option<Node>,
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The condition itself.
+    Literal,
+    /// The label's metadata.
+    Metadata,
+    /// A feed.
+    Feed,
+    /// The label's history.
+    History,
+    /// The clock, the calendar, or the label's place.
+    System,
+    /// Tests in parentheses.
+    Tests,
+}
+
+impl Condition {
+    /// Judges the facts and shows how. Everything is evaluated; what reads a feed that nobody asked is unknown.
+    #[must_use]
+    pub fn explain(&self, facts: &Facts<'_>) -> Explanation {
+        let tree = Explainer { condition: self, facts }.program(&self.program, true);
+        let formula = Formula::of(&self.program, facts);
+        let change = |(leaf, should_be)| {
+            let (text, is) = formula.show(leaf);
+            Change { text, is, should_be }
+        };
+        let fewest = formula.fewest().map(|wishes| wishes.into_iter().map(change).collect());
+        let blocking = formula.blocking().into_iter().map(change).collect();
+        Explanation { truth: tree.truth, tree, blocking, fewest }
+    }
+}
+
+struct Explainer<'a> {
+    condition: &'a Condition,
+    facts: &'a Facts<'a>,
+}
+
+impl<'a> Explainer<'a> {
+    fn program(&self, program: &'a Program, reached: bool) -> Node {
+        let (shape, neutral, join): (_, _, fn(Truth, Truth) -> Truth) = match program {
+            Program::One(test) => return self.test(test, reached),
+            Program::All(_) => (Shape::And, Truth::True, Truth::and),
+            Program::Any(_) => (Shape::Or, Truth::False, Truth::or),
+        };
+        let mut truth = neutral;
+        let parts = program.tests().iter().map(|test| {
+            let part = self.test(test, reached && truth != !neutral);
+            truth = join(truth, part.truth);
+            part
+        });
+        let parts = parts.collect();
+        Node { shape, text: program.to_string(), truth, reached, parts, operands: Vec::new(), error: None }
+    }
+
+    fn test(&self, test: &'a Test, reached: bool) -> Node {
+        let text = test.to_string();
+        if let Some(program) = test.group() {
+            let inner = self.program(program, reached);
+            if test.nots == 0 {
+                // Parentheses alone are no level of their own.
+                return inner;
+            }
+            let truth = inner.truth.negated(test.nots);
+            let shape = if test.nots % 2 == 1 { Shape::Not } else { Shape::And };
+            return Node {
+                shape,
+                text,
+                truth,
+                reached,
+                parts: vec![inner],
+                operands: Vec::new(),
+                error: None,
+            };
+        }
+        let mut run = Run::new(self.facts);
+        let truth = run.test(test).truth();
+        let operands = test.operands().map(|operand| self.operand(operand, reached)).collect();
+        let error = run.mishap.map(|mishap| self.condition.describe(mishap));
+        Node { shape: Shape::Test, text, truth, reached, parts: Vec::new(), operands, error }
+    }
+
+    fn operand(&self, operand: &'a tree::Operand, reached: bool) -> Operand {
+        let value = Run::new(self.facts).operand(operand);
+        let (source, note, tree) = match operand.bare() {
+            tree::Operand::Literal(_) | tree::Operand::List(_) => (Source::Literal, None, None),
+            tree::Operand::Group(program) => {
+                let note = matches!(value, Value::Unknown).then_some("unknown");
+                (Source::Tests, note, Some(self.program(program, reached)))
+            }
+            tree::Operand::Path(path) => (source(&path.root), self.note(&path.root, value), None),
+        };
+        Operand { text: operand.to_string(), value: value.to_json(), source, note, tree }
+    }
+
+    fn note(&self, root: &Root, value: Value<'_>) -> Option<&'static str> {
+        match (root, value) {
+            (Root::Feed(name), Value::Unknown) => match self.facts.feeds.feed(name) {
+                Feed::NotAsked => Some("feed_not_asked"),
+                _ => Some("feed_failed"),
+            },
+            (_, Value::Null) => Some("missing"),
+            _ => None,
+        }
+    }
+}
+
+fn source(root: &Root) -> Source {
+    match root {
+        Root::Metadata => Source::Metadata,
+        Root::Feed(_) => Source::Feed,
+        Root::PreviousState => Source::History,
+        Root::System(_) => Source::System,
+    }
+}
+
+impl Explanation {
+    /// `{"tree", "blocking", "fewest"}`, as `docs/conditions.md` shows it.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        let changes = |changes: &[Change]| changes.iter().map(Change::to_json).collect::<Json>();
+        json!({
+            "tree": self.tree.to_json(),
+            "blocking": changes(&self.blocking),
+            "fewest": self.fewest.as_deref().map(changes),
+        })
+    }
+}
+
+impl Change {
+    fn to_json(&self) -> Json {
+        json!({ "text": self.text, "is": truth_json(self.is), "should_be": self.should_be })
+    }
+}
+
+impl Node {
+    /// `{"kind", "text", "result", "reached"}` with `parts`, or with `operands` and perhaps `error`.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        let kind = match self.shape {
+            Shape::And => "and",
+            Shape::Or => "or",
+            Shape::Not => "not",
+            Shape::Test => "test",
+        };
+        let mut node = Map::from_iter([
+            ("kind".to_owned(), kind.into()),
+            ("text".to_owned(), self.text.as_str().into()),
+            ("result".to_owned(), truth_json(self.truth)),
+            ("reached".to_owned(), self.reached.into()),
+        ]);
+        if self.shape == Shape::Test {
+            node.insert("operands".into(), self.operands.iter().map(Operand::to_json).collect());
+            node.extend(self.error.as_ref().map(|error| ("error".to_owned(), error.as_str().into())));
+        } else {
+            node.insert("parts".into(), self.parts.iter().map(Self::to_json).collect());
+        }
+        Json::Object(node)
+    }
+}
+
+impl Operand {
+    fn to_json(&self) -> Json {
+        let source = match self.source {
+            Source::Literal => "literal",
+            Source::Metadata => "metadata",
+            Source::Feed => "feed",
+            Source::History => "history",
+            Source::System => "system",
+            Source::Tests => "tests",
+        };
+        let mut operand = Map::from_iter([
+            ("text".to_owned(), self.text.as_str().into()),
+            ("value".to_owned(), self.value.clone()),
+            ("source".to_owned(), source.into()),
+        ]);
+        operand.extend(self.note.map(|note| ("note".to_owned(), note.into())));
+        operand.extend(self.tree.as_ref().map(|tree| ("tree".to_owned(), tree.to_json())));
+        Json::Object(operand)
+    }
+}
+
+/// Unknown is a word of its own: null would read as "no result".
+fn truth_json(truth: Truth) -> Json {
+    match truth {
+        Truth::True => true.into(),
+        Truth::False => false.into(),
+        Truth::Unknown => "unknown".into(),
+    }
+}

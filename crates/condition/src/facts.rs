@@ -1,0 +1,205 @@
+//! What a condition is judged by.
+
+use std::cell::OnceCell;
+
+use jiff::{Timestamp, civil, tz::TimeZone};
+use serde_json::{Map, Value as Json};
+
+use crate::instant::TimeOfDay;
+
+/// What a feed has to say at the moment.
+#[derive(Debug, Clone, Copy)]
+pub enum Feed<'a> {
+    /// This. Null where there is nothing.
+    Value(&'a Json),
+    /// It could not be fetched, and its policy is to hold: whatever is read from it is unknown.
+    Failed,
+    /// Nobody asked it yet. An evaluation that gets there stops with [`crate::NeedsFeed`].
+    NotAsked,
+}
+
+/// Where the values of feeds come from.
+pub trait Feeds {
+    /// The feed of that name.
+    fn feed(&self, name: &str) -> Feed<'_>;
+}
+
+impl Feeds for Map<String, Json> {
+    fn feed(&self, name: &str) -> Feed<'_> {
+        Feed::Value(self.get(name).unwrap_or(&Json::Null))
+    }
+}
+
+/// Every feed is null.
+#[derive(Debug, Clone, Copy)]
+pub struct NoFeeds;
+
+impl Feeds for NoFeeds {
+    fn feed(&self, _name: &str) -> Feed<'_> {
+        Feed::Value(&Json::Null)
+    }
+}
+
+/// The label's stay in the state whose condition is judged.
+#[derive(Debug, Clone, Copy)]
+pub struct Visit<'a> {
+    /// When it entered the state: `system.entered_state`, `history.entered_state`.
+    pub entered: Timestamp,
+    /// Where it came from, null for the first state: `history.previous_state`.
+    pub previous_state: Option<&'a str>,
+    /// `system.state_machine`.
+    pub state_machine: Option<&'a str>,
+    /// `system.label`.
+    pub label: Option<&'a str>,
+}
+
+/// Everything that paths lead to, at one moment. Made for one evaluation (or explanation) and cheap to make.
+#[derive(Clone)]
+pub struct Facts<'a> {
+    pub(crate) metadata: &'a Json,
+    pub(crate) feeds: &'a dyn Feeds,
+    pub(crate) visit: Visit<'a>,
+    pub(crate) now: Timestamp,
+    pub(crate) zone: &'a TimeZone,
+    /// Found out when first asked for: most conditions never look at the wall clock.
+    local: OnceCell<Local>,
+}
+
+impl std::fmt::Debug for Facts<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Metadata and feeds may hold what does not belong into a log.
+        f.debug_struct("Facts").field("visit", &self.visit).field("now", &self.now).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Facts<'a> {
+    /// Facts as they stand at `now`; `zone` is that of `system.time`, `system.date` and `system.weekday`.
+    #[must_use]
+    pub fn new(
+        metadata: &'a Json,
+        feeds: &'a dyn Feeds,
+        visit: Visit<'a>,
+        now: Timestamp,
+        zone: &'a TimeZone,
+    ) -> Self {
+        Self { metadata, feeds, visit, now, zone, local: OnceCell::new() }
+    }
+
+    /// With another wall clock than `now` and the zone give, for trying a condition out.
+    #[must_use]
+    pub fn with_local(mut self, local: Local) -> Self {
+        self.local = OnceCell::from(local);
+        self
+    }
+
+    /// What the wall clock shows.
+    #[must_use]
+    pub fn local(&self) -> &Local {
+        self.local.get_or_init(|| Local::at(self.now, self.zone))
+    }
+
+    /// The same facts at another moment.
+    pub(crate) fn at(&self, now: Timestamp) -> Self {
+        Self::new(self.metadata, self.feeds, self.visit, now, self.zone)
+    }
+}
+
+/// What a clock and a calendar on the wall show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Local {
+    pub(crate) time: TimeOfDay,
+    pub(crate) date: [u8; 10],
+    pub(crate) weekday: civil::Weekday,
+}
+
+impl Local {
+    /// At a moment in a zone.
+    #[must_use]
+    pub fn at(now: Timestamp, zone: &TimeZone) -> Self {
+        let local = zone.to_datetime(now);
+        Self { time: TimeOfDay::of(local.time()), date: date(local.date()), weekday: local.weekday() }
+    }
+
+    /// With this time of day, fractions of a second dropped.
+    #[must_use]
+    pub fn with_time(self, time: civil::Time) -> Self {
+        Self { time: TimeOfDay::of(time), ..self }
+    }
+
+    /// With this date; the weekday stays what it is.
+    #[must_use]
+    pub fn with_date(self, day: civil::Date) -> Self {
+        Self { date: date(day), ..self }
+    }
+
+    /// With this weekday.
+    #[must_use]
+    pub fn with_weekday(self, weekday: civil::Weekday) -> Self {
+        Self { weekday, ..self }
+    }
+
+    pub(crate) fn date(&self) -> &str {
+        // `date` writes digits and hyphens only.
+        std::str::from_utf8(&self.date).unwrap_or_default()
+    }
+
+    pub(crate) fn weekday(&self) -> &'static str {
+        weekday_name(self.weekday)
+    }
+}
+
+/// `monday` to `sunday`.
+fn weekday_name(weekday: civil::Weekday) -> &'static str {
+    match weekday {
+        civil::Weekday::Monday => "monday",
+        civil::Weekday::Tuesday => "tuesday",
+        civil::Weekday::Wednesday => "wednesday",
+        civil::Weekday::Thursday => "thursday",
+        civil::Weekday::Friday => "friday",
+        civil::Weekday::Saturday => "saturday",
+        civil::Weekday::Sunday => "sunday",
+    }
+}
+
+/// `2026-01-31`, without allocating. Nothing happened before the year 0 that a label could wait for.
+fn date(date: civil::Date) -> [u8; 10] {
+    let mut text = *b"0000-00-00";
+    let mut put = |at: usize, width: usize, mut number: u16| {
+        for place in text[at..at + width].iter_mut().rev() {
+            // A digit: below 10.
+            *place = b'0' + u8::try_from(number % 10).unwrap_or_default();
+            number /= 10;
+        }
+    };
+    put(0, 4, date.year().max(0).unsigned_abs());
+    put(5, 2, date.month().unsigned_abs().into());
+    put(8, 2, date.day().unsigned_abs().into());
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wall_clock_is_that_of_the_zone() {
+        let now: Timestamp = "2026-01-31T23:30:59.9Z".parse().unwrap();
+        let tokyo = TimeZone::get("Asia/Tokyo").unwrap();
+        let local = Local::at(now, &tokyo);
+        assert_eq!(
+            (local.time.to_string().as_str(), local.date(), local.weekday()),
+            ("08:30:59", "2026-02-01", "sunday")
+        );
+        let local = Local::at(now, &TimeZone::UTC);
+        assert_eq!(
+            (local.time.to_string().as_str(), local.date(), local.weekday()),
+            ("23:30:59", "2026-01-31", "saturday")
+        );
+    }
+
+    #[test]
+    fn a_date_before_the_year_zero_is_still_a_date() {
+        assert_eq!(&date(civil::date(-5, 3, 4)), b"0000-03-04");
+        assert_eq!(&date(civil::date(9999, 12, 31)), b"9999-12-31");
+    }
+}

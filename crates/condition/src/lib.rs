@@ -1,0 +1,90 @@
+//! The language in which a gate says when a label may pass: `12h has passed since system.entered_state and
+//! system.time >= 18:30`. `docs/conditions.md` is its reference.
+//!
+//! ```text
+//! text ─ lexer ─▶ tokens ─ parser ─▶ tree ─┬─▶ evaluate   one truth, a few hundred nanoseconds, nothing allocated
+//!                   (roots are resolved    ├─▶ explain    every operand's value, what blocks, what would open it
+//!                    as paths are read)    ├─▶ warnings   what can be known without any fact
+//!                                          ├─▶ variables, feeds, reads_clock
+//!                                          └─▶ earliest   the first moment at which time alone can open it
+//! ```
+//!
+//! The crate is pure: facts, the present moment and the zone are passed in ([`Facts`]), nothing is read from anywhere.
+//!
+//! Invariants:
+//! * an evaluation never fails and never panics; what cannot be compared is *unknown*, and only *true* opens a gate;
+//! * whatever [`Condition::parse`] accepts prints ([`std::fmt::Display`]) as a text that parses to the same condition;
+//! * [`Condition::earliest`] is never later than the moment at which an evaluation would first be true.
+
+mod earliest;
+mod error;
+mod evaluate;
+mod explain;
+mod facts;
+mod fewest;
+mod instant;
+mod lexer;
+mod literal;
+mod number;
+mod parser;
+mod possible;
+mod print;
+mod reads;
+mod roots;
+mod suggest;
+mod tree;
+mod truth;
+mod value;
+mod warnings;
+
+pub use earliest::Earliest;
+pub use error::Error;
+pub use evaluate::{NeedsFeed, Verdict};
+pub use explain::{Change, Explanation, Node, Operand, Shape, Source};
+pub use facts::{Facts, Feed, Feeds, Local, NoFeeds, Visit};
+pub use instant::instant;
+pub use roots::KnownFeeds;
+pub use truth::Truth;
+
+use tree::Program;
+
+/// The longest text of a condition, in bytes.
+pub const LONGEST: usize = 16 * 1024;
+/// How deep parentheses may nest.
+pub const DEEPEST: usize = 64;
+
+/// A condition that was read and found to be in order.
+///
+/// Two are equal when they say the same in the same words: space, comments and the way a literal is written do not count.
+#[derive(Debug, Clone)]
+pub struct Condition {
+    text: Box<str>,
+    program: Program,
+    reads: reads::Reads,
+}
+
+impl Condition {
+    /// Reads a condition; `feeds` says which names may stand behind `feeds.`.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it. Syntax is judged before the roots of paths.
+    pub fn parse(text: &str, feeds: KnownFeeds<'_>) -> Result<Self, Error> {
+        // A text that is refused for its length is not shown again.
+        let shown = if text.len() > LONGEST { "" } else { text };
+        let program = parser::parse(text, feeds).map_err(|fault| fault.in_text(shown))?;
+        let reads = reads::Reads::of(&program);
+        Ok(Self { text: text.into(), program, reads })
+    }
+
+    /// The text as it was given.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+impl PartialEq for Condition {
+    fn eq(&self, other: &Self) -> bool {
+        self.program == other.program
+    }
+}

@@ -1,0 +1,91 @@
+//! What a condition looks at, known without any fact.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    Condition,
+    tree::{Check, Operand, Path, Program, Property, Root, System, Test},
+};
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reads {
+    variables: BTreeSet<Box<str>>,
+    metadata: BTreeSet<Vec<Box<str>>>,
+    feeds: BTreeSet<Box<str>>,
+    clock: bool,
+}
+
+impl Reads {
+    pub(crate) fn of(program: &Program) -> Self {
+        let mut reads = Self::default();
+        each_test(program, &mut |test| {
+            let since = matches!(test.check, Check::Property { property: Property::PassedSince(_), .. });
+            reads.clock |= since;
+            test.operands().for_each(|operand| {
+                if let Operand::Path(path) = operand {
+                    reads.path(path);
+                }
+            });
+        });
+        reads
+    }
+
+    fn path(&mut self, path: &Path) {
+        self.variables.insert(path.text.clone());
+        match &path.root {
+            Root::Metadata => {
+                self.metadata.insert(path.keys.iter().map(|key| key.name.clone()).collect());
+            }
+            Root::Feed(name) => {
+                self.feeds.insert(name.clone());
+            }
+            Root::System(System::Time | System::Date | System::Now | System::Weekday) => self.clock = true,
+            Root::System(_) | Root::PreviousState => {}
+        }
+    }
+}
+
+/// Visits every test, also those in parentheses.
+pub(crate) fn each_test<'a>(program: &'a Program, visit: &mut impl FnMut(&'a Test)) {
+    for test in program.tests() {
+        visit(test);
+        for operand in test.operands() {
+            if let Operand::Group(program) = operand {
+                each_test(program, visit);
+            }
+        }
+    }
+}
+
+/// Whether the test, or one in its parentheses, reads such a path.
+pub(crate) fn any_path(test: &Test, is: &mut impl FnMut(&Path) -> bool) -> bool {
+    test.operands().any(|operand| match operand {
+        Operand::Path(path) => is(path),
+        Operand::Group(program) => program.tests().iter().any(|test| any_path(test, is)),
+        Operand::Literal(_) | Operand::List(_) => false,
+    })
+}
+
+impl Condition {
+    /// Every path that stands in it, sorted, without repeats.
+    pub fn variables(&self) -> impl Iterator<Item = &str> {
+        self.reads.variables.iter().map(|path| &**path)
+    }
+
+    /// The paths below `metadata`, as keys; no key at all is `metadata` itself.
+    pub fn metadata_paths(&self) -> impl Iterator<Item = &[Box<str>]> {
+        self.reads.metadata.iter().map(|path| &**path)
+    }
+
+    /// The names of the feeds that it may read.
+    pub fn feeds(&self) -> impl Iterator<Item = &str> {
+        self.reads.feeds.iter().map(|name| &**name)
+    }
+
+    /// Whether its result can change by the passing of time: it reads the time, the date, the weekday, now, or asks what
+    /// has `passed since`.
+    #[must_use]
+    pub fn reads_clock(&self) -> bool {
+        self.reads.clock
+    }
+}

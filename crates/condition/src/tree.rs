@@ -1,0 +1,180 @@
+//! A condition as it was understood. The evaluator walks this very tree: paths are split, roots are known, literals are
+//! values, so nothing is left to be looked up by name but the facts themselves.
+
+use crate::{error::Span, instant::TimeOfDay, number::Number};
+
+/// Tests side by side: all must hold, any must hold, or there is but one.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Program {
+    One(Box<Test>),
+    All(Box<[Test]>),
+    Any(Box<[Test]>),
+}
+
+impl Program {
+    pub(crate) fn tests(&self) -> &[Test] {
+        match self {
+            Self::One(test) => std::slice::from_ref(test),
+            Self::All(tests) | Self::Any(tests) => tests,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Test {
+    /// How often `not` stands in front. It covers the whole test.
+    pub(crate) nots: u16,
+    pub(crate) value: Operand,
+    pub(crate) check: Check,
+    pub(crate) span: Span,
+}
+
+impl Test {
+    /// The program within, when the test is nothing but parentheses (and nots).
+    pub(crate) fn group(&self) -> Option<&Program> {
+        match (&self.value, &self.check) {
+            (Operand::Group(program), Check::Bare) => Some(program),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn operands(&self) -> impl Iterator<Item = &Operand> {
+        std::iter::once(&self.value).chain(self.check.operand())
+    }
+}
+
+/// What is asked of a test's value.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Check {
+    /// Nothing: the value itself counts as true or false.
+    Bare,
+    Compare(Comparison, Operand),
+    Property {
+        verb: Verb,
+        not: bool,
+        property: Property,
+    },
+}
+
+impl Check {
+    pub(crate) fn operand(&self) -> Option<&Operand> {
+        match self {
+            Self::Compare(_, right)
+            | Self::Property { property: Property::In(right) | Property::PassedSince(right), .. } => {
+                Some(right)
+            }
+            Self::Bare | Self::Property { property: Property::Defined, .. } => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Property {
+    Defined,
+    In(Operand),
+    PassedSince(Operand),
+}
+
+/// They mean the same, so that a condition can be read aloud.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Is,
+    Has,
+    Was,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    Equal,
+    Unequal,
+    Less,
+    Greater,
+    AtMost,
+    AtLeast,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Operand {
+    Group(Box<Program>),
+    Path(Path),
+    Literal(Literal),
+    List(Box<[Literal]>),
+}
+
+impl Operand {
+    /// Without parentheses that change nothing: `((x))` is x.
+    pub(crate) fn bare(&self) -> &Self {
+        match self {
+            Self::Group(program) => match &**program {
+                Program::One(test) if test.nots == 0 && test.check == Check::Bare => test.value.bare(),
+                _ => self,
+            },
+            _ => self,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Literal {
+    Null,
+    Bool(bool),
+    Number(Number),
+    /// A number of seconds that was written as `1d2h30m5s`.
+    Duration(i64),
+    Time(TimeOfDay),
+    Text(Box<str>),
+}
+
+/// A path to a fact.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Path {
+    pub(crate) root: Root,
+    /// What follows the root.
+    pub(crate) keys: Box<[Key]>,
+    /// The whole path with quotes only where they are needed.
+    pub(crate) text: Box<str>,
+    pub(crate) span: Span,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Root {
+    Metadata,
+    Feed(Box<str>),
+    PreviousState,
+    System(System),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum System {
+    Time,
+    Date,
+    Now,
+    Weekday,
+    EnteredState,
+    StateMachine,
+    Label,
+}
+
+/// A step of a path: a key of an object, or an index of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) name: Box<str>,
+    /// The name as a number, where it is one.
+    pub(crate) index: Option<usize>,
+}
+
+impl Key {
+    pub(crate) fn new(name: &str) -> Self {
+        let digits = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
+        Self { name: name.into(), index: digits.then(|| name.parse().ok()).flatten() }
+    }
+}
+
+/// Whether a key can stand in a path without quotes.
+pub(crate) fn needs_no_quotes(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(of_a_word)
+}
+
+pub(crate) fn of_a_word(c: char) -> bool {
+    c.is_alphabetic() || c.is_ascii_digit() || c == '_' || c == '-'
+}

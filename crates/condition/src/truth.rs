@@ -1,0 +1,61 @@
+//! Kleene's three truths.
+
+use std::ops::Not;
+
+/// What an evaluation comes to. Only [`Truth::True`] opens a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Truth {
+    /// It holds.
+    True,
+    /// It does not hold.
+    False,
+    /// It cannot be told, because a fact is missing, of the wrong type, or could not be fetched.
+    Unknown,
+}
+
+impl Truth {
+    /// True or unknown is true; false or unknown is unknown.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::True, _) | (_, Self::True) => Self::True,
+            (Self::False, Self::False) => Self::False,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// False and unknown is false; true and unknown is unknown.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        !((!self).or(!other))
+    }
+
+    /// Whether a gate opens.
+    #[must_use]
+    pub fn holds(self) -> bool {
+        self == Self::True
+    }
+
+    /// `nots` times negated.
+    pub(crate) fn negated(self, nots: u16) -> Self {
+        if nots % 2 == 1 { !self } else { self }
+    }
+}
+
+impl Not for Truth {
+    type Output = Self;
+
+    fn not(self) -> Self {
+        match self {
+            Self::True => Self::False,
+            Self::False => Self::True,
+            Self::Unknown => Self::Unknown,
+        }
+    }
+}
+
+impl From<bool> for Truth {
+    fn from(holds: bool) -> Self {
+        if holds { Self::True } else { Self::False }
+    }
+}

@@ -1,0 +1,249 @@
+//! Values while a condition is evaluated: borrowed, small enough to be copied.
+
+use std::cmp::Ordering;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value as Json};
+
+use crate::{
+    instant::{TimeOfDay, instant},
+    number::Number,
+    tree::{Key, Literal},
+    truth::Truth,
+};
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Value<'a> {
+    /// Of a failed feed, or of a test that came to nothing.
+    Unknown,
+    Null,
+    Bool(bool),
+    Number(Number),
+    Text(&'a str),
+    Time(TimeOfDay),
+    Instant(Timestamp),
+    List(List<'a>),
+    Object(&'a Map<String, Json>),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum List<'a> {
+    Facts(&'a [Json]),
+    Literals(&'a [Literal]),
+}
+
+impl<'a> List<'a> {
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::Facts(values) => values.len(),
+            Self::Literals(values) => values.len(),
+        }
+    }
+
+    /// Whether any element is such.
+    pub(crate) fn any(self, mut is: impl FnMut(Value<'a>) -> bool) -> bool {
+        match self {
+            Self::Facts(values) => values.iter().any(|value| is(value.into())),
+            Self::Literals(values) => values.iter().any(|value| is(value.into())),
+        }
+    }
+
+    fn get(self, n: usize) -> Option<Value<'a>> {
+        match self {
+            Self::Facts(values) => values.get(n).map(Into::into),
+            Self::Literals(values) => values.get(n).map(Into::into),
+        }
+    }
+}
+
+/// The type of a value, for messages and for what can be told without a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Null,
+    Bool,
+    Number,
+    Text,
+    Time,
+    Instant,
+    List,
+    Object,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Bool => "a boolean",
+            Self::Number => "a number",
+            Self::Text => "a string",
+            Self::Time => "a time of day",
+            Self::Instant => "an instant",
+            Self::List => "a list",
+            Self::Object => "an object",
+        }
+    }
+
+    /// Whether there is anything that it comes before or after.
+    pub(crate) fn has_order(self) -> bool {
+        matches!(self, Self::Number | Self::Text | Self::Time | Self::Instant)
+    }
+
+    /// Whether it comes before or after something of the other kind (that a string then has to be readable as).
+    pub(crate) fn has_order_with(self, other: Self) -> bool {
+        self.has_order()
+            && other.has_order()
+            && (self == other || self.reads_text(other) || other.reads_text(self))
+    }
+
+    fn reads_text(self, other: Self) -> bool {
+        matches!(self, Self::Time | Self::Instant) && other == Self::Text
+    }
+}
+
+impl<'a> Value<'a> {
+    /// None when unknown.
+    pub(crate) fn kind(self) -> Option<Kind> {
+        Some(match self {
+            Self::Unknown => return None,
+            Self::Null => Kind::Null,
+            Self::Bool(_) => Kind::Bool,
+            Self::Number(_) => Kind::Number,
+            Self::Text(_) => Kind::Text,
+            Self::Time(_) => Kind::Time,
+            Self::Instant(_) => Kind::Instant,
+            Self::List(_) => Kind::List,
+            Self::Object(_) => Kind::Object,
+        })
+    }
+
+    /// What it counts as where it stands alone.
+    pub(crate) fn truth(self) -> Truth {
+        match self {
+            Self::Unknown => Truth::Unknown,
+            Self::Null => Truth::False,
+            Self::Bool(value) => value.into(),
+            Self::Number(number) => (!number.is_zero()).into(),
+            Self::Text(text) => (!text.is_empty()).into(),
+            Self::List(list) => (list.len() > 0).into(),
+            Self::Object(object) => (!object.is_empty()).into(),
+            Self::Time(_) | Self::Instant(_) => Truth::True,
+        }
+    }
+
+    /// The value below `keys`; a step that is not there, or that leads through a scalar, is null.
+    pub(crate) fn below(json: &'a Json, keys: &[Key]) -> Self {
+        let mut found = json;
+        for key in keys {
+            let next = match found {
+                Json::Object(object) => object.get(&*key.name),
+                Json::Array(list) => key.index.and_then(|index| list.get(index)),
+                _ => None,
+            };
+            match next {
+                Some(value) => found = value,
+                None => return Self::Null,
+            }
+        }
+        found.into()
+    }
+
+    /// `=`, which never fails: different types are unequal. Neither side is unknown.
+    pub(crate) fn equals(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Null, Self::Null) => true,
+            (Self::Bool(left), Self::Bool(right)) => left == right,
+            (Self::List(left), Self::List(right)) => {
+                left.len() == right.len()
+                    && (0..left.len()).all(|n| match (left.get(n), right.get(n)) {
+                        (Some(left), Some(right)) => left.equals(right),
+                        _ => false,
+                    })
+            }
+            (Self::Object(left), Self::Object(right)) => {
+                left.len() == right.len()
+                    && left.iter().all(|(key, value)| {
+                        right.get(key).is_some_and(|other| Value::from(value).equals(other.into()))
+                    })
+            }
+            _ => self.order(other) == Some(Ordering::Equal),
+        }
+    }
+
+    /// Which comes first, or none when they have no order.
+    pub(crate) fn order(self, other: Self) -> Option<Ordering> {
+        Some(match (self, other) {
+            (Self::Number(left), Self::Number(right)) => left.compare(right),
+            // UTF-8 sorts like its code points.
+            (Self::Text(left), Self::Text(right)) => left.cmp(right),
+            (Self::Instant(left), Self::Instant(right)) => left.cmp(&right),
+            (Self::Instant(left), Self::Text(right)) => left.cmp(&instant(right)?),
+            (Self::Text(left), Self::Instant(right)) => instant(left)?.cmp(&right),
+            (Self::Time(left), Self::Time(right)) => left.cmp(&right),
+            (Self::Time(left), Self::Text(right)) => left.cmp(&TimeOfDay::parse(right)?),
+            (Self::Text(left), Self::Time(right)) => TimeOfDay::parse(left)?.cmp(&right),
+            _ => return None,
+        })
+    }
+
+    /// As an instant, where it is one or a text that says one.
+    pub(crate) fn instant(self) -> Option<Timestamp> {
+        match self {
+            Self::Instant(instant) => Some(instant),
+            Self::Text(text) => instant(text),
+            _ => None,
+        }
+    }
+
+    /// For people and other programs: times and instants as text, unknown as null.
+    pub(crate) fn to_json(self) -> Json {
+        match self {
+            Self::Unknown | Self::Null => Json::Null,
+            Self::Bool(value) => value.into(),
+            Self::Number(number) => number.to_json(),
+            Self::Text(text) => text.into(),
+            Self::Time(time) => time.to_string().into(),
+            Self::Instant(instant) => instant.to_string().into(),
+            Self::List(List::Facts(values)) => values.into(),
+            Self::List(List::Literals(values)) => {
+                values.iter().map(|literal| Value::from(literal).to_json()).collect()
+            }
+            Self::Object(object) => Json::Object(object.clone()),
+        }
+    }
+}
+
+impl<'a> From<&'a Json> for Value<'a> {
+    fn from(json: &'a Json) -> Self {
+        match json {
+            Json::Null => Self::Null,
+            Json::Bool(value) => Self::Bool(*value),
+            Json::Number(number) => Self::Number(Number::of(number)),
+            Json::String(text) => Self::Text(text),
+            Json::Array(values) => Self::List(List::Facts(values)),
+            Json::Object(object) => Self::Object(object),
+        }
+    }
+}
+
+impl<'a> From<&'a Literal> for Value<'a> {
+    fn from(literal: &'a Literal) -> Self {
+        match literal {
+            Literal::Null => Self::Null,
+            Literal::Bool(value) => Self::Bool(*value),
+            Literal::Number(number) => Self::Number(*number),
+            Literal::Duration(seconds) => Self::Number(Number::Integer((*seconds).into())),
+            Literal::Time(time) => Self::Time(*time),
+            Literal::Text(text) => Self::Text(text),
+        }
+    }
+}
+
+impl From<Truth> for Value<'_> {
+    fn from(truth: Truth) -> Self {
+        match truth {
+            Truth::True => Self::Bool(true),
+            Truth::False => Self::Bool(false),
+            Truth::Unknown => Self::Unknown,
+        }
+    }
+}

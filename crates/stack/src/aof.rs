@@ -1,0 +1,174 @@
+//! A transaction that was cut in half at the end of an append-only file.
+//!
+//! What a script writes stands in the file between MULTI and EXEC, so that all of it counts or nothing. A server that
+//! is killed while it writes leaves half of it. On the next start Redis 7.0 leaves it out of what it loads but, when
+//! the file ends in the middle of a command, cuts the file behind the last complete command and not before MULTI. What
+//! it writes afterwards then stands inside that transaction, and the start after that carries the half out: events in
+//! batches that nobody delivers, objects whose last event never was. So the half is cut off here, before Redis sees it.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufRead as _, BufReader, Read as _},
+    path::{Path, PathBuf},
+};
+
+/// Commands are longer names than this only when they are not the two that matter.
+const LONGEST_NAME: u64 = 16;
+
+/// Cuts off a transaction without an end; how many bytes that were. What else may be wrong with the file is left to
+/// Redis.
+pub(crate) fn cut_half_transaction(redis: &Path) -> io::Result<u64> {
+    let Some(path) = last_part(&redis.join("appendonlydir"))? else { return Ok(0) };
+    let length = fs::metadata(&path)?.len();
+    let Some(start) = half_transaction(File::open(&path)?, length)? else { return Ok(0) };
+    let file = File::options().write(true).open(&path)?;
+    file.set_len(start)?;
+    file.sync_all()?;
+    Ok(length - start)
+}
+
+/// The file that is appended to, says the manifest: the last incremental one.
+fn last_part(folder: &Path) -> io::Result<Option<PathBuf>> {
+    let manifest = match fs::read_to_string(folder.join("appendonly.aof.manifest")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        manifest => manifest?,
+    };
+    let name = manifest.lines().rev().find_map(|line| {
+        let mut words = line.split(' ');
+        let name = (words.next() == Some("file")).then(|| words.next()).flatten()?;
+        line.ends_with("type i").then_some(name)
+    });
+    Ok(name.map(|name| folder.join(name)).filter(|path| path.is_file()))
+}
+
+/// Where a transaction begins that the file does not end.
+fn half_transaction(file: File, length: u64) -> io::Result<Option<u64>> {
+    let mut reader = Reader { file: BufReader::with_capacity(1 << 18, file), at: 0, length };
+    let mut open = None;
+    loop {
+        let start = reader.at;
+        match reader.command()? {
+            Command::Whole(name) if name.eq_ignore_ascii_case(b"multi") => {
+                if open.replace(start).is_some() {
+                    // Redis has appended behind a half already: too late to tell what belongs to what.
+                    return Ok(None);
+                }
+            }
+            Command::Whole(name) if name.eq_ignore_ascii_case(b"exec") => open = None,
+            Command::Whole(_) => {}
+            Command::Cut => return Ok(open),
+            Command::Strange => return Ok(None),
+        }
+    }
+}
+
+enum Command {
+    /// Its name; nothing for an annotation.
+    Whole(Vec<u8>),
+    /// The file ends before it does.
+    Cut,
+    /// No command.
+    Strange,
+}
+
+struct Reader {
+    file: BufReader<File>,
+    at: u64,
+    length: u64,
+}
+
+impl Reader {
+    fn command(&mut self) -> io::Result<Command> {
+        let Some(head) = self.line()? else { return Ok(Command::Cut) };
+        if head.starts_with(b"#") {
+            return Ok(Command::Whole(Vec::new()));
+        }
+        let Some(words) = number(&head, b'*') else { return Ok(Command::Strange) };
+        let mut name = Vec::new();
+        for word in 0..words {
+            let Some(head) = self.line()? else { return Ok(Command::Cut) };
+            let Some(size) = number(&head, b'$') else { return Ok(Command::Strange) };
+            let Some(next) = self.at.checked_add(size).and_then(|end| end.checked_add(2)) else {
+                return Ok(Command::Strange);
+            };
+            if next > self.length {
+                return Ok(Command::Cut);
+            }
+            if word == 0 && size <= LONGEST_NAME {
+                (&mut self.file).take(size).read_to_end(&mut name)?;
+                self.file.seek_relative(2)?;
+            } else {
+                self.file.seek_relative(i64::try_from(size + 2).map_err(io::Error::other)?)?;
+            }
+            self.at = next;
+        }
+        Ok(Command::Whole(name))
+    }
+
+    /// A line with its end; nothing when the file ends before.
+    fn line(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let mut line = Vec::new();
+        self.file.read_until(b'\n', &mut line)?;
+        self.at += line.len() as u64;
+        Ok(line.ends_with(b"\n").then_some(line))
+    }
+}
+
+/// The number of a line such as `*3` or `$5`.
+fn number(line: &[u8], kind: u8) -> Option<u64> {
+    let text = line.strip_prefix(&[kind])?.strip_suffix(b"\r\n")?;
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n";
+    const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
+    const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
+
+    /// Writes a file as Redis keeps it, cuts it, and returns what is left.
+    fn cut(content: &[u8]) -> Vec<u8> {
+        let folder = tempfile::tempdir().unwrap();
+        let files = folder.path().join("appendonlydir");
+        fs::create_dir(&files).unwrap();
+        let manifest = "file a.1.base.rdb seq 1 type b\nfile a.1.incr.aof seq 1 type i\nfile a.2.incr.aof seq 2 type i\n";
+        fs::write(files.join("appendonly.aof.manifest"), manifest).unwrap();
+        fs::write(files.join("a.1.incr.aof"), MULTI).unwrap();
+        fs::write(files.join("a.2.incr.aof"), content).unwrap();
+        let gone = cut_half_transaction(folder.path()).unwrap();
+        let left = fs::read(files.join("a.2.incr.aof")).unwrap();
+        assert_eq!(left.len() as u64 + gone, content.len() as u64);
+        assert_eq!(fs::read(files.join("a.1.incr.aof")).unwrap(), MULTI, "only the last is written to");
+        left
+    }
+
+    #[test]
+    fn a_half_transaction_goes_wherever_it_was_cut() {
+        let before = [SET, b"#TS:1\r\n", MULTI, SET, EXEC].concat();
+        let half = [MULTI, SET, SET].concat();
+        // Cut within MULTI itself, there is no transaction yet: that is Redis' own to cut.
+        for length in MULTI.len()..=half.len() {
+            let content = [&before[..], &half[..length]].concat();
+            assert_eq!(cut(&content), before, "{length} bytes of the half");
+        }
+    }
+
+    #[test]
+    fn everything_else_stays() {
+        let whole = [SET, MULTI, SET, EXEC, SET].concat();
+        let appended = [MULTI, SET, MULTI, SET, EXEC].concat();
+        let strange = [MULTI, SET, b"\0\0\0\0\n"].concat();
+        let long = [MULTI, b"*1\r\n$18446744073709551615\r\n"].concat();
+        for content in [&whole[..], &whole[..whole.len() - 3], b"", &appended, &strange, &long] {
+            assert_eq!(cut(content), content);
+        }
+    }
+
+    #[test]
+    fn a_server_that_never_ran_has_nothing_to_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(cut_half_transaction(folder.path()).unwrap(), 0);
+    }
+}

@@ -1,0 +1,365 @@
+//! Order, and no loss: many events for many objects by way of three pacemakers that are killed at random, and Redis
+//! with them, to subscribers that fail at random. Between the kills everybody is also stopped for a while and goes on,
+//! subscribers change their number of lanes, and Redis forgets its scripts and writes its file anew.
+//!
+//! Everything that is chosen follows from the seed, which is printed: `SIGNALBOX_SEED` makes the same choices again.
+//! What the machine does in between is its own, so a flaw that was seen once may need the seed several times.
+
+mod publishing;
+
+use std::{
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::Duration,
+};
+
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
+use serde_json::{Value, json};
+use signalbox_stack::{Fsync, PartHandle};
+use signalbox_tests::{
+    fleet::Fleet,
+    http::Request,
+    ledger::Ledger,
+    poll,
+    receiver::{Answer, Receiver},
+    system::System,
+};
+use tokio::{
+    task::{JoinHandle, JoinSet},
+    time::{self, Instant},
+};
+
+use self::publishing::{Plan, Publishing};
+
+const EVENTS: usize = 100_000;
+const OBJECTS: usize = 1_000;
+const PACEMAKERS: usize = 3;
+const PUBLISHERS: u64 = 6;
+const TOPICS: [&str; 2] = ["orders", "refunds"];
+/// Kills within the suite. `make soak` makes `SOAK_KILLS`, for at most `SOAK_SECONDS`.
+const KILLS: usize = 12;
+const SOAK_KILLS: u64 = 1_000;
+const SOAK_SECONDS: u64 = 1_200;
+/// One kill of so many is Redis'.
+const REDIS_EVERY: usize = 4;
+/// How long what was accepted may take to be delivered when nobody is killed any more.
+const SETTLE: Duration = Duration::from_secs(600);
+
+/// A subscriber: its topics, concurrency, most events of a batch, and the time in ms that one may fill.
+type Wish = (&'static [&'static str], usize, usize, u64);
+
+const SUBSCRIBERS: [Wish; 8] = [
+    (&TOPICS, 1, 1_000, 0),
+    (&["refunds"], 8, 150, 50),
+    (&TOPICS, 32, 50, 20),
+    (&["orders"], 4, 100, 500),
+    (&["refunds"], 2, 500, 1_000),
+    (&["refunds"], 3, 10_000, 200),
+    (&["refunds"], 5, 7, 0),
+    (&["refunds"], 16, 64, 5),
+];
+
+/// Small enough that everything happens that else takes long: workers die, the log is cut off behind the oldest batch,
+/// bodies are read from Redis because no pacemaker remembers them, and batches are cut for their bytes.
+const SETTINGS: [(&str, i64); 10] = [
+    ("workers", 12),
+    ("slow_ms", 100),
+    ("delivery_ms", 5_000),
+    ("beat_ms", 100),
+    ("dead_after_ms", 500),
+    ("housekeeping_ms", 100),
+    ("cache_bytes", 1 << 20),
+    ("log_seconds", 1),
+    ("log_bytes", 1 << 16),
+    ("batch_bytes", 150_000),
+];
+
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name)
+        .ok()
+        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
+}
+
+/// How often is killed, and for how long at most.
+struct Measure {
+    kills: usize,
+    within: Option<Duration>,
+}
+
+impl Measure {
+    fn soak() -> Self {
+        let seconds = from_environment("SOAK_SECONDS").unwrap_or(SOAK_SECONDS);
+        Self {
+            kills: from_environment("SOAK_KILLS").unwrap_or(SOAK_KILLS) as usize,
+            within: Some(Duration::from_secs(seconds)),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn order_holds_and_nothing_is_lost_whoever_is_killed() {
+    tempt_fate("order", Fsync::Always, Measure { kills: KILLS, within: None }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes as long as it is told to; make soak"]
+async fn soak_order_holds_when_redis_writes_through() {
+    tempt_fate("soak-always", Fsync::Always, Measure::soak()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes as long as it is told to; make soak"]
+async fn soak_order_holds_when_redis_writes_every_second() {
+    tempt_fate("soak-everysec", Fsync::Everysec, Measure::soak()).await;
+}
+
+/// What a subscriber does with a delivery that it has entered: mostly it takes it.
+fn mood(random: &mut StdRng, misery: f64) -> Answer {
+    let taken = Answer::status("200 OK");
+    let answer = if random.random_bool(1.0 - misery) {
+        taken
+    } else {
+        match random.random_range(0..6) {
+            0 => Answer::status("500 Internal Server Error"),
+            1 => Answer::status("503 Service Unavailable\r\nRetry-After: 1"),
+            2 => Answer::Close,
+            // Half of an answer: what it would have been, nobody knows.
+            3 => Answer::Broken(b"HTTP/1.1 200 O".to_vec()),
+            4 => Answer::Trickle(
+                b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec(),
+                Duration::from_millis(8),
+            ),
+            _ => Answer::Bytes(
+                b"HTTP/1.1 500 Oops\r\nContent-Length: 3\r\nConnection: close\r\n\r\nno!".to_vec(),
+            ),
+        }
+    };
+    if random.random_bool(0.1) {
+        return Answer::After(Duration::from_millis(random.random_range(1..60)), Box::new(answer));
+    }
+    answer
+}
+
+/// Starts the subscribers and subscribes them.
+async fn subscribe(fleet: &Fleet, ledger: &Arc<Ledger>, random: &mut StdRng) -> Vec<(Receiver, Value)> {
+    let mut subscribed = Vec::new();
+    for (place, (topics, concurrency, max, timeout)) in SUBSCRIBERS.into_iter().enumerate() {
+        let events = if topics.contains(&"orders") { EVENTS } else { EVENTS / 7 };
+        // A failure costs a lane a pause of a second. So that no lane pauses for minutes, the more batches it has, the
+        // less often it fails.
+        let batches = events as f64 / (concurrency * max.min(500)) as f64;
+        let misery = (8.0 / batches).min(0.08);
+        let moods = Mutex::new(StdRng::seed_from_u64(random.random()));
+        let ledger = Arc::clone(ledger);
+        let receiver = Receiver::passing(move |delivery| {
+            ledger.receive(place, &delivery.body);
+            mood(&mut moods.lock().unwrap(), misery)
+        })
+        .await;
+        let client = fleet.client(&format!("subscriber-{place}")).await;
+        let body = json!({"topics": topics, "callback": receiver.url(), "uuid": client,
+            "concurrency": concurrency, "max": max, "timeout": timeout});
+        fleet.subscribe(&client, &body).await;
+        subscribed.push((receiver, body));
+    }
+    subscribed
+}
+
+/// Something that dies and is started again.
+struct Victim {
+    part: PartHandle,
+    back: Option<JoinHandle<()>>,
+}
+
+impl Victim {
+    /// Kills it, and has it started again after `pause`, whatever it needs is there or not.
+    async fn die(&mut self, pause: Duration) {
+        self.rise().await;
+        self.part.kill().await.expect("a running system");
+        let part = self.part.clone();
+        self.back = Some(tokio::spawn(async move {
+            time::sleep(pause).await;
+            part.start_only().await.expect("a part that starts again");
+        }));
+    }
+
+    /// Waits until it was started again.
+    async fn rise(&mut self) {
+        if let Some(back) = self.back.take() {
+            back.await.expect("a part that starts again");
+        }
+    }
+}
+
+/// Kills at random while events are published; how often it killed pacemakers and Redis.
+async fn kill(
+    publishing: &Publishing,
+    subscriptions: &[Value],
+    measure: &Measure,
+    random: &mut StdRng,
+) -> (usize, usize) {
+    let fleet = &publishing.fleet;
+    let mut victims: Vec<Victim> =
+        (0..fleet.len()).map(|number| Victim { part: fleet.pacemaker(number), back: None }).collect();
+    victims.push(Victim { part: fleet.fabric(), back: None });
+    let (started, mut killed, mut fates) = (Instant::now(), (0, 0), Vec::new());
+    let mut mischief = JoinSet::new();
+    let share = EVENTS / (measure.kills + 1);
+    for round in 0..measure.kills {
+        if measure.within.is_some_and(|within| started.elapsed() > within) {
+            break;
+        }
+        // Publishing goes on up to the next kill, and the kill comes somewhere on the way there.
+        publishing.allowed.store((round + 1) * share, Ordering::SeqCst);
+        let moment = round * share + random.random_range(0..share);
+        poll::within(SETTLE, "publishing to go on", || async {
+            let (accepted, _) = publishing.ledger.progress();
+            if accepted >= moment { Ok(()) } else { Err(format!("{accepted} of {moment} accepted")) }
+        })
+        .await;
+        let one = Mischief::any(random, &victims, subscriptions);
+        mischief.spawn(one.happen(Arc::clone(fleet)));
+        time::sleep(Duration::from_millis(random.random_range(0..300))).await;
+        if fates.is_empty() {
+            fates = (0..REDIS_EVERY).collect();
+            fates.shuffle(random);
+        }
+        let redis = fates.pop() == Some(0);
+        let victim = if redis { PACEMAKERS } else { random.random_range(0..PACEMAKERS) };
+        victims[victim].die(Duration::from_millis(random.random_range(0..400))).await;
+        *if redis { &mut killed.1 } else { &mut killed.0 } += 1;
+        if (round + 1) % 50 == 0 {
+            let (accepted, delivered) = publishing.ledger.progress();
+            let seconds = started.elapsed().as_secs();
+            println!("{} kills in {seconds} s; {accepted} accepted, {delivered} delivered", round + 1);
+        }
+    }
+    for victim in &mut victims {
+        victim.part.resume();
+        victim.rise().await;
+        victim.part.wait_ready().await.expect("a part that comes back");
+    }
+    mischief.join_all().await;
+    publishing.allowed.store(EVENTS, Ordering::SeqCst);
+    killed
+}
+
+/// What happens between two kills.
+enum Mischief {
+    /// A part stands still for a while, and then goes on as if nothing had been: its workers may be taken for dead.
+    Freeze(PartHandle, Duration),
+    /// A subscriber wants another number of lanes, so its objects move from lane to lane.
+    Lanes(Value),
+    /// Redis forgets its scripts.
+    Flush,
+    /// Redis writes its file anew.
+    Rewrite,
+}
+
+impl Mischief {
+    fn any(random: &mut StdRng, victims: &[Victim], subscriptions: &[Value]) -> Self {
+        match random.random_range(0..6) {
+            0 | 1 => {
+                let part = victims[random.random_range(0..victims.len())].part.clone();
+                Self::Freeze(part, Duration::from_millis(random.random_range(50..1_500)))
+            }
+            2 | 3 => {
+                let mut subscription = subscriptions[random.random_range(0..subscriptions.len())].clone();
+                // Never fewer than at first: a lane must not wait too often for a second.
+                let least = subscription["concurrency"].as_u64().expect("a number of lanes");
+                subscription["concurrency"] = random.random_range(least..=64).into();
+                Self::Lanes(subscription)
+            }
+            4 => Self::Flush,
+            _ => Self::Rewrite,
+        }
+    }
+
+    /// Redis may be away or dies meanwhile; then what it was to do does not happen.
+    async fn happen(self, fleet: Arc<Fleet>) {
+        match self {
+            Self::Freeze(part, pause) => {
+                part.pause();
+                time::sleep(pause).await;
+                part.resume();
+            }
+            Self::Lanes(subscription) => {
+                let client = subscription["uuid"].as_str().expect("the name of a client").to_owned();
+                let mut at = 0;
+                poll::within(SETTLE, "a subscription to be changed", || {
+                    at = (at + 1) % PACEMAKERS;
+                    let to = fleet.address(at);
+                    let request =
+                        Request::new("POST", "a", "/subscription").token(&client).json(&subscription);
+                    async move {
+                        match request.send(to).await {
+                            Ok(answer) if answer.status == 204 => Ok(()),
+                            other => Err(format!("{other:?}")),
+                        }
+                    }
+                })
+                .await;
+            }
+            Self::Flush => drop(fleet.system.try_cli::<()>(System::FABRIC, "SCRIPT FLUSH").await),
+            Self::Rewrite => drop(fleet.system.try_cli::<String>(System::FABRIC, "BGREWRITEAOF").await),
+        }
+    }
+}
+
+async fn tempt_fate(name: &str, fsync: Fsync, measure: Measure) {
+    let seed = from_environment("SIGNALBOX_SEED").unwrap_or_else(|| rand::rng().random());
+    println!("{name}: SIGNALBOX_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let started = Instant::now();
+    let plan = Plan::new(&mut random);
+    let topics: Vec<&[&str]> = SUBSCRIBERS.iter().map(|wish| wish.0).collect();
+    let ledger = Arc::new(Ledger::new(plan.published.clone(), &topics));
+    let fleet = Fleet::start(name, PACEMAKERS, &SETTINGS, |builder| {
+        builder.with(|options| options.redis.fabric_fsync = fsync)
+    })
+    .await;
+    let fleet = Arc::new(fleet);
+    fleet.client("shop").await;
+    let (_receivers, subscriptions): (Vec<_>, Vec<_>) =
+        subscribe(&fleet, &ledger, &mut random).await.into_iter().unzip();
+
+    let publishing = Arc::new(Publishing::new(&fleet, plan, &ledger));
+    let mut publishers = JoinSet::new();
+    for _ in 0..PUBLISHERS {
+        publishers.spawn(Arc::clone(&publishing).run(random.random()));
+    }
+    let (pacemakers, redis) = kill(&publishing, &subscriptions, &measure, &mut random).await;
+    println!("{name}: {:?}: {pacemakers} pacemakers and {redis} Redis killed", started.elapsed());
+    publishers.join_all().await;
+    println!("{name}: {:?}: all is published", started.elapsed());
+
+    settle(&fleet, &ledger).await;
+    let sums = ledger.sums();
+    let [again, refused, broken] = [&publishing.again, &publishing.refused, &publishing.broken]
+        .map(|count| count.load(Ordering::Relaxed));
+    println!(
+        "{name}: {:?}: {sums:?}; {again} requests repeated, {broken} broken, {refused} events refused",
+        started.elapsed()
+    );
+    let flaws = ledger.audit();
+    assert!(flaws.is_empty(), "SIGNALBOX_SEED={seed} {name}: {flaws:#?}");
+    assert_eq!(sums.accepted, EVENTS);
+    for place in 0..SUBSCRIBERS.len() {
+        let client = format!("subscriber-{place}");
+        let dead = fleet.call(0, &client, "GET", "/subscriber/dead", None).await;
+        assert_eq!(dead.json()["dead"], json!([]), "SIGNALBOX_SEED={seed}: {client}");
+    }
+    drop(publishing);
+    let fleet = Arc::try_unwrap(fleet).unwrap_or_else(|_| panic!("everybody is gone"));
+    fleet.system.stop().await;
+}
+
+/// Waits until there is nothing left to deliver. What is missing then is lost.
+async fn settle(fleet: &Fleet, ledger: &Ledger) {
+    poll::within(SETTLE, "nothing to be left to deliver", || async {
+        let jobs: u64 = fleet.system.try_cli(System::FABRIC, "SCARD bus:jobs:index:main").await?;
+        let batches: u64 = fleet.system.try_cli(System::FABRIC, "ZCARD bus:batches:index").await?;
+        let left = (jobs, batches);
+        if left == (0, 0) { Ok(()) } else { Err(format!("{left:?}, {:?}", ledger.progress())) }
+    })
+    .await;
+}

@@ -1,0 +1,145 @@
+//! What the scripts of a queue are called with, and what they answer.
+
+use std::collections::BTreeMap;
+
+use super::{Facet, Message};
+
+/// What `PUT /queues/{name}` sets.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Settings {
+    /// How long a pulled message is invisible, in milliseconds.
+    pub lease_ms: i64,
+    /// Messages per turn, by facet; 0 pauses it.
+    pub weights: BTreeMap<Facet, u32>,
+    /// The weight of every facet that is not in `weights`.
+    pub default_weight: u32,
+    /// How many messages of one facet may be in flight; no limit if absent.
+    pub in_flight_limit: Option<u32>,
+    /// How often a message is pulled before it is dead; no limit if absent.
+    pub max_attempts: Option<u32>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            lease_ms: 30_000,
+            weights: BTreeMap::new(),
+            default_weight: 1,
+            in_flight_limit: None,
+            max_attempts: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Messages per turn of `facet`.
+    #[must_use]
+    pub fn weight(&self, facet: Facet) -> u32 {
+        self.weights.get(&facet).copied().unwrap_or(self.default_weight)
+    }
+}
+
+/// What a consumer shows to settle a message: good for one pull of it only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Receipt {
+    /// The message.
+    pub message: Message,
+    /// Which pull of it, from 1.
+    pub delivery: u32,
+}
+
+/// A message as a pull hands it out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pulled {
+    /// Whose it is.
+    pub facet: Facet,
+    /// Which it is.
+    pub message: Message,
+    /// How to settle it; also there, but worthless, after a pull with `auto_ack`.
+    pub receipt: Receipt,
+    /// How often it was pulled, this pull included.
+    pub attempts: u32,
+    /// When its lease runs out, in milliseconds; `None` with `auto_ack`.
+    pub lease_until_ms: Option<i64>,
+}
+
+/// Where a message is: in exactly one of these (F7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// In its facet, to be pulled.
+    Waiting,
+    /// Returned with a delay that is over at this time, in milliseconds.
+    Delayed(i64),
+    /// Pulled, under a lease until this time, in milliseconds.
+    InFlight(i64),
+    /// Settled.
+    Acked,
+    /// Pulled too often.
+    Dead,
+    /// Thrown away by an operator.
+    Dropped,
+}
+
+/// The answer to one receipt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Done as asked.
+    Done,
+    /// The receipt is used, expired or unknown; nothing changed.
+    Stale,
+}
+
+/// How many messages are where, over all facets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Counts {
+    /// To be pulled.
+    pub waiting: usize,
+    /// Returned with a delay that runs.
+    pub delayed: usize,
+    /// Pulled and not settled.
+    pub in_flight: usize,
+}
+
+/// The contents of one facet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FacetView {
+    /// Head first.
+    pub waiting: Vec<Message>,
+    /// In order of acceptance.
+    pub delayed: Vec<Message>,
+    /// In order of acceptance.
+    pub in_flight: Vec<Message>,
+}
+
+/// A part of the protocol that can be left out, to see what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// A turn ends when the weight is used.
+    Turn,
+    /// A facet enters at the tail, not at the head.
+    Tail,
+    /// A facet that ran empty leaves the ring.
+    Leave,
+    /// A push puts a new facet into the ring.
+    Enter,
+    /// An ack looks at the facet again: it may have been at its limit.
+    LookAfterAck,
+    /// A receipt is of one pull, not of the message.
+    Delivery,
+    /// A pull leaves a lease behind.
+    Lease,
+    /// The sweep of leases that ran out.
+    Sweep,
+    /// Returned messages go to the head.
+    Head,
+    /// A delayed message comes back.
+    Due,
+    /// The turn of a facet that left is forgotten.
+    TurnReset,
+    /// The counters follow an expiry.
+    CountExpiry,
+    /// What drops a facet drops its messages in flight too.
+    DropInFlight,
+    /// A configuration is looked at for every facet.
+    LookAfterConfigure,
+}

@@ -1,0 +1,114 @@
+//! What a driver of the real scripts compares.
+
+use std::collections::BTreeSet;
+
+use super::reference::Reference;
+use super::{Counts, Facet, FacetView, Message, Place, Receipt, Settings};
+
+impl Reference {
+    /// The settings in force.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The eligible facets, the one whose turn it is first.
+    #[must_use]
+    pub fn ring(&self) -> Vec<Facet> {
+        self.ring.iter().copied().collect()
+    }
+
+    /// How often the facet at the head of the ring was pulled in its turn.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// The active facets in ascending order.
+    #[must_use]
+    pub fn active(&self) -> Vec<Facet> {
+        self.facets.keys().copied().collect()
+    }
+
+    /// What is in a facet; empty if it is not active.
+    #[must_use]
+    pub fn facet(&self, facet: Facet) -> FacetView {
+        let of = |wanted: fn(Place) -> bool| {
+            let of_facet = self.messages.iter().filter(|(_, entry)| entry.facet == facet);
+            of_facet.filter(|(_, entry)| wanted(entry.place)).map(|(message, _)| *message).collect()
+        };
+        FacetView {
+            waiting: self
+                .facets
+                .get(&facet)
+                .map(|state| state.waiting.iter().copied().collect())
+                .unwrap_or_default(),
+            delayed: of(|place| matches!(place, Place::Delayed(_))),
+            in_flight: of(|place| matches!(place, Place::InFlight(_))),
+        }
+    }
+
+    /// Where a message is; `None` if it was never pushed.
+    #[must_use]
+    pub fn place_of(&self, message: Message) -> Option<Place> {
+        self.messages.get(&message).map(|entry| entry.place)
+    }
+
+    /// The receipt under which a message is in flight.
+    #[must_use]
+    pub fn receipt_of(&self, message: Message) -> Option<Receipt> {
+        let entry = self.messages.get(&message)?;
+        matches!(entry.place, Place::InFlight(_)).then_some(Receipt { message, delivery: entry.deliveries })
+    }
+
+    /// Dead letters, oldest first.
+    #[must_use]
+    pub fn dead(&self) -> &[Message] {
+        &self.dead
+    }
+
+    /// How many messages are where.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// When a sweep has something to do next, in milliseconds.
+    #[must_use]
+    pub fn next_due_ms(&self) -> Option<i64> {
+        let first = |set: &BTreeSet<(i64, Message)>| set.first().map(|(due, _)| *due);
+        [first(&self.leases), first(&self.delayed)].into_iter().flatten().min()
+    }
+
+    /// Whether a facet may stand in the ring.
+    #[must_use]
+    pub fn is_eligible(&self, facet: Facet) -> bool {
+        let Some(state) = self.facets.get(&facet) else { return false };
+        let below = self.settings.in_flight_limit.is_none_or(|limit| state.in_flight < limit as usize);
+        self.settings.weight(facet) > 0 && !state.waiting.is_empty() && below
+    }
+
+    /// Takes over the ring of a real queue, if it differs only in the order of the facets that the last call added.
+    ///
+    /// A script that makes several facets eligible at once (a sweep, a configuration) may add them in its own order.
+    ///
+    /// # Errors
+    /// What was seen, if it is not such a ring.
+    pub fn agree(&mut self, observed: &[Facet]) -> Result<(), String> {
+        let stayed = self.ring.len() - self.entered.0;
+        let mine = self.ring();
+        let sorted = |facets: &[Facet]| facets.iter().copied().collect::<BTreeSet<_>>();
+        let fits = observed.len() == mine.len()
+            && observed[..stayed] == mine[..stayed]
+            && sorted(&observed[stayed..]) == sorted(&mine[stayed..]);
+        if !fits {
+            return Err(format!(
+                "ring {observed:?}, expected {mine:?}, the last {} in any order",
+                self.entered.0
+            ));
+        }
+        // A facet that entered an empty ring has not been pulled, so whose turn it is makes no difference to `used`.
+        self.ring = observed.iter().copied().collect();
+        Ok(())
+    }
+}

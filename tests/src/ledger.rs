@@ -1,0 +1,429 @@
+//! A book of what was accepted and what each subscriber was sent, and everything that can be wrong between the two.
+//!
+//! What a subscriber sees is judged as it comes, because order is a matter of the moment: an event that it sees for
+//! the first time must follow the one that it saw last of that object, and say so. What only the whole can tell (that
+//! nothing is missing, that nobody was told of an event that no publisher knows) is judged in the end.
+
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Mutex, PoisonError},
+};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// Flaws beyond so many are only counted: the first one tells most.
+const KEPT: usize = 20;
+
+/// An event as a publisher makes it. Its number is in its `data` and says everything else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    /// The topic.
+    pub topic: String,
+    /// Its url, which is also its object.
+    pub url: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Item<'a> {
+    #[serde(borrow)]
+    topic: &'a str,
+    #[serde(borrow, rename = "type")]
+    kind: &'a str,
+    #[serde(borrow)]
+    url: &'a str,
+    t: u64,
+    #[serde(borrow)]
+    data: &'a RawValue,
+    id: u64,
+    prev: Option<u64>,
+    tprev: Option<u64>,
+    #[serde(borrow)]
+    gap: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Data {
+    n: usize,
+}
+
+impl Item<'_> {
+    /// Everything that must be the same in each attempt and for each subscriber.
+    fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let Self { topic, kind, url, t, data, id, prev, tprev, gap: _ } = self;
+        (topic, kind, url, t, data.get(), id, prev, tprev).hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// What was told of an event.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    number: usize,
+    prev: Option<u64>,
+    tprev: Option<u64>,
+    fingerprint: u64,
+}
+
+/// One subscriber's column.
+#[derive(Debug, Default)]
+struct Column {
+    topics: Vec<String>,
+    /// Event → attempts that it was part of.
+    seen: HashMap<u64, u32>,
+    /// Object → the last event that was seen first.
+    last: HashMap<String, u64>,
+    deliveries: u64,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    /// By number.
+    published: Vec<Published>,
+    /// By number: the id under which it was accepted.
+    accepted: Vec<Option<u64>>,
+    accepted_count: usize,
+    told: HashMap<u64, Told>,
+    columns: Vec<Column>,
+    flaws: Vec<String>,
+    flaw_count: usize,
+}
+
+/// What happened, in numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Events that publishers know to be accepted.
+    pub accepted: usize,
+    /// Requests that reached subscribers.
+    pub deliveries: u64,
+    /// Events that subscribers saw for the first time.
+    pub firsts: usize,
+    /// Events that they saw again.
+    pub repeats: u64,
+    /// Events that are still to come.
+    pub missing: usize,
+}
+
+/// The book. Everybody writes into it at once.
+#[derive(Debug, Default)]
+pub struct Ledger(Mutex<Book>);
+
+impl Ledger {
+    /// An empty book for these events, by number, and for subscribers with these topics.
+    pub fn new(published: Vec<Published>, subscribers: &[&[&str]]) -> Self {
+        let column = |topics: &&[&str]| Column {
+            topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
+            ..Column::default()
+        };
+        Self(Mutex::new(Book {
+            accepted: vec![None; published.len()],
+            published,
+            columns: subscribers.iter().map(column).collect(),
+            ..Book::default()
+        }))
+    }
+
+    fn book(&self) -> std::sync::MutexGuard<'_, Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A publisher was told that its event has this id.
+    pub fn accept(&self, number: usize, id: u64) {
+        let mut book = self.book();
+        match book.accepted[number].replace(id) {
+            Some(before) if before != id => {
+                book.flaw(format!("event {number} was accepted as {before}, and again as {id}"));
+            }
+            None => book.accepted_count += 1,
+            Some(_) => {}
+        }
+    }
+
+    /// Something else is wrong.
+    pub fn flaw(&self, what: String) {
+        self.book().flaw(what);
+    }
+
+    /// A request reached a subscriber.
+    pub fn receive(&self, subscriber: usize, body: &[u8]) {
+        // Read before the lock: a lane's requests come one after the other, and others' order does not matter.
+        let items: Vec<Item<'_>> = match serde_json::from_slice(body) {
+            Ok(items) => items,
+            Err(error) => return self.flaw(format!("{error} in {}", String::from_utf8_lossy(body))),
+        };
+        let told: Vec<(Told, &Item<'_>)> = items
+            .iter()
+            .map(|item| {
+                let number = serde_json::from_str::<Data>(item.data.get()).map_or(usize::MAX, |data| data.n);
+                let told =
+                    Told { number, prev: item.prev, tprev: item.tprev, fingerprint: item.fingerprint() };
+                (told, item)
+            })
+            .collect();
+        let mut book = self.book();
+        book.columns[subscriber].deliveries += 1;
+        for (told, item) in told {
+            book.enter(subscriber, told, item);
+        }
+    }
+
+    /// How things stand.
+    pub fn sums(&self) -> Sums {
+        let book = self.book();
+        let firsts = book.columns.iter().map(|column| column.seen.len()).sum();
+        let attempts: u64 =
+            book.columns.iter().flat_map(|column| column.seen.values()).map(|n| u64::from(*n)).sum();
+        Sums {
+            accepted: book.accepted_count,
+            deliveries: book.columns.iter().map(|column| column.deliveries).sum(),
+            firsts,
+            repeats: attempts - firsts as u64,
+            missing: book.missing().len(),
+        }
+    }
+
+    /// How many events were accepted, and how many were seen for the first time, all subscribers together.
+    pub fn progress(&self) -> (usize, usize) {
+        let book = self.book();
+        (book.accepted_count, book.columns.iter().map(|column| column.seen.len()).sum())
+    }
+
+    /// Accepted events that a subscriber has not seen: the subscriber, the number, the id.
+    pub fn missing(&self) -> Vec<(usize, usize, u64)> {
+        self.book().missing()
+    }
+
+    /// Everything that is wrong, when nothing more is to come.
+    pub fn audit(&self) -> Vec<String> {
+        let mut book = self.book();
+        book.audit();
+        let more = book.flaw_count - book.flaws.len();
+        let mut flaws = book.flaws.clone();
+        if more > 0 {
+            flaws.push(format!("and {more} more"));
+        }
+        flaws
+    }
+}
+
+impl Book {
+    fn flaw(&mut self, what: String) {
+        self.flaw_count += 1;
+        if self.flaws.len() < KEPT {
+            self.flaws.push(what);
+        }
+    }
+
+    fn enter(&mut self, subscriber: usize, told: Told, item: &Item<'_>) {
+        let id = item.id;
+        let known = *self.told.entry(id).or_insert(told);
+        if known.fingerprint != told.fingerprint {
+            self.flaw(format!("{id} was told in two ways: {known:?}, then {told:?}"));
+        }
+        if let Some(gap) = item.gap {
+            self.flaw(format!("subscriber {subscriber}, {id}: a gap {gap}"));
+        }
+        let column = &mut self.columns[subscriber];
+        let attempts = column.seen.entry(id).or_default();
+        *attempts += 1;
+        if *attempts > 1 {
+            return;
+        }
+        // With all topics, the event before is `prev`; with one of them, `tprev`.
+        let named = if column.topics.len() > 1 { told.prev } else { told.tprev };
+        let last = column.last.insert(item.url.to_owned(), id);
+        if last != named || last >= Some(id) {
+            let url = item.url;
+            self.flaw(format!(
+                "subscriber {subscriber}, {url}: {id} names {named:?}, it came after {last:?}"
+            ));
+        }
+    }
+
+    fn missing(&self) -> Vec<(usize, usize, u64)> {
+        let mut missing = Vec::new();
+        for (subscriber, column) in self.columns.iter().enumerate() {
+            for (number, id) in self.accepted.iter().enumerate() {
+                let Some(id) = *id else { continue };
+                if column.topics.contains(&self.published[number].topic) && !column.seen.contains_key(&id) {
+                    missing.push((subscriber, number, id));
+                }
+            }
+        }
+        missing
+    }
+
+    fn audit(&mut self) {
+        let mut flaws = Vec::new();
+        for (subscriber, number, id) in self.missing() {
+            flaws.push(format!("subscriber {subscriber} never got event {number}, accepted as {id}"));
+        }
+        let mut numbers: HashMap<u64, usize> = HashMap::new();
+        for (number, id) in self.accepted.iter().enumerate() {
+            let Some(id) = *id else {
+                flaws.push(format!("event {number} was never accepted"));
+                continue;
+            };
+            if let Some(other) = numbers.insert(id, number) {
+                flaws.push(format!("events {other} and {number} are both {id}"));
+            }
+        }
+        for (id, told) in &self.told {
+            match numbers.get(id) {
+                Some(number) if *number == told.number => {}
+                Some(number) => flaws.push(format!("{id} was accepted for event {number}: {told:?}")),
+                None => flaws.push(format!("{id} was delivered, and accepted under another id: {told:?}")),
+            }
+        }
+        // In order of id: what each had to name.
+        let mut ids: Vec<(u64, usize)> = numbers.into_iter().collect();
+        ids.sort_unstable();
+        let mut last: HashMap<(&str, Option<&str>), u64> = HashMap::new();
+        for (id, number) in ids {
+            let event = &self.published[number];
+            let prev = last.insert((&event.url, None), id);
+            let tprev = last.insert((&event.url, Some(&event.topic)), id);
+            if let Some(told) = self.told.get(&id)
+                && (told.prev, told.tprev) != (prev, tprev)
+            {
+                flaws
+                    .push(format!("{id} of {} says {told:?}; before it came {prev:?}, {tprev:?}", event.url));
+            }
+        }
+        for (place, column) in self.columns.iter().enumerate() {
+            for id in column.seen.keys() {
+                let topic = self.told.get(id).and_then(|told| self.published.get(told.number));
+                if !topic.is_some_and(|event| column.topics.contains(&event.topic)) {
+                    flaws.push(format!("subscriber {place} got {id} of a topic that it has not"));
+                }
+            }
+        }
+        for flaw in flaws {
+            self.flaw(flaw);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger() -> Ledger {
+        let event = |topic: &str, object: u32| Published {
+            topic: topic.to_owned(),
+            url: format!("https://shop.example/{object}"),
+        };
+        let events = vec![event("orders", 1), event("refunds", 1), event("orders", 1), event("orders", 2)];
+        Ledger::new(events, &[&["orders", "refunds"], &["orders"]])
+    }
+
+    fn item(number: usize, topic: &str, object: u32, ids: &str) -> String {
+        format!(
+            r#"{{"topic":"{topic}","type":"update","url":"https://shop.example/{object}","t":1,"data":{{"n":{number}}},{ids}}}"#
+        )
+    }
+
+    /// What a flawless bus sends.
+    fn items() -> [String; 4] {
+        [
+            item(0, "orders", 1, r#""id":64"#),
+            item(1, "refunds", 1, r#""id":128,"prev":64"#),
+            item(2, "orders", 1, r#""id":192,"prev":128,"tprev":64"#),
+            item(3, "orders", 2, r#""id":256"#),
+        ]
+    }
+
+    fn deliver(ledger: &Ledger, subscriber: usize, items: &[&str]) {
+        ledger.receive(subscriber, format!("[{}]", items.join(",")).as_bytes());
+    }
+
+    fn accept_all(ledger: &Ledger) {
+        for (number, id) in [64, 128, 192, 256].into_iter().enumerate() {
+            ledger.accept(number, id);
+        }
+    }
+
+    #[track_caller]
+    fn expect_flaw(ledger: &Ledger, text: &str) {
+        let flaws = ledger.audit();
+        assert!(flaws.iter().any(|flaw| flaw.contains(text)), "{text:?} is not in {flaws:#?}");
+    }
+
+    #[test]
+    fn a_bus_without_flaws_has_none() {
+        let ledger = ledger();
+        accept_all(&ledger);
+        let [a, b, c, d] = &items();
+        deliver(&ledger, 0, &[d]);
+        deliver(&ledger, 0, &[a, b]);
+        deliver(&ledger, 0, &[a, b, c]);
+        deliver(&ledger, 1, &[a, c, d]);
+        assert_eq!(ledger.audit(), Vec::<String>::new());
+        let sums = Sums { accepted: 4, deliveries: 4, firsts: 7, repeats: 2, missing: 0 };
+        assert_eq!(ledger.sums(), sums);
+    }
+
+    #[test]
+    fn what_is_lost_is_missed() {
+        let ledger = ledger();
+        accept_all(&ledger);
+        let [a, b, _, d] = &items();
+        deliver(&ledger, 0, &[a, b, d]);
+        assert_eq!(ledger.missing().len(), 4);
+        expect_flaw(&ledger, "subscriber 0 never got event 2");
+    }
+
+    #[test]
+    fn what_comes_out_of_order_or_over_a_hole_is_seen() {
+        let [a, b, c, _] = &items();
+        let inverted = ledger();
+        deliver(&inverted, 0, &[a, c, b]);
+        expect_flaw(&inverted, "192 names Some(128), it came after Some(64)");
+        let holed = ledger();
+        deliver(&holed, 1, &[c]);
+        expect_flaw(&holed, "192 names Some(64), it came after None");
+    }
+
+    #[test]
+    fn an_event_that_changes_between_attempts_is_seen() {
+        let ledger = ledger();
+        let [a, ..] = &items();
+        deliver(&ledger, 0, &[a]);
+        deliver(&ledger, 0, &[&a.replace(r#""n":0"#, r#""n":0,"more":1"#)]);
+        expect_flaw(&ledger, "64 was told in two ways");
+    }
+
+    #[test]
+    fn an_event_that_was_accepted_twice_is_seen() {
+        let twice = ledger();
+        twice.accept(0, 64);
+        twice.accept(0, 128);
+        expect_flaw(&twice, "event 0 was accepted as 64, and again as 128");
+        let behind = ledger();
+        accept_all(&behind);
+        deliver(&behind, 0, &[&item(0, "orders", 1, r#""id":32"#)]);
+        expect_flaw(&behind, "32 was delivered, and accepted under another id");
+    }
+
+    #[test]
+    fn a_wrong_predecessor_is_seen_even_when_everybody_is_told_the_same() {
+        let ledger = ledger();
+        accept_all(&ledger);
+        let [a, ..] = &items();
+        deliver(&ledger, 1, &[a, &item(2, "orders", 1, r#""id":192,"prev":64,"tprev":64"#)]);
+        expect_flaw(&ledger, "192 of https://shop.example/1 says");
+    }
+
+    #[test]
+    fn gaps_and_strange_topics_are_flaws() {
+        let ledger = ledger();
+        let [a, b, ..] = &items();
+        deliver(&ledger, 0, &[&a.replace(r#""id""#, r#""gap":[],"id""#)]);
+        deliver(&ledger, 1, &[b]);
+        expect_flaw(&ledger, "a gap []");
+        expect_flaw(&ledger, "subscriber 1 got 128 of a topic that it has not");
+    }
+}
