@@ -19,6 +19,7 @@ mod house;
 mod instruments;
 mod isolation;
 mod keys;
+mod live;
 mod lookup;
 mod own_events;
 mod pacemakers;

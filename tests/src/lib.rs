@@ -4,7 +4,7 @@
 //! from outside, over HTTP as a client, over Redis as an operator, and with signals as fate. Around it stand
 //! applications that misbehave on request ([`upstream`]), a client whose every byte is accounted for ([`load`]), one
 //! that says whatever it is told ([`http`]), and a wire that can be cut ([`wire`]). For the event bus there are several
-//! pacemakers on one fabric ([`fleet`]), subscribers ([`receiver`]), and a book of what they were sent ([`ledger`]).
+//! pacemakers on one fabric ([`fleet`]), subscribers ([`receiver`]), streams ([`events`]), and a book of what they were sent ([`ledger`]).
 //!
 //! Nothing here sleeps for a fixed time: [`poll::until`] waits for a condition and says in its failure what it saw last.
 
@@ -15,6 +15,7 @@
     reason = "a test that cannot go on has failed, and says where"
 )]
 
+pub mod events;
 pub mod fleet;
 pub mod http;
 pub mod ledger;
