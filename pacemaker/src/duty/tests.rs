@@ -44,3 +44,29 @@ async fn a_refusal_tells_where_to_begin() {
     assert_eq!(a.hold().await.unwrap(), Some(42));
     assert_eq!(a.hold().await.unwrap(), Some(42));
 }
+
+#[tokio::test]
+async fn what_was_just_renewed_is_held_without_asking() {
+    let servers = Servers::start().await;
+    let fabric = servers.fabric();
+    let asked = async || {
+        let calls: String = fabric.command("INFO").arg("commandstats").query().await.unwrap();
+        calls.lines().find(|line| line.starts_with("cmdstat_evalsha")).map(str::to_owned)
+    };
+    let mut a = duty(&servers, "a");
+    assert_eq!(a.hold().await.unwrap(), Some(1));
+    let before = asked().await;
+    assert!(before.is_some());
+    assert_eq!(a.hold().await.unwrap(), Some(1));
+    assert_eq!(asked().await, before);
+    let calls = |line: Option<String>| line.map(|line| line.split(',').next().unwrap().to_owned());
+    let mut short = Duty::new(servers.fabric(), "other", "a".to_owned(), Duration::from_millis(1));
+    short.hold().await.unwrap();
+    let before = calls(asked().await);
+    tokio::task::yield_now().await;
+    while short.held.is_some_and(|(_, since)| since.elapsed() < Duration::from_millis(1)) {
+        tokio::task::yield_now().await;
+    }
+    short.hold().await.unwrap();
+    assert_ne!(calls(asked().await), before, "a third of the lease is over");
+}

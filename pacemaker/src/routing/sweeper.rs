@@ -79,7 +79,7 @@ impl Sweeper {
 
     /// One sweep in the name of the duty's `epoch`; how many instances ended.
     pub(crate) async fn pass(&mut self, epoch: u64) -> Result<usize, Error> {
-        let Some(mark) = self.registry.store().table_state().await?.mark() else {
+        let Some(mark) = self.registry.store().table_mark().await? else {
             self.nudge.notify_one();
             return Ok(0);
         };

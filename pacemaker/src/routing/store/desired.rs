@@ -349,6 +349,25 @@ impl Store {
         })
     }
 
+    /// The mark that changes of the table have to carry; nothing while there is no table.
+    pub(crate) async fn table_mark(&self) -> Result<Option<TableMark>, Error> {
+        let (epoch, serial): (Option<String>, Option<u64>) = self
+            .fabric
+            .command("HMGET")
+            .key(&key::routes_table())
+            .arg(("epoch", "serial"))
+            .query()
+            .await
+            .map_err(Error::Fabric)?;
+        let state = TableState {
+            lineage: epoch.unwrap_or_default(),
+            serial: serial.unwrap_or(0),
+            seeding: false,
+            revision: 0,
+        };
+        Ok(state.mark())
+    }
+
     /// Notes the lineage that the routes master has, or with `seeding` is about to get; false when somebody else
     /// changed it.
     pub(crate) async fn set_lineage(&self, expected: &str, new: &TableState) -> Result<bool, Error> {
