@@ -97,7 +97,7 @@ async fn list(_: Granted<BeKnown>, State(app): State<App>) -> Result<Answer<Vec<
 /// The first client that publishes to a topic claims it. The body: `type` (`create`, `update`, `delete`, `noop`), `url`
 /// (https, no query string, up to 1,024 characters), and if wanted `timestamp` (unix milliseconds), `data` (any JSON,
 /// kept byte for byte), `environment` (else the client's name) and `object` (else the url; events of one object stay in
-/// order). With the header `Idempotency-Key` a repeat within ten minutes returns the first one's id.
+/// order). An event of an object that has a backend goes to that and to no subscriber. With the header `Idempotency-Key` a repeat within ten minutes returns the first one's id.
 #[utoipa::path(post, path = "/topics/{name}", tag = "bus", params(("name" = String, Path, example = "orders")),
     request_body = Object, responses(
     (status = 200, description = "Accepted; the body is empty", headers(("X-Signalbox-Event-Id" = u64))),
