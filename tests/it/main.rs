@@ -20,6 +20,7 @@ mod keys;
 mod lookup;
 mod pacemakers;
 mod proxying;
+mod queues;
 mod registration;
 mod replacement;
 mod statistics;

@@ -1,6 +1,6 @@
 //! Queues over HTTP, against real pacemakers.
 
-use std::{collections::BTreeSet, net::SocketAddr};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Mutex};
 
 use serde_json::{Value, json};
 use signalbox_tests::{
@@ -278,15 +278,12 @@ async fn two_pacemakers_one_queue_and_no_message_between_them() {
     second.kill().await.unwrap();
     let _ = dying.await;
     ok(&system, one, "POST", "/messages", Some(message("3", "c"))).await;
-    let mut again = BTreeSet::new();
-    poll::until("every message to come back", || {
-        let pulled = pull(&system, "q", json!({"max": 10, "wait_seconds": 5}));
-        let again = &mut again;
-        async move {
-            let pulled = pulled.await;
-            again.extend(payloads(&pulled));
-            if again.len() == 3 { Ok(()) } else { Err(format!("{again:?}")) }
-        }
+    let again = Mutex::new(BTreeSet::new());
+    poll::until("every message to come back", || async {
+        let pulled = pull(&system, "q", json!({"max": 10, "wait_seconds": 5})).await;
+        let mut again = again.lock().unwrap();
+        again.extend(payloads(&pulled));
+        if again.len() == 3 { Ok(()) } else { Err(format!("{again:?}")) }
     })
     .await;
     system.stop().await;

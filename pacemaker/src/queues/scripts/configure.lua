@@ -11,7 +11,7 @@
 -- ARGV[5]: integer, attempts, 0 for any number
 -- ARGV[6]: string, the environment after which this part begins; empty for the first part
 -- ARGV[7]: integer, facets in a part
--- ARGV[8...]: environments and their weights; others have 1
+-- ARGV[8...]: strings, environments and their weights; others have 1
 -- Returns an array: 1 when the stamp has moved on (the queue may have been deleted since; nothing was done), else 0; and
 -- the environment after which the next part begins, empty when there is none or the settings are newer.
 -- Caller: Store::configure

@@ -7,7 +7,7 @@
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: integer, ms to wait
 -- ARGV[3]: integer, dead letters to keep
--- ARGV[4...]: for each receipt its id and nonce
+-- ARGV[4...]: strings, for each receipt its id and nonce
 -- Returns an array with 1 (given back), 2 (delayed), 3 (a dead letter) or 0 (not held, any more) for each receipt.
 -- Caller: Store::nack
 

@@ -10,9 +10,10 @@ use super::{
 };
 
 static PEEK: Script<FabricRole> = facets_script!("peek");
+static AUDIT: Script<FabricRole> = facets_script!("audit");
 
 #[cfg(test)]
-pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("peek", &PEEK)];
+pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("peek", &PEEK), ("audit", &AUDIT)];
 
 /// For commands without arguments.
 const NONE: &[&str] = &[];
@@ -65,6 +66,17 @@ impl Store {
             .run(self.redis())
             .await?;
         Ok(messages(words.into_iter()))
+    }
+
+    /// What must never be and is, of one moment: predicate, environment, what is wrong.
+    pub(in crate::queues) async fn audit(
+        &self,
+        queue: &str,
+        most: usize,
+    ) -> Result<Vec<(String, String, String)>, Error> {
+        let words: Vec<String> = self.call(&AUDIT, queue).arg(most).run(self.redis()).await?;
+        let finding = |words: &[String]| (words[0].clone(), words[1].clone(), words[2].clone());
+        Ok(words.chunks_exact(3).map(finding).collect())
     }
 
     /// What housekeeping wants to know of queues, in one round trip.
