@@ -23,5 +23,6 @@ mod proxying;
 mod queues;
 mod registration;
 mod replacement;
+mod sequencer;
 mod statistics;
 mod up;
