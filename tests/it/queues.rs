@@ -336,13 +336,29 @@ async fn a_token_does_what_its_scopes_and_environments_say() {
     let own = call(&system, &tenant, "POST", "/queues/q/peek", Some(&json!({"environment": "5"}))).await;
     assert_eq!(payloads(&own.json()), ["y", "mine", "a"]);
 
+    // Nor does it publish events in the name of another, or watch them.
+    let event = |environment: &str| {
+        let url = "https://shop.example/1";
+        json!({"type": "update", "url": url, "environment": environment})
+    };
+    assert_eq!(refused(&tenant, "POST", "/topics/orders", Some(event("6"))).await, "environment_missing");
+    assert_eq!(call(&system, &tenant, "POST", "/topics/orders", Some(&event("5"))).await.status, 200);
+    let mixed = json!([event("6"), event("5")]);
+    let mixed = call(&system, &tenant, "POST", "/topics/orders/events", Some(&mixed)).await.json();
+    assert_eq!((&mixed[0]["code"], &mixed[1]["status"]), (&json!("environment_missing"), &json!(200)));
+    let new = json!({"name": "watcher", "scopes": ["read"], "environments": ["5"]});
+    let watcher = system.api_at(system.pacemaker, "POST", "/tokens", Some(new)).await.json();
+    let watcher = watcher["token"].as_str().unwrap();
+    refused(watcher, "GET", "/events", None).await;
+    refused(watcher, "GET", "/events?environment=6", None).await;
+
     refused(&consumer, "GET", "/queues/q/facets", None).await;
     refused(&consumer, "POST", "/messages", Some(message("5", "z"))).await;
     refused(&reader, "POST", "/queues/q/pull", None).await;
     refused(&reader, "PUT", "/queues/r", Some(json!({"pattern": ".*"}))).await;
     assert_eq!(call(&system, &reader, "GET", "/queues/q/facets", None).await.status, 200);
     let pulled = call(&system, &consumer, "POST", "/queues/q/pull", None).await;
-    assert_eq!(pulled.json()["messages"].as_array().unwrap().len(), 4, "{}", pulled.text());
+    assert_eq!(pulled.json()["messages"].as_array().unwrap().len(), 6, "{}", pulled.text());
     assert_eq!(call(&system, "nobody-knows-me", "POST", "/queues/q/pull", None).await.status, 401);
     system.stop().await;
 }
