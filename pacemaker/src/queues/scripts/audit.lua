@@ -36,17 +36,17 @@ local function main(facets)
   end
   if call('ZCARD', queue.leases) ~= in_flight then tell('F7', '', 'leases and messages in flight differ in number') end
 
-  local ringed, waiting = 0, 0
+  local inside, waiting = 0, 0
   for _, env in ipairs(call('ZRANGE', queue.index, 0, most - 1)) do
     local facet = facets.load(queue, env)
     waiting = waiting + facet.waiting
     if not facet.known or facet.waiting + facet.flying + facet.delayed == 0 then
       tell('F1', env, 'it is active and has no messages')
     end
-    local should = facets.eligible(queue, facet)
-    if should then ringed = ringed + 1 end
-    if should and not call('ZSCORE', queue.ring, env) then tell('F2', env, 'it can be pulled from and is not in the ring') end
-    if not should and call('ZSCORE', queue.ring, env) then tell('F2', env, 'it is in the ring and cannot be pulled from') end
+    local should, is = facets.eligible(queue, facet), call('ZSCORE', queue.ring, env)
+    if is then inside = inside + 1 end
+    if should and not is then tell('F2', env, 'it can be pulled from and is not in the ring') end
+    if is and not should then tell('F2', env, 'it is in the ring and cannot be pulled from') end
     if whole and (facet.flying ~= (flying[env] or 0) or facet.delayed ~= (delayed[env] or 0)) then
       tell('F5', env, 'its numbers are not those of its messages')
     end
@@ -55,7 +55,7 @@ local function main(facets)
   for env in pairs(flying) do tell('F1', env, 'it has messages in flight and is not active') end
   for env in pairs(delayed) do tell('F1', env, 'it has delayed messages and is not active') end
   if whole then
-    if call('ZCARD', queue.ring) ~= ringed then tell('F2', '', 'the ring has environments that are not active') end
+    if call('ZCARD', queue.ring) ~= inside then tell('F2', '', 'the ring has environments that are not active') end
     local counts = call('HMGET', queue.count, 'waiting', 'inflight', 'delayed')
     if tonumber(counts[1] or 0) ~= waiting then tell('F5', '', 'it counts other messages waiting than there are') end
     if tonumber(counts[2] or 0) ~= in_flight then tell('F5', '', 'it counts other messages in flight than there are') end

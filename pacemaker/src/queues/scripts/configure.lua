@@ -38,7 +38,10 @@ local function main(facets)
     facet.weight = weights[facet.env] or 1
     if facet.used > 0 and facet.used >= facet.weight then call('ZREM', queue.ring, facet.env) end
   end
-  facets.settle_all(queue)
+  facets.settle_all(queue, true)
   facets.finish(queue)
-  return { 0, #envs == tonumber(ARGV[7]) and envs[#envs] or '' }
+  if #envs == tonumber(ARGV[7]) then return { 0, envs[#envs] } end
+  -- All are through; until here, whoever looks finds that there is something left to do.
+  call('HSET', queue.settings, 'settled', ARGV[2])
+  return { 0, '' }
 end

@@ -84,10 +84,20 @@ function facets.configured(held, due, ring)
   if not found[1] then return nil end
   queue.revision, queue.lease = tonumber(found[1]), tonumber(found[2])
   queue.limit, queue.max_attempts = tonumber(found[3]), tonumber(found[4])
-  facets.expect('list', queue.dead)
-  facets.expect('zset', ring, queue.leases, queue.delayed, queue.index, due)
-  facets.expect('hash', queue.inflight, queue.count, held)
+  facets.expect('zset', queue.leases, queue.index, due)
+  facets.expect('hash', queue.count, held)
   return queue
+end
+
+-- Whether a facet can be pulled from.
+function facets.eligible(queue, facet)
+  return facet.weight > 0 and facet.waiting > 0 and (queue.limit == 0 or facet.flying < queue.limit)
+end
+
+-- What is in Redis, so that only what changes is written.
+local function remember(facet)
+  facet.old_flying, facet.old_delayed, facet.old_used = facet.flying, facet.delayed, facet.used
+  facet.old_weight, facet.old_dwell = facet.weight, facet.dwell
 end
 
 -- Reads a facet. The reads find out whether its keys are of the right type.
@@ -103,13 +113,11 @@ function facets.load(queue, env)
   facet.used = tonumber(found[4] or 0)
   facet.dwell = tonumber(found[5] or nil)
   facet.waiting = redis.call('LLEN', facet.list)
+  remember(facet)
+  facet.was_eligible = facet.known and facets.eligible(queue, facet)
   queue.facets[env] = facet
   queue.touched[#queue.touched + 1] = facet
   return facet
-end
-
-function facets.eligible(queue, facet)
-  return facet.weight > 0 and facet.waiting > 0 and (queue.limit == 0 or facet.flying < queue.limit)
 end
 
 -- Writes a facet, or forgets it when it has nothing left.
@@ -120,12 +128,28 @@ function facets.write(queue, facet)
     facet.known = false
     return
   end
-  redis.call('HSET', facet.key, 'weight', text(facet.weight), 'flying', text(facet.flying),
-    'delayed', text(facet.delayed), 'used', text(facet.used), 'dwell', facet.dwell and text(facet.dwell) or '')
   if not facet.known then
+    redis.call('HSET', facet.key, 'weight', text(facet.weight), 'flying', text(facet.flying),
+      'delayed', text(facet.delayed), 'used', text(facet.used), 'dwell', facet.dwell and text(facet.dwell) or '')
     redis.call('ZADD', queue.index, 0, facet.env)
     facet.known = true
+    remember(facet)
+    return
   end
+  local fields, n = {}, 0
+  local function change(name, old, new)
+    if old ~= new then
+      fields[n + 1], fields[n + 2] = name, text(new)
+      n = n + 2
+    end
+  end
+  change('flying', facet.old_flying, facet.flying)
+  change('delayed', facet.old_delayed, facet.delayed)
+  change('used', facet.old_used, facet.used)
+  change('weight', facet.old_weight, facet.weight)
+  change('dwell', facet.old_dwell, facet.dwell)
+  if n > 0 then redis.call('HSET', facet.key, unpack(fields)) end
+  remember(facet)
 end
 
 -- Puts facets at the tail of the ring, those that are not in it. Places in the ring only rise: the head has the lowest.
@@ -141,16 +165,18 @@ function facets.enter(queue, envs)
   return redis.call('ZADD', queue.ring, 'NX', unpack(places))
 end
 
--- Puts a facet into the ring or takes it out, as it has to be now, and writes it. One that comes in goes to the tail,
--- with a whole turn before it.
-function facets.settle(queue, facet)
-  if not facets.eligible(queue, facet) then
+-- Puts a facet into the ring or takes it out if that has changed, and writes it. One that comes in goes to the tail,
+-- with a whole turn before it. `anew` when it is not known where it is, because the definition has changed.
+function facets.settle(queue, facet, anew)
+  local should = facets.eligible(queue, facet)
+  if should and (anew or not facet.was_eligible) then
+    if facets.enter(queue, { facet.env }) == 1 then facet.used = 0 end
+  elseif not should and (anew or facet.was_eligible) then
     redis.call('ZREM', queue.ring, facet.env)
-    facet.used = 0
-  elseif facets.enter(queue, { facet.env }) == 1 then
     facet.used = 0
   end
   facets.write(queue, facet)
+  facet.was_eligible = should
 end
 
 -- Notes that a number of the queue moves.
@@ -166,12 +192,11 @@ end
 -- Appends items to the end of a facet, for which `weight` is what the definition says if it is new.
 function facets.push(queue, facet, items, weight)
   if not facet.known then facet.weight = weight end
-  local before = facet.known and facets.eligible(queue, facet)
   redis.call('RPUSH', facet.list, unpack(items))
   facet.waiting = facet.waiting + #items
   facets.add(queue, 'waiting', #items)
   -- Most messages come to a facet that is in the ring already, or may not be: then nothing else changes.
-  if not facet.known or facets.eligible(queue, facet) ~= before then facets.settle(queue, facet) end
+  if not facet.known or facets.eligible(queue, facet) ~= facet.was_eligible then facets.settle(queue, facet) end
 end
 
 -- Gives messages back to the heads of their facets, in the order of their ids. Each is { env, item, id }.
@@ -241,8 +266,8 @@ function facets.land(queue, messages)
 end
 
 -- Settles every facet that was loaded, in that order.
-function facets.settle_all(queue)
-  for _, facet in ipairs(queue.touched) do facets.settle(queue, facet) end
+function facets.settle_all(queue, anew)
+  for _, facet in ipairs(queue.touched) do facets.settle(queue, facet, anew) end
 end
 
 -- Notes when a lease ends or a message is due. Who sleeps is told of a moment that is earlier than what it knew.

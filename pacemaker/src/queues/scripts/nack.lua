@@ -17,6 +17,8 @@ local function main(facets)
   local reply = {}
   for i = 1, (#ARGV - 3) / 2 do reply[i] = 0 end
   if not queue then return reply end
+  facets.expect('list', queue.dead)
+  facets.expect('zset', queue.delayed)
   local now, delay, keep = facets.now(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
   local landed, back, dead, later = {}, {}, {}, {}
   for i, message in ipairs(facets.held_by(queue, { unpack(ARGV, 4) })) do

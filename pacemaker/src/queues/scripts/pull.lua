@@ -21,6 +21,7 @@ local function main(facets)
   local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
   if not queue then return 'gone' end
   if queue.revision < tonumber(ARGV[6]) then return 'behind' end
+  facets.expect('hash', queue.inflight)
   local now, most, most_bytes = facets.now(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
   local nonce, auto = ARGV[4], ARGV[5] == '1'
   local until_ms = now + queue.lease

@@ -30,7 +30,7 @@ pub(in crate::queues) struct Counts {
 /// What housekeeping wants to know of a queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct QueueState {
-    /// The revision of the definition that this shard has.
+    /// The revision of the definition that this shard goes by in every facet.
     pub(crate) revision: Option<u64>,
     /// Messages that wait.
     pub(crate) waiting: u64,
@@ -86,7 +86,7 @@ impl Store {
         }
         let mut batch = self.redis().batch();
         for queue in queues {
-            batch.add("HGET", &self.keys(queue).settings(), "revision");
+            batch.add("HGET", &self.keys(queue).settings(), "settled");
             batch.add("HGET", &self.keys(queue).count(), "waiting");
         }
         let numbers: Vec<Option<u64>> = batch.query().await?;

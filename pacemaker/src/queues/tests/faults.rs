@@ -312,7 +312,17 @@ async fn a_shard_that_was_not_told_of_a_definition_says_so() {
     let stamp = hands.bus.handle.stamp();
     assert_eq!(store.configure(Q, &stamp, &definition).await.unwrap(), Configured::Done);
     assert_eq!(hands.field("queue:q|settings", "in_flight_limit").await, Some(0));
+    // What was interrupted is finished by housekeeping: here weights that never arrived.
+    hands.push(&[("1", "a")]).await;
+    hands.put(Q, weights(&[("1", 0)])).await;
+    let redis = &hands.redis;
+    redis.command("HSET").arg(("queue:q|facet:1", "weight", "1")).run().await.unwrap();
+    redis.command("ZADD").arg(("queue:q|ring", "1", "1")).run().await.unwrap();
+    redis.command("HDEL").arg(("queue:q|settings", "settled")).run().await.unwrap();
+    until("the weight to arrive", || async { hands.ring(Q).await.is_empty() }).await;
+    hands.assert_true(Q, "what was interrupted").await;
     // Nor do those of a queue that may have been deleted since.
+    let stamp = hands.bus.handle.stamp();
     hands.put("other", wanted(".*")).await;
     let newest = Definition { revision: 99, ..definition };
     assert_eq!(store.configure(Q, &stamp, &newest).await.unwrap(), Configured::Stale);
