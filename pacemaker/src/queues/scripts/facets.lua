@@ -37,11 +37,21 @@ function facets.expect(kind, ...)
   end
 end
 
+-- The segment that an id lies in. Most ids of a call lie in the same.
+local known_number, known_segment
+local function segment_of(id)
+  local number = math.floor(id / SEGMENT)
+  if number ~= known_number then known_number, known_segment = number, text(number) end
+  return known_segment
+end
+
 -- An item of a queue: `id`, `id@segment` when the body was stored again (redriven), `#attempts` when it was handed out
 -- before. Returns the id and the segment as text, and the attempts as a number.
 function facets.item(item)
+  local number = tonumber(item)
+  if number then return item, segment_of(number), 0 end
   local id, segment, attempts = string.match(item, '^(%d+)@?(%d*)#?(%d*)$')
-  if segment == '' then segment = text(math.floor(tonumber(id) / SEGMENT)) end
+  if segment == '' then segment = segment_of(tonumber(id)) end
   return id, segment, tonumber(attempts) or 0
 end
 
@@ -58,6 +68,8 @@ end
 
 -- When the message was accepted, or stored again if that was later: unix ms.
 function facets.since(item)
+  local number = tonumber(item)
+  if number then return EPOCH + math.floor(number / 6400) end
   local id, segment = string.match(item, '^(%d+)@?(%d*)')
   local since = EPOCH + math.floor(tonumber(id) / 6400)
   local again = EPOCH + (tonumber(segment) or 0) * 10000
@@ -95,9 +107,11 @@ function facets.eligible(queue, facet)
 end
 
 -- What is in Redis, so that only what changes is written.
+local CHANGES = { 'flying', 'delayed', 'used', 'weight', 'dwell' }
 local function remember(facet)
-  facet.old_flying, facet.old_delayed, facet.old_used = facet.flying, facet.delayed, facet.used
-  facet.old_weight, facet.old_dwell = facet.weight, facet.dwell
+  facet.old = {
+    flying = facet.flying, delayed = facet.delayed, used = facet.used, weight = facet.weight, dwell = facet.dwell,
+  }
 end
 
 -- Reads a facet. The reads find out whether its keys are of the right type.
@@ -137,17 +151,13 @@ function facets.write(queue, facet)
     return
   end
   local fields, n = {}, 0
-  local function change(name, old, new)
-    if old ~= new then
-      fields[n + 1], fields[n + 2] = name, text(new)
+  for i = 1, #CHANGES do
+    local name = CHANGES[i]
+    if facet[name] ~= facet.old[name] then
+      fields[n + 1], fields[n + 2] = name, text(facet[name])
       n = n + 2
     end
   end
-  change('flying', facet.old_flying, facet.flying)
-  change('delayed', facet.old_delayed, facet.delayed)
-  change('used', facet.old_used, facet.used)
-  change('weight', facet.old_weight, facet.weight)
-  change('dwell', facet.old_dwell, facet.dwell)
   if n > 0 then redis.call('HSET', facet.key, unpack(fields)) end
   remember(facet)
 end
