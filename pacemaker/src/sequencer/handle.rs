@@ -328,12 +328,22 @@ fn dead_event(entry: &[u8]) -> Option<DeadEvent> {
     let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
     let (died_ms, attempts, length) = (number()?, number()?, usize::try_from(number()?).ok()?);
     let (why, event) = parts.next()?.split_at_checked(length)?;
+    let event = without_chain(std::str::from_utf8(event).ok()?);
     Some(DeadEvent {
         died_ms,
         attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
         why: String::from_utf8_lossy(why).into_owned(),
-        event: serde_json::from_slice(event).ok()?,
+        event: serde_json::from_str(&event).ok()?,
     })
+}
+
+/// An entry without `last`, which is the log's own. Numbers come first, and of them `last` is the last, so the first match
+/// is ours, whatever the event says.
+fn without_chain(entry: &str) -> String {
+    match entry.split_once(",\"last\":").and_then(|(head, rest)| Some((head, rest.split_once(',')?.1))) {
+        Some((head, rest)) => format!("{head},{rest}"),
+        None => entry.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -343,10 +353,11 @@ mod tests {
     #[test]
     fn a_dead_letter_is_read_whatever_its_reason_says() {
         let why = "answered 500 {\"id\":1} é";
-        let entry = format!("1700000000000 3 {} {why}{{\"id\":64,\"data\":\"a b\"}}", why.len());
+        let event = r#"{"id":64,"last":7,"data":[1,",\"last\":8,"]}"#;
+        let entry = format!("1700000000000 3 {} {why}{event}", why.len());
         let dead = dead_event(entry.as_bytes()).unwrap();
         assert_eq!((dead.died_ms, dead.attempts, &*dead.why), (1_700_000_000_000, 3, why));
-        assert_eq!(dead.event.get(), "{\"id\":64,\"data\":\"a b\"}");
+        assert_eq!(dead.event.get(), r#"{"id":64,"data":[1,",\"last\":8,"]}"#);
         for bad in ["", "1", "1 2 3", "1 2 9 short{}", "x 2 0 {}", "1 2 0 {"] {
             assert!(dead_event(bad.as_bytes()).is_none(), "{bad}");
         }
