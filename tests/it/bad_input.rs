@@ -80,6 +80,33 @@ const ROUTES: &[Route] = &[
     route("DELETE", "/subscriber/dead", "subscribe", Body::None),
     route("POST", "/subscriber/dead/redrive", "subscribe", Body::None),
     route("POST", "/subscriber/replay", "subscribe", Body::Needed),
+    route("GET", "/check", "read", Body::None),
+    route("GET", "/objects/{object}", "read", Body::None),
+    route("POST", "/objects/{object}/events", "publish", Body::Needed),
+    route("POST", "/objects/{object}/unpark", "root", Body::None),
+    route("POST", "/objects/{object}/skip", "root", Body::Needed),
+    route("GET", "/backends", "read", Body::None),
+    route("GET", "/backends/{name}", "read", Body::None),
+    route("PUT", "/backends/{name}", "root", Body::Needed),
+    route("DELETE", "/backends/{name}", "root", Body::None),
+    route("GET", "/backends/{name}/dead", "read", Body::None),
+    route("DELETE", "/backends/{name}/dead", "root", Body::None),
+    route("GET", "/queues", "read", Body::None),
+    route("GET", "/queues/{name}", "read", Body::None),
+    route("PUT", "/queues/{name}", "queues", Body::Needed),
+    route("DELETE", "/queues/{name}", "queues", Body::None),
+    route("POST", "/messages", "publish", Body::Needed),
+    route("POST", "/queues/{name}/pull", "queues", Body::Optional),
+    route("POST", "/queues/{name}/ack", "queues", Body::Needed),
+    route("POST", "/queues/{name}/nack", "queues", Body::Needed),
+    route("POST", "/queues/{name}/extend", "queues", Body::Needed),
+    route("POST", "/queues/{name}/peek", "read", Body::Optional),
+    route("POST", "/queues/{name}/purge", "queues", Body::Optional),
+    route("GET", "/queues/{name}/facets", "read", Body::None),
+    route("DELETE", "/queues/{name}/facets/{environment}", "queues", Body::None),
+    route("GET", "/queues/{name}/dead", "read", Body::None),
+    route("DELETE", "/queues/{name}/dead", "queues", Body::None),
+    route("POST", "/queues/{name}/dead/redrive", "queues", Body::None),
     route("GET", "/stats/version_type/{id}", "read", Body::None),
     route("GET", "/stats/workspace/{id}", "read", Body::None),
     route("GET", "/stats/application/{id}", "read", Body::None),
@@ -193,12 +220,15 @@ async fn nobody_comes_in_without_the_right_token() {
         if route.scope == "any" {
             continue;
         }
-        // Reading is part of managing routes, on the pacemaker's side.
+        // Reading is part of managing routes, on the pacemaker's side, and that of queues is part of using them.
+        let of_queues = route.scope == "read" && route.path.starts_with("/queues");
         let without: Vec<&str> = all
             .into_iter()
             .filter(|scope| *scope != route.scope && !(route.scope == "read" && *scope == "routes"))
+            .filter(|scope| !(of_queues && *scope == "queues"))
             .collect();
-        let token = system.token(&format!("all-but-{}", route.scope), &without).await;
+        let name = format!("all-but-{}{}", route.scope, if of_queues { "-and-queues" } else { "" });
+        let token = system.token(&name, &without).await;
         let answer = request.clone().token(&token).send(system.admin).await.unwrap();
         expect_problem(&format!("{what} without the scope {}", route.scope), &answer, &[403]);
     }

@@ -1,6 +1,6 @@
 //! Queues over HTTP, against real pacemakers.
 
-use std::{collections::BTreeSet, net::SocketAddr};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Mutex};
 
 use serde_json::{Value, json};
 use signalbox_tests::{
@@ -278,15 +278,12 @@ async fn two_pacemakers_one_queue_and_no_message_between_them() {
     second.kill().await.unwrap();
     let _ = dying.await;
     ok(&system, one, "POST", "/messages", Some(message("3", "c"))).await;
-    let mut again = BTreeSet::new();
-    poll::until("every message to come back", || {
-        let pulled = pull(&system, "q", json!({"max": 10, "wait_seconds": 5}));
-        let again = &mut again;
-        async move {
-            let pulled = pulled.await;
-            again.extend(payloads(&pulled));
-            if again.len() == 3 { Ok(()) } else { Err(format!("{again:?}")) }
-        }
+    let again = Mutex::new(BTreeSet::new());
+    poll::until("every message to come back", || async {
+        let pulled = pull(&system, "q", json!({"max": 10, "wait_seconds": 5})).await;
+        let mut again = again.lock().unwrap();
+        again.extend(payloads(&pulled));
+        if again.len() == 3 { Ok(()) } else { Err(format!("{again:?}")) }
     })
     .await;
     system.stop().await;
@@ -339,13 +336,29 @@ async fn a_token_does_what_its_scopes_and_environments_say() {
     let own = call(&system, &tenant, "POST", "/queues/q/peek", Some(&json!({"environment": "5"}))).await;
     assert_eq!(payloads(&own.json()), ["y", "mine", "a"]);
 
+    // Nor does it publish events in the name of another, or watch them.
+    let event = |environment: &str| {
+        let url = "https://shop.example/1";
+        json!({"type": "update", "url": url, "environment": environment})
+    };
+    assert_eq!(refused(&tenant, "POST", "/topics/orders", Some(event("6"))).await, "environment_missing");
+    assert_eq!(call(&system, &tenant, "POST", "/topics/orders", Some(&event("5"))).await.status, 200);
+    let mixed = json!([event("6"), event("5")]);
+    let mixed = call(&system, &tenant, "POST", "/topics/orders/events", Some(&mixed)).await.json();
+    assert_eq!((&mixed[0]["code"], &mixed[1]["status"]), (&json!("environment_missing"), &json!(200)));
+    let new = json!({"name": "watcher", "scopes": ["read"], "environments": ["5"]});
+    let watcher = system.api_at(system.pacemaker, "POST", "/tokens", Some(new)).await.json();
+    let watcher = watcher["token"].as_str().unwrap();
+    refused(watcher, "GET", "/events", None).await;
+    refused(watcher, "GET", "/events?environment=6", None).await;
+
     refused(&consumer, "GET", "/queues/q/facets", None).await;
     refused(&consumer, "POST", "/messages", Some(message("5", "z"))).await;
     refused(&reader, "POST", "/queues/q/pull", None).await;
     refused(&reader, "PUT", "/queues/r", Some(json!({"pattern": ".*"}))).await;
     assert_eq!(call(&system, &reader, "GET", "/queues/q/facets", None).await.status, 200);
     let pulled = call(&system, &consumer, "POST", "/queues/q/pull", None).await;
-    assert_eq!(pulled.json()["messages"].as_array().unwrap().len(), 4, "{}", pulled.text());
+    assert_eq!(pulled.json()["messages"].as_array().unwrap().len(), 6, "{}", pulled.text());
     assert_eq!(call(&system, "nobody-knows-me", "POST", "/queues/q/pull", None).await.status, 401);
     system.stop().await;
 }

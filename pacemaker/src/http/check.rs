@@ -8,7 +8,7 @@ use super::{
     App, Problem,
     auth::{Granted, ReadAll},
 };
-use crate::bus;
+use crate::{bus, queues};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(check))
@@ -20,7 +20,7 @@ struct Check {
     /// Whether nothing was found.
     sound: bool,
     /// The rooms whose data was looked at.
-    #[schema(example = json!(["bus", "sequencer"]))]
+    #[schema(example = json!(["bus", "queues", "sequencer"]))]
     rooms: Vec<&'static str>,
     findings: Vec<FindingView>,
 }
@@ -37,13 +37,25 @@ struct FindingView {
 
 /// Check the system's data
 ///
-/// Looks at lanes and jobs of the bus and at every object with a queue, a part at a time, without changing anything and
+/// Looks at lanes and jobs of the bus, at queues and at every object with a queue, a part at a time, without changing anything and
 /// beside running work. What looks wrong is looked at twice before it is told.
 #[utoipa::path(get, path = "/check", tag = "health", responses((status = 200, body = Check),
     (status = 401, body = Problem), (status = 403, body = Problem),
     (status = 503, description = "fabric_unavailable", body = Problem)))]
 async fn check(_: Granted<ReadAll>, State(app): State<App>) -> Result<Answer<Check>, Problem> {
-    let rooms = [("bus", app.bus.check().await?), ("sequencer", app.sequencer.handle.check().await?)];
+    let queues: Vec<String> = app.bus.handle().registry().queues.keys().cloned().collect();
+    let queues = app.queues.check(&queues).await?.into_iter();
+    let queues = queues.map(|queues::Finding { predicate, shard, name, what }| bus::Finding {
+        predicate,
+        shard,
+        name,
+        what,
+    });
+    let rooms = [
+        ("bus", app.bus.check().await?),
+        ("queues", queues.collect()),
+        ("sequencer", app.sequencer.handle.check().await?),
+    ];
     let names = rooms.iter().map(|(room, _)| *room).collect();
     let findings: Vec<FindingView> = rooms
         .into_iter()

@@ -64,12 +64,16 @@ struct Asked {
     (status = 401, body = Problem), (status = 403, body = Problem),
     (status = 503, description = "fabric_unavailable, too_many_streams", body = Problem)))]
 async fn events(
-    _: Granted<ReadAll>,
+    Granted { 0: caller, .. }: Granted<ReadAll>,
     State(app): State<App>,
     headers: HeaderMap,
     asked: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let Query(asked) = asked?;
+    // A token that is confined to environments watches one of them.
+    if caller.environments().is_some() {
+        caller.check_environment(asked.environment.as_deref().unwrap_or_default())?;
+    }
     let filter = Filter::new(asked.topic, asked.environment, asked.object, asked.pattern.as_deref())?;
     let seat = app.live.sit().await?;
     let shards = app.live.bus.shards();

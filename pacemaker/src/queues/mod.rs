@@ -60,6 +60,7 @@
 //!   interrupted, housekeeping goes on. Only then can its name be used again.
 
 pub(crate) mod api;
+mod check;
 mod definition;
 mod error;
 mod handle;
@@ -74,6 +75,7 @@ mod sweeper;
 mod tests;
 mod waiting;
 
+pub use check::Finding;
 pub use definition::{
     DEFAULT_WEIGHT, Definition, Flaw, LONGEST_LEASE_MS, Wanted, is_part, is_queue_name, milliseconds,
 };

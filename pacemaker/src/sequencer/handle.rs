@@ -24,6 +24,8 @@ pub struct ObjectStatus {
     pub waiting: u64,
     /// The event being sent at this moment.
     pub flight: Option<EventId>,
+    /// The event that is sent next.
+    pub head: Option<EventId>,
     /// The worker that sends it, with the epoch of its lease.
     pub owner: Option<String>,
     /// When the lease ends unless the worker shows that it lives, unix milliseconds.
@@ -90,8 +92,8 @@ pub struct DeadEvent {
 pub enum Decision {
     /// Try the event at the head again, now.
     Unpark,
-    /// Give the event at the head up.
-    Skip,
+    /// Give this event up, which must be the one at the head: a decision whose reply was lost may be repeated.
+    Skip(EventId),
 }
 
 /// What came of a decision.
@@ -105,6 +107,8 @@ pub enum Decided {
     NothingToDecide,
     /// The event is being sent at this moment.
     InFlight,
+    /// Another event is at the head.
+    AnotherEvent,
 }
 
 /// The sequencer, for everybody who asks. Cheap to clone.
@@ -145,14 +149,15 @@ impl Handle {
     /// # Errors
     /// When the fabric does not answer.
     pub async fn decide(&self, object: &str, decision: Decision) -> Result<Decided, Error> {
-        let what = match decision {
-            Decision::Unpark => "unpark",
-            Decision::Skip => "skip",
+        let skipped = match decision {
+            Decision::Unpark => None,
+            Decision::Skip(id) => Some(id.0),
         };
-        let word = self.store_of(object).decide(object, what, self.options.dead_events).await?;
+        let word = self.store_of(object).decide(object, skipped, self.options.dead_events).await?;
         Ok(match &*word {
             "done" => Decided::Done,
             "leased" => Decided::InFlight,
+            "other" => Decided::AnotherEvent,
             "ready" => Decided::NothingToDecide,
             _ => Decided::Idle,
         })
@@ -298,13 +303,15 @@ fn told(status: Status) -> ObjectStatus {
     // Times in unix milliseconds are far below what a double holds exactly.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and positive")]
     let ms = |score: f64| score as u64;
+    let id = |entry: Option<Vec<u8>>| bus::Event::from_log(&entry?).ok().map(|event| event.id);
     let last_id = status.memory.as_deref().and_then(|memory| memory.split(' ').next()?.parse().ok());
     ObjectStatus {
         data: status.data.and_then(json),
         last_id: last_id.map(EventId),
         backend: status.backend,
         waiting: status.waiting,
-        flight: status.flight.and_then(|entry| bus::Event::from_log(&entry).ok()).map(|event| event.id),
+        flight: id(status.flight),
+        head: id(status.head),
         owner: status.owner,
         lease_until_ms: status.lease_ms.map(ms),
         retry_at_ms: status.retry_ms.map(ms),
@@ -321,12 +328,22 @@ fn dead_event(entry: &[u8]) -> Option<DeadEvent> {
     let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
     let (died_ms, attempts, length) = (number()?, number()?, usize::try_from(number()?).ok()?);
     let (why, event) = parts.next()?.split_at_checked(length)?;
+    let event = without_chain(std::str::from_utf8(event).ok()?);
     Some(DeadEvent {
         died_ms,
         attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
         why: String::from_utf8_lossy(why).into_owned(),
-        event: serde_json::from_slice(event).ok()?,
+        event: serde_json::from_str(&event).ok()?,
     })
+}
+
+/// An entry without `last`, which is the log's own. Numbers come first, and of them `last` is the last, so the first match
+/// is ours, whatever the event says.
+fn without_chain(entry: &str) -> String {
+    match entry.split_once(",\"last\":").and_then(|(head, rest)| Some((head, rest.split_once(',')?.1))) {
+        Some((head, rest)) => format!("{head},{rest}"),
+        None => entry.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -336,10 +353,11 @@ mod tests {
     #[test]
     fn a_dead_letter_is_read_whatever_its_reason_says() {
         let why = "answered 500 {\"id\":1} é";
-        let entry = format!("1700000000000 3 {} {why}{{\"id\":64,\"data\":\"a b\"}}", why.len());
+        let event = r#"{"id":64,"last":7,"data":[1,",\"last\":8,"]}"#;
+        let entry = format!("1700000000000 3 {} {why}{event}", why.len());
         let dead = dead_event(entry.as_bytes()).unwrap();
         assert_eq!((dead.died_ms, dead.attempts, &*dead.why), (1_700_000_000_000, 3, why));
-        assert_eq!(dead.event.get(), "{\"id\":64,\"data\":\"a b\"}");
+        assert_eq!(dead.event.get(), r#"{"id":64,"data":[1,",\"last\":8,"]}"#);
         for bad in ["", "1", "1 2 3", "1 2 9 short{}", "x 2 0 {}", "1 2 0 {"] {
             assert!(dead_event(bad.as_bytes()).is_none(), "{bad}");
         }

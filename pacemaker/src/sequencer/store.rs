@@ -134,6 +134,7 @@ pub(super) struct Status {
     pub attempts: u64,
     pub why: Option<String>,
     pub sent: Option<u64>,
+    pub head: Option<Vec<u8>>,
 }
 
 /// Numbers of one shard.
@@ -295,15 +296,21 @@ impl Store {
         Ok(done == 1)
     }
 
-    /// Tries again now (`unpark`), or gives the event at the head up (`skip`). The script's word for what came of it.
-    pub(super) async fn decide(&self, object: &str, what: &str, dead_events: u64) -> Result<String, Error> {
+    /// Tries again now, or gives the event `skipped` at the head up. The script's word for what came of it.
+    pub(super) async fn decide(
+        &self,
+        object: &str,
+        skipped: Option<u64>,
+        dead_events: u64,
+    ) -> Result<String, Error> {
         DECIDE
             .call()
             .key(&self.keys().queued())
             .arg(self.clock())
             .arg(object)
-            .arg(what)
+            .arg(if skipped.is_some() { "skip" } else { "unpark" })
             .arg(dead_events)
+            .arg(skipped.map(|id| id.to_string()).unwrap_or_default())
             .run(self.redis())
             .await
     }
@@ -345,6 +352,7 @@ impl Store {
             attempts: read(reply.next()).unwrap_or_default(),
             why: read(reply.next()),
             sent: read(reply.next()),
+            head: read(reply.next()),
         })
     }
 

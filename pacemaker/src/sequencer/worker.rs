@@ -38,6 +38,9 @@ const BROKEN_TRIES: u32 = 10;
 /// What this process holds in a shard, for its heartbeats: by worker.
 pub(super) type Holding = Arc<Mutex<BTreeMap<String, Held>>>;
 
+/// A visit that is over: its backend and worker.
+type Over = (String, String);
+
 /// What all parts of one process share.
 pub(super) struct Shared<S> {
     pub(super) options: Options,
@@ -63,8 +66,7 @@ pub(super) struct Fetcher<S> {
     clock: (u64, Instant),
     pause: Duration,
     visits: TaskTracker,
-    /// Tells that a visit is over: its backend and worker.
-    over: (mpsc::UnboundedSender<(String, String)>, mpsc::UnboundedReceiver<(String, String)>),
+    over: (mpsc::UnboundedSender<Over>, mpsc::UnboundedReceiver<Over>),
 }
 
 impl<S: Sink> Fetcher<S> {
@@ -202,7 +204,7 @@ impl<S: Sink> Fetcher<S> {
         };
     }
 
-    fn visit_over(&mut self, over: Option<(String, String)>) {
+    fn visit_over(&mut self, over: Option<Over>) {
         let Some((backend, worker)) = over else { return };
         self.hold(&worker, None);
         if let Some((idle, _)) = self.workers.get_mut(&backend) {

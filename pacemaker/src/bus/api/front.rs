@@ -90,7 +90,9 @@ impl Front {
         }
         let idempotency_key = group.idempotency_key.or(header);
         let events = group.events.into_iter();
-        let events = events.map(|(topic, event)| (topic, super::topics::addressed(event, caller))).collect();
+        let events = events
+            .map(|(topic, event)| Ok((topic, super::topics::addressed(event, caller)?)))
+            .collect::<Result<_, Problem>>()?;
         let group = NewGroup { events, idempotency_key, ..group };
         let accepted = self.handle.publish_group(&caller.bus_client(), group).await;
         self.metrics.published(&accepted);

@@ -97,12 +97,13 @@ async fn list(_: Granted<BeKnown>, State(app): State<App>) -> Result<Answer<Vec<
 /// The first client that publishes to a topic claims it. The body: `type` (`create`, `update`, `delete`, `noop`), `url`
 /// (https, no query string, up to 1,024 characters), and if wanted `timestamp` (unix milliseconds), `data` (any JSON,
 /// kept byte for byte), `environment` (else the client's name) and `object` (else the url; events of one object stay in
-/// order). With the header `Idempotency-Key` a repeat within ten minutes returns the first one's id.
+/// order). An event of an object that has a backend goes to that and to no subscriber. With the header `Idempotency-Key` a repeat within ten minutes returns the first one's id.
 #[utoipa::path(post, path = "/topics/{name}", tag = "bus", params(("name" = String, Path, example = "orders")),
     request_body = Object, responses(
     (status = 200, description = "Accepted; the body is empty", headers(("X-Signalbox-Event-Id" = u64))),
     (status = 400, description = "bad_topic, bad_event, malformed_json, bad_idempotency_key", body = Problem),
-    (status = 401, body = Problem), (status = 403, description = "topic_claimed, limit_reached", body = Problem),
+    (status = 401, body = Problem),
+    (status = 403, description = "topic_claimed, limit_reached, environment_missing", body = Problem),
     (status = 422, description = "idempotency_conflict", body = Problem),
     (status = 503, description = "fabric_unavailable, fabric_full, fabric_uninitialised, busy", body = Problem)))]
 async fn publish(
@@ -115,7 +116,7 @@ async fn publish(
     let topic = topic_name(&topic)?;
     let key = idempotency_key(&headers)?;
     let event = intake::event(&body, app.bus.limits).inspect_err(|_| app.bus.metrics.invalid())?;
-    let event = NewEvent { idempotency_key: key.map(str::to_owned), ..addressed(event, &caller) };
+    let event = NewEvent { idempotency_key: key.map(str::to_owned), ..addressed(event, &caller)? };
     let results = app.bus.handle.publish(&caller.bus_client(), topic, vec![event]).await;
     // One result for each event, says the handle; none would be an event of unknown outcome.
     let result = results.into_iter().next().unwrap_or(Err(Refusal::Unavailable));
@@ -147,14 +148,14 @@ async fn publish_many(
     let mut good = Vec::with_capacity(read.len());
     let mut bad = Vec::new();
     for (place, event) in read.into_iter().enumerate() {
-        match event {
+        match event.map_err(Problem::from).and_then(|event| addressed(event, &caller)) {
             Ok(event) => {
                 let idempotency_key = key.map(|key| format!("{key}/{place}"));
-                good.push(NewEvent { idempotency_key, ..addressed(event, &caller) });
+                good.push(NewEvent { idempotency_key, ..event });
             }
-            Err(flaw) => {
+            Err(problem) => {
                 app.bus.metrics.invalid();
-                bad.push((place, Published::new(Err(flaw.into()))));
+                bad.push((place, Published::new(Err(problem))));
             }
         }
     }
@@ -205,9 +206,11 @@ fn topic_name(name: &str) -> Result<&str, Problem> {
 }
 
 /// The event with its environment: the client's name, unless it has one. Names may hold colons, environments may not.
-pub(super) fn addressed(event: NewEvent, caller: &Caller) -> NewEvent {
+/// A token that is confined to environments publishes in no other.
+pub(super) fn addressed(event: NewEvent, caller: &Caller) -> Result<NewEvent, Problem> {
     let environment = event.environment.unwrap_or_else(|| caller.name.replace(':', "."));
-    NewEvent { environment: Some(environment), ..event }
+    caller.check_environment(&environment)?;
+    Ok(NewEvent { environment: Some(environment), ..event })
 }
 
 /// The key as draft-ietf-httpapi-idempotency-key-header has it, with or without its quotes.

@@ -17,7 +17,8 @@
 -- KEYS[13]: hash, object -> its last id, then each topic it had events of with the last id of both
 -- KEYS[14]: hash, the same, of objects that have been quiet for long
 -- KEYS[15]: hash, segment of the log -> bytes
--- KEYS[16]: hash, when the two hashes of objects were last exchanged
+-- KEYS[16]: hash, when the two hashes of objects were last exchanged; `logged`, the last id in the log, while a later
+-- one went to a backend
 -- KEYS[17...]: hash, a topic's counter, for each topic; then two for each client with idempotency keys: hash, key
 -- digest -> what was published under it; zset, key digest -> when; then, if there are queues: hash, messages of queues
 -- by segment of the log; zset, queues by when they have something due; zset, the ring of each queue
@@ -179,6 +180,11 @@ local function main(lanes, open_facets, open_objects)
     end
   end
 
+  -- Streams tell by `last` that they missed something, so it names what is in the log, and not what went to a backend.
+  local state = call('HMGET', KEYS[16], 'exchanged_at', 'logged')
+  local exchanged = tonumber(state[1] or 0)
+  local logged = tonumber(state[2] or last)
+
   -- Number the events, look up idempotency keys, and sort the ids into lanes.
   local lowest = (now - 1704067200000) * 6400 + tonumber(ARGV[4])
   local reply, words = { 'ok' }, 0
@@ -190,7 +196,7 @@ local function main(lanes, open_facets, open_objects)
   end
   -- Gives an event its numbers.
   local function number(event, memory)
-    local before = fmt('%.0f', last)
+    local before = fmt('%.0f', logged)
     last = max(last + 64, lowest)
     local id, topic = fmt('%.0f', last), event.topic
     local prev, tprev = memory.id, topic and memory.topics[topic.name]
@@ -277,7 +283,10 @@ local function main(lanes, open_facets, open_objects)
     else
       for i = 1, #group do
         number(group[i], memory)
-        if not diverted then spread(group[i], group.hash) end
+        if not diverted then
+          logged = last
+          spread(group[i], group.hash)
+        end
       end
       if diverted then memory.room = memory.room - #group end
       group.new, group.diverted = true, diverted
@@ -305,7 +314,6 @@ local function main(lanes, open_facets, open_objects)
     facets.expect('hash', queue.count, queue.held)
     for _, env in ipairs(queue.envs) do facets.load(queue, env) end
   end
-  local exchanged = tonumber(call('HGET', KEYS[16], 'exchanged_at') or 0)
   local remembered = call('HLEN', KEYS[13])
 
   -- From here on nothing is refused. The first write needs memory, so at the memory limit nothing is half done.
@@ -313,6 +321,11 @@ local function main(lanes, open_facets, open_objects)
   call('SET', KEYS[11], ARGV[3] .. ' ' .. answer, 'PX', 600000)
   if accepted == 0 then return answer end
   call('SET', KEYS[12], fmt('%.0f', last))
+  if logged ~= last then
+    call('HSET', KEYS[16], 'logged', fmt('%.0f', logged))
+  elseif state[2] then
+    call('HDEL', KEYS[16], 'logged')
+  end
 
   -- An object is remembered for one to two periods: two hashes, the older one forgotten as a whole.
   if exchanged == 0 then

@@ -11,7 +11,7 @@
 -- ARGV[5]: integer, attempts, 0 for any number
 -- ARGV[6]: string, the environment after which this part begins; empty for the first part
 -- ARGV[7]: integer, facets in a part
--- ARGV[8...]: environments and their weights; others have 1
+-- ARGV[8...]: strings, environments and their weights; others have 1
 -- Returns an array: 1 when the stamp has moved on (the queue may have been deleted since; nothing was done), else 0; and
 -- the environment after which the next part begins, empty when there is none or the settings are newer.
 -- Caller: Store::configure
@@ -38,7 +38,10 @@ local function main(facets)
     facet.weight = weights[facet.env] or 1
     if facet.used > 0 and facet.used >= facet.weight then call('ZREM', queue.ring, facet.env) end
   end
-  facets.settle_all(queue)
+  facets.settle_all(queue, true)
   facets.finish(queue)
-  return { 0, #envs == tonumber(ARGV[7]) and envs[#envs] or '' }
+  if #envs == tonumber(ARGV[7]) then return { 0, envs[#envs] } end
+  -- All are through; until here, whoever looks finds that there is something left to do.
+  call('HSET', queue.settings, 'settled', ARGV[2])
+  return { 0, '' }
 end

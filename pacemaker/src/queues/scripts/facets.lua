@@ -37,11 +37,21 @@ function facets.expect(kind, ...)
   end
 end
 
+-- The segment that an id lies in. Most ids of a call lie in the same.
+local known_number, known_segment
+local function segment_of(id)
+  local number = math.floor(id / SEGMENT)
+  if number ~= known_number then known_number, known_segment = number, text(number) end
+  return known_segment
+end
+
 -- An item of a queue: `id`, `id@segment` when the body was stored again (redriven), `#attempts` when it was handed out
 -- before. Returns the id and the segment as text, and the attempts as a number.
 function facets.item(item)
+  local number = tonumber(item)
+  if number then return item, segment_of(number), 0 end
   local id, segment, attempts = string.match(item, '^(%d+)@?(%d*)#?(%d*)$')
-  if segment == '' then segment = text(math.floor(tonumber(id) / SEGMENT)) end
+  if segment == '' then segment = segment_of(tonumber(id)) end
   return id, segment, tonumber(attempts) or 0
 end
 
@@ -58,6 +68,8 @@ end
 
 -- When the message was accepted, or stored again if that was later: unix ms.
 function facets.since(item)
+  local number = tonumber(item)
+  if number then return EPOCH + math.floor(number / 6400) end
   local id, segment = string.match(item, '^(%d+)@?(%d*)')
   local since = EPOCH + math.floor(tonumber(id) / 6400)
   local again = EPOCH + (tonumber(segment) or 0) * 10000
@@ -84,10 +96,22 @@ function facets.configured(held, due, ring)
   if not found[1] then return nil end
   queue.revision, queue.lease = tonumber(found[1]), tonumber(found[2])
   queue.limit, queue.max_attempts = tonumber(found[3]), tonumber(found[4])
-  facets.expect('list', queue.dead)
-  facets.expect('zset', ring, queue.leases, queue.delayed, queue.index, due)
-  facets.expect('hash', queue.inflight, queue.count, held)
+  facets.expect('zset', queue.leases, queue.index, due)
+  facets.expect('hash', queue.count, held)
   return queue
+end
+
+-- Whether a facet can be pulled from.
+function facets.eligible(queue, facet)
+  return facet.weight > 0 and facet.waiting > 0 and (queue.limit == 0 or facet.flying < queue.limit)
+end
+
+-- What is in Redis, so that only what changes is written.
+local CHANGES = { 'flying', 'delayed', 'used', 'weight', 'dwell' }
+local function remember(facet)
+  facet.old = {
+    flying = facet.flying, delayed = facet.delayed, used = facet.used, weight = facet.weight, dwell = facet.dwell,
+  }
 end
 
 -- Reads a facet. The reads find out whether its keys are of the right type.
@@ -103,13 +127,11 @@ function facets.load(queue, env)
   facet.used = tonumber(found[4] or 0)
   facet.dwell = tonumber(found[5] or nil)
   facet.waiting = redis.call('LLEN', facet.list)
+  remember(facet)
+  facet.was_eligible = facet.known and facets.eligible(queue, facet)
   queue.facets[env] = facet
   queue.touched[#queue.touched + 1] = facet
   return facet
-end
-
-function facets.eligible(queue, facet)
-  return facet.weight > 0 and facet.waiting > 0 and (queue.limit == 0 or facet.flying < queue.limit)
 end
 
 -- Writes a facet, or forgets it when it has nothing left.
@@ -120,12 +142,24 @@ function facets.write(queue, facet)
     facet.known = false
     return
   end
-  redis.call('HSET', facet.key, 'weight', text(facet.weight), 'flying', text(facet.flying),
-    'delayed', text(facet.delayed), 'used', text(facet.used), 'dwell', facet.dwell and text(facet.dwell) or '')
   if not facet.known then
+    redis.call('HSET', facet.key, 'weight', text(facet.weight), 'flying', text(facet.flying),
+      'delayed', text(facet.delayed), 'used', text(facet.used), 'dwell', facet.dwell and text(facet.dwell) or '')
     redis.call('ZADD', queue.index, 0, facet.env)
     facet.known = true
+    remember(facet)
+    return
   end
+  local fields, n = {}, 0
+  for i = 1, #CHANGES do
+    local name = CHANGES[i]
+    if facet[name] ~= facet.old[name] then
+      fields[n + 1], fields[n + 2] = name, text(facet[name])
+      n = n + 2
+    end
+  end
+  if n > 0 then redis.call('HSET', facet.key, unpack(fields)) end
+  remember(facet)
 end
 
 -- Puts facets at the tail of the ring, those that are not in it. Places in the ring only rise: the head has the lowest.
@@ -141,16 +175,18 @@ function facets.enter(queue, envs)
   return redis.call('ZADD', queue.ring, 'NX', unpack(places))
 end
 
--- Puts a facet into the ring or takes it out, as it has to be now, and writes it. One that comes in goes to the tail,
--- with a whole turn before it.
-function facets.settle(queue, facet)
-  if not facets.eligible(queue, facet) then
+-- Puts a facet into the ring or takes it out if that has changed, and writes it. One that comes in goes to the tail,
+-- with a whole turn before it. `anew` when it is not known where it is, because the definition has changed.
+function facets.settle(queue, facet, anew)
+  local should = facets.eligible(queue, facet)
+  if should and (anew or not facet.was_eligible) then
+    if facets.enter(queue, { facet.env }) == 1 then facet.used = 0 end
+  elseif not should and (anew or facet.was_eligible) then
     redis.call('ZREM', queue.ring, facet.env)
-    facet.used = 0
-  elseif facets.enter(queue, { facet.env }) == 1 then
     facet.used = 0
   end
   facets.write(queue, facet)
+  facet.was_eligible = should
 end
 
 -- Notes that a number of the queue moves.
@@ -166,12 +202,11 @@ end
 -- Appends items to the end of a facet, for which `weight` is what the definition says if it is new.
 function facets.push(queue, facet, items, weight)
   if not facet.known then facet.weight = weight end
-  local before = facet.known and facets.eligible(queue, facet)
   redis.call('RPUSH', facet.list, unpack(items))
   facet.waiting = facet.waiting + #items
   facets.add(queue, 'waiting', #items)
   -- Most messages come to a facet that is in the ring already, or may not be: then nothing else changes.
-  if not facet.known or facets.eligible(queue, facet) ~= before then facets.settle(queue, facet) end
+  if not facet.known or facets.eligible(queue, facet) ~= facet.was_eligible then facets.settle(queue, facet) end
 end
 
 -- Gives messages back to the heads of their facets, in the order of their ids. Each is { env, item, id }.
@@ -241,8 +276,8 @@ function facets.land(queue, messages)
 end
 
 -- Settles every facet that was loaded, in that order.
-function facets.settle_all(queue)
-  for _, facet in ipairs(queue.touched) do facets.settle(queue, facet) end
+function facets.settle_all(queue, anew)
+  for _, facet in ipairs(queue.touched) do facets.settle(queue, facet, anew) end
 end
 
 -- Notes when a lease ends or a message is due. Who sleeps is told of a moment that is earlier than what it knew.

@@ -7,7 +7,7 @@
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: integer, ms to wait
 -- ARGV[3]: integer, dead letters to keep
--- ARGV[4...]: for each receipt its id and nonce
+-- ARGV[4...]: strings, for each receipt its id and nonce
 -- Returns an array with 1 (given back), 2 (delayed), 3 (a dead letter) or 0 (not held, any more) for each receipt.
 -- Caller: Store::nack
 
@@ -17,6 +17,8 @@ local function main(facets)
   local reply = {}
   for i = 1, (#ARGV - 3) / 2 do reply[i] = 0 end
   if not queue then return reply end
+  facets.expect('list', queue.dead)
+  facets.expect('zset', queue.delayed)
   local now, delay, keep = facets.now(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
   local landed, back, dead, later = {}, {}, {}, {}
   for i, message in ipairs(facets.held_by(queue, { unpack(ARGV, 4) })) do

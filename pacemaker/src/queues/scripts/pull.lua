@@ -21,9 +21,11 @@ local function main(facets)
   local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
   if not queue then return 'gone' end
   if queue.revision < tonumber(ARGV[6]) then return 'behind' end
+  facets.expect('hash', queue.inflight)
   local now, most, most_bytes = facets.now(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
   local nonce, auto = ARGV[4], ARGV[5] == '1'
   local until_ms = now + queue.lease
+  local until_text = text(until_ms)
 
   -- First everything is read and decided: whose turn it is, what it gives, and how the ring stands afterwards.
   -- `order` is the ring from its head; facets that have had their turn are appended to it.
@@ -96,7 +98,7 @@ local function main(facets)
     if auto then
       facets.hold(queue, message.segment, -1)
     else
-      leases[n + 1], leases[n + 2] = text(until_ms), message.id
+      leases[n + 1], leases[n + 2] = until_text, message.id
       inflight[n + 1] = message.id
       inflight[n + 2] = nonce .. ' ' .. text(message.attempt) .. ' ' .. facets.tried(message.item, message.attempt)
         .. ' ' .. message.facet.env

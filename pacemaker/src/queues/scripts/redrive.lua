@@ -8,7 +8,7 @@
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: string, the registry's stamp that the weights below were taken from
 -- ARGV[3]: integer, most dead letters
--- ARGV[4...]: environments and their weights; others have 1
+-- ARGV[4...]: strings, environments and their weights; others have 1
 -- Returns how many were put back; -1 when the stamp has moved on.
 -- Caller: Store::redrive
 

@@ -18,6 +18,7 @@ local function main(facets)
     call('ZREM', KEYS[3], string.match(KEYS[1], 'queue:([^:|]+)|ring$'))
     return { 0, 0, 0 }
   end
+  facets.expect('list', queue.dead)
   local now, most, keep = facets.now(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
   local expired = call('ZRANGE', queue.leases, '-inf', text(now), 'BYSCORE', 'LIMIT', 0, most)
   local due = call('ZRANGE', queue.delayed, '-inf', text(now), 'BYSCORE', 'LIMIT', 0, most)

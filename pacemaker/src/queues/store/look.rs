@@ -10,9 +10,10 @@ use super::{
 };
 
 static PEEK: Script<FabricRole> = facets_script!("peek");
+static AUDIT: Script<FabricRole> = facets_script!("audit");
 
 #[cfg(test)]
-pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("peek", &PEEK)];
+pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("peek", &PEEK), ("audit", &AUDIT)];
 
 /// For commands without arguments.
 const NONE: &[&str] = &[];
@@ -29,7 +30,7 @@ pub(in crate::queues) struct Counts {
 /// What housekeeping wants to know of a queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct QueueState {
-    /// The revision of the definition that this shard has.
+    /// The revision of the definition that this shard goes by in every facet.
     pub(crate) revision: Option<u64>,
     /// Messages that wait.
     pub(crate) waiting: u64,
@@ -67,6 +68,17 @@ impl Store {
         Ok(messages(words.into_iter()))
     }
 
+    /// What must never be and is, of one moment: predicate, environment, what is wrong.
+    pub(in crate::queues) async fn audit(
+        &self,
+        queue: &str,
+        most: usize,
+    ) -> Result<Vec<(String, String, String)>, Error> {
+        let words: Vec<String> = self.call(&AUDIT, queue).arg(most).run(self.redis()).await?;
+        let finding = |words: &[String]| (words[0].clone(), words[1].clone(), words[2].clone());
+        Ok(words.chunks_exact(3).map(finding).collect())
+    }
+
     /// What housekeeping wants to know of queues, in one round trip.
     pub(crate) async fn states(&self, queues: &[&str]) -> Result<Vec<QueueState>, Error> {
         if queues.is_empty() {
@@ -74,7 +86,7 @@ impl Store {
         }
         let mut batch = self.redis().batch();
         for queue in queues {
-            batch.add("HGET", &self.keys(queue).settings(), "revision");
+            batch.add("HGET", &self.keys(queue).settings(), "settled");
             batch.add("HGET", &self.keys(queue).count(), "waiting");
         }
         let numbers: Vec<Option<u64>> = batch.query().await?;

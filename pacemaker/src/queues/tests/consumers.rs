@@ -135,7 +135,7 @@ async fn a_waiter_that_goes_away_takes_no_message_along() {
 async fn a_pull_that_waits_is_woken_by_what_comes_back() {
     let server = Server::start();
     let all = running(&server, Options::default()).await;
-    all.put(Wanted { lease_seconds: Some(1.0), ..wanted(".*") }).await;
+    all.put(wanted(".*")).await;
     all.push("1", 2).await;
     let request = PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false };
     let first = all.queues.pull(Q, 0, request).await.unwrap().messages;
@@ -145,8 +145,11 @@ async fn a_pull_that_waits_is_woken_by_what_comes_back() {
     all.queues.nack(Q, 0, &[&first[0].0.to_string()]).await.unwrap();
     assert_eq!(pull.await.unwrap().unwrap().messages[0].1.id, first[0].1.id);
     // A lease that ends: the consumer is dead, and nobody but the sweeper notices.
-    let again = all.wait(2).await.unwrap().unwrap().messages;
-    assert_eq!(again[0].1.attempt, 2);
+    all.put(Wanted { lease_seconds: Some(1.0), ..wanted(".*") }).await;
+    all.push("2", 1).await;
+    let lost = all.queues.pull(Q, 0, request).await.unwrap().messages;
+    let again = all.wait(1).await.unwrap().unwrap().messages;
+    assert_eq!((again[0].1.id, again[0].1.attempt), (lost[0].1.id, 2));
 }
 
 #[tokio::test]

@@ -312,7 +312,17 @@ async fn a_shard_that_was_not_told_of_a_definition_says_so() {
     let stamp = hands.bus.handle.stamp();
     assert_eq!(store.configure(Q, &stamp, &definition).await.unwrap(), Configured::Done);
     assert_eq!(hands.field("queue:q|settings", "in_flight_limit").await, Some(0));
+    // What was interrupted is finished by housekeeping: here weights that never arrived.
+    hands.push(&[("1", "a")]).await;
+    hands.put(Q, weights(&[("1", 0)])).await;
+    let redis = &hands.redis;
+    redis.command("HSET").arg(("queue:q|facet:1", "weight", "1")).run().await.unwrap();
+    redis.command("ZADD").arg(("queue:q|ring", "1", "1")).run().await.unwrap();
+    redis.command("HDEL").arg(("queue:q|settings", "settled")).run().await.unwrap();
+    until("the weight to arrive", || async { hands.ring(Q).await.is_empty() }).await;
+    hands.assert_true(Q, "what was interrupted").await;
     // Nor do those of a queue that may have been deleted since.
+    let stamp = hands.bus.handle.stamp();
     hands.put("other", wanted(".*")).await;
     let newest = Definition { revision: 99, ..definition };
     assert_eq!(store.configure(Q, &stamp, &newest).await.unwrap(), Configured::Stale);
@@ -434,4 +444,41 @@ async fn the_log_keeps_what_a_queue_needs() {
     .await;
     hands.sweep().await;
     assert_eq!(hands.labels(9).await, ["a"]);
+}
+
+/// What is broken on purpose is found and named, and nothing else.
+#[tokio::test]
+async fn a_check_names_what_is_broken() {
+    let server = Server::start();
+    let hands = Hands::with(&server, 1, 3_600_000).await;
+    hands.put(Q, wanted(".*")).await;
+    let names = [Q.to_owned()];
+    let check = async || -> Vec<(String, String)> {
+        let found = hands.queues.check(&names).await.unwrap();
+        found.into_iter().map(|one| (one.predicate, one.name)).collect()
+    };
+    hands.push(&[("1", "a"), ("1", "b"), ("2", "c"), ("3", "d")]).await;
+    let pulled = hands.pull(3).await;
+    hands.nack(1_000, &[&pulled[1].0]).await;
+    assert_eq!(check().await, []);
+    let of = |predicate: &str, name: &str| (predicate.to_owned(), name.to_owned());
+    let sadly = async |command: &'static str, arguments: &[&str]| {
+        hands.redis.command(command).arg(arguments).run().await.unwrap();
+    };
+    sadly("ZREM", &["queue:q|ring", "1"]).await;
+    assert_eq!(check().await, [of("F2", "q:1"),]);
+    sadly("ZADD", &["queue:q|ring", "1", "1", "9", "ghost"]).await;
+    assert_eq!(check().await, [of("F2", "q")]);
+    sadly("ZREM", &["queue:q|ring", "ghost"]).await;
+    sadly("HINCRBY", &["queue:q|count", "waiting", "1"]).await;
+    assert_eq!(check().await, [of("F5", "q")]);
+    sadly("HINCRBY", &["queue:q|count", "waiting", "-1"]).await;
+    sadly("HSET", &["queue:q|facet:1", "flying", "7"]).await;
+    assert_eq!(check().await, [of("F5", "q:1")]);
+    sadly("HSET", &["queue:q|facet:1", "flying", "1"]).await;
+    sadly("ZADD", &["queue:q|facets", "0", "nobody"]).await;
+    assert_eq!(check().await, [of("F1", "q:nobody")]);
+    sadly("ZREM", &["queue:q|facets", "nobody"]).await;
+    sadly("DEL", &["queue:|due"]).await;
+    assert_eq!(check().await, [of("F7", "q")]);
 }

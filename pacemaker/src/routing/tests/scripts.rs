@@ -1,7 +1,10 @@
-//! The headers of all scripts but those of the event bus, which share a preamble, speak MessagePack and have tests of
-//! their own; and the files that they name.
+//! The headers of all scripts but those of the event bus, queues and sequencer, which share preambles, speak MessagePack
+//! and have tests of their own; and the files that they name.
 
 use std::path::{Path, PathBuf};
+
+/// Rooms whose scripts are tested where they are.
+const ELSEWHERE: [&str; 3] = ["src/bus", "src/queues", "src/sequencer"];
 
 fn scripts() -> Vec<(PathBuf, String)> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -10,7 +13,7 @@ fn scripts() -> Vec<(PathBuf, String)> {
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            if path.is_dir() && !path.ends_with("src/bus") {
+            if path.is_dir() && !ELSEWHERE.iter().any(|room| path.ends_with(room)) {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "lua") {
                 let text = std::fs::read_to_string(&path).unwrap();

@@ -5,7 +5,7 @@ use axum::{
     extract::{DefaultBodyLimit, State},
     http::{HeaderMap, StatusCode},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -14,7 +14,7 @@ use crate::{
     http::{
         App, Problem,
         auth::{Granted, PublishEvents, ReadAll, RootOnly},
-        body::{JsonBytes, Path},
+        body::{Body, Json, JsonBytes, Path},
     },
     sequencer::{Decided, Decision, ObjectStatus},
 };
@@ -33,6 +33,17 @@ pub(crate) struct Accepted {
     #[schema(value_type = Vec<u64>)]
     ids: Vec<EventId>,
 }
+
+/// Which event to give up.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Skip {
+    /// The id of the event at the head.
+    #[schema(value_type = u64)]
+    id: EventId,
+}
+
+impl Body for Skip {}
 
 /// Where an object stands.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -53,7 +64,10 @@ pub(crate) struct ObjectView {
     /// The event that is being sent at this moment.
     #[schema(value_type = Option<u64>)]
     in_flight: Option<EventId>,
-    /// The worker that sends it, and the epoch of its lease behind the slash.
+    /// The event that is sent next: the one that `skip` gives up, when it is parked or waits for a retry.
+    #[schema(value_type = Option<u64>)]
+    next_id: Option<EventId>,
+    /// The worker that sends what is in flight, and the epoch of its lease behind the slash.
     owner: Option<String>,
     /// When the lease ends unless the worker shows that it lives, unix milliseconds.
     lease_until_ms: Option<u64>,
@@ -81,6 +95,7 @@ impl ObjectView {
             backend: status.backend,
             queued: status.waiting + u64::from(status.flight.is_some()),
             in_flight: status.flight,
+            next_id: status.head,
             owner: status.owner,
             lease_until_ms: status.lease_until_ms,
             parked: status.parked_since_ms.is_some(),
@@ -99,7 +114,8 @@ impl ObjectView {
 /// one made from the object's name), `timestamp`, `data` and `environment`; `data`, the object's new state, if it changes; and
 /// `idempotency_key` for all of it. All are accepted together, in this order, or none. An object whose name begins with
 /// a backend's prefix has its events sent there, one at a time; all others go to the bus. In the path, `/` and other
-/// reserved characters of the object's name are written as `%XX`.
+/// reserved characters of the object's name are written as `%XX`. What is published to a topic directly for such an
+/// object (`POST /topics/{name}` with its name as `object`) goes to its backend as well, also while nothing waits there.
 #[utoipa::path(post, path = "/objects/{object}/events", tag = "objects",
     params(("object" = String, Path, example = "work:1")), request_body = Object, responses(
     (status = 202, body = Accepted),
@@ -161,19 +177,23 @@ async fn unpark(
 
 /// Give an object's event up
 ///
-/// For an object that is parked, or waits for a retry: the event at the head becomes a dead letter of its backend, the
-/// object's next event tells the gap.
-#[utoipa::path(post, path = "/objects/{object}/skip", tag = "objects", params(("object" = String, Path)), responses(
-    (status = 204), (status = 401, body = Problem), (status = 403, body = Problem),
+/// For an object that is parked, or waits for a retry: the event `id` at the head (`next_id` of the object) becomes a dead
+/// letter of its backend, and the object's next event tells the gap. It has to be named, so that a repeat of a request
+/// whose answer was lost gives up no other.
+#[utoipa::path(post, path = "/objects/{object}/skip", tag = "objects", params(("object" = String, Path)),
+    request_body = Skip, responses((status = 204),
+    (status = 400, description = "bad_object, malformed_json", body = Problem),
+    (status = 422, description = "missing_field, invalid_body, unknown_field", body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
     (status = 404, description = "no_queue", body = Problem),
-    (status = 409, description = "nothing_to_decide, in_flight", body = Problem),
+    (status = 409, description = "nothing_to_decide, in_flight, another_event", body = Problem),
     (status = 503, description = "fabric_unavailable", body = Problem)))]
 async fn skip(
     _: Granted<RootOnly>,
     State(app): State<App>,
     Path(object): Path<String>,
+    Json(Skip { id }): Json<Skip>,
 ) -> Result<StatusCode, Problem> {
-    decide(&app, &object, Decision::Skip).await
+    decide(&app, &object, Decision::Skip(id)).await
 }
 
 async fn decide(app: &App, object: &str, decision: Decision) -> Result<StatusCode, Problem> {
@@ -184,6 +204,9 @@ async fn decide(app: &App, object: &str, decision: Decision) -> Result<StatusCod
         Decided::Idle => Err(Problem::not_found("no_queue", "no events of this object wait for a backend")),
         Decided::InFlight => {
             conflict("in_flight", "its event is being sent at this moment; look at the object again")
+        }
+        Decided::AnotherEvent => {
+            conflict("another_event", "another event is at the head; look at the object's `next_id`")
         }
         Decided::NothingToDecide => {
             conflict("nothing_to_decide", "it is neither parked nor waiting for a retry")

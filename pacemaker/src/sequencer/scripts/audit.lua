@@ -4,7 +4,7 @@
 -- ARGV[2]: integer, ms after its end within which a lease must have been swept
 -- ARGV[3]: string, cursor of the scan, `0` to begin, or `-` to look at the objects named in what follows only
 -- ARGV[4]: integer, objects to look at, about
--- ARGV[5...]: objects
+-- ARGV[5...]: string, names of objects
 -- Returns an array: the next cursor, how many objects were looked at, and an array of findings, each a predicate, its
 -- object and what is wrong.
 -- Caller: Store::audit

@@ -4,8 +4,10 @@
 -- ARGV[2]: string, the object
 -- ARGV[3]: string, `unpark` or `skip`
 -- ARGV[4]: integer, dead letters that a backend may have
+-- ARGV[5]: integer, id of the event that is to be skipped; empty for `unpark`
 -- Returns `done`; `idle` when it has no queue; `ready` when it is neither parked nor waiting for a retry and nothing is
--- to be decided; `leased` when its event is being sent at this moment.
+-- to be decided; `leased` when its event is being sent at this moment; `other` when another event is at the head, as
+-- after a skip whose reply was lost.
 -- Caller: Store::decide
 
 local function main(objects)
@@ -18,6 +20,8 @@ local function main(objects)
   objects.expect_shared()
   objects.expect_of(object, backend)
   local now = objects.now(ARGV[1])
+  local head = call('LINDEX', objects.of(object, 'events'), 0)
+  if ARGV[3] == 'skip' and (not head or objects.id(head) ~= ARGV[5]) then return 'other' end
   if call('ZREM', objects.key('parked'), object) + call('ZREM', objects.key('retry'), object) == 0 then
     return 'ready'
   end

@@ -6,7 +6,7 @@
 -- Returns an array: its state or false, what is remembered of its events or false, its backend or false, events waiting,
 -- what is in flight or false, worker/epoch or false, when the lease ends, when it is tried again, since when it is
 -- parked (each false if not), attempts with the event at the head, why the last one failed or false, the last id sent
--- or false.
+-- or false, the entry at the head of the list or false.
 -- Caller: Store::status
 
 local function main(objects)
@@ -27,5 +27,6 @@ local function main(objects)
     tonumber(failure[1] or 0),
     failure[2],
     call('GET', objects.of(object, 'last.event.id')),
+    call('LINDEX', objects.of(object, 'events'), 0),
   }
 end

@@ -1,6 +1,6 @@
 -- Compares the numbers of the shard with each other, without changing anything.
 -- KEYS[1]: hash, object -> its backend
--- ARGV[1...]: names of backends
+-- ARGV[1...]: string, names of backends
 -- Returns an array of findings, each a predicate, a name and what is wrong.
 -- Caller: Store::sums
 

@@ -348,7 +348,12 @@ impl Model {
     }
 
     async fn decide(&mut self, object: usize, skip: bool) {
-        let word = self.world.decide(&name(object), if skip { "skip" } else { "unpark" }).await;
+        let head = self.objects[object].queue.front().copied().unwrap_or_default();
+        let word = if skip {
+            self.world.skip(&name(object), head).await
+        } else {
+            self.world.unpark(&name(object)).await
+        };
         let one = &mut self.objects[object];
         match one.state {
             State::Idle => assert_eq!(word, "idle"),

@@ -101,8 +101,12 @@ impl World {
         self.store(&held.object).fail(held, id, failed, "answered 500", 5).await.expect("a reply")
     }
 
-    pub(super) async fn decide(&self, object: &str, what: &str) -> String {
-        self.store(object).decide(object, what, 5).await.expect("a reply")
+    pub(super) async fn unpark(&self, object: &str) -> String {
+        self.store(object).decide(object, None, 5).await.expect("a reply")
+    }
+
+    pub(super) async fn skip(&self, object: &str, id: u64) -> String {
+        self.store(object).decide(object, Some(id), 5).await.expect("a reply")
     }
 
     /// Every predicate, at this moment. O7 aside: time stands still or leaps here, and nobody wakes to sweep.

@@ -1,0 +1,521 @@
+//! Objects with a backend, as producers and backends see them: in order, through everything that dies.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
+use serde_json::{Value, json};
+use signalbox_stack::{Fsync, PartHandle, Ports};
+use signalbox_tests::{
+    http::Request,
+    poll,
+    receiver::{Answer, Delivery, Receiver},
+    system::System,
+    wire::{Fault, Wire},
+};
+use tokio::time::Instant;
+
+use crate::bus_api::Bus;
+
+/// Rounds of the random test within the suite. `make soak` goes on for `SOAK_SECONDS`; `SIGNALBOX_SEED` repeats a
+/// sequence.
+const ROUNDS: u64 = 6;
+const SOAK_SECONDS: u64 = 600;
+const PRODUCERS: u64 = 16;
+/// Objects beside the hot one, which has half of the events.
+const OBJECTS: u64 = 300;
+
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name)
+        .ok()
+        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
+}
+
+fn event(topic: &str) -> Value {
+    json!({"topic": topic, "type": "update"})
+}
+
+fn backend(receiver: &Receiver) -> Value {
+    json!({"prefix": "work:", "callback": receiver.url(), "uuid": "sequencer", "on_failure": "park", "max_attempts": 2})
+}
+
+/// The one event of a delivery to a backend.
+fn body(delivery: &Delivery) -> Value {
+    serde_json::from_slice(&delivery.body).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_is_state_and_events_and_the_bus_is_its_sink_without_a_backend() {
+    let bus = Bus::start("groups").await;
+    let receiver = Receiver::start().await;
+    let (shop, sub) = (bus.client("shop").await, bus.client("sub").await);
+    bus.subscribe(&sub, &["works", "posts"], &receiver.url()).await;
+    // A slash in the name of an object is written %2F.
+    let target = "/objects/work%2F1%20a/events";
+    let group =
+        json!({"data": {"v": 1}, "events": [event("works"), event("posts")], "idempotency_key": "k-1"});
+    let made = bus.call(&shop, "POST", target, Some(&group)).await;
+    assert_eq!(made.status, 202, "{}", made.text());
+    let ids: Vec<u64> = serde_json::from_value(made.json()["ids"].clone()).unwrap();
+    assert_eq!((ids.len(), ids[1] - ids[0]), (2, 64));
+    let again = bus.call(&shop, "POST", target, Some(&group)).await;
+    assert_eq!((again.status, again.json()), (202, made.json()), "a repeat under its key");
+    let other = json!({"events": [event("works")], "idempotency_key": "k-1"});
+    let refused = bus.call(&shop, "POST", target, Some(&other)).await;
+    assert_eq!((refused.status, &refused.json()["code"]), (422, &json!("idempotency_conflict")));
+    let events = receiver.until_events(2).await;
+    let told: Vec<(&Value, &Value)> = events.iter().map(|event| (&event["id"], &event["topic"])).collect();
+    assert_eq!(told, [(&json!(ids[0]), &json!("works")), (&json!(ids[1]), &json!("posts"))]);
+    assert_eq!(events[1]["prev"], json!(ids[0]));
+    let object = bus.call(&shop, "GET", "/objects/work%2F1%20a", None).await.json();
+    assert_eq!(
+        (&object["data"], &object["last_id"], &object["queued"]),
+        (&json!({"v": 1}), &json!(ids[1]), &json!(0))
+    );
+    bus.system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_gets_one_event_at_a_time_signed_and_numbered_and_a_poison_event_waits_for_a_decision() {
+    let bus = Bus::start("backend").await;
+    let poison = Arc::new(AtomicBool::new(true));
+    let bad = Arc::clone(&poison);
+    let receiver = Receiver::answering(move |delivery| {
+        let fails = bad.load(Ordering::SeqCst) && body(delivery)["topic"] == "posts";
+        Answer::status(if fails { "500 Internal Server Error" } else { "204 No Content" })
+    })
+    .await;
+    let shop = bus.client("shop").await;
+    let made = bus.root("PUT", "/backends/search", Some(&backend(&receiver))).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+    assert!(made.json()["secret"].as_str().unwrap().starts_with("whsec_"));
+    let group = json!({"data": 7, "events": [event("works"), event("posts"), event("works")]});
+    let ids = bus.call(&shop, "POST", "/objects/work:1/events", Some(&group)).await.json()["ids"].clone();
+    let parked = poll::until("the object to be parked", || async {
+        let object = bus.root("GET", "/objects/work:1", None).await.json();
+        if object["parked"] == true { Ok(object) } else { Err(object) }
+    })
+    .await;
+    assert_eq!(
+        (&parked["queued"], &parked["attempts"], &parked["backend"]),
+        (&json!(2), &json!(2), &json!("search"))
+    );
+    assert_eq!(parked["last_error"], "answered 500");
+    let first = receiver.deliveries().remove(0);
+    assert_eq!(first.basic().as_deref(), Some("sequencer:x"));
+    assert_eq!(first.header("webhook-id").unwrap(), ids[0].to_string());
+    assert!(first.header("webhook-signature").unwrap().starts_with("v1,"));
+    assert!(first.header("X-Signalbox-Epoch").unwrap().parse::<u64>().is_ok());
+    assert_eq!((&body(&first)["id"], &body(&first)["object"]), (&ids[0], &json!("work:1")));
+    // What is published to the topic directly waits behind it, and others do not.
+    let direct = json!({"type": "noop", "url": "https://shop.example/1", "object": "work:1"});
+    assert_eq!(bus.call(&shop, "POST", "/topics/works", Some(&direct)).await.status, 200);
+    let one = json!({"events": [event("works")]});
+    assert_eq!(bus.call(&shop, "POST", "/objects/work:2/events", Some(&one)).await.status, 202);
+    poll::until("the other object's event", || async {
+        let came = receiver.deliveries().iter().any(|delivery| body(delivery)["object"] == "work:2");
+        if came { Ok(()) } else { Err("not yet") }
+    })
+    .await;
+    assert_eq!(parked["next_id"], ids[1]);
+    let skip = json!({"id": ids[1]});
+    assert_eq!(
+        bus.call(&shop, "POST", "/objects/work:1/skip", Some(&skip)).await.status,
+        403,
+        "root decides"
+    );
+    let other = bus.root("POST", "/objects/work:1/skip", Some(&json!({"id": ids[2]}))).await;
+    assert_eq!((other.status, &other.json()["code"]), (409, &json!("another_event")));
+    assert_eq!(bus.root("POST", "/objects/work:1/skip", Some(&skip)).await.status, 204);
+    let last = poll::until("the rest of the object's events", || async {
+        let came: Vec<Value> =
+            receiver.deliveries().iter().map(body).filter(|event| event["object"] == "work:1").collect();
+        if came.last().is_some_and(|event| event["type"] == "noop") { Ok(came) } else { Err(came.len()) }
+    })
+    .await;
+    let third = last.iter().find(|event| event["id"] == ids[2]).unwrap();
+    assert_eq!(third["gap"], json!([{"first": ids[1], "last": ids[1], "count": 1, "reason": "dead"}]));
+    let dead = bus.root("GET", "/backends/search/dead", None).await.json();
+    assert_eq!((&dead[0]["event"]["id"], &dead[0]["attempts"]), (&ids[1], &json!(2)));
+    let again = bus.root("POST", "/objects/work:1/unpark", None).await;
+    assert!(matches!(again.status, 404 | 409), "{}", again.text());
+    assert_eq!(bus.root("GET", "/check", None).await.json()["findings"], json!([]));
+    poll::until("nothing to be queued", || async {
+        let shown = bus.root("GET", "/backends/search", None).await.json();
+        if shown["events"] == 0 { Ok(()) } else { Err(shown) }
+    })
+    .await;
+    assert_eq!(bus.root("DELETE", "/backends/search", None).await.status, 204);
+    assert_eq!(bus.root("GET", "/backends/search", None).await.status, 404);
+    bus.system.stop().await;
+}
+
+/// `signalbox check`: its exit code and what it printed.
+async fn check(bus: &Bus, token: &str) -> (Option<i32>, String) {
+    let test = std::env::current_exe().unwrap();
+    // target/<profile>/deps/it-… → target/<profile>/signalbox
+    let program = test.ancestors().nth(2).unwrap().join("signalbox");
+    let url = format!("http://{}", bus.system.pacemaker);
+    let mut command = tokio::process::Command::new(program);
+    let done = command.args(["check", "--json", "--url", &url, "--token", token]).output().await.unwrap();
+    (done.status.code(), String::from_utf8(done.stdout).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_check_names_what_is_broken_and_says_so_by_its_exit_code() {
+    let bus = Bus::start("check").await;
+    let receiver = Receiver::answering(|_| Answer::status("500 Internal Server Error")).await;
+    let shop = bus.client("shop").await;
+    assert_eq!(bus.root("PUT", "/backends/search", Some(&backend(&receiver))).await.status, 201);
+    bus.subscribe(&shop, &["orders"], &receiver.url()).await;
+    bus.publish(&shop, "orders", 1).await;
+    let group = json!({"events": [event("works")]});
+    assert_eq!(bus.call(&shop, "POST", "/objects/work:1/events", Some(&group)).await.status, 202);
+    let (code, said) = check(&bus, &bus.system.token).await;
+    assert_eq!(code, Some(0), "{said}");
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&said["sound"], &said["findings"]), (&json!(true), &json!([])));
+    poll::until("the object to be parked", || async {
+        let object = bus.root("GET", "/objects/work:1", None).await.json();
+        if object["parked"] == true { Ok(()) } else { Err(object) }
+    })
+    .await;
+    let _: i64 = bus.system.cli(System::FABRIC, "ZREM object:parked work:1").await;
+    let _: i64 = bus.system.cli(System::FABRIC, "HINCRBY bus:batches:gauges:batch shop 1").await;
+    let (code, said) = check(&bus, &bus.system.token).await;
+    assert_eq!(code, Some(1), "{said}");
+    let said: Value = serde_json::from_str(&said).unwrap();
+    let found = said["findings"].as_array().unwrap().iter();
+    let found: BTreeSet<(&str, &str, &str)> = found
+        .map(|one| {
+            let word = |member: &str| one[member].as_str().unwrap();
+            (word("room"), word("predicate"), word("name"))
+        })
+        .collect();
+    assert!(found.contains(&("sequencer", "O6", "work:1")), "{found:?}");
+    assert!(found.contains(&("bus", "B2", "shop")), "{found:?}");
+    assert_eq!(check(&bus, "nobody").await.0, Some(64), "a token that may not read");
+    bus.system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_and_groups_that_are_none_are_refused_clearly_and_nothing_is_left() {
+    let bus = Bus::start("bad-objects").await;
+    let shop = bus.client("shop").await;
+    let good = json!({"events": [event("works")]});
+    let long = "x".repeat(4096);
+    for (name, status, code) in [
+        (&*long, 400, "bad_object"),
+        ("a%0Ab", 400, "bad_object"),
+        ("a%00", 400, "bad_object"),
+        ("%7F", 400, "bad_object"),
+        ("%FF", 400, "invalid_path"),
+        ("machine:x", 403, "reserved_object"),
+        ("signalbox:x", 403, "reserved_object"),
+        ("machine%3Ax", 403, "reserved_object"),
+    ] {
+        let answer = bus.call(&shop, "POST", &format!("/objects/{name}/events"), Some(&good)).await;
+        let told = answer.json();
+        assert_eq!((answer.status, &told["code"]), (status, &json!(code)), "{name:.20}: {told}");
+    }
+    for (group, code) in [
+        (json!({}), "bad_event"),
+        (json!({"events": []}), "too_many_events"),
+        (json!({"events": vec![event("works"); 101]}), "too_many_events"),
+        (json!({"events": [event("Works")]}), "bad_topic"),
+        (json!({"events": [event("signalbox.x")]}), "bad_topic"),
+        (json!({"events": [{"topic": "works"}]}), "bad_event"),
+        (json!({"events": [event("works")], "idempotency_key": ""}), "bad_idempotency_key"),
+        (json!({"events": [event("works")], "state": 1}), "bad_event"),
+    ] {
+        let answer = bus.call(&shop, "POST", "/objects/work:1/events", Some(&group)).await;
+        assert_eq!((answer.status, &answer.json()["code"]), (400, &json!(code)), "{group}");
+    }
+    let key = bus
+        .request("POST", "/objects/work:1/events")
+        .token(&shop)
+        .header("Content-Type", "application/json")
+        .header("Idempotency-Key", "other")
+        .body(json!({"events": [event("works")], "idempotency_key": "one"}).to_string());
+    assert_eq!(bus.send(key).await.json()["code"], "bad_idempotency_key");
+    // One event of another's topic refuses the whole group.
+    let rival = bus.client("rival").await;
+    bus.publish(&rival, "posts", 1).await;
+    let mixed = json!({"data": 1, "events": [event("works"), event("posts")]});
+    let answer = bus.call(&shop, "POST", "/objects/work:1/events", Some(&mixed)).await;
+    assert_eq!((answer.status, &answer.json()["code"]), (403, &json!("topic_claimed")));
+    assert_eq!(
+        bus.call(&shop, "GET", "/objects/work:1", None).await.status,
+        404,
+        "nothing is left of any of it"
+    );
+    for (name, body, code) in [
+        ("A", json!({}), "bad_backend"),
+        ("search", json!({"prefix": "machine:", "callback": "http://127.0.0.1:1/"}), "bad_backend"),
+        ("search", json!({"prefix": "work:", "callback": "ftp://a/"}), "bad_backend"),
+    ] {
+        let answer = bus.root("PUT", &format!("/backends/{name}"), Some(&body)).await;
+        assert_eq!((answer.status, &answer.json()["code"]), (400, &json!(code)), "{body}");
+    }
+    assert_eq!(bus.call(&shop, "PUT", "/backends/search", Some(&good)).await.status, 403);
+    bus.system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_accepted_is_sent_in_order_whatever_dies_when() {
+    let mut rounds = 0..ROUNDS;
+    tempt_fate("order", move || rounds.next().is_some()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes as long as it is told to; make soak"]
+async fn soak_what_is_accepted_is_sent_in_order_whatever_dies_when() {
+    let end = Instant::now() + Duration::from_secs(from_environment("SOAK_SECONDS").unwrap_or(SOAK_SECONDS));
+    tempt_fate("order-soak", move || Instant::now() < end).await;
+}
+
+/// What producers were told.
+#[derive(Default)]
+struct Told {
+    /// Object → the ids that they got for it.
+    accepted: Mutex<BTreeMap<String, BTreeSet<u64>>>,
+    /// How often something was not accepted, or nothing was said.
+    refused: AtomicU64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    PacemakerKilled,
+    FabricKilled,
+    RepliesLost,
+    RepliesLate,
+}
+
+const FATES: [Fate; 6] = [
+    Fate::PacemakerKilled,
+    Fate::PacemakerKilled,
+    Fate::PacemakerKilled,
+    Fate::FabricKilled,
+    Fate::RepliesLost,
+    Fate::RepliesLate,
+];
+
+async fn tempt_fate(name: &str, mut go_on: impl FnMut() -> bool) {
+    let seed = from_environment("SIGNALBOX_SEED").unwrap_or_else(|| rand::rng().random());
+    println!("SIGNALBOX_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let ports = Ports::free().unwrap();
+    let wire = Wire::to(SocketAddr::from(([127, 0, 0, 1], ports.fabric))).await;
+    let table = |text: &str| text.parse::<toml::Table>().unwrap();
+    let system = System::with(name, |builder| {
+        builder
+            .ports(ports)
+            .with(|options| options.redis.fabric_fsync = Fsync::Always)
+            .pacemaker("bus", table("allow_http = true\nallow_networks = ['127.0.0.0/8']"))
+            .pacemaker("redis", table(&format!("fabric = 'redis://{}/'", wire.address)))
+            .pacemaker("sequencer", table("lease_ms = 1500\nfirst_pause_ms = 20\nlongest_pause_ms = 200"))
+    })
+    .await;
+    let others = [system.stack.add_pacemaker().await.unwrap(), system.stack.add_pacemaker().await.unwrap()];
+    let parts = [system.stack.part(&System::PACEMAKER), others[0].clone(), others[1].clone()];
+    system.allow("upstream: \"http://");
+
+    // A backend that fails now and then, and sometimes says nothing.
+    let count = Arc::new(AtomicU64::new(0));
+    let receiver = Receiver::answering(move |_| match count.fetch_add(1, Ordering::Relaxed) % 97 {
+        13 => Answer::status("500 Internal Server Error"),
+        57 => Answer::Close,
+        _ => Answer::status("204 No Content"),
+    })
+    .await;
+    let backend = json!({"prefix": "work:", "callback": receiver.url(), "workers": 8});
+    let made = system.api("PUT", "/backends/search", Some(backend)).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+
+    let told = Arc::new(Told::default());
+    let stop = Arc::new(AtomicBool::new(false));
+    let at: Vec<SocketAddr> =
+        parts.iter().map(|part| part.address().trim_start_matches("http://").parse().unwrap()).collect();
+    let producers: Vec<_> = (0..PRODUCERS)
+        .map(|number| {
+            let producer = Producer {
+                number,
+                random: StdRng::seed_from_u64(seed ^ number),
+                at: at.clone(),
+                token: system.token.clone(),
+            };
+            tokio::spawn(producer.run(Arc::clone(&told), Arc::clone(&stop)))
+        })
+        .collect();
+    let mut fates = Vec::new();
+    while go_on() {
+        if fates.is_empty() {
+            fates = FATES.to_vec();
+            fates.shuffle(&mut random);
+        }
+        let fate = fates.pop().unwrap();
+        let victim = random.random_range(0..parts.len());
+        println!("{fate:?} {victim}");
+        happen(&system, &wire, &parts[victim], fate, &told).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    for producer in producers {
+        producer.await.unwrap();
+    }
+    let told = told.accepted.lock().unwrap().clone();
+    hold_against(&receiver, &told).await;
+    poll::until("nothing to be queued, and nothing to be broken", || async {
+        let shown = system.api("GET", "/backends/search", None).await.json();
+        let check = system.api("GET", "/check", None).await.json();
+        if shown["events"] == 0 && check["sound"] == true { Ok(()) } else { Err((shown, check)) }
+    })
+    .await;
+    system.stop().await;
+}
+
+/// How many events were accepted.
+fn accepted(told: &Told) -> usize {
+    told.accepted.lock().unwrap().values().map(BTreeSet::len).sum()
+}
+
+/// Waits until so many more were accepted.
+async fn pass(told: &Told, more: usize) {
+    let wanted = accepted(told) + more;
+    poll::until(&format!("{wanted} events to be accepted"), || async {
+        let now = accepted(told);
+        if now >= wanted { Ok(()) } else { Err(now) }
+    })
+    .await;
+}
+
+async fn happen(system: &System, wire: &Wire, victim: &PartHandle, fate: Fate, told: &Told) {
+    match fate {
+        Fate::PacemakerKilled => {
+            victim.kill().await.unwrap();
+            pass(told, 200).await;
+            victim.start().await.unwrap();
+        }
+        Fate::FabricKilled => {
+            system.kill(System::FABRIC).await;
+            system.start_part(System::FABRIC).await;
+        }
+        Fate::RepliesLost => {
+            // Calls are carried out, or not, and nobody is told.
+            wire.set(Fault::LoseReplies);
+            let before = told.refused.load(Ordering::Relaxed);
+            poll::until("producers to be refused", || async {
+                let now = told.refused.load(Ordering::Relaxed);
+                if now >= before + 3 { Ok(()) } else { Err(now - before) }
+            })
+            .await;
+            wire.set(Fault::None);
+        }
+        Fate::RepliesLate => {
+            wire.set(Fault::Delay(Duration::from_millis(20)));
+            pass(told, 50).await;
+            wire.set(Fault::None);
+        }
+    }
+    pass(told, 200).await;
+}
+
+/// One of many that publish events of the same objects.
+struct Producer {
+    number: u64,
+    random: StdRng,
+    at: Vec<SocketAddr>,
+    token: String,
+}
+
+impl Producer {
+    async fn run(mut self, told: Arc<Told>, stop: Arc<AtomicBool>) {
+        let mut turn = 0;
+        while !stop.load(Ordering::Relaxed) {
+            turn += 1;
+            let hot = self.random.random_bool(0.5);
+            let object = if hot {
+                "work:hot".to_owned()
+            } else {
+                format!("work:{}", self.random.random_range(0..OBJECTS))
+            };
+            let events = vec![event("works"); self.random.random_range(1..=3)];
+            let group =
+                json!({"data": turn, "events": events, "idempotency_key": format!("{}-{turn}", self.number)});
+            let ids = self.until_accepted(&object, &group, &told).await;
+            let mut accepted = told.accepted.lock().unwrap();
+            let known = accepted.entry(object).or_default();
+            for id in ids {
+                assert!(known.insert(id), "{id} was given out twice");
+            }
+        }
+    }
+
+    /// Says the same again, to whoever answers, until it is accepted.
+    async fn until_accepted(&mut self, object: &str, group: &Value, told: &Told) -> Vec<u64> {
+        loop {
+            let to = self.at[self.random.random_range(0..self.at.len())];
+            let target = format!("/objects/{object}/events");
+            let request = Request::new("POST", "a", &target).token(&self.token).json(group);
+            match tokio::time::timeout(Duration::from_secs(5), request.send(to)).await {
+                Ok(Ok(answer)) if answer.status == 202 => {
+                    return serde_json::from_value(answer.json()["ids"].clone()).unwrap();
+                }
+                Ok(Ok(answer)) => {
+                    assert!(matches!(answer.status, 429 | 500..), "{} {}", answer.status, answer.text());
+                }
+                Ok(Err(_)) | Err(_) => {}
+            }
+            told.refused.fetch_add(1, Ordering::Relaxed);
+            // Nobody is helped by a producer that asks without pause.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// The predicates on the backend's own log: what was accepted came, nothing else did, first receipts of each object rise,
+/// numbers never change, and each `prev` is the event before.
+async fn hold_against(receiver: &Receiver, told: &BTreeMap<String, BTreeSet<u64>>) {
+    let wanted: usize = told.values().map(BTreeSet::len).sum();
+    let came = || {
+        let mut first: BTreeMap<String, Vec<(u64, Option<u64>)>> = BTreeMap::new();
+        let mut known = BTreeMap::new();
+        for delivery in receiver.deliveries() {
+            let event = body(&delivery);
+            let (id, prev) = (event["id"].as_u64().unwrap(), event["prev"].as_u64());
+            match known.insert(id, prev) {
+                None => {
+                    first.entry(event["object"].as_str().unwrap().to_owned()).or_default().push((id, prev))
+                }
+                Some(before) => assert_eq!(before, prev, "the numbers of {id} changed"),
+            }
+        }
+        first
+    };
+    let first = poll::within(Duration::from_secs(120), &format!("{wanted} events to come"), || async {
+        let first = came();
+        let count: usize = first.values().map(Vec::len).sum();
+        if count >= wanted { Ok(first) } else { Err(count) }
+    })
+    .await;
+    println!("{wanted} events of {} objects", told.len());
+    for (object, ids) in told {
+        let sent = &first[object];
+        let order: Vec<u64> = sent.iter().map(|(id, _)| *id).collect();
+        assert_eq!(
+            order,
+            ids.iter().copied().collect::<Vec<_>>(),
+            "{object}: each once, in order, and no other"
+        );
+        for pair in sent.windows(2) {
+            assert_eq!(pair[1].1, Some(pair[0].0), "{object}: prev is the event before");
+        }
+    }
+    assert_eq!(first.len(), told.len());
+}
