@@ -8,6 +8,10 @@
 local attempts = require("signalbox.attempts")
 local balancer = require("ngx.balancer")
 local base = require("resty.core.base")
+local budget = require("signalbox.budget")
+local circuits = require("signalbox.circuits")
+local counters = require("signalbox.counters")
+local defaults = require("signalbox.policy.failure")
 local ffi = require("ffi")
 local round_robin = require("signalbox.balance.round_robin")
 local routes = require("signalbox.routes")
@@ -16,7 +20,8 @@ local C, ffi_string = ffi.C, ffi.string
 local get_request = base.get_request
 local set_current_peer, set_more_tries = balancer.set_current_peer, balancer.set_more_tries
 local get_last_failure = balancer.get_last_failure
-local pick, after = round_robin.pick, round_robin.after
+local pick, pick_open, any_out = round_robin.pick, circuits.pick, circuits.any
+local broke, BUDGET_PERCENT = budget.broke, defaults.RETRIES.budget_percent
 local exit, DECLINED, ERROR = ngx.exit, ngx.DECLINED, ngx.ERROR
 local log, ERR = ngx.log, ngx.ERR
 
@@ -57,8 +62,17 @@ local function again(route)
         -- not happen, and as long as tries are left it comes back at once, for ever.
         return exit(ERROR)
     end
-    local tried, last = attempts.addresses()
-    local ok, err = set_current_peer(after(route, FIRST, #route, last, tried or {}))
+    local tried, last, tries = attempts.addresses()
+    if last then
+        circuits.failed(route, last, attempts.last())
+    end
+    budget.spend(route, route[1], BUDGET_PERCENT)
+    counters.add("retries")
+    -- One more after this one, as long as there is an instance left to try.
+    if tries + 1 < #route - FIRST + 1 and budget.has(route, route[1], BUDGET_PERCENT) then
+        set_more_tries(1)
+    end
+    local ok, err = set_current_peer((circuits.after(route, last, tried or {})))
     if not ok then
         return give_up(err)
     end
@@ -73,13 +87,13 @@ function _M.plain()
     elseif not route then
         return exit(DECLINED)
     end
-    local instances = #route - FIRST + 1
-    if instances > 1 then
-        -- Every instance may be tried once, for as long as proxy_next_upstream_timeout lets it. After the last one its
-        -- answer is the client's, be it a 503 of its own.
-        set_more_tries(instances)
+    if #route > FIRST and not broke[route] then
+        -- Every instance may be tried once, for as long as proxy_next_upstream_timeout and the budget let it; each try
+        -- grants the next, this one itself and the first of them. After the last one its answer is the client's, be it
+        -- a 503 of its own.
+        set_more_tries(2)
     end
-    local ok, err = set_current_peer(pick(route))
+    local ok, err = set_current_peer(any_out() and pick_open(route) or pick(route))
     if not ok then
         return give_up(err)
     end

@@ -10,9 +10,11 @@
 mod access;
 mod admin;
 mod bad_input;
+mod balancing;
 mod bus_api;
 mod bus_delivery;
 mod changes;
+mod failover;
 mod house;
 mod instruments;
 mod isolation;

@@ -69,6 +69,7 @@ pub(crate) async fn start(
         ("ROUTES_REPLICA", replica.to_owned()),
         ("ROUTES_SHM", "256m".to_owned()),
         ("SNAPSHOT_PATH", prefix.join("routes.snapshot").display().to_string()),
+        ("EDGE_KEY_FILE", String::new()),
         ("PACEMAKER", absent.to_owned()),
         ("SIDECAR", absent.to_owned()),
         ("KEEPALIVE", "1024".to_owned()),

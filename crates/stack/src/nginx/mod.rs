@@ -46,6 +46,8 @@ pub(crate) struct Edge<'a> {
     pub(crate) admin_port: u16,
     pub(crate) pacemaker: String,
     pub(crate) sidecar: String,
+    /// The key that all routers share.
+    pub(crate) key_file: PathBuf,
 }
 
 /// Writes everything nginx reads, and says how to run it.
@@ -121,6 +123,7 @@ fn values(
         ("ROUTES_REPLICA", format!("unix:{}", layout.replica_socket(edge.router).display())),
         ("ROUTES_SHM", "128m".to_owned()),
         ("SNAPSHOT_PATH", show(layout.snapshot(edge.router))),
+        ("EDGE_KEY_FILE", show(edge.key_file.clone())),
         ("PACEMAKER", edge.pacemaker.clone()),
         ("SIDECAR", edge.sidecar.clone()),
         ("KEEPALIVE", "1024".to_owned()),
