@@ -5,7 +5,8 @@
 --      └── every try failed ─▶ @again: access once more, for instances that came in meanwhile or may be waited for
 --
 -- What nginx forgets on the way from one location to another (ngx.ctx) and is needed until the end stands in variables:
--- $edge_counted is the address that in_flight.lua has counted for this request.
+-- $edge_counted is the address that in_flight.lua has counted for this request, $edge_claim what limits.lua has, and
+-- $edge_target is 1 when the request is for one instance only.
 
 local answer = require("signalbox.answer")
 local attempts = require("signalbox.attempts")
@@ -18,6 +19,7 @@ local held = require("signalbox.held")
 local hostname = require("signalbox.hostname")
 local in_flight = require("signalbox.in_flight")
 local defaults = require("signalbox.policy.failure")
+local rails = require("signalbox.rails")
 local record = require("signalbox.record")
 local resolve = require("signalbox.resolve")
 local routes = require("signalbox.routes")
@@ -145,6 +147,9 @@ end
 -- A request that has been tried: whether, and with which record, it may go to one more instance. Answers otherwise.
 local function go_on(route, name, tried, last, tries)
     local status, connected = attempts.last()
+    if ngx.var.edge_target == "1" then
+        return failed(status, connected)
+    end
     if FAILURE[status or ""] then
         circuits.failed(route, last, status)
     end
@@ -189,15 +194,41 @@ local function find_route(host)
     return route, name
 end
 
+-- Sends the request on to the location that speaks what the host's instances speak.
+local function go_the_right_way(route, host)
+    local rules, way = rules_of(route), ngx.var.edge_way
+    if not rules then
+        return
+    end
+    local right = way
+    if rules.tls then
+        right = rules.verify and "tls" or "tls_unverified"
+        ngx.var.edge_tls_name = rules.server_name or host
+    elseif rules.grpc then
+        right = "grpc"
+    end
+    if right ~= way then
+        return ngx.exec("@" .. right)
+    end
+end
+
 function _M.access()
     local host = ngx.var.host
     local tried, last, tries = attempts.addresses()
-    if not tried then
+    if not tried and ngx.var.upstream_status then
         ngx.var.edge_declined = "1"
     end
     uncount()
     local ctx = ngx.ctx
     local route, name = find_route(host)
+    go_the_right_way(route, host)
+    if not tried and not record.is_plain(route) and route.rules.rails then
+        ctx.target = rails.check(route)
+    end
+    if ctx.target then
+        ctx.route, ngx.var.edge_target = route, "1"
+        return
+    end
     if choose.instances(route) == 0 and not choose.has_session(route) then
         ngx.var.logkey = route.log_key
         route = hold(route, name)
@@ -210,6 +241,16 @@ function _M.access()
         ctx.tried, ctx.tries = not ctx.anew, ctx.anew and 0 or tries
     end
     ctx.route = route
+end
+
+-- All tries of one location failed. What is tried here is the last chance, whatever location it leads to.
+function _M.again()
+    if ngx.var.edge_second ~= "" then
+        uncount()
+        return failed(attempts.last())
+    end
+    ngx.var.edge_second = "1"
+    return _M.access()
 end
 
 -- Grants the next try before this one is made, because nginx wants to know beforehand: one at a time, so that there
@@ -232,7 +273,10 @@ function _M.balance()
     end
     local is_retry = balancer.get_last_failure() ~= nil
     local address
-    if is_retry then
+    if ctx.target then
+        -- That one or none; it is asked again when nginx met a connection that was closed.
+        address = ctx.target
+    elseif is_retry then
         local last = ngx.var.edge_counted
         circuits.failed(route, last, attempts.last())
         budget.spend(route, choose.cursor_of(route), budget_percent(route))
@@ -245,7 +289,9 @@ function _M.balance()
         address = choose.first(route)
     end
     ctx.tries = (ctx.tries or 0) + 1
-    grant(route, ctx.tries, is_retry)
+    if not ctx.target then
+        grant(route, ctx.tries, is_retry)
+    end
     local rules = rules_of(route)
     if rules and rules.timeouts then
         balancer.set_timeouts(rules.connect_timeout, rules.send_timeout, rules.read_timeout)
@@ -263,7 +309,10 @@ end
 function _M.header()
     local route = ngx.ctx.route
     local rules = route and rules_of(route)
-    if rules and rules.sticky then
+    if rules and rules.response_headers then
+        rails.response(rules)
+    end
+    if rules and rules.sticky and not ngx.ctx.target then
         local address = ngx.var.edge_counted
         if address ~= "" and ngx.var[rules.sticky_variable] ~= sticky.value(route, address) then
             resp.add_header("Set-Cookie", sticky.cookie(route, address, ngx.var.scheme == "https"))
@@ -272,6 +321,7 @@ function _M.header()
 end
 
 function _M.log()
+    rails.finish()
     local address = uncount()
     if not address then
         return

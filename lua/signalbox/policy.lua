@@ -145,7 +145,8 @@ end
 
 -- ── the whole ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-local PARTS = { require("signalbox.policy.balance"), require("signalbox.policy.failure") }
+local PARTS = { require("signalbox.policy.balance"), require("signalbox.policy.failure"),
+    require("signalbox.policy.rails") }
 
 local function warn(name)
     log(WARN, "the policy of ", name, " makes no sense in parts, which are ignored: ", complaints[1],

@@ -15,6 +15,7 @@ mod bus_api;
 mod bus_delivery;
 mod changes;
 mod failover;
+mod guard_rails;
 mod house;
 mod instruments;
 mod isolation;

@@ -6,6 +6,7 @@
 
 mod files;
 mod flavour;
+mod listeners;
 mod template;
 mod user;
 
@@ -124,6 +125,14 @@ fn values(
         ("ROUTES_SHM", "128m".to_owned()),
         ("SNAPSHOT_PATH", show(layout.snapshot(edge.router))),
         ("EDGE_KEY_FILE", show(edge.key_file.clone())),
+        ("EDGE_TLS_LISTEN", String::new()),
+        ("EDGE_H2C_LISTEN", String::new()),
+        ("EDGE_TLS_CERTIFICATE", show(layout.nginx_prefix(edge.router).join("tls.crt"))),
+        ("EDGE_TLS_KEY", show(layout.nginx_prefix(edge.router).join("tls.key"))),
+        ("EDGE_HTTPS_PORT", String::new()),
+        ("EDGE_FORWARDERS", String::new()),
+        ("EDGE_REAL_IP_HEADER", "X-Forwarded-For".to_owned()),
+        ("EDGE_UPSTREAM_CA", String::new()),
         ("PACEMAKER", edge.pacemaker.clone()),
         ("SIDECAR", edge.sidecar.clone()),
         ("KEEPALIVE", "1024".to_owned()),
@@ -144,6 +153,7 @@ fn values(
         })?;
         known.clone_from(value);
     }
+    listeners::derive(&mut values)?;
     Ok(values)
 }
 

@@ -1,0 +1,1 @@
+return { present = function() end }
