@@ -97,6 +97,8 @@ local function unescape(text)
     return find(text, "\\", 1, true) and gsub(text, "\\(.)", PLAIN) or text
 end
 
+_M.escape, _M.unescape = escape, unescape
+
 -- nil for a record that is not worth keeping: nothing can be routed with it.
 function _M.encode(record)
     if _M.is_plain(record) then

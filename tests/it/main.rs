@@ -22,6 +22,7 @@ mod isolation;
 mod keys;
 mod lookup;
 mod pacemakers;
+mod protocols;
 mod proxying;
 mod registration;
 mod replacement;

@@ -14,11 +14,13 @@
     reason = "a test that cannot go on has failed, and says where"
 )]
 
+pub mod grpc;
 pub mod http;
 pub mod load;
 pub mod poll;
 pub mod receiver;
 pub mod slots;
 pub mod system;
+pub mod tls;
 pub mod upstream;
 pub mod wire;
