@@ -66,8 +66,16 @@ local function uneven(list, weights)
     return false
 end
 
+-- Whether the hot path can serve the host: nothing has to wait, to be answered, or to be known when a request ends.
+local function is_light(record)
+    local rules = record.rules
+    return #record.candidates > 0 and rules.algorithm ~= "p2c" and not (rules.rails or rules.sticky or rules.timeouts
+        or rules.tls or rules.grpc or rules.response_headers)
+end
+
 -- Adds to a special record: `usable` (who can be reached at all), `candidates` (who gets new requests), `groups`
--- (version type → its candidates) when the policy has shares, `fail_open`, and what algorithms keep between requests.
+-- (version type → its candidates) when the policy has shares, `fail_open`, `light` (the hot path can serve it), and
+-- what algorithms keep between requests.
 function _M.fill(record)
     local rules = record.rules
     -- What is draining finishes its requests and gets no new ones, also when nothing else is left: then the host has
@@ -96,6 +104,7 @@ function _M.fill(record)
             group.cursor = random(#group)
         end
     end
+    record.light = is_light(record)
     -- Until when somebody is in slow start, unix milliseconds.
     record.slow_until = 0
     if rules.slow_start_ms then

@@ -233,7 +233,7 @@ local function requests_since(route, cursor)
     if record.is_plain(route) then
         return (route[1] - cursor) / (#route - FIRST + 1)
     end
-    return 0
+    return (route.served - cursor) / #route.usable
 end
 
 -- Failures in a row, this one among them.
@@ -245,7 +245,7 @@ local function in_a_row(route, address)
         dict:delete("f:" .. address)
     end
     if not row then
-        row = { 0, record.is_plain(route) and route[1] or 0, time }
+        row = { 0, record.is_plain(route) and route[1] or route.served, time }
         rows[address] = row
     end
     row[1], row[3] = row[1] + 1, time

@@ -11,14 +11,12 @@
 local answer = require("signalbox.answer")
 local attempts = require("signalbox.attempts")
 local balancer = require("ngx.balancer")
-local budget = require("signalbox.budget")
 local choose = require("signalbox.choose")
 local circuits = require("signalbox.circuits")
 local counters = require("signalbox.counters")
 local held = require("signalbox.held")
 local hostname = require("signalbox.hostname")
 local in_flight = require("signalbox.in_flight")
-local defaults = require("signalbox.policy.failure")
 local rails = require("signalbox.rails")
 local record = require("signalbox.record")
 local resolve = require("signalbox.resolve")
@@ -26,6 +24,7 @@ local routes = require("signalbox.routes")
 local resp = require("ngx.resp")
 local shared = require("signalbox.shared")
 local sticky = require("signalbox.balance.sticky")
+local tries = require("signalbox.tries")
 
 local log, ERR = ngx.log, ngx.ERR
 local now, update_time = ngx.now, ngx.update_time
@@ -48,11 +47,6 @@ local function rules_of(route)
     return not record.is_plain(route) and route.rules or nil
 end
 
-local function budget_percent(route)
-    local rules = rules_of(route)
-    return rules and rules.budget_percent or defaults.RETRIES.budget_percent
-end
-
 -- The request is no longer under way at the instance it was counted for.
 local function uncount()
     local address = ngx.var.edge_counted
@@ -63,7 +57,7 @@ local function uncount()
     end
 end
 
-local function count(address)
+local function count_for(address)
     uncount()
     in_flight.begin(address)
     ngx.var.edge_counted = address
@@ -82,18 +76,6 @@ local function failed(status, connected)
     return answer.problem(502, connected and "connection_broken" or "connect_failed", connected
         and "The instance closed the connection before it had answered."
         or "No instance of this host accepts connections. Retry later, or look at the instances of the host.")
-end
-
-local function retry_time_is_over(route)
-    local rules = rules_of(route)
-    return rules and rules.retry_timeout and (now() - ngx.req.start_time()) * 1000 >= rules.retry_timeout
-end
-
--- How many tries a request may have in all.
-local function most_tries(route)
-    local instances = choose.instances(route)
-    local rules = rules_of(route)
-    return rules and rules.attempts and rules.attempts < instances and rules.attempts or instances
 end
 
 -- ── waiting for an instance ────────────────────────────────────────────────────────────────────────────────────────
@@ -145,7 +127,7 @@ end
 -- ── phases ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 -- A request that has been tried: whether, and with which record, it may go to one more instance. Answers otherwise.
-local function go_on(route, name, tried, last, tries)
+local function go_on(route, name, tried, last, count)
     local status, connected = attempts.last()
     if ngx.var.edge_target == "1" then
         return failed(status, connected)
@@ -155,12 +137,11 @@ local function go_on(route, name, tried, last, tries)
     end
     ngx.var.logkey = choose.log_key_of(route, last)
     -- What was not connected has sent nothing and burdened nobody: any method, and no budget.
-    if connected and not (IDEMPOTENT[ngx.req.get_method()]
-        and budget.has(route, choose.cursor_of(route), budget_percent(route))) then
+    if connected and not (IDEMPOTENT[ngx.req.get_method()] and tries.in_budget(route)) then
         return failed(status, connected)
     end
     local _, exhausted = choose.another(route, tried, last)
-    if not exhausted and tries < most_tries(route) and not retry_time_is_over(route) then
+    if not exhausted and count < tries.most(route) and not tries.time_is_over(route) then
         return route
     end
     local present = not connected and hold(route, name, exhausted and choose.instances(route) == 1 and last)
@@ -214,11 +195,13 @@ end
 
 function _M.access()
     local host = ngx.var.host
-    local tried, last, tries = attempts.addresses()
+    local tried, last, count = attempts.addresses()
     if not tried and ngx.var.upstream_status then
         ngx.var.edge_declined = "1"
     end
-    uncount()
+    if tried then
+        uncount()
+    end
     local ctx = ngx.ctx
     local route, name = find_route(host)
     go_the_right_way(route, host)
@@ -237,8 +220,8 @@ function _M.access()
         end
     end
     if tried then
-        route = go_on(route, name, tried, last, tries)
-        ctx.tried, ctx.tries = not ctx.anew, ctx.anew and 0 or tries
+        route = go_on(route, name, tried, last, count)
+        ctx.tried, ctx.tries = not ctx.anew, ctx.anew and 0 or count
     end
     ctx.route = route
 end
@@ -251,16 +234,6 @@ function _M.again()
     end
     ngx.var.edge_second = "1"
     return _M.access()
-end
-
--- Grants the next try before this one is made, because nginx wants to know beforehand: one at a time, so that there
--- are no more than the budget, the time and the instances allow. A retry was granted by the one before.
-local function grant(route, tries, is_retry)
-    if tries < most_tries(route) and not retry_time_is_over(route)
-        and budget.has(route, choose.cursor_of(route), budget_percent(route))
-    then
-        balancer.set_more_tries(is_retry and 1 or 2)
-    end
 end
 
 function _M.balance()
@@ -279,7 +252,7 @@ function _M.balance()
     elseif is_retry then
         local last = ngx.var.edge_counted
         circuits.failed(route, last, attempts.last())
-        budget.spend(route, choose.cursor_of(route), budget_percent(route))
+        tries.spend(route)
         counters.add("retries")
         address = choose.another(route, attempts.addresses())
     elseif ctx.tried then
@@ -289,8 +262,8 @@ function _M.balance()
         address = choose.first(route)
     end
     ctx.tries = (ctx.tries or 0) + 1
-    if not ctx.target then
-        grant(route, ctx.tries, is_retry)
+    if not ctx.target and tries.another(route, ctx.tries) then
+        balancer.set_more_tries(is_retry and 1 or 2)
     end
     local rules = rules_of(route)
     if rules and rules.timeouts then
@@ -301,7 +274,7 @@ function _M.balance()
         log(ERR, "cannot use an instance: ", err)
         return ngx.exit(ngx.ERROR)
     end
-    count(address)
+    count_for(address)
     ngx.var.logkey = choose.log_key_of(route, address)
 end
 

@@ -152,14 +152,18 @@ async fn attempts_and_the_method_bound_the_tries() {
     }
     system.allow("prematurely closed connection");
     let hits = || apps.iter().map(App::hits).sum::<u64>();
-    for (method, attempts, wanted) in
-        [("GET", 3, 3), ("GET", 1, 1), ("PUT", 2, 2), ("POST", 3, 1), ("GET", 100, 5)]
+    // The first algorithm is served on the hot path, the other in @full.
+    let cases = [("GET", 3, 3), ("GET", 1, 1), ("PUT", 2, 2), ("POST", 3, 1), ("GET", 100, 5)];
+    let algorithms = ["round_robin", "p2c"];
+    for (algorithm, (method, attempts, wanted)) in
+        algorithms.iter().flat_map(|algorithm| cases.map(|case| (algorithm, case)))
     {
-        rule(&system, "app.test", &json!({"retries": {"attempts": attempts}, "ejection": false})).await;
+        let policy = json!({"balance": {"algorithm": algorithm}, "retries": {"attempts": attempts}, "ejection": false});
+        rule(&system, "app.test", &policy).await;
         let before = hits();
         let answer = Request::new(method, "app.test", "/").body("x").send(system.edge).await.unwrap();
         assert_eq!((answer.status, answer.reason()), (502, "connection_broken"), "{method}, {attempts}");
-        assert_eq!(hits() - before, wanted, "{method} with {attempts} attempts");
+        assert_eq!(hits() - before, wanted, "{algorithm}: {method} with {attempts} attempts");
     }
     // Each of them another instance.
     assert!(apps.iter().all(|app| app.hits() > 0));
