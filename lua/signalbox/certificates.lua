@@ -29,6 +29,7 @@ local ssl = require("ngx.ssl")
 
 local find, lower, sub = string.find, string.lower, string.sub
 local log, WARN, ERR = ngx.log, ngx.WARN, ngx.ERR
+local worker_id = ngx.worker.id
 local null, type, pairs, pcall = resp.null, type, pairs, pcall
 
 local dict = ngx.shared.signalbox_certs
@@ -38,11 +39,13 @@ local _M = {}
 local LOOKUP_TIMEOUT = 0.25
 local MAX_ABSENT = 16384
 local MAX_BYTES = 256 * 1024
+-- A flood of invented names must not pile up in front of those that exist.
+local MAX_OPEN = 10000
 
 -- name → { chain, key }; the names that have none, which anyone may invent; questions under way.
 local held = {}
 local absent = bounded.new(MAX_ABSENT)
-local pending = {}
+local pending, open_questions = {}, 0
 
 -- What handshakes need, or nil and what is wrong.
 local function open(name, text)
@@ -93,15 +96,15 @@ local ask
 
 local function answered(value, kind, entry)
     local name = entry.name
+    pending[name] = nil
+    open_questions = open_questions - 1
     if entry.dirty and lookups.trusted then
-        pending[name] = nil
         local again = ask(name)
         if again then
             again.waiters, again.ready = entry.waiters, entry.ready
             return
         end
     end
-    pending[name] = nil
     -- WRONGTYPE is a value that somebody wrote by hand: none of ours. Any other error says nothing.
     local wrong = kind == "-" and find(value, "^WRONGTYPE") ~= nil
     if value ~= nil and lookups.trusted and not entry.dirty and (kind ~= "-" and kind ~= "!" or wrong) then
@@ -117,7 +120,7 @@ end
 
 function ask(name)
     local entry = pending[name]
-    if entry or not lookups.trusted then
+    if entry or not lookups.trusted or open_questions >= MAX_OPEN then
         return entry
     end
     entry = { name = name, waiters = 0 }
@@ -125,6 +128,7 @@ function ask(name)
         return nil
     end
     pending[name] = entry
+    open_questions = open_questions + 1
     return entry
 end
 
@@ -184,6 +188,11 @@ function _M.believed()
     absent:clear()
     for name in pairs(held) do
         ask(name)
+    end
+    -- One worker also asks after those that only shared memory has: they have missed the same changes.
+    local names = worker_id() == 0 and dict:get_keys(0) or {}
+    for i = 1, #names do
+        ask(names[i])
     end
 end
 

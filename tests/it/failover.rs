@@ -236,6 +236,26 @@ async fn a_hung_instance_costs_its_timeout_and_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_tried_for_so_long_and_then_given_up() {
+    let system = System::edge_only("retry-time").await;
+    let mut apps = Vec::new();
+    for n in 0..5 {
+        let app = App::start(&format!("app-{n}")).await;
+        app.set(Mode::Hang);
+        system.route("app.test", &app).await;
+        apps.push(app);
+    }
+    system.allow("timed out");
+    let policy = json!({"timeouts": {"read_ms": 100}, "retries": {"timeout_ms": 50}, "ejection": false});
+    rule(&system, "app.test", &policy).await;
+    let answer = system.get("app.test", "/").await;
+    assert_eq!((answer.status, answer.reason()), (504, "timeout"));
+    // The first began in time for a second, and the second too late for a third.
+    assert_eq!(apps.iter().map(App::hits).sum::<u64>(), 2);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_is_held_until_its_host_has_an_instance() {
     let system = System::edge_only("held").await;
     let app = App::start("app").await;

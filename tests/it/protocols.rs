@@ -133,7 +133,11 @@ async fn certificates_come_from_the_table_and_change_without_a_reload() {
         let issued = authority.issue(name, common_name);
         set(&system, &format!("cert:{name}"), &issued.sealed(name, &key)).await;
     };
-    let workers = system.workers();
+    let workers = poll::until("both workers", || async {
+        let workers = system.workers();
+        if workers.len() == 2 { Ok(workers) } else { Err(workers) }
+    })
+    .await;
     assert_eq!(shown(at.tls, Some("app.test")).await, FALLBACK);
     put("app.test", "first").await;
     put("*.wild.test", "wildcard").await;
@@ -266,11 +270,18 @@ async fn grpc_passes_message_by_message_with_its_trailers() {
             (&"0".parse().unwrap(), &"service".parse().unwrap())
         );
     }
+    // Instances that speak nothing else are named in the policy; then it is not the content type that decides.
+    let url = format!("http://127.0.0.1:{}/fail", at.h2c.port());
+    let json = ["--http2-prior-knowledge", "--header", "Host: json.test", "--data-raw", "{}", &url];
+    system.cli::<()>(System::MASTER, &format!("SADD instances:json.test {}", service.address)).await;
+    system.cli::<()>(System::MASTER, "SET logkey:json.test 17").await;
+    rule(&system, "json.test", &json!({"upstream": {"protocol": "grpc"}})).await;
+    assert!(curl(&json).await.ends_with(" 200 2"));
     // The application's own failure is its own.
     let mut call = Call::open(at.h2c, "grpc.test", "/fail").await.unwrap();
     call.close().unwrap();
     assert_eq!(call.end().await.unwrap()["grpc-status"], "9");
-    let lines = system.log_lines_when(4).await;
+    let lines = system.log_lines_when(5).await;
     for line in &lines {
         assert_eq!((&line["key"], &line["code"]), (&json!("17"), &json!(200)), "{line}");
         assert_eq!(line["upstream_addr"], service.address.to_string(), "{line}");
