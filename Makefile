@@ -11,7 +11,7 @@ ARGS ?=
 
 RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-server curl
 # lua-check is the linter. Never luajit: it replaces the library that the Lua module of nginx needs.
-TEST_PACKAGES := $(RUN_PACKAGES) lua-check
+TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
 .PHONY: help run test bench soak fmt clean build packages-run packages-test packages-bench

@@ -2,14 +2,17 @@
 
 local ack = require("signalbox.ack")
 local answer = require("signalbox.answer")
+local explain = require("signalbox.explain")
 local follow = require("signalbox.follow")
+local hostname = require("signalbox.hostname")
 local json = require("signalbox.json")
+local resolve = require("signalbox.resolve")
 local routes = require("signalbox.routes")
 local shared = require("signalbox.shared")
 local snapshot = require("signalbox.snapshot")
 
-local format, match = string.format, string.match
-local tonumber = tonumber
+local format, lower, match = string.format, string.lower, string.match
+local tonumber, type = tonumber, type
 
 local _M = {}
 
@@ -86,7 +89,26 @@ local function accept()
     ngx.print('{"accepted":true}\n')
 end
 
-local GET = { ["/edge/ack"] = acknowledgement, ["/edge/status"] = status, ["/edge/snapshot"] = table_text }
+-- Who of a host is in and who is out, for those who ask why.
+local function circuit_states()
+    local host = ngx.req.get_uri_args(10).host
+    if type(host) ~= "string" or host == "" then
+        return bad("host must name the host to look at")
+    elseif not hostname.valid(host) then
+        return bad("host is no host name")
+    end
+    host = lower(host)
+    local route, name = resolve.host(host)
+    if route == nil then
+        return answer.problem(503, "table_unreachable", "This host is not known here and the table cannot be asked.")
+    elseif not route then
+        return answer.problem(404, "no_route", "No application is registered under this host name.")
+    end
+    ngx.print(explain.host(host, name, route), "\n")
+end
+
+local GET = { ["/edge/ack"] = acknowledgement, ["/edge/status"] = status, ["/edge/snapshot"] = table_text,
+    ["/edge/circuits"] = circuit_states }
 local POST = { ["/edge/accept"] = accept }
 
 function _M.serve()
@@ -100,7 +122,7 @@ function _M.serve()
         return answer.problem(405, "method_not_allowed", "This endpoint does not know that method.")
     end
     return answer.problem(404, "not_found", "There is no such endpoint. The edge has /edge/ack, /edge/status, "
-        .. "/edge/snapshot, /edge/connections and /edge/accept.")
+        .. "/edge/snapshot, /edge/circuits, /edge/connections and /edge/accept.")
 end
 
 return _M

@@ -1,25 +1,74 @@
 -- The edge's own answers from Lua, in the same form as those of nginx (problem.conf): application/problem+json with a
--- stable code, which the header X-Signalbox-Error repeats for whoever only looks at headers.
+-- stable code, which the header X-Signalbox-Error repeats for whoever only looks at headers. Who asks for HTML, which
+-- is what browsers do, gets a small page that says the same; a gRPC client gets its own kind of status.
 
 local json = require("signalbox.json")
+
+local find, gsub, format = string.find, string.gsub, string.format
+local var = ngx.var
 
 local _M = {}
 
 local TITLES = {
-    [400] = "Bad Request", [404] = "Not Found", [405] = "Method Not Allowed", [502] = "Bad Gateway",
-    [503] = "Service Unavailable", [504] = "Gateway Timeout",
+    [400] = "Bad Request", [403] = "Forbidden", [404] = "Not Found", [405] = "Method Not Allowed",
+    [413] = "Content Too Large", [429] = "Too Many Requests", [502] = "Bad Gateway", [503] = "Service Unavailable",
+    [504] = "Gateway Timeout",
 }
+
+local PAGE = '<!doctype html>\n<html lang="en"><meta charset="utf-8">'
+    .. '<meta name="viewport" content="width=device-width">'
+    .. "<title>%d %s</title>\n<style>body{font:1rem/1.5 system-ui,sans-serif;max-width:36rem;margin:15vh auto;"
+    .. "padding:0 1rem;color:#222}small{color:#777}</style>\n<h1>%s</h1>\n<p>%s</p>\n"
+    .. "<p><small>%d %s · %s</small></p>\n"
+
+local ENTITIES = { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;" }
+
+local function html(text)
+    return (gsub(text, '[&<>"]', ENTITIES))
+end
+
+-- Named before JSON, or without it. What an Accept header weighs by q is more than this answer is worth.
+local function wants_html()
+    local accept = var.http_accept
+    local at = accept and find(accept, "text/html", 1, true)
+    local other = at and find(accept, "json", 1, true)
+    return at and not (other and other < at)
+end
+
+-- Trailers only: a header frame that ends the stream (the gRPC protocol over HTTP/2).
+local function grpc(status, detail)
+    ngx.status = 200
+    ngx.header["Content-Type"] = "application/grpc"
+    -- UNAVAILABLE for what may be repeated, UNIMPLEMENTED for what is not there, as gRPC maps HTTP codes.
+    ngx.header["grpc-status"] = ((status == 404 or status == 405) and 12) or (status == 403 and 7)
+        or (status == 429 and 8) or (status == 400 and 3) or 14
+    ngx.header["grpc-message"] = detail
+    ngx.header["Content-Length"] = 0
+    return ngx.exit(200)
+end
 
 -- retry_after: seconds, or nil.
 function _M.problem(status, code, detail, retry_after)
-    ngx.status = status
     local header = ngx.header
-    header["Content-Type"] = "application/problem+json"
     header["X-Signalbox-Error"] = code
     header["Retry-After"] = retry_after
-    local body = '{"type":"about:blank","title":"' .. TITLES[status] .. '","status":' .. status
-        .. ',"code":"' .. code .. '","detail":' .. json.string(detail)
-        .. ',"request_id":' .. json.string(ngx.var.edge_request_id) .. "}\n"
+    if var.edge_grpc == "1" then
+        return grpc(status, detail)
+    end
+    ngx.status = status
+    local title, id = TITLES[status] or "Error", var.edge_request_id
+    local body
+    if wants_html() then
+        header["Content-Type"] = "text/html; charset=utf-8"
+        body = format(PAGE, status, title, title, html(detail), status, code, html(id))
+    else
+        header["Content-Type"] = "application/problem+json"
+        body = '{"type":"about:blank","title":"' .. title .. '","status":' .. status
+            .. ',"code":"' .. code .. '","detail":' .. json.string(detail)
+            .. ',"request_id":' .. json.string(id) .. "}\n"
+    end
+    -- Caches must not give the page to who asked for the other.
+    header["Vary"] = "Accept"
     header["Content-Length"] = #body
     ngx.print(body)
     return ngx.exit(status)

@@ -6,26 +6,29 @@ local var = ngx.var
 
 local _M = {}
 
--- A set of the addresses tried, and the last of them; nil when none was. nginx separates tries with ", " and, after
--- an internal redirect, with " : "; neither can stand in an address.
+-- A set of the addresses tried, the last of them, and how many tries there were; nil when none was. nginx separates
+-- tries with ", " and, after an internal redirect, with " : "; neither can stand in an address.
 function _M.addresses()
     local text = var.upstream_addr
     if not text then
         return nil
     end
-    local tried, last
+    local tried, last, count = nil, nil, 0
     for address in gmatch(text, "[^ ,][^ ,]+") do
         tried = tried or {}
         tried[address] = true
         last = address
+        count = count + 1
     end
-    return tried, last
+    return tried, last, count
 end
 
--- The status nginx gave the last try, and whether that try had a connection: without one nothing of the request was
--- sent, and it may go elsewhere whatever its method. A list may end in a separator (a try without an address).
+-- The status of the last try (nil when it had none, for the client went away), and whether that try had a connection:
+-- without one nothing of the request was sent, and it may go elsewhere whatever its method. A list may end in a
+-- separator (a try without an address).
 function _M.last()
-    local status = match(var.upstream_status or "", "(%d+)[^%d]*$")
+    local status = match(var.upstream_status or "", "([%d%-]+)[ ,:]*$")
+    status = status ~= "-" and status or nil
     return status, match(var.upstream_connect_time or "", "([%d%.%-]+)[ ,:]*$") ~= "-"
 end
 

@@ -1,6 +1,7 @@
--- The hot path: a known host without a policy is routed here and nowhere else. No phase before the balancer runs any
--- Lua; nothing is allocated for a first try. What this module cannot answer it declines, which leads to @full. (An exit
--- with 500 would lead there too, and cost the client its connection: nginx takes keep-alive away from a 500.)
+-- The hot path: a known host is routed here and nowhere else, unless its policy asks for more than a choice. No phase
+-- before the balancer runs any Lua; nothing is allocated for a first try. What this module cannot answer it declines,
+-- which leads to @full. (An exit with 500 would lead there too, and cost the client its connection: nginx takes
+-- keep-alive away from a 500.)
 --
 -- nginx.conf calls one function of a module on purpose: code that stands in the block itself is called from C, and
 -- LuaJIT cannot compile what returns there.
@@ -8,15 +9,21 @@
 local attempts = require("signalbox.attempts")
 local balancer = require("ngx.balancer")
 local base = require("resty.core.base")
+local budget = require("signalbox.budget")
+local circuits = require("signalbox.circuits")
+local choose = require("signalbox.choose")
+local counters = require("signalbox.counters")
 local ffi = require("ffi")
 local round_robin = require("signalbox.balance.round_robin")
 local routes = require("signalbox.routes")
+local tries = require("signalbox.tries")
 
 local C, ffi_string = ffi.C, ffi.string
 local get_request = base.get_request
 local set_current_peer, set_more_tries = balancer.set_current_peer, balancer.set_more_tries
 local get_last_failure = balancer.get_last_failure
-local pick, after = round_robin.pick, round_robin.after
+local pick, pick_open, any_out = round_robin.pick, circuits.pick, circuits.any
+local broke = budget.broke
 local exit, DECLINED, ERROR = ngx.exit, ngx.DECLINED, ngx.ERROR
 local log, ERR = ngx.log, ngx.ERR
 
@@ -51,17 +58,49 @@ local function give_up(err)
 end
 
 -- Another instance for a request whose last one failed. nginx has already decided that it may be sent again.
-local function again(route)
+local function again(request, route)
     if not route then
         -- A push has dropped it meanwhile; @full asks anew. Never DECLINED here: nginx takes that for a try that did
         -- not happen, and as long as tries are left it comes back at once, for ever.
         return exit(ERROR)
     end
-    local tried, last = attempts.addresses()
-    local ok, err = set_current_peer(after(route, FIRST, #route, last, tried or {}))
+    local tried, last, count = attempts.addresses()
+    if last then
+        circuits.failed(route, last, attempts.last())
+    end
+    tries.spend(route)
+    counters.add("retries")
+    if tries.another(route, count + 1) then
+        set_more_tries(1)
+    end
+    local address = choose.another(route, tried or {}, last)
+    local ok, err = set_current_peer(address)
     if not ok then
         return give_up(err)
     end
+    set_log_key(request, choose.log_key_of(route, address))
+end
+
+-- A host with a policy that asks for nothing but a choice.
+local function light_of(host)
+    local route = routes.special[host]
+    return route and route.light and route or nil
+end
+
+local function choose_lightly(request, host)
+    local route = light_of(host)
+    if not route then
+        return exit(DECLINED)
+    end
+    local address = choose.first(route)
+    if tries.another(route, 1) then
+        set_more_tries(2)
+    end
+    local ok, err = set_current_peer(address)
+    if not ok then
+        return give_up(err)
+    end
+    set_log_key(request, choose.log_key_of(route, address))
 end
 
 function _M.plain()
@@ -69,17 +108,17 @@ function _M.plain()
     local host = host_of(request)
     local route = routes.plain[host] or routes.wild.young[host]
     if get_last_failure() then
-        return again(route)
+        return again(request, route or light_of(host))
     elseif not route then
-        return exit(DECLINED)
+        return choose_lightly(request, host)
     end
-    local instances = #route - FIRST + 1
-    if instances > 1 then
-        -- Every instance may be tried once, for as long as proxy_next_upstream_timeout lets it. After the last one its
-        -- answer is the client's, be it a 503 of its own.
-        set_more_tries(instances)
+    if #route > FIRST and not (broke[route] and not tries.in_budget(route)) then
+        -- Every instance may be tried once, for as long as proxy_next_upstream_timeout and the budget let it; each try
+        -- grants the next, this one itself and the first of them. After the last one its answer is the client's, be it
+        -- a 503 of its own.
+        set_more_tries(2)
     end
-    local ok, err = set_current_peer(pick(route))
+    local ok, err = set_current_peer(any_out() and pick_open(route) or pick(route))
     if not ok then
         return give_up(err)
     end

@@ -12,6 +12,7 @@
 -- count a change whose pushes are still to come.
 
 local ack = require("signalbox.ack")
+local certificates = require("signalbox.certificates")
 local guard = require("signalbox.guard")
 local hostname = require("signalbox.hostname")
 local link = require("signalbox.link")
@@ -184,6 +185,7 @@ local function judge(shown_serial)
     shared.believe(epoch, serial)
     lookups.trusted = true
     routes.suspect_all()
+    certificates.believed()
     begin_sweep()
     ack_wanted = true
     report()
@@ -269,7 +271,11 @@ local function pushed_key(key)
     local colon = find(key, ":", 1, true)
     local name = colon and sub(key, colon + 1)
     if name and hostname.valid_name(name) then
-        changed(name)
+        if sub(key, 1, colon) == "cert:" then
+            certificates.changed(name)
+        else
+            changed(name)
+        end
     end
 end
 

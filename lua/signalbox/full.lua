@@ -1,98 +1,66 @@
 -- The location @full: whatever the hot path leaves. A host the worker does not know yet, a host with a policy, a name
 -- without instances, no name at all, and requests whose every instance has failed.
+--
+--   access ─▶ balance (each try) ─▶ log
+--      └── every try failed ─▶ @again: access once more, for instances that came in meanwhile or may be waited for
+--
+-- What nginx forgets on the way from one location to another (ngx.ctx) and is needed until the end stands in variables:
+-- $edge_counted is the address that in_flight.lua has counted for this request, $edge_claim what limits.lua has, and
+-- $edge_target is 1 when the request is for one instance only.
 
 local answer = require("signalbox.answer")
 local attempts = require("signalbox.attempts")
 local balancer = require("ngx.balancer")
-local follow = require("signalbox.follow")
+local choose = require("signalbox.choose")
+local circuits = require("signalbox.circuits")
+local counters = require("signalbox.counters")
+local held = require("signalbox.held")
 local hostname = require("signalbox.hostname")
-local link = require("signalbox.link")
-local lookups = require("signalbox.lookups")
+local in_flight = require("signalbox.in_flight")
+local rails = require("signalbox.rails")
 local record = require("signalbox.record")
-local round_robin = require("signalbox.balance.round_robin")
+local resolve = require("signalbox.resolve")
 local routes = require("signalbox.routes")
+local resp = require("ngx.resp")
 local shared = require("signalbox.shared")
+local sticky = require("signalbox.balance.sticky")
+local tries = require("signalbox.tries")
 
 local log, ERR = ngx.log, ngx.ERR
-local sleep = ngx.sleep
+local now, update_time = ngx.now, ngx.update_time
+local tcp = ngx.socket.tcp
+local match, sub, tonumber = string.match, string.sub, tonumber
 
 local _M = {}
 
-local LOOKUP_TIMEOUT = 0.25
-local TRUST_POLL = 0.005
 local RETRY_AFTER = 1
+-- How often a request that waits for its only instance looks whether it listens again, seconds.
+local KNOCK_EVERY = 0.2
+local KNOCK_TIMEOUT_MS = 200
 
 -- A second try could do the work twice with any other method. TRACE and unknown ones are left out for caution.
 local IDEMPOTENT = { GET = true, HEAD = true, PUT = true, DELETE = true, OPTIONS = true }
+-- Of an instance, or of nginx for one.
+local FAILURE = { ["502"] = true, ["503"] = true, ["504"] = true }
 
--- In the first moments of a worker, or while a replica copies its master, the answer is a few milliseconds away.
-local function await_trust()
-    local left = LOOKUP_TIMEOUT
-    while not lookups.trusted and left > 0 and not link.down and not follow.state() do
-        sleep(TRUST_POLL)
-        left = left - TRUST_POLL
-    end
-    return lookups.trusted
+local function rules_of(route)
+    return not record.is_plain(route) and route.rules or nil
 end
 
--- The last level: what any worker of this router, or of its life before, has routed.
-local function last_good(host)
-    local value, name = shared.find(host)
-    if value and not lookups.trusted then
-        -- Kept, so that an outage costs this way once a host. When the table is trusted again it is asked again.
-        routes.put(name, value)
+-- The request is no longer under way at the instance it was counted for.
+local function uncount()
+    local address = ngx.var.edge_counted
+    if address ~= "" then
+        in_flight.finish(address)
+        ngx.var.edge_counted = ""
+        return address
     end
-    return value, name
 end
 
--- A record and the name that matched, false for no name, nil for unknown.
-local function resolve(host)
-    local exact = routes.known(host)
-    if exact then
-        return exact, host
-    end
-    local ask = {}
-    local value, name, suspect_name = routes.find(host, ask)
-    if value ~= nil then
-        return value, name
-    elseif suspect_name then
-        -- Known from before a silence: served, and asked again by the way.
-        lookups.ask(ask[1])
-        return name, suspect_name
-    end
-    local kept, kept_name
-    if not lookups.trusted then
-        kept, kept_name = last_good(host)
-        if kept then
-            return kept, kept_name
-        end
-    end
-    if await_trust() and lookups.wait(ask, LOOKUP_TIMEOUT) then
-        -- Answers can be dropped again by a push before this request runs on; then the next round asks anew.
-        value, name = routes.find(host, ask)
-        if value == nil and lookups.wait(ask, LOOKUP_TIMEOUT) then
-            value, name = routes.find(host, ask)
-        end
-        if value ~= nil then
-            return value, name
-        end
-    end
-    return last_good(host)
-end
-
--- Addresses of either shape of record: list, first place, last place.
-local function addresses_of(route)
-    if record.is_plain(route) then
-        return route, record.FIRST, #route
-    end
-    return route.usable, 1, #route.usable
-end
-
-local function log_key_of(route, address)
-    if record.is_plain(route) then
-        return route[record.LOG_KEY]
-    end
-    return route.log_keys[address] or route.log_key
+local function count_for(address)
+    uncount()
+    in_flight.begin(address)
+    ngx.var.edge_counted = address
 end
 
 local function no_instance()
@@ -110,67 +78,162 @@ local function failed(status, connected)
         or "No instance of this host accepts connections. Retry later, or look at the instances of the host.")
 end
 
--- Whether a request that has been tried may go to one more instance, one that came in after the first try.
-local function may_go_on(route, tried, last)
-    local status, connected = attempts.last()
-    local list, from, to = addresses_of(route)
-    local _, exhausted = round_robin.after(list, from, to, last, tried)
-    if exhausted or (connected and not IDEMPOTENT[ngx.req.get_method()]) then
-        ngx.var.logkey = log_key_of(route, last)
-        return failed(status, connected)
+-- ── waiting for an instance ────────────────────────────────────────────────────────────────────────────────────────
+
+-- Whether somebody listens at `address`.
+local function listens(address)
+    local socket = tcp()
+    socket:settimeouts(KNOCK_TIMEOUT_MS, KNOCK_TIMEOUT_MS, KNOCK_TIMEOUT_MS)
+    local ok
+    if sub(address, 1, 5) == "unix:" then
+        ok = socket:connect(address)
+    else
+        local host, port = match(address, "^(.+):(%d+)$")
+        ok = socket:connect(host, tonumber(port))
+    end
+    if ok then
+        socket:close()
+    end
+    return ok
+end
+
+-- Holds the request until its host has an instance, at most hold_ms after it came. down: an address that has just
+-- refused, which may listen again without any change of the table. The record then, or nil.
+local function hold(route, name, down)
+    local rules = rules_of(route)
+    if not rules or not rules.hold_ms then
+        return nil
+    end
+    local host, deadline = ngx.var.host, ngx.req.start_time() + rules.hold_ms / 1000
+    counters.add("held")
+    while true do
+        update_time()
+        local left = deadline - now()
+        if left <= 0 or not held.wait(name, down and left > KNOCK_EVERY and KNOCK_EVERY or left) then
+            return nil
+        end
+        local present = resolve.host(host)
+        if not present then
+            return nil
+        elseif present ~= route and choose.instances(present) > 0 then
+            return present
+        elseif down and present == route and listens(down) then
+            return route
+        end
+        route = present
     end
 end
 
-function _M.access()
-    local host = ngx.var.host
-    local tried, last = attempts.addresses()
-    if not tried then
-        ngx.var.edge_declined = "1"
+-- ── phases ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- A request that has been tried: whether, and with which record, it may go to one more instance. Answers otherwise.
+local function go_on(route, name, tried, last, count)
+    local status, connected = attempts.last()
+    if ngx.var.edge_target == "1" then
+        return failed(status, connected)
     end
+    if FAILURE[status or ""] then
+        circuits.failed(route, last, status)
+    end
+    ngx.var.logkey = choose.log_key_of(route, last)
+    -- What was not connected has sent nothing and burdened nobody: any method, and no budget.
+    if connected and not (IDEMPOTENT[ngx.req.get_method()] and tries.in_budget(route)) then
+        return failed(status, connected)
+    end
+    local _, exhausted = choose.another(route, tried, last)
+    if not exhausted and count < tries.most(route) and not tries.time_is_over(route) then
+        return route
+    end
+    local present = not connected and hold(route, name, exhausted and choose.instances(route) == 1 and last)
+    if not present then
+        return failed(status, connected)
+    end
+    -- Another set of instances, or one that listens again: what was tried before says nothing of it.
+    ngx.ctx.anew = true
+    return present
+end
+
+local function find_route(host)
     if host == "" then
         return answer.problem(400, "no_host", "The request has no Host header, so it cannot be routed.")
     elseif not hostname.valid(host) then
         return answer.problem(404, "no_route", "Nothing can be registered under this host name.")
     end
-    local route, name = resolve(host)
+    local route, name = resolve.host(host)
     if route == nil then
         return answer.problem(503, "table_unreachable",
             "This host is not known here yet and the route table cannot be asked. Retry later.", RETRY_AFTER)
     elseif route == false then
         return answer.problem(404, "no_route", "No application is registered under this host name.")
     end
-    local plain = record.is_plain(route)
-    if not plain and #route.usable == 0 then
-        ngx.var.logkey = route.log_key
-        return no_instance()
-    end
     if name ~= host then
-        if plain then
+        if record.is_plain(route) then
             routes.wild:set(host, route)
         end
         shared.put_alias(host, name)
     end
+    return route, name
+end
+
+-- Sends the request on to the location that speaks what the host's instances speak.
+local function go_the_right_way(route, host)
+    local rules, way = rules_of(route), ngx.var.edge_way
+    if not rules then
+        return
+    end
+    local right = way
+    if rules.tls then
+        right = rules.verify and "tls" or "tls_unverified"
+        ngx.var.edge_tls_name = rules.server_name or host
+    elseif rules.grpc then
+        right = "grpc"
+    end
+    if right ~= way then
+        return ngx.exec("@" .. right)
+    end
+end
+
+function _M.access()
+    local host = ngx.var.host
+    local tried, last, count = attempts.addresses()
+    if not tried and ngx.var.upstream_status then
+        ngx.var.edge_declined = "1"
+    end
     if tried then
-        may_go_on(route, tried, last)
-        ngx.ctx.tried = true
+        uncount()
     end
-    ngx.ctx.route = route
+    local ctx = ngx.ctx
+    local route, name = find_route(host)
+    go_the_right_way(route, host)
+    if not tried and not record.is_plain(route) and route.rules.rails then
+        ctx.target = rails.check(route)
+    end
+    if ctx.target then
+        ctx.route, ngx.var.edge_target = route, "1"
+        return
+    end
+    if choose.instances(route) == 0 and not choose.has_session(route) then
+        ngx.var.logkey = route.log_key
+        route = hold(route, name)
+        if not route then
+            return no_instance()
+        end
+    end
+    if tried then
+        route = go_on(route, name, tried, last, count)
+        ctx.tried, ctx.tries = not ctx.anew, ctx.anew and 0 or count
+    end
+    ctx.route = route
 end
 
--- Another instance than those that failed, here or before @full.
-local function another(route)
-    local tried, last = attempts.addresses()
-    local list, from, to = addresses_of(route)
-    return (round_robin.after(list, from, to, last, tried or {}))
-end
-
-local function first(route)
-    if record.is_plain(route) then
-        return round_robin.pick(route)
+-- All tries of one location failed. What is tried here is the last chance, whatever location it leads to.
+function _M.again()
+    if ngx.var.edge_second ~= "" then
+        uncount()
+        return failed(attempts.last())
     end
-    local list = route.usable
-    route.cursor = route.cursor % #list + 1
-    return list[route.cursor]
+    ngx.var.edge_second = "1"
+    return _M.access()
 end
 
 function _M.balance()
@@ -179,22 +242,72 @@ function _M.balance()
     local ctx = ngx.ctx
     local route = ctx.route
     if not route then
-        return ngx.exit(500)
+        return ngx.exit(ngx.ERROR)
     end
-    local failed_before = balancer.get_last_failure()
-    if not failed_before then
-        local _, from, to = addresses_of(route)
-        if to > from then
-            balancer.set_more_tries(to - from + 1)
-        end
+    local is_retry = balancer.get_last_failure() ~= nil
+    local address
+    if ctx.target then
+        -- That one or none; it is asked again when nginx met a connection that was closed.
+        address = ctx.target
+    elseif is_retry then
+        local last = ngx.var.edge_counted
+        circuits.failed(route, last, attempts.last())
+        tries.spend(route)
+        counters.add("retries")
+        address = choose.another(route, attempts.addresses())
+    elseif ctx.tried then
+        counters.add("retries")
+        address = choose.another(route, attempts.addresses())
+    else
+        address = choose.first(route)
     end
-    local address = (failed_before or ctx.tried) and another(route) or first(route)
+    ctx.tries = (ctx.tries or 0) + 1
+    if not ctx.target and tries.another(route, ctx.tries) then
+        balancer.set_more_tries(is_retry and 1 or 2)
+    end
+    local rules = rules_of(route)
+    if rules and rules.timeouts then
+        balancer.set_timeouts(rules.connect_timeout, rules.send_timeout, rules.read_timeout)
+    end
     local ok, err = balancer.set_current_peer(address)
     if not ok then
         log(ERR, "cannot use an instance: ", err)
-        return ngx.exit(500)
+        return ngx.exit(ngx.ERROR)
     end
-    ngx.var.logkey = log_key_of(route, address)
+    count_for(address)
+    ngx.var.logkey = choose.log_key_of(route, address)
+end
+
+-- A sticky client whose instance is gone, or that had none, gets a new cookie.
+function _M.header()
+    local route = ngx.ctx.route
+    local rules = route and rules_of(route)
+    if rules and rules.response_headers then
+        rails.response(rules)
+    end
+    if rules and rules.sticky and not ngx.ctx.target then
+        local address = ngx.var.edge_counted
+        if address ~= "" and ngx.var[rules.sticky_variable] ~= sticky.value(route, address) then
+            resp.add_header("Set-Cookie", sticky.cookie(route, address, ngx.var.scheme == "https"))
+        end
+    end
+end
+
+function _M.log()
+    rails.finish()
+    local address = uncount()
+    if not address then
+        return
+    end
+    local status = attempts.last()
+    if FAILURE[status or ""] then
+        local route = ngx.ctx.route or routes.known(ngx.var.host)
+        if route then
+            circuits.failed(route, address, status)
+        end
+    elseif status then
+        circuits.worked(address)
+    end
 end
 
 return _M

@@ -32,7 +32,8 @@ local PING = resp.command("PING")
 -- BCAST: Redis remembers nothing about what this worker has read, and tells it of every change under the prefixes.
 -- It tells them in the order of the prefixes, and nothing tracked sorts after `serial`: see ack rounds in follow.lua.
 local OPENING = resp.command("HELLO", "3") .. resp.command("CLIENT", "TRACKING", "ON", "BCAST",
-    "PREFIX", "epoch", "PREFIX", "instances:", "PREFIX", "logkey:", "PREFIX", "policy:", "PREFIX", "serial")
+    "PREFIX", "cert:", "PREFIX", "epoch", "PREFIX", "instances:", "PREFIX", "logkey:", "PREFIX", "policy:",
+    "PREFIX", "serial")
 
 -- Of the present connection.
 local outbox, outbox_n

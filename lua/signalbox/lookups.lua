@@ -5,6 +5,7 @@
 -- A push for a name that is being asked makes the answer worthless, for its parts may be from before and after the
 -- change; it is asked again and those who wait go on waiting.
 
+local held = require("signalbox.held")
 local link = require("signalbox.link")
 local record = require("signalbox.record")
 local resp = require("signalbox.resp")
@@ -60,6 +61,7 @@ local function got_rest(value, kind, entry)
         end
         routes.put(name, made)
         shared.put(name, made)
+        held.arrived(name)
     end
     wake(entry)
     _M.answered(entry)

@@ -3,6 +3,9 @@
 
 local ack = require("signalbox.ack")
 local answer = require("signalbox.answer")
+local circuits = require("signalbox.circuits")
+local counters = require("signalbox.counters")
+local in_flight = require("signalbox.in_flight")
 
 local format, sub = string.format, string.sub
 local capture_multi = ngx.location.capture_multi
@@ -12,7 +15,31 @@ local _M = {}
 local PARTS = { "pacemaker", "sidecar" }
 local SOURCES = { { "/.signalbox/metrics/pacemaker" }, { "/.signalbox/metrics/sidecar" } }
 
+-- name, type, help, function that gives the value.
+local SAMPLES = {
+    { "retries_total", "counter", "Tries after the first, at another instance.", function()
+        return counters.get("retries")
+    end },
+    { "ejections_total", "counter", "Times an instance was taken out for failing.", circuits.ejections },
+    { "held_total", "counter", "Requests that waited for their host to get an instance.", function()
+        return counters.get("held")
+    end },
+    { "limited_total", "counter", "Requests refused by a limit of their host.", function()
+        return counters.get("limited")
+    end },
+    { "in_flight", "gauge", "Requests under way at instances of hosts with a policy.", in_flight.sum },
+}
+
+local function samples()
+    for i = 1, #SAMPLES do
+        local name, kind, help, value = SAMPLES[i][1], SAMPLES[i][2], SAMPLES[i][3], SAMPLES[i][4]
+        ngx.say("# HELP signalbox_edge_", name, " ", help, "\n# TYPE signalbox_edge_", name, " ", kind)
+        ngx.say(format("signalbox_edge_%s %.0f", name, value()))
+    end
+end
+
 local function own(answers)
+    samples()
     local workers = ack.workers()
     ngx.say("# HELP signalbox_edge_worker_serial Serial of the route table that a worker has acknowledged.\n",
         "# TYPE signalbox_edge_worker_serial gauge")

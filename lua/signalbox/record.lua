@@ -4,16 +4,17 @@
 --   { cursor, log key, address, address, … }
 -- Its strings are shared by all records that hold them. Anything the hot path cannot serve (no usable instance, or a
 -- policy) is a special record with names for its parts:
---   { addresses = {…}, usable = {…}, log_key = …, log_keys = {address = key}, policy = text, cursor = n }
+--   { name = …, addresses = {…}, log_key = …, policy = text, rules = {…} (policy.lua), and candidates.lua's parts }
 -- `false` is a name that does not exist.
 
 local address = require("signalbox.address")
-local json = require("signalbox.json")
+local candidates = require("signalbox.candidates")
+local rules = require("signalbox.policy")
 local table_new = require("table.new")
 
 local random, sort = math.random, table.sort
 local find, gmatch, gsub, sub, match = string.find, string.gmatch, string.gsub, string.sub, string.match
-local concat, type, pairs, tostring = table.concat, type, pairs, tostring
+local concat, type, tostring = table.concat, type, tostring
 local log, WARN = ngx.log, ngx.WARN
 
 local _M = {}
@@ -27,6 +28,9 @@ local MAX_LOG_KEY = 128
 
 -- What the log gets when nobody said anything else; the statistics know it as unrouted.
 local NO_KEY = "null"
+
+-- Of a record that is special for having no instance.
+local NO_RULES = rules.read("", "{}")
 
 local function usable(addresses)
     local list, n = {}, 0
@@ -57,43 +61,6 @@ local function plain(list, log_key)
     return record
 end
 
-local function string_map(value)
-    local map = {}
-    if type(value) == "table" then
-        for name, item in pairs(value) do
-            if type(name) == "string" and (type(item) == "string" or type(item) == "number") then
-                map[name] = tostring(item)
-            end
-        end
-    end
-    return map
-end
-
-local function string_set(value)
-    local set = {}
-    if type(value) == "table" then
-        for _, item in pairs(value) do
-            if type(item) == "string" then
-                set[item] = true
-            end
-        end
-    end
-    return set
-end
-
--- What is draining finishes its requests and gets no new ones, also when nothing else is left: then the host has no
--- instance, as if it had been taken out of the set.
-local function without(list, draining)
-    local left, n = {}, 0
-    for i = 1, #list do
-        if not draining[list[i]] then
-            n = n + 1
-            left[n] = list[i]
-        end
-    end
-    return left
-end
-
 -- addresses: array of strings as the set has them. log_key, policy: string or nil. nil, nil and nothing in the set is
 -- a name that does not exist.
 function _M.make(name, addresses, log_key, policy)
@@ -108,18 +75,9 @@ function _M.make(name, addresses, log_key, policy)
     if #list > 0 and not policy then
         return plain(list, log_key)
     end
-    local record = { addresses = list, usable = list, log_key = log_key, log_keys = {}, cursor = random(#list + 1) }
-    if policy then
-        local rules, err = json.decode(policy)
-        if type(rules) ~= "table" then
-            -- The set alone is enough to route; a policy nobody can read must not take the host down.
-            log(WARN, "the policy of ", name, " is not a JSON object and is ignored: ", err or "not an object")
-            rules = {}
-        end
-        record.policy = policy
-        record.usable = without(list, string_set(rules.draining))
-        record.log_keys = string_map(rules.log_keys)
-    end
+    local record = { name = name, addresses = list, log_key = log_key, policy = policy }
+    record.rules = policy and rules.read(name, policy) or NO_RULES
+    candidates.fill(record)
     return record
 end
 
@@ -138,6 +96,8 @@ end
 local function unescape(text)
     return find(text, "\\", 1, true) and gsub(text, "\\(.)", PLAIN) or text
 end
+
+_M.escape, _M.unescape = escape, unescape
 
 -- nil for a record that is not worth keeping: nothing can be routed with it.
 function _M.encode(record)

@@ -6,6 +6,7 @@
 --   signalbox_routes   name → "slot TAB encoded record";  "#slot" → name;  "#slots" → slots ever used;
 --                      "#free" list of slots given back;  "#names" → names held
 --   signalbox_wild     host → wildcard name that served it; evicts by itself, anyone may invent such hosts
+--   signalbox_certs    server name → certificate, as the table has it
 --   signalbox_state    generation, epoch, serial, workers (ack.lua)
 --
 -- The slots are an index. get_keys would hold the dictionary's lock for the whole of a million keys and stall every
@@ -20,6 +21,7 @@ local log, WARN = ngx.log, ngx.WARN
 local routes = ngx.shared.signalbox_routes
 local wild = ngx.shared.signalbox_wild
 local state = ngx.shared.signalbox_state
+local certs = ngx.shared.signalbox_certs
 
 local _M = {}
 
@@ -168,6 +170,33 @@ end
 
 function _M.alias(host)
     return wild:get(host)
+end
+
+-- ── certificates: name → text as in the table, the private key encrypted ───────────────────────────────────────────
+
+-- text: nil removes it.
+function _M.put_certificate(name, text)
+    if certs:get(name) == text then
+        return
+    end
+    if not text then
+        certs:delete(name)
+        return changed()
+    end
+    local ok, err = certs:safe_set(name, text)
+    if not ok then
+        return full(name, err)
+    end
+    changed()
+end
+
+-- At most `limit` names. They are few, and handshakes of strangers add none.
+function _M.certificates(limit)
+    return certs:get_keys(limit)
+end
+
+function _M.certificate(name)
+    return certs:get(name)
 end
 
 -- Starts counting at a number no earlier life of this dictionary has reached, so that a generation names one content.

@@ -6,11 +6,13 @@
 --   serial TAB <number>                                    when one was seen
 --   route TAB <name> TAB <log key> TAB <policy> TAB <address> <address> …
 --   wild TAB <host> TAB <wildcard name that served it>
---   end TAB <number of route and wild lines> TAB <CRC-32 of every byte before this line, 8 hex digits>
+--   cert TAB <server name> TAB <certificate as in the table, its private key encrypted>
+--   end TAB <number of route, wild and cert lines> TAB <CRC-32 of every byte before this line, 8 hex digits>
 --
 -- Backslash, tab, newline and return inside a field are written \\ \t \n \r. Lines end with \n, also the last.
 
 local crc32 = require("signalbox.crc32")
+local record = require("signalbox.record")
 local shared = require("signalbox.shared")
 
 local match, gmatch, sub, find, format = string.match, string.gmatch, string.sub, string.find, string.format
@@ -22,6 +24,7 @@ local _M = { VERSION = 1 }
 -- Slots read before other work of the worker gets a turn: about a millisecond.
 local STEP = 1000
 local MAX_ALIASES = 20000
+local MAX_CERTIFICATES = 100000
 
 local function head(generation, epoch, serial)
     local lines = { format("signalbox-routes %d %.0f\n", _M.VERSION, generation) }
@@ -72,6 +75,18 @@ function _M.write(generation, emit, pause)
         end
     end
     flush()
+    local certificates = shared.certificates(MAX_CERTIFICATES)
+    for i = 1, #certificates do
+        local text = shared.certificate(certificates[i])
+        if text then
+            n = n + 1
+            lines[n] = "cert\t" .. certificates[i] .. "\t" .. record.escape(text) .. "\n"
+        end
+        if i % STEP == 0 then
+            flush()
+        end
+    end
+    flush()
     emit(format("end\t%d\t%s\n", count, crc32.hex(sum)))
 end
 
@@ -93,7 +108,7 @@ function _M.verify(text)
     end
     local lines = 0
     for kind in gmatch(body, "\n(%l+)\t") do
-        lines = lines + ((kind == "route" or kind == "wild") and 1 or 0)
+        lines = lines + ((kind == "route" or kind == "wild" or kind == "cert") and 1 or 0)
     end
     if lines ~= tonumber(count) then
         return nil, "it has " .. lines .. " lines and not " .. count
@@ -114,6 +129,11 @@ local function take(line)
         local host, name = match(rest, "^([^\t]+)\t([^\t]+)$")
         if host then
             shared.put_alias(host, name)
+        end
+    elseif kind == "cert" then
+        local name, text = match(rest, "^([^\t]+)\t([^\t]+)$")
+        if name then
+            shared.put_certificate(name, record.unescape(text))
         end
     elseif kind == "epoch" then
         shared.believe(rest, nil)

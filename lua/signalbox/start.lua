@@ -9,6 +9,8 @@ local settings
 function _M.master(given)
     settings = given
     local shared = require("signalbox.shared")
+    require("signalbox.secret").load(settings.key_file)
+    require("signalbox.rails").https_port = settings.https_port
     require("signalbox.balancer")
     require("signalbox.full")
     require("signalbox.admin")
@@ -26,6 +28,10 @@ function _M.worker()
     -- Or all workers, forked from one master, would begin with the same instance of each host.
     math.randomseed(ngx.now() * 1000 + ngx.worker.pid() * 7919)
     require("signalbox.ack").join()
+    local ok, err = ngx.timer.every(1, require("signalbox.in_flight").publish)
+    if not ok then
+        ngx.log(ngx.ERR, "cannot start the timer of in-flight counts: ", err)
+    end
     require("signalbox.follow").start(settings.replica)
 end
 

@@ -25,7 +25,7 @@ return function(it)
         local made = record.make("x", { "127.0.0.1:1", "127.0.0.1:2" }, "17",
             '{"v":1,"draining":["127.0.0.1:1",5],"log_keys":{"127.0.0.1:2":"18","y":[]},"later":{"a":1}}')
         equal(made.usable, { "127.0.0.1:2" })
-        equal(made.log_keys, { ["127.0.0.1:2"] = "18" })
+        equal(made.rules.log_keys, { ["127.0.0.1:2"] = "18" })
         equal(record.make("x", { "127.0.0.1:1" }, "17", "{nope").usable, { "127.0.0.1:1" })
         equal(record.make("x", { "127.0.0.1:1" }, "17", "[]").log_key, "17")
         equal(record.make("x", { "127.0.0.1:1" }, "17", '"text"').usable, { "127.0.0.1:1" })

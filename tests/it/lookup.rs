@@ -135,7 +135,9 @@ async fn a_request_without_a_host_is_bad() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_counted_under_the_key_that_answered() {
-    let system = System::edge_only("log-keys").await;
+    // One worker, which takes turns; two would each begin somewhere, and may meet the same one.
+    let system =
+        System::with("log-keys", |builder| builder.without_pacemaker().without_sidecar().workers(1)).await;
     let [one, two, plain] = [App::start("one").await, App::start("two").await, App::start("plain").await];
     system.route("*.keyed.test", &one).await;
     system.cli::<()>(System::MASTER, "SET logkey:*.keyed.test 17").await;

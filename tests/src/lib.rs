@@ -17,6 +17,7 @@
 
 pub mod events;
 pub mod fleet;
+pub mod grpc;
 pub mod http;
 pub mod ledger;
 pub mod load;
@@ -24,5 +25,6 @@ pub mod poll;
 pub mod receiver;
 pub mod slots;
 pub mod system;
+pub mod tls;
 pub mod upstream;
 pub mod wire;

@@ -53,6 +53,11 @@ impl Layout {
         self.root.join("token")
     }
 
+    /// The file with the key that all routers share (0600): 64 hexadecimal digits.
+    pub fn edge_key(&self) -> PathBuf {
+        self.root.join("edge.key")
+    }
+
     /// Folder of pid files, sockets and the lock.
     pub fn run(&self) -> PathBuf {
         self.root.join("run")

@@ -70,6 +70,9 @@ impl Plan {
             user.admit(&folder)?;
         }
         let token = read_or_make(&layout.token(), 0o600, || random_hex(32))?;
+        if wanted.nginx {
+            read_or_make(&layout.edge_key(), 0o600, || random_hex(32))?;
+        }
         Ok((Self { layout, options, wanted, token, redis, flavour, user, pacemaker, sidecar }, note))
     }
 
@@ -162,6 +165,7 @@ impl Plan {
             admin_port: ports.admin,
             pacemaker: local(self.options.ports.pacemaker),
             sidecar: local(ports.sidecar),
+            key_file: self.layout.edge_key(),
         };
         nginx::program(&self.layout, Part::NGINX.numbered(number), &edge).map(Some)
     }

@@ -1,5 +1,8 @@
 -- One instance after the other. The cursor stands in the record itself and starts at random (record.lua), so a record
 -- made anew after a change does not send every worker to the same first instance.
+--
+-- It never goes back: it counts the requests that this worker has routed with the record, which is how a failure is
+-- weighed against all that went well (circuits.lua) and retries against requests (budget.lua), at no cost here.
 
 local FIRST = 3
 
@@ -7,12 +10,16 @@ local _M = {}
 
 -- The next address of a plain record.
 function _M.pick(route)
-    local at = route[1]
-    if at > #route - FIRST then
-        at = 0
-    end
-    route[1] = at + 1
-    return route[FIRST + at]
+    local at = route[1] + 1
+    route[1] = at
+    return route[FIRST + at % (#route - FIRST + 1)]
+end
+
+-- The next address of a list whose `cursor` says where it is.
+function _M.next(list)
+    local at = list.cursor + 1
+    list.cursor = at
+    return list[1 + at % #list]
 end
 
 -- The next address of `list[from…to]` after `last` that is not in `tried` (a set). Going on after the last peer, and

@@ -6,6 +6,7 @@
 
 mod files;
 mod flavour;
+mod listeners;
 mod template;
 mod user;
 
@@ -46,6 +47,8 @@ pub(crate) struct Edge<'a> {
     pub(crate) admin_port: u16,
     pub(crate) pacemaker: String,
     pub(crate) sidecar: String,
+    /// The key that all routers share.
+    pub(crate) key_file: PathBuf,
 }
 
 /// Writes everything nginx reads, and says how to run it.
@@ -121,6 +124,15 @@ fn values(
         ("ROUTES_REPLICA", format!("unix:{}", layout.replica_socket(edge.router).display())),
         ("ROUTES_SHM", "128m".to_owned()),
         ("SNAPSHOT_PATH", show(layout.snapshot(edge.router))),
+        ("EDGE_KEY_FILE", show(edge.key_file.clone())),
+        ("EDGE_TLS_LISTEN", String::new()),
+        ("EDGE_H2C_LISTEN", String::new()),
+        ("EDGE_TLS_CERTIFICATE", show(layout.nginx_prefix(edge.router).join("tls.crt"))),
+        ("EDGE_TLS_KEY", show(layout.nginx_prefix(edge.router).join("tls.key"))),
+        ("EDGE_HTTPS_PORT", String::new()),
+        ("EDGE_FORWARDERS", String::new()),
+        ("EDGE_REAL_IP_HEADER", "X-Forwarded-For".to_owned()),
+        ("EDGE_UPSTREAM_CA", String::new()),
         ("PACEMAKER", edge.pacemaker.clone()),
         ("SIDECAR", edge.sidecar.clone()),
         ("KEEPALIVE", "1024".to_owned()),
@@ -141,6 +153,7 @@ fn values(
         })?;
         known.clone_from(value);
     }
+    listeners::derive(&mut values)?;
     Ok(values)
 }
 

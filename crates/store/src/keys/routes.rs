@@ -43,6 +43,13 @@ pub const CATALOG: &[Entry] = &[
         readers: "nginx",
     },
     Entry {
+        pattern: "cert:<server name>",
+        kind: "string",
+        lifetime: "until it is replaced or removed",
+        writer: "pacemaker, operator",
+        readers: "nginx",
+    },
+    Entry {
         pattern: "leases",
         kind: "zset",
         lifetime: "for ever",

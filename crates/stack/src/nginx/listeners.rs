@@ -1,0 +1,162 @@
+//! The part of nginx.conf that an option switches on or off as a whole: listeners for TLS and HTTP/2, and proxies that
+//! are trusted. The template itself knows no conditions, because in a container envsubst fills it in; `docker/edge`
+//! derives the same texts.
+
+use std::{collections::BTreeMap, fs, net::IpAddr, path::Path};
+
+use rcgen::{CertificateParams, KeyPair};
+
+use crate::{Error, layout::set_mode};
+
+/// Whom instances' certificates have to be signed by, on Debian.
+const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Adds to `values` what follows from the names that an operator chooses.
+pub(super) fn derive(values: &mut BTreeMap<String, String>) -> Result<(), Error> {
+    let tls = values["EDGE_TLS_LISTEN"].clone();
+    let h2c = values["EDGE_H2C_LISTEN"].clone();
+    let folder = values["NGINX_DIR"].clone();
+    if values["EDGE_HTTPS_PORT"].is_empty() {
+        let port = tls.split_ascii_whitespace().next().and_then(|address| address.rsplit(':').next());
+        values.insert("EDGE_HTTPS_PORT".to_owned(), port.unwrap_or("443").to_owned());
+    }
+    if values["EDGE_UPSTREAM_CA"].is_empty() {
+        // nginx insists on a file, whether an instance speaks TLS or not. Without a bundle nobody is trusted.
+        let bundle = if Path::new(CA_BUNDLE).is_file() { CA_BUNDLE } else { &values["EDGE_TLS_CERTIFICATE"] };
+        let bundle = bundle.to_owned();
+        values.insert("EDGE_UPSTREAM_CA".to_owned(), bundle);
+    }
+    let needs_certificate = !tls.is_empty() || values["EDGE_UPSTREAM_CA"] == values["EDGE_TLS_CERTIFICATE"];
+    if needs_certificate {
+        self_signed(&values["EDGE_TLS_CERTIFICATE"], &values["EDGE_TLS_KEY"])?;
+    }
+    let tls_server = server(&tls, "ssl http2", |lines| {
+        lines.push(format!("ssl_certificate {};", values["EDGE_TLS_CERTIFICATE"]));
+        lines.push(format!("ssl_certificate_key {};", values["EDGE_TLS_KEY"]));
+        lines.push(format!("include {folder}/tls.conf;"));
+    });
+    let tls_server = tls_server.replace("{folder}", &folder);
+    let h2c_server = server(&h2c, "http2", |_| {}).replace("{folder}", &folder);
+    let (real_ip, list, forwarded) = forwarders(&values["EDGE_FORWARDERS"], &values["EDGE_REAL_IP_HEADER"])?;
+    for (name, value) in [
+        ("EDGE_TLS_SERVER", tls_server),
+        ("EDGE_CLEARTEXT_SERVER", h2c_server),
+        ("EDGE_REAL_IP", real_ip),
+        ("EDGE_FORWARDER_LIST", list),
+        ("EDGE_FORWARDED", forwarded.to_owned()),
+    ] {
+        values.insert(name.to_owned(), value);
+    }
+    Ok(())
+}
+
+/// A server for HTTP/2; empty when it is not wanted.
+fn server(listen: &str, protocols: &str, more: impl FnOnce(&mut Vec<String>)) -> String {
+    if listen.is_empty() {
+        return String::new();
+    }
+    let mut lines = vec![format!("listen {listen} {protocols} default_server backlog=4096;")];
+    more(&mut lines);
+    lines.extend(["edge.conf", "h2.conf"].map(|file| format!("include {{folder}}/{file};")));
+    format!("server {{\n        {}\n    }}", lines.join("\n        "))
+}
+
+/// The lines that believe `networks`, their list for `geo`, and which file says what an instance is told.
+fn forwarders(networks: &str, header: &str) -> Result<(String, String, &'static str), Error> {
+    let networks: Vec<&str> = networks.split_ascii_whitespace().collect();
+    if let Some(wrong) = networks.iter().find(|network| !is_network(network)) {
+        return Err(Error::option("edge.nginx.EDGE_FORWARDERS", format!("{wrong:?} is no network")));
+    }
+    if networks.is_empty() {
+        return Ok((String::new(), String::new(), "forwarded-direct.conf"));
+    }
+    let mut lines: Vec<String> =
+        networks.iter().map(|network| format!("set_real_ip_from {network};")).collect();
+    lines.push(format!("real_ip_header {header};"));
+    lines.push("real_ip_recursive on;".to_owned());
+    let real_ip = lines.join("\n    ");
+    if header == "proxy_protocol" {
+        // It carries the address and nothing else: headers are the client's own.
+        return Ok((real_ip, String::new(), "forwarded-direct.conf"));
+    }
+    let list = networks.iter().map(|network| format!("{network} 1;")).collect::<Vec<_>>().join("\n        ");
+    Ok((real_ip, list, "forwarded-trusted.conf"))
+}
+
+/// An address, or one with a number of bits.
+fn is_network(text: &str) -> bool {
+    let (address, bits) = text.split_once('/').unwrap_or((text, "0"));
+    let Ok(address) = address.parse::<IpAddr>() else { return false };
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    bits.parse::<u8>().is_ok_and(|bits| bits <= most)
+}
+
+/// Writes a certificate that proves nothing, when there is none: a TLS listener cannot do without.
+fn self_signed(certificate: &str, key: &str) -> Result<(), Error> {
+    if Path::new(certificate).exists() && Path::new(key).exists() {
+        return Ok(());
+    }
+    let failed = |error: rcgen::Error| Error::option("edge.nginx.EDGE_TLS_CERTIFICATE", error.to_string());
+    let pair = KeyPair::generate().map_err(failed)?;
+    let params = CertificateParams::new(vec!["signalbox.invalid".to_owned()]).map_err(failed)?;
+    let made = params.self_signed(&pair).map_err(failed)?;
+    fs::write(key, "").map_err(Error::file("write", key))?;
+    set_mode(Path::new(key), 0o600)?;
+    fs::write(key, pair.serialize_pem()).map_err(Error::file("write", key))?;
+    fs::write(certificate, made.pem()).map_err(Error::file("write", certificate))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(folder: &Path, set: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let names = [
+            "EDGE_TLS_LISTEN",
+            "EDGE_H2C_LISTEN",
+            "EDGE_HTTPS_PORT",
+            "EDGE_UPSTREAM_CA",
+            "EDGE_FORWARDERS",
+            "EDGE_REAL_IP_HEADER",
+        ];
+        let mut values: BTreeMap<String, String> = names.map(|name| (name.to_owned(), String::new())).into();
+        values.insert("NGINX_DIR".into(), "/conf".into());
+        values.insert("EDGE_TLS_CERTIFICATE".into(), folder.join("c").display().to_string());
+        values.insert("EDGE_TLS_KEY".into(), folder.join("k").display().to_string());
+        values.extend(set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        values
+    }
+
+    #[test]
+    fn listeners_are_there_when_they_are_wanted() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut off = values(folder.path(), &[("EDGE_UPSTREAM_CA", "/ca")]);
+        derive(&mut off).unwrap();
+        assert_eq!((&*off["EDGE_TLS_SERVER"], &*off["EDGE_CLEARTEXT_SERVER"]), ("", ""));
+        assert_eq!(off["EDGE_HTTPS_PORT"], "443");
+        assert!(!folder.path().join("c").exists());
+        let mut on = values(
+            folder.path(),
+            &[("EDGE_TLS_LISTEN", "0.0.0.0:8443"), ("EDGE_H2C_LISTEN", "127.0.0.1:8082")],
+        );
+        derive(&mut on).unwrap();
+        assert!(on["EDGE_TLS_SERVER"].contains("listen 0.0.0.0:8443 ssl http2"), "{on:?}");
+        assert!(on["EDGE_TLS_SERVER"].contains("include /conf/h2.conf;"), "{on:?}");
+        assert!(on["EDGE_CLEARTEXT_SERVER"].contains("listen 127.0.0.1:8082 http2"), "{on:?}");
+        assert_eq!(on["EDGE_HTTPS_PORT"], "8443");
+        let kept = fs::read(folder.path().join("c")).unwrap();
+        derive(&mut on).unwrap();
+        assert_eq!(fs::read(folder.path().join("c")).unwrap(), kept, "made once");
+    }
+
+    #[test]
+    fn who_is_trusted_is_a_list_of_networks() {
+        let (lines, list, file) = forwarders("10.0.0.0/8 ::1", "X-Forwarded-For").unwrap();
+        assert!(lines.contains("set_real_ip_from 10.0.0.0/8;") && lines.contains("real_ip_recursive on;"));
+        assert!(list.contains("::1 1;"));
+        assert_eq!(file, "forwarded-trusted.conf");
+        for wrong in ["10.0.0.0/33", "all", "10.0.0.0/8; include /etc/passwd", "unix:"] {
+            assert!(forwarders(wrong, "X-Forwarded-For").is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+-- The power of two choices: of two instances drawn at random the one with fewer requests under way. Nearly as good as
+-- asking all of them, and without the herd that follows when everyone asks all of them at the same moment.
+-- (Mitzenmacher, "The power of two choices in randomized load balancing", 2001.)
+--
+-- Requests under way are counted by each worker for itself (in_flight.lua). Of what another worker has under way
+-- nothing is known here, and that does no harm: each keeps its own part of the load even, and so the sum is.
+--
+-- With weights the draw is weighted, and what is under way is compared by weight.
+
+local random = math.random
+
+local _M = {}
+
+local function draw(list, total, weight_of, a, b)
+    local left = random() * total
+    local n = #list
+    for i = 1, n - 1 do
+        left = left - weight_of(list[i], a, b)
+        if left < 0 then
+            return i
+        end
+    end
+    return n
+end
+
+-- The draw of another one than `but`.
+local function draw_other(list, but, total, weight_of, a, b)
+    local left = random() * (total - weight_of(list[but], a, b))
+    local last
+    for i = 1, #list do
+        if i ~= but then
+            last = i
+            left = left - weight_of(list[i], a, b)
+            if left < 0 then
+                return i
+            end
+        end
+    end
+    return last
+end
+
+-- list: addresses, one at least. count_of(address): requests under way.
+function _M.pick(list, count_of)
+    local n = #list
+    if n == 1 then
+        return list[1]
+    end
+    local first = random(n)
+    local second = random(n - 1)
+    if second >= first then
+        second = second + 1
+    end
+    if count_of(list[second]) < count_of(list[first]) then
+        return list[second]
+    end
+    return list[first]
+end
+
+-- The same with weight_of(address, a, b), of which one at least is above 0.
+function _M.pick_weighted(list, count_of, weight_of, a, b)
+    local total = 0
+    for i = 1, #list do
+        total = total + weight_of(list[i], a, b)
+    end
+    local first = draw(list, total, weight_of, a, b)
+    local first_weight = weight_of(list[first], a, b)
+    if #list == 1 or total <= first_weight then
+        return list[first]
+    end
+    local second = draw_other(list, first, total, weight_of, a, b)
+    local second_weight = weight_of(list[second], a, b)
+    -- Counted by weight, without dividing by a weight of 0.
+    if count_of(list[second]) * first_weight < count_of(list[first]) * second_weight then
+        return list[second]
+    end
+    return list[first]
+end
+
+return _M

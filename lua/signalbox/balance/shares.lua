@@ -1,0 +1,40 @@
+-- How the requests of a host are shared out between version types: a canary gets its percents, or whom a header or a
+-- cookie sends there. Chance decides and not a count, because requests come in patterns (a page, then its pictures)
+-- that a count would fall in step with.
+
+local _M = {}
+
+-- shares: { {version type, percent}, … }. groups: version type → its instances. dice: in [0, 1).
+-- A share whose version type has no instance goes to the others, in proportion; nil when none has.
+function _M.pick(shares, groups, dice)
+    local total = 0
+    for i = 1, #shares do
+        if groups[shares[i][1]] then
+            total = total + shares[i][2]
+        end
+    end
+    local left, last = dice * total, nil
+    for i = 1, #shares do
+        local id, percent = shares[i][1], shares[i][2]
+        if percent > 0 and groups[id] then
+            last = id
+            left = left - percent
+            if left < 0 then
+                return id
+            end
+        end
+    end
+    return last
+end
+
+-- Whether `id` has a part in `shares`.
+function _M.has(shares, id)
+    for i = 1, #shares do
+        if shares[i][1] == id and shares[i][2] > 0 then
+            return true
+        end
+    end
+    return false
+end
+
+return _M

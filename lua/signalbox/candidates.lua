@@ -1,0 +1,120 @@
+-- Who among the instances of a host with a policy may get a request, as far as the policy alone decides: what is
+-- draining, unhealthy or of weight 0 is out. Worked out once, when the record is made. What changes from one moment to
+-- the next (ejections, what was tried already) is left to choose.lua.
+
+local hash = require("signalbox.balance.hash")
+
+local random, next, pairs = math.random, next, pairs
+
+local _M = {}
+
+-- A list of addresses with a cursor of its own. At random, so that workers do not begin with the same one together.
+local function list_of(from)
+    local list, n = {}, 0
+    for i = 1, #from do
+        n = n + 1
+        list[n] = from[i]
+    end
+    list.cursor = random(n + 1)
+    return list
+end
+
+local function without(list, out)
+    if not next(out) then
+        return list
+    end
+    local left, n = {}, 0
+    for i = 1, #list do
+        if not out[list[i]] then
+            n = n + 1
+            left[n] = list[i]
+        end
+    end
+    return left
+end
+
+-- Active checks can be wrong all at once (the prober's own network): never more than half of a host is taken out by
+-- them, rather everyone gets requests again.
+local function healthy(list, unhealthy)
+    local left = without(list, unhealthy)
+    if (#list - #left) * 2 > #list then
+        return list, true
+    end
+    return left, false
+end
+
+-- Weight 0 gets nothing, unless all have it.
+local function weighty(list, weights)
+    local none = {}
+    for i = 1, #list do
+        none[list[i]] = weights[list[i]] == 0 or nil
+    end
+    local left = without(list, none)
+    if #left == 0 then
+        return list, true
+    end
+    return left, false
+end
+
+local function uneven(list, weights)
+    local first = weights[list[1]] or 1
+    for i = 2, #list do
+        if (weights[list[i]] or 1) ~= first then
+            return true
+        end
+    end
+    return false
+end
+
+-- Whether the hot path can serve the host: nothing has to wait, to be answered, or to be known when a request ends.
+local function is_light(record)
+    local rules = record.rules
+    return #record.candidates > 0 and rules.algorithm ~= "p2c" and not (rules.rails or rules.sticky or rules.timeouts
+        or rules.tls or rules.grpc or rules.response_headers)
+end
+
+-- Adds to a special record: `usable` (who can be reached at all), `candidates` (who gets new requests), `groups`
+-- (version type → its candidates) when the policy has shares, `fail_open`, `light` (the hot path can serve it), and
+-- what algorithms keep between requests.
+function _M.fill(record)
+    local rules = record.rules
+    -- What is draining finishes its requests and gets no new ones, also when nothing else is left: then the host has
+    -- no instance, as if it had been taken out of the set.
+    record.usable = without(record.addresses, rules.draining)
+    local fit, open = healthy(record.usable, rules.unhealthy)
+    record.fail_open = open
+    local fit_list, weightless = weighty(fit, rules.weights)
+    record.candidates, record.weightless = list_of(fit_list), weightless
+    record.weighted = not weightless and #fit_list > 1 and uneven(fit_list, rules.weights)
+    -- What weighted round robin remembers, and how many requests this worker has routed with the record.
+    record.gained, record.served = {}, 0
+    if rules.algorithm == "hash" then
+        record.seeds = hash.seeds(record.addresses)
+    end
+    if rules.shares then
+        record.groups = {}
+        for i = 1, #record.candidates do
+            local address = record.candidates[i]
+            local id = rules.log_keys[address] or record.log_key
+            local group = record.groups[id] or { cursor = 0 }
+            group[#group + 1] = address
+            record.groups[id] = group
+        end
+        for _, group in pairs(record.groups) do
+            group.cursor = random(#group)
+        end
+    end
+    record.light = is_light(record)
+    -- Until when somebody is in slow start, unix milliseconds.
+    record.slow_until = 0
+    if rules.slow_start_ms then
+        for i = 1, #record.candidates do
+            local joined = rules.joined[record.candidates[i]]
+            if joined and joined + rules.slow_start_ms > record.slow_until then
+                record.slow_until = joined + rules.slow_start_ms
+            end
+        end
+    end
+end
+
+return _M

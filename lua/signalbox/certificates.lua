@@ -1,0 +1,249 @@
+-- Certificates by server name, out of the route table: `cert:<server name>` is JSON,
+--
+--   {"v":1, "chain":"<PEM: the certificate, then those that lead to its authority>",
+--    "key":"<base64 of: nonce (12 bytes), PEM of the private key encrypted with AES-256-GCM, tag (16 bytes)>"}
+--
+-- The key of the encryption is the 32 bytes of the key file (EDGE_KEY_FILE); what is authenticated beside the text is
+-- the server name exactly as in the name of the Redis key, so a private key cannot be moved under another name. A nonce
+-- is random and used once.
+--
+-- Looked up are the name itself, the wildcard of its last labels (`*.example.org` for `a.example.org`, one label only,
+-- as clients match certificates), and `*`. Where none is, the listener's own certificate is shown.
+--
+-- Certificates are tracked like routes: a worker keeps what it has read until the replica says that it changed, so a
+-- new one is shown without a reload from the next handshake on. They go over the same connection, for the same reason
+-- (link.lua). When the replica is away, what is known is shown; a worker that has just started finds in shared memory,
+-- still encrypted, what the others had, and after a restart the snapshot has it.
+
+local bounded = require("signalbox.bounded")
+local crypto = require("signalbox.crypto")
+local hostname = require("signalbox.hostname")
+local json = require("signalbox.json")
+local link = require("signalbox.link")
+local lookups = require("signalbox.lookups")
+local resp = require("signalbox.resp")
+local secret = require("signalbox.secret")
+local semaphore = require("ngx.semaphore")
+local shared = require("signalbox.shared")
+local ssl = require("ngx.ssl")
+
+local find, lower, sub = string.find, string.lower, string.sub
+local log, WARN, ERR = ngx.log, ngx.WARN, ngx.ERR
+local worker_id = ngx.worker.id
+local null, type, pairs, pcall = resp.null, type, pairs, pcall
+
+local dict = ngx.shared.signalbox_certs
+
+local _M = {}
+
+local LOOKUP_TIMEOUT = 0.25
+local MAX_ABSENT = 16384
+local MAX_BYTES = 256 * 1024
+-- A flood of invented names must not pile up in front of those that exist.
+local MAX_OPEN = 10000
+
+-- name → { chain, key }; the names that have none, which anyone may invent; questions under way.
+local held = {}
+local absent = bounded.new(MAX_ABSENT)
+local pending, open_questions = {}, 0
+
+-- What handshakes need, or nil and what is wrong.
+local function open(name, text)
+    local given = #text <= MAX_BYTES and json.decode(text)
+    if type(given) ~= "table" or type(given.chain) ~= "string" or type(given.key) ~= "string" then
+        return nil, "it is not JSON with chain and key"
+    end
+    local sealed = ngx.decode_base64(given.key)
+    local pem = sealed and crypto.open(secret.bytes(), sealed, name)
+    if not pem then
+        return nil, "its private key cannot be decrypted with this router's key file"
+    end
+    local chain, chain_err = ssl.parse_pem_cert(given.chain)
+    if not chain then
+        return nil, "its chain: " .. chain_err
+    end
+    local key, key_err = ssl.parse_pem_priv_key(pem)
+    if not key then
+        return nil, "its private key: " .. key_err
+    end
+    return { chain = chain, key = key }
+end
+_M.open = open
+
+-- Takes what the table says of a name; nil when it has none.
+local function take(name, text)
+    local made, err
+    if text then
+        made, err = open(name, text)
+        if not made then
+            log(WARN, "the certificate of ", name, " in the route table cannot be used: ", err)
+        end
+    end
+    if made then
+        held[name] = made
+        absent:delete(name)
+        shared.put_certificate(name, text)
+    else
+        held[name] = nil
+        absent:set(name, true)
+        if not text then
+            shared.put_certificate(name, nil)
+        end
+    end
+end
+
+local ask
+
+local function answered(value, kind, entry)
+    local name = entry.name
+    pending[name] = nil
+    open_questions = open_questions - 1
+    if entry.dirty and lookups.trusted then
+        local again = ask(name)
+        if again then
+            again.waiters, again.ready = entry.waiters, entry.ready
+            return
+        end
+    end
+    -- WRONGTYPE is a value that somebody wrote by hand: none of ours. Any other error says nothing.
+    local wrong = kind == "-" and find(value, "^WRONGTYPE") ~= nil
+    if value ~= nil and lookups.trusted and not entry.dirty and (kind ~= "-" and kind ~= "!" or wrong) then
+        local fine, err = pcall(take, name, type(value) == "string" and not wrong and value ~= null and value or nil)
+        if not fine then
+            log(ERR, "reading the certificate of ", name, ": ", err)
+        end
+    end
+    if entry.waiters > 0 then
+        entry.ready:post(entry.waiters)
+    end
+end
+
+function ask(name)
+    local entry = pending[name]
+    if entry or not lookups.trusted or open_questions >= MAX_OPEN then
+        return entry
+    end
+    entry = { name = name, waiters = 0 }
+    if not link.send(resp.command("GET", "cert:" .. name), answered, entry) then
+        return nil
+    end
+    pending[name] = entry
+    open_questions = open_questions + 1
+    return entry
+end
+
+-- The table changed under `name`.
+function _M.changed(name)
+    if not lookups.trusted then
+        return
+    end
+    local entry = pending[name]
+    if entry then
+        entry.dirty = true
+    end
+    absent:delete(name)
+    if held[name] or dict:get(name) then
+        held[name] = nil
+        ask(name)
+    end
+end
+
+-- A certificate, false when the name has none, nil when nobody knows.
+local function known(name)
+    local one = held[name]
+    if one == nil and absent:get(name) then
+        return false
+    end
+    return one
+end
+
+local function from_memory(name)
+    local text = dict:get(name)
+    local made = text and open(name, text)
+    if made then
+        held[name] = made
+    end
+    return made
+end
+
+local function wait_for(name)
+    local entry = ask(name)
+    if entry then
+        entry.ready = entry.ready or semaphore.new()
+        entry.waiters = entry.waiters + 1
+        if not entry.ready:wait(LOOKUP_TIMEOUT) then
+            entry.waiters = entry.waiters - 1
+        end
+    end
+    local found = known(name)
+    if found == nil then
+        return from_memory(name)
+    end
+    return found
+end
+
+-- The table is believed anew: after a silence everything may be out of date. What is known is shown until the answers
+-- are here, and the acknowledgement of the table comes behind them.
+function _M.believed()
+    absent:clear()
+    for name in pairs(held) do
+        ask(name)
+    end
+    -- One worker also asks after those that only shared memory has: they have missed the same changes.
+    local names = worker_id() == 0 and dict:get_keys(0) or {}
+    for i = 1, #names do
+        ask(names[i])
+    end
+end
+
+local function candidates(name)
+    local dot = find(name, ".", 1, true)
+    return { name, dot and "*" .. sub(name, dot) or nil, "*" }
+end
+
+local function find_certificate(name)
+    local names = candidates(name)
+    for i = 1, 3 do
+        local one = names[i]
+        local found = one and known(one)
+        if one and found == nil then
+            found = wait_for(one)
+        end
+        if found then
+            return found
+        end
+    end
+    return nil
+end
+
+-- Of a handshake.
+function _M.present()
+    local name, err = ssl.server_name()
+    if not name then
+        if err then
+            log(ERR, "cannot read the server name of a handshake: ", err)
+        end
+        return
+    end
+    name = lower(name)
+    if name == "" or not hostname.valid(name) then
+        return
+    end
+    local one = find_certificate(name)
+    if not one then
+        return
+    end
+    local ok, why = ssl.clear_certs()
+    if ok then
+        ok, why = ssl.set_cert(one.chain)
+    end
+    if ok then
+        ok, why = ssl.set_priv_key(one.key)
+    end
+    if not ok then
+        log(ERR, "the certificate of ", name, " cannot be shown: ", why)
+        return ngx.exit(ngx.ERROR)
+    end
+end
+
+return _M

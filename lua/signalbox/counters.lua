@@ -1,0 +1,15 @@
+-- Things that happen seldom enough to be counted where all workers see it.
+
+local state = ngx.shared.signalbox_state
+
+local _M = {}
+
+function _M.add(name)
+    state:incr("count:" .. name, 1, 0)
+end
+
+function _M.get(name)
+    return state:get("count:" .. name) or 0
+end
+
+return _M

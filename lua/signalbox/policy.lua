@@ -1,0 +1,175 @@
+-- The policy of a host: the JSON of `policy:<hostname>`, read once when the record is made into a table that requests
+-- can use without looking at types again.
+--
+-- The table may be written by hand, so nothing in it is taken on trust: a part that makes no sense is left out with a
+-- warning, and the host is routed by the rest. Unknown parts are ignored; a newer pacemaker may know more than we do.
+--
+--   balance.lua   who gets a request: weights, algorithm, shares, stickiness, slow start
+--   failure.lua   what happens when an instance fails: retries, ejection, holding
+--   rails.lua     what is let through: limits, methods, sizes, headers, maintenance, https
+--
+-- Each of these has read(given, take), and returns the rules of its part; `take` holds the readers of values below.
+
+local json = require("signalbox.json")
+
+local find, format, lower, gsub, sub = string.find, string.format, string.lower, string.gsub, string.sub
+local floor = math.floor
+local type, pairs, tostring, ipairs = type, pairs, tostring, ipairs
+local log, WARN = ngx.log, ngx.WARN
+
+local _M = {}
+
+local MAX_NAME, MAX_VALUE = 128, 8192
+
+-- ── readers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+-- Each takes the value, and where it stands, for the warning; nil when the value is absent or makes no sense.
+
+local take = {}
+
+-- Set for the time of one read; nothing yields in between.
+local complaints
+
+local function refuse(where, wanted)
+    complaints[#complaints + 1] = where .. " is not " .. wanted
+end
+take.refuse = refuse
+
+local function absent(value)
+    return value == nil or value == json.null
+end
+
+function take.number(value, where, least, most)
+    if absent(value) then
+        return nil
+    elseif type(value) ~= "number" or value ~= value or value < least or value > most then
+        return refuse(where, format("a number from %.15g to %.15g", least, most))
+    end
+    return value
+end
+
+function take.integer(value, where, least, most)
+    local number = take.number(value, where, least, most)
+    if number and floor(number) ~= number then
+        return refuse(where, "a whole number")
+    end
+    return number
+end
+
+function take.boolean(value, where)
+    if not absent(value) and type(value) ~= "boolean" then
+        return refuse(where, "true or false")
+    end
+    return value == true
+end
+
+function take.object(value, where)
+    if absent(value) then
+        return nil
+    elseif type(value) ~= "table" then
+        return refuse(where, "an object")
+    end
+    return value
+end
+
+function take.text(value, where)
+    if absent(value) then
+        return nil
+    elseif type(value) ~= "string" or #value > MAX_VALUE then
+        return refuse(where, "a text of at most " .. MAX_VALUE .. " bytes")
+    end
+    return value
+end
+
+-- A header's or a cookie's name: RFC 9110 allows more, but neither nginx' variables nor anyone's applications do.
+function take.name(value, where)
+    if absent(value) then
+        return nil
+    elseif type(value) ~= "string" or #value > MAX_NAME or not find(value, "^[%w_%-]+$") then
+        return refuse(where, "a name of letters, digits, - and _")
+    end
+    return value
+end
+
+-- A value that may stand in a header: no control characters, for those would begin another header.
+function take.header_value(value, where)
+    if type(value) ~= "string" or #value > MAX_VALUE or find(value, "[%z\1-\8\10-\31\127]") then
+        return refuse(where, "a header's value")
+    end
+    return value
+end
+
+-- { text = item }, leaving out what `item` (a reader) refuses.
+function take.map(value, where, item, ...)
+    local map, given = {}, take.object(value, where)
+    if given then
+        for name, one in pairs(given) do
+            if type(name) == "string" then
+                map[name] = item(one, where .. "." .. sub(name, 1, 80), ...)
+            end
+        end
+    end
+    return map
+end
+
+-- A set of texts out of an array.
+function take.set(value, where)
+    local set, given = {}, take.object(value, where)
+    if given then
+        for _, one in pairs(given) do
+            if type(one) == "string" then
+                set[one] = true
+            else
+                refuse(where, "an array of texts only")
+            end
+        end
+    end
+    return set
+end
+
+-- What nginx calls a request header, or a cookie, of this name.
+function take.header_variable(name)
+    return name and "http_" .. gsub(lower(name), "-", "_")
+end
+
+function take.cookie_variable(name)
+    -- Cookie names are looked up as they are written, and nginx accepts nothing but these characters in a variable.
+    return name and "cookie_" .. name
+end
+
+function take.log_key(value, where)
+    if type(value) == "string" or type(value) == "number" then
+        return tostring(value)
+    end
+    return refuse(where, "a version type id")
+end
+
+-- ── the whole ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+local PARTS = { require("signalbox.policy.balance"), require("signalbox.policy.failure"),
+    require("signalbox.policy.rails") }
+
+local function warn(name)
+    log(WARN, "the policy of ", name, " makes no sense in parts, which are ignored: ", complaints[1],
+        #complaints > 1 and format(" (and %d more)", #complaints - 1) or "")
+end
+
+-- text: the JSON. Always a table of rules, however bad the text.
+function _M.read(name, text)
+    local given, err = json.decode(text)
+    if type(given) ~= "table" then
+        -- The set alone is enough to route; a policy nobody can read must not take the host down.
+        log(WARN, "the policy of ", name, " is not a JSON object and is ignored: ", err or "not an object")
+        given = {}
+    end
+    complaints = {}
+    local rules = {}
+    for _, part in ipairs(PARTS) do
+        part.read(given, take, rules)
+    end
+    if #complaints > 0 then
+        warn(name)
+    end
+    return rules
+end
+
+return _M

@@ -1,0 +1,48 @@
+-- The part of a policy that says what happens when an instance fails, or none is there.
+--
+--   {"retries":{"attempts":3, "budget_percent":20, "timeout_ms":10000},
+--    "ejection":{"failures":5, "first_ms":1000, "longest_ms":60000} | false,
+--    "hold_ms":5000, "timeouts":{"connect_ms":…, "read_ms":…, "send_ms":…}}
+
+local _M = {}
+
+local HOUR_MS = 3600 * 1000
+local MAX_HOLD_MS = 60 * 1000
+
+-- Of hosts that say nothing else, those without a policy among them.
+_M.RETRIES = { budget_percent = 20 }
+_M.EJECTION = { failures = 5, first_ms = 1000, longest_ms = 60000 }
+
+function _M.read(given, take, rules)
+    local retries = take.object(given.retries, "retries") or {}
+    -- Tries in all, the first among them. Without: every instance once.
+    rules.attempts = take.integer(retries.attempts, "retries.attempts", 1, 100)
+    rules.budget_percent = take.number(retries.budget_percent, "retries.budget_percent", 0, 100)
+        or _M.RETRIES.budget_percent
+    rules.retry_timeout = take.number(retries.timeout_ms, "retries.timeout_ms", 1, HOUR_MS)
+    rules.ejection = _M.EJECTION
+    if given.ejection == false then
+        rules.ejection = nil
+    else
+        local ejection = take.object(given.ejection, "ejection") or {}
+        rules.ejection = {
+            failures = take.integer(ejection.failures, "ejection.failures", 1, 1000) or _M.EJECTION.failures,
+            first_ms = take.number(ejection.first_ms, "ejection.first_ms", 1, HOUR_MS) or _M.EJECTION.first_ms,
+            longest_ms = take.number(ejection.longest_ms, "ejection.longest_ms", 1, 24 * HOUR_MS)
+                or _M.EJECTION.longest_ms,
+        }
+    end
+    rules.hold_ms = take.number(given.hold_ms, "hold_ms", 1, MAX_HOLD_MS)
+    local timeouts = take.object(given.timeouts, "timeouts")
+    if timeouts then
+        local function seconds(name)
+            local value = take.number(timeouts[name], "timeouts." .. name, 1, 24 * HOUR_MS)
+            return value and value / 1000
+        end
+        rules.connect_timeout, rules.read_timeout = seconds("connect_ms"), seconds("read_ms")
+        rules.send_timeout = seconds("send_ms")
+        rules.timeouts = (rules.connect_timeout or rules.read_timeout or rules.send_timeout) ~= nil
+    end
+end
+
+return _M

@@ -1,0 +1,161 @@
+-- The guard rails of a host, checked once for each request, before an instance is thought of. What is not let through
+-- is answered here, and counts for the host in the statistics.
+
+local answer = require("signalbox.answer")
+local counters = require("signalbox.counters")
+local limits = require("signalbox.limits")
+local target = require("signalbox.target")
+
+local var, req = ngx.var, ngx.req
+local sub, tonumber = string.sub, tonumber
+
+local _M = {}
+
+-- Certificate authorities look here over plain HTTP, whatever else is in force (RFC 8555, 8.3).
+local ACME = "/.well-known/acme-challenge/"
+
+-- Of the https listener as clients see it; set at start.
+_M.https_port = "443"
+
+local function https(rules)
+    if var.edge_scheme == "https" then
+        return
+    elseif rules.https == "only" then
+        return answer.problem(403, "https_only", "This host answers over HTTPS only.")
+    end
+    local port = _M.https_port ~= "443" and ":" .. _M.https_port or ""
+    local method = req.get_method()
+    -- 301 lets old clients turn a POST into a GET.
+    local status = (method == "GET" or method == "HEAD") and 301 or 308
+    return ngx.redirect("https://" .. var.host .. port .. var.request_uri, status)
+end
+
+local function maintenance(rules)
+    local given = rules.maintenance
+    if given.except then
+        local value = var[given.except]
+        if value and (not given.except_value or value == given.except_value) then
+            return
+        end
+    end
+    if not given.body then
+        return answer.problem(given.status, "maintenance", "This host is being worked on. Come back later.",
+            given.retry_after)
+    end
+    ngx.status = given.status
+    ngx.header["Content-Type"] = given.content_type
+    ngx.header["Content-Length"] = #given.body
+    ngx.header["Retry-After"] = given.retry_after
+    ngx.header["X-Signalbox-Error"] = "maintenance"
+    ngx.print(given.body)
+    return ngx.exit(given.status)
+end
+
+local function method(rules)
+    if not rules.methods[req.get_method()] then
+        ngx.header["Allow"] = rules.allow
+        return answer.problem(405, "method_not_allowed", "This host does not take that method.")
+    end
+end
+
+local function body(rules)
+    local length = tonumber(var.content_length)
+    if not length and (var.http_transfer_encoding or req.http_version() == 2) then
+        -- Nobody said how long it is going to be.
+        req.read_body()
+        length = tonumber(var.content_length)
+    end
+    if length and length > rules.body_bytes then
+        return answer.problem(413, "body_too_large", "The request body is larger than this host accepts.")
+    end
+end
+
+local function limited(name, rules)
+    if rules.rate then
+        local wait = limits.request(name, rules)
+        if wait then
+            counters.add("limited")
+            return answer.problem(429, "too_many_requests", "This client asks more often than this host allows.", wait)
+        end
+    end
+    if rules.most_connections then
+        local claim = limits.claim(name, rules)
+        if not claim then
+            counters.add("limited")
+            return answer.problem(429, "too_many_connections",
+                "This client has more requests under way than this host allows.", 1)
+        end
+        var.edge_claim = claim
+    end
+end
+
+-- The instance that the request has a ticket for, or nil.
+local function targeted(route)
+    local ticket = var.http_x_signalbox_target
+    if not ticket then
+        return nil
+    end
+    req.clear_header("X-Signalbox-Target")
+    local address = target.read(ticket, var.host, ngx.time())
+    if not address then
+        return answer.problem(403, "bad_ticket", "The ticket in X-Signalbox-Target is not good for this host, or not "
+            .. "any more.")
+    end
+    for i = 1, #route.addresses do
+        if route.addresses[i] == address then
+            return address
+        end
+    end
+    return answer.problem(503, "target_gone", "The instance that the ticket names does not serve this host.")
+end
+
+-- Answers what may not pass. Else: the instance that the request is for, or nil.
+function _M.check(route)
+    local rules = route.rules
+    var.logkey = route.log_key
+    if sub(var.uri, 1, #ACME) ~= ACME then
+        if rules.https then
+            https(rules)
+        end
+        if rules.maintenance then
+            maintenance(rules)
+        end
+    end
+    if rules.methods then
+        method(rules)
+    end
+    if rules.body_bytes then
+        body(rules)
+    end
+    limited(route.name, rules)
+    if rules.request_headers then
+        for i = 1, #rules.request_headers do
+            local change = rules.request_headers[i]
+            if change[2] then
+                req.set_header(change[1], change[2])
+            else
+                req.clear_header(change[1])
+            end
+        end
+    end
+    return rules.target_header and targeted(route) or nil
+end
+
+-- Log phase: gives back what was claimed.
+function _M.finish()
+    local claim = var.edge_claim
+    if claim ~= "" then
+        var.edge_claim = ""
+        limits.release(claim)
+    end
+end
+
+-- Header phase, of an instance's answer.
+function _M.response(rules)
+    local list = rules.response_headers
+    for i = 1, list and #list or 0 do
+        ngx.header[list[i][1]] = list[i][2] or nil
+    end
+end
+
+return _M

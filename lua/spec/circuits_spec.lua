@@ -1,0 +1,180 @@
+-- Ejection and the retry budget, with a clock of our own.
+
+local runner = require("runner")
+local equal, truthy = runner.equal, runner.truthy
+
+local real_now = ngx.now
+local clock = 1000
+rawset(ngx, "now", function() return clock end)
+local budget = require("signalbox.budget")
+local circuits = require("signalbox.circuits")
+local record = require("signalbox.record")
+rawset(ngx, "now", real_now)
+
+local dict = ngx.shared.signalbox_circuits
+local ports = 9000
+
+-- New addresses each time: what is known of an address outlives a record.
+local function hosts(n)
+    local list = {}
+    for i = 1, n do
+        ports = ports + 1
+        list[i] = "127.0.0.1:" .. ports
+    end
+    return list
+end
+
+local function fail(route, address, times)
+    for _ = 1, times do
+        circuits.failed(route, address, "test")
+        dict:delete("lock:" .. address)
+    end
+end
+
+local function is_out(address)
+    return circuits.any() and circuits.is_out(address)
+end
+
+local function advance(seconds)
+    clock = clock + seconds
+    circuits.any()
+end
+
+return function(it)
+    math.randomseed(runner.seed)
+
+    it("ejects at the fifth failure in a row, for a second, and then lets it back", function()
+        local list = hosts(3)
+        local route = record.make("x", list, "1", nil)
+        fail(route, list[1], 4)
+        truthy(not is_out(list[1]), "four are not enough")
+        fail(route, list[1], 1)
+        truthy(is_out(list[1]), "out at the fifth")
+        for _ = 1, 30 do
+            truthy(circuits.pick(route) ~= list[1], "nothing goes there")
+        end
+        advance(1.2)
+        truthy(not is_out(list[1]), "back after a second, give or take a tenth")
+        truthy(circuits.returned_at(list[1]), "and known to have come back")
+    end)
+
+    it("ejects for twice as long at the next failure after that, up to the longest", function()
+        local list = hosts(2)
+        local route = record.make("x", list, "1", '{"ejection":{"failures":3,"first_ms":1000,"longest_ms":3000}}')
+        local lasts = {}
+        fail(route, list[1], 3)
+        for turn = 1, 4 do
+            truthy(is_out(list[1]), "out, turn " .. turn)
+            local till = circuits.describe(list[1]) / 1000
+            lasts[turn] = till - clock
+            advance(till - clock + 0.01)
+            truthy(not is_out(list[1]), "back, turn " .. turn)
+            fail(route, list[1], 1)
+        end
+        for turn, wanted in ipairs({ 1, 2, 3, 3 }) do
+            truthy(lasts[turn] > wanted * 0.89 and lasts[turn] < wanted * 1.11, turn .. ". time: " .. lasts[turn])
+        end
+    end)
+
+    it("does not count failures that are far apart, or among successes", function()
+        local list = hosts(3)
+        local route = record.make("x", list, "1", nil)
+        for _ = 1, 10 do
+            fail(route, list[1], 1)
+            advance(11)
+        end
+        truthy(not is_out(list[1]), "ten seconds in between")
+        -- The hot path: of the requests since, more than half did not come back as failures.
+        for _ = 1, 20 do
+            fail(route, list[1], 1)
+            route[1] = route[1] + 3 * 5
+        end
+        truthy(not is_out(list[1]), "one of five")
+        -- Where success is seen, it ends the row.
+        local ruled = record.make("x", list, "1", "{}")
+        for _ = 1, 10 do
+            fail(ruled, list[2], 4)
+            circuits.worked(list[2])
+        end
+        truthy(not is_out(list[2]), "four, then a success")
+    end)
+
+    it("ejects what fails half of its requests on the hot path", function()
+        local list = hosts(3)
+        local route = record.make("x", list, "1", nil)
+        for _ = 1, 5 do
+            fail(route, list[1], 1)
+            route[1] = route[1] + 3 * 2
+        end
+        truthy(is_out(list[1]), "out")
+    end)
+
+    it("never ejects more than half, whatever the number, and opens when more is out by other hosts", function()
+        for n = 1, 9 do
+            local list = hosts(n)
+            local route = record.make("x", list, "1", nil)
+            for i = 1, n do
+                fail(route, list[i], 6)
+            end
+            local out = 0
+            for i = 1, n do
+                out = out + (is_out(list[i]) and 1 or 0)
+            end
+            equal(out, math.floor(n / 2), n .. " instances")
+            -- The same addresses, seen from a host that has only the failed ones and one more.
+            if out > 1 then
+                local few = { list[1], list[2], list[n] }
+                local other = record.make("y", few, "1", nil)
+                local seen = {}
+                for _ = 1, 30 do
+                    seen[circuits.pick(other)] = true
+                end
+                truthy(seen[list[1]] and seen[list[2]] and seen[list[n]], "all get requests again")
+                equal(circuits.without(few, few), few)
+            end
+        end
+    end)
+
+    it("is told of other workers' ejections by the generation", function()
+        local list = hosts(2)
+        dict:set("e:" .. list[1], ("%d|1|5000"):format((clock + 5) * 1000))
+        local generation = dict:incr("generation", 1, 0)
+        dict:set("g:" .. generation, list[1])
+        truthy(not circuits.is_out(list[1]), "not looked yet")
+        clock = clock + 0.001
+        truthy(is_out(list[1]), "out here too")
+        advance(6)
+        truthy(not is_out(list[1]), "and back")
+    end)
+
+    it("does nothing for a host that switched it off", function()
+        local list = hosts(2)
+        fail(record.make("x", list, "1", '{"ejection":false}'), list[1], 50)
+        truthy(not is_out(list[1]), "still in")
+    end)
+
+    it("a budget lets a burst through, then its part of the requests and a few a second", function()
+        local route = record.make("x", hosts(2), "1", nil)
+        local spent = 0
+        while budget.has(route, route[1], 20) do
+            budget.spend(route, route[1], 20)
+            spent = spent + 1
+        end
+        equal(spent, 100)
+        route[1] = route[1] + 50
+        spent = 0
+        while budget.has(route, route[1], 20) do
+            budget.spend(route, route[1], 20)
+            spent = spent + 1
+        end
+        equal(spent, 10)
+        clock = clock + 1
+        spent = 0
+        while budget.has(route, route[1], 20) do
+            budget.spend(route, route[1], 20)
+            spent = spent + 1
+        end
+        equal(spent, 10)
+        truthy(not budget.has(route, route[1], 0), "none at all for 0 percent")
+    end)
+end

@@ -1,0 +1,359 @@
+//! What clients see of instances that fail: next to nothing.
+
+use serde_json::{Value, json};
+use signalbox_tests::{
+    http::{Connection, Request},
+    load, poll,
+    system::System,
+    upstream::{App, Mode},
+};
+
+async fn rule(system: &System, host: &str, policy: &Value) {
+    system.cli::<()>(System::MASTER, &format!("SET policy:{host} {policy}")).await;
+    system.settle().await;
+}
+
+/// What `/edge/circuits` says of `app` at `host`.
+async fn circuit(system: &System, host: &str, app: &App) -> Value {
+    let answer = system.edge_api(&format!("/edge/circuits?host={host}")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let address = app.address.to_string();
+    let instances = answer.json()["instances"].clone();
+    let found = instances.as_array().unwrap().iter().find(|one| one["address"] == *address);
+    found.unwrap_or_else(|| panic!("no {address} in {}", answer.text())).clone()
+}
+
+/// A metric of the edge's own.
+async fn metric(system: &System, name: &str) -> f64 {
+    let metrics = system.metrics().await;
+    metrics.iter().find(|(found, _)| found == name).unwrap_or_else(|| panic!("no {name} in {metrics:?}")).1
+}
+
+/// With a policy and without: @full and the hot path fail over by different code.
+async fn an_instance_that_fails_is_ejected(name: &str, policy: Option<Value>) {
+    let system = System::edge_only(name).await;
+    let (bad, good, other) = (App::start("bad").await, App::start("good").await, App::start("other").await);
+    for app in [&bad, &good, &other] {
+        system.route("app.test", app).await;
+    }
+    system.settle().await;
+    if let Some(policy) = &policy {
+        rule(&system, "app.test", policy).await;
+    }
+    system.allow("prematurely closed connection");
+    bad.set(Mode::Close);
+    // Until it is out, its failures are made good by others.
+    poll::until("the instance to be ejected", || async {
+        assert_eq!(system.get("app.test", "/").await.status, 200);
+        let state = circuit(&system, "app.test", &bad).await;
+        if state["state"] == "ejected" { Ok(()) } else { Err(state) }
+    })
+    .await;
+    // All workers know: none of them sends it anything while it is out. (It may come back while we look.)
+    let before = bad.hits();
+    let account = load::send(system.edge, 8, 200, |_| Request::get("app.test", "/")).await;
+    assert_eq!(account.codes.get(&200), Some(&200), "{account:?}");
+    if circuit(&system, "app.test", &bad).await["times"] == 1
+        && circuit(&system, "app.test", &bad).await["state"] == "ejected"
+    {
+        assert_eq!(bad.hits(), before, "an ejected instance got requests");
+    }
+    assert!(metric(&system, "signalbox_edge_ejections_total").await >= 1.0);
+    assert!(metric(&system, "signalbox_edge_retries_total").await >= 1.0);
+    // It is well again, and comes back by itself.
+    bad.set(Mode::ByPath);
+    poll::until("the instance to be back", || async {
+        let answer = system.get("app.test", "/").await;
+        if answer.header("X-App") == Some("bad") { Ok(()) } else { Err(answer.status) }
+    })
+    .await;
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_fails_on_the_hot_path_is_ejected_and_comes_back() {
+    an_instance_that_fails_is_ejected("ejected-hot", None).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_fails_under_a_policy_is_ejected_and_comes_back() {
+    let policy = json!({"balance": {"algorithm": "p2c"}, "ejection": {"failures": 2, "first_ms": 400}});
+    an_instance_that_fails_is_ejected("ejected-ruled", Some(policy)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn back_off_grows_each_time() {
+    let system = System::edge_only("back-off").await;
+    let (bad, good) = (App::start("bad").await, App::start("good").await);
+    system.route("app.test", &bad).await;
+    system.route("app.test", &good).await;
+    let policy = json!({"ejection": {"failures": 2, "first_ms": 50, "longest_ms": 60000}});
+    rule(&system, "app.test", &policy).await;
+    bad.set(Mode::Status(503));
+    poll::until("the third ejection", || async {
+        let answer = system.get("app.test", "/").await;
+        assert_eq!((answer.status, answer.text()), (200, "good".to_owned()));
+        let state = circuit(&system, "app.test", &bad).await;
+        if state["times"].as_u64() >= Some(3) { Ok(()) } else { Err(state) }
+    })
+    .await;
+    let log = system.log_text(&System::NGINX);
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("is ejected for")).collect();
+    for (line, wait) in told.iter().zip(["for 50 ms", "for 100 ms", "for 200 ms"]) {
+        assert!(line.contains(wait), "{line}: {wait}");
+    }
+    assert!(told.len() >= 3, "{told:?}");
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn never_more_than_half_is_ejected() {
+    let system = System::edge_only("half").await;
+    let mut apps = Vec::new();
+    for n in 0..4 {
+        let app = App::start(&format!("app-{n}")).await;
+        app.set(Mode::Status(503));
+        system.route("app.test", &app).await;
+        apps.push(app);
+    }
+    let lonely = App::start("lonely").await;
+    lonely.set(Mode::Status(503));
+    system.route("lonely.test", &lonely).await;
+    let policy = json!({"ejection": {"failures": 1, "first_ms": 3_600_000, "longest_ms": 3_600_000}});
+    rule(&system, "app.test", &policy).await;
+    rule(&system, "lonely.test", &policy).await;
+    for _ in 0..20 {
+        assert_eq!(system.get("app.test", "/").await.status, 503, "the instances' own answer");
+        assert_eq!(system.get("lonely.test", "/").await.status, 503);
+    }
+    let mut out = 0;
+    for app in &apps {
+        out += u64::from(circuit(&system, "app.test", app).await["state"] == "ejected");
+    }
+    assert_eq!(out, 2, "half of four");
+    assert_eq!(circuit(&system, "lonely.test", &lonely).await["state"], "in");
+    // The healthy ones of those that are left carry on.
+    for app in &apps {
+        app.set(Mode::ByPath);
+    }
+    assert_eq!(load::send(system.edge, 4, 40, |_| Request::get("app.test", "/")).await.codes[&200], 40);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_and_the_method_bound_the_tries() {
+    let system = System::edge_only("attempts").await;
+    let mut apps = Vec::new();
+    for n in 0..5 {
+        let app = App::start(&format!("app-{n}")).await;
+        app.set(Mode::Close);
+        system.route("app.test", &app).await;
+        apps.push(app);
+    }
+    system.allow("prematurely closed connection");
+    let hits = || apps.iter().map(App::hits).sum::<u64>();
+    // The first algorithm is served on the hot path, the other in @full.
+    let cases = [("GET", 3, 3), ("GET", 1, 1), ("PUT", 2, 2), ("POST", 3, 1), ("GET", 100, 5)];
+    let algorithms = ["round_robin", "p2c"];
+    for (algorithm, (method, attempts, wanted)) in
+        algorithms.iter().flat_map(|algorithm| cases.map(|case| (algorithm, case)))
+    {
+        let policy = json!({"balance": {"algorithm": algorithm}, "retries": {"attempts": attempts}, "ejection": false});
+        rule(&system, "app.test", &policy).await;
+        let before = hits();
+        let answer = Request::new(method, "app.test", "/").body("x").send(system.edge).await.unwrap();
+        assert_eq!((answer.status, answer.reason()), (502, "connection_broken"), "{method}, {attempts}");
+        assert_eq!(hits() - before, wanted, "{algorithm}: {method} with {attempts} attempts");
+    }
+    // Each of them another instance.
+    assert!(apps.iter().all(|app| app.hits() > 0));
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_keeps_retries_from_multiplying_the_load() {
+    let system =
+        System::with("budget", |builder| builder.without_pacemaker().without_sidecar().workers(1)).await;
+    let apps = [App::start("a").await, App::start("b").await];
+    for app in &apps {
+        app.set(Mode::Close);
+        system.route("none.test", app).await;
+        system.route("some.test", app).await;
+    }
+    system.allow("prematurely closed connection");
+    rule(&system, "none.test", &json!({"retries": {"budget_percent": 0}, "ejection": false})).await;
+    let hits = || apps.iter().map(App::hits).sum::<u64>();
+    for _ in 0..10 {
+        assert_eq!(system.get("none.test", "/").await.status, 502);
+    }
+    assert_eq!(hits(), 10, "no budget, no retry");
+    // A hundred in hand, ten a second, and a fifth of the requests: far from one for each.
+    rule(&system, "some.test", &json!({"retries": {"budget_percent": 20}, "ejection": false})).await;
+    let account = load::send(system.edge, 8, 1000, |_| Request::get("some.test", "/")).await;
+    assert_eq!(account.codes.get(&502), Some(&1000), "{account:?}");
+    let retried = hits() - 10 - 1000;
+    assert!((100..900).contains(&retried), "{retried} retries of 1000 requests");
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_not_sent_is_tried_elsewhere_whatever_the_budget() {
+    let system = System::edge_only("refused").await;
+    let (mut dead, alive) = (App::start("dead").await, App::start("alive").await);
+    system.route("app.test", &dead).await;
+    system.route("app.test", &alive).await;
+    rule(&system, "app.test", &json!({"retries": {"budget_percent": 0}, "ejection": false})).await;
+    system.allow("connect() failed");
+    dead.kill().await;
+    for method in ["GET", "POST"] {
+        for _ in 0..10 {
+            let answer = Request::new(method, "app.test", "/").body("x").send(system.edge).await.unwrap();
+            assert_eq!((answer.status, &*answer.text()), (200, "alive"), "{method}");
+        }
+    }
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hung_instance_costs_its_timeout_and_no_more() {
+    let system = System::edge_only("timeouts").await;
+    let (hung, good) = (App::start("hung").await, App::start("good").await);
+    system.route("app.test", &hung).await;
+    system.route("app.test", &good).await;
+    rule(&system, "app.test", &json!({"timeouts": {"read_ms": 100}, "ejection": false})).await;
+    system.allow("timed out");
+    hung.set(Mode::Hang);
+    for _ in 0..6 {
+        assert_eq!(&*system.get("app.test", "/").await.text(), "good");
+    }
+    assert!(hung.hits() > 0, "it got none, the test shows nothing");
+    // Without another one it is a 504 that says why.
+    system.cli::<()>(System::MASTER, &format!("SREM instances:app.test {}", good.address)).await;
+    system.settle().await;
+    let answer = system.get("app.test", "/").await;
+    assert_eq!((answer.status, answer.reason()), (504, "timeout"));
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_tried_for_so_long_and_then_given_up() {
+    let system = System::edge_only("retry-time").await;
+    let mut apps = Vec::new();
+    for n in 0..5 {
+        let app = App::start(&format!("app-{n}")).await;
+        app.set(Mode::Hang);
+        system.route("app.test", &app).await;
+        apps.push(app);
+    }
+    system.allow("timed out");
+    let policy = json!({"timeouts": {"read_ms": 100}, "retries": {"timeout_ms": 50}, "ejection": false});
+    rule(&system, "app.test", &policy).await;
+    let answer = system.get("app.test", "/").await;
+    assert_eq!((answer.status, answer.reason()), (504, "timeout"));
+    // The first began in time for a second, and the second too late for a third.
+    assert_eq!(apps.iter().map(App::hits).sum::<u64>(), 2);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_held_until_its_host_has_an_instance() {
+    let system = System::edge_only("held").await;
+    let app = App::start("app").await;
+    rule(&system, "app.test", &json!({"hold_ms": 30_000})).await;
+    let mut waiting = Vec::new();
+    for _ in 0..5 {
+        let mut connection = Connection::open(system.edge).await.unwrap();
+        waiting.push(tokio::spawn(async move { connection.send(&Request::get("app.test", "/")).await }));
+    }
+    poll::until("the requests to be held", || async {
+        let held = metric(&system, "signalbox_edge_held_total").await;
+        if held >= 5.0 { Ok(()) } else { Err(held) }
+    })
+    .await;
+    system.route("app.test", &app).await;
+    for request in waiting {
+        let answer = request.await.unwrap().unwrap();
+        assert_eq!((answer.status, &*answer.text()), (200, "app"));
+    }
+    // Who waits in vain is told so.
+    system.cli::<()>(System::MASTER, "DEL instances:app.test").await;
+    rule(&system, "app.test", &json!({"hold_ms": 50})).await;
+    let answer = system.get("app.test", "/").await;
+    assert_eq!((answer.status, answer.reason()), (503, "no_instance"));
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_held_while_the_only_instance_restarts() {
+    let system = System::edge_only("restarts").await;
+    let mut app = App::start("app").await;
+    system.route("app.test", &app).await;
+    rule(&system, "app.test", &json!({"hold_ms": 30_000})).await;
+    assert_eq!(system.get("app.test", "/").await.status, 200);
+    system.allow("connect() failed");
+    system.allow("prematurely closed connection");
+    system.allow("Connection reset by peer");
+    app.kill().await;
+    let edge = system.edge;
+    let get = tokio::spawn(async move { Request::get("app.test", "/").send(edge).await });
+    let post = Request::new("POST", "app.test", "/").body("x");
+    let post = tokio::spawn(async move { post.send(edge).await });
+    poll::until("both to be held", || async {
+        let held = metric(&system, "signalbox_edge_held_total").await;
+        if held >= 2.0 { Ok(()) } else { Err(held) }
+    })
+    .await;
+    // At the same address, so the table does not change.
+    app.start_again().await;
+    for request in [get, post] {
+        let answer = request.await.unwrap().unwrap();
+        assert_eq!((answer.status, &*answer.text()), (200, "app"));
+    }
+    // And at another one.
+    app.kill().await;
+    let get = tokio::spawn(async move { Request::get("app.test", "/").send(edge).await });
+    poll::until("it to be held", || async {
+        let held = metric(&system, "signalbox_edge_held_total").await;
+        if held >= 3.0 { Ok(()) } else { Err(held) }
+    })
+    .await;
+    let new = App::start("new").await;
+    system.route("app.test", &new).await;
+    system.cli::<()>(System::MASTER, &format!("SREM instances:app.test {}", app.address)).await;
+    let answer = get.await.unwrap().unwrap();
+    assert_eq!((answer.status, &*answer.text()), (200, "new"));
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn circuits_tell_who_is_out_and_why() {
+    let system = System::edge_only("circuits").await;
+    let mut apps = Vec::new();
+    for n in 0..4 {
+        let app = App::start(&format!("app-{n}")).await;
+        system.route("app.test", &app).await;
+        apps.push(app);
+    }
+    let address = |n: usize| apps[n].address.to_string();
+    system.cli::<()>(System::MASTER, "SET logkey:app.test 17").await;
+    let policy = json!({"draining": [address(0)], "unhealthy": [address(1)], "weights": {address(2): 5},
+        "log_keys": {address(3): "18"}});
+    rule(&system, "app.test", &policy).await;
+    assert_eq!(circuit(&system, "app.test", &apps[0]).await["state"], "draining");
+    assert_eq!(circuit(&system, "app.test", &apps[1]).await["state"], "unhealthy");
+    let third = circuit(&system, "app.test", &apps[2]).await;
+    assert_eq!(
+        (&third["state"], &third["weight"], &third["version_type"]),
+        (&json!("in"), &json!(5), &json!("17"))
+    );
+    assert_eq!(circuit(&system, "app.test", &apps[3]).await["version_type"], "18");
+    // Of a plain host, by a wildcard, of nobody, and without a name.
+    system.cli::<()>(System::MASTER, &format!("SADD instances:*.wild.test {}", address(0))).await;
+    system.settle().await;
+    let answer = system.edge_api("/edge/circuits?host=a.wild.test").await.json();
+    assert_eq!((&answer["matched"], &answer["instances"][0]["state"]), (&json!("*.wild.test"), &json!("in")));
+    assert_eq!(system.edge_api("/edge/circuits?host=nobody.test").await.status, 404);
+    assert_eq!(system.edge_api("/edge/circuits").await.status, 400);
+    assert_eq!(system.edge_api("/edge/circuits?host=%0a").await.status, 400);
+    system.stop().await;
+}
