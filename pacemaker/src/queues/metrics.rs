@@ -17,7 +17,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::handle::QueueNumbers;
+use super::QueueNumbers;
 
 const PREFIX: &str = "signalbox_queues";
 

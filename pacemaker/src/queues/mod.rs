@@ -66,9 +66,11 @@ mod error;
 mod handle;
 mod matcher;
 mod metrics;
+mod numbers;
 mod options;
 pub mod pattern;
 mod receipt;
+mod settle;
 mod store;
 mod sweeper;
 #[cfg(test)]
@@ -80,9 +82,11 @@ pub use definition::{
     DEFAULT_WEIGHT, Definition, Flaw, LONGEST_LEASE_MS, Wanted, is_part, is_queue_name, milliseconds,
 };
 pub use error::Error;
-pub use handle::{FacetStatus, Handed, Handle, Page, PullRequest, QueueNumbers, Settled};
+pub use handle::{Handed, Handle, Page, PullRequest};
 pub use matcher::{Matchable, Matcher};
+pub use numbers::{FacetStatus, QueueNumbers};
 pub use options::Options;
 pub use receipt::{Malformed, Receipt};
+pub use settle::Settled;
 pub(crate) use store::{Clock, Configured, Store};
 pub use store::{DeadLetter, Pulled, Taken};

@@ -1,0 +1,189 @@
+//! How many messages are where: of queues, and of their facets.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Error, Handle,
+    handle::{ID_EPOCH_MS, IDS_PER_MS, Page},
+    store::FacetRow,
+};
+
+/// Ids in one segment of the log.
+const SEGMENT_IDS: u64 = 64_000_000;
+
+/// Numbers of a queue, over all shards.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueueNumbers {
+    /// Messages that wait.
+    pub waiting: u64,
+    /// Messages that were handed out and not settled.
+    pub in_flight: u64,
+    /// Messages that were given back with a delay.
+    pub delayed: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// Environments with messages. One with messages in several shards counts in each.
+    pub facets: u64,
+    /// Messages that came in, in all.
+    pub pushed: u64,
+    /// Messages that were handed out, in all.
+    pub pulled: u64,
+    /// Messages that were acknowledged, in all.
+    pub acked: u64,
+    /// Messages that were given back, in all.
+    pub nacked: u64,
+    /// Messages whose lease ended, in all.
+    pub expired: u64,
+    /// Messages that became dead letters, in all.
+    pub died: u64,
+    /// Dead letters that were put back, in all.
+    pub redriven: u64,
+    /// Messages that were dropped, in all.
+    pub dropped: u64,
+    /// Messages whose bodies were not in the log any more, in all.
+    pub lost: u64,
+}
+
+impl QueueNumbers {
+    /// What happened in all, by name.
+    pub(super) fn moved(&self) -> [(&'static str, u64); 9] {
+        [
+            ("pushed", self.pushed),
+            ("pulled", self.pulled),
+            ("acked", self.acked),
+            ("nacked", self.nacked),
+            ("expired", self.expired),
+            ("died", self.died),
+            ("redriven", self.redriven),
+            ("dropped", self.dropped),
+            ("lost", self.lost),
+        ]
+    }
+
+    fn add(&mut self, numbers: &BTreeMap<String, u64>, facets: u64, dead: u64) {
+        let of = |name: &str| numbers.get(name).copied().unwrap_or_default();
+        self.waiting += of("waiting");
+        self.in_flight += of("inflight");
+        self.delayed += of("delayed");
+        self.pushed += of("pushed");
+        self.pulled += of("pulled");
+        self.acked += of("acked");
+        self.nacked += of("nacked");
+        self.expired += of("expired");
+        self.died += of("died");
+        self.redriven += of("redriven");
+        self.dropped += of("dropped");
+        self.lost += of("lost");
+        self.facets += facets;
+        self.dead += dead;
+    }
+}
+
+/// A facet, over all shards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FacetStatus {
+    /// The environment.
+    pub environment: String,
+    /// Messages in a turn; 0 is paused.
+    pub weight: u32,
+    /// Messages that wait.
+    pub waiting: u64,
+    /// Messages that were handed out and not settled.
+    pub in_flight: u64,
+    /// Messages that were given back with a delay.
+    pub delayed: u64,
+    /// How long ago the message at its head was accepted.
+    pub oldest_age_ms: Option<u64>,
+    /// The mean time from acceptance to the first pull of its latest messages (an exponential mean of about eight).
+    pub dwell_ms: Option<u64>,
+}
+
+impl Handle {
+    /// Numbers of queues.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn numbers(&self, queues: &[&str]) -> Result<Vec<QueueNumbers>, Error> {
+        let mut numbers = vec![QueueNumbers::default(); queues.len()];
+        for store in &self.inner.stores {
+            for (sum, counts) in numbers.iter_mut().zip(store.counts(queues).await?) {
+                sum.add(&counts.numbers, counts.facets, counts.dead);
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// Facets in the order of their names, those behind `after`.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn facets(&self, queue: &str, after: &str, limit: usize) -> Result<Page<FacetStatus>, Error> {
+        let mut names = std::collections::BTreeSet::new();
+        for store in &self.inner.stores {
+            names.extend(store.facets_after(queue, after, limit + 1).await?);
+        }
+        let more = names.len() > limit;
+        let names: Vec<String> = names.into_iter().take(limit).collect();
+        let next = if more { names.last().cloned() } else { None };
+        Ok(Page { items: self.facets_named(queue, &names).await?, next })
+    }
+
+    /// Facets by name; those without messages are left out.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn facets_named(&self, queue: &str, names: &[String]) -> Result<Vec<FacetStatus>, Error> {
+        let mut facets: Vec<Option<FacetStatus>> = vec![None; names.len()];
+        for store in &self.inner.stores {
+            let now_ms = store.now_ms().await?;
+            for ((name, sum), row) in names.iter().zip(&mut facets).zip(store.facets(queue, names).await?) {
+                add_facet(sum, name, &row, now_ms);
+            }
+        }
+        Ok(facets.into_iter().flatten().collect())
+    }
+}
+
+fn add_facet(sum: &mut Option<FacetStatus>, name: &str, row: &FacetRow, now_ms: u64) {
+    if row.waiting + row.in_flight + row.delayed == 0 {
+        return;
+    }
+    let age = row.oldest.as_deref().and_then(since_ms).map(|since| now_ms.saturating_sub(since));
+    let one = sum.get_or_insert_with(|| FacetStatus {
+        environment: name.to_owned(),
+        weight: row.weight,
+        waiting: 0,
+        in_flight: 0,
+        delayed: 0,
+        oldest_age_ms: None,
+        dwell_ms: None,
+    });
+    one.waiting += row.waiting;
+    one.in_flight += row.in_flight;
+    one.delayed += row.delayed;
+    one.oldest_age_ms = one.oldest_age_ms.max(age);
+    one.dwell_ms = one.dwell_ms.max(row.dwell_ms);
+}
+
+/// When an item of a queue was accepted, or stored again if that was later.
+fn since_ms(item: &str) -> Option<u64> {
+    let item = item.split('#').next()?;
+    let (id, segment) = match item.split_once('@') {
+        Some((id, segment)) => (id.parse::<u64>().ok()?, segment.parse::<u64>().ok()?),
+        None => (item.parse().ok()?, 0),
+    };
+    Some(ID_EPOCH_MS + (id / IDS_PER_MS).max(segment * (SEGMENT_IDS / IDS_PER_MS)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_tells_its_age() {
+        assert_eq!(since_ms("6400000"), Some(ID_EPOCH_MS + 1000));
+        assert_eq!(since_ms("6400000#3"), Some(ID_EPOCH_MS + 1000));
+        assert_eq!(since_ms("6400000@7#3"), Some(ID_EPOCH_MS + 70_000), "stored again later");
+        assert_eq!(since_ms("x"), None);
+    }
+}

@@ -1,0 +1,147 @@
+//! What consumers do with the messages that they hold, by their receipts.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Error, Handle, Receipt,
+    store::{Nacked, Store},
+};
+
+/// What became of a receipt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    /// The message is forgotten.
+    Acked,
+    /// The message waits at the head of its facet.
+    Back,
+    /// The message waits for its delay.
+    Delayed,
+    /// The message was handed out often enough and is a dead letter.
+    Dead,
+    /// The lease ends at this moment, unix milliseconds of the shard's clock.
+    Extended(u64),
+    /// This is no receipt.
+    Malformed,
+    /// The receipt is of another queue.
+    OtherQueue,
+    /// The receipt was used before.
+    Used,
+    /// The lease is over, and the message went back to its queue or was settled since.
+    Expired,
+}
+
+impl Handle {
+    /// Forgets messages; what became of each receipt.
+    ///
+    /// # Errors
+    /// When the fabric does not answer. It can be repeated: what was acknowledged then says that it was used.
+    pub async fn ack(&self, queue: &str, receipts: &[&str]) -> Result<Vec<Settled>, Error> {
+        self.settle(queue, receipts, Action::Ack).await
+    }
+
+    /// Gives messages back, at once or after `delay`; what became of each receipt.
+    ///
+    /// # Errors
+    /// When the fabric does not answer. It can be repeated.
+    pub async fn nack(&self, queue: &str, delay_ms: u64, receipts: &[&str]) -> Result<Vec<Settled>, Error> {
+        let keep_dead = self.inner.options.dead_messages;
+        self.settle(queue, receipts, Action::Nack { delay_ms, keep_dead }).await
+    }
+
+    /// Makes leases end `lease_ms` from now; what became of each receipt.
+    ///
+    /// # Errors
+    /// When the fabric does not answer. It can be repeated.
+    pub async fn extend(&self, queue: &str, lease_ms: u64, receipts: &[&str]) -> Result<Vec<Settled>, Error> {
+        self.settle(queue, receipts, Action::Extend { lease_ms }).await
+    }
+
+    /// Reads receipts, settles those of each shard, and says of those that were not held why.
+    async fn settle(&self, queue: &str, receipts: &[&str], action: Action) -> Result<Vec<Settled>, Error> {
+        let stores = &self.inner.stores;
+        let mut answers = vec![Settled::Malformed; receipts.len()];
+        let mut by_shard: BTreeMap<usize, Vec<(usize, Receipt)>> = BTreeMap::new();
+        for (place, text) in receipts.iter().enumerate() {
+            match text.parse::<Receipt>() {
+                Ok(receipt) if receipt.queue != queue => answers[place] = Settled::OtherQueue,
+                Ok(receipt) if receipt.shard < stores.len() => {
+                    by_shard.entry(receipt.shard).or_default().push((place, receipt));
+                }
+                _ => {}
+            }
+        }
+        for (shard, receipts) in by_shard {
+            let held: Vec<(u64, &str)> = receipts.iter().map(|(_, one)| (one.id, &*one.nonce)).collect();
+            let found = action.carry_out(&stores[shard], queue, &held).await?;
+            let mut now_ms = None;
+            for ((place, receipt), found) in receipts.iter().zip(found) {
+                answers[*place] = match found {
+                    Some(settled) => settled,
+                    None => {
+                        let now = match now_ms {
+                            Some(now) => now,
+                            None => *now_ms.insert(stores[shard].now_ms().await?),
+                        };
+                        if receipt.until_ms <= now { Settled::Expired } else { Settled::Used }
+                    }
+                };
+            }
+        }
+        for settled in &answers {
+            self.inner.metrics.settled(queue, settled.result(), 1);
+        }
+        Ok(answers)
+    }
+}
+
+/// What is done with messages in flight.
+#[derive(Debug, Clone, Copy)]
+enum Action {
+    Ack,
+    Nack { delay_ms: u64, keep_dead: u64 },
+    Extend { lease_ms: u64 },
+}
+
+impl Action {
+    /// What became of each message; nothing for one that was not held.
+    async fn carry_out(
+        self,
+        store: &Store,
+        queue: &str,
+        held: &[(u64, &str)],
+    ) -> Result<Vec<Option<Settled>>, signalbox_store::Error> {
+        Ok(match self {
+            Self::Ack => {
+                let acked = store.ack(queue, held).await?;
+                acked.into_iter().map(|held| held.then_some(Settled::Acked)).collect()
+            }
+            Self::Nack { delay_ms, keep_dead } => {
+                let settled = |nacked| match nacked {
+                    Nacked::NotHeld => None,
+                    Nacked::Back => Some(Settled::Back),
+                    Nacked::Delayed => Some(Settled::Delayed),
+                    Nacked::Dead => Some(Settled::Dead),
+                };
+                store.nack(queue, delay_ms, keep_dead, held).await?.into_iter().map(settled).collect()
+            }
+            Self::Extend { lease_ms } => {
+                let (until_ms, extended) = store.extend(queue, lease_ms, held).await?;
+                extended.into_iter().map(|held| held.then_some(Settled::Extended(until_ms))).collect()
+            }
+        })
+    }
+}
+
+impl Settled {
+    /// The word for it in metrics.
+    fn result(self) -> &'static str {
+        match self {
+            Self::Acked => "acked",
+            Self::Back => "back",
+            Self::Delayed => "delayed",
+            Self::Dead => "dead",
+            Self::Extended(_) => "extended",
+            Self::Malformed | Self::OtherQueue | Self::Used | Self::Expired => "refused",
+        }
+    }
+}
