@@ -1,5 +1,7 @@
 //! What clients see of instances that fail: next to nothing.
 
+use std::{cell::RefCell, collections::BTreeSet};
+
 use serde_json::{Value, json};
 use signalbox_tests::{
     http::{Connection, Request},
@@ -212,6 +214,15 @@ async fn what_was_not_sent_is_tried_elsewhere_whatever_the_budget() {
             assert_eq!((answer.status, &*answer.text()), (200, "alive"), "{method}");
         }
     }
+    // And it takes nothing from the budget of those that were: more refusals than a budget has, then one failure.
+    rule(&system, "app.test", &json!({"retries": {"budget_percent": 0.001}, "ejection": false})).await;
+    let account = load::send(system.edge, 4, 600, |_| Request::get("app.test", "/")).await;
+    assert_eq!(account.codes.get(&200), Some(&600), "{account:?}");
+    dead.start_again().await;
+    dead.set(Mode::Status(503));
+    for _ in 0..8 {
+        assert_eq!(&*system.get("app.test", "/").await.text(), "alive");
+    }
     system.stop().await;
 }
 
@@ -407,10 +418,20 @@ async fn instances_that_die_and_hang_under_every_policy_fail_no_idempotent_reque
     let account = load.stop().await;
     assert_eq!(account.failed(), 0, "codes {:?}, broken {:?}", account.codes, account.broken.first());
     assert!(account.answered() >= 2000, "only {} requests, that shows nothing", account.answered());
-    // And what was counted as under way is not any more.
+    // And what was counted as under way is not any more, at both workers; the one that answers speaks for itself.
+    let idle = RefCell::new(BTreeSet::new());
     poll::until("nothing to be under way", || async {
-        let under_way = metric(&system, "signalbox_edge_in_flight").await;
-        if under_way == 0.0 { Ok(()) } else { Err(under_way) }
+        let state = system.edge_api("/edge/circuits?host=p2c.test").await.json();
+        let counts: Vec<u64> = state["instances"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|instance| instance["in_flight"].as_u64().unwrap())
+            .collect();
+        if counts.iter().all(|count| *count == 0) {
+            idle.borrow_mut().insert(state["worker"].as_u64());
+        }
+        if idle.borrow().len() == 2 { Ok(()) } else { Err(state) }
     })
     .await;
     system.stop().await;
