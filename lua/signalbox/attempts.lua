@@ -32,4 +32,10 @@ function _M.last()
     return status, match(var.upstream_connect_time or "", "([%d%.%-]+)[ ,:]*$") ~= "-"
 end
 
+-- For the balancer in a retry: whether the try before had a connection. The one that is about to begin stands in the
+-- list already, but has no instance yet, which nginx writes like an internal redirect: a separator with nothing behind.
+function _M.was_connected()
+    return match(var.upstream_connect_time or "", "([%d%.%-]+) : $") ~= "-"
+end
+
 return _M

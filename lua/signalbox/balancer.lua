@@ -58,7 +58,7 @@ local function give_up(err)
 end
 
 -- Another instance for a request whose last one failed. nginx has already decided that it may be sent again.
-local function again(request, route)
+local function again(request, route, status)
     if not route then
         -- A push has dropped it meanwhile; @full asks anew. Never DECLINED here: nginx takes that for a try that did
         -- not happen, and as long as tries are left it comes back at once, for ever.
@@ -66,9 +66,11 @@ local function again(request, route)
     end
     local tried, last, count = attempts.addresses()
     if last then
-        circuits.failed(route, last, attempts.last())
+        circuits.failed(route, last, status)
     end
-    tries.spend(route)
+    if attempts.was_connected() then
+        tries.spend(route)
+    end
     counters.add("retries")
     if tries.another(route, count + 1) then
         set_more_tries(1)
@@ -107,8 +109,9 @@ function _M.plain()
     local request = get_request()
     local host = host_of(request)
     local route = routes.plain[host] or routes.wild.young[host]
-    if get_last_failure() then
-        return again(request, route or light_of(host))
+    local failure, status = get_last_failure()
+    if failure then
+        return again(request, route or light_of(host), status)
     elseif not route then
         return choose_lightly(request, host)
     end

@@ -224,7 +224,7 @@ local function eject(address, settings, why)
     dict:set("g:" .. generation, address, kept)
     dict:incr("ejections", 1, 0)
     log(WARN, "instance ", address, " is ejected for ", floor(back_off * 1000), " ms, for the ", times,
-        ". time: ", why)
+        ". time, after a ", why or "failure")
     looked_at = 0
 end
 
@@ -252,7 +252,7 @@ local function in_a_row(route, address)
     return dict:incr("f:" .. address, 1, 0, WINDOW) or row[1]
 end
 
--- An instance of `route` has failed. why: for the log.
+-- An instance of `route` has failed. why: the status that nginx gave it, for the log.
 function _M.failed(route, address, why)
     local settings = defaults.EJECTION
     local list, from, to = route, FIRST, #route

@@ -3,7 +3,6 @@
 
 local ffi = require("ffi")
 
-local C = ffi.C
 local ffi_new, ffi_string, ffi_gc = ffi.new, ffi.string, ffi.gc
 local sub = string.sub
 
@@ -21,6 +20,12 @@ int EVP_CIPHER_CTX_ctrl(void *ctx, int type, int arg, void *ptr);
 ]]
 
 local _M = {}
+
+-- An nginx that has OpenSSL built in may not show its symbols; then the system's own library has to be there.
+local has_symbols = pcall(function()
+    return ffi.C.EVP_aes_256_gcm
+end)
+local C = has_symbols and ffi.C or ffi.load("crypto")
 
 local DIGEST_SIZE = 32
 local NONCE_SIZE, TAG_SIZE = 12, 16

@@ -244,15 +244,18 @@ function _M.balance()
     if not route then
         return ngx.exit(ngx.ERROR)
     end
-    local is_retry = balancer.get_last_failure() ~= nil
+    local failure, failure_status = balancer.get_last_failure()
+    local is_retry = failure ~= nil
     local address
     if ctx.target then
         -- That one or none; it is asked again when nginx met a connection that was closed.
         address = ctx.target
     elseif is_retry then
         local last = ngx.var.edge_counted
-        circuits.failed(route, last, attempts.last())
-        tries.spend(route)
+        circuits.failed(route, last, failure_status)
+        if attempts.was_connected() then
+            tries.spend(route)
+        end
         counters.add("retries")
         address = choose.another(route, attempts.addresses())
     elseif ctx.tried then

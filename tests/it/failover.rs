@@ -1,9 +1,12 @@
 //! What clients see of instances that fail: next to nothing.
 
+use std::{cell::RefCell, collections::BTreeSet};
+
 use serde_json::{Value, json};
 use signalbox_tests::{
     http::{Connection, Request},
-    load, poll,
+    load::{self, Load},
+    poll,
     system::System,
     upstream::{App, Mode},
 };
@@ -211,6 +214,15 @@ async fn what_was_not_sent_is_tried_elsewhere_whatever_the_budget() {
             assert_eq!((answer.status, &*answer.text()), (200, "alive"), "{method}");
         }
     }
+    // And it takes nothing from the budget of those that were: more refusals than a budget has, then one failure.
+    rule(&system, "app.test", &json!({"retries": {"budget_percent": 0.001}, "ejection": false})).await;
+    let account = load::send(system.edge, 4, 600, |_| Request::get("app.test", "/")).await;
+    assert_eq!(account.codes.get(&200), Some(&600), "{account:?}");
+    dead.start_again().await;
+    dead.set(Mode::Status(503));
+    for _ in 0..8 {
+        assert_eq!(&*system.get("app.test", "/").await.text(), "alive");
+    }
     system.stop().await;
 }
 
@@ -355,5 +367,72 @@ async fn circuits_tell_who_is_out_and_why() {
     assert_eq!(system.edge_api("/edge/circuits?host=nobody.test").await.status, 404);
     assert_eq!(system.edge_api("/edge/circuits").await.status, 400);
     assert_eq!(system.edge_api("/edge/circuits?host=%0a").await.status, 400);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn instances_that_die_and_hang_under_every_policy_fail_no_idempotent_request() {
+    let system = System::edge_only("policies-under-fire").await;
+    let mut apps = Vec::new();
+    for n in 0..4 {
+        apps.push(App::start(&format!("app-{n}")).await);
+    }
+    const HOSTS: [&str; 5] = ["plain.test", "p2c.test", "hash.test", "canary.test", "sticky.test"];
+    for host in HOSTS {
+        for app in &apps {
+            system.route(host, app).await;
+        }
+    }
+    let canary = apps[3].address.to_string();
+    let shares = json!([{"version_type": "17", "percent": 50}, {"version_type": "18", "percent": 50}]);
+    for (host, mut policy) in [
+        ("p2c.test", json!({"balance": {"algorithm": "p2c"}})),
+        ("hash.test", json!({"balance": {"algorithm": "hash", "header": "X-User"}})),
+        ("canary.test", json!({"log_keys": {canary: "18"}, "shares": shares})),
+        ("sticky.test", json!({"sticky": {"cookie": "stay"}})),
+    ] {
+        policy["ejection"] = json!({"failures": 3, "first_ms": 100, "longest_ms": 1000});
+        policy["v"] = json!(1);
+        rule(&system, host, &policy).await;
+    }
+    for provoked in ["connect() failed", "prematurely closed connection", "Connection reset by peer"] {
+        system.allow(provoked);
+    }
+    let load = Load::start(system.edge, 6, |n| {
+        let host = HOSTS[usize::try_from(n).expect("64 bit") % HOSTS.len()];
+        Request::get(host, "/bytes/2000").header("X-User", &format!("user-{}", n % 50))
+    });
+    load.pass(200).await;
+    for round in 0..8 {
+        // One dies and one answers 503; two are left.
+        let (one, two) = (round % 4, (round + 1) % 4);
+        apps[one].kill().await;
+        apps[two].set(Mode::Status(503));
+        load.pass(100).await;
+        apps[one].start_again().await;
+        apps[two].set(Mode::Close);
+        load.pass(100).await;
+        apps[two].set(Mode::ByPath);
+        load.pass(50).await;
+    }
+    let account = load.stop().await;
+    assert_eq!(account.failed(), 0, "codes {:?}, broken {:?}", account.codes, account.broken.first());
+    assert!(account.answered() >= 2000, "only {} requests, that shows nothing", account.answered());
+    // And what was counted as under way is not any more, at both workers; the one that answers speaks for itself.
+    let idle = RefCell::new(BTreeSet::new());
+    poll::until("nothing to be under way", || async {
+        let state = system.edge_api("/edge/circuits?host=p2c.test").await.json();
+        let counts: Vec<u64> = state["instances"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|instance| instance["in_flight"].as_u64().unwrap())
+            .collect();
+        if counts.iter().all(|count| *count == 0) {
+            idle.borrow_mut().insert(state["worker"].as_u64());
+        }
+        if idle.borrow().len() == 2 { Ok(()) } else { Err(state) }
+    })
+    .await;
     system.stop().await;
 }
