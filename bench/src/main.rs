@@ -11,10 +11,12 @@ mod hosts;
 mod load;
 mod log;
 mod machine;
+mod objects;
 mod peers;
 mod probe;
 mod process;
 mod propagation;
+mod queues;
 mod redis;
 mod report;
 mod session;
@@ -63,6 +65,10 @@ enum What {
     Sidecar,
     /// Events through the bus and through brokers.
     Bus,
+    /// Messages through queues that are pulled.
+    Queues,
+    /// Events of objects, in order, through the bus, HTTP backends and brokers.
+    Objects,
     /// All of them.
     All,
 }
@@ -113,6 +119,12 @@ async fn measure(arguments: Arguments) -> anyhow::Result<()> {
     }
     if wanted(What::Bus) {
         Box::pin(bus::measure(&session, &mut output)).await.context("measuring the bus")?;
+    }
+    if wanted(What::Queues) {
+        Box::pin(queues::measure(&session, &mut output)).await.context("measuring queues")?;
+    }
+    if wanted(What::Objects) {
+        Box::pin(objects::measure(&session, &mut output)).await.context("measuring objects")?;
     }
     if let Some(path) = &arguments.json {
         output.write_json(path)?;

@@ -5,7 +5,7 @@
 //! consumers it does not know; the others are spoken to by a library in the consumer's own process. A Redis that is
 //! under one of them writes its log as the fabric does.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, bail};
 use tokio::time::Instant;
@@ -27,7 +27,7 @@ use crate::{
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// Who takes turns.
-enum Broker<'a> {
+pub(crate) enum Broker<'a> {
     House(&'a House),
     Streams(Box<Streams>),
     Node(Box<Node>),
@@ -35,28 +35,20 @@ enum Broker<'a> {
 
 /// How many messages, and how many at a time.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Work {
-    pub(super) messages: u64,
-    pub(super) batch: u64,
+pub(crate) struct Work {
+    pub(crate) messages: u64,
+    pub(crate) batch: u64,
 }
 
 /// Measures it.
 ///
 /// # Errors
 /// When a contender does not start, or a message is lost.
-pub(super) async fn measure(session: &Session, house: &House, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) async fn measure(session: &Session, house: &House, output: &mut Output) -> anyhow::Result<()> {
     let folder = session.folder("brokers")?;
-    let mut brokers = vec![
-        ("bus, in order for each object".to_owned(), None, Broker::House(house)),
-        (
-            "Redis Streams, one consumer of a group, in order".to_owned(),
-            Some(1.0),
-            Broker::Streams(Box::new(Streams::start(&folder).await?)),
-        ),
-    ];
-    for (name, bar, node) in node::all(&folder, output).await? {
-        brokers.push((name, Some(bar), Broker::Node(Box::new(node))));
-    }
+    let mut brokers = vec![("bus, in order for each object".to_owned(), None, Broker::House(house))];
+    let others = others(&folder, output).await?;
+    brokers.extend(others.into_iter().map(|(name, bar, broker)| (name, Some(bar), broker)));
     for batch in [1, 100] {
         let messages = match (session.quick, batch) {
             (true, _) => 2_000,
@@ -99,6 +91,21 @@ pub(super) async fn measure(session: &Session, house: &House, output: &mut Outpu
     Ok(())
 }
 
+/// All others that can be had: a name, the ratio of rates that ours has to reach, and the broker.
+///
+/// # Errors
+/// When one that is installed does not start.
+pub(crate) async fn others(
+    folder: &Path,
+    output: &mut Output,
+) -> anyhow::Result<Vec<(String, f64, Broker<'static>)>> {
+    let streams = Broker::Streams(Box::new(Streams::start(folder).await?));
+    let mut all = vec![("Redis Streams, one consumer of a group, in order".to_owned(), 1.0, streams)];
+    let nodes = node::all(folder, output).await?;
+    all.extend(nodes.into_iter().map(|(name, bar, node)| (name, bar, Broker::Node(Box::new(node)))));
+    Ok(all)
+}
+
 /// Rates, costs, and how often the bus is as fast.
 fn table(comparison: &Comparison) -> Table {
     let mut table = Table::new(
@@ -119,13 +126,16 @@ fn table(comparison: &Comparison) -> Table {
     table
 }
 
-async fn turn(broker: &mut Broker<'_>, work: Work) -> anyhow::Result<Sample> {
+/// One turn of a broker.
+///
+/// # Errors
+/// When a message is lost or takes too long.
+pub(crate) async fn turn(broker: &mut Broker<'_>, work: Work) -> anyhow::Result<Sample> {
     let pids = match broker {
         Broker::House(house) => house.pids(),
         Broker::Streams(streams) => vec![streams.server(), std::process::id()],
         Broker::Node(node) => node.pids(),
     };
-    let (begun, cpu) = (Instant::now(), cpu(&pids));
     let handling = async {
         match broker {
             Broker::House(house) => through_the_house(house, work).await,
@@ -133,8 +143,22 @@ async fn turn(broker: &mut Broker<'_>, work: Work) -> anyhow::Result<Sample> {
             Broker::Node(node) => node.turn(work).await,
         }
     };
+    measured(&pids, work, handling).await
+}
+
+/// What `handling` came to, which handles the messages and says how many came out of order or again. The CPU time is
+/// that of `pids`.
+///
+/// # Errors
+/// When it fails or takes too long.
+pub(crate) async fn measured(
+    pids: &[Pid],
+    work: Work,
+    handling: impl Future<Output = anyhow::Result<u64>>,
+) -> anyhow::Result<Sample> {
+    let (begun, cpu) = (Instant::now(), cpu(pids));
     let behind = tokio::time::timeout(LONGEST, handling).await.context("it takes too long")??;
-    let (elapsed, cpu) = (begun.elapsed(), self::cpu(&pids).saturating_sub(cpu));
+    let (elapsed, cpu) = (begun.elapsed(), self::cpu(pids).saturating_sub(cpu));
     #[allow(clippy::cast_precision_loss)]
     let messages = work.messages as f64;
     Ok(Sample {

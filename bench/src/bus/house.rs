@@ -20,17 +20,17 @@ use crate::{
 };
 
 /// Bytes of an event's data.
-pub(super) const DATA: usize = 200;
+pub(crate) const DATA: usize = 200;
 /// Objects that events are about.
-pub(super) const OBJECTS: u64 = 4_000;
+pub(crate) const OBJECTS: u64 = 4_000;
 /// Events in an array.
-pub(super) const ARRAY: usize = 100;
+pub(crate) const ARRAY: usize = 100;
 /// How long deliveries may take after the load has ended.
 const LONGEST_DRAIN: Duration = Duration::from_secs(60);
 
 /// Who gets a topic's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Audience {
+pub(crate) enum Audience {
     /// One subscriber.
     One,
     /// Ten.
@@ -40,9 +40,9 @@ pub(super) enum Audience {
 }
 
 impl Audience {
-    pub(super) const ALL: [Self; 3] = [Self::One, Self::Ten, Self::AtOnce];
+    pub(crate) const ALL: [Self; 3] = [Self::One, Self::Ten, Self::AtOnce];
 
-    pub(super) fn topic(self) -> &'static str {
+    pub(crate) fn topic(self) -> &'static str {
         match self {
             Self::One => "one",
             Self::Ten => "ten",
@@ -50,25 +50,25 @@ impl Audience {
         }
     }
 
-    pub(super) fn subscribers(self) -> u64 {
+    pub(crate) fn subscribers(self) -> u64 {
         if self == Self::Ten { 10 } else { 1 }
     }
 
     /// The defaults of a subscription, but for the one that does not wait.
-    pub(super) fn timeout(self) -> Duration {
+    pub(crate) fn timeout(self) -> Duration {
         if self == Self::AtOnce { Duration::ZERO } else { Duration::from_millis(500) }
     }
 }
 
 /// CPU time by whom it was used.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Split {
-    pub(super) pacemaker: Duration,
-    pub(super) redis: Duration,
-    pub(super) load: Duration,
-    pub(super) receivers: Duration,
+pub(crate) struct Split {
+    pub(crate) pacemaker: Duration,
+    pub(crate) redis: Duration,
+    pub(crate) load: Duration,
+    pub(crate) receivers: Duration,
     /// The whole machine.
-    pub(super) machine: Duration,
+    pub(crate) machine: Duration,
 }
 
 impl std::ops::Sub for Split {
@@ -86,19 +86,21 @@ impl std::ops::Sub for Split {
 }
 
 /// Everything that runs.
-pub(super) struct House {
-    pub(super) stack: Stack,
-    pub(super) ends: Ends,
-    pub(super) receivers: Receivers,
+pub(crate) struct House {
+    pub(crate) stack: Stack,
+    pub(crate) ends: Ends,
+    pub(crate) receivers: Receivers,
     publisher: String,
+    /// How many of the receivers are subscribers; the others are backends.
+    subscribers: usize,
 }
 
 impl House {
-    /// Starts it, with a topic for each audience.
+    /// Starts it, with a topic for each audience, and receivers for as many backends.
     ///
     /// # Errors
     /// When a part does not start or a subscription is refused.
-    pub(super) async fn start() -> anyhow::Result<Self> {
+    pub(crate) async fn start(audiences: &[Audience], backends: usize) -> anyhow::Result<Self> {
         let mut bus = toml::Table::new();
         bus.insert("allow_http".to_owned(), true.into());
         bus.insert("allow_networks".to_owned(), vec!["127.0.0.0/8"].into());
@@ -110,17 +112,19 @@ impl House {
             .start()
             .await
             .context("starting the stack (its programs are built by `cargo build --release`)")?;
-        let audience = Audience::ALL.into_iter().flat_map(|audience| {
-            std::iter::repeat_n(audience, usize::try_from(audience.subscribers()).unwrap_or(1))
+        let audience = audiences.iter().flat_map(|audience| {
+            std::iter::repeat_n(*audience, usize::try_from(audience.subscribers()).unwrap_or(1))
         });
         let audience: Vec<Audience> = audience.collect();
         let terms = audience.iter().map(|audience| Terms { timeout: audience.timeout(), max: 100 });
-        let receivers = Receivers::start(terms.collect())?;
+        let alone = std::iter::repeat_n(Terms { timeout: Duration::ZERO, max: 1 }, backends);
+        let receivers = Receivers::start(terms.chain(alone).collect())?;
         let house = Self {
             stack,
             ends: Ends::start(0, &crate::machine::cores())?,
             receivers,
             publisher: String::new(),
+            subscribers: audience.len(),
         };
         let publisher = house.client("publisher")?;
         for (number, audience) in audience.into_iter().enumerate() {
@@ -135,16 +139,21 @@ impl House {
     }
 
     /// Where the pacemaker listens.
-    pub(super) fn pacemaker(&self) -> SocketAddr {
+    pub(crate) fn pacemaker(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.stack.ports().pacemaker))
     }
 
-    pub(super) fn pid(&self, part: &Part) -> Pid {
+    pub(crate) fn pid(&self, part: &Part) -> Pid {
         self.stack.part(part).pid().unwrap_or_default().unsigned_abs()
     }
 
+    /// Where a backend is called.
+    pub(crate) fn backend(&self, number: usize) -> String {
+        self.receivers.callback(self.subscribers + number)
+    }
+
     /// Everybody who takes part, with this process for both ends.
-    pub(super) fn pids(&self) -> Vec<Pid> {
+    pub(crate) fn pids(&self) -> Vec<Pid> {
         vec![self.pid(&Part::PACEMAKER), self.pid(&Part::FABRIC), std::process::id()]
     }
 
@@ -154,7 +163,17 @@ impl House {
         Ok(token)
     }
 
-    fn call(&self, method: &str, path: &str, token: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+    /// Asks the pacemaker for something that is not measured.
+    ///
+    /// # Errors
+    /// When it refuses.
+    pub(crate) fn call(
+        &self,
+        method: &str,
+        path: &str,
+        token: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<Value> {
         let body = body.map(Value::to_string).unwrap_or_default();
         let mut stream = TcpStream::connect(self.pacemaker())?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -170,8 +189,13 @@ impl House {
         if body.is_empty() { Ok(Value::Null) } else { Ok(serde_json::from_str(body)?) }
     }
 
+    /// A request of the publisher's, ready to be sent.
+    pub(crate) fn published(&self, path: &str, body: &str) -> Vec<u8> {
+        (head("POST", path, &self.publisher, body.len()) + body).into_bytes()
+    }
+
     /// Events that the fabric has accepted for this audience's topic.
-    pub(super) fn accepted(&self, audience: Audience) -> anyhow::Result<u64> {
+    pub(crate) fn accepted(&self, audience: Audience) -> anyhow::Result<u64> {
         let topics = self.call("GET", "/topics", self.stack.token(), None)?;
         let topic = topics.as_array().and_then(|topics| {
             topics
@@ -183,12 +207,12 @@ impl House {
     }
 
     /// Requests that publish, each with `events` events (as an array when there is more than one).
-    pub(super) fn requests(&self, audience: Audience, events: usize) -> Arc<Requests> {
+    pub(crate) fn requests(&self, audience: Audience, events: usize) -> Arc<Requests> {
         self.prepared(audience, events, if events == 1 { OBJECTS } else { 64 })
     }
 
     /// That many requests.
-    pub(super) fn prepared(&self, audience: Audience, events: usize, count: u64) -> Arc<Requests> {
+    pub(crate) fn prepared(&self, audience: Audience, events: usize, count: u64) -> Arc<Requests> {
         let mut random = SmallRng::seed_from_u64(0x5159_a1b1);
         let many = if events == 1 { "" } else { "/events" };
         let path = format!("/topics/{}{many}", audience.topic());
@@ -200,7 +224,7 @@ impl House {
                 let all: Vec<String> = (0..events).map(|_| one(&mut random)).collect();
                 format!("[{}]", all.join(","))
             };
-            (head("POST", &path, &self.publisher, body.len()) + &body).into_bytes()
+            self.published(&path, &body)
         })))
     }
 
@@ -209,7 +233,7 @@ impl House {
     ///
     /// # Errors
     /// When it takes too long.
-    pub(super) async fn drained(&self, expected: u64) -> anyhow::Result<Duration> {
+    pub(crate) async fn drained(&self, expected: u64) -> anyhow::Result<Duration> {
         let begun = Instant::now();
         while self.receivers.events() < expected {
             if begun.elapsed() > LONGEST_DRAIN {
@@ -221,14 +245,14 @@ impl House {
     }
 
     /// Deliveries of everything that was accepted so far.
-    pub(super) fn expected(&self) -> anyhow::Result<u64> {
+    pub(crate) fn expected(&self) -> anyhow::Result<u64> {
         Audience::ALL
             .into_iter()
             .try_fold(0, |sum, audience| Ok(sum + self.accepted(audience)? * audience.subscribers()))
     }
 
     /// CPU time so far.
-    pub(super) fn cpu(&self) -> Split {
+    pub(crate) fn cpu(&self) -> Split {
         Split {
             pacemaker: CpuTime::of(&[self.pid(&Part::PACEMAKER)]).on_cpu,
             redis: CpuTime::of(&[self.pid(&Part::FABRIC)]).on_cpu,
@@ -240,7 +264,7 @@ impl House {
 }
 
 /// A request's head. What existing clients send, no more.
-fn head(method: &str, path: &str, token: &str, length: usize) -> String {
+pub(crate) fn head(method: &str, path: &str, token: &str, length: usize) -> String {
     format!(
         "{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\n\
          Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
@@ -254,7 +278,7 @@ fn event(object: u64) -> String {
 }
 
 /// [`DATA`] bytes of JSON.
-pub(super) fn data(object: u64) -> String {
+pub(crate) fn data(object: u64) -> String {
     let mut text = format!(r#"{{"number":{object},"text":""#);
     while text.len() < DATA - 2 {
         text.push('x');

@@ -5,16 +5,16 @@
 //! pinned, because on a machine this small any division would be a decision about the result. So the figures are of
 //! the whole machine, and who used which part of it stands beside them.
 
-mod brokers;
-mod house;
+pub(crate) mod brokers;
+pub(crate) mod house;
 mod idle;
 mod load;
 mod node;
-mod receivers;
+pub(crate) mod receivers;
 mod streams;
 
 use crate::{
-    bus::house::House,
+    bus::house::{Audience, House},
     session::{Output, Session},
 };
 
@@ -23,7 +23,7 @@ use crate::{
 /// # Errors
 /// When a part does not start, or an event is not delivered.
 pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
-    let house = House::start().await?;
+    let house = House::start(&Audience::ALL, 0).await?;
     idle::measure(session, &house, output).await?;
     load::measure(session, &house, output).await?;
     brokers::measure(session, &house, output).await?;

@@ -41,7 +41,7 @@ enum Storage {
 }
 
 /// A queue with its two ends.
-pub(super) struct Node {
+pub(crate) struct Node {
     producer: End,
     consumer: End,
     server: Storage,
@@ -52,7 +52,7 @@ pub(super) struct Node {
 ///
 /// # Errors
 /// When one that is installed does not start.
-pub(super) async fn all(folder: &Path, output: &mut Output) -> anyhow::Result<Vec<(String, f64, Node)>> {
+pub(crate) async fn all(folder: &Path, output: &mut Output) -> anyhow::Result<Vec<(String, f64, Node)>> {
     let mut all = Vec::new();
     if let Some(missing) = ["node", "npm"].into_iter().find(|program| !installed(program)) {
         output.skipped(format!(
@@ -167,7 +167,7 @@ impl Node {
     ///
     /// # Errors
     /// When one of the ends has failed.
-    pub(super) async fn turn(&mut self, work: Work) -> anyhow::Result<u64> {
+    pub(crate) async fn turn(&mut self, work: Work) -> anyhow::Result<u64> {
         let produce = json!({"count": work.messages, "batch": work.batch});
         let consume = json!({"count": work.messages});
         let (_, consumed) = tokio::try_join!(self.producer.ask(&produce), self.consumer.ask(&consume))?;
@@ -176,12 +176,12 @@ impl Node {
     }
 
     /// Messages that were not in order so far.
-    pub(super) fn behind(&self) -> u64 {
+    pub(crate) fn behind(&self) -> u64 {
         self.behind
     }
 
     /// Everybody who takes part.
-    pub(super) fn pids(&self) -> Vec<Pid> {
+    pub(crate) fn pids(&self) -> Vec<Pid> {
         let server = match &self.server {
             Storage::Redis(server) => server.id(),
             Storage::Rabbit(rabbit) => rabbit.server.id(),

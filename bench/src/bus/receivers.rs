@@ -26,7 +26,7 @@ use mio::{
 use crate::{histogram::Histogram, process::thread_cpu};
 
 /// What every url of the load begins with; the object's number follows.
-pub(super) const URLS: &str = "https://bench.example/";
+pub(crate) const URLS: &str = "https://bench.example/";
 
 const WAKE: Token = Token(0);
 const LISTENER: Token = Token(1);
@@ -41,13 +41,13 @@ static LENGTH: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\nco
 static URL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"url\":\"https://bench.example/"));
 static ID: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b",\"id\":"));
 
-/// What one subscriber asked for.
+/// What one subscriber asked for. A backend gets every event at once and alone.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Terms {
+pub(crate) struct Terms {
     /// How long a batch may fill.
-    pub(super) timeout: Duration,
+    pub(crate) timeout: Duration,
     /// Events of a full one.
-    pub(super) max: usize,
+    pub(crate) max: usize,
 }
 
 /// What came in.
@@ -63,7 +63,7 @@ struct Counts {
 
 /// The thread. Dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Receivers {
+pub(crate) struct Receivers {
     address: SocketAddr,
     counts: Arc<Counts>,
     waker: Waker,
@@ -75,7 +75,7 @@ impl Receivers {
     ///
     /// # Errors
     /// When a port or the event loop cannot be had.
-    pub(super) fn start(terms: Vec<Terms>) -> anyhow::Result<Self> {
+    pub(crate) fn start(terms: Vec<Terms>) -> anyhow::Result<Self> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKE)?;
         let mut listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
@@ -97,27 +97,27 @@ impl Receivers {
     }
 
     /// The callback of a subscriber.
-    pub(super) fn callback(&self, subscriber: usize) -> String {
+    pub(crate) fn callback(&self, subscriber: usize) -> String {
         format!("http://{}/{subscriber}", self.address)
     }
 
     /// Events delivered so far.
-    pub(super) fn events(&self) -> u64 {
+    pub(crate) fn events(&self) -> u64 {
         self.counts.events.load(Ordering::Relaxed)
     }
 
     /// Events that came out of order or again.
-    pub(super) fn behind(&self) -> u64 {
+    pub(crate) fn behind(&self) -> u64 {
         self.counts.behind.load(Ordering::Relaxed)
     }
 
     /// How late events were since this was asked last.
-    pub(super) fn take_lateness(&self) -> Histogram {
+    pub(crate) fn take_lateness(&self) -> Histogram {
         std::mem::take(&mut *self.counts.lateness.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// CPU time of the thread so far.
-    pub(super) fn cpu(&self) -> Duration {
+    pub(crate) fn cpu(&self) -> Duration {
         thread_cpu(self.counts.thread.load(Ordering::Relaxed))
     }
 }
@@ -235,7 +235,7 @@ fn request(bytes: &[u8]) -> Option<Request> {
 }
 
 /// The number that `bytes` begin with, and its length.
-fn number(bytes: &[u8]) -> (u64, usize) {
+pub(crate) fn number(bytes: &[u8]) -> (u64, usize) {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit());
     digits.fold((0, 0), |(value, length), digit| (value * 10 + u64::from(digit - b'0'), length + 1))
 }
@@ -277,11 +277,12 @@ impl Subscriber {
 }
 
 /// The time by the clock that Redis, on this machine, numbers events by.
-fn unix_ms() -> u64 {
+pub(crate) fn unix_ms() -> u64 {
     u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0)
 }
 
-fn accepted_ms(id: u64) -> u64 {
+/// When an event or a message with this id was accepted.
+pub(crate) fn accepted_ms(id: u64) -> u64 {
     ID_EPOCH_MS + id / IDS_PER_MS
 }
 

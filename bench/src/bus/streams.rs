@@ -23,7 +23,7 @@ const READ: usize = 100;
 
 /// A Redis with a stream.
 #[derive(Debug)]
-pub(super) struct Streams {
+pub(crate) struct Streams {
     server: Server,
     client: redis::Client,
 }
@@ -33,13 +33,13 @@ impl Streams {
     ///
     /// # Errors
     /// When it does not start.
-    pub(super) async fn start(folder: &Path) -> anyhow::Result<Self> {
+    pub(crate) async fn start(folder: &Path) -> anyhow::Result<Self> {
         let server = Server::start_durable(folder, "streams").await?;
         let client = redis::Client::open(format!("redis://{}/", server.address))?;
         Ok(Self { server, client })
     }
 
-    pub(super) fn server(&self) -> Pid {
+    pub(crate) fn server(&self) -> Pid {
         self.server.id()
     }
 
@@ -51,7 +51,7 @@ impl Streams {
     ///
     /// # Errors
     /// When Redis refuses.
-    pub(super) async fn turn(&mut self, work: Work) -> anyhow::Result<u64> {
+    pub(crate) async fn turn(&mut self, work: Work) -> anyhow::Result<u64> {
         let (sending, reading) = (self.connection().await?, self.connection().await?);
         let mut control = sending.clone();
         let () = cmd("DEL").arg(STREAM).query_async(&mut control).await?;

@@ -87,7 +87,7 @@ pub(crate) struct Plan {
 /// What a slice of load came to.
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
-    /// Requests answered 200 within the measured time.
+    /// Requests answered 2xx within the measured time.
     pub(crate) completed: u64,
     /// The measured time.
     pub(crate) elapsed: Duration,

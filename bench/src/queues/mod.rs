@@ -1,0 +1,157 @@
+//! Queues: how fast messages are pulled and acknowledged while ten tenants have something waiting and while a hundred
+//! thousand have, and how long it takes from acceptance to a consumer that waits.
+
+mod consumers;
+mod pulling;
+mod waiting;
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, bail};
+pub(crate) use consumers::{Tally, Task, consume};
+use serde_json::json;
+
+use crate::{
+    bus::house::{House, data},
+    load::{Choice, Pace, Plan, Requests},
+    session::{Output, Session},
+};
+
+/// Consumers, and messages in a pull at most.
+pub(crate) const CONSUMERS: usize = 16;
+pub(crate) const MAX: usize = 10;
+/// Messages in an array, and arrays under way at a time, when a queue is filled.
+const ARRAY: u64 = 100;
+const PUBLISHERS: usize = 16;
+/// Messages that are prepared at a time.
+const PREPARED: u64 = 20_000;
+const LONGEST_FILLING: Duration = Duration::from_secs(60);
+
+/// Measures it.
+///
+/// # Errors
+/// When a part does not start, or a message is lost or comes twice.
+pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
+    let house = House::start(&[], 0).await?;
+    pulling::measure(session, &house, output).await?;
+    waiting::measure(session, &house, output).await?;
+    house.stack.stop().await;
+    Ok(())
+}
+
+/// A queue of messages of one type, which has the queue's name.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    name: &'static str,
+    /// Tenants that messages come from.
+    facets: u64,
+    /// The number of the next message: they come from all tenants in turn.
+    next: u64,
+    /// Messages that ought to be waiting.
+    waiting: u64,
+}
+
+impl Queue {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub(crate) fn make(house: &House, name: &'static str, facets: u64) -> anyhow::Result<Self> {
+        let definition = json!({"pattern": format!("[^:]*:{name}:.*")});
+        house.call("PUT", &format!("/queues/{name}"), house.stack.token(), Some(&definition))?;
+        Ok(Self { name, facets, next: 0, waiting: 0 })
+    }
+
+    /// Requests that send the next `count` messages, `array` in each.
+    pub(crate) fn requests(&mut self, house: &House, count: u64, array: u64) -> Requests {
+        let first = self.next;
+        self.next += count;
+        let requests = (first..first + count).step_by(usize::try_from(array).unwrap_or(1)).map(|from| {
+            let to = (from + array).min(first + count);
+            let messages: Vec<String> =
+                (from..to).map(|number| message(self.name, number % self.facets)).collect();
+            let body = if array == 1 { messages.concat() } else { format!("[{}]", messages.join(",")) };
+            house.published("/messages", &body)
+        });
+        Requests::of(requests)
+    }
+
+    /// Sends that many messages in arrays, and looks whether all of them, and nothing else, are waiting.
+    async fn fill(&mut self, house: &House, count: u64) -> anyhow::Result<()> {
+        let mut left = count;
+        while left > 0 {
+            let some = left.min(PREPARED);
+            let requests = self.requests(house, some, ARRAY);
+            send(house, requests, PUBLISHERS, Pace::Closed).await.context("filling a queue")?;
+            left -= some;
+        }
+        self.waiting += count;
+        let queue = house.call("GET", &format!("/queues/{}", self.name), house.stack.token(), None)?;
+        let messages = &queue["messages"];
+        if messages["waiting"].as_u64() != Some(self.waiting) || messages["in_flight"] != 0 {
+            bail!("{} messages ought to be waiting, and this is what there is: {messages}", self.waiting);
+        }
+        Ok(())
+    }
+
+    /// What its consumers have to do for `wanted` messages.
+    pub(crate) fn task(&self, house: &House, wanted: u64, wait_seconds: u32) -> Task {
+        Task {
+            target: house.pacemaker(),
+            token: house.stack.token().to_owned(),
+            queue: self.name,
+            consumers: CONSUMERS,
+            max: MAX,
+            wait_seconds,
+            wanted,
+        }
+    }
+}
+
+/// Sends each request once; all of them have to be taken.
+///
+/// # Errors
+/// When one is not.
+pub(crate) async fn send(
+    house: &House,
+    requests: Requests,
+    connections: usize,
+    pace: Pace,
+) -> anyhow::Result<()> {
+    let plan = Plan {
+        target: house.pacemaker(),
+        requests: Arc::new(requests),
+        choice: Choice::EachOnce,
+        connections,
+        pace,
+        ramp: Duration::ZERO,
+        duration: LONGEST_FILLING,
+        watch: Vec::new(),
+        helpers: Vec::new(),
+    };
+    let outcome = house.ends.run(plan).await?;
+    if outcome.failed > 0 {
+        bail!("{} publish requests failed: {}", outcome.failed, outcome.first_failure.unwrap_or_default());
+    }
+    Ok(())
+}
+
+/// A message of one tenant, with as much data as an event of the bus.
+fn message(kind: &str, facet: u64) -> String {
+    let payload = data(facet);
+    format!(r#"{{"environment":"facet-{facet}","type":"{kind}","name":"measured","payload":{payload}}}"#)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_message_is_of_its_tenant_and_type() {
+        let message: Value = serde_json::from_str(&message("few", 7)).unwrap();
+        assert_eq!((&message["environment"], &message["type"]), (&json!("facet-7"), &json!("few")));
+        assert_eq!(message["payload"]["number"], 7);
+    }
+}
