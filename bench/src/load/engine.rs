@@ -293,7 +293,9 @@ impl Run {
             Pace::Closed => Some(now),
             Pace::Open { .. } | Pace::Sleepy { .. } => self.waiting.pop_front(),
         };
-        match due.filter(|_| self.phase != Phase::Drain).zip(self.next_request()) {
+        // A request is only taken from the list when one is due.
+        let due = due.filter(|_| self.phase != Phase::Drain);
+        match due.and_then(|due| Some((due, self.next_request()?))) {
             Some((due, request)) => self.send(index, request, due, poll),
             None => self.idle.push(index),
         }

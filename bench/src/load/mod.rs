@@ -206,3 +206,29 @@ impl Drop for Ends {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn at_any_pace_each_of_a_list_is_sent_once() {
+        let ends = Ends::start(1, &machine::cores()).unwrap();
+        for pace in [Pace::Closed, Pace::Open { rate: 5_000.0 }, Pace::Sleepy { rate: 5_000.0 }] {
+            let hosts = (0..200).map(|number| format!("host-{number}.example"));
+            let plan = Plan {
+                target: ends.instances()[0],
+                requests: Arc::new(Requests::for_hosts(hosts)),
+                choice: Choice::EachOnce,
+                connections: 4,
+                pace,
+                ramp: Duration::ZERO,
+                duration: Duration::from_secs(60),
+                watch: Vec::new(),
+                helpers: Vec::new(),
+            };
+            let outcome = ends.run(plan).await.unwrap();
+            assert_eq!((outcome.completed, outcome.failed), (200, 0), "{pace:?}");
+        }
+    }
+}
