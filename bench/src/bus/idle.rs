@@ -51,8 +51,9 @@ pub(super) async fn measure(session: &Session, house: &House, output: &mut Outpu
         let (name, commands) = watched??;
         seen.insert(name, commands);
     }
-    let share =
-        |pids: &[u32], before| (CpuTime::of(pids).on_cpu - before).as_secs_f64() / time.as_secs_f64() * 100.0;
+    let share = |pids: &[u32], before: Duration| {
+        (CpuTime::of(pids).on_cpu - before).as_secs_f64() / time.as_secs_f64() * 100.0
+    };
     let (cpu, fabric_cpu) = (share(&pids, cpu), share(&fabric, fabric_cpu));
     let mut table = Table::new("an idle pacemaker", &["", "a second", "bar"]);
     #[allow(clippy::cast_precision_loss)]
