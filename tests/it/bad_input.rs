@@ -80,6 +80,7 @@ const ROUTES: &[Route] = &[
     route("DELETE", "/subscriber/dead", "subscribe", Body::None),
     route("POST", "/subscriber/dead/redrive", "subscribe", Body::None),
     route("POST", "/subscriber/replay", "subscribe", Body::Needed),
+    route("GET", "/events", "read", Body::None),
     route("GET", "/check", "read", Body::None),
     route("GET", "/objects/{object}", "read", Body::None),
     route("POST", "/objects/{object}/events", "publish", Body::Needed),

@@ -123,7 +123,10 @@ fn arrows_between_the_pacemakers_rooms_point_one_way() {
     let mut arrows_seen = 0;
     for (path, text) in &sources {
         let room = room_of(path).unwrap();
-        if ROOTS.contains(&&*room) {
+        // A test may put rooms together that do not know each other.
+        let is_test =
+            path.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "tests.rs")));
+        if ROOTS.contains(&&*room) || is_test {
             continue;
         }
         let allowed = ARROWS.iter().find(|(from, _)| *from == room).map_or(&[][..], |(_, to)| *to);

@@ -87,9 +87,12 @@ fn at(app: &App, hosts: &[&str]) -> Value {
     json!({"address": app.address.to_string(), "hostnames": hosts, "version_type_id": "1"})
 }
 
-/// Keeps every pacemaker from announcing, as if it had died after the change.
+/// Keeps the pacemaker from announcing, as if it had died after the change. It is another process that finds the duty
+/// taken: one that holds it believes so for a part of its lease.
 async fn hold_the_duty(system: &System) {
+    system.kill(System::PACEMAKER).await;
     system.cli::<i64>(System::FABRIC, "HSET duty:announcer holder nobody until_ms 99999999999999").await;
+    system.start_part(System::PACEMAKER).await;
 }
 
 async fn give_the_duty_back(system: &System) {

@@ -30,7 +30,7 @@ const ROUNDS: u64 = 6;
 const SOAK_SECONDS: u64 = 600;
 const PRODUCERS: u64 = 16;
 /// Objects beside the hot one, which has half of the events.
-const OBJECTS: u64 = 300;
+const OBJECTS: u64 = 10_000;
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name)
