@@ -43,6 +43,7 @@ pub(crate) struct Metrics {
     reconciliations: Family<Outcome, Counter>,
     reseeds: Counter,
     announced: Family<Kind, Counter>,
+    checks: Family<Outcome, Counter>,
     outstanding: Gauge,
     foreign: Gauge,
 }
@@ -56,6 +57,7 @@ impl Metrics {
         let waits = Family::<Outcome, Counter>::default();
         let reconciliations = Family::<Outcome, Counter>::default();
         let announced = Family::<Kind, Counter>::default();
+        let checks = Family::<Outcome, Counter>::default();
         let (reseeds, outstanding, foreign) = (Counter::default(), Gauge::default(), Gauge::default());
         let mut registry = Registry::with_prefix("signalbox_pacemaker");
         registry.register(
@@ -82,6 +84,7 @@ impl Metrics {
             "Events about the route table that were published, by kind",
             announced.clone(),
         );
+        registry.register("health_checks", "Active health checks of instances, by outcome", checks.clone());
         registry.register(
             "changes_outstanding",
             "Changes not known to stand in the table, up to a thousand, as this pacemaker's reconciler saw them",
@@ -98,6 +101,7 @@ impl Metrics {
             reconciliations,
             reseeds,
             announced,
+            checks,
             outstanding,
             foreign,
         }
@@ -144,6 +148,11 @@ impl Metrics {
 
     pub(crate) fn announced(&self, kind: &'static str) {
         self.announced.get_or_create(&Kind { kind }).inc();
+    }
+
+    pub(crate) fn checked(&self, passed: bool) {
+        let outcome = if passed { "passed" } else { "failed" };
+        self.checks.get_or_create(&Outcome { outcome }).inc();
     }
 
     pub(crate) fn outstanding(&self, count: usize) {

@@ -183,19 +183,21 @@ struct Script {
     body: String,
 }
 
-/// The part of the event bus' scripts that is not a script.
-const SHARED: &str = "lanes.lua";
+/// What several scripts of a room have in common, which is no script.
+const SHARED: [&str; 2] = ["lanes.lua", "shared.lua"];
 
 fn scripts() -> Vec<Script> {
     ["pacemaker/src", "sidecar/src"]
         .into_iter()
         .flat_map(|folder| with_extension(folder, "lua"))
         // What several scripts of a room share is appended to each of them when they are compiled.
-        .filter(|(path, _)| !path.ends_with(SHARED))
+        .filter(|(path, _)| !SHARED.iter().any(|shared| path.ends_with(shared)))
         .map(|(path, mut text)| {
-            let shared = root().join(path.with_file_name(SHARED));
-            if text.contains("function main(lanes)") {
-                text += &fs::read_to_string(&shared).unwrap();
+            for shared in SHARED {
+                let entry = format!("function main({})", shared.trim_end_matches(".lua"));
+                if text.contains(&entry) {
+                    text += &fs::read_to_string(root().join(path.with_file_name(shared))).unwrap();
+                }
             }
             let header: Vec<_> = text
                 .lines()

@@ -4,6 +4,7 @@ mod announcing;
 mod hosts;
 mod leases;
 mod model;
+mod policies;
 mod projection;
 mod reconciling;
 mod registering;

@@ -3,6 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+/// What scripts of the table have in common, which is no script.
+const SHARED: &str = "routing/scripts/shared.lua";
+
 fn scripts() -> Vec<(PathBuf, String)> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = Vec::new();
@@ -12,7 +15,8 @@ fn scripts() -> Vec<(PathBuf, String)> {
             let path = entry.unwrap().path();
             if path.is_dir() && !path.ends_with("src/bus") {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "lua") {
+            } else if path.extension().is_some_and(|extension| extension == "lua") && !path.ends_with(SHARED)
+            {
                 let text = std::fs::read_to_string(&path).unwrap();
                 found.push((path, text));
             }
