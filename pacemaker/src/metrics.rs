@@ -46,6 +46,7 @@ pub(crate) struct Metrics {
     checks: Family<Outcome, Counter>,
     outstanding: Gauge,
     foreign: Gauge,
+    silent: Gauge,
 }
 
 impl Metrics {
@@ -59,6 +60,7 @@ impl Metrics {
         let announced = Family::<Kind, Counter>::default();
         let checks = Family::<Outcome, Counter>::default();
         let (reseeds, outstanding, foreign) = (Counter::default(), Gauge::default(), Gauge::default());
+        let silent = Gauge::default();
         let mut registry = Registry::with_prefix("signalbox_pacemaker");
         registry.register(
             "http_requests",
@@ -91,6 +93,11 @@ impl Metrics {
             outstanding.clone(),
         );
         registry.register("table_foreign", "1 while the table is another installation's", foreign.clone());
+        registry.register(
+            "routers_silent",
+            "Routers that reported in the last minute and not in the last ten seconds, as the reconciler saw them",
+            silent.clone(),
+        );
         Self {
             registry: Arc::new(registry),
             requests,
@@ -104,6 +111,7 @@ impl Metrics {
             checks,
             outstanding,
             foreign,
+            silent,
         }
     }
 
@@ -157,6 +165,10 @@ impl Metrics {
 
     pub(crate) fn outstanding(&self, count: usize) {
         self.outstanding.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn silent_routers(&self, count: usize) {
+        self.silent.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn table_foreign(&self, foreign: bool) {

@@ -22,6 +22,7 @@ mod keys;
 mod lookup;
 mod own_events;
 mod pacemakers;
+mod policies;
 mod proxying;
 mod registration;
 mod replacement;

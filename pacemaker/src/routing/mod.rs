@@ -67,6 +67,6 @@ pub(crate) use hostname::Hostname;
 pub(crate) use instance::{Desired, InstanceId, Label, NewInstance, Record, Spec, State};
 pub(crate) use reconciler::Reconciler;
 pub(crate) use registry::Registry;
-pub(crate) use routers::{LIVE_MS, Routers, has_acknowledged};
+pub(crate) use routers::{LIVE_MS, Liveness, Routers, has_acknowledged};
 pub(crate) use store::{RouterReport, Store, TableHost};
 pub(crate) use sweeper::Sweeper;

@@ -20,6 +20,8 @@ use crate::{metrics::Metrics, tokens::Caller};
 pub(crate) use complete::Expired;
 pub(crate) use instances::DrainedNode;
 pub(crate) use switch::NotSwitched;
+#[cfg(test)]
+pub(crate) use switch::Switched;
 
 /// How long a request waits for a reconciliation that it needs. One takes milliseconds unless the table is large, and
 /// then the client is better off asking again.

@@ -43,7 +43,8 @@ impl Registry {
         check_names(caller, std::slice::from_ref(hostname))?;
         let state = self.store.table_state().await?;
         let ids = self.store.ids_of_host(hostname).await?;
-        let ids = ids.iter().map(|id| InstanceId::parse(id)).collect::<Result<Vec<_>, _>>()?;
+        let mut ids = ids.iter().map(|id| InstanceId::parse(id)).collect::<Result<Vec<_>, _>>()?;
+        ids.sort_unstable();
         let mut stored = self.store.stored_many(&ids).await?;
         stored.retain(|one| one.record.desired.spec.hostnames.contains(hostname));
         // All of it is allowed before any of it is done.

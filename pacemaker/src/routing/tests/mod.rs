@@ -1,6 +1,7 @@
 //! The room against real Redis servers.
 
 mod announcing;
+mod checking;
 mod hosts;
 mod leases;
 mod model;
@@ -9,6 +10,7 @@ mod projection;
 mod reconciling;
 mod registering;
 mod scripts;
+mod switching;
 
 use std::{sync::Arc, time::Duration};
 
