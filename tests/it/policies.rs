@@ -81,7 +81,7 @@ async fn a_switch_of_versions_loses_no_request_and_counts_each_version() {
     system.until_answered_by("shop.test", &old).await;
     let account = load.stop().await;
     expect_no_failure(&account, 200);
-    let lines = system.log_lines_after_a_last_request().await;
+    let lines = system.log_lines_when((old.hits() + new.hits()) as usize).await;
     for (key, app) in [("17", &old), ("18", &new)] {
         let counted = lines.iter().filter(|line| line["key"] == key).count() as u64;
         assert_eq!(counted, app.hits(), "requests counted under {key}, and requests that {} had", app.name());
@@ -160,6 +160,7 @@ async fn a_routes_master_that_came_back_empty_gets_its_policies_again() {
         if host["policy"] == before["policy"] && host["rules"] == policy { Ok(()) } else { Err(host) }
     })
     .await;
-    assert_eq!(system.get("shop.test", "/").await.text(), "one");
+    // A replica that copies the new table answers nothing for a moment; who was cached stays served.
+    system.until_answered_by("shop.test", &app).await;
     system.stop().await;
 }
