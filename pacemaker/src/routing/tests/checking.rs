@@ -316,6 +316,21 @@ async fn another_pacemaker_goes_on_from_what_the_table_says() {
 }
 
 #[tokio::test]
+async fn an_instance_is_checked_once_at_a_time_however_many_probers_there_are() {
+    let rig = Rig::new().await;
+    let server = Moody::start(Mood::Hangs).await;
+    // Each check hangs for longer than the interval, so that any two probers would hang there together.
+    rig.put("i", checked(server.port, &[HOST], quick(json!({"path": "/", "timeout_ms": 2500})))).await;
+    let probers = [rig.prober("one"), rig.prober("two"), rig.prober("three")];
+    rig.until_unhealthy("i", Some("no answer within 2500 ms")).await;
+    assert_eq!(server.most_at_a_time.load(Ordering::SeqCst), 1);
+    for (shutdown, prober) in probers {
+        shutdown.cancel();
+        prober.await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn instances_that_hang_hold_up_no_more_than_may_be_under_way() {
     let rig = Rig::new().await;
     let hanging = Moody::at(100, Mood::Hangs).await;
