@@ -9,7 +9,7 @@ use super::{
 use crate::routing::{
     Error, Hostname, InstanceId, Record,
     policy::Ruled,
-    store::{Fence, TableMark, TableState},
+    store::{Fence, Rule, TableMark, TableState},
 };
 
 impl Reconciler {
@@ -47,23 +47,11 @@ impl Reconciler {
             let (next, wanted) = self.store().policies(cursor).await?;
             let names: Vec<String> = wanted.iter().map(|(name, _)| name.clone()).collect();
             let standing = self.store().rules(&names).await?;
-            for ((name, text), rule) in wanted.iter().zip(standing) {
-                let ruled: Ruled = serde_json::from_str(text).map_err(Error::Record)?;
-                match mend(ruled.revision, rule.revision, rule.stands()) {
-                    Mend::Nothing => {}
-                    Mend::Project => {
-                        let hostname = Hostname::parse(name)?;
-                        match self.registry.complete_policy(&hostname, ruled.revision, mark).await {
-                            // It stays noted, and is complained of with what else is outstanding.
-                            Err(Error::Blocked { .. }) => {
-                                self.store().mark_policy_outstanding(&hostname, ruled.revision).await?;
-                            }
-                            completed => completed?,
-                        }
-                    }
-                    Mend::Adopt => drop(self.store().adopt_policy(name, Some(text), &rule).await?),
-                }
-            }
+            stream::iter(wanted.into_iter().zip(standing))
+                .map(|((name, text), rule)| async move { self.merge_policy(&name, &text, rule, mark).await })
+                .buffer_unordered(PARALLEL)
+                .try_collect::<()>()
+                .await?;
             if next == 0 {
                 break;
             }
@@ -80,11 +68,36 @@ impl Reconciler {
         }
     }
 
+    async fn merge_policy(
+        &self,
+        name: &str,
+        text: &str,
+        rule: Rule,
+        mark: Option<&TableMark>,
+    ) -> Result<(), Error> {
+        let ruled: Ruled = serde_json::from_str(text).map_err(Error::Record)?;
+        match mend(ruled.revision, rule.revision, rule.stands()) {
+            Mend::Nothing => Ok(()),
+            Mend::Project => {
+                let hostname = Hostname::parse(name)?;
+                match self.registry.complete_policy(&hostname, ruled.revision, mark).await {
+                    // It stays noted, and is complained of with what else is outstanding.
+                    Err(Error::Blocked { .. }) => {
+                        self.store().mark_policy_outstanding(&hostname, ruled.revision).await
+                    }
+                    completed => completed,
+                }
+            }
+            Mend::Adopt => self.store().adopt_policy(name, Some(text), &rule).await.map(drop),
+        }
+    }
+
     /// Policies that stand and are not wanted. What is newer than the fabric's latest revision was lost there.
     async fn merge_rules(&self, names: &[String], fabric: &TableState) -> Result<(), Error> {
-        for (name, rule) in names.iter().zip(self.store().rules(names).await?) {
-            let hostname = Hostname::parse(name)?;
-            if !rule.stands() || self.store().policy(&hostname).await?.is_some() {
+        let standing = self.store().rules(names).await?;
+        let wanted = self.store().policies_wanted(names).await?;
+        for ((name, rule), wanted) in names.iter().zip(standing).zip(wanted) {
+            if !rule.stands() || wanted {
                 continue;
             }
             if rule.revision > fabric.revision {
@@ -92,7 +105,7 @@ impl Reconciler {
             } else if self.store().outstanding_of(&format!("%{name}")).await?.is_none()
                 && self.store().outstanding_of(&format!("@{name}")).await?.is_none()
             {
-                self.registry.unwant_policy(&hostname).await?;
+                self.registry.unwant_policy(&Hostname::parse(name)?).await?;
             }
         }
         Ok(())

@@ -20,7 +20,7 @@ use signalbox_store::{Fabric, RoutesMaster, Stats, Value};
 pub(crate) use changes::{Changes, Entry, Place};
 pub(crate) use desired::{Desire, DesireOutcome, Sight, Stored, TableState};
 pub(crate) use health::{Diagnosed, Diagnosis};
-pub(crate) use policies::{PolicyOutcome, Ruling};
+pub(crate) use policies::{PolicyOutcome, Rule, Ruling};
 pub(crate) use routers::RouterReport;
 pub(crate) use table::{
     Applied, Fence, Heartbeat, HostRemoved, Lineage, Live, Noted, Owner, Projection, Published, Swept,

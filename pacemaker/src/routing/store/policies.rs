@@ -78,6 +78,16 @@ impl Store {
         command.arg("COUNT").arg(CHUNK).query().await.map_err(Error::Fabric)
     }
 
+    /// Whether a policy is wanted of each of these hosts, in the order asked for.
+    pub(crate) async fn policies_wanted(&self, hostnames: &[String]) -> Result<Vec<bool>, Error> {
+        if hostnames.is_empty() {
+            return Ok(Vec::new());
+        }
+        let command = self.fabric.command("HMGET").key(&fabric::routes_policies()).arg(hostnames);
+        let texts: Vec<Option<String>> = command.query().await.map_err(Error::Fabric)?;
+        Ok(texts.into_iter().map(|text| text.is_some()).collect())
+    }
+
     /// Changes what is wanted, nothing taking it away. With `expected` only if that revision is the present one; 0 is
     /// that of no policy, and takes away what stands in the table all the same.
     pub(crate) async fn desire_policy(
