@@ -43,8 +43,10 @@ pub(crate) struct Metrics {
     reconciliations: Family<Outcome, Counter>,
     reseeds: Counter,
     announced: Family<Kind, Counter>,
+    checks: Family<Outcome, Counter>,
     outstanding: Gauge,
     foreign: Gauge,
+    silent: Gauge,
 }
 
 impl Metrics {
@@ -56,7 +58,9 @@ impl Metrics {
         let waits = Family::<Outcome, Counter>::default();
         let reconciliations = Family::<Outcome, Counter>::default();
         let announced = Family::<Kind, Counter>::default();
+        let checks = Family::<Outcome, Counter>::default();
         let (reseeds, outstanding, foreign) = (Counter::default(), Gauge::default(), Gauge::default());
+        let silent = Gauge::default();
         let mut registry = Registry::with_prefix("signalbox_pacemaker");
         registry.register(
             "http_requests",
@@ -82,12 +86,18 @@ impl Metrics {
             "Events about the route table that were published, by kind",
             announced.clone(),
         );
+        registry.register("health_checks", "Active health checks of instances, by outcome", checks.clone());
         registry.register(
             "changes_outstanding",
             "Changes not known to stand in the table, up to a thousand, as this pacemaker's reconciler saw them",
             outstanding.clone(),
         );
         registry.register("table_foreign", "1 while the table is another installation's", foreign.clone());
+        registry.register(
+            "routers_silent",
+            "Routers that reported in the last minute and not in the last ten seconds, as the reconciler saw them",
+            silent.clone(),
+        );
         Self {
             registry: Arc::new(registry),
             requests,
@@ -98,8 +108,10 @@ impl Metrics {
             reconciliations,
             reseeds,
             announced,
+            checks,
             outstanding,
             foreign,
+            silent,
         }
     }
 
@@ -146,8 +158,17 @@ impl Metrics {
         self.announced.get_or_create(&Kind { kind }).inc();
     }
 
+    pub(crate) fn checked(&self, passed: bool) {
+        let outcome = if passed { "passed" } else { "failed" };
+        self.checks.get_or_create(&Outcome { outcome }).inc();
+    }
+
     pub(crate) fn outstanding(&self, count: usize) {
         self.outstanding.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn silent_routers(&self, count: usize) {
+        self.silent.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn table_foreign(&self, foreign: bool) {

@@ -21,7 +21,7 @@ use crate::{
     metrics::Metrics,
     own_events::OwnEvents,
     queues,
-    routing::{AddressRules, Announcer, Reconciler, Registry, Routers, Store, Sweeper},
+    routing::{AddressRules, Announcer, Prober, Reconciler, Registry, Routers, Store, Sweeper},
     sequencer::{self, Http, Sequencer, metrics::Calls},
     tokens::Tokens,
 };
@@ -33,6 +33,8 @@ const MISSED_TURNS: u32 = 5;
 const SHORTEST_DUTY: Duration = Duration::from_secs(3);
 /// How often changes are looked for that nobody noted, as those by hand.
 const ANNOUNCE: Duration = Duration::from_secs(1);
+/// How often the prober looks whom to check.
+const PROBE: Duration = Duration::from_secs(1);
 /// How often it is looked at which fabric this is.
 const REMEMBER: Duration = Duration::from_secs(1);
 /// The same, until it has been kept for the first time.
@@ -102,12 +104,15 @@ pub(crate) async fn run(
         metrics.clone(),
     );
 
+    let prober = Prober::new(registry.clone(), duty("prober", PROBE), PROBE, metrics.clone());
+
     // Background work outlives the server: a request under way may still need the reconciler.
     let idle = CancellationToken::new();
     let mut background = JoinSet::new();
     background.spawn(reconciler.run(idle.clone()));
     background.spawn(sweeper.run(idle.clone()));
     background.spawn(announcer.run(idle.clone()));
+    background.spawn(prober.run(idle.clone()));
     let (ended, stop) = (idle.clone(), shutdown.clone());
     background.spawn(async move {
         if let Err(error) = events.run(ended).await {

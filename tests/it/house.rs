@@ -191,6 +191,7 @@ const SHARED: &[(&str, &str, &str)] = &[
     ("lanes.lua", "function main(lanes", "lanes_script!"),
     ("facets.lua", "function main(facets", "facets_script!"),
     ("objects.lua", "function main(objects", "objects_script!"),
+    ("shared.lua", "function main(shared", "table_script!"),
 ];
 
 fn scripts() -> Vec<Script> {

@@ -26,6 +26,7 @@ mod live;
 mod lookup;
 mod own_events;
 mod pacemakers;
+mod policies;
 mod protocols;
 mod proxying;
 mod queues;

@@ -123,7 +123,13 @@ pub(crate) fn parse<T: Body>(bytes: &[u8]) -> Result<T, Problem> {
             } else {
                 "invalid_body"
             };
-            Problem::unprocessable(code, message)
+            let field =
+                (code != "invalid_body").then(|| message.split('`').nth(1).map(str::to_owned)).flatten();
+            let problem = Problem::unprocessable(code, message);
+            match field {
+                Some(field) => problem.with("field", field),
+                None => problem,
+            }
         }
         _ => Problem::new(StatusCode::BAD_REQUEST, "malformed_json", format!("the body is no JSON: {error}")),
     })

@@ -31,6 +31,8 @@ pub(crate) enum ChangeKind {
     Resumed,
     Removed,
     HostRemoved,
+    /// A host got a policy or lost it.
+    HostAltered,
     LeaseEnded,
     DrainEnded,
 }
@@ -46,6 +48,7 @@ impl ChangeKind {
             Self::Resumed => "resumed",
             Self::Removed => "removed",
             Self::HostRemoved => "host_removed",
+            Self::HostAltered => "host_altered",
             Self::LeaseEnded => "lease_ended",
             Self::DrainEnded => "drain_ended",
         }

@@ -2,7 +2,7 @@
 
 use signalbox_store as redis;
 
-use super::InstanceId;
+use super::{InstanceId, registry::NotSwitched};
 
 /// A value that a client sent and that cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +51,8 @@ pub(crate) enum Error {
     AddressTaken,
     #[error("the host has as many instances as it may")]
     HostFull { hostname: String },
+    #[error("the host cannot be switched to that version")]
+    CannotSwitch { hostname: String, version_type: String, why: NotSwitched },
     #[error(transparent)]
     Invalid(#[from] Invalid),
     #[error("a record in Redis is not readable")]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use super::{Address, AddressRules, Hostname, Invalid};
+use super::{Address, AddressRules, Hostname, Invalid, health::Health};
 
 /// The most names an instance may serve. Its projection is one script, which looks at each of them.
 const MAX_HOSTNAMES: usize = 100;
@@ -32,63 +32,13 @@ pub(crate) struct NewInstance {
     pub(crate) workspace_id: Option<Label>,
     #[schema(value_type = Option<String>)]
     pub(crate) node_id: Option<Label>,
-    /// Its share of the requests beside the others', 1 to 1000.
+    /// Its share of the requests beside the others', 0 to 1000; with 0 it gets none unless all have it.
     #[schema(example = 1)]
     pub(crate) weight: Option<u32>,
     /// Remove the instance when no heartbeat came for so long, 1 to 86,400.
     pub(crate) lease_seconds: Option<u32>,
     /// How its health is to be checked.
     pub(crate) health: Option<Health>,
-}
-
-/// An active health check.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Health {
-    /// The path that is asked with GET.
-    #[schema(example = "/health")]
-    pub(crate) path: String,
-    /// Seconds between two checks, 1 to 3600.
-    #[serde(default = "Health::default_interval_seconds")]
-    pub(crate) interval_seconds: u32,
-    /// Milliseconds until a check counts as failed, 1 to 60,000.
-    #[serde(default = "Health::default_timeout_ms")]
-    pub(crate) timeout_ms: u32,
-    /// Failures in a row until the instance counts as unhealthy, 1 to 100.
-    #[serde(default = "Health::default_unhealthy_after")]
-    pub(crate) unhealthy_after: u32,
-    /// Successes in a row until it counts as healthy again, 1 to 100.
-    #[serde(default = "Health::default_healthy_after")]
-    pub(crate) healthy_after: u32,
-}
-
-impl Health {
-    fn default_interval_seconds() -> u32 {
-        5
-    }
-    fn default_timeout_ms() -> u32 {
-        2000
-    }
-    fn default_unhealthy_after() -> u32 {
-        3
-    }
-    fn default_healthy_after() -> u32 {
-        2
-    }
-
-    fn check(&self) -> Result<(), Invalid> {
-        let path_fits = self.path.starts_with('/')
-            && self.path.len() <= 1024
-            && self.path.bytes().all(|byte| byte.is_ascii_graphic());
-        let fits = path_fits
-            && (1..=3600).contains(&self.interval_seconds)
-            && (1..=60_000).contains(&self.timeout_ms)
-            && (1..=100).contains(&self.unhealthy_after)
-            && (1..=100).contains(&self.healthy_after);
-        let detail = "path starts with / and is printable ASCII; interval_seconds 1 to 3600, timeout_ms 1 to 60000, \
-                      unhealthy_after and healthy_after 1 to 100";
-        fits.then_some(()).ok_or_else(|| Invalid::new("invalid_health", "health", detail))
-    }
 }
 
 /// A name that other systems gave: of a version type, an application, a node. Numbers are taken as their text.
@@ -197,8 +147,8 @@ impl NewInstance {
         hostnames.sort_unstable();
         hostnames.dedup();
         let weight = self.weight.unwrap_or(1);
-        if !(1..=MAX_WEIGHT).contains(&weight) {
-            return Err(Invalid::new("invalid_weight", "weight", format!("a weight is 1 to {MAX_WEIGHT}")));
+        if weight > MAX_WEIGHT {
+            return Err(Invalid::new("invalid_weight", "weight", format!("a weight is 0 to {MAX_WEIGHT}")));
         }
         if self.lease_seconds.is_some_and(|seconds| !(1..=MAX_LEASE_SECONDS).contains(&seconds)) {
             let detail = format!("a lease is 1 to {MAX_LEASE_SECONDS} seconds; leave it out for none");
@@ -298,7 +248,6 @@ mod tests {
         let base = r#""address":"127.0.0.1:1","hostnames":["a.example"],"version_type_id":"17""#;
         assert!(check(&format!("{{{base}}}")).is_ok());
         for (extra, code) in [
-            (r#""weight":0"#, "invalid_weight"),
             (r#""weight":1001"#, "invalid_weight"),
             (r#""lease_seconds":0"#, "invalid_lease"),
             (r#""lease_seconds":86401"#, "invalid_lease"),

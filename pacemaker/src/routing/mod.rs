@@ -5,11 +5,12 @@
 //! at any time.
 //!
 //! **Data.** Fabric: `routes:instances` (id → record with revision), `routes:addresses` (address → owner),
-//! `routes:hosts` (names that stay known), `routes:unprojected` and `routes:unreported` (what may not have reached the
+//! `routes:hosts` (names that stay known), `routes:policies` (what is wanted of the edge for a host), `routes:unprojected` and `routes:unreported` (what may not have reached the
 //! table, or the membership sets), `routes:table` (lineage and serial that the master was given), `routes:announced` (up
 //! to where changes were told as events), `routes:revision`.
 //! Routes master: `instances:`, `logkey:`, `instance_ids:`, `policy:` per host and `serial`, which the edge reads;
-//! `instance:<id>`, `addresses`, `leases`, `drains`, `revision`, `duties`, `changes`, which it does not; `epoch`.
+//! `instance:<id>`, `rules:<host>`, `addresses`, `leases`, `drains`, `checks`, `revision`, `duties`, `changes`, which it
+//! does not; `epoch`.
 //!
 //! **A change** is one script in the fabric (compare with what was read, give a revision, note as unprojected), then
 //! one script on the master (compare revisions, change everything, raise the serial last), then the note is taken
@@ -42,10 +43,12 @@ mod announcer;
 mod change;
 mod error;
 mod explain;
+mod health;
 mod hostname;
 mod instance;
 mod lookup;
 mod page;
+mod policy;
 mod propagation;
 mod reconciler;
 mod registry;
@@ -59,10 +62,11 @@ pub(crate) use address::{Address, AddressRules};
 pub(crate) use announcer::{Announce, Announcer, EventKind, RouteEvent};
 pub(crate) use change::{ChangeKind, RouteChange};
 pub(crate) use error::{Error, Invalid};
+pub(crate) use health::Prober;
 pub(crate) use hostname::Hostname;
 pub(crate) use instance::{Desired, InstanceId, Label, NewInstance, Record, Spec, State};
 pub(crate) use reconciler::Reconciler;
 pub(crate) use registry::Registry;
-pub(crate) use routers::{LIVE_MS, Routers, has_acknowledged};
+pub(crate) use routers::{LIVE_MS, Liveness, Routers, has_acknowledged};
 pub(crate) use store::{RouterReport, Store, TableHost};
 pub(crate) use sweeper::Sweeper;

@@ -24,6 +24,10 @@ use super::{
 
 /// A router that reported within this time is live.
 pub(crate) const LIVE_MS: u64 = 10_000;
+/// A router that has been silent for so long is shown as silent.
+const SILENT_MS: u64 = 3000;
+/// A router that has been silent for longer is forgotten.
+pub(crate) const KNOWN_MS: u64 = 60_000;
 const REFRESH: Duration = Duration::from_millis(500);
 
 /// The routers as last seen.
@@ -57,6 +61,29 @@ pub(crate) enum Convergence {
     /// The stats Redis does not answer.
     Unknown,
     ShuttingDown,
+}
+
+/// How a router is treated by the time since its last report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Liveness {
+    /// It reports.
+    Live,
+    /// It has not reported for three seconds, and is waited for.
+    Silent,
+    /// It has not reported for ten seconds, and is not waited for.
+    Excluded,
+}
+
+impl Liveness {
+    pub(crate) fn of(age_ms: u64) -> Self {
+        match age_ms {
+            ..SILENT_MS => Self::Live,
+            // As the range of scores that a wait reads, with its end.
+            SILENT_MS..=LIVE_MS => Self::Silent,
+            _ => Self::Excluded,
+        }
+    }
 }
 
 /// Whether a router has acknowledged `serial` of the table `epoch`. Serials of another epoch say nothing.
@@ -230,5 +257,12 @@ mod tests {
         assert_eq!(routers.view.borrow().routers.as_ref().unwrap()[0].serial, 7);
         assert!(!routers.announce("b 7"));
         assert!(routers.announce("nonsense"));
+    }
+
+    #[test]
+    fn a_router_is_silent_before_it_is_excluded() {
+        let states = [0, 2999, 3000, 10_000, 10_001].map(Liveness::of);
+        use Liveness::{Excluded, Live, Silent};
+        assert_eq!(states, [Live, Live, Silent, Silent, Excluded]);
     }
 }

@@ -41,6 +41,13 @@ pub const CATALOG: &[Entry] = &[
         readers: "pacemaker",
     },
     Entry {
+        pattern: "routes:policies",
+        kind: "hash",
+        lifetime: "until the policy or its host is deleted",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
+    Entry {
         pattern: "routes:revision",
         kind: "string",
         lifetime: "for ever",
@@ -416,6 +423,11 @@ pub fn routes_unreported() -> Key<FabricSpace> {
 /// lineage that it has yet to get.
 pub fn routes_table() -> Key<FabricSpace> {
     Key::new("routes:table")
+}
+
+/// HASH: host name → the policy that is wanted of it, as JSON with its revision.
+pub fn routes_policies() -> Key<FabricSpace> {
+    Key::new("routes:policies")
 }
 
 /// HASH: up to where the table's changes were told as events: `epoch`, `serial`, and `entry` of the list of changes.

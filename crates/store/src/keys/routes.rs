@@ -50,6 +50,20 @@ pub const CATALOG: &[Entry] = &[
         readers: "nginx",
     },
     Entry {
+        pattern: "rules:<hostname>",
+        kind: "hash",
+        lifetime: "while the host has a policy; an hour as a tombstone",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
+    Entry {
+        pattern: "checks",
+        kind: "set",
+        lifetime: "while an instance has a health check",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
+    Entry {
         pattern: "leases",
         kind: "zset",
         lifetime: "for ever",
@@ -122,6 +136,16 @@ pub fn instance(id: &str) -> Key<RoutesSpace> {
 /// STRING (JSON): what the edge needs for a host name beyond its set of addresses.
 pub fn policy(hostname: &str) -> Key<RoutesSpace> {
     Key::new(format!("policy:{hostname}"))
+}
+
+/// HASH: the policy that was set for a host name, which `policy:<hostname>` is made from, and its revision.
+pub fn rules(hostname: &str) -> Key<RoutesSpace> {
+    Key::new(format!("rules:{hostname}"))
+}
+
+/// SET of the ids of the instances whose health is to be checked.
+pub fn checks() -> Key<RoutesSpace> {
+    Key::new("checks")
 }
 
 /// ZSET of instance ids by the moment their lease ends, in unix milliseconds of this server's clock.

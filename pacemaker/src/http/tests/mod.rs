@@ -1,6 +1,7 @@
 //! The API over real HTTP, in front of real Redis servers.
 
 mod bad_input;
+mod policies;
 mod routes;
 
 use std::time::Duration;

@@ -56,7 +56,10 @@ pub(super) fn of(news: &News<'_>, epoch: &str) -> Option<(&'static str, RouteEve
         "removed" => ("instance.removed", Delete),
         "drained" => ("instance.drained", Delete),
         "lease_expired" => ("instance.lease_expired", Delete),
+        "failing" => ("instance.unhealthy", Update),
+        "recovered" => ("instance.healthy", Update),
         "host_removed" => ("host.removed", Delete),
+        "host_altered" => ("host.altered", Update),
         _ => {
             tracing::error!(
                 entry = entry.id,
@@ -67,7 +70,7 @@ pub(super) fn of(news: &News<'_>, epoch: &str) -> Option<(&'static str, RouteEve
         }
     };
     let subject = entry.text("subject");
-    let (object, url, mut data) = if topic == "host.removed" {
+    let (object, url, mut data) = if topic.starts_with("host.") {
         let data = Map::from_iter([("hostname".to_owned(), subject.into())]);
         (format!("{OBJECT}host:{subject}"), format!("/hosts/{subject}"), data)
     } else {
@@ -94,7 +97,7 @@ fn instance(entry: &Entry) -> Map<String, Value> {
         ("address".to_owned(), entry.text("address").into()),
         ("hostnames".to_owned(), hostnames.into()),
     ]);
-    for field in ["version_type_id", "node_id", "displaced_by", "fault"] {
+    for field in ["version_type_id", "node_id", "displaced_by", "fault", "health"] {
         let text = entry.text(field);
         if !text.is_empty() {
             data.insert(field.to_owned(), text.into());

@@ -35,7 +35,7 @@ const RESEEDED: &str = "reseeded";
 /// Happens under a serial and makes none.
 const UNHEALTHY: &str = "unhealthy";
 /// What may be a metric's label and an event's topic.
-const KINDS: [&str; 9] = [
+const KINDS: [&str; 12] = [
     "registered",
     "altered",
     "draining",
@@ -44,6 +44,9 @@ const KINDS: [&str; 9] = [
     "drained",
     "lease_expired",
     "host_removed",
+    "host_altered",
+    "failing",
+    "recovered",
     UNHEALTHY,
 ];
 

@@ -21,7 +21,10 @@ use crate::{
         auth::{Granted, ManageRoutes},
         body::{self, Body, Json, Path, Query},
     },
-    routing::{ChangeKind, InstanceId, Invalid, Label, NewInstance, RouteChange, store::Heartbeat},
+    routing::{
+        ChangeKind, InstanceId, Invalid, Label, NewInstance, RouteChange, registry::DrainedNode,
+        store::Heartbeat,
+    },
     tokens::Caller,
 };
 
@@ -37,7 +40,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(remove))
         .routes(routes!(heartbeat))
         .routes(routes!(drain, resume))
-        .routes(routes!(drain_node))
+        .routes(routes!(drain_node, resume_node))
         .routes(routes!(report_fault))
 }
 
@@ -259,12 +262,16 @@ impl Body for Drain {}
 
 impl Drain {
     fn seconds(body: Option<Json<Self>>) -> Result<u32, Invalid> {
-        let drain = body.map(|Json(drain)| drain).unwrap_or_default();
-        let seconds = drain.deadline_seconds.unwrap_or(DEFAULT_DEADLINE_SECONDS);
-        let detail = format!("a deadline is 0 to {MAX_DEADLINE_SECONDS} seconds");
-        let fits = seconds <= MAX_DEADLINE_SECONDS;
-        fits.then_some(seconds).ok_or_else(|| Invalid::new("invalid_deadline", "deadline_seconds", detail))
+        deadline(body.and_then(|Json(drain)| drain.deadline_seconds))
     }
+}
+
+/// Checks how long a drain is to last.
+pub(super) fn deadline(seconds: Option<u32>) -> Result<u32, Invalid> {
+    let seconds = seconds.unwrap_or(DEFAULT_DEADLINE_SECONDS);
+    let detail = format!("a deadline is 0 to {MAX_DEADLINE_SECONDS} seconds");
+    let fits = seconds <= MAX_DEADLINE_SECONDS;
+    fits.then_some(seconds).ok_or_else(|| Invalid::new("invalid_deadline", "deadline_seconds", detail))
 }
 
 /// Drain an instance
@@ -306,7 +313,7 @@ async fn resume(
     Ok(answer(change))
 }
 
-/// The instances of a node that are draining now.
+/// The instances of a node that were drained, or resumed.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(super) struct DrainedNodeView {
     instances: Vec<String>,
@@ -332,15 +339,50 @@ async fn drain_node(
     body: Option<Json<Drain>>,
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
-    let node = Label::parse(&id, "node")?;
+    let node = node(&caller.0, &id)?;
     let seconds = Drain::seconds(body)?;
-    if !caller.0.is_unconfined() {
+    let drained = app.registry.drain_node(&caller.0, &node, seconds).await?;
+    node_answer(&app, drained, patience).await
+}
+
+/// Call the drain of a node off
+///
+/// Every instance of it gets requests again. For a token without host limits.
+#[utoipa::path(delete, path = "/nodes/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
+    (status = 200, body = DrainedNodeView),
+    (status = 401, body = Problem),
+    (status = 403, description = "scope_missing, token_confined", body = Problem),
+    (status = 422, description = "invalid_label, invalid_wait", body = Problem),
+    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing", body = Problem),
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
+async fn resume_node(
+    caller: Granted<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Path(id): Path<String>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Problem> {
+    let patience = query.patience()?;
+    let node = node(&caller.0, &id)?;
+    let resumed = app.registry.resume_node(&caller.0, &node).await?;
+    node_answer(&app, resumed, patience).await
+}
+
+fn node(caller: &Caller, id: &str) -> Result<Label, Problem> {
+    let node = Label::parse(id, "node")?;
+    if !caller.is_unconfined() {
         let detail = "a node is drained with a token that is not confined to hosts";
         return Err(Problem::forbidden("token_confined", detail));
     }
-    let drained = app.registry.drain_node(&caller.0, &node, seconds).await?;
+    Ok(node)
+}
+
+async fn node_answer(
+    app: &App,
+    drained: DrainedNode,
+    patience: Option<std::time::Duration>,
+) -> Result<Response, Problem> {
     if !drained.ids.is_empty() {
-        wait(&app, &drained.epoch, drained.serial, patience).await?;
+        wait(app, &drained.epoch, drained.serial, patience).await?;
     }
     let instances = drained.ids.iter().map(ToString::to_string).collect();
     let headers = [(SERIAL_HEADER.clone(), HeaderValue::from(drained.serial))];

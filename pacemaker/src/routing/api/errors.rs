@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 
 use crate::{
     http::Problem,
-    routing::{Error, Invalid},
+    routing::{Error, Invalid, registry::NotSwitched},
 };
 
 impl From<Invalid> for Problem {
@@ -78,7 +78,31 @@ fn from_client(error: &Error) -> Option<Problem> {
             let detail = format!("{hostname} has as many instances as a host may have");
             Problem::unprocessable("too_many_instances", detail).with("hostname", hostname.as_str())
         }
+        Error::CannotSwitch { hostname, version_type, why } => cannot_switch(hostname, version_type, why),
         Error::Invalid(invalid) => Problem::from(invalid.clone()),
         _ => return None,
     })
+}
+
+fn cannot_switch(hostname: &str, version_type: &str, why: &NotSwitched) -> Problem {
+    let conflict = |code, detail| Problem::new(StatusCode::CONFLICT, code, detail).with("hostname", hostname);
+    match why {
+        NotSwitched::NoInstance => {
+            let detail =
+                format!("no instance of version type {version_type} serves {hostname}; register one first");
+            conflict("no_instance_of_version", detail)
+        }
+        NotSwitched::Unhealthy => {
+            let detail =
+                format!("no instance of version type {version_type} that serves {hostname} is healthy");
+            conflict("version_unhealthy", detail)
+        }
+        NotSwitched::Incomplete(names) => {
+            let detail = format!(
+                "the instances that would be drained also serve names that none of version type {version_type} does; \
+                 register some for these, or take the names from the old ones"
+            );
+            conflict("version_incomplete", detail).with("hostnames", names.clone())
+        }
+    }
 }

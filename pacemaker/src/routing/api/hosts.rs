@@ -20,14 +20,14 @@ use crate::{
         auth::{Granted, ManageRoutes, ReadRoutes},
         body::{Path, Query},
     },
-    routing::{Error, Hostname, page, store::TableHost},
+    routing::{Error, Hostname, page, policy::Policy, store::TableHost},
 };
 
 /// How many hosts one request looks at to find those that a confined token may see.
 const MAX_LOOKED_AT: usize = 20_000;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, remove))
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, super::policies::put, remove))
 }
 
 /// Where to go on.
@@ -50,10 +50,14 @@ pub(super) struct HostView {
     instance_ids: Vec<String>,
     /// What its requests are counted under.
     log_key: Option<String>,
-    /// What the edge needs beyond the addresses: log keys of single addresses, draining ones.
+    /// What stands in the table for the edge beyond the addresses: the policy that was set, and log keys, weights and
+    /// health of single addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     policy: Option<serde_json::Value>,
+    /// The policy as it was set; of a single host only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rules: Option<Policy>,
     /// Registered through this API; else made by hand on the routes master.
     registered: bool,
 }
@@ -61,7 +65,15 @@ pub(super) struct HostView {
 impl HostView {
     fn new(hostname: String, host: TableHost, registered: bool) -> Self {
         let TableHost { addresses, instance_ids, log_key, policy } = host;
-        Self { hostname, addresses, instance_ids, log_key, policy: policy.map(policy_value), registered }
+        Self {
+            hostname,
+            addresses,
+            instance_ids,
+            log_key,
+            policy: policy.map(policy_value),
+            rules: None,
+            registered,
+        }
     }
 }
 
@@ -138,10 +150,12 @@ async fn get(
     let name = hostname.to_string();
     let registered = store.host_version_types(std::slice::from_ref(&name)).await?.pop().flatten().is_some();
     let host = store.table_hosts(std::slice::from_ref(&name)).await?.pop().unwrap_or_default();
+    let rules = store.policy(&hostname).await?.map(|ruled| ruled.policy);
+    let registered = registered || rules.is_some();
     if !registered && !host.exists() {
         return Err(Error::NoHost.into());
     }
-    Ok(Answer(HostView::new(name, host, registered)))
+    Ok(Answer(HostView { rules, ..HostView::new(name, host, registered) }))
 }
 
 /// Remove a host

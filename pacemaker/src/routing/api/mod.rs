@@ -6,6 +6,7 @@ mod dump;
 mod errors;
 mod hosts;
 mod instances;
+mod policies;
 mod table;
 mod view;
 mod wait;
@@ -20,5 +21,6 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(instances::routes())
         .merge(changes::routes())
         .merge(hosts::routes())
+        .merge(policies::routes())
         .merge(table::routes())
 }

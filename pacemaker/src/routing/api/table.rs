@@ -11,7 +11,7 @@ use crate::{
         auth::{Granted, ReadRoutes},
         body::Query,
     },
-    routing::{Error, Hostname, Invalid, explain, lookup, routers},
+    routing::{Error, Hostname, Invalid, explain, lookup, routers, routers::Liveness},
 };
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -76,12 +76,14 @@ pub(super) struct ConvergenceView {
     /// The table's serial and the newest token of its lineage.
     serial: u64,
     epoch: String,
-    /// Whether every live router has acknowledged this serial. False without any.
+    /// Whether every router that is waited for has acknowledged this serial. False without any.
     converged: bool,
+    /// Routers that fell silent and are not waited for any more.
+    excluded: usize,
     routers: Vec<RouterView>,
 }
 
-/// A live router.
+/// A router that reported in the last minute.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(super) struct RouterView {
     node: String,
@@ -93,8 +95,9 @@ pub(super) struct RouterView {
     /// Changes it has yet to see; absent while it follows another table.
     #[serde(skip_serializing_if = "Option::is_none")]
     behind_by: Option<u64>,
-    /// Milliseconds since its last report.
+    /// Milliseconds since its last report. It reports every second.
     age_ms: u64,
+    state: Liveness,
     /// How long this pacemaker's changes took to get there and the word of it back.
     #[serde(skip_serializing_if = "Option::is_none")]
     propagation: Option<PropagationView>,
@@ -115,7 +118,8 @@ pub(super) struct PropagationView {
 
 /// Who has what of the table
 ///
-/// The routers that reported in the last ten seconds.
+/// The routers that reported in the last minute. One that has been silent for three seconds is shown as silent and still
+/// waited for; after ten it is excluded: changes count as converged without it.
 #[utoipa::path(get, path = "/routes/convergence", tag = "routes", responses(
     (status = 200, body = ConvergenceView),
     (status = 401, body = Problem), (status = 403, body = Problem),
@@ -127,9 +131,11 @@ async fn convergence(
     let store = app.registry.store();
     let (lineage, serial, _) = store.table_head().await?;
     let epoch = lineage.split(' ').next().unwrap_or("").to_owned();
-    let reports = store.routers(routers::LIVE_MS).await?;
-    let converged =
-        !reports.is_empty() && reports.iter().all(|router| routers::has_acknowledged(router, &epoch, serial));
+    let reports = store.routers(routers::KNOWN_MS).await?;
+    let waited_for = || reports.iter().filter(|router| Liveness::of(router.age_ms) != Liveness::Excluded);
+    let converged = waited_for().next().is_some()
+        && waited_for().all(|router| routers::has_acknowledged(router, &epoch, serial));
+    let excluded = reports.len() - waited_for().count();
     let view = |router: crate::routing::store::RouterReport| RouterView {
         behind_by: behind_by(&router, &epoch, serial),
         propagation: app.routers.percentiles(&router.node).map(|measured| PropagationView {
@@ -142,9 +148,10 @@ async fn convergence(
         serial: router.serial,
         epoch: router.epoch,
         age_ms: router.age_ms,
+        state: Liveness::of(router.age_ms),
         alarm: router.alarm,
         workers: router.workers,
     };
     let routers = reports.into_iter().map(view).collect();
-    Ok(Answer(ConvergenceView { serial, epoch: epoch.clone(), converged, routers }))
+    Ok(Answer(ConvergenceView { serial, epoch: epoch.clone(), converged, excluded, routers }))
 }

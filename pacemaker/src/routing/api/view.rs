@@ -2,11 +2,7 @@
 
 use serde::Serialize;
 
-use crate::routing::{
-    Record, RouteChange,
-    instance::{Health, State},
-    store::Live,
-};
+use crate::routing::{Record, RouteChange, health::Health, instance::State, store::Live};
 
 /// An instance.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -50,6 +46,16 @@ struct TableView {
     /// When the lease ends without a heartbeat, in unix milliseconds of the routes master's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_expires_ms: Option<u64>,
+    /// Whether its checks pass. Absent without a health check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    healthy: Option<bool>,
+    /// What the check that made it unhealthy found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unhealthy_because: Option<String>,
+    /// Since when it is or was healthy or unhealthy, in unix milliseconds of the routes master's clock; absent until the
+    /// first change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    health_since_ms: Option<u64>,
     /// Faults reported since it was registered.
     faults: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,6 +72,9 @@ impl InstanceView {
         let table = live.map(|live| TableView {
             routed: live.revision == Some(revision),
             lease_expires_ms: live.lease_expires_ms,
+            healthy: spec.health.is_some().then_some(live.unhealthy.is_none()),
+            unhealthy_because: live.unhealthy,
+            health_since_ms: live.health_ms,
             faults: live.faults,
             last_fault: live.last_fault,
             last_fault_ms: live.last_fault_ms,

@@ -7,8 +7,9 @@ use super::{
     judge::{Mend, mend},
 };
 use crate::routing::{
-    Error, InstanceId, Record,
-    store::{Fence, TableMark, TableState},
+    Error, Hostname, InstanceId, Record,
+    policy::Ruled,
+    store::{Fence, Rule, TableMark, TableState},
 };
 
 impl Reconciler {
@@ -32,10 +33,82 @@ impl Reconciler {
             let ids = keys.iter().filter_map(|key| InstanceId::parse(key.strip_prefix("instance:")?).ok());
             self.merge_standing(&ids.collect::<Vec<_>>(), fabric).await?;
             if next == 0 {
+                break;
+            }
+            cursor = next;
+        }
+        self.merge_policies(fabric, mark).await
+    }
+
+    /// The same for the policies of hosts.
+    async fn merge_policies(&self, fabric: &TableState, mark: Option<&TableMark>) -> Result<(), Error> {
+        let mut cursor = 0;
+        loop {
+            let (next, wanted) = self.store().policies(cursor).await?;
+            let names: Vec<String> = wanted.iter().map(|(name, _)| name.clone()).collect();
+            let standing = self.store().rules(&names).await?;
+            stream::iter(wanted.into_iter().zip(standing))
+                .map(|((name, text), rule)| async move { self.merge_policy(&name, &text, rule, mark).await })
+                .buffer_unordered(PARALLEL)
+                .try_collect::<()>()
+                .await?;
+            if next == 0 {
+                break;
+            }
+            cursor = next;
+        }
+        loop {
+            let (next, keys) = self.store().scan(cursor, "rules:*").await?;
+            let names = keys.iter().filter_map(|key| key.strip_prefix("rules:").map(str::to_owned));
+            self.merge_rules(&names.collect::<Vec<_>>(), fabric).await?;
+            if next == 0 {
                 return Ok(());
             }
             cursor = next;
         }
+    }
+
+    async fn merge_policy(
+        &self,
+        name: &str,
+        text: &str,
+        rule: Rule,
+        mark: Option<&TableMark>,
+    ) -> Result<(), Error> {
+        let ruled: Ruled = serde_json::from_str(text).map_err(Error::Record)?;
+        match mend(ruled.revision, rule.revision, rule.stands()) {
+            Mend::Nothing => Ok(()),
+            Mend::Project => {
+                let hostname = Hostname::parse(name)?;
+                match self.registry.complete_policy(&hostname, ruled.revision, mark).await {
+                    // It stays noted, and is complained of with what else is outstanding.
+                    Err(Error::Blocked { .. }) => {
+                        self.store().mark_policy_outstanding(&hostname, ruled.revision).await
+                    }
+                    completed => completed,
+                }
+            }
+            Mend::Adopt => self.store().adopt_policy(name, Some(text), &rule).await.map(drop),
+        }
+    }
+
+    /// Policies that stand and are not wanted. What is newer than the fabric's latest revision was lost there.
+    async fn merge_rules(&self, names: &[String], fabric: &TableState) -> Result<(), Error> {
+        let standing = self.store().rules(names).await?;
+        let wanted = self.store().policies_wanted(names).await?;
+        for ((name, rule), wanted) in names.iter().zip(standing).zip(wanted) {
+            if !rule.stands() || wanted {
+                continue;
+            }
+            if rule.revision > fabric.revision {
+                self.store().adopt_policy(name, None, &rule).await?;
+            } else if self.store().outstanding_of(&format!("%{name}")).await?.is_none()
+                && self.store().outstanding_of(&format!("@{name}")).await?.is_none()
+            {
+                self.registry.unwant_policy(&Hostname::parse(name)?).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn merge_wanted(

@@ -15,7 +15,8 @@ use tokio::{sync::Notify, time};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Error, InstanceId, Registry, Store,
+    Error, InstanceId, Liveness, Registry, RouterReport, Store,
+    routers::KNOWN_MS,
     store::{Fence, Lineage, Published, TableMark, TableState},
 };
 use crate::{duty::Duty, metrics::Metrics, tokens::Tokens};
@@ -31,8 +32,6 @@ const PARALLEL: usize = 32;
 const BATCH: usize = 1000;
 /// One pass in so many compares the sidecars' copy of the tokens; changes are copied at once anyway.
 const TOKEN_PASSES: u64 = 10;
-/// Routers that reported within this time bear witness to the highest serial.
-const WITNESS_MS: u64 = 60_000;
 
 /// The service; [`Self::run`] it.
 #[derive(Debug)]
@@ -45,6 +44,8 @@ pub(crate) struct Reconciler {
     metrics: Metrics,
     /// Go through every instance in the next pass.
     thorough: bool,
+    /// Routers that were reported as silent.
+    silent: BTreeSet<String>,
     /// Keys of a wrong type that were complained of.
     blocked: BTreeSet<String>,
     passes: u64,
@@ -76,6 +77,7 @@ impl Reconciler {
             interval,
             metrics,
             thorough: true,
+            silent: BTreeSet::new(),
             blocked: BTreeSet::new(),
             passes: 0,
         }
@@ -115,7 +117,7 @@ impl Reconciler {
     }
 
     /// Learns the highest revision, so that this process, too, notices a fabric that lost changes.
-    async fn observe(&self) {
+    async fn observe(&mut self) {
         if let Ok(Some((fabric, table, witnessed))) = self.heads().await
             && judge(&fabric, &table, witnessed) == Situation::InStep
         {
@@ -179,7 +181,7 @@ impl Reconciler {
 
     /// Both heads, read so that changes of this moment look like neither side's loss: the fabric's revision is read
     /// after the table's, its serial before. Nothing when the lineage changed between.
-    async fn heads(&self) -> Result<Option<(TableState, Head, u64)>, Error> {
+    async fn heads(&mut self) -> Result<Option<(TableState, Head, u64)>, Error> {
         let before = self.store().table_state().await?;
         let witnessed = self.witnessed(&before).await;
         let (lineage, serial, revision) = self.store().table_head().await?;
@@ -190,11 +192,32 @@ impl Reconciler {
     }
 
     /// The highest serial that a router has acknowledged in our epoch. Without the stats Redis nobody bears witness.
-    async fn witnessed(&self, fabric: &TableState) -> u64 {
+    async fn witnessed(&mut self, fabric: &TableState) -> u64 {
+        let Ok(routers) = self.store().routers(KNOWN_MS).await else { return 0 };
+        self.watch_over(&routers);
         let Some(mark) = fabric.mark() else { return 0 };
-        let routers = self.store().routers(WITNESS_MS).await.unwrap_or_default();
         let ours = routers.iter().filter(|router| router.epoch.split(' ').next() == Some(&mark.epoch));
         ours.map(|router| router.serial).max().unwrap_or(0)
+    }
+
+    /// Says which routers fell silent, so that changes are not waited for them any more, and which came back.
+    fn watch_over(&mut self, routers: &[RouterReport]) {
+        for router in routers {
+            let excluded = Liveness::of(router.age_ms) == Liveness::Excluded;
+            if excluded && self.silent.insert(router.node.clone()) {
+                let age_ms = router.age_ms;
+                tracing::warn!(
+                    router = router.node,
+                    age_ms,
+                    "a router fell silent; changes do not wait for it"
+                );
+            } else if !excluded && self.silent.remove(&router.node) {
+                tracing::info!(router = router.node, "a router that had fallen silent reports again");
+            }
+        }
+        // After a minute it is no router any more: it was taken out of service, or the log has it.
+        self.silent.retain(|node| routers.iter().any(|router| router.node == *node));
+        self.metrics.silent_routers(self.silent.len());
     }
 
     /// A first start, or a fabric that was replaced: takes over what the table has, and its lineage or a first one.

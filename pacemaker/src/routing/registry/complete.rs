@@ -3,7 +3,7 @@
 use super::{Attempts, Registry};
 use crate::routing::{
     ChangeKind, Error, Hostname, InstanceId, RouteChange, State,
-    store::{Applied, Desire, Fence, Projection, Stored, TableMark},
+    store::{Applied, Desire, Fence, Projection, Ruling, Stored, TableMark},
 };
 
 impl Registry {
@@ -19,6 +19,9 @@ impl Registry {
         if let Some(hostname) = member.strip_prefix('@') {
             let hostname = Hostname::parse(hostname)?;
             return self.complete_host_removal(&hostname, revision, mark).await;
+        }
+        if let Some(hostname) = member.strip_prefix('%') {
+            return self.complete_policy(&Hostname::parse(hostname)?, revision, mark).await;
         }
         let id = InstanceId::parse(member)?;
         if let Some(stored) = self.store.stored(&id).await? {
@@ -65,10 +68,30 @@ impl Registry {
             }
             // A table that is being seeded holds nothing of a forgotten host but what an operator made.
             None => {
-                self.store.remove_host(hostname, None).await?;
+                self.store.remove_host(hostname, revision, None).await?;
                 self.settled(&format!("@{hostname}"), revision, 0, mark).await
             }
         }
+    }
+
+    /// Projects a host's policy as it is wanted, or that none is.
+    pub(crate) async fn complete_policy(
+        &self,
+        hostname: &Hostname,
+        revision: u64,
+        mark: Option<&TableMark>,
+    ) -> Result<(), Error> {
+        let ruled = self.store.policy(hostname).await?;
+        let revision = ruled.as_ref().map_or(revision, |ruled| ruled.revision);
+        let policy = ruled.as_ref().map(|ruled| &ruled.policy);
+        let serial = match self.store.rule(hostname, revision, policy, mark).await? {
+            Ruling::Stands { serial } => serial,
+            // Someone projected a later word meanwhile; that one settles itself.
+            Ruling::Stale { .. } => 0,
+            Ruling::OtherTable => return Err(Error::Resyncing { recorded: true }),
+            Ruling::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
+        };
+        self.settled(&format!("%{hostname}"), revision, serial, mark).await
     }
 
     async fn settled(

@@ -54,7 +54,12 @@ impl Registry {
     ) -> Result<Standing, Error> {
         let mut table = table;
         let serial = loop {
-            match self.store.remove_host(hostname, Some(&table)).await.map_err(Error::after_recording)? {
+            match self
+                .store
+                .remove_host(hostname, revision, Some(&table))
+                .await
+                .map_err(Error::after_recording)?
+            {
                 HostRemoved::Done { serial } => break serial,
                 HostRemoved::InUse { serial } => {
                     // Registered again while it was being removed. The registration is the later word.

@@ -20,7 +20,7 @@ const ROOM_PATIENCE: Duration = Duration::from_millis(250);
 /// How many instances are read at a time when all are gone through.
 const CHUNK: usize = 500;
 
-/// What draining a node did.
+/// What draining a node, or calling that off, did.
 #[derive(Debug)]
 pub(crate) struct DrainedNode {
     pub(crate) ids: Vec<InstanceId>,
@@ -157,22 +157,43 @@ impl Registry {
         node: &Label,
         deadline_seconds: u32,
     ) -> Result<DrainedNode, Error> {
-        let state = self.store.table_state().await?;
-        let epoch = state.mark().map_or_else(String::new, |mark| mark.epoch);
-        let mut drained = DrainedNode { ids: Vec::new(), serial: state.serial, epoch };
+        self.for_node(caller, node, Some(deadline_seconds)).await
+    }
+
+    /// Calls the drains of a node's instances off. Interrupted, it can be repeated.
+    pub(crate) async fn resume_node(&self, caller: &Caller, node: &Label) -> Result<DrainedNode, Error> {
+        self.for_node(caller, node, None).await
+    }
+
+    /// Drains every instance of a node, or without a deadline resumes those that drain.
+    async fn for_node(
+        &self,
+        caller: &Caller,
+        node: &Label,
+        deadline_seconds: Option<u32>,
+    ) -> Result<DrainedNode, Error> {
+        let table = self.store.table_state().await?;
+        let epoch = table.mark().map_or_else(String::new, |mark| mark.epoch);
+        let mut done = DrainedNode { ids: Vec::new(), serial: table.serial, epoch };
         let mut after: Option<InstanceId> = None;
         loop {
             let ids = self.store.ids_after(after.as_ref().map(InstanceId::as_str), CHUNK).await?;
-            let Some(last) = ids.last() else { return Ok(drained) };
+            let Some(last) = ids.last() else { return Ok(done) };
             after = Some(last.clone());
             for stored in self.store.stored_many(&ids).await? {
-                if stored.record.desired.spec.node_id.as_ref() != Some(node) {
+                let desired = &stored.record.desired;
+                let concerned = deadline_seconds.is_some() || desired.state == State::Draining;
+                if desired.spec.node_id.as_ref() != Some(node) || !concerned {
                     continue;
                 }
-                match self.drain(caller, &stored.id, deadline_seconds).await {
+                let changed = match deadline_seconds {
+                    Some(seconds) => self.drain(caller, &stored.id, seconds).await,
+                    None => self.resume(caller, &stored.id).await,
+                };
+                match changed {
                     Ok(change) => {
-                        (drained.serial, drained.epoch) = (change.serial, change.epoch);
-                        drained.ids.push(stored.id);
+                        (done.serial, done.epoch) = (change.serial, change.epoch);
+                        done.ids.push(stored.id);
                     }
                     // Removed in the meantime: that is drained enough.
                     Err(Error::NoInstance(_)) => {}

@@ -6,7 +6,9 @@
 mod complete;
 mod hosts;
 mod instances;
+mod policies;
 mod project;
+mod switch;
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,6 +18,10 @@ use super::{AddressRules, Error, Hostname, Record, Store};
 use crate::{metrics::Metrics, tokens::Caller};
 
 pub(crate) use complete::Expired;
+pub(crate) use instances::DrainedNode;
+pub(crate) use switch::NotSwitched;
+#[cfg(test)]
+pub(crate) use switch::Switched;
 
 /// How long a request waits for a reconciliation that it needs. One takes milliseconds unless the table is large, and
 /// then the client is better off asking again.

@@ -9,6 +9,7 @@
 -- KEYS[7]: string, lineage of the table
 -- KEYS[8]: hash, what singleton duties left: fencing epochs
 -- KEYS[9]: stream, what changed in the table
+-- KEYS[10]: set, ids of the instances whose health is to be checked
 -- ARGV[1]: string, instance id
 -- ARGV[2]: integer, revision of what is wanted
 -- ARGV[3]: string, active | draining | removed | expired
@@ -24,7 +25,8 @@
 -- ARGV[13]: integer, length of the lease in ms; 0 = none
 -- ARGV[14]: integer, end of the drain in unix ms; 0 = none
 -- ARGV[15]: string, the record as JSON
--- ARGV[16...]: strings, host names
+-- ARGV[16]: integer, 1 when its health is to be checked else 0
+-- ARGV[17...]: strings, host names
 -- Returns {'done', serial, 1 if routers see a difference else 0, id that lost the address or ''}
 --   {'same', serial}: this revision stands already
 --   {'gone', serial}: this revision stood and was taken out since (expired)
@@ -36,310 +38,221 @@
 --   {'blocked', key}: a key holds another type than it must
 --   {'fenced', epoch}: the duty is another's by now
 -- Caller: routing/store/table.rs, apply
-local serial_key, instance_key, addresses = KEYS[1], KEYS[2], KEYS[3]
-local leases, drains, highest = KEYS[4], KEYS[5], KEYS[6]
-local lineage_key, duties, changes = KEYS[7], KEYS[8], KEYS[9]
-local id, revision, state = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local epoch, floor, now = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
-local duty, fencing_epoch = ARGV[7], tonumber(ARGV[8])
-local address, version_type, node, weight = ARGV[9], ARGV[10], ARGV[11], ARGV[12]
-local lease_ms, drain_deadline_ms, record = tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[15]
-local FIRST_HOSTNAME = 16
-local TOMBSTONE_SECONDS = 3600
--- More is kept than a moment without the fabric leaves to be told; what is dropped is told as one gap.
-local CHANGES_KEPT = 4096
+local function main(shared)
+  local serial_key, instance_key, addresses = KEYS[1], KEYS[2], KEYS[3]
+  local leases, drains, highest = KEYS[4], KEYS[5], KEYS[6]
+  local lineage_key, duties, changes, checks = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+  local id, revision, state = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+  local epoch, floor, now = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+  local duty, fencing_epoch = ARGV[7], tonumber(ARGV[8])
+  local address, version_type, node, weight = ARGV[9], ARGV[10], ARGV[11], ARGV[12]
+  local lease_ms, drain_deadline_ms = tonumber(ARGV[13]), tonumber(ARGV[14])
+  local record, checked = ARGV[15], ARGV[16] == '1'
+  local FIRST_HOSTNAME = 17
+  local TOMBSTONE_SECONDS = 3600
+  now = shared.now(now)
 
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
--- 1. Is this the right table, and the right caller?
-if duty ~= '' then
-  local stored = tonumber(redis.call('HGET', duties, duty .. '.epoch') or '0')
-  if fencing_epoch < stored then
-    return {'fenced', stored}
+  -- 1. Is this the right table, and the right caller?
+  local fenced = shared.fenced(duties, duty, fencing_epoch)
+  if fenced then
+    return fenced
   end
-end
-local lineage = redis.call('GET', lineage_key) or ''
-local serial = tonumber(redis.call('GET', serial_key) or '0')
-if not serial then
-  return {'blocked', serial_key}
-end
-if epoch ~= '' then
-  if string.match(lineage, '^%S+') ~= epoch then
-    return {'foreign', lineage}
+  local refused, serial = shared.refused(lineage_key, serial_key, epoch, floor)
+  if refused then
+    return refused
   end
-  if serial < floor then
-    return {'behind', serial}
+
+  -- 2. Is it the latest word on this instance?
+  local stored = redis.call('HMGET', instance_key, 'revision', 'state', 'address', 'hostnames', 'version_type_id',
+    'node_id', 'weight')
+  local stored_revision = tonumber(stored[1] or '0')
+  local stored_live = stored[2] == 'active' or stored[2] == 'draining'
+  local old_address = stored_live and stored[3] or nil
+  local old_hostnames = stored_live and shared.words(stored[4]) or {}
+  local wanted = state == 'active' or state == 'draining'
+  local drained = false
+
+  if stored_revision > revision then
+    return {'stale', stored_revision}
   end
-end
-
--- 2. Is it the latest word on this instance?
-local function read_hostnames(text)
-  local names = {}
-  for name in string.gmatch(text or '', '%S+') do
-    names[#names + 1] = name
-  end
-  return names
-end
-
-local stored = redis.call('HMGET', instance_key, 'revision', 'state', 'address', 'hostnames', 'version_type_id',
-  'node_id', 'weight')
-local stored_revision = tonumber(stored[1] or '0')
-local stored_live = stored[2] == 'active' or stored[2] == 'draining'
-local old_address = stored_live and stored[3] or nil
-local old_hostnames = stored_live and read_hostnames(stored[4]) or {}
-local wanted = state == 'active' or state == 'draining'
-local drained = false
-
-if stored_revision > revision then
-  return {'stale', stored_revision}
-end
-if state == 'expired' then
-  if stored_revision < revision or not stored_live then
+  if state == 'expired' then
+    if stored_revision < revision or not stored_live then
+      return {'same', serial}
+    end
+    local lease_end = tonumber(redis.call('ZSCORE', leases, id) or math.huge)
+    local drain_end = tonumber(redis.call('ZSCORE', drains, id) or math.huge)
+    -- No heartbeat could arrive while every pacemaker was away: a lease lasts a full period from their return.
+    local resumed = tonumber(redis.call('HGET', duties, 'sweeper.resumed_ms') or '0')
+    local period = tonumber(redis.call('HGET', instance_key, 'lease_ms') or '0')
+    if lease_end < resumed + period then
+      lease_end = resumed + period
+      redis.call('ZADD', leases, lease_end, id)
+    end
+    local due = math.min(lease_end, drain_end)
+    if due > now then
+      return {'early', due == math.huge and 0 or due}
+    end
+    drained = drain_end <= now
+  elseif stored_revision == revision then
+    if wanted and not stored_live then
+      return {'gone', serial}
+    end
     return {'same', serial}
   end
-  local lease_end = tonumber(redis.call('ZSCORE', leases, id) or math.huge)
-  local drain_end = tonumber(redis.call('ZSCORE', drains, id) or math.huge)
-  -- No heartbeat could arrive while every pacemaker was away: a lease lasts a full period from their return.
-  local resumed = tonumber(redis.call('HGET', duties, 'sweeper.resumed_ms') or '0')
-  local period = tonumber(redis.call('HGET', instance_key, 'lease_ms') or '0')
-  if lease_end < resumed + period then
-    lease_end = resumed + period
-    redis.call('ZADD', leases, lease_end, id)
-  end
-  local due = math.min(lease_end, drain_end)
-  if due > now then
-    return {'early', due == math.huge and 0 or due}
-  end
-  drained = drain_end <= now
-elseif stored_revision == revision then
-  if wanted and not stored_live then
-    return {'gone', serial}
-  end
-  return {'same', serial}
-end
 
-local new_hostnames, is_new = {}, {}
-local displaced, displaced_revision, displaced_hostnames, displaced_as = '', nil, {}, nil
-if wanted then
-  for at = FIRST_HOSTNAME, #ARGV do
-    new_hostnames[#new_hostnames + 1] = ARGV[at]
-    is_new[ARGV[at]] = true
-  end
-  local owner = redis.call('HGET', addresses, address)
-  if owner and owner ~= id then
-    -- The owner is known only here: its key is made from the declared one, of the same pattern and server.
-    local theirs = redis.call('HMGET', 'instance:' .. owner, 'revision', 'hostnames', 'version_type_id', 'node_id',
-      'weight')
-    displaced_as = theirs
-    displaced_revision = tonumber(theirs[1] or '0')
-    if displaced_revision > revision then
-      return {'superseded', owner}
+  local new_hostnames, is_new = {}, {}
+  local displaced, displaced_revision, displaced_hostnames, displaced_as = '', nil, {}, nil
+  if wanted then
+    for at = FIRST_HOSTNAME, #ARGV do
+      new_hostnames[#new_hostnames + 1] = ARGV[at]
+      is_new[ARGV[at]] = true
     end
-    displaced, displaced_hostnames = owner, read_hostnames(theirs[2])
-  end
-end
-
--- 3. Could every write succeed? Redis does not undo a script that fails half-way.
-local touched, touched_set = {}, {}
-for _, names in ipairs({old_hostnames, new_hostnames, displaced_hostnames}) do
-  for _, name in ipairs(names) do
-    if not touched_set[name] then
-      touched_set[name] = true
-      touched[#touched + 1] = name
-    end
-  end
-end
--- Keys of host names are made from names: of this call, and of records that earlier calls wrote.
-local KINDS = {['instances:'] = 'set', ['instance_ids:'] = 'set', ['logkey:'] = 'string', ['policy:'] = 'string'}
-for _, name in ipairs(touched) do
-  for prefix, kind in pairs(KINDS) do
-    local present = redis.call('TYPE', prefix .. name).ok
-    if present ~= kind and present ~= 'none' then
-      return {'blocked', prefix .. name}
-    end
-  end
-end
-for key, kind in pairs({[leases] = 'zset', [drains] = 'zset', [addresses] = 'hash', [highest] = 'string',
-  [changes] = 'stream'}) do
-  local present = redis.call('TYPE', key).ok
-  if present ~= kind and present ~= 'none' then
-    return {'blocked', key}
-  end
-end
-
--- 4. Write.
-local difference = false
-local function note(count)
-  if count ~= 0 then
-    difference = true
-  end
-end
-
-local function bury(gone, at_revision, how)
-  -- A tombstone outlives every projection that may still be on its way, so that none raises the dead.
-  local key = 'instance:' .. gone
-  redis.call('DEL', key)
-  redis.call('HSET', key, 'state', how, 'revision', string.format('%.0f', at_revision))
-  redis.call('EXPIRE', key, TOMBSTONE_SECONDS)
-  redis.call('ZREM', leases, gone)
-  redis.call('ZREM', drains, gone)
-end
-
-if displaced ~= '' then
-  for _, name in ipairs(displaced_hostnames) do
-    note(redis.call('SREM', 'instance_ids:' .. name, displaced))
-    if not is_new[name] then
-      note(redis.call('SREM', 'instances:' .. name, address))
-    end
-  end
-  bury(displaced, displaced_revision, 'removed')
-end
-if old_address then
-  -- The address is this instance's own: whoever took it over would have buried it.
-  local moved = old_address ~= address or not wanted
-  for _, name in ipairs(old_hostnames) do
-    if moved or not is_new[name] then
-      note(redis.call('SREM', 'instances:' .. name, old_address))
-    end
-    if not is_new[name] then
-      note(redis.call('SREM', 'instance_ids:' .. name, id))
-    end
-  end
-  if moved then
-    redis.call('HDEL', addresses, old_address)
-  end
-end
-if wanted then
-  for _, name in ipairs(new_hostnames) do
-    note(redis.call('SADD', 'instances:' .. name, address))
-    note(redis.call('SADD', 'instance_ids:' .. name, id))
-  end
-  redis.call('HSET', addresses, address, id)
-  redis.call('HSET', instance_key, 'revision', ARGV[2], 'state', state, 'address', address,
-    'hostnames', table.concat(new_hostnames, ' '), 'version_type_id', version_type, 'node_id', node,
-    'weight', weight, 'lease_ms', ARGV[13], 'record', record)
-  redis.call('PERSIST', instance_key)
-  if lease_ms > 0 then
-    redis.call('ZADD', leases, now + lease_ms, id)
-  else
-    redis.call('ZREM', leases, id)
-  end
-  if drain_deadline_ms > 0 then
-    redis.call('ZADD', drains, drain_deadline_ms, id)
-  else
-    redis.call('ZREM', drains, id)
-  end
-else
-  bury(id, revision, state)
-end
-
--- 5. What the edge needs beyond the sets. JSON is put together by hand, from texts without control characters.
-local function quote(text)
-  return '"' .. string.gsub(text, '[\\"]', '\\%0') .. '"'
-end
-
-local function set(key, value)
-  if redis.call('GET', key) ~= value then
-    redis.call('SET', key, value)
-    difference = true
-  end
-end
-
-local function refresh(name)
-  local ids = redis.call('SMEMBERS', 'instance_ids:' .. name)
-  local entries, kinds, kind_count = {}, {}, 0
-  local log_key, log_key_rank = nil, -1
-  -- As long as the name has instances; the pacemaker limits their number.
-  for _, member in ipairs(ids) do
-    local one = redis.call('HMGET', 'instance:' .. member, 'address', 'version_type_id', 'state', 'revision')
-    if one[1] then
-      entries[#entries + 1] = one
-      if not kinds[one[2]] then
-        kinds[one[2]] = true
-        kind_count = kind_count + 1
+    local owner = redis.call('HGET', addresses, address)
+    if owner and owner ~= id then
+      -- The owner is known only here: its key is made from the declared one, of the same pattern and server.
+      local theirs = redis.call('HMGET', 'instance:' .. owner, 'revision', 'hostnames', 'version_type_id', 'node_id',
+        'weight')
+      displaced_as = theirs
+      displaced_revision = tonumber(theirs[1] or '0')
+      if displaced_revision > revision then
+        return {'superseded', owner}
       end
-      -- The name as a whole is counted as the latest registration's; one that drains only if all do.
-      local rank = tonumber(one[4]) + (one[3] == 'draining' and 0 or 2 ^ 50)
-      if rank > log_key_rank then
-        log_key, log_key_rank = one[2], rank
+      displaced, displaced_hostnames = owner, shared.words(theirs[2])
+    end
+  end
+
+  -- 3. Could every write succeed? Redis does not undo a script that fails half-way.
+  local touched, touched_set = {}, {}
+  for _, names in ipairs({old_hostnames, new_hostnames, displaced_hostnames}) do
+    for _, name in ipairs(names) do
+      if not touched_set[name] then
+        touched_set[name] = true
+        touched[#touched + 1] = name
       end
     end
   end
-  -- Without instances the name stays known by its log key, and is answered 503 instead of 404, until it is removed.
-  if log_key then
-    set('logkey:' .. name, log_key)
+  local blocked = shared.blocked({[leases] = 'zset', [drains] = 'zset', [addresses] = 'hash', [highest] = 'string',
+    [changes] = 'stream', [checks] = 'set'}, touched)
+  if blocked then
+    return blocked
   end
-  table.sort(entries, function(a, b) return a[1] < b[1] end)
-  local log_keys, draining = {}, {}
-  for _, one in ipairs(entries) do
-    if kind_count > 1 then
-      log_keys[#log_keys + 1] = quote(one[1]) .. ':' .. quote(one[2])
+
+  -- 4. Write.
+  local difference = false
+  local function note(count)
+    if count ~= 0 then
+      difference = true
     end
-    if one[3] == 'draining' then
-      draining[#draining + 1] = quote(one[1])
-    end
   end
-  local members = {'"v":1'}
-  if #log_keys > 0 then
-    members[#members + 1] = '"log_keys":{' .. table.concat(log_keys, ',') .. '}'
-  end
-  if #draining > 0 then
-    members[#members + 1] = '"draining":[' .. table.concat(draining, ',') .. ']'
-  end
-  if #members > 1 then
-    set('policy:' .. name, '{' .. table.concat(members, ',') .. '}')
-  else
-    note(redis.call('DEL', 'policy:' .. name))
-  end
-end
 
-for _, name in ipairs(touched) do
-  refresh(name)
-end
-if revision > tonumber(redis.call('GET', highest) or '0') then
-  redis.call('SET', highest, ARGV[2])
-end
-if duty ~= '' then
-  redis.call('HSET', duties, duty .. '.epoch', ARGV[8])
-end
-
--- 6. Tell what happened, under the serial that it makes, before that serial can be seen. A table that is being seeded
--- tells nothing: its lineage does, in the end.
-local function tell(kind, of, at_address, at_hostnames, as, by)
-  local next_serial = string.format('%.0f', serial + 1)
-  local function add()
-    return redis.pcall('XADD', changes, 'MAXLEN', '~', CHANGES_KEPT, next_serial .. '-*', 'kind', kind, 'subject', of,
-      'at_ms', string.format('%.0f', now), 'address', at_address or '', 'hostnames', at_hostnames or '',
-      'version_type_id', as[1] or '', 'node_id', as[2] or '', 'weight', as[3] or '', 'displaced_by', by or '')
+  local function bury(gone, at_revision, how)
+    -- A tombstone outlives every projection that may still be on its way, so that none raises the dead.
+    local key = 'instance:' .. gone
+    redis.call('DEL', key)
+    redis.call('HSET', key, 'state', how, 'revision', string.format('%.0f', at_revision))
+    redis.call('EXPIRE', key, TOMBSTONE_SECONDS)
+    redis.call('ZREM', leases, gone)
+    redis.call('ZREM', drains, gone)
+    redis.call('SREM', checks, gone)
   end
-  -- A serial that somebody set back by hand must not stop the table; the list begins anew, and the gap is noticed.
-  if type(add()) == 'table' then
-    redis.call('DEL', changes)
-    add()
-  end
-end
 
-if difference and epoch ~= '' then
   if displaced ~= '' then
-    local as = {displaced_as[3], displaced_as[4], displaced_as[5]}
-    tell('removed', displaced, address, displaced_as[2], as, id)
+    for _, name in ipairs(displaced_hostnames) do
+      note(redis.call('SREM', 'instance_ids:' .. name, displaced))
+      if not is_new[name] then
+        note(redis.call('SREM', 'instances:' .. name, address))
+      end
+    end
+    bury(displaced, displaced_revision, 'removed')
+  end
+  if old_address then
+    -- The address is this instance's own: whoever took it over would have buried it.
+    local moved = old_address ~= address or not wanted
+    for _, name in ipairs(old_hostnames) do
+      if moved or not is_new[name] then
+        note(redis.call('SREM', 'instances:' .. name, old_address))
+      end
+      if not is_new[name] then
+        note(redis.call('SREM', 'instance_ids:' .. name, id))
+      end
+    end
+    if moved then
+      redis.call('HDEL', addresses, old_address)
+    end
   end
   if wanted then
-    local kind = 'registered'
-    if stored_live then
-      local drains_now, drained_before = state == 'draining', stored[2] == 'draining'
-      kind = drains_now == drained_before and 'altered' or drains_now and 'draining' or 'resumed'
+    for _, name in ipairs(new_hostnames) do
+      note(redis.call('SADD', 'instances:' .. name, address))
+      note(redis.call('SADD', 'instance_ids:' .. name, id))
     end
-    tell(kind, id, address, table.concat(new_hostnames, ' '), {version_type, node, weight})
+    redis.call('HSET', addresses, address, id)
+    redis.call('HSET', instance_key, 'revision', ARGV[2], 'state', state, 'address', address,
+      'hostnames', table.concat(new_hostnames, ' '), 'version_type_id', version_type, 'node_id', node,
+      'weight', weight, 'lease_ms', ARGV[13], 'record', record)
+    redis.call('PERSIST', instance_key)
+    -- Another address is another process: new, and not found ill yet. Who is not checked cannot be.
+    local arrived = old_address ~= address
+    if arrived then
+      redis.call('HSET', instance_key, 'joined_ms', string.format('%.0f', now))
+    end
+    if arrived or not checked then
+      redis.call('HDEL', instance_key, 'unhealthy', 'health_ms')
+    end
+    redis.call(checked and 'SADD' or 'SREM', checks, id)
+    if lease_ms > 0 then
+      redis.call('ZADD', leases, now + lease_ms, id)
+    else
+      redis.call('ZREM', leases, id)
+    end
+    if drain_deadline_ms > 0 then
+      redis.call('ZADD', drains, drain_deadline_ms, id)
+    else
+      redis.call('ZREM', drains, id)
+    end
   else
-    local kind = state == 'removed' and 'removed' or drained and 'drained' or 'lease_expired'
-    tell(kind, id, stored[3], stored[4], {stored[5], stored[6], stored[7]})
+    bury(id, revision, state)
   end
+
+  -- 5. What the edge needs beyond the sets.
+  for _, name in ipairs(touched) do
+    if shared.refresh(name) then
+      difference = true
+    end
+  end
+  if revision > tonumber(redis.call('GET', highest) or '0') then
+    redis.call('SET', highest, ARGV[2])
+  end
+  if duty ~= '' then
+    redis.call('HSET', duties, duty .. '.epoch', ARGV[8])
+  end
+
+  -- 6. Tell what happened, under the serial that it makes, before that serial can be seen. A table that is being seeded
+  -- tells nothing: its lineage does, in the end.
+  local function tell(kind, of, at_address, at_hostnames, as, by)
+    shared.tell(changes, serial, now, kind, of, 'address', at_address or '', 'hostnames', at_hostnames or '',
+      'version_type_id', as[1] or '', 'node_id', as[2] or '', 'weight', as[3] or '', 'displaced_by', by or '')
+  end
+
+  if difference and epoch ~= '' then
+    if displaced ~= '' then
+      local as = {displaced_as[3], displaced_as[4], displaced_as[5]}
+      tell('removed', displaced, address, displaced_as[2], as, id)
+    end
+    if wanted then
+      local kind = 'registered'
+      if stored_live then
+        local drains_now, drained_before = state == 'draining', stored[2] == 'draining'
+        kind = drains_now == drained_before and 'altered' or drains_now and 'draining' or 'resumed'
+      end
+      tell(kind, id, address, table.concat(new_hostnames, ' '), {version_type, node, weight})
+    else
+      local kind = state == 'removed' and 'removed' or drained and 'drained' or 'lease_expired'
+      tell(kind, id, stored[3], stored[4], {stored[5], stored[6], stored[7]})
+    end
+  end
+  if difference then
+    serial = redis.call('INCR', serial_key)
+  end
+  return {'done', serial, difference and 1 or 0, displaced}
 end
-if difference then
-  serial = redis.call('INCR', serial_key)
-end
-return {'done', serial, difference and 1 or 0, displaced}
+

@@ -1,16 +1,18 @@
--- Forgets a host name that no instance is wanted for any more.
+-- Forgets a host name, and its policy, that no instance is wanted for any more.
 -- KEYS[1]: hash, host name → version type last registered for it
 -- KEYS[2]: zset, index of host names, all of score 0
 -- KEYS[3]: string, revision of the latest change
 -- KEYS[4]: zset, changed and not known to stand in the table, by revision
 -- KEYS[5]: hash, what the routes master was last given: epoch, serial
+-- KEYS[6]: hash, host name → its policy with its revision as JSON
 -- ARGV[1]: string, host name
 -- ARGV[2]: integer, the highest revision that the caller has ever seen
 -- Returns {'accepted', revision, serial of the table, lineage of the table}
 --   {'regressed', revision}: this server has lost changes; reconcile first
 --   {'uninitialised'}: this server is empty; reconcile first
 -- Caller: routing/store/desired.rs, forget_host
-local hosts, host_index, revisions, unprojected, route_table = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local hosts, host_index, revisions, unprojected, route_table, policies =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local hostname, floor = ARGV[1], tonumber(ARGV[2])
 
 local lineage, serial = unpack(redis.call('HMGET', route_table, 'epoch', 'serial'))
@@ -23,7 +25,9 @@ if latest < floor then
 end
 local revision = redis.call('INCR', revisions)
 redis.call('HDEL', hosts, hostname)
+redis.call('HDEL', policies, hostname)
 redis.call('ZREM', host_index, hostname)
--- @ begins no instance id.
+-- @ begins no instance id. What was outstanding of its policy is part of this.
+redis.call('ZREM', unprojected, '%' .. hostname)
 redis.call('ZADD', unprojected, string.format('%.0f', revision), '@' .. hostname)
 return {'accepted', revision, tonumber(serial or '0'), lineage}

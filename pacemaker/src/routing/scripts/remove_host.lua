@@ -6,58 +6,52 @@
 -- KEYS[5]: string, policy:<hostname>
 -- KEYS[6]: string, lineage of the table
 -- KEYS[7]: stream, what changed in the table
+-- KEYS[8]: hash, rules:<hostname>
 -- ARGV[1]: string, the newest epoch that the table must have; empty = any, while it is seeded
 -- ARGV[2]: integer, the serial that the table must have reached
 -- ARGV[3]: string, the host name
 -- ARGV[4]: integer, unix ms; empty = this server's clock
+-- ARGV[5]: integer, revision of the removal
 -- Returns {'done', serial}
---   {'in_use', serial}: instances serve it
+--   {'in_use', serial}: instances serve it, and keep it; its rules are gone
 --   {'foreign', lineage}: another table than expected
 --   {'behind', serial}: the table has lost changes
 --   {'blocked', key}: a key holds another type than it must
 -- Caller: routing/store/table.rs, remove_host
-local serial_key, addresses, ids, logkey, policy, lineage_key, changes =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local epoch, floor, hostname, now = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
-local CHANGES_KEPT = 4096
+local function main(shared)
+  local serial_key, addresses, ids, logkey, policy, lineage_key, changes, rules =
+    KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+  local epoch, floor, hostname, now = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+  local revision = tonumber(ARGV[5])
 
-local lineage = redis.call('GET', lineage_key) or ''
-local serial = tonumber(redis.call('GET', serial_key) or '0')
-if not serial then
-  return {'blocked', serial_key}
-end
-if epoch ~= '' then
-  if string.match(lineage, '^%S+') ~= epoch then
-    return {'foreign', lineage}
+  local refused, serial = shared.refused(lineage_key, serial_key, epoch, floor)
+  if refused then
+    return refused
   end
-  if serial < floor then
-    return {'behind', serial}
+  local in_use = redis.call('SCARD', ids) > 0
+  -- What is removed may be of any type.
+  refused = shared.blocked({[changes] = 'stream', [rules] = 'hash'}, in_use and {hostname} or {})
+  if refused then
+    return refused
   end
-end
-if redis.call('SCARD', ids) > 0 then
-  return {'in_use', serial}
-end
-local present = redis.call('TYPE', changes).ok
-if present ~= 'stream' and present ~= 'none' then
-  return {'blocked', changes}
-end
-if redis.call('DEL', addresses, ids, logkey, policy) > 0 then
-  -- A table that is being seeded tells nothing: its lineage does, in the end.
-  if epoch ~= '' then
-    if not now then
-      local time = redis.call('TIME')
-      now = time[1] * 1000 + math.floor(time[2] / 1000)
-    end
-    local function tell()
-      return redis.pcall('XADD', changes, 'MAXLEN', '~', CHANGES_KEPT, string.format('%.0f-*', serial + 1),
-        'kind', 'host_removed', 'subject', hostname, 'at_ms', string.format('%.0f', now))
-    end
-    -- As in apply.lua: a serial that was set back by hand begins the list anew.
-    if type(tell()) == 'table' then
-      redis.call('DEL', changes)
-      tell()
-    end
+  now = shared.now(now)
+  local ruled = tonumber(redis.call('HGET', rules, 'revision') or '0') > revision
+  shared.unrule(hostname, revision)
+  local difference
+  if in_use then
+    difference = shared.refresh(hostname)
+  else
+    difference = redis.call('DEL', addresses, ids, logkey) > 0
+    -- Rules that were given after the removal stay.
+    difference = (ruled and shared.refresh(hostname) or not ruled and redis.call('DEL', policy) > 0) or difference
   end
-  serial = redis.call('INCR', serial_key)
+  if difference then
+    -- A table that is being seeded tells nothing: its lineage does, in the end.
+    if epoch ~= '' then
+      shared.tell(changes, serial, now, in_use and 'host_altered' or 'host_removed', hostname)
+    end
+    serial = redis.call('INCR', serial_key)
+  end
+  return {in_use and 'in_use' or 'done', serial}
 end
-return {'done', serial}
+

@@ -85,7 +85,7 @@ impl TableState {
     }
 }
 
-fn newest(lineage: &str) -> Option<&str> {
+pub(super) fn newest(lineage: &str) -> Option<&str> {
     lineage.split(' ').next().filter(|token| !token.is_empty())
 }
 
@@ -180,7 +180,7 @@ impl Store {
         self.outcome(Reply::new("desire", reply))
     }
 
-    /// Forgets a host name that no instance is wanted for.
+    /// Forgets a host name that no instance is wanted for, and its policy.
     pub(crate) async fn forget_host(&self, hostname: &Hostname) -> Result<DesireOutcome, Error> {
         let reply = FORGET_HOST
             .call()
@@ -189,6 +189,7 @@ impl Store {
             .key(&key::routes_revision())
             .key(&key::routes_unprojected())
             .key(&key::routes_table())
+            .key(&key::routes_policies())
             .arg(hostname.as_str())
             .arg(self.floor())
             .run::<Vec<Value>>(&self.fabric)

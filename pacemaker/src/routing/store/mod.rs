@@ -3,7 +3,9 @@
 
 mod changes;
 mod desired;
+mod health;
 mod membership;
+mod policies;
 mod reply;
 mod routers;
 mod table;
@@ -17,6 +19,8 @@ use signalbox_store::{Fabric, RoutesMaster, Stats, Value};
 
 pub(crate) use changes::{Changes, Entry, Place};
 pub(crate) use desired::{Desire, DesireOutcome, Sight, Stored, TableState};
+pub(crate) use health::{Diagnosed, Diagnosis};
+pub(crate) use policies::{PolicyOutcome, Rule, Ruling};
 pub(crate) use routers::RouterReport;
 pub(crate) use table::{
     Applied, Fence, Heartbeat, HostRemoved, Lineage, Live, Noted, Owner, Projection, Published, Swept,
@@ -24,6 +28,17 @@ pub(crate) use table::{
 };
 
 use super::Error;
+
+/// A script of the table: its own text, then what all of them have in common.
+macro_rules! table_script {
+    ($name:literal, $path:literal) => {
+        signalbox_store::Script::new(
+            $name,
+            concat!(include_str!($path), include_str!("../scripts/shared.lua")),
+        )
+    };
+}
+use table_script;
 
 /// Which table a change is meant for. A projection that meets another one must not write to it.
 #[derive(Debug, Clone, PartialEq, Eq)]

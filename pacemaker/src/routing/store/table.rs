@@ -4,16 +4,16 @@ use std::collections::HashMap;
 
 use signalbox_store::{RoutesMasterRole, Script, Value, keys::routes as key};
 
-use super::{Store, TableMark, desired::hostnames, reply::Reply};
+use super::{Store, TableMark, desired::hostnames, reply::Reply, table_script};
 use crate::routing::{Error, Hostname, InstanceId, Record, State};
 
-static APPLY: Script<RoutesMasterRole> = Script::new("routing/apply", include_str!("../scripts/apply.lua"));
+static APPLY: Script<RoutesMasterRole> = table_script!("routing/apply", "../scripts/apply.lua");
 static HEARTBEAT: Script<RoutesMasterRole> =
     Script::new("routing/heartbeat", include_str!("../scripts/heartbeat.lua"));
 static FAULT: Script<RoutesMasterRole> = Script::new("routing/fault", include_str!("../scripts/fault.lua"));
 static SWEEP: Script<RoutesMasterRole> = Script::new("routing/sweep", include_str!("../scripts/sweep.lua"));
 static REMOVE_HOST: Script<RoutesMasterRole> =
-    Script::new("routing/remove_host", include_str!("../scripts/remove_host.lua"));
+    table_script!("routing/remove_host", "../scripts/remove_host.lua");
 static PUBLISH_LINEAGE: Script<RoutesMasterRole> =
     Script::new("routing/publish_lineage", include_str!("../scripts/publish_lineage.lua"));
 
@@ -127,6 +127,10 @@ pub(crate) struct Live {
     /// The revision that stands, when the instance does.
     pub(crate) revision: Option<u64>,
     pub(crate) lease_expires_ms: Option<u64>,
+    /// Why its health check says that it is unhealthy.
+    pub(crate) unhealthy: Option<String>,
+    /// When its health changed last.
+    pub(crate) health_ms: Option<u64>,
     pub(crate) faults: u64,
     pub(crate) last_fault: Option<String>,
     pub(crate) last_fault_ms: Option<u64>,
@@ -179,6 +183,7 @@ impl Store {
             .key(&key::epoch())
             .key(&key::duties())
             .key(&key::changes())
+            .key(&key::checks())
             .arg(id.as_str())
             .arg(revision)
             .arg(state)
@@ -194,6 +199,7 @@ impl Store {
             .arg(spec.and_then(|spec| spec.lease_seconds).map_or(0, |seconds| u64::from(seconds) * 1000))
             .arg(drains.and_then(|desired| desired.drain_deadline_ms).unwrap_or(0))
             .arg(text.as_deref().unwrap_or(""))
+            .arg(u8::from(spec.is_some_and(|spec| spec.health.is_some())))
             .arg(hostnames(spec.map_or(&[], |spec| &spec.hostnames)))
             .run::<Vec<Value>>(&self.routes)
             .await
@@ -270,10 +276,11 @@ impl Store {
         }
     }
 
-    /// Takes a host name out of the table, unless instances serve it.
+    /// Takes a host name out of the table, unless instances serve it; its policy goes in any case.
     pub(crate) async fn remove_host(
         &self,
         hostname: &Hostname,
+        revision: u64,
         mark: Option<&TableMark>,
     ) -> Result<HostRemoved, Error> {
         let name = hostname.as_str();
@@ -286,10 +293,12 @@ impl Store {
             .key(&key::policy(name))
             .key(&key::epoch())
             .key(&key::changes())
+            .key(&key::rules(name))
             .arg(mark.map_or("", |mark| &mark.epoch))
             .arg(mark.map_or(0, |mark| mark.serial))
             .arg(name)
             .arg(self.clock())
+            .arg(revision)
             .run::<Vec<Value>>(&self.routes)
             .await
             .map_err(Error::table)?;
@@ -358,7 +367,7 @@ impl Store {
         }
         let mut batch = self.routes.batch();
         for id in ids {
-            let fields = ["state", "revision", "faults", "fault", "fault_ms"];
+            let fields = ["state", "revision", "faults", "fault", "fault_ms", "unhealthy", "health_ms"];
             batch.add("HMGET", &key::instance(id.as_str()), &fields);
             batch.add("ZSCORE", &key::leases(), id.as_str());
         }
@@ -367,14 +376,19 @@ impl Store {
         replies
             .chunks(2)
             .map(|pair| {
-                type Fields = (Option<String>, Option<u64>, Option<u64>, Option<String>, Option<u64>);
+                type Text = Option<String>;
+                type Number = Option<u64>;
+                type Fields = (Text, Number, Number, Text, Number, Text, Number);
                 let fields = signalbox_store::from_redis_value::<Fields>(pair[0].clone());
-                let (state, revision, faults, last_fault, last_fault_ms) = fields.map_err(unreadable)?;
+                let (state, revision, faults, last_fault, last_fault_ms, unhealthy, health_ms) =
+                    fields.map_err(unreadable)?;
                 let expires = signalbox_store::from_redis_value::<Option<f64>>(pair[1].clone());
                 let stands = matches!(state.as_deref(), Some("active" | "draining"));
                 Ok(Live {
                     revision: revision.filter(|_| stands),
                     lease_expires_ms: expires.map_err(unreadable)?.map(|ms| ms as u64),
+                    unhealthy,
+                    health_ms,
                     faults: faults.unwrap_or(0),
                     last_fault,
                     last_fault_ms,

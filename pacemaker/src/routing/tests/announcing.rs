@@ -170,6 +170,36 @@ async fn one_fault_in_ten_seconds_is_told() {
 }
 
 #[tokio::test]
+async fn policies_and_health_are_told_and_are_no_gaps() {
+    use crate::routing::store::{Diagnosis, Fence};
+    let rig = Rig::new().await;
+    let (root, ears) = (Caller::root(), Ears::open());
+    let health = serde_json::from_value(json!({"path": "/"})).unwrap();
+    rig.put("i", Spec { health: Some(health), ..spec(9001, &["a.example"], "1") }).await;
+    let policy = serde_json::from_value(json!({"hold_ms": 1})).unwrap();
+    rig.registry.set_policy(&root, &host("a.example"), &policy).await.unwrap();
+    let (id, fence) = (instance_id("i"), Fence { duty: "prober", epoch: 1 });
+    for unhealthy in [Some("status 500"), None] {
+        let diagnosis = Diagnosis { id: &id, address: "127.0.0.1:9001", unhealthy };
+        rig.store.diagnose(diagnosis, &rig.mark().await, fence).await.unwrap();
+    }
+    rig.registry.remove_policy(&root, &host("a.example")).await.unwrap();
+    rig.tell(&ears).await;
+    let expected = [
+        "instance.registered i",
+        "host.altered a.example",
+        "instance.unhealthy i",
+        "instance.healthy i",
+        "host.altered a.example",
+    ];
+    assert_eq!(ears.told(), expected);
+    let events = ears.events();
+    assert_eq!(events[2].1.data["health"], "status 500");
+    assert_eq!(events[3].1.data.get("health"), None);
+    assert_eq!((&*events[1].1.url, &events[1].1.data["hostname"]), ("/hosts/a.example", &json!("a.example")));
+}
+
+#[tokio::test]
 async fn a_teller_that_died_between_change_and_event_is_followed_by_one_that_tells() {
     let rig = Rig::new().await;
     let ears = Ears::open();

@@ -1,13 +1,16 @@
 //! The room against real Redis servers.
 
 mod announcing;
+mod checking;
 mod hosts;
 mod leases;
 mod model;
+mod policies;
 mod projection;
 mod reconciling;
 mod registering;
 mod scripts;
+mod switching;
 
 use std::{sync::Arc, time::Duration};
 

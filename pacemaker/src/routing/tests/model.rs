@@ -9,10 +9,18 @@ use proptest::{
 };
 
 use super::*;
-use crate::routing::store::{Desire, DesireOutcome};
+use crate::routing::{
+    policy::Policy,
+    store::{Desire, DesireOutcome, PolicyOutcome},
+};
 
 const IDS: [&str; 4] = ["a", "b", "c", "d"];
 const HOSTS: [&str; 3] = ["one.example", "two.example", "*.example"];
+const POLICIES: [&str; 3] = [
+    "{}",
+    r#"{"hold_ms":5}"#,
+    r#"{"shares":[{"version_type":"1","percent":90},{"version_type":"2","percent":10}]}"#,
+];
 const DEADLINE_MS: u64 = 4_000_000_000_000;
 
 #[derive(Debug, Clone)]
@@ -23,6 +31,12 @@ enum Step {
         port: u16,
         hosts: u8,
         version_type: u8,
+        weight: u32,
+    },
+    /// Changes what is wanted of the edge for a host, by number; 0 is nothing.
+    Rule {
+        host: usize,
+        policy: usize,
     },
     Remove {
         id: usize,
@@ -39,8 +53,10 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let id = 0..IDS.len();
     prop_oneof![
-        3 => (id.clone(), 9001..9004_u16, 1..8_u8, 1..3_u8)
-            .prop_map(|(id, port, hosts, version_type)| Step::Register { id, port, hosts, version_type }),
+        3 => (id.clone(), 9001..9004_u16, 1..8_u8, 1..3_u8, 0..3_u32).prop_map(
+            |(id, port, hosts, version_type, weight)| Step::Register { id, port, hosts, version_type, weight }
+        ),
+        2 => (0..HOSTS.len(), 0..POLICIES.len()).prop_map(|(host, policy)| Step::Rule { host, policy }),
         1 => id.clone().prop_map(|id| Step::Remove { id }),
         1 => id.prop_map(|id| Step::Drain { id }),
         4 => (0..64_usize).prop_map(|which| Step::Arrive { which }),
@@ -51,6 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
 enum Sent {
     Wanted(Box<Record>),
     Removed(u64),
+    Ruled(u64, Option<Box<Policy>>),
 }
 
 /// One run: the desired state as the model has it, and everything that was ever sent to the table.
@@ -59,6 +76,8 @@ struct Run<'a> {
     store: Store,
     mark: TableMark,
     wanted: BTreeMap<String, Record>,
+    /// By host.
+    ruled: BTreeMap<String, Policy>,
     sent: Vec<(String, Sent)>,
 }
 
@@ -96,13 +115,14 @@ impl Run<'_> {
 
     async fn take(&mut self, step: Step) -> Checked {
         match step {
-            Step::Register { id, port, hosts, version_type } => {
+            Step::Rule { host, policy } => self.rule(HOSTS[host], POLICIES[policy]).await,
+            Step::Register { id, port, hosts, version_type, weight } => {
                 let names: Vec<&str> = HOSTS
                     .iter()
                     .enumerate()
                     .filter_map(|(bit, name)| (hosts >> bit & 1 == 1).then_some(*name))
                     .collect();
-                let spec = spec(port, &names, &version_type.to_string());
+                let spec = Spec { weight, ..spec(port, &names, &version_type.to_string()) };
                 let after = Desired { spec, state: State::Active, drain_deadline_ms: None };
                 self.change(IDS[id], Some(after)).await;
             }
@@ -120,17 +140,42 @@ impl Run<'_> {
         Ok(())
     }
 
+    async fn rule(&mut self, name: &str, policy: &str) {
+        let policy: Policy = serde_json::from_str(policy).unwrap();
+        let policy = Some(policy).filter(|policy| !policy.is_empty());
+        match self.store.desire_policy(&host(name), policy.as_ref(), None).await.unwrap() {
+            PolicyOutcome::Accepted { revision, .. } => {
+                assert_ne!(self.ruled.get(name), policy.as_ref(), "only a change is one");
+                self.sent.push((name.to_owned(), Sent::Ruled(revision, policy.clone().map(Box::new))));
+            }
+            PolicyOutcome::Same { .. } => assert_eq!(self.ruled.get(name), policy.as_ref()),
+            other => panic!("nobody else is there to change anything: {other:?}"),
+        }
+        match policy {
+            Some(policy) => drop(self.ruled.insert(name.to_owned(), policy)),
+            None => drop(self.ruled.remove(name)),
+        }
+    }
+
     /// Lets a projection arrive and checks what it did to the serial and to ownership.
     async fn arrive(&mut self, which: usize) -> Checked {
         let (id, sent) = self.sent[which].clone();
-        let projection = match &sent {
-            Sent::Wanted(record) => Projection::Wanted(record),
-            Sent::Removed(revision) => Projection::Removed(*revision),
-        };
         let (before, serial) = (self.visible().await, self.rig.serial().await);
-        let applied = self.store.apply(&instance_id(&id), projection, Some(&self.mark), None).await.unwrap();
+        let apply = async |projection| {
+            let id = instance_id(&id);
+            format!("{:?}", self.store.apply(&id, projection, Some(&self.mark), None).await.unwrap())
+        };
+        let applied = match &sent {
+            Sent::Wanted(record) => apply(Projection::Wanted(record)).await,
+            Sent::Removed(revision) => apply(Projection::Removed(*revision)).await,
+            Sent::Ruled(revision, policy) => {
+                let ruling =
+                    self.store.rule(&host(&id), *revision, policy.as_deref(), Some(&self.mark)).await;
+                format!("{:?}", ruling.unwrap())
+            }
+        };
         let (after, raised) = (self.visible().await, self.rig.serial().await - serial);
-        prop_assert_eq!(raised, u64::from(before != after), "{} {:?}: {:?}", id, sent, applied);
+        prop_assert_eq!(raised, u64::from(before != after), "{} {:?}: {}", id, sent, applied);
         self.check_owners().await
     }
 
@@ -184,7 +229,8 @@ impl Run<'_> {
             }
             let policy: Option<serde_json::Value> =
                 policy.as_deref().map(|policy| serde_json::from_str(policy).unwrap());
-            prop_assert_eq!(policy, expected_policy(serving().map(|(_, record)| record)), "{}", name);
+            let expected = expected_policy(serving().map(|(_, record)| record), self.ruled.get(name));
+            prop_assert_eq!(policy, expected, "{}", name);
         }
         Ok(())
     }
@@ -192,7 +238,11 @@ impl Run<'_> {
 
 type TableView = (Vec<String>, Vec<String>, Option<String>, Option<String>);
 
-fn expected_policy<'a>(serving: impl Iterator<Item = &'a Record>) -> Option<serde_json::Value> {
+fn expected_policy<'a>(
+    serving: impl Iterator<Item = &'a Record>,
+    ruled: Option<&Policy>,
+) -> Option<serde_json::Value> {
+    let mut weights = BTreeMap::new();
     let (mut log_keys, mut draining, mut kinds) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
     for record in serving {
         let spec = &record.desired.spec;
@@ -201,14 +251,22 @@ fn expected_policy<'a>(serving: impl Iterator<Item = &'a Record>) -> Option<serd
             draining.insert(address.clone());
         }
         kinds.insert(version_type.clone());
+        weights.insert(address.clone(), spec.weight);
         log_keys.insert(address, version_type);
     }
     let mut policy = serde_json::Map::from_iter([("v".to_owned(), 1.into())]);
-    if kinds.len() > 1 {
+    let by_version = ruled.is_some_and(|policy| policy.shares.is_some()) && !kinds.is_empty();
+    if kinds.len() > 1 || by_version {
         policy.insert("log_keys".to_owned(), serde_json::to_value(log_keys).unwrap());
     }
     if !draining.is_empty() {
         policy.insert("draining".to_owned(), serde_json::to_value(draining).unwrap());
+    }
+    if weights.values().collect::<BTreeSet<_>>().len() > 1 {
+        policy.insert("weights".to_owned(), serde_json::to_value(weights).unwrap());
+    }
+    if let Some(serde_json::Value::Object(rules)) = ruled.map(|ruled| serde_json::to_value(ruled).unwrap()) {
+        policy.extend(rules);
     }
     (policy.len() > 1).then_some(serde_json::Value::Object(policy))
 }
@@ -218,7 +276,7 @@ async fn play(rig: &Rig, steps: Vec<Step>, order: Vec<u32>) -> Checked {
     let () = rig.fabric("FLUSHALL", &[]).await;
     rig.reconcile().await;
     let (store, mark) = (rig.another_store(), rig.mark().await);
-    let mut run = Run { rig, store, mark, wanted: BTreeMap::new(), sent: Vec::new() };
+    let mut run = Run { rig, store, mark, wanted: BTreeMap::new(), ruled: BTreeMap::new(), sent: Vec::new() };
     for step in steps {
         run.take(step).await?;
     }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// Rooms whose scripts are tested where they are.
 const ELSEWHERE: [&str; 3] = ["src/bus", "src/queues", "src/sequencer"];
+/// What scripts of the table have in common, which is no script.
+const SHARED: &str = "routing/scripts/shared.lua";
 
 fn scripts() -> Vec<(PathBuf, String)> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -15,7 +17,8 @@ fn scripts() -> Vec<(PathBuf, String)> {
             let path = entry.unwrap().path();
             if path.is_dir() && !ELSEWHERE.iter().any(|room| path.ends_with(room)) {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "lua") {
+            } else if path.extension().is_some_and(|extension| extension == "lua") && !path.ends_with(SHARED)
+            {
                 let text = std::fs::read_to_string(&path).unwrap();
                 found.push((path, text));
             }

@@ -1,0 +1,79 @@
+-- Notes that an instance is unhealthy, or healthy again, as the prober found: the edge is told by the policies of the
+-- names that it serves, under one serial.
+-- KEYS[1]: string, serial
+-- KEYS[2]: hash, instance:<id>
+-- KEYS[3]: set, ids of the instances whose health is to be checked
+-- KEYS[4]: string, lineage of the table
+-- KEYS[5]: hash, what singleton duties left: fencing epochs
+-- KEYS[6]: stream, what changed in the table
+-- ARGV[1]: string, instance id
+-- ARGV[2]: string, the address that was checked
+-- ARGV[3]: string, why it is unhealthy; empty = it is healthy
+-- ARGV[4]: string, the newest epoch that the table must have
+-- ARGV[5]: integer, the serial that the table must have reached
+-- ARGV[6]: integer, unix ms; empty = this server's clock
+-- ARGV[7]: string, duty in whose name this is done
+-- ARGV[8]: integer, fencing epoch of that duty
+-- Returns {'done', serial}
+--   {'same', serial}: it is noted like that already
+--   {'gone', serial}: no such instance stands at that address, or it is not to be checked
+--   {'foreign', lineage}: another table than expected
+--   {'behind', serial}: the table has lost changes
+--   {'blocked', key}: a key holds another type than it must
+--   {'fenced', epoch}: the duty is another's by now
+-- Caller: routing/store/health.rs, diagnose
+local function main(shared)
+  local serial_key, instance_key, checks, lineage_key, duties, changes =
+    KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+  local id, address, why = ARGV[1], ARGV[2], ARGV[3]
+  local epoch, floor, now = ARGV[4], tonumber(ARGV[5]), shared.now(tonumber(ARGV[6]))
+  local duty, fencing_epoch = ARGV[7], tonumber(ARGV[8])
+
+  local refused = shared.fenced(duties, duty, fencing_epoch)
+  if refused then
+    return refused
+  end
+  local serial
+  refused, serial = shared.refused(lineage_key, serial_key, epoch, floor)
+  if refused then
+    return refused
+  end
+  local state, at_address, hostnames, unhealthy, version_type, node, weight = unpack(redis.call('HMGET', instance_key,
+    'state', 'address', 'hostnames', 'unhealthy', 'version_type_id', 'node_id', 'weight'))
+  local stands = state == 'active' or state == 'draining'
+  if not stands or at_address ~= address or redis.call('SISMEMBER', checks, id) == 0 then
+    return {'gone', serial}
+  end
+  if (why ~= '') == (unhealthy ~= false) then
+    return {'same', serial}
+  end
+  local names = shared.words(hostnames)
+  refused = shared.blocked({[changes] = 'stream'}, names)
+  if refused then
+    return refused
+  end
+
+  local at = string.format('%.0f', now)
+  if why ~= '' then
+    redis.call('HSET', instance_key, 'unhealthy', why, 'health_ms', at)
+  else
+    redis.call('HDEL', instance_key, 'unhealthy')
+    -- Where hosts start slowly, it comes back like a new one.
+    redis.call('HSET', instance_key, 'health_ms', at, 'joined_ms', at)
+  end
+  redis.call('HSET', duties, duty .. '.epoch', ARGV[8])
+  local difference = false
+  for _, name in ipairs(names) do
+    if shared.refresh(name) then
+      difference = true
+    end
+  end
+  if difference then
+    shared.tell(changes, serial, now, why ~= '' and 'failing' or 'recovered', id, 'address', address,
+      'hostnames', hostnames, 'version_type_id', version_type or '', 'node_id', node or '', 'weight', weight or '',
+      'health', why)
+    serial = redis.call('INCR', serial_key)
+  end
+  return {'done', serial}
+end
+
