@@ -33,5 +33,6 @@ mod queues;
 mod registration;
 mod replacement;
 mod sequencer;
+mod shards;
 mod statistics;
 mod up;

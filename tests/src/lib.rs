@@ -4,7 +4,8 @@
 //! from outside, over HTTP as a client, over Redis as an operator, and with signals as fate. Around it stand
 //! applications that misbehave on request ([`upstream`]), a client whose every byte is accounted for ([`load`]), one
 //! that says whatever it is told ([`http`]), and a wire that can be cut ([`wire`]). For the event bus there are several
-//! pacemakers on one fabric ([`fleet`]), subscribers ([`receiver`]), streams ([`events`]), and a book of what they were sent ([`ledger`]).
+//! pacemakers on one fabric ([`fleet`]), a fabric that is a
+//! cluster ([`cluster`]), subscribers ([`receiver`]), streams ([`events`]), and a book of what they were sent ([`ledger`]).
 //!
 //! Nothing here sleeps for a fixed time: [`poll::until`] waits for a condition and says in its failure what it saw last.
 
@@ -15,6 +16,7 @@
     reason = "a test that cannot go on has failed, and says where"
 )]
 
+pub mod cluster;
 pub mod events;
 pub mod fleet;
 pub mod grpc;

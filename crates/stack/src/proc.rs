@@ -17,9 +17,10 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Whether it can still do anything: a zombie only waits for its parent to look.
+    /// Whether it can still do anything: a zombie only waits for its parent to look. One with threads that have not
+    /// ended yet still holds its ports.
     pub(crate) fn lives(&self) -> bool {
-        !matches!(self.state, 'Z' | 'X')
+        !matches!(self.state, 'Z' | 'X') || threads(self.pid) > 1
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -41,6 +42,11 @@ pub(crate) fn processes() -> Vec<Process> {
 /// The living members of a process group.
 pub(crate) fn group(group: i32) -> Vec<Process> {
     processes().into_iter().filter(|process| process.group == group && process.lives()).collect()
+}
+
+/// How many threads a process has; none when it is gone.
+fn threads(pid: i32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
 /// `process` and all that descend from it.
