@@ -50,7 +50,9 @@ fn by_object(events: &[Value]) -> BTreeMap<String, Vec<u64>> {
     for event in events {
         let id = event["id"].as_u64().unwrap();
         if seen.insert(id) {
-            found.entry(event["object"].as_str().unwrap().to_owned()).or_default().push(id);
+            // The object stands there only when it is not the url.
+            let object = event["object"].as_str().or(event["url"].as_str()).unwrap();
+            found.entry(object.to_owned()).or_default().push(id);
         }
     }
     found

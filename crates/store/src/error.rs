@@ -39,7 +39,10 @@ impl Error {
         match self.source.kind() {
             ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => Kind::Unavailable,
             ErrorKind::Server(
-                ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::TryAgain,
+                ServerErrorKind::BusyLoading
+                | ServerErrorKind::ClusterDown
+                | ServerErrorKind::MasterDown
+                | ServerErrorKind::TryAgain,
             ) => Kind::Unavailable,
             ErrorKind::Server(ServerErrorKind::ReadOnly) => Kind::Refused,
             _ => self.kind_by_code(),

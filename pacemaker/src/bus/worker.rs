@@ -4,6 +4,9 @@
 //! is due, and is woken when that time moves forward or when a job can be taken at once; it never polls. A delivery
 //! runs in a task of its own, so a panic in one is a failed delivery and nothing else. One that takes long stops
 //! counting as a worker, so receivers that hang cannot use up the workers of those that do not.
+//!
+//! Taking a job and settling it each wait behind the publish call that Redis is busy with. So a worker's *desk* is for
+//! what is being sent only: it is free again when the receiver has answered, and the next batch lies ready beside it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +17,7 @@ use std::{
 use serde_json::json;
 use signalbox_store::{Kind, Notice};
 use tokio::{
-    sync::mpsc,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -28,6 +31,8 @@ use super::{
 
 /// The longest time without a look at the jobs.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// Jobs held for each delivery at a time: one is sent, and others are taken or settled meanwhile.
+const HELD: usize = 3;
 /// Due jobs made instant in one call.
 const PROMOTE: usize = 1_000;
 /// How long a disabled subscription's lane rests before its age is looked at again.
@@ -61,7 +66,10 @@ pub(super) struct Fetcher<D> {
     /// Deliveries that count as workers, and those that no longer do.
     quick: usize,
     slow: usize,
-    workers: usize,
+    /// Jobs that may be held at a time, slow ones apart.
+    most: usize,
+    /// One for each delivery at a time.
+    desks: Arc<Semaphore>,
     /// There may be jobs that were not taken.
     more: bool,
     next_due: Option<Instant>,
@@ -76,7 +84,8 @@ pub(super) struct Fetcher<D> {
 impl<D: Deliverer> Fetcher<D> {
     pub(super) fn new(core: &Arc<Core>, store: &Arc<Store>, deliverer: &Arc<D>, busy: &Busy) -> Self {
         let workers = core.options.workers.div_ceil(core.stores.len()).max(1);
-        let all = workers + core.options.slow_deliveries;
+        let most = workers * HELD;
+        let all = most + core.options.slow_deliveries;
         let name = |n: usize| format!("{}.{}.{n}", core.incarnation, store.shard().index());
         Self {
             core: Arc::clone(core),
@@ -87,7 +96,8 @@ impl<D: Deliverer> Fetcher<D> {
             idle: (0..all).rev().map(name).collect(),
             quick: 0,
             slow: 0,
-            workers,
+            most,
+            desks: Arc::new(Semaphore::new(workers)),
             more: true,
             next_due: None,
             retry_at: None,
@@ -126,9 +136,9 @@ impl<D: Deliverer> Fetcher<D> {
         self.deliveries.wait().await;
     }
 
-    /// How many more deliveries may start.
+    /// How many more jobs may be taken.
     fn room(&self) -> usize {
-        self.workers.saturating_sub(self.quick).min(self.idle.len())
+        self.most.saturating_sub(self.quick).min(self.idle.len())
     }
 
     async fn fetch(&mut self, shutdown: &CancellationToken) {
@@ -175,13 +185,16 @@ impl<D: Deliverer> Fetcher<D> {
             };
             let notes = self.notes.0.clone();
             let slow_after = Duration::from_millis(self.core.options.slow_ms);
+            let desks = Arc::clone(&self.desks);
             self.deliveries.spawn(async move {
-                let mut running = tokio::spawn(delivery.run(taken, subscription, turn.now_ms));
+                let desk = Desk::at(desks).await;
+                let mut running = tokio::spawn(delivery.run(taken, subscription, turn.now_ms, desk.clone()));
                 let mut slow = false;
                 tokio::select! {
                     _ = &mut running => {}
                     () = sleep(slow_after) => {
                         slow = true;
+                        desk.leave();
                         // The fetcher is gone only when everything is.
                         let _ = notes.send(Note::Slow);
                         let _ = running.await;
@@ -228,6 +241,23 @@ fn in_future(at_ms: u64, now_ms: u64) -> Instant {
     Instant::now() + Duration::from_millis(at_ms.saturating_sub(now_ms))
 }
 
+/// Where one delivery is made; left when the receiver has answered, or when it takes too long for that.
+#[derive(Clone)]
+struct Desk(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
+
+impl Desk {
+    /// The next that is free.
+    async fn at(desks: Arc<Semaphore>) -> Self {
+        // The semaphore is never closed.
+        Self(Arc::new(Mutex::new(desks.acquire_owned().await.ok())))
+    }
+
+    /// Makes room for the next, once.
+    fn leave(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
 /// One delivery.
 struct Delivery<D> {
     core: Arc<Core>,
@@ -244,7 +274,7 @@ enum Settle {
 }
 
 impl<D: Deliverer> Delivery<D> {
-    async fn run(self, taken: Taken, subscription: Option<Arc<Subscription>>, now_ms: u64) {
+    async fn run(self, taken: Taken, subscription: Option<Arc<Subscription>>, now_ms: u64, desk: Desk) {
         let timeout_ms = subscription.as_ref().map_or(0, |subscription| subscription.timeout_ms);
         let settle = match subscription {
             // It ended a moment ago, and its lanes are being cleared away; or this process is behind.
@@ -252,6 +282,7 @@ impl<D: Deliverer> Delivery<D> {
             Some(subscription) if subscription.disabled.is_some() => self.rest(&taken, now_ms),
             Some(subscription) => self.attempt(&taken, &subscription, now_ms).await,
         };
+        desk.leave();
         self.settle(&taken, timeout_ms, settle).await;
     }
 
