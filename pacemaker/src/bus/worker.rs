@@ -112,6 +112,10 @@ impl<D: Deliverer> Fetcher<D> {
     pub(super) async fn run(mut self, shutdown: CancellationToken) {
         let mut wakes = self.store.wakes();
         loop {
+            // All who are done first: a look costs the same for one worker and for all of them.
+            while let Ok(note) = self.notes.1.try_recv() {
+                self.note(Some(note));
+            }
             if self.more && self.retry_at.is_none() && self.room() > 0 {
                 self.fetch(&shutdown).await;
                 continue;
