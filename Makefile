@@ -14,7 +14,7 @@ RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-serve
 TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
-.PHONY: help run test bench soak fmt clean build packages-run packages-test packages-bench
+.PHONY: help run test browser bench soak deb schemathesis fmt clean build packages-run packages-test packages-bench
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -24,6 +24,9 @@ help: ## List the targets
 run: packages-run build ## Install what is missing, build, start everything with two sample applications (Ctrl-C ends it)
 	@$(BUILT)/signalbox up --demo $(ARGS) || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
 
+browser: ## Install what the tests of the dashboard need: Chromium, Node, and playwright-core below target/
+	@.ci/browser
+
 test: packages-test ## Install what is missing, then everything that CI runs: formatting, lints, Lua specs, all tests
 	@.ci/test
 
@@ -31,11 +34,34 @@ bench: packages-bench ## Measure side by side with nginx, HAProxy, Caddy, broker
 	cargo build --workspace --release
 	cargo run --quiet --release -p signalbox-bench -- $(ARGS)
 
-# Counters of requests for SOAK_SECONDS, and the order of events through SOAK_KILLS kills (default 1000, with Redis
+# Chaos at the edge for CHAOS_SECONDS (default 600), counters of requests for SOAK_SECONDS, and the order of events through SOAK_KILLS kills (default 1000, with Redis
 # writing through and with Redis writing every second), each within SOAK_SECONDS. SIGNALBOX_SEED repeats the choices.
 soak: packages-run ## Kill parts at random under load for SOAK_SECONDS or SOAK_KILLS; fails when a promise is broken
 	cargo build --workspace
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
+
+SCHEMATHESIS := 4.32.5
+
+schemathesis: ## Hold the API against its own document (installs schemathesis from PyPI below target/)
+	test -x target/schemathesis/bin/schemathesis || { python3 -m venv target/schemathesis && \
+		target/schemathesis/bin/pip install --quiet schemathesis==$(SCHEMATHESIS); }
+	cargo build -p signalbox -p signalbox-pacemaker -p signalbox-sidecar
+	cargo test -p signalbox-tests --test it -- openapi::
+
+# DEB_PROFILE=dev builds sooner, for a look at what is inside.
+DEB_PROFILE ?= release
+DEB_BUILT := $(TARGET)/$(if $(filter dev,$(DEB_PROFILE)),debug,$(DEB_PROFILE))
+
+deb: ## Build a Debian package (needs cargo-deb: cargo install cargo-deb)
+	cargo build --profile $(DEB_PROFILE) -p signalbox -p signalbox-pacemaker -p signalbox-sidecar
+	rm -rf target/deb
+	mkdir -p target/deb
+	$(DEB_BUILT)/signalbox man --dir target/deb/man
+	gzip -9n target/deb/man/*
+	$(DEB_BUILT)/signalbox completions bash >target/deb/signalbox.bash
+	$(DEB_BUILT)/signalbox completions zsh >target/deb/_signalbox
+	$(DEB_BUILT)/signalbox completions fish >target/deb/signalbox.fish
+	cargo deb --no-build --profile $(DEB_PROFILE) -p signalbox
 
 fmt: ## Format the Rust sources
 	cargo fmt --all

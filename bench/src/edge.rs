@@ -7,6 +7,7 @@
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail};
+use signalbox_store::{RoutesMaster, keys};
 
 use crate::{
     compare::{Comparison, Contender, Measure, Sample},
@@ -16,7 +17,7 @@ use crate::{
     peers::{
         Proxy, caddy,
         edge::{self, Edge, Variant},
-        haproxy, nginx,
+        envoy, haproxy, nginx, sozu, traefik,
     },
     probe::{Probe, fetch},
     process::private_memory,
@@ -35,6 +36,15 @@ const INSTANCES: usize = 8;
 const DISTURBED: f64 = 0.10;
 /// Load before each turn that is not measured.
 const RAMP: Duration = Duration::from_millis(100);
+
+/// What the edge needs beyond a set of addresses, and what to call it. `SHARES` stands for two version types, of which one
+/// has a twentieth of the requests.
+const POLICIES: [(&str, &str); 3] = [
+    ("p2c", r#"{"balance":{"algorithm":"p2c"}}"#),
+    ("hash by header", r#"{"balance":{"algorithm":"hash","header":"user-agent"}}"#),
+    ("canary", SHARES),
+];
+const SHARES: &str = r#"{"shares":[{"version_type":"1","percent":95},{"version_type":"2","percent":5}],"log_keys":{"FIRST":"2"}}"#;
 
 /// A proxy that takes turns, and the ratio it has to reach.
 type Entrant<'a> = (&'a Proxy, Option<f64>);
@@ -72,12 +82,15 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
     let fixed = nginx::plain(&root, core, ends.instances()).await?;
     let bench = Bench { session, ends, redis, edge, other, fixed };
     for edge in [Some(&bench.edge), bench.other.as_ref()].into_iter().flatten() {
-        routes_soon(edge, &hot.host(0)).await?;
+        routes_soon(&edge.proxy, &hot.host(0)).await?;
     }
 
     let comparison = bench.one_hot_host(&root, &hot, output).await?;
     let full_rate = comparison.contenders[1].median(|sample| sample.rate);
     output.comparison(comparison, "request")?;
+    for policy in POLICIES {
+        output.comparison(bench.with_policy(&routes, policy).await?, "request")?;
+    }
     for (count, bar) in [(100, None), (many.len(), Some(0.70))] {
         let table = Table::new("shop", count, bench.ends.instances(), 2);
         output.comparison(bench.many_hosts(&table, &bench.fixed, bar).await?, "request")?;
@@ -92,17 +105,17 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
 }
 
 /// Waits until a new edge has connected to its Redis and routes.
-async fn routes_soon(edge: &Edge, host: &str) -> anyhow::Result<()> {
+pub(crate) async fn routes_soon(proxy: &Proxy, host: &str) -> anyhow::Result<()> {
     let mut last = String::new();
     for _ in 0..250 {
-        match Probe::connect(edge.proxy.address).and_then(|mut probe| probe.get(host, "/")) {
+        match Probe::connect(proxy.address).and_then(|mut probe| probe.get(host, "/")) {
             Ok(reply) if reply.status == 200 => return Ok(()),
             Ok(reply) => last = format!("{} {}", reply.status, String::from_utf8_lossy(&reply.body)),
             Err(error) => last = error.to_string(),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    bail!("{} does not route {host}: {last}", edge.proxy.name)
+    bail!("{} does not route {host}: {last}", proxy.name)
 }
 
 impl Bench<'_> {
@@ -127,11 +140,46 @@ impl Bench<'_> {
         } else {
             output.skipped("Caddy: not installed (Debian package caddy)".to_owned())?;
         }
+        match envoy::plain(root, core, instances).await {
+            Ok(proxy) => peers.push((proxy, Some(2.0))),
+            Err(error) => output.skipped(format!("Envoy: {error:#}"))?,
+        }
+        match traefik::plain(root, core, instances).await {
+            Ok(proxy) => peers.push((proxy, Some(2.0))),
+            Err(error) => output.skipped(format!("Traefik: {error:#}"))?,
+        }
+        if installed("sozu") {
+            match sozu::plain(root, core, instances, &hot.host(0)).await {
+                Ok(proxy) => peers.push((proxy, Some(2.0))),
+                Err(error) => output.skipped(format!("sozu: {error:#}"))?,
+            }
+        } else {
+            output.skipped(format!("sozu: {}", sozu::MISSING))?;
+        }
+        for (proxy, _) in &peers {
+            routes_soon(proxy, &hot.host(0)).await?;
+        }
         let mut entrants: Vec<Entrant<'_>> = vec![(&self.edge.proxy, None), (&self.fixed, Some(0.90))];
         entrants.extend(self.other.as_ref().map(|other| (&other.proxy, None)));
         entrants.push((&lookup, None));
         entrants.extend(peers.iter().map(|(proxy, bar)| (proxy, *bar)));
         self.compare("one hot host".to_owned(), hot, &entrants, Pace::Closed).await
+    }
+
+    /// The edge with a policy, and the static peer; one host.
+    async fn with_policy(
+        &self,
+        routes: &RoutesMaster,
+        (name, policy): (&str, &str),
+    ) -> anyhow::Result<Comparison> {
+        let table = Table::new(&name.replace(' ', "-"), 1, self.ends.instances(), INSTANCES);
+        let policy = policy.replace("FIRST", &self.ends.instances()[0].to_string());
+        routes.command("SET").key(&keys::routes::policy(&table.host(0))).arg(policy).run().await?;
+        table.load(routes).await?;
+        routes_soon(&self.edge.proxy, &table.host(0)).await?;
+        let mut entrants: Vec<Entrant<'_>> = vec![(&self.edge.proxy, None), (&self.fixed, Some(0.80))];
+        entrants.extend(self.other.as_ref().map(|other| (&other.proxy, None)));
+        self.compare(format!("one host with a policy: {name}"), &table, &entrants, Pace::Closed).await
     }
 
     /// The edge and one static peer, hosts as likely as each other.

@@ -41,6 +41,7 @@ impl Facts {
             ("redis-server", "--version"),
             ("haproxy", "-v"),
             ("caddy", "version"),
+            ("sozu", "--version"),
             ("mtail", "--version"),
             ("goaccess", "--version"),
         ];

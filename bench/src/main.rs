@@ -8,6 +8,7 @@ mod compare;
 mod edge;
 mod histogram;
 mod hosts;
+mod kills;
 mod load;
 mod log;
 mod machine;
@@ -21,6 +22,7 @@ mod redis;
 mod report;
 mod session;
 mod sidecar;
+mod updates;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -59,6 +61,10 @@ struct Arguments {
 enum What {
     /// Requests through the edge and through other proxies.
     Edge,
+    /// What one change costs, by how many hosts there are.
+    Updates,
+    /// Requests that fail when instances die.
+    Kills,
     /// From a change of the route table to the first request it routes.
     Propagation,
     /// Log lines to counters.
@@ -110,6 +116,12 @@ async fn measure(arguments: Arguments) -> anyhow::Result<()> {
     let mut output = Output::new(Facts::gather())?;
     if wanted(What::Edge) {
         Box::pin(edge::measure(&session, &mut output)).await.context("measuring the edge")?;
+    }
+    if wanted(What::Updates) {
+        Box::pin(updates::measure(&session, &mut output)).await.context("measuring updates")?;
+    }
+    if wanted(What::Kills) {
+        Box::pin(kills::measure(&session, &mut output)).await.context("measuring kills")?;
     }
     if wanted(What::Propagation) {
         Box::pin(propagation::measure(&session, &mut output)).await.context("measuring propagation")?;

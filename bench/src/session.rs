@@ -23,6 +23,8 @@ pub(crate) struct Session {
     pub(crate) cores: Cores,
     /// Turns of each contender.
     pub(crate) rounds: usize,
+    /// Seconds that were asked for.
+    pub(crate) seconds: u32,
     /// How long a turn is measured.
     pub(crate) turn: Duration,
     /// Whether to take smaller tables and shorter logs.
@@ -45,7 +47,7 @@ impl Session {
         } else {
             (seconds.max(1) as usize, Duration::from_secs(1))
         };
-        Ok(Self { cores: Cores::divide(), rounds, turn, quick, against, root })
+        Ok(Self { cores: Cores::divide(), rounds, seconds, turn, quick, against, root })
     }
 
     /// Makes a folder for one part of the run.

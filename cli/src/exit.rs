@@ -4,11 +4,12 @@ use std::process::ExitCode;
 
 use crate::terminal;
 
-/// `check` found something that is not as it must be.
+/// `check` or `doctor` found something that is not as it must be.
 pub(crate) const BROKEN: u8 = 1;
 /// Flag, environment or file: the configuration has to change.
 pub(crate) const CONFIGURATION: u8 = 64;
-/// What was to be judged is not in order: a condition that cannot be read.
+/// What was to be judged is not in order (a condition that cannot be read, a definition, a scenario that fails), or the
+/// API refused what was asked.
 pub(crate) const REFUSED: u8 = 65;
 /// Something that is needed is taken, missing, or does not answer.
 pub(crate) const UNAVAILABLE: u8 = 69;
@@ -18,7 +19,7 @@ pub(crate) const INTERNAL: u8 = 70;
 pub(crate) const INTERRUPTED: u8 = 130;
 
 /// What `--help` says about them.
-pub(crate) const HELP: &str = "Exit codes: 0 done (also: ended by SIGTERM), 1 `check` found something broken, 64 bad configuration, 65 what was to be judged is refused, 69 something needed is taken, \
+pub(crate) const HELP: &str = "Exit codes: 0 done (also: ended by SIGTERM), 1 `check` or `doctor` found something broken, 64 bad configuration, 65 refused by whom it was asked of, 69 something needed is taken, \
 missing or silent, 70 internal error, 130 ended by Ctrl-C.";
 
 /// Why a command did not do what it was asked for.
@@ -48,6 +49,11 @@ impl Failure {
     /// What was to be judged is not in order, and why has been printed already.
     pub(crate) fn refused() -> Self {
         Self { code: REFUSED, message: None }
+    }
+
+    /// The API refused what was asked, or what was to be judged is not in order.
+    pub(crate) fn refused_because(message: impl Into<String>) -> Self {
+        Self { code: REFUSED, message: Some(message.into()) }
     }
 
     /// The operator pressed Ctrl-C, and everything went down as it should.

@@ -6,10 +6,25 @@
 mod check;
 mod condition;
 mod demo_app;
+mod doctor;
+mod events;
 mod exit;
+mod labels;
+mod machines;
+#[cfg(test)]
+mod manual;
+mod mend_aof;
+mod objects;
+mod pages;
+mod queues;
+mod remote;
+mod routes;
 mod settings;
+mod stats;
 mod status;
+mod subscribers;
 mod terminal;
+mod tokens;
 mod up;
 
 use std::process::ExitCode;
@@ -32,12 +47,38 @@ enum Command {
     Up(Box<up::Args>),
     /// Show whether the parts of a running system answer
     Status(status::Args),
+    /// Instances and host names, and how far the routers are
+    Routes(routes::Args),
+    /// What was counted, and what is happening now
+    Stats(stats::Args),
+    /// Topics, publishing, and watching what is published
+    Events(events::Args),
+    /// Who hears of events, and what did not reach them
+    Subscribers(subscribers::Args),
+    /// What waits to be pulled
+    Queues(queues::Args),
+    /// Objects with a backend, where they stand and what holds them up
+    Objects(objects::Args),
+    /// Who may do what
+    Tokens(tokens::Args),
     /// Check whether events, queues and objects of a running system are as they must be (exit code 1 if not)
     Check(check::Args),
+    /// Find what is misconfigured or unhealthy, and say how to mend it (exit code 1 if something is)
+    Doctor(doctor::Args),
     /// Try an exit condition out
     Condition(condition::Args),
+    /// Judge definitions of state machines, run their scenarios, and apply them
+    Machines(machines::Args),
+    /// Labels of state machines: where they are, why, and what comes next
+    Labels(labels::Args),
     /// Run a small sample application, as `up --demo` does
     DemoApp(demo_app::Args),
+    /// Cut half a transaction off the end of an append-only file; before Redis starts, never while it runs
+    MendAof(mend_aof::Args),
+    /// Print a script that completes commands in a shell
+    Completions(pages::Completions),
+    /// Print the manual page
+    Man(pages::Man),
     /// End a stack's processes when the process that started them is gone (used by `up`)
     #[command(hide = true, name = signalbox_stack::GUARD_COMMAND)]
     Guard,
@@ -62,9 +103,22 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Up(args) => asynchronously(up::run(*args)),
         Command::Status(args) => asynchronously(status::run(args)),
+        Command::Routes(args) => asynchronously(routes::run(args)),
+        Command::Stats(args) => asynchronously(stats::run(args)),
+        Command::Events(args) => asynchronously(events::run(args)),
+        Command::Subscribers(args) => asynchronously(subscribers::run(args)),
+        Command::Queues(args) => asynchronously(queues::run(args)),
+        Command::Objects(args) => asynchronously(objects::run(args)),
+        Command::Tokens(args) => asynchronously(tokens::run(args)),
         Command::Check(args) => asynchronously(check::run(args)),
+        Command::Doctor(args) => asynchronously(doctor::run(args)),
         Command::Condition(args) => condition::run(args),
+        Command::Machines(args) => asynchronously(machines::run(args)),
+        Command::Labels(args) => asynchronously(labels::run(args)),
         Command::DemoApp(args) => asynchronously(demo_app::run(args)),
+        Command::MendAof(args) => mend_aof::run(&args),
+        Command::Completions(args) => pages::completions(&args),
+        Command::Man(args) => pages::man(&args),
         Command::Guard => {
             signalbox_stack::guard_main();
             Ok(())

@@ -71,6 +71,9 @@ pub(crate) struct Overrides {
     /// nginx, for applications [default: 8080]
     #[arg(long, value_name = "PORT", env = "SIGNALBOX_PORTS_EDGE", help_heading = "Ports")]
     edge_port: Option<u16>,
+    /// nginx, for applications over HTTPS [default: 8443]
+    #[arg(long, value_name = "PORT", env = "SIGNALBOX_PORTS_EDGE_TLS", help_heading = "Ports")]
+    edge_tls_port: Option<u16>,
     /// nginx, for operators [default: 8081]
     #[arg(long, value_name = "PORT", env = "SIGNALBOX_PORTS_ADMIN", help_heading = "Ports")]
     admin_port: Option<u16>,
@@ -181,6 +184,7 @@ impl Settings {
         set(&mut self.port_offset, o.port_offset);
         set(&mut self.restart, o.restart);
         set(&mut self.ports.edge, o.edge_port);
+        set(&mut self.ports.edge_tls, o.edge_tls_port);
         set(&mut self.ports.admin, o.admin_port);
         set(&mut self.ports.pacemaker, o.pacemaker_port);
         set(&mut self.ports.sidecar, o.sidecar_port);

@@ -1,38 +1,44 @@
 //! `signalbox status`: whether the parts of a running system answer, asked from outside.
 
-use std::{fs, path::PathBuf, time::Duration};
+use serde_json::json;
+use signalbox_client::{Client, health::Edge};
 
-use serde_json::Value;
-use signalbox_stack::Description;
-
-use crate::{exit::Failure, terminal};
+use crate::{exit::Failure, remote::Remote, terminal};
 
 /// Flags of `signalbox status`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The data folder of the running system
-    #[arg(long, value_name = "DIR", env = "SIGNALBOX_DATA_DIR", default_value = ".signalbox")]
-    data_dir: PathBuf,
+    #[command(flatten)]
+    remote: Remote,
 }
 
 /// Prints a line for each part; fails with "unavailable" when one does not answer.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let file = args.data_dir.join("run/stack.json");
-    let text = fs::read_to_string(&file)
-        .map_err(|_| Failure::unavailable(format!("nothing runs in {}", args.data_dir.display())))?;
-    let running: Description = serde_json::from_str(&text)
-        .map_err(|error| Failure::internal(format!("cannot read {}: {error}", file.display())))?;
-    let mut silent = 0;
+    let running = args.remote.description()?;
+    let (mut parts, mut silent) = (Vec::new(), 0);
     for part in &running.parts {
         let answer = part.probe.check().await;
         silent += usize::from(answer.is_err());
-        let (state, why) = match answer {
-            Ok(()) => ("up", String::new()),
-            Err(why) => ("down", format!("   {why}")),
-        };
-        terminal::line(&format!("{:<16} {state:<5} {}{why}", part.name, part.address));
+        parts.push((part, answer.err()));
     }
-    router(&running.admin_url).await;
+    let edge = edge(&running.admin_url).await;
+    let answer = json!({
+        "parts": parts.iter().map(|(part, why)| {
+            json!({"name": part.name, "address": part.address, "up": why.is_none(), "why": why})
+        }).collect::<Vec<_>>(),
+        "edge": edge.as_ref().ok(),
+    });
+    args.remote.show(&answer, |_| {
+        for (part, why) in &parts {
+            let (state, why) =
+                why.as_ref().map_or(("up", String::new()), |why| ("down", format!("   {why}")));
+            terminal::line(&format!("{:<16} {state:<5} {}{why}", part.name, part.address));
+        }
+        match &edge {
+            Ok(edge) => router(edge),
+            Err(why) => terminal::line(&format!("route table      unknown   {why}")),
+        }
+    })?;
     if silent > 0 {
         return Err(Failure::unavailable(format!("{silent} of {} parts do not answer", running.parts.len())));
     }
@@ -40,28 +46,22 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// How far the router's workers are with the route table, as they say themselves.
-async fn router(admin: &str) {
-    let status = match edge_status(admin).await {
-        Ok(status) => status,
-        Err(why) => return terminal::line(&format!("route table      unknown   {why}")),
-    };
-    let workers: Vec<&Value> =
-        status["workers"].as_array().into_iter().flatten().map(|w| &w["serial"]).collect();
-    let alarm = status["alarm"].as_str().map(|alarm| format!(", ALARM {alarm}")).unwrap_or_default();
-    let stale = if status["stale"] == true { ", stale: the replica does not answer" } else { "" };
-    let converged = workers.windows(2).all(|pair| pair[0] == pair[1]);
+fn router(edge: &Edge) {
+    let workers = edge.more.get("workers").and_then(|workers| workers.as_array());
+    let serials: Vec<_> = workers.into_iter().flatten().map(|worker| &worker["serial"]).collect();
+    let alarm = edge.alarm.as_ref().map(|alarm| format!(", ALARM {alarm}")).unwrap_or_default();
+    let stale = if edge.stale { ", stale: the replica does not answer" } else { "" };
+    let agree = serials.windows(2).all(|pair| pair[0] == pair[1]);
     terminal::line(&format!(
         "route table      serial {}, {} hosts, {} workers {}{stale}{alarm}",
-        status["serial"],
-        status["hosts"],
-        workers.len(),
-        if converged { "agree" } else { "differ" },
+        edge.serial,
+        edge.more.get("hosts").unwrap_or(&serde_json::Value::Null),
+        serials.len(),
+        if agree { "agree" } else { "differ" },
     ));
 }
 
-async fn edge_status(admin: &str) -> Result<Value, String> {
-    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(2)).build();
-    let answer = client.map_err(|error| error.to_string())?.get(format!("{admin}/edge/status")).send().await;
-    let body = answer.map_err(|error| error.to_string())?.text().await.map_err(|error| error.to_string())?;
-    serde_json::from_str(&body).map_err(|error| format!("{error} in {body}"))
+async fn edge(admin: &str) -> Result<Edge, signalbox_client::Error> {
+    let client = Client::builder(admin).timeout(std::time::Duration::from_secs(2)).build()?;
+    client.health().edge().await
 }

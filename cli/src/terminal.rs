@@ -1,13 +1,127 @@
 //! Lines for the operator. A reader that has gone away (`signalbox up | head`) is no reason to stop.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 /// A line to standard output.
 pub(crate) fn line(text: &str) {
     let _unwritten = writeln!(io::stdout(), "{text}");
 }
 
+/// A line to standard output; whether anybody still reads them. For commands that would print for ever.
+pub(crate) fn line_is_read(text: &str) -> bool {
+    let mut out = io::stdout();
+    writeln!(out, "{text}").and_then(|()| out.flush()).is_ok()
+}
+
 /// A line to standard error.
 pub(crate) fn error(text: &str) {
     let _unwritten = writeln!(io::stderr(), "{text}");
+}
+
+/// Text as it is, to standard output.
+pub(crate) fn text(text: &str) -> io::Result<()> {
+    let mut out = io::stdout();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Whether somebody looks at standard output, and not a program.
+pub(crate) fn is_watched() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// One line on standard error that changes while something takes long; nothing when no terminal is there.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    shown: bool,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        Self { shown: io::stderr().is_terminal() }
+    }
+
+    /// Puts `text` in place of what stood there.
+    pub(crate) fn say(&self, text: &str) {
+        if self.shown {
+            let mut out = io::stderr();
+            let _unwritten = write!(out, "\r\x1b[K{text}").and_then(|()| out.flush());
+        }
+    }
+}
+
+impl Drop for Progress {
+    /// Leaves nothing behind.
+    fn drop(&mut self) {
+        self.say("");
+    }
+}
+
+/// A table: a row of heads and rows below, columns as wide as their widest cell, no trailing space.
+pub(crate) fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) {
+    for row in laid_out(heads, rows) {
+        line(&row);
+    }
+}
+
+pub(crate) fn laid_out<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> Vec<String> {
+    let heads = heads.map(str::to_owned);
+    let all = || std::iter::once(&heads).chain(rows);
+    let widths: [usize; N] =
+        std::array::from_fn(|column| all().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    all()
+        .map(|row| {
+            let cells = row.iter().zip(widths).map(|(cell, width)| format!("{}  ", padded(cell, width)));
+            cells.collect::<String>().trim_end().to_owned()
+        })
+        .collect()
+}
+
+/// Control characters (which come from names that others chose) would move the cursor.
+fn padded(cell: &str, width: usize) -> String {
+    let cell: String = cell.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect();
+    let missing = width.saturating_sub(cell.chars().count());
+    cell + &" ".repeat(missing)
+}
+
+/// Names side by side; `-` for none.
+pub(crate) fn list<T: AsRef<str>>(names: &[T]) -> String {
+    if names.is_empty() {
+        return "-".to_owned();
+    }
+    names.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(",")
+}
+
+/// A value that may be missing; `-` for none.
+pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+/// Milliseconds as people say them.
+pub(crate) fn span(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..120_000 => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
+        120_000..7_200_000 => format!("{} min", ms / 60_000),
+        7_200_000..172_800_000 => format!("{} h", ms / 3_600_000),
+        _ => format!("{} days", ms / 86_400_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_columns_and_no_control_characters() {
+        let rows = [["a".to_owned(), "long one".to_owned()], ["bb\u{1b}[2J".to_owned(), "x".to_owned()]];
+        let lines = laid_out(["ID", "WHAT"], &rows);
+        assert_eq!(lines, ["ID      WHAT", "a       long one", "bb\u{fffd}[2J  x"]);
+    }
+
+    #[test]
+    fn spans_are_words() {
+        let spans = [5, 1_500, 119_999, 120_000, 7_200_000, 172_800_000].map(span);
+        assert_eq!(spans, ["5 ms", "1.5 s", "119.9 s", "2 min", "2 h", "2 days"]);
+    }
 }

@@ -6,8 +6,10 @@ local var = ngx.var
 
 local _M = {}
 
--- A set of the addresses tried, the last of them, and how many tries there were; nil when none was. nginx separates
--- tries with ", " and, after an internal redirect, with " : "; neither can stand in an address.
+-- A set of the addresses tried, the last of them, and how many there are; nil when none was. An address counts once:
+-- when a connection that was kept alive turns out to be closed, nginx asks for one try more than it was granted, and
+-- that must cost no other instance its turn. nginx separates tries with ", " and, after an internal redirect, with " :
+-- "; neither can stand in an address.
 function _M.addresses()
     local text = var.upstream_addr
     if not text then
@@ -16,9 +18,11 @@ function _M.addresses()
     local tried, last, count = nil, nil, 0
     for address in gmatch(text, "[^ ,][^ ,]+") do
         tried = tried or {}
-        tried[address] = true
+        if not tried[address] then
+            tried[address] = true
+            count = count + 1
+        end
         last = address
-        count = count + 1
     end
     return tried, last, count
 end

@@ -14,6 +14,7 @@ local circuits = require("signalbox.circuits")
 local choose = require("signalbox.choose")
 local counters = require("signalbox.counters")
 local ffi = require("ffi")
+local in_flight = require("signalbox.in_flight")
 local round_robin = require("signalbox.balance.round_robin")
 local routes = require("signalbox.routes")
 local tries = require("signalbox.tries")
@@ -24,6 +25,7 @@ local set_current_peer, set_more_tries = balancer.set_current_peer, balancer.set
 local get_last_failure = balancer.get_last_failure
 local pick, pick_open, any_out = round_robin.pick, circuits.pick, circuits.any
 local broke = budget.broke
+local until_end = in_flight.until_end
 local exit, DECLINED, ERROR = ngx.exit, ngx.DECLINED, ngx.ERROR
 local log, ERR = ngx.log, ngx.ERR
 
@@ -68,17 +70,22 @@ local function again(request, route, status)
     if last then
         circuits.failed(route, last, status)
     end
-    if attempts.was_connected() then
+    local connected = attempts.was_connected()
+    if connected then
         tries.spend(route)
     end
     counters.add("retries")
-    if tries.another(route, count + 1) then
+    if tries.another(route, count + 1, not connected) then
         set_more_tries(1)
     end
     local address = choose.another(route, tried or {}, last)
     local ok, err = set_current_peer(address)
     if not ok then
         return give_up(err)
+    end
+    if route.counted then
+        -- It counts for the last one too, until the request ends: that one has earned it.
+        until_end(request, address)
     end
     set_log_key(request, choose.log_key_of(route, address))
 end
@@ -101,6 +108,9 @@ local function choose_lightly(request, host)
     local ok, err = set_current_peer(address)
     if not ok then
         return give_up(err)
+    end
+    if route.counted then
+        until_end(request, address)
     end
     set_log_key(request, choose.log_key_of(route, address))
 end

@@ -3,6 +3,7 @@
 -- the next (ejections, what was tried already) is left to choose.lua.
 
 local hash = require("signalbox.balance.hash")
+local in_flight = require("signalbox.in_flight")
 
 local random, next, pairs = math.random, next, pairs
 
@@ -66,16 +67,20 @@ local function uneven(list, weights)
     return false
 end
 
--- Whether the hot path can serve the host: nothing has to wait, to be answered, or to be known when a request ends.
+-- Whether the hot path can serve the host: nothing has to wait or to be answered, and when a request ends matters to
+-- nobody but who counts those under way.
 local function is_light(record)
     local rules = record.rules
-    return #record.candidates > 0 and rules.algorithm ~= "p2c" and not (rules.rails or rules.sticky or rules.timeouts
+    if rules.algorithm == "p2c" and not in_flight.ends_are_told then
+        return false
+    end
+    return #record.candidates > 0 and not (rules.rails or rules.sticky or rules.timeouts
         or rules.tls or rules.grpc or rules.response_headers)
 end
 
 -- Adds to a special record: `usable` (who can be reached at all), `candidates` (who gets new requests), `groups`
--- (version type → its candidates) when the policy has shares, `fail_open`, `light` (the hot path can serve it), and
--- what algorithms keep between requests.
+-- (version type → its candidates) when the policy has shares, `fail_open`, `light` (the hot path can serve it),
+-- `counted` (it has to count what is under way), and what algorithms keep between requests.
 function _M.fill(record)
     local rules = record.rules
     -- What is draining finishes its requests and gets no new ones, also when nothing else is left: then the host has
@@ -105,6 +110,7 @@ function _M.fill(record)
         end
     end
     record.light = is_light(record)
+    record.counted = rules.algorithm == "p2c"
     -- Until when somebody is in slow start, unix milliseconds.
     record.slow_until = 0
     if rules.slow_start_ms then

@@ -3,7 +3,7 @@
 --   {"v":1, "chain":"<PEM: the certificate, then those that lead to its authority>",
 --    "key":"<base64 of: nonce (12 bytes), PEM of the private key encrypted with AES-256-GCM, tag (16 bytes)>"}
 --
--- The key of the encryption is the 32 bytes of the key file (EDGE_KEY_FILE); what is authenticated beside the text is
+-- The key of the encryption is one of those in the key file (EDGE_KEY_FILE); what is authenticated beside the text is
 -- the server name exactly as in the name of the Redis key, so a private key cannot be moved under another name. A nonce
 -- is random and used once.
 --
@@ -54,7 +54,10 @@ local function open(name, text)
         return nil, "it is not JSON with chain and key"
     end
     local sealed = ngx.decode_base64(given.key)
-    local pem = sealed and crypto.open(secret.bytes(), sealed, name)
+    local keys, pem = secret.all(), nil
+    for i = 1, sealed and #keys or 0 do
+        pem = pem or crypto.open(keys[i], sealed, name)
+    end
     if not pem then
         return nil, "its private key cannot be decrypted with this router's key file"
     end

@@ -136,6 +136,7 @@ local function go_on(route, name, tried, last, count)
         circuits.failed(route, last, status)
     end
     ngx.var.logkey = choose.log_key_of(route, last)
+    ngx.ctx.free = not connected
     -- What was not connected has sent nothing and burdened nobody: any method, and no budget.
     if connected and not (IDEMPOTENT[ngx.req.get_method()] and tries.in_budget(route)) then
         return failed(status, connected)
@@ -247,13 +248,15 @@ function _M.balance()
     local failure, failure_status = balancer.get_last_failure()
     local is_retry = failure ~= nil
     local address
+    local free = ctx.free
     if ctx.target then
         -- That one or none; it is asked again when nginx met a connection that was closed.
         address = ctx.target
     elseif is_retry then
         local last = ngx.var.edge_counted
         circuits.failed(route, last, failure_status)
-        if attempts.was_connected() then
+        free = not attempts.was_connected()
+        if not free then
             tries.spend(route)
         end
         counters.add("retries")
@@ -265,7 +268,7 @@ function _M.balance()
         address = choose.first(route)
     end
     ctx.tries = (ctx.tries or 0) + 1
-    if not ctx.target and tries.another(route, ctx.tries) then
+    if not ctx.target and tries.another(route, ctx.tries, free) then
         balancer.set_more_tries(is_retry and 1 or 2)
     end
     local rules = rules_of(route)

@@ -1,5 +1,5 @@
--- /metrics of the admin listener: what the edge knows of itself, then the daemons' own texts one after the other. A
--- daemon that does not answer costs its lines, never the whole page.
+-- /metrics of the admin listener: what the edge knows of itself, then the texts of the daemons one after the other, as
+-- one page of OpenMetrics. A daemon that does not answer costs its lines, never the whole page.
 
 local ack = require("signalbox.ack")
 local answer = require("signalbox.answer")
@@ -7,7 +7,8 @@ local circuits = require("signalbox.circuits")
 local counters = require("signalbox.counters")
 local in_flight = require("signalbox.in_flight")
 
-local format, sub = string.format, string.sub
+local format, find, sub = string.format, string.find, string.sub
+local ipairs = ipairs
 local capture_multi = ngx.location.capture_multi
 
 local _M = {}
@@ -15,16 +16,16 @@ local _M = {}
 local PARTS = { "pacemaker", "sidecar" }
 local SOURCES = { { "/.signalbox/metrics/pacemaker" }, { "/.signalbox/metrics/sidecar" } }
 
--- name, type, help, function that gives the value.
+-- family, type, help, function that gives the value. Samples of a counter are called <family>_total.
 local SAMPLES = {
-    { "retries_total", "counter", "Tries after the first, at another instance.", function()
+    { "retries", "counter", "Tries after the first, at another instance.", function()
         return counters.get("retries")
     end },
-    { "ejections_total", "counter", "Times an instance was taken out for failing.", circuits.ejections },
-    { "held_total", "counter", "Requests that waited for their host to get an instance.", function()
+    { "ejections", "counter", "Times an instance was taken out for failing.", circuits.ejections },
+    { "held", "counter", "Requests that waited for their host to get an instance.", function()
         return counters.get("held")
     end },
-    { "limited_total", "counter", "Requests refused by a limit of their host.", function()
+    { "limited", "counter", "Requests refused by a limit of their host.", function()
         return counters.get("limited")
     end },
     { "in_flight", "gauge", "Requests under way at instances of hosts with a policy.", in_flight.sum },
@@ -34,12 +35,30 @@ local function samples()
     for i = 1, #SAMPLES do
         local name, kind, help, value = SAMPLES[i][1], SAMPLES[i][2], SAMPLES[i][3], SAMPLES[i][4]
         ngx.say("# HELP signalbox_edge_", name, " ", help, "\n# TYPE signalbox_edge_", name, " ", kind)
-        ngx.say(format("signalbox_edge_%s %.0f", name, value()))
+        ngx.say(format("signalbox_edge_%s%s %.0f", name, kind == "counter" and "_total" or "", value()))
     end
+end
+
+-- Requests under way at the edge as nginx counts them, of any host: reading and writing; waiting is keep-alive.
+local function connections()
+    ngx.say("# HELP signalbox_edge_connections Connections of clients, by what they do.\n",
+        "# TYPE signalbox_edge_connections gauge")
+    local var = ngx.var
+    for _, state in ipairs({ "reading", "writing", "waiting" }) do
+        ngx.say(format('signalbox_edge_connections{state="%s"} %s', state, var["connections_" .. state]))
+    end
+end
+
+-- The text of a daemon without the mark that ends a page.
+local function lines_of(body)
+    local last = find(body, "# EOF", 1, true)
+    body = last and sub(body, 1, last - 1) or body
+    return (body == "" or sub(body, -1) == "\n") and body or body .. "\n"
 end
 
 local function own(answers)
     samples()
+    connections()
     local workers = ack.workers()
     ngx.say("# HELP signalbox_edge_worker_serial Serial of the route table that a worker has acknowledged.\n",
         "# TYPE signalbox_edge_worker_serial gauge")
@@ -64,15 +83,14 @@ function _M.serve()
         return answer.problem(405, "method_not_allowed", "This endpoint does not know that method.")
     end
     local answers = { capture_multi(SOURCES) }
-    ngx.header["Content-Type"] = "text/plain; version=0.0.4; charset=utf-8"
+    ngx.header["Content-Type"] = "application/openmetrics-text; version=1.0.0; charset=utf-8"
     own(answers)
     for i = 1, #PARTS do
-        local body = answers[i].status == 200 and answers[i].body or ""
-        ngx.print(body)
-        if body ~= "" and sub(body, -1) ~= "\n" then
-            ngx.say("")
+        if answers[i].status == 200 then
+            ngx.print(lines_of(answers[i].body))
         end
     end
+    ngx.say("# EOF")
 end
 
 return _M

@@ -1,8 +1,9 @@
--- The key that routers share, from a file of 64 hexadecimal digits (32 bytes) read by the master at start. What it is
--- used for gets a key of its own derived from it, so that none of them says anything of another:
+-- The key that routers share, from a file of 64 hexadecimal digits (32 bytes) read by the master at start. A file may
+-- have several keys, one a line: the first is the key, the others only decrypt what they encrypted before a rotation.
+-- What it is used for gets a key of its own derived from it, so that none of them says anything of another:
 --
---   certificates   decrypts the private keys of the route table (certificates.lua); the file's key itself, because the
---                  pacemaker encrypts with it
+--   certificates   decrypts the private keys of the route table (certificates.lua); the file's keys themselves, because
+--                  the pacemaker encrypts with the first
 --   sticky         digests in cookies (balance/sticky.lua)
 --   target         tickets for one instance (target.lua)
 --
@@ -11,14 +12,16 @@
 
 local crypto = require("signalbox.crypto")
 
-local char, gsub, match, sub = string.char, string.gsub, string.match, string.sub
+local char, gmatch, gsub, sub = string.char, string.gmatch, string.gsub, string.sub
 local tonumber = tonumber
 local state = ngx.shared.signalbox_state
 
 local _M = { from_file = false }
 
 local SIZE = 32
-local key
+local MAX_KEYS = 8
+-- All keys of the file, and the first of them.
+local keys, key = {}, nil
 local derived = {}
 
 local function read(path)
@@ -26,14 +29,21 @@ local function read(path)
     if not file then
         return nil, err
     end
-    local text = match(file:read(256) or "", "^%s*(%x+)%s*$")
+    local text = file:read(4096) or ""
     file:close()
-    if not text or #text ~= SIZE * 2 then
-        return nil, path .. " does not hold " .. SIZE * 2 .. " hexadecimal digits"
+    local found = {}
+    for line in gmatch(text, "%S+") do
+        if #line ~= SIZE * 2 or line:find("%X") then
+            return nil, path .. " holds something else than " .. SIZE * 2 .. " hexadecimal digits a line"
+        end
+        found[#found + 1] = gsub(line, "%x%x", function(digits)
+            return char(tonumber(digits, 16))
+        end)
     end
-    return (gsub(text, "%x%x", function(digits)
-        return char(tonumber(digits, 16))
-    end))
+    if #found == 0 or #found > MAX_KEYS then
+        return nil, path .. " does not hold 1 to " .. MAX_KEYS .. " keys"
+    end
+    return found
 end
 
 local function random()
@@ -53,19 +63,20 @@ function _M.load(path)
     derived = {}
     if path == "" then
         key, _M.from_file = random(), false
+        keys = { key }
         return
     end
-    local err
-    key, err = read(path)
-    if not key then
+    local found, err = read(path)
+    if not found then
         error("the key file cannot be used: " .. err, 0)
     end
+    keys, key = found, found[1]
     _M.from_file = true
 end
 
--- The 32 bytes of the file.
-function _M.bytes()
-    return key
+-- The keys of the file, 32 bytes each.
+function _M.all()
+    return keys
 end
 
 -- A key of its own for `purpose`.
@@ -81,6 +92,7 @@ end
 -- For specs.
 function _M.set(bytes)
     key, derived, _M.from_file = sub(bytes, 1, SIZE), {}, true
+    keys = { key }
 end
 
 return _M

@@ -1,5 +1,6 @@
 -- How often a request may be sent, on the hot path and in @full alike. nginx wants to know before a try whether there
--- may be another after it, so tries are granted one ahead: the first with itself, each retry with the one before.
+-- may be another after it, so tries are granted one ahead: the first with itself, each retry with the one before. A try
+-- that was granted because the one before was refused can turn out to be paid for; that is one beyond the budget.
 
 local budget = require("signalbox.budget")
 local choose = require("signalbox.choose")
@@ -39,9 +40,10 @@ function _M.spend(route)
     budget.spend(route, choose.cursor_of(route), percent_of(route))
 end
 
--- Whether there may be another try after the `tries`-th.
-function _M.another(route, tries)
-    return tries < _M.most(route) and not _M.time_is_over(route) and _M.in_budget(route)
+-- Whether there may be another try after the `tries`-th. free: the one before was refused, so none was paid for yet;
+-- with several dead instances in a row, all of them are gone through, whatever the budget.
+function _M.another(route, tries, free)
+    return tries < _M.most(route) and not _M.time_is_over(route) and (free or _M.in_budget(route))
 end
 
 return _M

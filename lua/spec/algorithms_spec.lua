@@ -204,6 +204,19 @@ return function(it)
         end
     end)
 
+    it("hashes to the instances that the pacemaker names in explain", function()
+        -- The same list stands in choice/hash.rs: one that changes here changes there, too.
+        local list, even, weighed = { "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3" }, {}, {}
+        local seeds, weights = hash.seeds(list), { [list[1]] = 5, [list[2]] = 1, [list[3]] = 2 }
+        for i = 0, 7 do
+            even[i + 1] = hash.pick(list, seeds, "user " .. i):sub(-1)
+            weighed[i + 1] = hash.pick_weighted(list, seeds, "user " .. i, function(address)
+                return weights[address]
+            end):sub(-1)
+        end
+        equal({ table.concat(even), table.concat(weighed) }, { "33213112", "33113112" })
+    end)
+
     it("slow start grows evenly from a tenth to all", function()
         local factor = slow_start.factor
         equal({ factor(nil, 5, 10), factor(1000, 900, 1000), factor(1000, 1000, 1000), factor(1000, 1500, 1000),

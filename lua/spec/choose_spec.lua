@@ -102,6 +102,12 @@ return function(it)
         vars.cookie_s = nil
     end)
 
+    it("makes the cookie that the pacemaker reads in explain", function()
+        -- The same value stands in choice/session.rs.
+        local route = record.make("app.test", hosts(4), "17", '{"sticky":{"cookie":"s"}}')
+        equal(sticky.value(route, LIST[1]), "xzhq7zxC.QBytucyVlXluOVWy")
+    end)
+
     it("says nothing of the address in the cookie", function()
         local route = made('{"sticky":{"cookie":"s","ttl_seconds":60}}')
         local cookie = sticky.cookie(route, LIST[1], true)

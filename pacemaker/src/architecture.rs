@@ -4,12 +4,16 @@ use std::path::{Path, PathBuf};
 
 /// A room and the rooms whose names may stand in its files. `api.rs`, a folder `api/` and the dashboard's page belong
 /// to the HTTP layer, which may know all; tests may, too.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("bus", &["duty", "queues"]),
+    // A certificate stands in the route table.
+    ("certificates", &["routing", "tokens"]),
     // Its part of a configuration file is the bus' own options.
-    ("config", &["bus", "queues", "sequencer"]),
+    ("config", &["bus", "certificates", "machines", "queues", "sequencer"]),
     ("duty", &[]),
     ("live", &["bus"]),
+    // A route action is done in nobody's name but root's.
+    ("machines", &["bus", "duty", "routing", "tokens"]),
     ("metrics", &[]),
     ("queues", &[]),
     ("sequencer", &["bus"]),

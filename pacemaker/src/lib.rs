@@ -1,20 +1,25 @@
 //! The control plane of Signalbox.
 //!
 //! Rooms: `routing` (the route table), [`bus`] (events pushed to subscribers), [`queues`] (events pulled), `live`
-//! (events watched), `own_events` (what the product tells of itself), `tokens` (who may do what), `duty` (what only one
-//! of several pacemakers does at a time), `dashboard` (the page at `/`), `http` (what all of them share towards HTTP). A
+//! (events watched), `machines` (labels that move when facts change), `own_events` (what the product tells of itself),
+//! `certificates` (what the edge shows in handshakes), `tokens` (who may do what), `duty` (what only one of several
+//! pacemakers does at a time), `presence` (which pacemakers serve), `dashboard` (the pages at `/`),
+//! `http` (what all of them share towards HTTP). A
 //! library beside a program of two lines, so that tests and benchmarks reach the bus without HTTP.
 
 #[cfg(test)]
 mod architecture;
 pub mod bus;
+mod certificates;
 mod config;
 mod dashboard;
 mod duty;
 mod http;
 mod live;
+mod machines;
 mod metrics;
 mod own_events;
+mod presence;
 pub mod queues;
 mod routing;
 pub mod sequencer;

@@ -2,7 +2,7 @@
 //!
 //! No label here is open-ended: hosts, instances and tokens are never labels.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicU64};
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode_registry},
@@ -47,6 +47,9 @@ pub(crate) struct Metrics {
     outstanding: Gauge,
     foreign: Gauge,
     silent: Gauge,
+    certificates: Gauge,
+    certificates_expired: Gauge,
+    certificate_days: Gauge<f64, AtomicU64>,
 }
 
 impl Metrics {
@@ -61,6 +64,10 @@ impl Metrics {
         let checks = Family::<Outcome, Counter>::default();
         let (reseeds, outstanding, foreign) = (Counter::default(), Gauge::default(), Gauge::default());
         let silent = Gauge::default();
+        let (certificates, certificates_expired) = (Gauge::default(), Gauge::default());
+        let certificate_days = Gauge::<f64, AtomicU64>::default();
+        // Without a certificate there is no such number; infinity would be written in a way that scrapers refuse.
+        certificate_days.set(f64::NAN);
         let mut registry = Registry::with_prefix("signalbox_pacemaker");
         registry.register(
             "http_requests",
@@ -98,6 +105,21 @@ impl Metrics {
             "Routers that reported in the last minute and not in the last ten seconds, as the reconciler saw them",
             silent.clone(),
         );
+        registry.register(
+            "certificates",
+            "Certificates in the route table, as the pacemaker that tells of their ends saw them",
+            certificates.clone(),
+        );
+        registry.register(
+            "certificates_expired",
+            "Those of them that have ended",
+            certificates_expired.clone(),
+        );
+        registry.register(
+            "certificate_first_end_days",
+            "Days until the first of them ends, negative when it has, +Inf without any; looked at once an hour and when one changes",
+            certificate_days.clone(),
+        );
         Self {
             registry: Arc::new(registry),
             requests,
@@ -112,6 +134,9 @@ impl Metrics {
             outstanding,
             foreign,
             silent,
+            certificates,
+            certificates_expired,
+            certificate_days,
         }
     }
 
@@ -169,6 +194,12 @@ impl Metrics {
 
     pub(crate) fn silent_routers(&self, count: usize) {
         self.silent.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn certificates(&self, count: usize, expired: usize, first_end_days: Option<f64>) {
+        self.certificates.set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.certificates_expired.set(i64::try_from(expired).unwrap_or(i64::MAX));
+        self.certificate_days.set(first_end_days.unwrap_or(f64::NAN));
     }
 
     pub(crate) fn table_foreign(&self, foreign: bool) {

@@ -13,13 +13,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     bus::{self, Bus, FabricMemory, Handle, api::Front, deliver::Webhooks},
+    certificates::Certificates,
     config::Config,
-    dashboard::Traffic,
+    dashboard::Dashboard,
     duty::Duty,
-    http::{self, App, Parts},
+    http::{self, App, Parts, session::Sessions},
     live::Hub,
+    machines,
     metrics::Metrics,
     own_events::OwnEvents,
+    presence::Presence,
     queues,
     routing::{AddressRules, Announcer, Prober, Reconciler, Registry, Routers, Store, Sweeper},
     sequencer::{self, Http, Sequencer, metrics::Calls},
@@ -35,6 +38,8 @@ const SHORTEST_DUTY: Duration = Duration::from_secs(3);
 const ANNOUNCE: Duration = Duration::from_secs(1);
 /// How often the prober looks whom to check.
 const PROBE: Duration = Duration::from_secs(1);
+/// A turn of what looks after a shard's labels.
+const MACHINES: Duration = Duration::from_secs(1);
 /// How often it is looked at which fabric this is.
 const REMEMBER: Duration = Duration::from_secs(1);
 /// The same, until it has been kept for the first time.
@@ -86,33 +91,38 @@ pub(crate) async fn run(
         nudge,
         metrics.clone(),
     );
+    let presence = Presence::new(fabric.clone(), who.clone());
     let calls = Calls::default();
     let (objects, sequencer) = Sequencer::open(
         &fabric,
         config.fabric_shards,
         config.sequencer.clone(),
         handle.clone(),
-        Http::new(webhooks, calls.clone()),
+        Http::new(webhooks.clone(), calls.clone()),
     );
     let sequenced = sequencer::api::Front::new(objects, calls);
 
+    // Background work outlives the server: a request under way may still need the reconciler.
+    let idle = CancellationToken::new();
+    let routers = Routers::start(store.clone(), idle.clone());
     let announcer = Announcer::new(
         store.clone(),
         duty("announcer", ANNOUNCE),
         OwnEvents::new(handle.clone()),
         ANNOUNCE,
+        routers.alarms(),
         metrics.clone(),
     );
 
     let prober = Prober::new(registry.clone(), duty("prober", PROBE), PROBE, metrics.clone());
 
-    // Background work outlives the server: a request under way may still need the reconciler.
-    let idle = CancellationToken::new();
     let mut background = JoinSet::new();
     background.spawn(reconciler.run(idle.clone()));
     background.spawn(sweeper.run(idle.clone()));
     background.spawn(announcer.run(idle.clone()));
     background.spawn(prober.run(idle.clone()));
+    // It leaves the list when it takes no more requests, not when its background work is done.
+    background.spawn(presence.clone().run(shutdown.clone()));
     let (ended, stop) = (idle.clone(), shutdown.clone());
     background.spawn(async move {
         if let Err(error) = events.run(ended).await {
@@ -129,19 +139,38 @@ pub(crate) async fn run(
     background.spawn(queues.clone().run(idle.clone()));
     let live = Hub::new(handle.clone(), config.bus.streams);
     background.spawn(live.clone().run(idle.clone()));
-    background.spawn(remember(handle, memory, idle.clone()));
-    let routers = Routers::start(store, idle.clone());
-
-    let traffic = Traffic::new(stats);
+    background.spawn(remember(handle.clone(), memory, idle.clone()));
+    let machines = machines::Engine::new(
+        machines::Around {
+            fabric: fabric.clone(),
+            shards: config.fabric_shards,
+            stats: stats.clone(),
+            bus: handle,
+            webhooks,
+            routes: registry.clone(),
+            environment: config.machine_environment.clone(),
+        },
+        config.machines.clone(),
+    );
+    let shards = config.fabric_shards;
+    let duties = machines::DUTIES.into_iter().take(shards).map(|name| duty(name, MACHINES)).collect();
+    background.spawn(machines.clone().run(duties, idle.clone()));
+    let certificates = Certificates::new(registry.clone(), config.edge_keys.clone(), wall_clock);
+    background.spawn(certificates.clone().reseal(idle.clone()));
+    let sessions = Sessions::new(tokens.shared_key("sessions"), wall_clock);
     let app = App::new(Parts {
         tokens,
         registry,
+        certificates,
         routers,
         bus: front,
         sequencer: sequenced,
         live,
         queues,
-        traffic,
+        dashboard: Dashboard::new(stats, wall_clock),
+        sessions,
+        machines,
+        presence,
         metrics,
         shutdown: shutdown.clone(),
     });

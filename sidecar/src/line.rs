@@ -22,6 +22,55 @@ const MAX_VALUE: u64 = 1 << 44;
 /// Log keys are ids; a longer one is no id, and would become part of many Redis key names.
 const MAX_KEY_BYTES: usize = 128;
 
+/// Instances of one request that are looked at; a request that was sent on more often is a request gone wrong.
+pub const MAX_ANSWERS: usize = 8;
+
+/// An instance that answered, and how long it took.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer<'a> {
+    /// `ip:port` or `unix:/path`.
+    pub address: Cow<'a, str>,
+    /// Milliseconds from the connection to the end of the answer.
+    pub ms: u64,
+}
+
+/// The instances that answered one request: nearly always one, and then without allocating.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Answers<'a> {
+    first: Option<Answer<'a>>,
+    more: Vec<Answer<'a>>,
+}
+
+impl<'a> Answers<'a> {
+    /// In the order in which they were asked; at most [`MAX_ANSWERS`].
+    pub fn iter(&self) -> impl Iterator<Item = &Answer<'a>> {
+        self.first.iter().chain(&self.more)
+    }
+
+    /// What three lists of nginx, one element for each try, say. An instance that refused or broke the connection did
+    /// not answer: nginx gives it a 502 (one of the instance's own cannot be told from that). One that was too slow
+    /// (504) took at least that long, which is what the histogram is there to show.
+    fn new(addresses: &'a [u8], times: &[u8], statuses: &[u8]) -> Self {
+        if statuses.len() == 3 {
+            return Self { first: answer(addresses, times, statuses), more: Vec::new() };
+        }
+        let count = tries(statuses).count();
+        if tries(addresses).count() != count || tries(times).count() != count {
+            return Self::default();
+        }
+        let tries = tries(addresses).zip(tries(times)).zip(tries(statuses));
+        let mut answered =
+            tries.filter_map(|((address, time), status)| answer(address, time, status)).take(MAX_ANSWERS);
+        Self { first: answered.next(), more: answered.collect() }
+    }
+
+    fn into_owned(self) -> Answers<'static> {
+        let owned =
+            |answer: Answer<'a>| Answer { address: Cow::Owned(answer.address.into_owned()), ms: answer.ms };
+        Answers { first: self.first.map(owned), more: self.more.into_iter().map(owned).collect() }
+    }
+}
+
 /// What one request adds to the statistics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record<'a> {
@@ -37,6 +86,8 @@ pub struct Record<'a> {
     pub nginx_ms: u64,
     /// Milliseconds that upstreams took together; `None` when no upstream answered.
     pub upstream_ms: Option<u64>,
+    /// The instances that answered.
+    pub answers: Answers<'a>,
 }
 
 /// Reads a line (without its newline). `None` is a bad line.
@@ -56,8 +107,11 @@ pub fn fast(line: &[u8]) -> Option<Record<'_>> {
     let (nginx_ms, rest) = milliseconds(rest.strip_prefix(br#","nginx_response_time":"#)?)?;
     let (times, rest) = until_quote(rest.strip_prefix(br#","upstream_response_time":""#)?)?;
     let (statuses, rest) = until_quote(rest.strip_prefix(br#","upstream_status":""#)?)?;
+    let (addresses, rest) = until_quote(rest.strip_prefix(br#","upstream_addr":""#)?)?;
+    if !addresses.is_ascii() {
+        return None;
+    }
     // The rest is not counted, but it has to be there and whole: it is how a torn line shows.
-    let (_, rest) = until_quote(rest.strip_prefix(br#","upstream_addr":""#)?)?;
     let (_, rest) = until_quote(rest.strip_prefix(br#","time":""#)?)?;
     let (_, rest) = until_quote(rest.strip_prefix(br#","method":""#)?)?;
     let (_, rest) = until_quote(rest.strip_prefix(br#","host":""#)?)?;
@@ -67,7 +121,8 @@ pub fn fast(line: &[u8]) -> Option<Record<'_>> {
         return None;
     }
     let key = std::str::from_utf8(key).ok()?;
-    record(Cow::Borrowed(key), at_ms, bytes, code, nginx_ms, times, statuses)
+    let answers = Answers::new(addresses, times, statuses);
+    record(Cow::Borrowed(key), at_ms, bytes, code, nginx_ms, times, statuses, answers)
 }
 
 /// Whether a line has neither escapes nor control characters, so that every quote in it ends a string. One pass that
@@ -109,6 +164,7 @@ fn milliseconds(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((seconds.checked_mul(1000)? + a * 100 + b * 10 + c, rest))
 }
 
+#[expect(clippy::too_many_arguments, reason = "the fields of a line, each once")]
 fn record<'a>(
     key: Cow<'a, str>,
     at_ms: u64,
@@ -117,6 +173,7 @@ fn record<'a>(
     nginx_ms: u64,
     times: &[u8],
     statuses: &[u8],
+    answers: Answers<'a>,
 ) -> Option<Record<'a>> {
     let answered = answered(statuses);
     let upstream_ms = sum_of_times(times)?.filter(|_| answered);
@@ -124,7 +181,7 @@ fn record<'a>(
         return None;
     }
     let key = if key.is_empty() { Cow::Borrowed(UNCAUGHT) } else { key };
-    Some(Record { key, at_ms, bytes, code: code as u16, nginx_ms, upstream_ms })
+    Some(Record { key, at_ms, bytes, code: code as u16, nginx_ms, upstream_ms, answers })
 }
 
 /// Whether any upstream of a `$upstream_status` list gave a status. nginx writes `-` for one that never answered, and
@@ -160,6 +217,24 @@ fn elements(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|byte| matches!(byte, b',' | b':')).map(<[u8]>::trim_ascii)
 }
 
+/// The elements of such a list with their places kept: one that is empty (a try that came to no instance) is one too.
+fn tries(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let words = list.split(|byte| *byte == b' ').filter(|word| *word != b":");
+    words.map(|word| word.strip_suffix(b",").unwrap_or(word))
+}
+
+/// An instance that answered, if it did and the three say so in the way nginx does.
+fn answer<'a>(address: &'a [u8], time: &[u8], status: &[u8]) -> Option<Answer<'a>> {
+    let (ms, b"") = milliseconds(time)? else { return None };
+    let is_status = status.len() == 3 && status.iter().all(u8::is_ascii_digit);
+    // Not `-`, and nothing that would make a strange key.
+    let is_address = (3..=MAX_KEY_BYTES).contains(&address.len()) && address.iter().all(u8::is_ascii_graphic);
+    if !is_status || status == b"502" || !is_address || ms > MAX_VALUE {
+        return None;
+    }
+    Some(Answer { address: Cow::Borrowed(std::str::from_utf8(address).ok()?), ms })
+}
+
 /// Seconds in any spelling of a JSON number, in milliseconds. A double holds today's unix time to the microsecond.
 fn decimal_ms(text: &str) -> Option<u64> {
     if let Some((value, b"")) = milliseconds(text.as_bytes()) {
@@ -188,6 +263,8 @@ struct Wire<'a> {
     upstream_response_time: Option<&'a RawValue>,
     #[serde(borrow, default)]
     upstream_status: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    upstream_addr: Option<&'a RawValue>,
 }
 
 /// Reads any JSON object that has the fields.
@@ -196,6 +273,8 @@ pub fn slow(line: &[u8]) -> Option<Record<'_>> {
     let times = wire.upstream_response_time.map_or(Some(Cow::Borrowed("-")), text)?;
     // Logs from before the status was written: the time alone has to say whether somebody answered.
     let statuses = wire.upstream_status.map_or(Some(Cow::Borrowed("200")), text)?;
+    let addresses = wire.upstream_addr.map_or(Some(Cow::Borrowed("-")), text)?;
+    let answers = Answers::new(addresses.as_bytes(), times.as_bytes(), statuses.as_bytes()).into_owned();
     record(
         text(wire.key)?,
         decimal_ms(&text(wire.timemsec)?)?,
@@ -204,6 +283,7 @@ pub fn slow(line: &[u8]) -> Option<Record<'_>> {
         decimal_ms(&text(wire.nginx_response_time)?)?,
         times.as_bytes(),
         statuses.as_bytes(),
+        answers,
     )
 }
 
@@ -242,6 +322,10 @@ mod tests {
             code: 200,
             nginx_ms: 5,
             upstream_ms: Some(4),
+            answers: Answers {
+                first: Some(Answer { address: "127.0.0.1:9001".into(), ms: 4 }),
+                more: Vec::new(),
+            },
         };
         assert_eq!(fast(OURS.as_bytes()), Some(wanted.clone()));
         assert_eq!(slow(OURS.as_bytes()), Some(wanted));
@@ -264,6 +348,34 @@ mod tests {
             assert_eq!(upstream_ms(times, statuses), Some(ms), "{times:?} {statuses:?}");
         }
         assert_eq!(upstream_ms("soon", "200"), None, "a damaged time is a bad line");
+    }
+
+    #[test]
+    fn each_instance_that_answered_is_named_with_its_own_time() {
+        for (addresses, times, statuses, wanted) in [
+            ("a:1, b:2", "0.001, 0.002", "502, 200", vec![("b:2", 2)]),
+            ("a:1, b:2", "0.001, 0.002", "503, 200", vec![("a:1", 1), ("b:2", 2)]),
+            (
+                "a:1, b:2 : unix:/c",
+                "0.001, 60.000 : 0.003",
+                "502, 504 : 200",
+                vec![("b:2", 60_000), ("unix:/c", 3)],
+            ),
+            ("a:1 :  : b:2", "0.001 : 0.000 : 0.004", "502 : 502 : 200", vec![("b:2", 4)]),
+            ("a:1", "-", "-", vec![]),
+            ("a:1", "0.010", "-", vec![]),
+            ("-", "-", "-", vec![]),
+            ("a:1, b:2", "0.001", "200, 200", vec![]),
+        ] {
+            let line = OURS
+                .replace("\"0.004\"", &format!("\"{times}\""))
+                .replace("_status\":\"200", &format!("_status\":\"{statuses}"))
+                .replace("127.0.0.1:9001", addresses);
+            let (fast, slow) = (fast(line.as_bytes()), slow(line.as_bytes()).unwrap());
+            assert!(fast.is_none_or(|fast| fast == slow), "{line}");
+            let found: Vec<_> = slow.answers.iter().map(|answer| (&*answer.address, answer.ms)).collect();
+            assert_eq!(found, wanted, "{line}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use signalbox_sidecar::{
 use signalbox_store::{Redis, RoutesReplica, Stats};
 use tokio::{
     net::TcpListener,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     task,
 };
 use tokio_util::sync::CancellationToken;
@@ -63,6 +63,8 @@ fn refuse(error: &anyhow::Error) -> ExitCode {
 
 #[tokio::main]
 async fn run(config: Config) -> anyhow::Result<()> {
+    // Before anybody can see that it runs: a signal that came without a handler would end it in the middle of something.
+    let signals = Signals::listen().context("listening for signals")?;
     let stopping = CancellationToken::new();
     let listener = TcpListener::bind(config.listen)
         .await
@@ -82,18 +84,31 @@ async fn run(config: Config) -> anyhow::Result<()> {
         follow::service::Options { access_log: config.access_log.clone(), rotate, clock: clock::unix_ms };
     let follower = follow::service::start(store, options).context("starting the follower's thread")?;
     let edge = edge::Watch::default();
+    let replica = match &config.redis_routes_replica {
+        Some(url) => Some(
+            Redis::open(url.as_str(), signalbox_store::Options::default())
+                .context("opening redis.routes_replica")?,
+        ),
+        None => None,
+    };
     let mut background = task::JoinSet::new();
-    watch_edge(&config, &stats, &follower.watch(), &edge, &stopping, &mut background)?;
+    watch_edge(&config, &stats, &replica, &follower.watch(), &edge, &stopping, &mut background)?;
     let metrics = Arc::new(Metrics::new(follower.watch(), edge.clone(), clock::unix_ms));
-    let api =
-        api::router(stats, config.root_token.as_ref(), metrics, follower.watch(), edge, stopping.clone());
+    let api = api::router(
+        stats,
+        replica,
+        config.root_token.as_ref(),
+        metrics,
+        follower.watch(),
+        edge,
+        stopping.clone(),
+    );
     tracing::info!(listen = %config.listen, node = config.node.as_str(), log = %config.access_log.display(), "started");
     let server = axum::serve(listener, api).with_graceful_shutdown(stopping.clone().cancelled_owned());
     let mut server = Box::pin(server.into_future());
     tokio::select! {
         served = &mut server => served.context("serving HTTP")?,
-        signalled = stop_signal() => {
-            signalled.context("waiting for signals")?;
+        () = signals.stop() => {
             tracing::info!("stopping");
             stopping.cancel();
             // Connections that stay open must not hold up the counting of the last lines.
@@ -110,6 +125,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
 fn watch_edge(
     config: &Config,
     stats: &Stats,
+    replica: &Option<RoutesReplica>,
     follower: &follow::service::Watch,
     watch: &edge::Watch,
     stopping: &CancellationToken,
@@ -126,20 +142,27 @@ fn watch_edge(
             .context("preparing the edge's HTTP client")?;
         background.spawn(service.run(stopping.clone()));
     }
-    if let Some(url) = &config.redis_routes_replica {
-        let replica: RoutesReplica = Redis::open(url.as_str(), signalbox_store::Options::default())
-            .context("opening redis.routes_replica")?;
-        background.spawn(edge::watch_replica(replica, watch.clone(), stopping.clone()));
+    if let Some(replica) = replica {
+        background.spawn(edge::watch_replica(replica.clone(), watch.clone(), stopping.clone()));
     }
     Ok(())
 }
 
-async fn stop_signal() -> std::io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// The signals that end it.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
-    Ok(())
+
+    async fn stop(mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }

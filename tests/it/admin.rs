@@ -3,7 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use signalbox_tests::{http::Request, load, poll, system::System, upstream::App};
+use serde_json::json;
+use signalbox_client::Client;
+
+use crate::bus_api::Bus;
+use signalbox_tests::{
+    http::{Request, Response},
+    load, openmetrics, poll,
+    receiver::Receiver,
+    system::System,
+    upstream::App,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_lists_hosts_instances_and_their_last_minute() {
@@ -12,76 +22,43 @@ async fn the_page_lists_hosts_instances_and_their_last_minute() {
     system.register("i-1", &app, "app.test", "17").await;
     load::send(system.edge, 2, 40, |_| Request::get("app.test", "/")).await;
     let header = format!("Basic {}", STANDARD.encode(format!("{}:", system.token)));
-    let page = Request::get(&system.admin.to_string(), "/").header("Authorization", &header);
-    poll::until("the page to show the requests", || async {
-        let answer = page.send(system.admin).await.unwrap();
-        let text = answer.text();
-        let kind = answer.header("Content-Type").unwrap_or_default().to_owned();
-        let all = ["app.test", "i-1", &app.address.to_string(), "40"].iter().all(|part| text.contains(part));
-        if answer.status == 200 && kind.starts_with("text/html") && all {
-            Ok(())
-        } else {
-            Err(format!("{} {kind} {text}", answer.status))
-        }
-    })
-    .await;
+    let address = app.address.to_string();
+    // Forty requests in a minute are 0.7 a second.
+    for (path, shown) in [("/", ["app.test", "0.7"]), ("/dashboard/host?name=app.test", ["i-1", &address])] {
+        let page = Request::get(&system.admin.to_string(), path).header("Authorization", &header);
+        poll::until("the page to show the requests", || async {
+            let answer = page.send(system.admin).await.unwrap();
+            let text = answer.text();
+            let kind = answer.header("Content-Type").unwrap_or_default().to_owned();
+            let all = shown.iter().all(|part| text.contains(part));
+            if answer.status == 200 && kind.starts_with("text/html") && all {
+                Ok(())
+            } else {
+                Err(format!("{path}: {} {kind} {text}", answer.status))
+            }
+        })
+        .await;
+    }
     let closed = Request::get(&system.admin.to_string(), "/").send(system.admin).await.unwrap();
-    assert_eq!(closed.status, 401, "a browser asks for the token when it is told so");
+    assert_eq!(closed.status, 401, "a program is told to bring its token");
     assert!(closed.header("WWW-Authenticate").is_some_and(|value| value.starts_with("Basic")));
     system.stop().await;
 }
 
-/// Checks the text format: a family is described once and before its samples, names and labels are well-formed, and
-/// no series stands twice.
-fn check_metrics(text: &str) -> BTreeMap<String, f64> {
-    let (mut described, mut series) = (BTreeSet::new(), BTreeMap::new());
-    for line in text.lines().filter(|line| !line.is_empty()) {
-        if let Some(rest) = line.strip_prefix("# TYPE ") {
-            let (name, kind) = rest.split_once(' ').unwrap();
-            assert!(
-                ["counter", "gauge", "histogram", "summary", "unknown", "info"].contains(&kind),
-                "{line}"
-            );
-            assert!(described.insert(name.to_owned()), "{name} is described twice");
-            continue;
-        }
-        if line.starts_with('#') {
-            continue;
-        }
-        let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no sample: {line}"));
-        let value: f64 = value.parse().unwrap_or_else(|_| panic!("no number: {line}"));
-        let family = name.split('{').next().unwrap();
-        assert!(
-            family.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':'),
-            "a name: {line}"
-        );
-        assert!(
-            name.matches('"').count() % 2 == 0 && name.contains('{') == name.ends_with('}'),
-            "labels: {line}"
-        );
-        let base = ["_total", "_bucket", "_sum", "_count", "_created"]
-            .iter()
-            .find_map(|suffix| family.strip_suffix(suffix).filter(|base| described.contains(*base)))
-            .unwrap_or(family);
-        assert!(described.contains(base), "{family} has no type");
-        assert!(series.insert(name.to_owned(), value).is_none(), "{name} stands twice");
-    }
-    series
+fn page(answer: &Response) -> openmetrics::Series {
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.header("Content-Type"), Some(openmetrics::CONTENT_TYPE));
+    openmetrics::read(&answer.text()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_of_all_parts_are_one_valid_text() {
+async fn metrics_of_all_parts_are_one_openmetrics_page() {
     let system = System::start("metrics").await;
     let app = App::start("app").await;
     system.register("i-1", &app, "app.test", "17").await;
     load::send(system.edge, 2, 40, |_| Request::get("app.test", "/")).await;
     poll::until("the lines to be a metric", || async {
-        let answer = system.edge_api("/metrics").await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        assert!(answer.header("Content-Type").is_some_and(
-            |kind| kind.starts_with("text/plain") || kind.starts_with("application/openmetrics-text")
-        ));
-        let series = check_metrics(&answer.text());
+        let series = page(&system.edge_api("/metrics").await);
         let ours = series.keys().all(|name| name.starts_with("signalbox_") || name.starts_with("process_"));
         assert!(ours, "{:?}", series.keys());
         let parts = ["signalbox_pacemaker", "signalbox_routes", "signalbox_sidecar", "signalbox_edge"];
@@ -97,12 +74,18 @@ async fn metrics_of_all_parts_are_one_valid_text() {
         }
     })
     .await;
+    for daemon in [system.pacemaker, system.sidecar] {
+        let own = Request::get(&daemon.to_string(), "/metrics").send(daemon).await.unwrap();
+        assert!(!page(&own).is_empty());
+    }
     // A part that is away takes only its own metrics along.
     system.kill(System::PACEMAKER).await;
-    let without = check_metrics(&system.edge_api("/metrics").await.text());
-    assert!(!without.is_empty());
+    let without = page(&system.edge_api("/metrics").await);
+    assert_eq!(without["signalbox_edge_part_up{part=\"pacemaker\"}"], 0.0);
+    assert!(without.keys().any(|name| name.starts_with("signalbox_sidecar")));
     system.kill(System::SIDECAR).await;
-    check_metrics(&system.edge_api("/metrics").await.text());
+    let alone = page(&system.edge_api("/metrics").await);
+    assert!(alone.contains_key("signalbox_edge_connections{state=\"writing\"}"), "{alone:?}");
     system.stop().await;
 }
 
@@ -164,4 +147,69 @@ async fn operators_requests_are_counted_apart() {
     let shown = system.api("GET", "/stats/pacemaker", None).await;
     assert_eq!(shown.status, 200, "{}", shown.text());
     system.stop().await;
+}
+
+/// Names of metrics in a text.
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    let words = text.split(|char: char| !char.is_ascii_alphanumeric() && char != '_');
+    words.filter(|word| word.starts_with("signalbox_")).map(str::to_owned).collect()
+}
+
+/// A machine in which everything happens that is counted. Nobody listens where it calls.
+const MACHINE: &str = r#"
+state_machines:
+  m:
+    feeds: [{name: nobody, url: "http://127.0.0.1:1/"}]
+    inputs: [{topic: orders, label: url, create: true}]
+    states:
+      - gate: waits
+        exit_condition: metadata.go or feeds.nobody.answer
+        triggers: [{event: entry}, {interval: 1h}]
+        next: calls
+      - action: calls
+        webhook: http://127.0.0.1:1/
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_dashboard_and_the_alerts_of_the_documentation_name_metrics_that_exist() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/grafana");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    let (dashboard, alerts) = (read("signalbox.json"), read("alerts.yaml"));
+    serde_json::from_str::<serde_json::Value>(&dashboard).expect("the dashboard is JSON");
+    let named = &metrics_in(&dashboard) | &metrics_in(&alerts);
+    assert!(named.len() > 30, "the test looks in the wrong place: {named:?}");
+    let bus = Bus::start("grafana").await;
+    let system = &bus.system;
+    // A family without a member is not on the page: something of everything has to happen.
+    let (app, receiver) = (App::start("app").await, Receiver::start().await);
+    system.register("i-1", &app, "app.test", "17").await;
+    bus.subscribe(&bus.client("reader").await, &["orders"], &receiver.url()).await;
+    bus.publish(&system.token, "orders", 1).await;
+    receiver.until_events(1).await;
+    let (url, plain) = (format!("http://{}", system.admin), &system.token);
+    let client = Client::builder(url).token(plain).build().unwrap();
+    let plan = client.machines().plan("m", MACHINE).await.unwrap();
+    client.machines().apply("m", &plan.plan, &BTreeMap::new()).await.unwrap();
+    // One label asks the feed, the other one comes to the action. The third comes with the event, which is published
+    // again until the machine listens.
+    for (label, metadata) in [("asks", json!({})), ("acts", json!({"go": true}))] {
+        let target = format!("/state-machines/m/labels/{label}");
+        let made = system.api("POST", &target, Some(json!({"metadata": metadata}))).await;
+        assert_eq!(made.status, 201, "{}", made.text());
+    }
+    poll::until("every metric of the documentation to be on the page", || async {
+        bus.publish(&system.token, "orders", 1).await;
+        let page = system.edge_api("/metrics").await.text();
+        // A family is described before it has its first sample.
+        let families: BTreeSet<&str> =
+            page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        let exists = |name: &str| {
+            let ends = ["", "_total", "_bucket", "_sum", "_count"];
+            ends.iter().any(|end| name.strip_suffix(end).is_some_and(|name| families.contains(name)))
+        };
+        let missing: Vec<&String> = named.iter().filter(|name| !exists(name)).collect();
+        if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?}")) }
+    })
+    .await;
+    bus.system.stop().await;
 }

@@ -54,9 +54,14 @@ const ROUTES: &[Route] = &[
     route("DELETE", "/hosts/{hostname}", "routes", Body::None),
     route("DELETE", "/hosts/{hostname}/policy", "routes", Body::None),
     route("POST", "/hosts/{hostname}/current", "routes", Body::Needed),
+    route("GET", "/certificates", "read", Body::None),
+    route("GET", "/certificates/{server_name}", "read", Body::None),
+    route("PUT", "/certificates/{server_name}", "routes", Body::Needed),
+    route("DELETE", "/certificates/{server_name}", "routes", Body::None),
     route("GET", "/routes/dump", "read", Body::None),
     route("GET", "/routes/explain", "read", Body::None),
     route("GET", "/routes/convergence", "read", Body::None),
+    route("GET", "/pacemakers", "read", Body::None),
     route("GET", "/tokens", "root", Body::None),
     route("POST", "/tokens", "root", Body::Needed),
     route("DELETE", "/tokens/{name}", "root", Body::None),
@@ -75,8 +80,13 @@ const ROUTES: &[Route] = &[
     route("POST", "/subscription", "subscribe", Body::Needed),
     route("PUT", "/subscription", "subscribe", Body::Needed),
     route("DELETE", "/subscription", "subscribe", Body::None),
+    route("POST", "/subscriber", "subscribe", Body::Needed),
+    route("PUT", "/subscriber", "subscribe", Body::Needed),
+    route("DELETE", "/subscriber", "subscribe", Body::None),
     route("DELETE", "/subscriber/topics/{topic}", "subscribe", Body::None),
+    route("DELETE", "/subscription/topics/{topic}", "subscribe", Body::None),
     route("GET", "/subscriptions", "any", Body::None),
+    route("GET", "/subscribers", "any", Body::None),
     route("GET", "/subscriber/secret", "subscribe", Body::None),
     route("POST", "/subscriber/secret", "subscribe", Body::Optional),
     route("POST", "/subscriber/test", "subscribe", Body::None),
@@ -96,6 +106,7 @@ const ROUTES: &[Route] = &[
     route("DELETE", "/backends/{name}", "root", Body::None),
     route("GET", "/backends/{name}/dead", "read", Body::None),
     route("DELETE", "/backends/{name}/dead", "root", Body::None),
+    route("POST", "/backends/{name}/dead/redrive", "root", Body::None),
     route("GET", "/queues", "read", Body::None),
     route("GET", "/queues/{name}", "read", Body::None),
     route("PUT", "/queues/{name}", "queues", Body::Needed),
@@ -112,6 +123,25 @@ const ROUTES: &[Route] = &[
     route("GET", "/queues/{name}/dead", "read", Body::None),
     route("DELETE", "/queues/{name}/dead", "queues", Body::None),
     route("POST", "/queues/{name}/dead/redrive", "queues", Body::None),
+    route("GET", "/state-machines", "read", Body::None),
+    route("GET", "/state-machines/{machine}", "read", Body::None),
+    route("POST", "/state-machines/{machine}/plan", "machines", Body::Needed),
+    route("POST", "/state-machines/{machine}/apply", "machines", Body::Needed),
+    route("GET", "/state-machines/{machine}/versions", "read", Body::None),
+    route("GET", "/state-machines/{machine}/versions/{version}", "read", Body::None),
+    route("POST", "/state-machines/{machine}/retry", "machines", Body::None),
+    route("GET", "/state-machines/{machine}/labels", "read", Body::None),
+    route("POST", "/state-machines/{machine}/labels", "facts", Body::Needed),
+    route("PATCH", "/state-machines/{machine}/labels", "facts", Body::Needed),
+    route("GET", "/state-machines/{machine}/labels/{label}", "read", Body::None),
+    route("POST", "/state-machines/{machine}/labels/{label}", "facts", Body::Needed),
+    route("PATCH", "/state-machines/{machine}/labels/{label}", "facts", Body::Needed),
+    route("DELETE", "/state-machines/{machine}/labels/{label}", "facts", Body::None),
+    route("POST", "/state-machines/{machine}/labels/{label}/retry", "machines", Body::None),
+    route("GET", "/state-machines/{machine}/labels/{label}/history", "read", Body::None),
+    route("GET", "/state-machines/{machine}/labels/{label}/why", "read", Body::None),
+    route("GET", "/state-machines/{machine}/labels/{label}/route", "read", Body::None),
+    route("POST", "/state-machines/{machine}/labels/{label}/simulate", "read", Body::Optional),
     route("GET", "/stats/version_type/{id}", "read", Body::None),
     route("GET", "/stats/workspace/{id}", "read", Body::None),
     route("GET", "/stats/application/{id}", "read", Body::None),
@@ -120,6 +150,8 @@ const ROUTES: &[Route] = &[
     route("GET", "/stats/uncaught", "read", Body::None),
     route("GET", "/stats/pacemaker", "read", Body::None),
     route("GET", "/stats/version_type/{id}/history", "read", Body::None),
+    route("GET", "/stats/version_type/{id}/latency", "read", Body::None),
+    route("GET", "/stats/instance/{id}", "read", Body::None),
 ];
 
 impl Route {
@@ -135,6 +167,9 @@ impl Route {
             ("{name}", "nobody"),
             ("{token}", "nobody"),
             ("{topic}", "nothing"),
+            ("{machine}", "nothing"),
+            ("{label}", "nobody"),
+            ("{version}", "1"),
         ];
         names.iter().fold(self.path.to_owned(), |path, (name, value)| path.replace(name, value)) + query
     }
@@ -227,12 +262,22 @@ async fn nobody_comes_in_without_the_right_token() {
         }
         // Reading is part of managing routes, on the pacemaker's side, and that of queues is part of using them.
         let of_queues = route.scope == "read" && route.path.starts_with("/queues");
+        let of_machines = route.path.starts_with("/state-machines");
         let without: Vec<&str> = all
             .into_iter()
             .filter(|scope| *scope != route.scope && !(route.scope == "read" && *scope == "routes"))
             .filter(|scope| !(of_queues && *scope == "queues"))
+            // Who tells machines facts may look at them, and who defines them may do both.
+            .filter(|scope| {
+                !(of_machines && (*scope == "machines" || (*scope == "facts" && route.scope == "read")))
+            })
             .collect();
-        let name = format!("all-but-{}{}", route.scope, if of_queues { "-and-queues" } else { "" });
+        let also = match (of_queues, of_machines) {
+            (true, _) => "-and-queues",
+            (_, true) => "-and-machines",
+            _ => "",
+        };
+        let name = format!("all-but-{}{also}", route.scope);
         let token = system.token(&name, &without).await;
         let answer = request.clone().token(&token).send(system.admin).await.unwrap();
         expect_problem(&format!("{what} without the scope {}", route.scope), &answer, &[403]);
@@ -441,6 +486,8 @@ async fn values_that_cannot_be_are_refused() {
         "/stats/version_type/17/history?metric=requests&start=9&end=1",
         "/stats/version_type/17/history?metric=requests&start=0&end=9999999999&step=1",
         "/stats/version_type/17/history?metric=requests&start=-9223372036854775808&end=9223372036854775807",
+        "/stats/version_type/17/latency?start=9&end=1",
+        "/stats/instance/no-such/latency",
         "/stats/nonsense/17",
         "/stats/version_type/a%20b",
         "/stats/version_type/%00",
@@ -479,6 +526,9 @@ async fn methods_and_paths_that_are_not_there() {
     }
     for route in ROUTES {
         for method in ["PATCH", "TRACE", "BREW"] {
+            if ROUTES.iter().any(|other| other.path == route.path && other.method == method) {
+                continue;
+            }
             let request = Request::new(method, &host(system.admin), &route.target()).token(&system.token);
             let answer = request.send(system.admin).await.unwrap();
             assert!(

@@ -9,7 +9,7 @@ use signalbox_tests::{
     http::{Connection, Request, Response},
     load, poll,
     system::System,
-    upstream::App,
+    upstream::{App, Mode},
 };
 
 /// An edge with one worker, so that counts are exact.
@@ -93,6 +93,24 @@ async fn p2c_avoids_an_instance_that_is_busy() {
         if spread.len() == 2 { Ok(()) } else { Err(spread) }
     })
     .await;
+    // Also of who goes away in the middle, and of connections that are used again, nothing stays counted.
+    let mut kept = Connection::open(system.edge).await.unwrap();
+    for _ in 0..20 {
+        assert_eq!(kept.send(&Request::get("app.test", "/")).await.unwrap().status, 200);
+    }
+    let under_way = async || {
+        let metrics = system.metrics().await;
+        metrics.into_iter().find(|(name, _)| name == "signalbox_edge_in_flight").map(|(_, count)| count)
+    };
+    let slow = App::start("slow").await;
+    slow.set(Mode::Hang);
+    system.route("slow.test", &slow).await;
+    rule(&system, "slow.test", &json!({"balance": {"algorithm": "p2c"}})).await;
+    let mut away = Connection::open(system.edge).await.unwrap();
+    away.write(&Request::get("slow.test", "/").to_bytes()).await.unwrap();
+    poll::equal("requests under way", Some(1.0), &under_way).await;
+    drop(away);
+    poll::equal("requests under way", Some(0.0), &under_way).await;
     system.stop().await;
 }
 

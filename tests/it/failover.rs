@@ -80,8 +80,42 @@ async fn an_instance_that_fails_on_the_hot_path_is_ejected_and_comes_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_fails_under_a_policy_is_ejected_and_comes_back() {
-    let policy = json!({"balance": {"algorithm": "p2c"}, "ejection": {"failures": 2, "first_ms": 400}});
+    let policy = json!({"timeouts": {"read_ms": 30000}, "ejection": {"failures": 2, "first_ms": 400}});
     an_instance_that_fails_is_ejected("ejected-ruled", Some(policy)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_fails_under_p2c_is_ejected_and_comes_back() {
+    let policy = json!({"balance": {"algorithm": "p2c"}, "ejection": {"failures": 2, "first_ms": 400}});
+    an_instance_that_fails_is_ejected("ejected-p2c", Some(policy)).await;
+}
+
+/// A refused connection cost the budget its word: with none left, a request met three of the dead and gave up.
+#[tokio::test(flavor = "multi_thread")]
+async fn several_dead_instances_in_a_row_fail_no_request_whatever_the_budget() {
+    let system = System::edge_only("dead-row").await;
+    let mut apps = Vec::new();
+    for n in 0..6 {
+        let app = App::start(&format!("app-{n}")).await;
+        system.route("app.test", &app).await;
+        apps.push(app);
+    }
+    system.allow("connect() failed");
+    for app in &mut apps[1..] {
+        app.kill().await;
+    }
+    // On the hot path, and in @full.
+    for more in [json!({}), json!({"timeouts": {"read_ms": 30000}})] {
+        let mut policy = json!({"retries": {"budget_percent": 0}, "ejection": false});
+        policy.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        rule(&system, "app.test", &policy).await;
+        for method in ["GET", "POST"] {
+            let request = move |_| Request::new(method, "app.test", "/").body("x");
+            let account = load::send(system.edge, 4, 60, request).await;
+            assert_eq!(account.codes.get(&200), Some(&60), "{policy}, {method}: {account:?}");
+        }
+    }
+    system.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,18 +189,19 @@ async fn attempts_and_the_method_bound_the_tries() {
     }
     system.allow("prematurely closed connection");
     let hits = || apps.iter().map(App::hits).sum::<u64>();
-    // The first algorithm is served on the hot path, the other in @full.
+    // The first two are served on the hot path, the last in @full.
     let cases = [("GET", 3, 3), ("GET", 1, 1), ("PUT", 2, 2), ("POST", 3, 1), ("GET", 100, 5)];
-    let algorithms = ["round_robin", "p2c"];
-    for (algorithm, (method, attempts, wanted)) in
-        algorithms.iter().flat_map(|algorithm| cases.map(|case| (algorithm, case)))
+    let policies =
+        [json!({}), json!({"balance": {"algorithm": "p2c"}}), json!({"timeouts": {"read_ms": 30000}})];
+    for (more, (method, attempts, wanted)) in policies.iter().flat_map(|more| cases.map(|case| (more, case)))
     {
-        let policy = json!({"balance": {"algorithm": algorithm}, "retries": {"attempts": attempts}, "ejection": false});
+        let mut policy = json!({"retries": {"attempts": attempts}, "ejection": false});
+        policy.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         rule(&system, "app.test", &policy).await;
         let before = hits();
         let answer = Request::new(method, "app.test", "/").body("x").send(system.edge).await.unwrap();
         assert_eq!((answer.status, answer.reason()), (502, "connection_broken"), "{method}, {attempts}");
-        assert_eq!(hits() - before, wanted, "{algorithm}: {method} with {attempts} attempts");
+        assert_eq!(hits() - before, wanted, "{policy}: {method}");
     }
     // Each of them another instance.
     assert!(apps.iter().all(|app| app.hits() > 0));

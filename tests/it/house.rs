@@ -9,10 +9,12 @@ use std::{
 
 /// The rooms of the pacemaker and the rooms each may enter. A room that is not here is open to all.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("http", &["routing", "bus", "queues", "sequencer", "live", "machines", "dashboard"]),
+    ("http", &["routing", "certificates", "bus", "queues", "sequencer", "live", "machines", "dashboard"]),
     // A page is HTTP as well.
     ("dashboard", &["http", "routing", "bus", "queues", "sequencer", "live", "machines"]),
     ("machines", &["sequencer", "bus", "routing"]),
+    // A certificate stands in the route table, which takes it as a text.
+    ("certificates", &["routing"]),
     ("routing", &["sequencer"]),
     ("sequencer", &["bus"]),
     ("live", &["bus", "queues"]),
@@ -192,6 +194,8 @@ const SHARED: &[(&str, &str, &str)] = &[
     ("facets.lua", "function main(facets", "facets_script!"),
     ("objects.lua", "function main(objects", "objects_script!"),
     ("shared.lua", "function main(shared", "table_script!"),
+    // Appended to the publish script only, which names it by its path.
+    ("labels.lua", "function main(labels", "labels_script!"),
 ];
 
 fn scripts() -> Vec<Script> {

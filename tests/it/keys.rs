@@ -64,7 +64,9 @@ async fn every_key_of_a_running_system_stands_in_the_catalog() {
     })
     .await;
 
-    let fabric = [keys::fabric::CATALOG, keys::queues::CATALOG, keys::objects::CATALOG].concat();
+    let fabric =
+        [keys::fabric::CATALOG, keys::queues::CATALOG, keys::objects::CATALOG, keys::machines::CATALOG]
+            .concat();
     let mut unknown = BTreeSet::new();
     let mut seen = BTreeSet::new();
     for (part, catalog) in [
@@ -107,6 +109,7 @@ async fn every_key_of_a_running_system_stands_in_the_catalog() {
         "node:<id>",
         "tokens",
         "routes:instances",
+        "pacemakers",
         "duty:<name>",
         "queue:<queue>:<environment>",
         "queue:<queue>|ring",

@@ -227,6 +227,20 @@ async fn bad_input_is_a_clear_answer_and_nothing_is_lost() {
     let used = system.api_at(at, "POST", "/queues/q/ack", Some(ack)).await;
     assert_eq!((used.status, used.json()["code"].as_str()), (409, Some("receipt_used")));
     assert_eq!(payloads(&pull(&system, "other", json!({})).await), ["kept"]);
+
+    // A receipt whose lease is over settles nothing: somebody else has the message by now.
+    put(&system, "brief", json!({"pattern": "brief:.*", "lease_seconds": 1})).await;
+    ok(&system, at, "POST", "/messages", Some(message("brief", "slow"))).await;
+    let old = receipts(&pull(&system, "brief", json!({})).await).remove(0);
+    let again = pull(&system, "brief", json!({"wait_seconds": 30})).await;
+    assert_eq!((payloads(&again), &again["messages"][0]["attempt"]), (vec!["slow".to_owned()], &json!(2)));
+    let late = system.api_at(at, "POST", "/queues/brief/ack", Some(json!({"receipts": [old]}))).await;
+    assert_eq!((late.status, late.json()["code"].as_str()), (410, Some("receipt_expired")));
+    let new = json!({"receipts": receipts(&again)});
+    assert_eq!(
+        ok(&system, at, "POST", "/queues/brief/ack", Some(new)).await["results"][0]["result"],
+        "acked"
+    );
     system.stop().await;
 }
 
@@ -335,6 +349,18 @@ async fn a_token_does_what_its_scopes_and_environments_say() {
     assert_eq!(facets["facets"][0]["waiting"], 3, "{facets}");
     let own = call(&system, &tenant, "POST", "/queues/q/peek", Some(&json!({"environment": "5"}))).await;
     assert_eq!(payloads(&own.json()), ["y", "mine", "a"]);
+
+    // It pulls and settles what is its own, and names it.
+    let pull = |environment: &str| json!({"environment": environment, "max": 1});
+    let mine = call(&system, &tenant, "POST", "/queues/q/pull", Some(&pull("5"))).await;
+    assert_eq!((mine.status, payloads(&mine.json())), (200, vec!["y".to_owned()]), "{}", mine.text());
+    assert_eq!(refused(&tenant, "POST", "/queues/q/pull", Some(pull("6"))).await, "environment_missing");
+    let receipts = json!({"receipts": [mine.json()["messages"][0]["receipt"]]});
+    assert_eq!(call(&system, &tenant, "POST", "/queues/q/nack", Some(&receipts)).await.status, 200);
+    let facets = call(&system, &consumer, "POST", "/queues/q/pull", Some(&pull("facets"))).await;
+    assert_eq!((facets.status, &facets.json()["messages"]), (200, &json!([])), "a name like any other");
+    let bad = call(&system, &consumer, "POST", "/queues/q/pull", Some(&pull("a|b"))).await;
+    assert_eq!((bad.status, &bad.json()["code"]), (422, &json!("invalid_environment")));
 
     // Nor does it publish events in the name of another, or watch them.
     let event = |environment: &str| {

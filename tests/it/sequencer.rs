@@ -17,6 +17,7 @@ use signalbox_tests::{
     http::Request,
     poll,
     receiver::{Answer, Delivery, Receiver},
+    relay::{Odds, Relay},
     system::System,
     wire::{Fault, Wire},
 };
@@ -29,8 +30,9 @@ use crate::bus_api::Bus;
 const ROUNDS: u64 = 6;
 const SOAK_SECONDS: u64 = 600;
 const PRODUCERS: u64 = 16;
-/// Objects beside the hot one, which has half of the events.
-const OBJECTS: u64 = 10_000;
+/// Objects beside the hot one, which has half of the events: within the suite, and in the soak.
+const OBJECTS: u64 = 1_000;
+const SOAK_OBJECTS: u64 = 10_000;
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name)
@@ -144,6 +146,20 @@ async fn a_backend_gets_one_event_at_a_time_signed_and_numbered_and_a_poison_eve
     assert_eq!(third["gap"], json!([{"first": ids[1], "last": ids[1], "count": 1, "reason": "dead"}]));
     let dead = bus.root("GET", "/backends/search/dead", None).await.json();
     assert_eq!((&dead[0]["event"]["id"], &dead[0]["attempts"]), (&ids[1], &json!(2)));
+    // When the fault is mended, dead letters come again: late, with the id that they had, and marked.
+    poison.store(false, Ordering::SeqCst);
+    let redriven = bus.root("POST", "/backends/search/dead/redrive", None).await;
+    assert_eq!((redriven.status, redriven.json()), (200, json!({"redriven": 1, "left": 0})));
+    poll::until("the redriven event", || async {
+        let came = receiver
+            .deliveries()
+            .iter()
+            .map(body)
+            .any(|event| event["redriven"] == true && event["id"] == ids[1]);
+        if came { Ok(()) } else { Err("not yet") }
+    })
+    .await;
+    assert_eq!(bus.root("GET", "/backends/search/dead", None).await.json(), json!([]));
     let again = bus.root("POST", "/objects/work:1/unpark", None).await;
     assert!(matches!(again.status, 404 | 409), "{}", again.text());
     assert_eq!(bus.root("GET", "/check", None).await.json()["findings"], json!([]));
@@ -152,8 +168,77 @@ async fn a_backend_gets_one_event_at_a_time_signed_and_numbered_and_a_poison_eve
         if shown["events"] == 0 { Ok(()) } else { Err(shown) }
     })
     .await;
-    assert_eq!(bus.root("DELETE", "/backends/search", None).await.status, 204);
+    poison.store(true, Ordering::SeqCst);
+    let posts = json!({"events": [event("posts"), event("works")]});
+    assert_eq!(bus.call(&shop, "POST", "/objects/work:3/events", Some(&posts)).await.status, 202);
+    let refused = bus.root("DELETE", "/backends/search", None).await;
+    let told = refused.json();
+    assert_eq!(
+        (refused.status, &told["code"], &told["events"]),
+        (409, &json!("backend_not_empty"), &json!(2))
+    );
+    assert_eq!(told["choices"], json!(["send", "dead", "discard"]));
+    let unknown = bus.root("DELETE", "/backends/search?queued=burn", None).await;
+    assert_eq!((unknown.status, &unknown.json()["code"]), (400, &json!("invalid_query")));
+    assert_eq!(bus.root("DELETE", "/backends/search?queued=dead", None).await.status, 204);
     assert_eq!(bus.root("GET", "/backends/search", None).await.status, 404);
+    assert_eq!(bus.root("GET", "/backends/search/dead", None).await.json().as_array().unwrap().len(), 2);
+    assert_eq!(bus.root("POST", "/backends/search/dead/redrive", None).await.status, 404);
+    assert_eq!(bus.root("DELETE", "/backends/search/dead", None).await.json(), json!({"dropped": 2}));
+    bus.system.stop().await;
+}
+
+/// Counted in events: while others wait, a hot object is served for one visit (`sequencer.quantum`, 16) and no more, however
+/// much it has and though it was first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hot_object_delays_others_by_one_visit() {
+    const QUANTUM: usize = 16;
+    let bus = Bus::start("hot").await;
+    let open = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&open);
+    let receiver = Receiver::answering(move |_| {
+        Answer::status(if seen.load(Ordering::SeqCst) { "204 No Content" } else { "410 Gone" })
+    })
+    .await;
+    let shop = bus.client("shop").await;
+    let backend = json!({"prefix": "work:", "callback": receiver.url(), "workers": 1});
+    assert_eq!(bus.root("PUT", "/backends/search", Some(&backend)).await.status, 201);
+    let publish = async |object: &str, events: usize| {
+        let group = json!({"events": vec![event("works"); events]});
+        let target = format!("/objects/{object}/events");
+        assert_eq!(bus.call(&shop, "POST", &target, Some(&group)).await.status, 202);
+    };
+    // The backend says that it is gone, so everything waits until it is defined again.
+    publish("work:hot", 1).await;
+    poll::until("the backend to be stopped", || async {
+        let shown = bus.root("GET", "/backends/search", None).await.json();
+        if shown["disabled"].is_string() { Ok(()) } else { Err(shown) }
+    })
+    .await;
+    let (others, hot) = (20, 100);
+    publish("work:hot", hot).await;
+    for n in 0..others {
+        publish(&format!("work:{n}"), 1).await;
+    }
+    let before = receiver.deliveries().len();
+    open.store(true, Ordering::SeqCst);
+    assert_eq!(bus.root("PUT", "/backends/search", Some(&backend)).await.status, 200);
+    let came: Vec<String> = poll::until("all events", || async {
+        let came: Vec<String> = receiver
+            .deliveries()
+            .iter()
+            .skip(before)
+            .map(|one| body(one)["object"].as_str().unwrap().to_owned())
+            .collect();
+        if came.len() == 1 + hot + others { Ok(came) } else { Err(came.len()) }
+    })
+    .await;
+    let last = came.iter().rposition(|object| object != "work:hot").unwrap();
+    let hot_before = came[..last].iter().filter(|object| *object == "work:hot").count();
+    assert!(
+        hot_before <= QUANTUM,
+        "{hot_before} events of the hot object came before others had theirs: {came:?}"
+    );
     bus.system.stop().await;
 }
 
@@ -271,14 +356,14 @@ async fn names_and_groups_that_are_none_are_refused_clearly_and_nothing_is_left(
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_accepted_is_sent_in_order_whatever_dies_when() {
     let mut rounds = 0..ROUNDS;
-    tempt_fate("order", move || rounds.next().is_some()).await;
+    tempt_fate("order", OBJECTS, move || rounds.next().is_some()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes as long as it is told to; make soak"]
 async fn soak_what_is_accepted_is_sent_in_order_whatever_dies_when() {
     let end = Instant::now() + Duration::from_secs(from_environment("SOAK_SECONDS").unwrap_or(SOAK_SECONDS));
-    tempt_fate("order-soak", move || Instant::now() < end).await;
+    tempt_fate("order-soak", SOAK_OBJECTS, move || Instant::now() < end).await;
 }
 
 /// What producers were told.
@@ -307,7 +392,7 @@ const FATES: [Fate; 6] = [
     Fate::RepliesLate,
 ];
 
-async fn tempt_fate(name: &str, mut go_on: impl FnMut() -> bool) {
+async fn tempt_fate(name: &str, objects: u64, mut go_on: impl FnMut() -> bool) {
     let seed = from_environment("SIGNALBOX_SEED").unwrap_or_else(|| rand::rng().random());
     println!("SIGNALBOX_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
@@ -327,7 +412,8 @@ async fn tempt_fate(name: &str, mut go_on: impl FnMut() -> bool) {
     let parts = [system.stack.part(&System::PACEMAKER), others[0].clone(), others[1].clone()];
     system.allow("upstream: \"http://");
 
-    // A backend that fails now and then, and sometimes says nothing.
+    // A backend that fails now and then, and sometimes says nothing; and between all that speak HTTP a network that loses,
+    // repeats and delays what they say.
     let count = Arc::new(AtomicU64::new(0));
     let receiver = Receiver::answering(move |_| match count.fetch_add(1, Ordering::Relaxed) % 97 {
         13 => Answer::status("500 Internal Server Error"),
@@ -335,14 +421,22 @@ async fn tempt_fate(name: &str, mut go_on: impl FnMut() -> bool) {
         _ => Answer::status("204 No Content"),
     })
     .await;
-    let backend = json!({"prefix": "work:", "callback": receiver.url(), "workers": 8});
+    let network =
+        Odds { lost: 1, unanswered: 2, doubled: 2, echoed: 2, late: 5, longest: Duration::from_millis(100) };
+    let before_backend = Relay::to(receiver.address, network, seed).await;
+    let callback = format!("http://{}/events", before_backend.address);
+    let backend = json!({"prefix": "work:", "callback": callback, "workers": 8});
     let made = system.api("PUT", "/backends/search", Some(backend)).await;
     assert_eq!(made.status, 201, "{}", made.text());
 
     let told = Arc::new(Told::default());
     let stop = Arc::new(AtomicBool::new(false));
-    let at: Vec<SocketAddr> =
-        parts.iter().map(|part| part.address().trim_start_matches("http://").parse().unwrap()).collect();
+    let mut relays = Vec::new();
+    for (number, part) in parts.iter().enumerate() {
+        let to = part.address().trim_start_matches("http://").parse().unwrap();
+        relays.push(Relay::to(to, network, seed.wrapping_add(1 + number as u64)).await);
+    }
+    let at: Vec<SocketAddr> = relays.iter().map(|relay| relay.address).collect();
     let producers: Vec<_> = (0..PRODUCERS)
         .map(|number| {
             let producer = Producer {
@@ -350,6 +444,7 @@ async fn tempt_fate(name: &str, mut go_on: impl FnMut() -> bool) {
                 random: StdRng::seed_from_u64(seed ^ number),
                 at: at.clone(),
                 token: system.token.clone(),
+                objects,
             };
             tokio::spawn(producer.run(Arc::clone(&told), Arc::clone(&stop)))
         })
@@ -371,6 +466,9 @@ async fn tempt_fate(name: &str, mut go_on: impl FnMut() -> bool) {
     }
     let told = told.accepted.lock().unwrap().clone();
     hold_against(&receiver, &told).await;
+    let met: u64 = relays.iter().map(Relay::met).sum();
+    println!("{met} requests of producers and {} to the backend met a fate", before_backend.met());
+    assert!(met > 0 && before_backend.met() > 0);
     poll::until("nothing to be queued, and nothing to be broken", || async {
         let shown = system.api("GET", "/backends/search", None).await.json();
         let check = system.api("GET", "/check", None).await.json();
@@ -432,6 +530,7 @@ struct Producer {
     random: StdRng,
     at: Vec<SocketAddr>,
     token: String,
+    objects: u64,
 }
 
 impl Producer {
@@ -443,7 +542,7 @@ impl Producer {
             let object = if hot {
                 "work:hot".to_owned()
             } else {
-                format!("work:{}", self.random.random_range(0..OBJECTS))
+                format!("work:{}", self.random.random_range(0..self.objects))
             };
             let events = vec![event("works"); self.random.random_range(1..=3)];
             let group =

@@ -97,6 +97,17 @@ async fn requests_bytes_and_codes_are_those_of_the_client() {
     assert_eq!(timecount, 400);
     let unrouted_time: Option<u64> = system.cli(System::STATS, "HGET stat:null timecount").await;
     assert_eq!(unrouted_time.unwrap_or(0), 0, "an answer of the edge's own has no upstream time");
+    let latency = system.api("GET", "/stats/version_type/17/latency", None).await.json();
+    let in_buckets: u64 =
+        latency["buckets"].as_array().unwrap().iter().filter_map(|bucket| bucket["count"].as_u64()).sum();
+    assert_eq!((&latency["count"], in_buckets), (&400.into(), 400), "{latency}");
+    let keys: Vec<String> =
+        system.cli(System::STATS, &format!("KEYS instance_latency:{}:*", app.address)).await;
+    let mut answers = 0;
+    for key in &keys {
+        answers += system.cli::<Vec<u64>>(System::STATS, &format!("HVALS {key}")).await.iter().sum::<u64>();
+    }
+    assert_eq!(answers, 400, "{keys:?}");
 
     // Over all seconds of the hour, the history says the same as the total.
     let keys: Vec<String> = system.cli(System::STATS, "KEYS history:17:*:requests").await;

@@ -18,11 +18,12 @@ use tokio::{
 };
 
 /// Commands of the README, as they stand there.
-const README: [&str; 4] = [
+const README: [&str; 5] = [
     "curl -H 'Host: hello.localhost' http://127.0.0.1:8080/",
     r#"curl -X PUT -H "Authorization: Bearer $(cat .signalbox/token)" -d '{"address":"127.0.0.1:9003","hostnames":["new.localhost"],"version_type_id":"7"}' -H 'Content-Type: application/json' http://127.0.0.1:8081/instances/i-7"#,
     r#"curl -H "Authorization: Bearer $(cat .signalbox/token)" http://127.0.0.1:8081/stats/version_type/7"#,
     "curl -s http://127.0.0.1:9003/events | tail -n 1",
+    "curl -k https://hello.localhost:8443/",
 ];
 
 /// A running `signalbox up --demo` in a folder of its own.
@@ -80,9 +81,13 @@ impl Up {
     /// Runs a command as somebody would who has the defaults, in the folder where it was started.
     async fn shell(&self, command: &str) -> String {
         let mut command = command.to_owned();
-        for (default, real) in
-            [(8080, self.ports.edge), (8081, self.ports.admin), (9001, self.demo[0]), (9003, self.demo[3])]
-        {
+        for (default, real) in [
+            (8080, self.ports.edge),
+            (8443, self.ports.edge_tls),
+            (8081, self.ports.admin),
+            (9001, self.demo[0]),
+            (9003, self.demo[3]),
+        ] {
             command = command.replace(&format!(":{default}"), &format!(":{real}"));
         }
         let output: Output = Command::new("sh")
@@ -135,6 +140,8 @@ async fn the_first_minutes_go_as_the_readme_says() {
     }
     let hello = up.shell(README[0]).await;
     assert!(hello.to_lowercase().contains("hello"), "{hello}");
+    let https = up.shell(README[4]).await;
+    assert!(https.contains("Hello from hello"), "{https}");
     let put = up.shell(README[1]).await;
     assert!(put.contains("\"serial\""), "{put}");
     poll::until("a webhook that tells of the instance", || async {

@@ -3,7 +3,8 @@
 //! Each test starts a whole Signalbox of its own ([`system::System`]: four Redis, nginx, both daemons) and talks to it
 //! from outside, over HTTP as a client, over Redis as an operator, and with signals as fate. Around it stand
 //! applications that misbehave on request ([`upstream`]), a client whose every byte is accounted for ([`load`]), one
-//! that says whatever it is told ([`http`]), and a wire that can be cut ([`wire`]). For the event bus there are several
+//! that says whatever it is told ([`http`]), a wire that can be cut ([`wire`]), and a network that loses and repeats
+//! requests ([`relay`]). For the event bus there are several
 //! pacemakers on one fabric ([`fleet`]), a fabric that is a
 //! cluster ([`cluster`]), subscribers ([`receiver`]), streams ([`events`]), and a book of what they were sent ([`ledger`]).
 //!
@@ -18,13 +19,16 @@
 
 pub mod cluster;
 pub mod events;
+pub mod fates;
 pub mod fleet;
 pub mod grpc;
 pub mod http;
 pub mod ledger;
 pub mod load;
+pub mod openmetrics;
 pub mod poll;
 pub mod receiver;
+pub mod relay;
 pub mod slots;
 pub mod system;
 pub mod tls;

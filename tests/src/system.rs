@@ -18,7 +18,7 @@ use signalbox_stack::{Builder, Part, Stack};
 
 use crate::{
     http::{Request, Response},
-    poll,
+    openmetrics, poll,
     slots::{self, Slot},
     upstream::App,
 };
@@ -257,18 +257,12 @@ impl System {
     /// All metrics of the admin listener: name with labels, and value.
     ///
     /// # Panics
-    /// When a line is neither a comment nor a sample.
+    /// When it is no OpenMetrics page.
     pub async fn metrics(&self) -> Vec<(String, f64)> {
         let answer = self.edge_api("/metrics").await;
         assert_eq!(answer.status, 200, "{}", answer.text());
-        let text = answer.text();
-        let samples = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
-        samples
-            .map(|line| {
-                let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no sample: {line}"));
-                (name.to_owned(), value.parse().unwrap_or_else(|_| panic!("no number: {line}")))
-            })
-            .collect()
+        let series = openmetrics::read(&answer.text()).unwrap_or_else(|error| panic!("{error}"));
+        series.into_iter().collect()
     }
 
     // ── with redis-cli ─────────────────────────────────────────────────────────────────────────────────────────────

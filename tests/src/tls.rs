@@ -3,10 +3,11 @@
 use std::{
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use ring::{
     aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey},
     rand::{SecureRandom as _, SystemRandom},
@@ -60,8 +61,36 @@ impl Authority {
     /// # Panics
     /// When the name is none.
     pub fn issue(&self, name: &str, common_name: &str) -> Issued {
+        self.issue_with(name, common_name, |_| {})
+    }
+
+    /// One that is good from the beginning of a year to that of another.
+    ///
+    /// # Panics
+    /// When the name is none.
+    pub fn issue_for_years(&self, name: &str, common_name: &str, from: i32, to: i32) -> Issued {
+        self.issue_with(name, common_name, |params| {
+            (params.not_before, params.not_after) = (date_time_ymd(from, 1, 1), date_time_ymd(to, 1, 1));
+        })
+    }
+
+    /// One that ends so long after the beginning of 1970.
+    ///
+    /// # Panics
+    /// When the name is none.
+    pub fn issue_until(&self, name: &str, common_name: &str, end: Duration) -> Issued {
+        self.issue_with(name, common_name, |params| params.not_after = date_time_ymd(1970, 1, 1) + end)
+    }
+
+    fn issue_with(
+        &self,
+        name: &str,
+        common_name: &str,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Issued {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        change(&mut params);
         params.distinguished_name.push(DnType::CommonName, common_name);
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
         Issued { chain: certificate.pem(), key: key.serialize_pem() }

@@ -36,6 +36,8 @@ pub enum Mode {
     Status(u16),
     /// The connection ends after the request was read.
     Close,
+    /// By path, after so many milliseconds.
+    Slow(u64),
     /// No answer ever, on a connection that stays open.
     Hang,
 }
@@ -203,6 +205,7 @@ async fn answer(stream: &mut BufReader<TcpStream>, request: &Received, shared: &
         Mode::ByPath => {}
         Mode::Status(status) => return plain(stream, shared, status, b"as told").await,
         Mode::Close => return Ok(false),
+        Mode::Slow(ms) => tokio::time::sleep(std::time::Duration::from_millis(ms)).await,
         Mode::Hang => {
             let mut mode = shared.mode.subscribe();
             let _ = mode.wait_for(|mode| *mode != Mode::Hang).await;

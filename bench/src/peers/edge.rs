@@ -72,6 +72,7 @@ pub(crate) async fn start(
         ("EDGE_KEY_FILE", String::new()),
         ("EDGE_TLS_SERVER", String::new()),
         ("EDGE_CLEARTEXT_SERVER", String::new()),
+        ("EDGE_ACME_LOCATION", String::new()),
         ("EDGE_REAL_IP", String::new()),
         ("EDGE_FORWARDER_LIST", String::new()),
         ("EDGE_FORWARDED", "forwarded-direct.conf".to_owned()),

@@ -1,6 +1,10 @@
 //! HAProxy, one thread.
 
-use std::{fmt::Write as _, net::SocketAddr, path::Path};
+use std::{
+    fmt::Write as _,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use super::{Proxy, folder, free_address, on_core, render};
 use crate::process::Process;
@@ -22,18 +26,53 @@ pub(crate) async fn plain(root: &Path, core: usize, instances: &[SocketAddr]) ->
         &[("LISTEN", &listen.to_string()), ("SERVERS", &servers)],
         &config,
     )?;
+    start("HAProxy", &prefix, core, listen, &config).await
+}
+
+/// A backend for each instance, and hosts in a map, each with the number of its backend. With the socket of its runtime
+/// API and the name of the map.
+///
+/// # Errors
+/// When HAProxy does not start.
+pub(crate) async fn mapped<'a>(
+    root: &Path,
+    core: usize,
+    instances: &[SocketAddr],
+    hosts: impl Iterator<Item = (&'a str, usize)>,
+) -> anyhow::Result<(Proxy, PathBuf, PathBuf)> {
+    let prefix = folder(root, "haproxy-map")?;
+    let listen = free_address()?;
+    let map = prefix.join("hosts.map");
+    let mut lines = String::new();
+    for (host, to) in hosts {
+        writeln!(lines, "{host} to{to}")?;
+    }
+    std::fs::write(&map, lines)?;
+    let mut backends = String::new();
+    for (at, address) in instances.iter().enumerate() {
+        writeln!(backends, "backend to{at}\n    server instance{at} {address}")?;
+    }
+    let config = prefix.join("haproxy.cfg");
+    let values =
+        [("LISTEN", listen.to_string()), ("PREFIX", prefix.display().to_string()), ("BACKENDS", backends)];
+    let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    render(include_str!("../../peers/haproxy-map.cfg"), &values, &config)?;
+    let proxy = start("HAProxy, map", &prefix, core, listen, &config).await?;
+    Ok((proxy, prefix.join("admin.sock"), map))
+}
+
+async fn start(
+    name: &str,
+    prefix: &Path,
+    core: usize,
+    listen: SocketAddr,
+    config: &Path,
+) -> anyhow::Result<Proxy> {
     let log = prefix.join("access.log");
     let mut command = on_core(core, "haproxy");
-    command.arg("-db").arg("-f").arg(&config);
-    let mut process = Process::start("HAProxy", &mut command, &log)?;
+    command.arg("-db").arg("-f").arg(config);
+    let mut process = Process::start(name, &mut command, &log)?;
     process.listens_on(listen, &log).await?;
     let workers = vec![process.id()];
-    Ok(Proxy {
-        name: "HAProxy".to_owned(),
-        address: listen,
-        workers,
-        helpers: Vec::new(),
-        log,
-        _process: process,
-    })
+    Ok(Proxy { name: name.to_owned(), address: listen, workers, helpers: Vec::new(), log, _process: process })
 }

@@ -3,8 +3,12 @@
 
 pub(crate) mod caddy;
 pub(crate) mod edge;
+pub(crate) mod envoy;
 pub(crate) mod haproxy;
 pub(crate) mod nginx;
+pub(crate) mod sozu;
+pub(crate) mod traefik;
+mod wheels;
 
 use std::{
     fs,

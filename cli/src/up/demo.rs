@@ -1,6 +1,6 @@
 //! `--demo`: sample applications that do what a user's application would do, and a first look at the result.
 //!
-//! Nothing here writes to Redis. The applications register themselves over the public API; then one request goes
+//! Nothing here writes to Redis. A self-signed certificate for their names is put, and the applications register themselves over the public API; then one request goes
 //! through the edge to each host, and is looked for in the statistics, and one event goes through the bus to a webhook,
 //! before the operator is told "ready".
 
@@ -17,6 +17,24 @@ const WITHIN: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
 const APPLICATIONS: [(&str, &str, &str); 2] =
     [("hello", "hello.localhost", "1"), ("shop", "shop.localhost", "2")];
+
+/// Whose certificate is put: the names of the samples are below it.
+const DEMO_NAMES: &str = "*.localhost";
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// A certificate for a year that nobody has to trust, and its key.
+fn self_signed() -> Result<Value, rcgen::Error> {
+    let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
+    let mut params = rcgen::CertificateParams::new(vec![DEMO_NAMES.to_owned(), "localhost".to_owned()])?;
+    params.distinguished_name.push(rcgen::DnType::CommonName, "Signalbox demo");
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    // An hour back, for clocks that are behind.
+    params.not_before = epoch + Duration::from_secs(now.saturating_sub(3600));
+    params.not_after = epoch + Duration::from_secs(now) + YEAR;
+    let key = rcgen::KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+    Ok(json!({"chain": certificate.pem(), "key": key.serialize_pem()}))
+}
 
 /// What runs.
 pub(crate) struct Demo {
@@ -69,6 +87,7 @@ pub(crate) async fn start(stack: &Stack, options: &Options) -> Result<Demo, Fail
     for (_, host, version_type) in APPLICATIONS {
         client.routed_and_counted(host, version_type).await?;
     }
+    client.certified().await?;
     client.delivered(&spare).await?;
     Ok(Demo { hosts: APPLICATIONS.map(|(_, host, _)| host).into(), spare })
 }
@@ -111,6 +130,22 @@ impl Client {
         if status.is_success() { Ok(()) } else { Err(format!("the edge answered {status}")) }
     }
 
+    /// Puts a certificate for the samples' names, unless there is one that lasts for a while.
+    async fn certified(&self) -> Result<(), Failure> {
+        let path = format!("/certificates/{DEMO_NAMES}");
+        let days_left = self.ask(&path).await.ok().and_then(|found| found["days_left"].as_i64());
+        if days_left.is_some_and(|days| days > 30) {
+            return Ok(());
+        }
+        let made = self_signed()
+            .map_err(|error| Failure::internal(format!("cannot make a certificate: {error}")))?;
+        let target = format!("{path}?wait=5s");
+        until("the certificate stands in the table", || self.send(reqwest::Method::PUT, &target, &made))
+            .await?;
+        terminal::line(&format!("{DEMO_NAMES:<16} has a self-signed certificate"));
+        Ok(())
+    }
+
     /// Subscribes one of the processes to a topic and sees an event of it arrive.
     async fn delivered(&self, receiver: &str) -> Result<(), Failure> {
         let subscription = json!({
@@ -140,14 +175,19 @@ impl Client {
     }
 
     async fn tell(&self, path: &str, body: &Value) -> Result<(), String> {
-        let request = self.http.post(format!("{}{path}", self.admin)).bearer_auth(&self.token).json(body);
+        self.send(reqwest::Method::POST, path, body).await
+    }
+
+    async fn send(&self, method: reqwest::Method, path: &str, body: &Value) -> Result<(), String> {
+        let url = format!("{}{path}", self.admin);
+        let request = self.http.request(method.clone(), url).bearer_auth(&self.token).json(body);
         let answer = request.send().await.map_err(|error| error.to_string())?;
         let status = answer.status();
         if status.is_success() {
             return Ok(());
         }
         let body = answer.text().await.unwrap_or_default();
-        Err(format!("POST {path} answered {status}: {body}"))
+        Err(format!("{method} {path} answered {status}: {body}"))
     }
 
     /// The requests of a version type so far.

@@ -16,6 +16,7 @@ pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
     terminal::line("");
     let row = |name: &str, what: &str| terminal::line(&format!("  {name:<16} {what}"));
     row("applications", &format!("{edge}/   by Host"));
+    row("", &format!("{}/   the same over HTTPS, HTTP/2 and HTTP/1.1", stack.edge_tls_url()));
     row("operators", &format!("{admin}/   page, API, /stats, /metrics; user name: the token"));
     for part in stack.parts() {
         row(part.part().as_str(), part.address());
@@ -27,6 +28,10 @@ pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
         terminal::line("Try:");
         for host in &demo.hosts {
             terminal::line(&format!("  curl -H 'Host: {host}' {edge}/"));
+        }
+        if let Some(host) = demo.hosts.first() {
+            let port = stack.ports().edge_tls;
+            terminal::line(&format!("  curl -k https://{host}:{port}/   # with a certificate of its own"));
         }
         let auth = format!("-H \"Authorization: Bearer $(cat {token})\"");
         terminal::line(&format!(

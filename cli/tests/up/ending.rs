@@ -12,6 +12,16 @@ async fn the_demo_answers_and_sigterm_leaves_nothing_behind() {
     assert!(hello.contains("Hello from hello, instance demo-hello"), "{hello}");
     get(place.ports.edge, "shop.localhost", "/").unwrap();
     get(place.demo[3], "new.localhost", "/health").unwrap();
+    // HTTPS, with the certificate that was put, in HTTP/2.
+    let url = format!("https://hello.localhost:{}/", place.ports.edge_tls);
+    let resolve = format!("hello.localhost:{}:127.0.0.1", place.ports.edge_tls);
+    let curl = std::process::Command::new("curl")
+        .args(["-skv", "--max-time", "20", "--resolve", &resolve, "--write-out", " %{http_version}", &url])
+        .output()
+        .unwrap();
+    let (text, verbose) = (String::from_utf8_lossy(&curl.stdout), String::from_utf8_lossy(&curl.stderr));
+    assert!(text.contains("Hello from hello") && text.ends_with(" 2"), "{text}");
+    assert!(verbose.contains("CN=Signalbox demo"), "{verbose}");
     let token = std::fs::read_to_string(place.data_dir().join("token")).unwrap();
     assert!(up.output().contains(token.trim()), "{}", up.output());
 

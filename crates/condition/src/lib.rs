@@ -30,6 +30,7 @@ mod parser;
 mod possible;
 mod print;
 mod reads;
+mod reference;
 mod roots;
 mod suggest;
 mod tree;
@@ -43,7 +44,9 @@ pub use evaluate::{NeedsFeed, Verdict};
 pub use explain::{Change, Explanation, Node, Operand, Shape, Source};
 pub use facts::{Facts, Feed, Feeds, Local, NoFeeds, Visit};
 pub use instant::instant;
+pub use reference::{Reference, comment, duration, path_text, same, time_of_day};
 pub use roots::KnownFeeds;
+pub use suggest::nearest;
 pub use truth::Truth;
 
 use tree::Program;

@@ -31,7 +31,7 @@ pub(crate) fn from_digits(text: &str, span: Span) -> Result<Literal, Fault> {
 }
 
 /// `1d2h30m5s`: the units in this order, each at most once. `Some(None)` when it is one, but too long to be counted.
-fn duration(text: &str) -> Option<Option<i64>> {
+pub(crate) fn duration(text: &str) -> Option<Option<i64>> {
     let mut units = [(b'd', 86_400), (b'h', 3600), (b'm', 60), (b's', 1)].into_iter();
     let (mut total, mut rest) = (Some(0_i64), text);
     while !rest.is_empty() {

@@ -53,7 +53,8 @@ pub(crate) fn shown(c: char) -> String {
 }
 
 /// The candidate nearest to a word, when no more than a third of the word would have to change.
-pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+#[must_use]
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     // Nobody's key is that long by a slip, and the distance takes a time that grows with the square.
     if word.len() > 64 {

@@ -15,9 +15,12 @@ use std::{
 /// Commands are longer names than this only when they are not the two that matter.
 const LONGEST_NAME: u64 = 16;
 
-/// Cuts off a transaction without an end; how many bytes that were. What else may be wrong with the file is left to
-/// Redis.
-pub(crate) fn cut_half_transaction(redis: &Path) -> io::Result<u64> {
+/// Cuts off a transaction without an end in the append-only file of a server that does not run, whose data folder is
+/// `redis`; how many bytes that were. What else may be wrong with the file is left to Redis.
+///
+/// # Errors
+/// When the file is there and cannot be read or cut.
+pub fn cut_half_transaction(redis: &Path) -> io::Result<u64> {
     let Some(path) = last_part(&redis.join("appendonlydir"))? else { return Ok(0) };
     let length = fs::metadata(&path)?.len();
     let Some(start) = half_transaction(File::open(&path)?, length)? else { return Ok(0) };

@@ -55,6 +55,7 @@ mod redis;
 mod stack;
 mod supervisor;
 
+pub use aof::cut_half_transaction;
 pub use builder::Builder;
 pub use error::{Error, Kind};
 pub use event::Event;

@@ -154,6 +154,7 @@ impl Options {
         let ports = &mut self.ports;
         let all = [
             ("edge", &mut ports.edge),
+            ("edge_tls", &mut ports.edge_tls),
             ("admin", &mut ports.admin),
             ("pacemaker", &mut ports.pacemaker),
             ("sidecar", &mut ports.sidecar),

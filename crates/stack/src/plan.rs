@@ -36,6 +36,8 @@ pub struct RouterPorts {
     pub routes_replica: u16,
     /// The sidecar.
     pub sidecar: u16,
+    /// nginx, for applications over HTTPS; routers that are added have none.
+    pub edge_tls: Option<u16>,
 }
 
 /// The decisions.
@@ -84,6 +86,7 @@ impl Plan {
             admin: ports.admin,
             routes_replica: ports.routes_replica,
             sidecar: ports.sidecar,
+            edge_tls: Some(ports.edge_tls),
         }
     }
 
@@ -108,13 +111,15 @@ impl Plan {
         for (name, port) in ports.named() {
             let wanted = match name {
                 "edge" | "admin" => self.wanted.nginx,
+                // Another address was chosen for it, or none.
+                "edge_tls" => self.wanted.nginx && !edge.nginx.contains_key("EDGE_TLS_LISTEN"),
                 "pacemaker" => self.wanted.pacemaker,
                 "sidecar" => self.wanted.sidecar,
                 _ => true,
             };
             if wanted {
                 let address = match name {
-                    "edge" => edge.listen.as_str(),
+                    "edge" | "edge_tls" => edge.listen.as_str(),
                     "admin" => edge.admin_listen.as_str(),
                     _ => "127.0.0.1",
                 };
@@ -162,6 +167,7 @@ impl Plan {
             flavour,
             user: &self.user,
             edge_port: ports.edge,
+            edge_tls_port: ports.edge_tls,
             admin_port: ports.admin,
             pacemaker: local(self.options.ports.pacemaker),
             sidecar: local(ports.sidecar),
@@ -176,7 +182,7 @@ impl Plan {
         let part = Part::PACEMAKER.numbered(number);
         let ports = &self.options.ports;
         let reserved = ports.named().map(|(_, port)| Value::from(local(port)));
-        let wiring = table([
+        let mut wiring = table([
             ("listen", local(port).into()),
             ("root_token_file", self.layout.token().display().to_string().into()),
             ("node", part.as_str().into()),
@@ -190,6 +196,9 @@ impl Plan {
                 ])),
             ),
         ]);
+        if self.wanted.nginx {
+            wiring.insert("edge_key_file".to_owned(), self.layout.edge_key().display().to_string().into());
+        }
         let chosen = &self.options.pacemaker;
         daemons::program(&self.layout, Daemon { part, binary, port, wiring, chosen }).map(Some)
     }
@@ -224,7 +233,7 @@ impl Plan {
 /// Which part a key of `[ports]` belongs to.
 fn part_of(name: &str) -> Part {
     match name {
-        "edge" | "admin" => Part::NGINX,
+        "edge" | "edge_tls" | "admin" => Part::NGINX,
         "routes_replica" => Part::ROUTES_REPLICA,
         other => Part::named(other),
     }

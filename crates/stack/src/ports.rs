@@ -15,6 +15,8 @@ use tokio::net::TcpSocket;
 pub struct Ports {
     /// nginx, for applications.
     pub edge: u16,
+    /// nginx, for applications over HTTPS.
+    pub edge_tls: u16,
     /// nginx, for operators.
     pub admin: u16,
     /// The pacemaker's own listener, behind the admin listener.
@@ -37,6 +39,7 @@ impl Default for Ports {
     fn default() -> Self {
         Self {
             edge: 8080,
+            edge_tls: 8443,
             admin: 8081,
             pacemaker: 8700,
             sidecar: 8701,
@@ -58,6 +61,7 @@ impl Ports {
         let mut reservation = Reservation::default();
         Ok(Self {
             edge: reservation.add()?,
+            edge_tls: reservation.add()?,
             admin: reservation.add()?,
             pacemaker: reservation.add()?,
             sidecar: reservation.add()?,
@@ -70,9 +74,10 @@ impl Ports {
     }
 
     /// Every port with its key in `[ports]`.
-    pub fn named(&self) -> [(&'static str, u16); 8] {
+    pub fn named(&self) -> [(&'static str, u16); 9] {
         [
             ("edge", self.edge),
+            ("edge_tls", self.edge_tls),
             ("admin", self.admin),
             ("pacemaker", self.pacemaker),
             ("sidecar", self.sidecar),

@@ -274,6 +274,7 @@ impl Stack {
             admin: self.free_port()?,
             routes_replica: self.free_port()?,
             sidecar: self.free_port()?,
+            edge_tls: None,
         };
         self.add(self.plan.routes_replica(number, ports)?).await?;
         let programs = [self.plan.sidecar(number, ports)?, self.plan.nginx(number, ports)?];
@@ -291,6 +292,12 @@ impl Stack {
             path: self.plan.layout.root().to_owned(),
             source,
         })
+    }
+
+    /// Where the first router serves applications over HTTPS, without a final slash.
+    pub fn edge_tls_url(&self) -> String {
+        let crate::Options { edge, ports, .. } = &self.plan.options;
+        format!("https://{}", nginx::address(&edge.listen, ports.edge_tls))
     }
 
     /// The first router.

@@ -5,7 +5,7 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use signalbox_stack::{Builder, Part, Probe, Program, Stack};
+use signalbox_stack::{Builder, Part, PartHandle, Probe, Program, Stack};
 use tokio::time::{self, Instant};
 
 fn redis_and_nginx() -> Builder {
@@ -24,6 +24,15 @@ async fn until<T>(what: &str, mut attempt: impl AsyncFnMut() -> Result<T, String
     }
 }
 
+/// nginx answers as soon as its first worker does.
+async fn both_workers(nginx: &PartHandle) -> Vec<i32> {
+    until("both workers of nginx", async || {
+        let workers = nginx.workers();
+        if workers.len() == 2 { Ok(workers) } else { Err(format!("{workers:?}")) }
+    })
+    .await
+}
+
 /// Whether a process of that pid lives.
 fn lives(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -35,8 +44,7 @@ async fn a_part_that_was_killed_stays_away_until_it_is_started() {
     let stack = redis_and_nginx().auto_restart(true).start().await.unwrap();
     let (nginx, master) = (stack.part(&Part::NGINX), stack.part(&Part::ROUTES_MASTER));
     let pid = nginx.pid().unwrap();
-    let workers = nginx.workers();
-    assert_eq!(workers.len(), 2);
+    let workers = both_workers(&nginx).await;
 
     nginx.kill().await.unwrap();
     assert!(!lives(pid) && !workers.iter().any(|worker| lives(*worker)));
@@ -90,7 +98,7 @@ async fn a_second_router_follows_the_same_master() {
     let stack = redis_and_nginx().start().await.unwrap();
     let router = stack.add_router().await.unwrap();
     assert_eq!(router.replica.part().as_str(), "routes-replica-2");
-    assert_eq!(router.nginx.as_ref().unwrap().workers().len(), 2);
+    both_workers(router.nginx.as_ref().unwrap()).await;
     assert_ne!(router.edge_url, stack.edge_url());
     // Orphans of one router must not be mistaken for the workers of the other.
     let workers = router.nginx.as_ref().unwrap().workers();

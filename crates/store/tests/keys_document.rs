@@ -62,6 +62,7 @@ fn the_document_lists_exactly_the_keys_of_the_code() {
         ("Fabric", keys::fabric::CATALOG),
         ("Queues", keys::queues::CATALOG),
         ("Objects", keys::objects::CATALOG),
+        ("Machines", keys::machines::CATALOG),
     ] {
         expect_same(section, catalog, tables.get(section).map_or(&[][..], Vec::as_slice));
     }
@@ -104,6 +105,25 @@ fn every_builder_makes_a_key_of_exactly_one_row() {
         (shared.due(), "queue:|due"),
     ] {
         only(keys::queues::CATALOG, key.as_str(), pattern);
+    }
+    let machines = keys::machines::machines(&tag);
+    for (key, pattern) in [
+        (machines.label("m", "a:b"), "object:machine:<machine>:<label>:data"),
+        (machines.in_state("m", "s"), "machine:<machine>:in:<state>"),
+        (machines.with_status("m", "errored"), "machine:<machine>:is:<status>"),
+        (machines.gone("m"), "machine:<machine>:gone"),
+        (machines.in_zone("m", "g", "Asia/Tokyo"), "machine:<machine>:zone:<gate>:<zone>"),
+        (machines.current("m"), "machine:<machine>:current"),
+        (machines.versions("m"), "machine:<machine>:versions"),
+        (machines.plan("m", "p"), "machine:<machine>:plan:<plan>"),
+        (machines.applying(), "machine:applying"),
+        (machines.names(), "machine:names"),
+        (machines.seen(), "machine:seen"),
+        (machines.due(), "machine:due"),
+        (machines.waves(), "machine:waves"),
+        (machines.inputs(), "machine:inputs"),
+    ] {
+        only(keys::machines::CATALOG, key.as_str(), pattern);
     }
     let own = objects::objects(&tag);
     only(objects::CATALOG, own.ready("b").as_str(), "object:objects.with.events@<backend>");

@@ -21,6 +21,30 @@ pub enum OnFailure {
     Park,
 }
 
+/// What becomes of the events that are queued for a backend when it is removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Queued {
+    /// They are sent first.
+    #[default]
+    Send,
+    /// They become dead letters, with a gap for each object.
+    Dead,
+    /// They are dropped, with a gap for each object.
+    Discard,
+}
+
+impl Queued {
+    /// As scripts and metrics name it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Dead => "dead",
+            Self::Discard => "discard",
+        }
+    }
+}
+
 /// An HTTP backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backend {
@@ -41,9 +65,19 @@ pub struct Backend {
     /// Why deliveries are stopped (the callback answered 410). Defining the backend again starts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
-    /// It was removed, and what is queued for it is still sent.
+    /// It was removed, and goes when nothing is queued for it any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
+    /// While it is being drained: what becomes of what is queued.
+    #[serde(default)]
+    pub queued: Queued,
+}
+
+impl Backend {
+    /// Whether events are sent to it.
+    pub(crate) fn is_served(&self) -> bool {
+        self.disabled.is_none() && !(self.draining && self.queued != Queued::Send)
+    }
 }
 
 /// What an operator asks for with `PUT /backends/{name}`.
@@ -99,6 +133,7 @@ impl Registry {
             workers: wanted.workers,
             disabled: None,
             draining: false,
+            queued: Queued::default(),
         };
         self.backends.insert(name.to_owned(), backend);
         Ok(())
@@ -127,14 +162,17 @@ impl Handle {
             .await
     }
 
-    /// Lets a backend take no new objects. What is queued for it is still sent.
+    /// Lets a backend take no new objects, and says what becomes of what is queued for it. A repeat makes sure that every
+    /// shard knows.
     ///
     /// # Errors
     /// [`Error::NoSuchBackend`] when there is none.
-    pub async fn drain_backend(&self, name: &str) -> Result<(), Error> {
+    pub async fn drain_backend(&self, name: &str, queued: Queued) -> Result<(), Error> {
         self.core
             .change(|registry, _| {
-                registry.backends.get_mut(name).ok_or(Error::NoSuchBackend)?.draining = true;
+                let backend = registry.backends.get_mut(name).ok_or(Error::NoSuchBackend)?;
+                backend.draining = true;
+                backend.queued = queued;
                 Ok(())
             })
             .await

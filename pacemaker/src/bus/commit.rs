@@ -16,7 +16,7 @@ use signalbox_store::Kind;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Error, EventId, NewEvent, NewMessage, Refusal,
+    Change, Error, EventId, NewEvent, NewMessage, Refusal,
     core::Core,
     event,
     store::{Accepted, FanOut, Group, PublishCall, PublishReply, Published, Store},
@@ -157,6 +157,9 @@ pub(super) struct Item {
     state: Option<Box<RawValue>>,
     /// Digests of the idempotency key and of everything that was sent under it.
     idempotency: Option<(String, String)>,
+    /// A label's change, which may come without events.
+    change: Option<Change>,
+    object: String,
     ticket: Ticket,
 }
 
@@ -169,28 +172,52 @@ impl Item {
         idempotency_key: Option<&str>,
         ticket: Ticket,
     ) -> Self {
-        let object = parts.first().map_or("", Part::object);
+        let object = parts.first().map_or("", Part::object).to_owned();
         let idempotency = idempotency_key.map(|key| {
             let sent = parts.iter().map(|part| &part.rest[..]);
             let sent = sent.chain(state.as_ref().map(|state| state.get().as_bytes()));
             (event::digest([object.as_bytes(), key.as_bytes()]), event::digest(sent))
         });
-        Self { client: Arc::clone(client), hash: event::lane_hash(object), parts, state, idempotency, ticket }
+        Self {
+            client: Arc::clone(client),
+            hash: event::lane_hash(&object),
+            parts,
+            state,
+            idempotency,
+            change: None,
+            object,
+            ticket,
+        }
+    }
+
+    /// A change of a label with the events that tell of it, which may be none.
+    pub(super) fn changing(
+        client: &Arc<str>,
+        object: String,
+        parts: Vec<Part>,
+        change: Change,
+        ticket: Ticket,
+    ) -> Self {
+        let hash = event::lane_hash(&object);
+        let client = Arc::clone(client);
+        Self { client, hash, parts, state: None, idempotency: None, change: Some(change), object, ticket }
     }
 
     /// The object of all its events.
     pub(super) fn object(&self) -> &str {
-        self.parts.first().map_or("", Part::object)
+        &self.object
     }
 
     /// How many events it has.
     pub(super) fn events(&self) -> usize {
-        self.parts.len()
+        // A change without events costs a call as much.
+        self.parts.len().max(1)
     }
 
     pub(super) fn bytes(&self) -> usize {
         let state = self.state.as_ref().map_or(0, |state| state.get().len());
-        state + self.parts.iter().map(Part::bytes).sum::<usize>()
+        let change = self.change.as_ref().map_or(0, Change::bytes);
+        state + change + self.parts.iter().map(Part::bytes).sum::<usize>()
     }
 
     /// Answers with the id of its first event.
@@ -365,6 +392,7 @@ impl Committer {
                         queues: queues.of(view, part),
                     })
                     .collect(),
+                change: item.change.as_ref(),
             })
             .collect();
         self.sequence += 1;
@@ -401,7 +429,8 @@ impl Committer {
             match accepted.get(place) {
                 Some(Accepted::New(numbers)) => {
                     let Item { parts, ticket, .. } = item;
-                    let first = numbers.first().map(|(id, _, _)| *id).ok_or(Refusal::Unavailable);
+                    // A change without events has no id to tell.
+                    let first = Ok(numbers.first().map_or(EventId(0), |(id, _, _)| *id));
                     for (Part { content, environment, .. }, numbers) in parts.into_iter().zip(numbers) {
                         if let Content::Event { topic, event } = content {
                             fresh.push(Arc::new(event.accepted(*numbers, &topic, environment)));
@@ -411,6 +440,7 @@ impl Committer {
                 }
                 Some(Accepted::Repeat(first)) => item.answer(Ok(*first)),
                 Some(Accepted::QueueFull) => item.answer(Err(Refusal::QueueFull)),
+                Some(Accepted::Outdated) => item.answer(Err(Refusal::Outdated)),
                 Some(Accepted::Conflict) => item.answer(Err(Refusal::Conflict)),
                 None => item.answer(Err(Refusal::Unavailable)),
             }

@@ -21,6 +21,9 @@ pub enum Refusal {
     /// As many events wait in the object's queue as may. Nothing was done.
     #[error("the object's queue is full")]
     QueueFull,
+    /// The label is not as its change expects it: read it again. Only changes of labels get this.
+    #[error("the label has changed")]
+    Outdated,
     /// The fabric is full. Nothing was done.
     #[error("the fabric is out of memory")]
     Full,

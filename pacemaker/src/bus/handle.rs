@@ -6,7 +6,8 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{
-    ApiToken, Error, Event, EventId, NewEvent, NewMessage, Refusal, Registry, Secret, Subscription, Wanted,
+    ApiToken, Change, Error, Event, EventId, NewEvent, NewMessage, Refusal, Registry, Secret, Subscription,
+    Wanted,
     commit::{Gather, Item, Part, Ticket},
     core::Core,
     dead,
@@ -232,6 +233,36 @@ impl Handle {
         // The sender is never dropped before all are answered.
         let _ = answered.await;
         gather.take()
+    }
+
+    /// Changes a label and publishes what tells of it, events of the topic `signalbox.labels`, in one step: both happen
+    /// or neither. The first event's id; those of further ones follow it by 64. Without events it is 0.
+    ///
+    /// # Errors
+    /// [`Refusal::Outdated`] when the label is not as the change expects it. Nothing was done then, as with every other
+    /// refusal that does not say that the outcome is unknown.
+    pub async fn change(
+        &self,
+        object: String,
+        topic: &str,
+        events: Vec<NewEvent>,
+        change: Change,
+    ) -> Result<EventId, Refusal> {
+        let topic: Arc<str> = format!("{RESERVED}{topic}").into();
+        let view = self.core.view();
+        let name = name_of(OWN_CLIENT, &view.registry);
+        let part = |mut event: NewEvent| {
+            event.object = Some(object.clone());
+            let environment = event.environment.take().unwrap_or_else(|| name.to_owned());
+            Part::new(&topic, environment, event)
+        };
+        let parts = events.into_iter().map(part).collect();
+        let (gather, answered) = Gather::new(1);
+        let ticket = Ticket { gather: Arc::clone(&gather), place: 0 };
+        self.enqueue(Item::changing(&OWN_CLIENT.into(), object, parts, change, ticket));
+        // The sender is never dropped before all are answered.
+        let _ = answered.await;
+        gather.take().pop().unwrap_or(Err(Refusal::Unavailable))
     }
 
     fn enqueue(&self, item: Item) {

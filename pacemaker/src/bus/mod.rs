@@ -91,6 +91,7 @@ pub(crate) mod api;
 mod backend;
 mod cache;
 mod chance;
+mod change;
 mod check;
 mod commit;
 mod core;
@@ -115,7 +116,8 @@ mod view;
 mod window;
 mod worker;
 
-pub use backend::{Backend, OnFailure, WantedBackend};
+pub use backend::{Backend, OnFailure, Queued, WantedBackend};
+pub use change::{Change, Index};
 pub use check::Finding;
 pub use deliver::{BatchContents, Deliverer, Outcome};
 pub use error::{Error, Refusal};

@@ -76,6 +76,11 @@ impl Handle {
         self.core.view().stamp.clone()
     }
 
+    /// Events that may wait for a backend in the queue of one object.
+    pub(crate) fn object_events(&self) -> u64 {
+        self.core.options.object_events
+    }
+
     /// Reads the registry again.
     ///
     /// # Errors

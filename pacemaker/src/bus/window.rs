@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use signalbox_store::Subscription;
 
 use super::{
-    Error, EventId, Handle,
+    Error, Event, EventId, Handle,
     core::Core,
     store::{SEGMENT_IDS, Store},
 };
@@ -48,6 +48,23 @@ impl Handle {
     /// When the fabric does not answer.
     pub async fn last_id(&self, shard: usize) -> Result<Option<EventId>, Error> {
         Ok(self.core.stores[shard].last_id().await?.map(EventId))
+    }
+
+    /// An event, as long as the log holds it where its id says. One that was put into a lane again lives on elsewhere and
+    /// is not found then.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub(crate) async fn event(&self, id: EventId) -> Result<Option<Event>, Error> {
+        // The low six bits say which shard numbered it.
+        let shard = usize::try_from(id.0 & 63).unwrap_or(usize::MAX);
+        let Some(store) = self.core.stores.get::<usize>(shard) else { return Ok(None) };
+        let bodies = store.bodies(&BTreeMap::from([(id.0 / SEGMENT_IDS, vec![id])])).await?;
+        let entry = bodies.into_iter().find_map(|(_, entry)| entry);
+        Ok(entry.and_then(|entry| {
+            let read = Event::read(&entry);
+            read.inspect_err(|error| tracing::error!(%error, %id, "an event of the log cannot be read")).ok()
+        }))
     }
 
     /// Reads what a shard's log holds after `after`.

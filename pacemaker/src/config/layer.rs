@@ -13,7 +13,9 @@ use signalbox_daemon::{
     settings::{self, Error},
 };
 
-use super::{Network, Reserved, bus::BusLayer, queues::QueuesLayer, sequencer::SequencerLayer};
+use super::{
+    Network, Reserved, bus::BusLayer, machines::MachinesLayer, queues::QueuesLayer, sequencer::SequencerLayer,
+};
 
 /// The command line; `env` makes each flag an environment variable as well, below the flag itself.
 #[derive(Debug, Parser)]
@@ -63,6 +65,9 @@ pub(crate) struct Args {
         env = "SIGNALBOX_PACEMAKER_RESERVED_ADDRESSES"
     )]
     reserved_addresses: Option<Vec<Reserved>>,
+    /// File of the keys that certificates' private keys are encrypted with
+    #[arg(long, value_name = "FILE", env = "SIGNALBOX_PACEMAKER_EDGE_KEY_FILE")]
+    edge_key_file: Option<PathBuf>,
     /// Tracing filter
     #[arg(long, env = "SIGNALBOX_PACEMAKER_LOG")]
     log: Option<String>,
@@ -81,6 +86,8 @@ pub(crate) struct Args {
     queues: QueuesLayer,
     #[command(flatten)]
     sequencer: SequencerLayer,
+    #[command(flatten)]
+    machines: MachinesLayer,
 }
 
 impl Args {
@@ -93,6 +100,7 @@ impl Args {
             node: self.node.clone(),
             instance_networks: self.instance_networks.clone(),
             reserved_addresses: self.reserved_addresses.clone(),
+            edge_key_file: self.edge_key_file.clone(),
             log: self.log.clone(),
             redis: RedisLayer {
                 routes: self.redis_routes.clone(),
@@ -108,6 +116,7 @@ impl Args {
             bus: self.bus.clone(),
             queues: self.queues.clone(),
             sequencer: self.sequencer.clone(),
+            machines: self.machines.clone(),
         }
     }
 }
@@ -121,6 +130,7 @@ pub(crate) struct Layer {
     pub(super) node: Option<String>,
     pub(super) instance_networks: Option<Vec<Network>>,
     pub(super) reserved_addresses: Option<Vec<Reserved>>,
+    pub(super) edge_key_file: Option<PathBuf>,
     pub(super) log: Option<String>,
     #[serde(default)]
     pub(super) redis: RedisLayer,
@@ -132,6 +142,8 @@ pub(crate) struct Layer {
     pub(super) queues: QueuesLayer,
     #[serde(default)]
     pub(super) sequencer: SequencerLayer,
+    #[serde(default)]
+    pub(super) machines: MachinesLayer,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -170,6 +182,7 @@ impl Layer {
             node: self.node.or(under.node),
             instance_networks: self.instance_networks.or(under.instance_networks),
             reserved_addresses: self.reserved_addresses.or(under.reserved_addresses),
+            edge_key_file: self.edge_key_file.or(under.edge_key_file),
             log: self.log.or(under.log),
             redis: RedisLayer {
                 routes: self.redis.routes.or(under.redis.routes),
@@ -188,6 +201,7 @@ impl Layer {
             bus: self.bus.or(under.bus),
             queues: self.queues.or(under.queues),
             sequencer: self.sequencer.or(under.sequencer),
+            machines: self.machines.or(under.machines),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod bus;
 mod layer;
+mod machines;
 mod queues;
 mod sequencer;
 mod value;
@@ -22,7 +23,10 @@ use signalbox_store::MAX_SHARDS;
 pub(crate) use layer::{Args, Layer};
 pub(crate) use value::{Network, Reserved};
 
-use crate::{bus::Options, queues as queues_room, sequencer as sequencer_room};
+use crate::{
+    bus::Options, certificates::Keys, machines as machines_room, queues as queues_room,
+    sequencer as sequencer_room,
+};
 
 /// The commented default file, which is the reference of all keys.
 pub(crate) const DEFAULTS: &str = include_str!("defaults.toml");
@@ -39,6 +43,8 @@ pub(crate) struct Config {
     pub(crate) fabric_shards: usize,
     pub(crate) instance_networks: Vec<Network>,
     pub(crate) reserved_addresses: Vec<Reserved>,
+    /// What private keys of certificates are encrypted with; empty without a key file.
+    pub(crate) edge_keys: Keys,
     pub(crate) log: String,
     pub(crate) reconcile_interval: Duration,
     pub(crate) sweep_interval: Duration,
@@ -48,6 +54,10 @@ pub(crate) struct Config {
     pub(crate) queues: queues_room::Options,
     /// The sequencer.
     pub(crate) sequencer: sequencer_room::Options,
+    /// State machines.
+    pub(crate) machines: machines_room::Options,
+    /// Values of the environment variables that definitions may name.
+    pub(crate) machine_environment: std::collections::BTreeMap<String, String>,
 }
 
 impl Config {
@@ -96,6 +106,12 @@ impl Config {
                 .then(|| Duration::from_millis(ms))
                 .ok_or(Error::Value { key, message })
         };
+        let machines = layer.machines.complete()?;
+        let machine_environment = machines
+            .environment
+            .iter()
+            .filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)))
+            .collect();
         Ok(Self {
             listen,
             root_token,
@@ -106,6 +122,10 @@ impl Config {
             fabric_shards,
             instance_networks: required("instance_networks", layer.instance_networks)?,
             reserved_addresses,
+            edge_keys: match &layer.edge_key_file {
+                Some(path) => Keys::read(path).map_err(|why| Error::value("edge_key_file", why))?,
+                None => Keys::default(),
+            },
             log: required("log", layer.log)?,
             reconcile_interval: interval(
                 "routing.reconcile_interval_ms",
@@ -116,6 +136,8 @@ impl Config {
             bus: layer.bus.complete()?,
             queues: layer.queues.complete()?,
             sequencer: layer.sequencer.complete()?,
+            machines,
+            machine_environment,
         })
     }
 }

@@ -1,60 +1,75 @@
-//! The page at `/`: hosts, instances, routers and the last minute, for a person with a browser.
+//! The dashboard: pages for a person with a browser, at `/` and below `/dashboard/`.
 //!
-//! One answer without scripts, pictures or anything fetched from elsewhere, behind a content security policy that
-//! would not let it. The browser asks for the token as the user name of Basic authentication.
+//! ```text
+//!  GET /dashboard/queues ──▶ page.rs ── pages/queues.rs ── the rooms' handles ──▶ HTML, whole
+//!  GET /dashboard/stream?page=queues ──▶ stream.rs ── the same, once a second ──▶ its inner part, when it changed
+//!  a button ──▶ the API itself (POST /queues/…/dead/redrive), with the session's cookie and CSRF header
+//! ```
 //!
-//! Shows the first hosts and instances in the order of their names; who has more uses the API. Without the stats Redis
-//! the page lacks the traffic and says so.
+//! **Pages** are made on the server, one file for each below `pages/`, from the rooms' handles: nothing here asks the
+//! API over HTTP. The browser puts what the stream sends in the place of what it has, element by element, so that
+//! what is typed or opened there stays. **Actions** are requests to the API: what a button may do is what its token's
+//! scopes allow there, and there is no second way to change anything.
+//!
+//! **Nobody looks, nothing is read.** All data is read by a page that is asked for or by an open stream, which ends with
+//! its connection; the browser closes it while its window is hidden.
+//!
+//! **A browser gets nothing from elsewhere.** The content security policy lets only our own files through, and no script
+//! or style inside a page. Everything shown is escaped by the templates; there is no way around it but the layout, which
+//! puts a finished page into its frame.
+//!
+//! **Failure.** What cannot be read is said in the place where it would stand, and the rest of the page is there.
+//! Lists end after [`SHOWN`] rows; who has more uses the API.
 
+mod assets;
+mod login;
+mod page;
+mod pages;
 mod store;
-mod view;
+mod stream;
+mod words;
 
-use askama::Template as _;
-use axum::{
-    extract::State,
-    http::{HeaderValue, StatusCode, header},
-    response::{IntoResponse, Response},
-};
-use rand::RngExt as _;
+use std::{sync::Arc, time::SystemTime};
+
+use axum::routing::{get, post};
+use signalbox_store::Stats;
+use tokio::sync::Semaphore;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub(crate) use store::Traffic;
+use crate::http::App;
+use store::Traffic;
 
-use crate::http::{
-    App, Problem,
-    auth::{Granted, ReadAll},
-};
-use view::Page;
+/// Rows of a list.
+const SHOWN: usize = 200;
+/// Streams of one pacemaker.
+const SEATS: usize = 100;
 
-/// The routes of this room.
-pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(page))
+/// What the pages work with besides the rooms. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Dashboard {
+    traffic: Traffic,
+    seats: Arc<Semaphore>,
+    now: fn() -> SystemTime,
 }
 
-/// The dashboard
-#[utoipa::path(get, path = "/", tag = "dashboard", responses(
-    (status = 200, body = String, content_type = "text/html"),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 503, description = "fabric_unavailable, routes_unavailable", body = Problem)))]
-async fn page(caller: Granted<ReadAll>, State(app): State<App>) -> Result<Response, Problem> {
-    // Only the style of this very answer is let through.
-    let nonce = format!("{:032x}", rand::rng().random::<u128>());
-    let page = Page::gather(&app, &caller.0, nonce.clone()).await?;
-    let html = page.render().map_err(|error| {
-        tracing::error!(%error, "the dashboard's template failed");
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
-    })?;
-    let policy = format!(
-        "default-src 'none'; style-src 'nonce-{nonce}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    );
-    let mut response = ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], html).into_response();
-    let policy = HeaderValue::try_from(policy).map_err(|_| {
-        Problem::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "internal",
-            "the content security policy is no header",
-        )
-    })?;
-    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
-    Ok(response)
+impl Dashboard {
+    pub(crate) fn new(stats: Stats, now: fn() -> SystemTime) -> Self {
+        Self { traffic: Traffic::new(stats), seats: Arc::new(Semaphore::new(SEATS)), now }
+    }
+
+    fn now_ms(&self) -> u64 {
+        let since = (self.now)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The routes of this room. Only the first is part of the API's description: the others are for browsers alone.
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(page::front))
+        .route("/dashboard/login", get(login::form).post(login::log_in))
+        .route("/dashboard/logout", post(login::log_out))
+        .route("/dashboard/assets/{name}", get(assets::asset))
+        .route("/dashboard/stream", get(stream::stream))
+        .route("/dashboard/{page}", get(page::page))
 }

@@ -1,40 +1,114 @@
-//! The last minute of each version type, from the statistics' history of single seconds.
+//! The last seconds of version types, from the statistics' history.
 
-use std::collections::HashMap;
+mod latency;
+
+use std::{collections::HashMap, sync::Arc};
 
 use signalbox_store::{self as redis, Stats, keys::stats as key};
 
-const WINDOW_SECONDS: i64 = 60;
+pub(super) use latency::{Latencies, Times};
+
 const HOUR_SECONDS: i64 = 3600;
-const METRICS: [&str; 3] = ["requests", "4xx", "5xx"];
+const MINUTE: usize = 60;
+/// In the order of the members of [`Sums`].
+const METRICS: [&str; 6] = ["requests", "bytes", "4xx", "5xx", "timecount", "time"];
 
 /// Reads traffic from the stats Redis. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Traffic {
+pub(super) struct Traffic {
     stats: Stats,
+    recent: latency::Recent,
 }
 
-/// What a version type did in the last minute.
+/// What was counted in some time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Minute {
-    pub(crate) requests: u64,
-    pub(crate) client_errors: u64,
-    pub(crate) server_errors: u64,
+pub(super) struct Sums {
+    pub(super) requests: u64,
+    pub(super) bytes: u64,
+    pub(super) client_errors: u64,
+    pub(super) server_errors: u64,
+    /// Requests whose time is known, and the sum of their times in milliseconds.
+    pub(super) timed: u64,
+    pub(super) time_ms: u64,
+}
+
+impl Sums {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.bytes += other.bytes;
+        self.client_errors += other.client_errors;
+        self.server_errors += other.server_errors;
+        self.timed += other.timed;
+        self.time_ms += other.time_ms;
+    }
+
+    /// The mean time of a request in milliseconds.
+    pub(super) fn mean_ms(&self) -> Option<f64> {
+        #[allow(clippy::cast_precision_loss, reason = "for the eye")]
+        (self.timed > 0).then(|| self.time_ms as f64 / self.timed as f64)
+    }
+
+    fn read(values: [u64; METRICS.len()]) -> Self {
+        let [requests, bytes, client_errors, server_errors, timed, time_ms] = values;
+        Self { requests, bytes, client_errors, server_errors, timed, time_ms }
+    }
+}
+
+/// Seconds of some version types.
+#[derive(Debug, Default)]
+pub(super) struct Past {
+    /// Unix seconds, one after the other.
+    pub(super) seconds: Vec<i64>,
+    /// For each version type, its seconds.
+    by_id: HashMap<String, Vec<Sums>>,
+}
+
+impl Past {
+    /// The seconds of one version type.
+    pub(super) fn of(&self, id: &str) -> &[Sums] {
+        self.by_id.get(id).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The last minute of one version type.
+    pub(super) fn minute(&self, id: &str) -> Sums {
+        let mut sums = Sums::default();
+        self.of(id).iter().rev().take(MINUTE).for_each(|second| sums.add(second));
+        sums
+    }
+
+    /// Each second of all version types together.
+    pub(super) fn together(&self) -> Vec<Sums> {
+        let mut all = vec![Sums::default(); self.seconds.len()];
+        for seconds in self.by_id.values() {
+            all.iter_mut().zip(seconds).for_each(|(sum, second)| sum.add(second));
+        }
+        all
+    }
 }
 
 impl Traffic {
-    pub(crate) fn new(stats: Stats) -> Self {
-        Self { stats }
+    pub(super) fn new(stats: Stats) -> Self {
+        Self { stats, recent: latency::Recent::default() }
     }
 
-    /// The last full minute of these version types, by the stats server's clock, which the sidecars' hours follow
-    /// closely enough for a page.
-    pub(crate) async fn last_minute(&self, ids: &[String]) -> Result<HashMap<String, Minute>, redis::Error> {
-        if ids.is_empty() {
-            return Ok(HashMap::new());
-        }
+    /// How long requests of these version types took in the last minutes.
+    pub(super) async fn latencies(
+        &self,
+        ids: &[String],
+        minutes: i64,
+    ) -> Result<Arc<Latencies>, redis::Error> {
+        self.recent.latencies(&self.stats, ids, minutes).await
+    }
+
+    /// The last `window` full seconds of these version types, by the stats server's clock, which the sidecars' hours
+    /// follow closely enough for a page.
+    pub(super) async fn past(&self, ids: &[String], window: i64) -> Result<Past, redis::Error> {
         let now = i64::try_from(self.stats.now_ms().await? / 1000).unwrap_or(0);
-        let hours = seconds_by_hour(now);
+        let hours = by_hour(now - window..now);
+        let seconds: Vec<i64> = (now - window..now).collect();
+        if ids.is_empty() {
+            return Ok(Past { seconds, by_id: HashMap::new() });
+        }
         let mut batch = self.stats.batch();
         for id in ids {
             for metric in METRICS {
@@ -44,20 +118,25 @@ impl Traffic {
             }
         }
         let replies: Vec<Vec<Option<u64>>> = batch.query().await?;
-        let sum = |replies: &[Vec<Option<u64>>]| replies.iter().flatten().flatten().sum::<u64>();
-        let per_metric = hours.len();
-        let minutes = replies.chunks(per_metric * METRICS.len()).map(|replies| {
-            let metric = |index: usize| sum(&replies[index * per_metric..(index + 1) * per_metric]);
-            Minute { requests: metric(0), client_errors: metric(1), server_errors: metric(2) }
-        });
-        Ok(ids.iter().cloned().zip(minutes).collect())
+        let by_id = ids.iter().cloned().zip(replies.chunks(METRICS.len() * hours.len()).map(|replies| {
+            let metrics: Vec<Vec<u64>> = replies
+                .chunks(hours.len())
+                .map(|hours| hours.iter().flatten().map(|value| value.unwrap_or(0)).collect())
+                .collect();
+            let value = |metric: usize, second: usize| {
+                metrics.get(metric).and_then(|values| values.get(second)).copied().unwrap_or(0)
+            };
+            let sums = |second| Sums::read(std::array::from_fn(|metric| value(metric, second)));
+            (0..seconds.len()).map(sums).collect()
+        }));
+        Ok(Past { by_id: by_id.collect(), seconds })
     }
 }
 
-/// The seconds of the window, `now` excluded because it is not over, by the hour whose hash holds them.
-fn seconds_by_hour(now: i64) -> Vec<(i64, Vec<i64>)> {
+/// The seconds of a range by the hour whose hash holds them.
+fn by_hour(range: impl IntoIterator<Item = i64>) -> Vec<(i64, Vec<i64>)> {
     let mut hours: Vec<(i64, Vec<i64>)> = Vec::new();
-    for second in now - WINDOW_SECONDS..now {
+    for second in range {
         let hour = second - second.rem_euclid(HOUR_SECONDS);
         match hours.last_mut() {
             Some((last, seconds)) if *last == hour => seconds.push(second),
@@ -73,12 +152,35 @@ mod tests {
 
     #[test]
     fn a_minute_may_lie_in_two_hours() {
-        let hours = seconds_by_hour(7200 + 10);
+        let hours = by_hour(7150..7210);
         assert_eq!(hours.len(), 2);
         assert_eq!((hours[0].0, hours[0].1.len()), (3600, 50));
         assert_eq!((hours[1].0, hours[1].1.len()), (7200, 10));
         let all: Vec<i64> = hours.into_iter().flat_map(|(_, seconds)| seconds).collect();
         assert_eq!(all, (7150..7210).collect::<Vec<_>>());
-        assert_eq!(seconds_by_hour(5000).len(), 1);
+        assert_eq!(by_hour(4940..5000).len(), 1);
+    }
+
+    #[tokio::test]
+    async fn seconds_of_two_hours_are_put_together() {
+        let servers = crate::testing::Servers::start().await;
+        let stats = servers.stats();
+        let now = i64::try_from(stats.now_ms().await.unwrap() / 1000).unwrap();
+        for (second, metric, value) in [
+            (now - 4000, "requests", 7),
+            (now - 5, "requests", 3),
+            (now - 5, "time", 60),
+            (now - 5, "timecount", 2),
+        ] {
+            let hour = second - second.rem_euclid(HOUR_SECONDS);
+            let history = format!("history:17:{hour}:{metric}");
+            stats.command("HSET").arg(history).arg(second).arg(value).run().await.unwrap();
+        }
+        let past = Traffic::new(stats).past(&["17".to_owned(), "18".to_owned()], 4100).await.unwrap();
+        let requests: u64 = past.together().iter().map(|second| second.requests).sum();
+        assert_eq!((past.seconds.len(), requests), (4100, 10));
+        let minute = past.minute("17");
+        assert_eq!((minute.requests, minute.mean_ms()), (3, Some(30.0)));
+        assert_eq!((past.minute("18"), past.minute("19")), (Sums::default(), Sums::default()));
     }
 }

@@ -1,7 +1,7 @@
 //! Who is asking, and may they.
 //!
-//! A token comes as `Authorization: Bearer T`, or as the user name of Basic, which is what a browser can send and what
-//! clients of the event bus send. A handler names the permission it needs as a type, `Granted<ManageRoutes>`, so that
+//! A token comes as `Authorization: Bearer T`, or as the user name of Basic, which is what clients of the event bus send.
+//! A browser that has logged in brings a session in its place (see [`super::session`]). A handler names the permission it needs as a type, `Granted<ManageRoutes>`, so that
 //! a route without one is visible where it is written.
 
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use axum::{
 };
 use signalbox_daemon::presented;
 
-use super::{App, Problem};
+use super::{App, Problem, session::check_site};
 use crate::tokens::{Caller, Scope};
 
 /// What a route asks of its caller.
@@ -78,17 +78,8 @@ impl<P: Permission> FromRequestParts<App> for Granted<P> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let unauthorized = |code, detail| Problem::new(StatusCode::UNAUTHORIZED, code, detail);
-        let token = presented(&parts.headers).ok_or_else(|| {
-            unauthorized(
-                "token_required",
-                "send `Authorization: Bearer <token>`, or the token as Basic user name",
-            )
-        })?;
-        let caller = app
-            .authenticate(&token)
-            .await?
-            .ok_or_else(|| unauthorized("token_unknown", "this token is not known (any more)"))?;
+        check_site(&parts.method, &parts.headers)?;
+        let caller = who(parts, app).await?;
         if !caller.has_any(P::ANY_OF) {
             let needed: Vec<&str> = P::ANY_OF.iter().map(|scope| scope.as_str()).collect();
             let detail = match needed.as_slice() {
@@ -99,4 +90,18 @@ impl<P: Permission> FromRequestParts<App> for Granted<P> {
         }
         Ok(Self(caller, PhantomData))
     }
+}
+
+/// Who asks, by token or by session.
+async fn who(parts: &Parts, app: &App) -> Result<Caller, Problem> {
+    let unauthorized = |code, detail| Problem::new(StatusCode::UNAUTHORIZED, code, detail);
+    let unknown = || unauthorized("token_unknown", "this token is not known (any more)");
+    if let Some(token) = presented(&parts.headers) {
+        return app.authenticate(&token).await?.ok_or_else(unknown);
+    }
+    if let Some(session) = app.sessions.acting(&parts.method, &parts.headers)? {
+        return app.remember(&session.digest).await?.ok_or_else(unknown);
+    }
+    let detail = "send `Authorization: Bearer <token>`, or the token as Basic user name";
+    Err(unauthorized("token_required", detail))
 }

@@ -92,6 +92,18 @@ impl OptionalFromRequest<App> for JsonBytes {
     }
 }
 
+/// The bytes of a body of whatever type, for routes that look at the type themselves.
+#[derive(Debug)]
+pub(crate) struct RawBytes(pub(crate) Bytes);
+
+impl FromRequest<App> for RawBytes {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        Bytes::from_request(request, app).await.map(Self).map_err(unreadable)
+    }
+}
+
 fn is_json(headers: &HeaderMap) -> bool {
     let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     let media_type = media_type.split(';').next().unwrap_or("").trim();

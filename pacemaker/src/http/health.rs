@@ -58,8 +58,8 @@ async fn ready(State(app): State<App>) -> Response {
     (status, Answer(ready)).into_response()
 }
 
-/// Metrics in Prometheus' text format
-#[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses((status = 200, body = String, content_type = "text/plain")))]
+/// Metrics as OpenMetrics text
+#[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
     let failed =
         |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the metrics could not be written");
@@ -68,9 +68,11 @@ async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
         app.metrics.encode().map_err(failed)?,
         app.bus.metrics_text().await.map_err(failed)?,
         app.sequencer.metrics_text().await.map_err(failed)?,
+        app.machines.metrics_text().await.map_err(failed)?,
         app.live.metrics_text().map_err(failed)?,
         app.queues.metrics_text(queues).await.map_err(failed)?,
     ];
-    let text = text.concat();
-    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
+    let text = text.concat() + "# EOF\n";
+    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())
 }

@@ -11,6 +11,7 @@ mod health;
 mod observe;
 mod openapi;
 mod problem;
+pub(crate) mod session;
 #[cfg(test)]
 mod tests;
 
@@ -32,9 +33,11 @@ pub(crate) use problem::Problem;
 
 use crate::{
     bus,
-    dashboard::{self, Traffic},
-    live,
+    certificates::{self, Certificates},
+    dashboard::{self, Dashboard},
+    live, machines,
     metrics::Metrics,
+    presence::{self, Presence},
     queues,
     routing::{self, Registry, Routers},
     sequencer,
@@ -61,12 +64,17 @@ impl Deref for App {
 pub(crate) struct Parts {
     pub(crate) tokens: Tokens,
     pub(crate) registry: Registry,
+    pub(crate) certificates: Certificates,
     pub(crate) routers: Routers,
     pub(crate) bus: bus::api::Front,
     pub(crate) sequencer: sequencer::api::Front,
     pub(crate) live: live::Hub,
     pub(crate) queues: queues::Handle,
-    pub(crate) traffic: Traffic,
+    pub(crate) dashboard: Dashboard,
+    /// Of browsers that have logged in.
+    pub(crate) sessions: session::Sessions,
+    pub(crate) machines: machines::Engine,
+    pub(crate) presence: Presence,
     pub(crate) metrics: Metrics,
     /// Cancelled when requests that wait must come to an end.
     pub(crate) shutdown: CancellationToken,
@@ -78,7 +86,7 @@ impl App {
     }
 
     /// Who presents `token`. Tokens of the event bus come first: they are in memory, and most requests carry one.
-    async fn authenticate(&self, token: &str) -> Result<Option<Caller>, Problem> {
+    pub(crate) async fn authenticate(&self, token: &str) -> Result<Option<Caller>, Problem> {
         if let Some(caller) = self.bus.known(token) {
             return Ok(Some(caller));
         }
@@ -87,6 +95,14 @@ impl App {
         }
         self.bus.look_up(token).await
     }
+
+    /// Who presented the token with this digest when logging in, unless it has been revoked since.
+    pub(crate) async fn remember(&self, digest: &str) -> Result<Option<Caller>, Problem> {
+        if let Some(caller) = self.tokens.of_digest(digest).await? {
+            return Ok(Some(caller));
+        }
+        Ok(self.bus.of_digest(digest))
+    }
 }
 
 /// Every route with its description.
@@ -94,12 +110,15 @@ fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(openapi::head())
         .merge(health::routes())
         .merge(check::routes())
+        .merge(presence::api::routes())
         .merge(tokens::api::routes())
         .merge(routing::api::routes())
+        .merge(certificates::api::routes())
         .merge(bus::api::routes())
         .merge(sequencer::api::routes())
         .merge(live::routes())
         .merge(queues::api::routes())
+        .merge(machines::api::routes())
         .merge(dashboard::routes())
 }
 

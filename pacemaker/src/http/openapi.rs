@@ -51,7 +51,14 @@ impl Document {
     pub(super) fn new(document: &OpenApi) -> Self {
         // Serialising what the macros made cannot fail; an empty document would show in the test of it.
         let mut document = serde_json::to_value(document).unwrap_or_default();
-        let paths = document.get_mut("paths").and_then(Value::as_object_mut);
+        may_be_absent(&mut document["components"]["schemas"]);
+        let mut paths = document.get_mut("paths").and_then(Value::as_object_mut);
+        if let Some(paths) = &mut paths {
+            for (path, other) in crate::bus::api::OTHER_SPELLINGS {
+                let copy = paths.get(path).cloned().unwrap_or_default();
+                paths.insert(other.to_owned(), copy);
+            }
+        }
         for (path, operations) in paths.into_iter().flatten() {
             for (method, operation) in operations.as_object_mut().into_iter().flatten() {
                 finish(method, path, operation);
@@ -67,6 +74,7 @@ fn finish(method: &str, path: &str, operation: &mut Value) {
     let parts = path.split(['/', '{', '}', '.']).filter(|part| !part.is_empty());
     let name = std::iter::once(method).chain(parts).collect::<Vec<_>>().join("_");
     operation["operationId"] = Value::String(name);
+    common(path, operation);
     for (status, answer) in operation["responses"].as_object_mut().into_iter().flatten() {
         let Some(answer) = answer.as_object_mut() else { continue };
         let reason =
@@ -85,10 +93,151 @@ fn finish(method: &str, path: &str, operation: &mut Value) {
     }
 }
 
+/// What every operation may answer that takes anything: each reads its path, its query and its body before it looks at
+/// what they say.
+fn common(path: &str, operation: &mut Value) {
+    let has_query = operation["parameters"]
+        .as_array()
+        .is_some_and(|parameters| parameters.iter().any(|parameter| parameter["in"] == "query"));
+    let body = operation.get("requestBody").is_some();
+    let mut answers = Vec::new();
+    if has_query || body || path.contains('{') {
+        answers.push(("400", "invalid_query, invalid_path, malformed_json"));
+    }
+    if body {
+        answers.push(("408", "the body did not arrive in time"));
+        answers.push(("413", "body_too_large"));
+        answers.push(("415", "unsupported_media_type"));
+    }
+    let Some(responses) = operation["responses"].as_object_mut() else { return };
+    for (status, codes) in answers {
+        responses.entry(status).or_insert_with(|| {
+            serde_json::json!({"description": codes, "content": {"application/json": {"schema": {"$ref": PROBLEM}}}})
+        });
+    }
+}
+
+/// Says of what is flattened into an object and may be absent that the object then has none of its members: utoipa says
+/// that the object itself would be null.
+fn may_be_absent(schemas: &mut Value) {
+    for schema in schemas.as_object_mut().into_iter().flatten().map(|(_, schema)| schema) {
+        for part in schema.get_mut("allOf").and_then(Value::as_array_mut).into_iter().flatten() {
+            let Some(either) = part.get("oneOf").and_then(Value::as_array) else { continue };
+            if !either.iter().any(|one| one["type"] == "null") {
+                continue;
+            }
+            let present: Vec<Value> = either.iter().filter(|one| one["type"] != "null").cloned().collect();
+            let either: Vec<Value> =
+                present.into_iter().chain([serde_json::json!({"type": "object"})]).collect();
+            *part = serde_json::json!({"anyOf": either});
+        }
+    }
+}
+
 const PROBLEM: &str = "#/components/schemas/Problem";
 
 pub(super) fn routes(document: Document) -> Router<App> {
     let answer =
         move || async move { ([(header::CONTENT_TYPE, "application/json")], document.0).into_response() };
     Router::new().route("/openapi.json", get(answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::{BTreeMap, BTreeSet},
+        fs,
+        path::Path,
+    };
+
+    use serde_json::Value;
+
+    fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push((path.display().to_string(), fs::read_to_string(path).unwrap()));
+            }
+        }
+    }
+
+    /// The names under which the types of a file stand in the document.
+    fn schemas(text: &str) -> Vec<String> {
+        let mut names = Vec::new();
+        for rest in text.split("ToSchema)]").skip(1) {
+            let end = rest.find("struct ").into_iter().chain(rest.find("enum ")).min().unwrap_or(0);
+            let (attributes, item) = rest.split_at(end);
+            let renamed = attributes.split("schema(as = ").nth(1).and_then(|rest| rest.split(')').next());
+            let own = item.split(|char: char| !char.is_alphanumeric() && char != '_').nth(1);
+            names.extend(renamed.or(own).map(str::to_owned));
+        }
+        names
+    }
+
+    /// utoipa keeps one of two schemas of the same name, without a word.
+    #[test]
+    fn no_two_types_have_one_name_in_the_document() {
+        let mut files = Vec::new();
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+        let mut seen = BTreeMap::<String, String>::new();
+        for (file, text) in &files {
+            for name in schemas(text) {
+                if let Some(other) = seen.insert(name.clone(), file.clone()) {
+                    panic!(
+                        "{name} is in {other} and in {file}: give one another name with #[schema(as = …)]"
+                    );
+                }
+            }
+        }
+        assert!(seen.contains_key("QueueNumbers") && seen.len() > 80, "{seen:?}");
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let document: Value = serde_json::from_str(&crate::http::document()).unwrap();
+        let text = document.to_string();
+        let references: BTreeSet<&str> =
+            text.split("\"#/components/schemas/").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        assert!(references.contains("Problem") && references.len() > 50, "{references:?}");
+        let missing: Vec<_> =
+            references.iter().filter(|name| document["components"]["schemas"][**name].is_null()).collect();
+        assert!(missing.is_empty(), "described nowhere: {missing:?}");
+    }
+
+    #[test]
+    fn what_every_operation_may_answer_is_in_the_document() {
+        let document: Value = serde_json::from_str(&crate::http::document()).unwrap();
+        let answers = |path: &str, method: &str| {
+            let responses = document["paths"][path][method]["responses"].as_object().unwrap();
+            responses.keys().cloned().collect::<BTreeSet<_>>()
+        };
+        assert!(
+            ["400", "413", "415"]
+                .iter()
+                .all(|status| answers("/queues/{name}/ack", "post").contains(*status))
+        );
+        assert!(answers("/instances/{id}", "delete").contains("400"));
+        assert!(!answers("/health", "get").contains("400"), "it takes nothing that could be wrong");
+        let instance = &document["components"]["schemas"]["InstanceView"]["allOf"][0];
+        assert!(instance["anyOf"].is_array(), "a view without what the table knows is one: {instance}");
+    }
+
+    /// What is routed by hand is not in the document.
+    #[test]
+    fn routes_come_from_their_descriptions() {
+        let mut files = Vec::new();
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+        let by_hand: Vec<&str> = files
+            .iter()
+            .filter(|(file, _)| !file.contains("test") && !file.contains("dashboard"))
+            .flat_map(|(_, text)| text.split("#[cfg(test)]").next())
+            .flat_map(|text| text.split(".route(").skip(1))
+            .filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next())
+            .collect();
+        let copied = crate::bus::api::OTHER_SPELLINGS.map(|(_, other)| other);
+        let by_hand: Vec<&str> = by_hand.into_iter().filter(|path| !copied.contains(path)).collect();
+        assert_eq!(by_hand, ["/openapi.json"], "describe it with #[utoipa::path]");
+    }
 }

@@ -31,13 +31,15 @@ const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 
 /// What a consumer asks for.
 #[derive(Debug, Clone, Copy)]
-pub struct PullRequest {
+pub struct PullRequest<'a> {
     /// Most messages.
     pub most: usize,
     /// How long to wait for the first.
     pub wait: Duration,
     /// Forget the messages at once.
     pub auto_ack: bool,
+    /// Hand out messages of this environment only, whoever's turn it is.
+    pub environment: Option<&'a str>,
 }
 
 /// What a consumer gets.
@@ -116,17 +118,18 @@ impl Handle {
     /// # Errors
     /// [`Error::NoSuchQueue`], [`Error::Behind`], [`Error::Busy`]; else when the fabric does not answer: then messages
     /// may have been handed out to nobody, and come back when their leases end.
-    pub async fn pull(&self, queue: &str, revision: u64, request: PullRequest) -> Result<Handed, Error> {
+    pub async fn pull(&self, queue: &str, revision: u64, request: PullRequest<'_>) -> Result<Handed, Error> {
         let inner = &*self.inner;
+        let bench = bench(queue, request.environment);
         if request.wait.is_zero() {
             let (handed, more) = self.pull_once(queue, revision, request).await?;
             if more {
-                inner.waiting.wake(queue);
+                inner.waiting.wake(&bench);
             }
             return Ok(handed);
         }
         let deadline = Instant::now() + request.wait;
-        let seat = inner.waiting.sit(queue, inner.options.waiting_pulls).ok_or(Error::Busy)?;
+        let seat = inner.waiting.sit(&bench, inner.options.waiting_pulls).ok_or(Error::Busy)?;
         let mut notice = None;
         loop {
             // Listening before looking: what comes in between is heard.
@@ -137,7 +140,7 @@ impl Handle {
                 Notice::acted(notice);
             }
             if more {
-                inner.waiting.wake(queue);
+                inner.waiting.wake(&bench);
             }
             if !handed.messages.is_empty() {
                 return Ok(handed);
@@ -158,7 +161,7 @@ impl Handle {
         &self,
         queue: &str,
         revision: u64,
-        request: PullRequest,
+        request: PullRequest<'_>,
     ) -> Result<(Handed, bool), Error> {
         let inner = &*self.inner;
         let shards = inner.stores.len();
@@ -180,6 +183,8 @@ impl Handle {
                 nonce: &nonce,
                 auto_ack: request.auto_ack,
                 revision,
+                environment: request.environment,
+                wait_ms: wait_ms(request.wait),
             };
             let pulled = match inner.stores[shard].pull(call).await {
                 Ok(PullReply::Pulled(pulled)) => pulled,
@@ -348,6 +353,23 @@ impl Handle {
             .map(|numbers| queues.iter().cloned().zip(numbers).collect::<Vec<_>>());
         self.inner.metrics.encode(self.inner.waiting.count(), numbers.as_deref().ok())
     }
+}
+
+/// Where a pull waits: with those who take what comes of the queue, or with those of one environment. No name holds a
+/// `|`.
+fn bench<'a>(queue: &'a str, environment: Option<&str>) -> std::borrow::Cow<'a, str> {
+    match environment {
+        Some(environment) => format!("{queue}|{environment}").into(),
+        None => queue.into(),
+    }
+}
+
+/// For how long scripts have to know that somebody waits: a while longer than that.
+fn wait_ms(wait: Duration) -> u64 {
+    if wait.is_zero() {
+        return 0;
+    }
+    u64::try_from(wait.as_millis()).unwrap_or(u64::MAX / 2).saturating_add(10_000)
 }
 
 /// Random characters of a pull, which make its receipts ones that nobody can guess.

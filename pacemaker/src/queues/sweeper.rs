@@ -49,15 +49,18 @@ async fn listen(inner: Arc<Inner>, dues: Vec<Arc<Notify>>, shutdown: Cancellatio
                 inner.waiting.wake_all();
                 dues.iter().for_each(|due| due.notify_one());
             }
-            Notice::Message { channel, payload } => match payload.strip_prefix("pull ") {
-                Some(queue) => inner.waiting.wake(queue),
-                None => {
-                    let shard = inner.stores.iter().position(|store| store.wake_channel() == channel);
-                    if let Some(due) = shard.and_then(|shard| dues.get(shard)) {
-                        due.notify_one();
+            Notice::Message { channel, payload } => {
+                match payload.strip_prefix("pull ").or_else(|| payload.strip_prefix("only ")) {
+                    // The queue, or the queue and an environment: as those who wait are seated.
+                    Some(bench) => inner.waiting.wake(bench),
+                    None => {
+                        let shard = inner.stores.iter().position(|store| store.wake_channel() == channel);
+                        if let Some(due) = shard.and_then(|shard| dues.get(shard)) {
+                            due.notify_one();
+                        }
                     }
                 }
-            },
+            }
         }
     }
 }

@@ -33,6 +33,8 @@ pub(crate) enum ChangeKind {
     HostRemoved,
     /// A host got a policy or lost it.
     HostAltered,
+    /// A server name got a certificate or lost it.
+    CertificateAltered,
     LeaseEnded,
     DrainEnded,
 }
@@ -49,6 +51,7 @@ impl ChangeKind {
             Self::Removed => "removed",
             Self::HostRemoved => "host_removed",
             Self::HostAltered => "host_altered",
+            Self::CertificateAltered => "certificate_altered",
             Self::LeaseEnded => "lease_ended",
             Self::DrainEnded => "drain_ended",
         }

@@ -4,31 +4,41 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::store::{Owner, TableHost};
+use super::{
+    choice::{Asked, Choice, Host, Secret},
+    store::{Owner, TableHost},
+};
+
+/// Of an instance that has just come, the least part.
+const LEAST_PART: f64 = 0.1;
+const MAX_SLOW_START_MS: f64 = 3_600_000.0;
 
 /// Why a host is answered as it is.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub(crate) struct Explanation {
-    host: String,
+    pub(crate) host: String,
     /// The name in the table that decides; absent when none does.
-    matched: Option<String>,
+    pub(crate) matched: Option<String>,
     /// What a request gets.
-    answer: Answer,
+    pub(crate) answer: Answer,
     /// What it is counted under.
     #[serde(skip_serializing_if = "Option::is_none")]
-    log_key: Option<String>,
+    pub(crate) log_key: Option<String>,
     /// The names that were looked for, most specific first. The first that exists decides, whatever it holds.
-    candidates: Vec<Candidate>,
+    pub(crate) candidates: Vec<Candidate>,
     /// How one of the usable addresses is chosen.
-    algorithm: String,
+    pub(crate) algorithm: String,
     /// Whether more than half of the addresses are unhealthy by their checks, so that these are believed no more.
-    fail_open: bool,
+    pub(crate) fail_open: bool,
     /// How requests are shared out between version types, when the policy says so.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    shares: Vec<ExplainedShare>,
+    pub(crate) shares: Vec<ExplainedShare>,
     /// The addresses of the name that decides.
-    instances: Vec<Explained>,
-    serial: u64,
+    pub(crate) instances: Vec<Explained>,
+    /// What the request gets that was asked about with `header`, `cookie` or `address`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) request: Option<Choice>,
+    pub(crate) serial: u64,
 }
 
 /// What a request gets.
@@ -46,55 +56,127 @@ pub(crate) enum Answer {
 /// A name that may decide.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub(crate) struct Candidate {
-    name: String,
-    exists: bool,
-    instances: usize,
+    pub(crate) name: String,
+    pub(crate) exists: bool,
+    pub(crate) instances: usize,
 }
 
 /// An address and whether it gets requests.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub(crate) struct Explained {
-    address: String,
+    pub(crate) address: String,
     /// Absent for an entry made by hand.
     #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<String>,
+    pub(crate) id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    version_type_id: Option<String>,
-    usable: bool,
+    pub(crate) version_type_id: Option<String>,
+    pub(crate) usable: bool,
     /// Why it is not: `draining`, `unhealthy`, `weight_zero`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
-    weight: f64,
+    pub(crate) reason: Option<&'static str>,
+    pub(crate) weight: f64,
+    /// What part of the requests that name neither a session, a version, nor an instance gets here, 0 to 1: the share of
+    /// its version type times its part of the weights. `p2c` shifts it by who is busy, `hash` by the keys that come, slow
+    /// start and ejection at a router for a while; `/edge/circuits` of a router tells these.
+    pub(crate) chance: f64,
+    /// The part of its weight that counts while it starts slowly; absent when it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) slow_start: Option<f64>,
     /// Whether its health check says that it is unhealthy, which counts for nothing when the host fails open.
-    unhealthy: bool,
+    pub(crate) unhealthy: bool,
 }
 
 /// What a version type gets of the requests.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub(crate) struct ExplainedShare {
-    version_type: String,
+    pub(crate) version_type: String,
     /// As the policy says.
-    percent: f64,
+    pub(crate) percent: f64,
     /// As it is: a share whose version type has no usable address goes to the others, in proportion.
-    effective_percent: f64,
+    pub(crate) effective_percent: f64,
     /// Usable addresses of the version type.
-    instances: usize,
+    pub(crate) instances: usize,
 }
 
 /// The part of a policy that decides who gets requests. As for the edge, what is not readable is not there.
 #[derive(Debug)]
-struct Policy(serde_json::Value);
+pub(super) struct Policy(serde_json::Value);
 
 impl Policy {
-    fn lists(&self, field: &str, address: &str) -> bool {
+    fn read(text: Option<&str>) -> Self {
+        let mut value: serde_json::Value =
+            text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        // A table by hand may have version types as numbers, which are the same to the edge.
+        let as_text = |one: &mut serde_json::Value| {
+            if let Some(number) = one.as_i64() {
+                *one = number.to_string().into();
+            }
+        };
+        if let Some(keys) = value.get_mut("log_keys").and_then(|keys| keys.as_object_mut()) {
+            keys.values_mut().for_each(as_text);
+        }
+        let shares = value.get_mut("shares").and_then(|shares| shares.as_array_mut());
+        shares.into_iter().flatten().filter_map(|share| share.get_mut("version_type")).for_each(as_text);
+        Self(value)
+    }
+
+    /// The cookie of sessions, when the host has them.
+    pub(super) fn sticky(&self) -> Option<&str> {
+        let given = self.0["sticky"].as_object()?;
+        Some(given.get("cookie").and_then(name).unwrap_or("signalbox"))
+    }
+
+    /// Version types with their percent; empty when there is nothing to share out.
+    pub(super) fn share_list(&self) -> Vec<(&str, f64)> {
+        let one =
+            |share: &'_ serde_json::Value| share["percent"].as_f64().filter(|p| (0.0..=100.0).contains(p));
+        let list: Vec<_> = self.0["shares"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|share| Some((share["version_type"].as_str()?, one(share)?)))
+            .collect();
+        if list.iter().any(|(_, percent)| *percent > 0.0) { list } else { Vec::new() }
+    }
+
+    /// The header and the cookie that ask for a version type by name.
+    pub(super) fn shares_by(&self) -> (Option<&str>, Option<&str>) {
+        let by = &self.0["shares_by"];
+        (name(&by["header"]), name(&by["cookie"]))
+    }
+
+    /// What is hashed of a request, when the algorithm hashes and the request has it.
+    pub(super) fn hash_key<'a>(&self, asked: &'a Asked) -> Option<&'a str> {
+        let balance = &self.0["balance"];
+        if balance["algorithm"] != "hash" {
+            return None;
+        }
+        if let Some(header) = name(&balance["header"]) {
+            return asked.header(header);
+        }
+        if let Some(cookie) = name(&balance["cookie"]) {
+            return asked.cookie(cookie);
+        }
+        asked.address().filter(|_| balance["address"] == true)
+    }
+
+    /// What part of its weight an address has that started a moment ago; nothing when it has the whole.
+    pub(super) fn slow_start(&self, address: &str, now_ms: u64) -> Option<f64> {
+        let takes = self.0["slow_start_ms"].as_f64().filter(|ms| (1.0..=MAX_SLOW_START_MS).contains(ms))?;
+        let joined = self.0["joined"][address].as_f64().filter(|at| *at >= 0.0)?;
+        let part = (now_ms as f64 - joined) / takes;
+        (part < 1.0).then(|| part.max(LEAST_PART))
+    }
+
+    pub(super) fn lists(&self, field: &str, address: &str) -> bool {
         self.0[field].as_array().is_some_and(|list| list.iter().any(|one| one == address))
     }
 
-    fn weight(&self, address: &str) -> f64 {
-        self.0["weights"][address].as_f64().unwrap_or(1.0)
+    pub(super) fn weight(&self, address: &str) -> f64 {
+        self.0["weights"][address].as_f64().filter(|weight| (0.0..=1000.0).contains(weight)).unwrap_or(1.0)
     }
 
-    fn version_type(&self, address: &str) -> Option<&str> {
+    pub(super) fn version_type(&self, address: &str) -> Option<&str> {
         self.0["log_keys"][address].as_str()
     }
 
@@ -119,6 +201,42 @@ impl Policy {
         (addresses.iter().map(reason).collect(), fail_open)
     }
 
+    /// The part of the requests that each address gets. Without a share that somebody can serve, weights alone decide.
+    fn chances<'a>(
+        &self,
+        addresses: &[String],
+        reasons: &[Option<&'static str>],
+        shares: &[ExplainedShare],
+        version_of: impl Fn(&str) -> Option<&'a str>,
+    ) -> Vec<f64> {
+        let shared = shares.iter().any(|share| share.effective_percent > 0.0);
+        let usable: Vec<&String> = addresses
+            .iter()
+            .zip(reasons)
+            .filter(|(_, reason)| reason.is_none())
+            .map(|(one, _)| one)
+            .collect();
+        let chance = |address: &String, reason: &Option<&str>| {
+            if reason.is_some() {
+                return 0.0;
+            }
+            let own = version_of(address);
+            let beside: Vec<f64> = usable
+                .iter()
+                .filter(|other| !shared || version_of(other) == own)
+                .map(|other| self.weight(other))
+                .collect();
+            let total: f64 = beside.iter().sum();
+            // Weights that are all 0 count as equal.
+            let part =
+                if total > 0.0 { self.weight(address) / total } else { 1.0 / beside.len().max(1) as f64 };
+            let share = shares.iter().find(|share| Some(share.version_type.as_str()) == own);
+            let percent = if shared { share.map_or(0.0, |share| share.effective_percent) } else { 100.0 };
+            part * percent / 100.0
+        };
+        addresses.iter().zip(reasons).map(|(address, reason)| chance(address, reason)).collect()
+    }
+
     /// The shares, by how many usable instances each version type has.
     fn shares(&self, instances: impl Fn(&str) -> usize) -> Vec<ExplainedShare> {
         let read = |one: &serde_json::Value| {
@@ -137,18 +255,31 @@ impl Policy {
     }
 }
 
+/// A header's or a cookie's name, as the edge takes them.
+fn name(value: &serde_json::Value) -> Option<&str> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    value.as_str().filter(|name| !name.is_empty() && name.len() <= 128 && name.bytes().all(plain))
+}
+
+/// Somebody asks what one request gets: what it says of itself, and what sessions are read with.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Question<'a> {
+    pub(crate) asked: Option<&'a Asked>,
+    pub(crate) secret: Option<&'a Secret>,
+}
+
 /// Explains `host`. `records` are those of `candidates`, in their order; `owners` those of the deciding one's addresses.
 pub(crate) fn explain(
     host: String,
     candidates: Vec<String>,
     records: &[TableHost],
     owners: &HashMap<String, Owner>,
-    serial: u64,
+    question: Question<'_>,
+    (serial, now_ms): (u64, u64),
 ) -> Explanation {
     let matched = records.iter().position(TableHost::exists);
     let record = matched.and_then(|at| records.get(at));
-    let text = record.and_then(|record| record.policy.as_deref());
-    let policy = Policy(text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default());
+    let policy = Policy::read(record.and_then(|record| record.policy.as_deref()));
     let addresses = record.map(|record| record.addresses.as_slice()).unwrap_or_default();
     let (reasons, fail_open) = policy.reasons(addresses);
     let log_key = record.and_then(|record| record.log_key.clone());
@@ -157,10 +288,19 @@ pub(crate) fn explain(
         let of = |address: &str| policy.version_type(address).or(log_key.as_deref()) == Some(version_type);
         usable.filter(|(address, _)| of(address)).count()
     });
+    let version_of = |address: &str| policy.version_type(address).or(log_key.as_deref());
+    let chances = policy.chances(addresses, &reasons, &shares, version_of);
+    let deciding = matched.and_then(|at| candidates.get(at));
+    let request = deciding.zip(question.asked).map(|(name, asked)| {
+        let log_key = log_key.as_deref();
+        Host { name, policy: &policy, addresses, reasons: &reasons, fail_open, log_key, now_ms }
+            .choose(asked, question.secret)
+    });
     let instances: Vec<Explained> = addresses
         .iter()
         .zip(reasons)
-        .map(|(address, reason)| {
+        .zip(chances)
+        .map(|((address, reason), chance)| {
             let owner = owners.get(address);
             Explained {
                 address: address.clone(),
@@ -169,6 +309,8 @@ pub(crate) fn explain(
                 usable: reason.is_none(),
                 reason,
                 weight: policy.weight(address),
+                chance,
+                slow_start: policy.slow_start(address, now_ms),
                 unhealthy: policy.lists("unhealthy", address),
             }
         })
@@ -184,7 +326,7 @@ pub(crate) fn explain(
         instances: record.addresses.len(),
     };
     Explanation {
-        matched: matched.and_then(|at| candidates.get(at).cloned()),
+        matched: deciding.cloned(),
         answer,
         log_key,
         algorithm: policy.0["balance"]["algorithm"].as_str().unwrap_or("round_robin").to_owned(),
@@ -192,6 +334,7 @@ pub(crate) fn explain(
         shares,
         candidates: candidates.iter().zip(records).map(candidate).collect(),
         instances,
+        request,
         host,
         serial,
     }
@@ -200,7 +343,7 @@ pub(crate) fn explain(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::routing::lookup::candidates;
+    use crate::routing::{choice::By, lookup::candidates};
 
     fn host(addresses: &[&str], log_key: Option<&str>, policy: Option<&str>) -> TableHost {
         TableHost {
@@ -212,7 +355,11 @@ mod tests {
     }
 
     fn explained(records: &[TableHost]) -> Explanation {
-        explain("a.b".to_owned(), candidates("a.b"), records, &HashMap::new(), 7)
+        asked(records, Question::default())
+    }
+
+    fn asked(records: &[TableHost], question: Question<'_>) -> Explanation {
+        explain("a.b".to_owned(), candidates("a.b"), records, &HashMap::new(), question, (7, 20_000))
     }
 
     #[test]
@@ -280,6 +427,23 @@ mod tests {
     }
 
     #[test]
+    fn chances_are_shares_times_weights() {
+        let chances = |policy: &str| -> Vec<f64> {
+            let explanation = explained(&[host(&THREE, Some("17"), Some(policy)), empty(), empty()]);
+            explanation.instances.iter().map(|one| (one.chance * 1000.0).round() / 1000.0).collect()
+        };
+        assert_eq!(chances("{}"), [0.333; 3]);
+        assert_eq!(chances(r#"{"weights":{"127.0.0.1:1":3}}"#), [0.6, 0.2, 0.2]);
+        assert_eq!(chances(r#"{"draining":["127.0.0.1:1"]}"#), [0.0, 0.5, 0.5]);
+        assert_eq!(chances(r#"{"weights":{"127.0.0.1:1":0,"127.0.0.1:2":0,"127.0.0.1:3":0}}"#), [0.333; 3]);
+        let shares = r#""log_keys":{"127.0.0.1:3":"18"},"shares":[{"version_type":"17","percent":80},
+            {"version_type":"18","percent":20}]"#;
+        assert_eq!(chances(&format!("{{{shares}}}")), [0.4, 0.4, 0.2]);
+        assert_eq!(chances(&format!(r#"{{"weights":{{"127.0.0.1:1":3}},{shares}}}"#)), [0.6, 0.2, 0.2]);
+        assert_eq!(chances(&format!(r#"{{"draining":["127.0.0.1:3"],{shares}}}"#)), [0.5, 0.5, 0.0]);
+    }
+
+    #[test]
     fn a_share_of_nobody_goes_to_the_others() {
         let policy = r#"{"balance":{"algorithm":"p2c"},"log_keys":{"127.0.0.1:1":"17","127.0.0.1:2":"18"},
             "draining":["127.0.0.1:2"],"shares":[{"version_type":"17","percent":60},
@@ -293,5 +457,63 @@ mod tests {
             .collect();
         assert_eq!(shares, [("17", 60.0, 75.0, 1), ("18", 20.0, 0.0, 0), ("19", 20.0, 25.0, 1)]);
         assert_eq!(explanation.algorithm, "p2c");
+    }
+
+    fn choice(policy: &str, header: Option<&str>, cookie: Option<&str>) -> Choice {
+        let question = Asked::parse(header, cookie, Some("10.0.0.1")).unwrap();
+        let records = [host(&THREE, Some("17"), Some(policy)), empty(), empty()];
+        let question = Question { asked: question.as_ref(), secret: Some(&[7; 32]) };
+        asked(&records, question).request.unwrap()
+    }
+
+    #[test]
+    fn a_request_that_says_who_it_is_gets_one_instance_and_the_same() {
+        let by_header = r#"{"balance":{"algorithm":"hash","header":"X-User"},"draining":["127.0.0.1:3"]}"#;
+        let first = choice(by_header, Some("x-user: ann"), None);
+        assert_eq!((first.by, &first), (By::Hash, &choice(by_header, Some("X-User: ann"), Some("a=b"))));
+        let of = |n: usize| choice(by_header, Some(&format!("X-User: {n}")), None).address.unwrap();
+        let chosen: std::collections::BTreeSet<String> = (0..40).map(of).collect();
+        assert_eq!(chosen.len(), 2, "{chosen:?}");
+        // Without the header it takes turns.
+        let turns = choice(by_header, None, Some("a=b"));
+        assert_eq!((turns.by, turns.address, turns.among.len()), (By::Chance, None, 2));
+        let by_address = r#"{"balance":{"algorithm":"hash","address":true}}"#;
+        assert_eq!(choice(by_address, None, None).by, By::Hash);
+        assert_eq!(choice(r#"{"balance":{"algorithm":"p2c"}}"#, None, Some("a=b")).by, By::Chance);
+        let all = r#"{"draining":["127.0.0.1:1","127.0.0.1:2","127.0.0.1:3"]}"#;
+        assert_eq!(choice(all, None, None).by, By::Nobody);
+    }
+
+    #[test]
+    fn a_version_type_that_is_asked_for_is_what_it_gets() {
+        let policy = r#"{"log_keys":{"127.0.0.1:3":18},"shares":[{"version_type":"17","percent":75},
+            {"version_type":18,"percent":25}],"shares_by":{"header":"X-Version","cookie":"version"}}"#;
+        let new = choice(policy, Some("X-Version: 18"), Some("version=17"));
+        assert_eq!((new.by, new.address.as_deref()), (By::OnlyOne, Some("127.0.0.1:3")));
+        let old = choice(policy, Some("X-Version: 19"), Some("version=17"));
+        assert_eq!((old.by, old.version_type.as_deref(), old.among.len()), (By::Chance, Some("17"), 2));
+        let drawn: Vec<f64> = choice(policy, None, None).among.iter().map(|one| one.chance).collect();
+        assert_eq!(drawn, [0.375, 0.375, 0.25]);
+    }
+
+    #[test]
+    fn a_slow_start_is_named_and_counts() {
+        let policy = r#"{"slow_start_ms":20000,"joined":{"127.0.0.1:1":10000,"127.0.0.1:2":19999}}"#;
+        let records = [host(&THREE, None, Some(policy)), empty(), empty()];
+        let parts: Vec<_> = explained(&records).instances.iter().map(|one| one.slow_start).collect();
+        assert_eq!(parts, [Some(0.5), Some(0.1), None]);
+        let among = choice(policy, None, None).among;
+        assert_eq!((&*among[0].address, among[0].chance), ("127.0.0.1:3", 1.0 / 1.6));
+    }
+
+    #[test]
+    fn a_session_that_cannot_be_read_is_said_to_be() {
+        let policy = r#"{"sticky":{"cookie":"stay"}}"#;
+        let records = [host(&THREE, None, Some(policy)), empty(), empty()];
+        let question = Asked::parse(None, Some("stay=a.b"), None).unwrap();
+        let without = asked(&records, Question { asked: question.as_ref(), secret: None });
+        assert_eq!(without.request.unwrap().by, By::UnreadableSession);
+        // With the key it is seen to be nobody's.
+        assert_eq!(choice(policy, None, Some("stay=a.b")).by, By::Chance);
     }
 }

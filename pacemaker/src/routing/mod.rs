@@ -5,11 +5,11 @@
 //! at any time.
 //!
 //! **Data.** Fabric: `routes:instances` (id → record with revision), `routes:addresses` (address → owner),
-//! `routes:hosts` (names that stay known), `routes:policies` (what is wanted of the edge for a host), `routes:unprojected` and `routes:unreported` (what may not have reached the
+//! `routes:hosts` (names that stay known), `routes:policies` (what is wanted of the edge for a host), `routes:certificates` (of server names), `routes:unprojected` and `routes:unreported` (what may not have reached the
 //! table, or the membership sets), `routes:table` (lineage and serial that the master was given), `routes:announced` (up
 //! to where changes were told as events), `routes:revision`.
-//! Routes master: `instances:`, `logkey:`, `instance_ids:`, `policy:` per host and `serial`, which the edge reads;
-//! `instance:<id>`, `rules:<host>`, `addresses`, `leases`, `drains`, `checks`, `revision`, `duties`, `changes`, which it
+//! Routes master: `instances:`, `logkey:`, `instance_ids:`, `policy:` per host, `cert:` per server name and `serial`, which the edge reads;
+//! `instance:<id>`, `rules:<host>`, `certificate:<server name>`, `addresses`, `leases`, `drains`, `checks`, `revision`, `duties`, `changes`, which it
 //! does not; `epoch`.
 //!
 //! **A change** is one script in the fabric (compare with what was read, give a revision, note as unprojected), then
@@ -41,13 +41,14 @@ pub(crate) mod api;
 mod address;
 mod announcer;
 mod change;
+mod choice;
 mod error;
 mod explain;
 mod health;
 mod hostname;
 mod instance;
 mod lookup;
-mod page;
+pub(crate) mod page;
 mod policy;
 mod propagation;
 mod reconciler;
@@ -62,11 +63,13 @@ pub(crate) use address::{Address, AddressRules};
 pub(crate) use announcer::{Announce, Announcer, EventKind, RouteEvent};
 pub(crate) use change::{ChangeKind, RouteChange};
 pub(crate) use error::{Error, Invalid};
+pub(crate) use explain::{Answer, Explanation, Question};
 pub(crate) use health::Prober;
 pub(crate) use hostname::Hostname;
 pub(crate) use instance::{Desired, InstanceId, Label, NewInstance, Record, Spec, State};
+pub(crate) use policy::Policy;
 pub(crate) use reconciler::Reconciler;
-pub(crate) use registry::Registry;
+pub(crate) use registry::{Registry, RuledHost};
 pub(crate) use routers::{LIVE_MS, Liveness, Routers, has_acknowledged};
-pub(crate) use store::{RouterReport, Store, TableHost};
+pub(crate) use store::{Certificate, RouterReport, Store, TableHost};
 pub(crate) use sweeper::Sweeper;

@@ -17,6 +17,9 @@ const MAX_SAMPLES: usize = 512;
 /// Routers that are remembered. More have not been seen; the bound is against names made up.
 const MAX_ROUTERS: usize = 256;
 
+/// Upper bounds of the histogram, in milliseconds.
+pub(crate) const BOUNDS_MS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+
 /// The measurements.
 #[derive(Debug, Default)]
 pub(crate) struct Propagation {
@@ -37,6 +40,8 @@ pub(crate) struct Percentiles {
     pub(crate) p50: Duration,
     pub(crate) p99: Duration,
     pub(crate) samples: usize,
+    /// How many of them took at most each of [`BOUNDS_MS`]; those above the last are the rest of `samples`.
+    pub(crate) within: [usize; BOUNDS_MS.len()],
 }
 
 impl Propagation {
@@ -77,7 +82,8 @@ impl Propagation {
         let mut samples: Vec<Duration> = self.routers.get(node)?.samples.iter().copied().collect();
         samples.sort_unstable();
         let at = |percent: usize| samples.get((samples.len().max(1) - 1) * percent / 100).copied();
-        Some(Percentiles { p50: at(50)?, p99: at(99)?, samples: samples.len() })
+        let within = BOUNDS_MS.map(|ms| samples.partition_point(|took| *took <= Duration::from_millis(ms)));
+        Some(Percentiles { p50: at(50)?, p99: at(99)?, samples: samples.len(), within })
     }
 }
 
@@ -99,6 +105,8 @@ mod tests {
         let measured = propagation.percentiles("a").unwrap();
         assert_eq!(measured.samples, 99);
         assert_eq!((measured.p50, measured.p99), (Duration::from_millis(51), Duration::from_millis(99)));
+        // The first announcement of a router is no sample: 2 to 100 ms are.
+        assert_eq!(measured.within, [0, 1, 4, 9, 19, 49, 99, 99, 99, 99]);
         // One announcement may stand for several changes.
         propagation.applied(101, at(20_000));
         propagation.applied(102, at(20_001));

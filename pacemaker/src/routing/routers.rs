@@ -28,6 +28,8 @@ pub(crate) const LIVE_MS: u64 = 10_000;
 const SILENT_MS: u64 = 3000;
 /// A router that has been silent for longer is forgotten.
 pub(crate) const KNOWN_MS: u64 = 60_000;
+/// What ends an announcement that is made because of another alarm.
+const ALARM: &str = " alarm";
 const REFRESH: Duration = Duration::from_millis(500);
 
 /// The routers as last seen.
@@ -44,6 +46,8 @@ pub(crate) struct View {
 pub(crate) struct Routers {
     view: watch::Sender<View>,
     wanted: Arc<Notify>,
+    /// A router may have another alarm than before.
+    alarms: watch::Sender<()>,
     propagation: Arc<Mutex<Propagation>>,
 }
 
@@ -108,7 +112,12 @@ fn assess(view: &View, epoch: &str, serial: u64) -> Convergence {
 
 impl Routers {
     fn new(view: View) -> Self {
-        Self { view: watch::Sender::new(view), wanted: Arc::default(), propagation: Arc::default() }
+        Self {
+            view: watch::Sender::new(view),
+            wanted: Arc::default(),
+            alarms: watch::Sender::new(()),
+            propagation: Arc::default(),
+        }
     }
 
     /// Starts the task that keeps the view, until `shutdown`.
@@ -116,6 +125,11 @@ impl Routers {
         let routers = Self::new(View::default());
         tokio::spawn(keep_up(store, routers.clone(), shutdown));
         routers
+    }
+
+    /// Changes when a router announced another alarm, or may have while nobody heard.
+    pub(crate) fn alarms(&self) -> watch::Receiver<()> {
+        self.alarms.subscribe()
     }
 
     /// Notes that a change of this pacemaker got `serial` this moment.
@@ -177,6 +191,13 @@ impl Routers {
 
     /// Moves one router forward by its announcement; false when it is not in the view.
     fn announce(&self, payload: &str) -> bool {
+        let payload = match payload.strip_suffix(ALARM) {
+            Some(payload) => {
+                self.alarms.send_replace(());
+                payload
+            }
+            None => payload,
+        };
         let Some((node, serial)) = payload.rsplit_once(' ') else { return true };
         let Ok(serial) = serial.parse::<u64>() else { return true };
         self.propagation().acknowledged(node, serial, time::Instant::now());
@@ -209,7 +230,10 @@ async fn keep_up(store: Store, routers: Routers, shutdown: CancellationToken) {
                         routers.read(&store).await;
                     }
                 }
-                Notice::Resumed => routers.read(&store).await,
+                Notice::Resumed => {
+                    routers.alarms.send_replace(());
+                    routers.read(&store).await;
+                }
             },
             () = routers.wanted.notified() => routers.read(&store).await,
             _ = refresh.tick() => if routers.has_waiters() { routers.read(&store).await },
@@ -257,6 +281,20 @@ mod tests {
         assert_eq!(routers.view.borrow().routers.as_ref().unwrap()[0].serial, 7);
         assert!(!routers.announce("b 7"));
         assert!(routers.announce("nonsense"));
+    }
+
+    #[test]
+    fn an_alarm_is_heard_beside_the_serial() {
+        let routers = Routers::new(view(vec![router("a", "e", 5)]));
+        let mut alarms = routers.alarms();
+        assert!(routers.announce("a 7"));
+        assert!(!alarms.has_changed().unwrap());
+        assert!(routers.announce("a 8 alarm"));
+        assert!(alarms.has_changed().unwrap());
+        alarms.borrow_and_update();
+        assert_eq!(routers.view.borrow().routers.as_ref().unwrap()[0].serial, 8);
+        assert!(!routers.announce("b 1 alarm"), "one that is not known yet");
+        assert!(alarms.has_changed().unwrap());
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub struct Call {
     pub epoch: u64,
     /// How many attempts came before this one.
     pub attempts: u32,
+    /// Whether it was given up before and was put back by an operator: then it comes behind later ones.
+    pub redriven: bool,
     /// What the object lost since its last event.
     pub gaps: Vec<Gap>,
 }
@@ -49,6 +51,8 @@ struct Body<'a> {
     tprev: Option<EventId>,
     object: &'a str,
     environment: &'a str,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    redriven: bool,
     #[serde(skip_serializing_if = "<[Gap]>::is_empty")]
     gap: &'a [Gap],
 }
@@ -66,6 +70,7 @@ fn body(call: &Call) -> Vec<u8> {
         tprev: event.tprev,
         object: &event.object,
         environment: &event.environment,
+        redriven: call.redriven,
         gap: &call.gaps,
     };
     // Strings, numbers and JSON that was checked when it came in: there is nothing that could fail.
@@ -120,7 +125,7 @@ mod tests {
         let entry = br#"{"id":192,"prev":128,"tprev":64,"last":128,"object":"work:1","topic":"works","type":"update","environment":"shop","url":"https://a.example/1","timestamp":7,"data":{"a": 1.0e0}}"#;
         let event = Arc::new(Event::from_log(entry).unwrap());
         let gaps = vec![Gap { first: EventId(128), last: EventId(128), count: 1, reason: "dead".to_owned() }];
-        let call = Call { object: "work:1".to_owned(), event, epoch: 5, attempts: 0, gaps };
+        let call = Call { object: "work:1".to_owned(), event, epoch: 5, attempts: 0, redriven: false, gaps };
         assert_eq!(
             String::from_utf8(body(&call)).unwrap(),
             concat!(
@@ -129,7 +134,8 @@ mod tests {
                 r#""gap":[{"first":128,"last":128,"count":1,"reason":"dead"}]}"#
             )
         );
-        let call = Call { gaps: Vec::new(), ..call };
-        assert!(!String::from_utf8(body(&call)).unwrap().contains("gap"));
+        let call = Call { gaps: Vec::new(), redriven: true, ..call };
+        let text = String::from_utf8(body(&call)).unwrap();
+        assert!(!text.contains("gap") && text.ends_with(",\"redriven\":true}"), "{text}");
     }
 }

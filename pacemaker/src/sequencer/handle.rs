@@ -5,11 +5,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde_json::value::RawValue;
 
 use super::{
-    Options, check,
+    Options, check, redrive, removal,
     store::{Status, Store},
-    worker,
 };
-use crate::bus::{self, Backend, Error, EventId, Finding, WantedBackend, shard_of};
+use crate::bus::{self, Backend, Error, EventId, Finding, Queued, WantedBackend, shard_of};
 
 /// Where an object stands.
 #[derive(Debug)]
@@ -70,7 +69,8 @@ pub struct Numbers {
     pub retry: u64,
     /// Objects that wait for a decision.
     pub parked: u64,
-    /// What was counted since the fabric began: `sent`, `failed`, `dead`, `parked`, `swept`.
+    /// What was counted since the fabric began: `sent`, `failed`, `dead`, `discarded`, `redriven`, `parked`,
+    /// `swept`.
     pub counters: BTreeMap<String, u64>,
 }
 
@@ -85,6 +85,22 @@ pub struct DeadEvent {
     pub why: String,
     /// The event as it was accepted, as JSON.
     pub event: Box<RawValue>,
+}
+
+/// What came of the removal of a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removed {
+    /// It is gone.
+    Gone,
+    /// It takes no new objects, and goes when nothing is queued for it any more.
+    Going,
+    /// Nothing was done: something is queued for it, and nobody said what becomes of that.
+    NotEmpty {
+        /// Objects with a queue.
+        objects: u64,
+        /// Events in them.
+        events: u64,
+    },
 }
 
 /// What an operator decides about an object.
@@ -142,6 +158,15 @@ impl Handle {
             return Ok(None);
         }
         Ok(Some(told(status)))
+    }
+
+    /// The latest events of an object's queue, newest first, the one in flight included.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn queue(&self, object: &str, most: usize) -> Result<Vec<bus::Event>, Error> {
+        let entries = self.store_of(object).queue(object, most).await?;
+        Ok(entries.iter().rev().filter_map(|entry| bus::Event::from_log(entry).ok()).collect())
     }
 
     /// Carries a decision out.
@@ -211,7 +236,7 @@ impl Handle {
                 one.ready += ready;
                 one.dead += dead;
             }
-            for name in ["sent", "failed", "dead", "parked", "swept"] {
+            for name in ["sent", "failed", "dead", "discarded", "redriven", "parked", "swept"] {
                 *all.counters.entry(name.to_owned()).or_default() += number(name.to_owned());
             }
         }
@@ -233,18 +258,43 @@ impl Handle {
         Ok(new)
     }
 
-    /// Removes a backend: at once when nothing is queued for it, else when that is sent. Whether it is gone already.
+    /// Removes a backend: at once when nothing is queued for it, else as `queued` says. Without that it is refused while
+    /// anything is queued. May be repeated; whatever is left when this ends early, other pacemakers go on with.
     ///
     /// # Errors
     /// [`Error::NoSuchBackend`] when there is none.
-    pub async fn remove_backend(&self, name: &str) -> Result<bool, Error> {
-        self.bus.drain_backend(name).await?;
-        let gone = worker::drained(&self.stores, name).await?;
-        if gone {
-            self.bus.forget_backend(name).await?;
-        }
+    pub async fn remove_backend(&self, name: &str, queued: Option<Queued>) -> Result<Removed, Error> {
+        let registry = self.bus.registry();
+        let backend = registry.backends.get(name);
+        let queued = match (queued, backend) {
+            (Some(queued), _) => queued,
+            (None, Some(backend)) if backend.draining => backend.queued,
+            (None, _) => {
+                let (objects, events) = self.queued(name).await?;
+                if objects > 0 {
+                    return Ok(Removed::NotEmpty { objects, events });
+                }
+                Queued::Send
+            }
+        };
+        self.bus.drain_backend(name, queued).await?;
+        // Others begin to clear as well: if this process dies now, that is enough.
         self.wake().await;
-        Ok(gone)
+        let gone = removal::run(&self.bus, &self.stores, name, queued).await?;
+        self.wake().await;
+        Ok(if gone { Removed::Gone } else { Removed::Going })
+    }
+
+    /// Objects with a queue for a backend, and the events in them.
+    async fn queued(&self, backend: &str) -> Result<(u64, u64), Error> {
+        let (mut objects, mut events) = (0, 0);
+        for store in &self.stores {
+            let numbers = store.numbers(&[]).await?.numbers;
+            let number = |what: &str| numbers.get(&format!("{what}@{backend}")).copied().unwrap_or_default();
+            objects += number("objects");
+            events += number("events");
+        }
+        Ok((objects, events))
     }
 
     /// The latest dead letters of a backend, oldest first.
@@ -272,6 +322,15 @@ impl Handle {
             dropped += store.drop_dead(backend).await?;
         }
         Ok(dropped)
+    }
+
+    /// Puts the dead letters of a backend back into the queues of their objects: how many, and how many are left because
+    /// their object's queue is full. Those that die meanwhile stay.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchBackend`] when there is none, or it is being removed.
+    pub async fn redrive(&self, backend: &str) -> Result<(u64, u64), Error> {
+        redrive::run(&self.bus, &self.stores, backend).await
     }
 
     /// What must never be and is: nothing, when all is well. Reads only, a part at a time, beside running work.
@@ -323,11 +382,16 @@ fn told(status: Status) -> ObjectStatus {
 }
 
 /// Reads `died attempts length why` and the event's JSON.
-fn dead_event(entry: &[u8]) -> Option<DeadEvent> {
+pub(super) fn letter_parts(entry: &[u8]) -> Option<(u64, u64, &[u8], &[u8])> {
     let mut parts = entry.splitn(4, |byte| *byte == b' ');
     let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
     let (died_ms, attempts, length) = (number()?, number()?, usize::try_from(number()?).ok()?);
     let (why, event) = parts.next()?.split_at_checked(length)?;
+    Some((died_ms, attempts, why, event))
+}
+
+fn dead_event(entry: &[u8]) -> Option<DeadEvent> {
+    let (died_ms, attempts, why, event) = letter_parts(entry)?;
     let event = without_chain(std::str::from_utf8(event).ok()?);
     Some(DeadEvent {
         died_ms,

@@ -57,14 +57,21 @@
 //!   every backend has its own workers.
 //! * **a backend answers 410**: it is stopped, its queues fill up to their limit (429), until it is defined again.
 //! * **a poison event** ([`crate::bus::OnFailure`]): blocks its object, is skipped, or parks its object. Others go on.
-//! * **a backend is removed**: it takes no new objects; what is queued is sent, then it is forgotten.
+//! * **a backend is removed** ([`crate::bus::Queued`]): it takes no new objects; what is queued is sent, made dead
+//!   letters, or dropped, a part in each call, and then it is forgotten. The registry says so before anything is
+//!   done, so any pacemaker goes on where another died.
+//! * **dead letters are redriven**: they go behind what is queued for their objects, marked, so an id that is lower than
+//!   the one before is no surprise.
 
 pub(crate) mod api;
 mod check;
 mod delivery;
+mod desk;
 mod handle;
 pub mod metrics;
 mod options;
+mod redrive;
+mod removal;
 mod service;
 mod store;
 #[cfg(test)]
@@ -74,6 +81,6 @@ mod worker;
 
 pub(crate) use delivery::Http;
 pub use delivery::{Call, Sink};
-pub use handle::{BackendStatus, DeadEvent, Decided, Decision, Handle, Numbers, ObjectStatus};
+pub use handle::{BackendStatus, DeadEvent, Decided, Decision, Handle, Numbers, ObjectStatus, Removed};
 pub use options::Options;
 pub use service::Sequencer;

@@ -7,7 +7,7 @@ use signalbox_store::{Fabric, Shard};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Handle, Options, Sink,
+    Handle, Options, Sink, desk,
     store::Store,
     worker::{self, Fetcher, Holding, Shared},
 };
@@ -58,7 +58,9 @@ impl<S: Sink> Sequencer<S> {
         let tasks = TaskTracker::new();
         for store in &self.shared.stores {
             let holding: Holding = Arc::new(Mutex::default());
-            tasks.spawn(Fetcher::new(&self.shared, store, &holding).run(shutdown.clone()));
+            let (desk, clerk) = desk::open(store, self.shared.options.lease_ms);
+            tasks.spawn(clerk.run());
+            tasks.spawn(Fetcher::new(&self.shared, store, &holding, desk).run(shutdown.clone()));
             tasks.spawn(worker::beat(Arc::clone(&self.shared), Arc::clone(store), holding, shutdown.clone()));
         }
         tasks.close();

@@ -12,6 +12,8 @@ use signalbox_store::{
     keys::{fabric, objects},
 };
 
+use crate::bus::Queued;
+
 /// A script of objects' queues: its own text, then what all of them have in common.
 macro_rules! objects_script {
     ($name:literal) => {
@@ -34,15 +36,42 @@ static BEAT: Script<FabricRole> = objects_script!("beat");
 static STATUS: Script<FabricRole> = objects_script!("status");
 static AUDIT: Script<FabricRole> = objects_script!("audit");
 static SUMS: Script<FabricRole> = objects_script!("sums");
+static REDRIVE: Script<FabricRole> = objects_script!("redrive");
+static CLEAR: Script<FabricRole> = objects_script!("clear");
 
 /// Every script, for the tests that read their headers.
 #[cfg(test)]
 pub(super) const SCRIPTS: &[&Script<FabricRole>] =
-    &[&TAKE, &COMMIT, &FAIL, &DECIDE, &BEAT, &STATUS, &AUDIT, &SUMS];
+    &[&TAKE, &COMMIT, &FAIL, &DECIDE, &BEAT, &STATUS, &AUDIT, &SUMS, &REDRIVE, &CLEAR];
 
 const NONE: &[&str] = &[];
+/// The mark of an event that was a dead letter before, behind its id.
+pub(super) const REDRIVEN: &[u8] = b",\"redriven\":true";
 /// How long the id of the last event sent is kept, in milliseconds.
 const LAST_ID_MS: u64 = 30 * 24 * 3600 * 1000;
+/// Objects looked at, about, and events given up, in one call of what removes a backend.
+const CLEARED: (usize, usize) = (100, 500);
+
+/// A dead letter on its way back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Letter {
+    pub object: String,
+    /// As it stands in the list.
+    pub letter: Vec<u8>,
+    /// What is queued: the event's JSON with its mark.
+    pub entry: Vec<u8>,
+}
+
+/// What one call of what removes a backend did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cleared {
+    /// Where to go on: `0` when all objects were looked at.
+    pub cursor: String,
+    /// Events given up.
+    pub given_up: u64,
+    /// Objects that the backend still has; nothing when the shard has another registry, and nothing was done.
+    pub left: Option<u64>,
+}
 
 /// An object in a worker's hands: what a commit has to name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +99,13 @@ pub(super) struct Sending {
 }
 
 impl Sending {
+    /// Whether it was a dead letter before, so that its id may be lower than that of the event before.
+    pub(super) fn is_redriven(&self) -> bool {
+        let rest = self.entry.strip_prefix(b"{\"id\":").unwrap_or_default();
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        rest[digits..].starts_with(REDRIVEN)
+    }
+
     /// The event's id, which the entry begins with; 0 when it is no entry.
     pub(super) fn id(&self) -> u64 {
         let digits = self.entry.strip_prefix(b"{\"id\":").unwrap_or_default();
@@ -96,6 +132,18 @@ pub(super) struct Turn {
     /// Objects that can still be taken.
     pub left: u64,
     pub taken: Vec<Taken>,
+}
+
+/// An event that was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Commit {
+    pub held: Held,
+    /// The event's id.
+    pub id: u64,
+    /// Gaps that were told with it.
+    pub told: usize,
+    /// Go on with the object's next event.
+    pub more: bool,
 }
 
 /// What a commit led to.
@@ -232,36 +280,21 @@ impl Store {
         })
     }
 
-    /// Records that the event `id` was sent, with so many gaps; goes on with the next one if `more`.
-    pub(super) async fn commit(
-        &self,
-        held: &Held,
-        id: u64,
-        told: usize,
-        more: bool,
-        lease_ms: u64,
-    ) -> Result<Committed, Error> {
-        let reply: Vec<Value> = COMMIT
-            .call()
-            .key(&self.keys().queued())
-            .arg(self.clock())
-            .arg(lease_ms)
-            .arg(&held.object)
-            .arg(&held.worker)
-            .arg(held.epoch)
-            .arg(id)
-            .arg(told)
-            .arg(u8::from(more))
-            .arg(LAST_ID_MS)
-            .run(self.redis())
-            .await?;
-        let mut reply = reply.into_iter();
-        let word: Option<String> = reply.next().and_then(|word| from_redis_value(word).ok());
-        Ok(match (word.as_deref(), reply.next().and_then(read_sending)) {
-            (Some("next"), Some(sending)) => Committed::Next(sending),
-            (Some("done"), _) => Committed::Done,
-            _ => Committed::Lost,
-        })
+    /// Records that events were sent; what came of each, in the same order.
+    pub(super) async fn commit(&self, commits: &[Commit], lease_ms: u64) -> Result<Vec<Committed>, Error> {
+        let mut call =
+            COMMIT.call().key(&self.keys().queued()).arg(self.clock()).arg(lease_ms).arg(LAST_ID_MS);
+        for Commit { held, id, told, more } in commits {
+            call = call
+                .arg(&held.object)
+                .arg(&held.worker)
+                .arg(held.epoch)
+                .arg(*id)
+                .arg(*told)
+                .arg(u8::from(*more));
+        }
+        let replies: Vec<Vec<Value>> = call.run(self.redis()).await?;
+        Ok(replies.into_iter().map(read_committed).collect())
     }
 
     /// Ends a lease without a commit. False when it is another's by now.
@@ -356,6 +389,18 @@ impl Store {
         })
     }
 
+    /// Entries of an object's queue, oldest first: the latest `most` of those that wait, and what is in flight.
+    pub(super) async fn queue(&self, object: &str, most: usize) -> Result<Vec<Vec<u8>>, Error> {
+        let keys = self.keys();
+        let from = -i64::try_from(most).unwrap_or(i64::MAX);
+        let mut batch = self.redis().batch();
+        batch.add("GET", &keys.flight(object), NONE).add("LRANGE", &keys.waiting(object), (from, -1));
+        let (flight, waiting): (Option<Vec<u8>>, Vec<Vec<u8>>) = batch.query().await?;
+        // With as many waiting as are wanted, what lies before them is not known to be the next.
+        let flight = flight.filter(|_| waiting.len() < most);
+        Ok(flight.into_iter().chain(waiting).collect())
+    }
+
     /// Numbers of the shard, with those of each of `backends`.
     pub(super) async fn numbers(&self, backends: &[&str]) -> Result<ShardNumbers, Error> {
         let keys = self.keys();
@@ -395,6 +440,70 @@ impl Store {
         batch.add("UNLINK", &key, NONE);
         let (count, _): (u64, u64) = batch.query().await?;
         Ok(count)
+    }
+
+    /// A part of the dead letters of a backend, oldest first.
+    pub(super) async fn dead_from(
+        &self,
+        backend: &str,
+        from: usize,
+        count: usize,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        let range = (from, (from + count).saturating_sub(1));
+        self.redis().command("LRANGE").key(&self.keys().dead(backend)).arg(range).query().await
+    }
+
+    /// How many dead letters a backend has.
+    pub(super) async fn dead_count(&self, backend: &str) -> Result<usize, Error> {
+        self.redis().command("LLEN").key(&self.keys().dead(backend)).query().await
+    }
+
+    /// Puts dead letters back into the queues of their objects: how many, and how many had to be left. Nothing when the
+    /// registry is another one than that with this stamp.
+    pub(super) async fn redrive(
+        &self,
+        stamp: &str,
+        backend: &str,
+        most: u64,
+        letters: &[Letter],
+    ) -> Result<Option<(u64, u64)>, Error> {
+        let mut call = REDRIVE
+            .call()
+            .key(&self.keys().queued())
+            .key(&fabric::bus(self.shard.tag()).registry())
+            .arg(stamp)
+            .arg(backend)
+            .arg(most);
+        for Letter { object, letter, entry } in letters {
+            call = call.arg(object).arg(letter.as_slice()).arg(entry.as_slice());
+        }
+        let (put, left): (i64, i64) = call.run(self.redis()).await?;
+        Ok(u64::try_from(put).ok().zip(u64::try_from(left).ok()))
+    }
+
+    /// Gives a part of what is queued for a backend up, which takes no new objects under the registry with this stamp.
+    pub(super) async fn clear(
+        &self,
+        stamp: &str,
+        backend: &str,
+        queued: Queued,
+        cursor: &str,
+    ) -> Result<Cleared, Error> {
+        let (cursor, given_up, left): (String, u64, i64) = CLEAR
+            .call()
+            .key(&self.keys().queued())
+            .key(&fabric::bus(self.shard.tag()).registry())
+            .arg(self.clock())
+            .arg(stamp)
+            .arg(backend)
+            .arg(queued.as_str())
+            .arg(cursor)
+            .arg(CLEARED.0)
+            .arg(CLEARED.1)
+            .arg(LAST_ID_MS)
+            .run(self.redis())
+            .await?;
+        Ok(Cleared { cursor, given_up, left: u64::try_from(left).ok() })
     }
 
     /// Looks at a part of the objects with a queue: where to go on (`0` at the end), how many, what is suspicious.
@@ -443,6 +552,16 @@ fn read<T: FromRedisValue>(value: Option<Value>) -> Option<T> {
 fn read_sending(value: Value) -> Option<Sending> {
     let (entry, attempts, _, gaps): (Vec<u8>, u32, u64, Vec<String>) = from_redis_value(value).ok()?;
     Some(Sending { entry, attempts, gaps })
+}
+
+fn read_committed(reply: Vec<Value>) -> Committed {
+    let mut reply = reply.into_iter();
+    let word: Option<String> = reply.next().and_then(|word| from_redis_value(word).ok());
+    match (word.as_deref(), reply.next().and_then(read_sending)) {
+        (Some("next"), Some(sending)) => Committed::Next(sending),
+        (Some("done"), _) => Committed::Done,
+        _ => Committed::Lost,
+    }
 }
 
 fn read_taken(value: Value) -> Option<Taken> {

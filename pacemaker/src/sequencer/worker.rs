@@ -5,7 +5,7 @@
 //! one object under one lease) runs in a task of its own.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -21,10 +21,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Options,
     delivery::{Call, Sink},
-    store::{Committed, Failed, Held, Store, Taken, Turn},
+    desk::Desk,
+    removal::{self, Step},
+    store::{Commit, Committed, Failed, Held, Store, Taken, Turn},
     verdict::{self, Verdict},
 };
-use crate::bus::{self, Backend, Event, Gap, Outcome, Registry};
+use crate::bus::{self, Backend, Event, Gap, Outcome, Queued, Registry};
 
 /// The longest time without a look.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
@@ -55,7 +57,11 @@ pub(super) struct Shared<S> {
 pub(super) struct Fetcher<S> {
     shared: Arc<Shared<S>>,
     store: Arc<Store>,
+    desk: Desk,
     holding: Holding,
+    /// Backends that had fewer objects ready than workers free when they were last looked at. Whatever is ready since
+    /// then was told.
+    dry: HashSet<String>,
     /// By backend: the workers that are free, and how many there are in all.
     workers: HashMap<String, (Vec<String>, u64)>,
     /// There may be objects that were not taken.
@@ -65,22 +71,27 @@ pub(super) struct Fetcher<S> {
     /// The server's time, and ours when it was told.
     clock: (u64, Instant),
     pause: Duration,
+    /// Backends that are being removed: where the look at their objects goes on.
+    clearing: HashMap<String, String>,
     visits: TaskTracker,
     over: (mpsc::UnboundedSender<Over>, mpsc::UnboundedReceiver<Over>),
 }
 
 impl<S: Sink> Fetcher<S> {
-    pub(super) fn new(shared: &Arc<Shared<S>>, store: &Arc<Store>, holding: &Holding) -> Self {
+    pub(super) fn new(shared: &Arc<Shared<S>>, store: &Arc<Store>, holding: &Holding, desk: Desk) -> Self {
         Self {
             shared: Arc::clone(shared),
             store: Arc::clone(store),
+            desk,
             holding: Arc::clone(holding),
+            dry: HashSet::new(),
             workers: HashMap::new(),
             more: true,
             next_due: None,
             retry_at: None,
             clock: (0, Instant::now()),
             pause: Duration::ZERO,
+            clearing: HashMap::new(),
             visits: TaskTracker::new(),
             over: mpsc::unbounded_channel(),
         }
@@ -99,7 +110,7 @@ impl<S: Sink> Fetcher<S> {
             let due = [self.next_due, self.retry_at, look].into_iter().flatten().min();
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                over = self.over.1.recv() => self.visit_over(over),
+                over = self.over.1.recv() => self.visits_over(over).await,
                 notice = wakes.next() => self.wake(&notice),
                 () = sleep_until(due.unwrap_or_else(Instant::now)) => {
                     self.more = true;
@@ -128,7 +139,7 @@ impl<S: Sink> Fetcher<S> {
             while *made > wanted && idle.pop().is_some() {
                 *made -= 1;
             }
-            if backend.disabled.is_none() && !idle.is_empty() {
+            if backend.is_served() && !idle.is_empty() {
                 free.push((name.clone(), idle.clone()));
             }
         }
@@ -147,6 +158,13 @@ impl<S: Sink> Fetcher<S> {
                 self.next_due = turn.next_due_ms.map(in_future);
                 // Ready objects are only those of backends with a free worker, so some of them can be taken.
                 self.more = turn.left > 0 && !turn.taken.is_empty();
+                self.dry.clear();
+                for (backend, workers) in &free {
+                    let taken = turn.taken.iter().filter(|taken| taken.backend == *backend).count();
+                    if taken < workers.len() {
+                        self.dry.insert(backend.clone());
+                    }
+                }
                 self.start(turn, registry, shutdown).await;
             }
             Err(error) => {
@@ -180,6 +198,7 @@ impl<S: Sink> Fetcher<S> {
             let visit = Visit {
                 shared: Arc::clone(&self.shared),
                 store: Arc::clone(&self.store),
+                desk: self.desk.clone(),
                 backend: registry.backends.get(&name).cloned(),
                 shutdown: shutdown.clone(),
             };
@@ -193,7 +212,7 @@ impl<S: Sink> Fetcher<S> {
                 let _ = over.send((name, worker));
             });
         }
-        self.forget_drained(&registry).await;
+        self.go_on_removing(&registry).await;
     }
 
     fn hold(&self, worker: &str, held: Option<Held>) {
@@ -204,19 +223,27 @@ impl<S: Sink> Fetcher<S> {
         };
     }
 
-    fn visit_over(&mut self, over: Option<Over>) {
-        let Some((backend, worker)) = over else { return };
-        self.hold(&worker, None);
-        if let Some((idle, _)) = self.workers.get_mut(&backend) {
-            idle.push(worker);
+    /// Visits whose commits shared a call are over together, so all that are done are heard before the next look.
+    async fn visits_over(&mut self, over: Option<Over>) {
+        tokio::task::yield_now().await;
+        let mut next = over;
+        while let Some((backend, worker)) = next {
+            self.hold(&worker, None);
+            self.more |= !self.dry.contains(&backend);
+            if let Some((idle, _)) = self.workers.get_mut(&backend) {
+                idle.push(worker);
+            }
+            next = self.over.1.try_recv().ok();
         }
-        self.more = true;
     }
 
     fn wake(&mut self, notice: &Notice) {
         match notice {
             // What was said while nobody listened is found out by looking.
-            Notice::Resumed => self.more = true,
+            Notice::Resumed => {
+                self.dry.clear();
+                self.more = true;
+            }
             Notice::Message { payload, .. } => match payload.parse::<u64>() {
                 Err(_) => self.more = true,
                 Ok(due) => {
@@ -228,38 +255,32 @@ impl<S: Sink> Fetcher<S> {
         }
     }
 
-    /// A backend that was removed goes when nothing is queued for it any more, in any shard. Nothing can come to it: a
-    /// publish goes there only if its object has a queue there already.
-    async fn forget_drained(&self, registry: &Registry) {
-        for (name, _) in registry.backends.iter().filter(|(_, one)| one.draining) {
-            match drained(&self.shared.stores, name).await {
-                Ok(true) => {
-                    if let Err(error) = self.shared.bus.forget_backend(name).await {
+    /// Goes on with what removes backends, a step at a time: whoever began it may be dead.
+    async fn go_on_removing(&mut self, registry: &Registry) {
+        self.clearing.retain(|name, _| registry.backends.contains_key(name));
+        for (name, backend) in registry.backends.iter().filter(|(_, one)| one.draining) {
+            let cursor = self.clearing.entry(name.clone()).or_insert_with(|| "0".to_owned());
+            match removal::step(&self.shared.bus, &self.store, name, cursor).await {
+                Ok(Step::Empty) => {
+                    let forgotten =
+                        removal::forget_if_empty(&self.shared.bus, &self.shared.stores, name).await;
+                    if let Err(error) = forgotten {
                         tracing::debug!(backend = name, %error, "the backend is forgotten later");
                     }
                 }
-                Ok(false) => {}
-                Err(error) => tracing::debug!(%error, "the queues cannot be counted now"),
+                Ok(Step::Going) => self.more |= backend.queued != Queued::Send,
+                Ok(Step::Stale) => {}
+                Err(error) => tracing::debug!(backend = name, %error, "the backend is cleared later"),
             }
         }
     }
-}
-
-/// Whether nothing is queued for a backend in any shard.
-pub(super) async fn drained(stores: &[Arc<Store>], backend: &str) -> Result<bool, signalbox_store::Error> {
-    for store in stores {
-        let numbers = store.numbers(&[]).await?.numbers;
-        if numbers.get(&format!("objects@{backend}")).is_some_and(|count| *count > 0) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// The events of one object under one lease.
 struct Visit<S> {
     shared: Arc<Shared<S>>,
     store: Arc<Store>,
+    desk: Desk,
     backend: Option<Backend>,
     shutdown: CancellationToken,
 }
@@ -311,6 +332,7 @@ impl<S: Sink> Visit<S> {
             event,
             epoch: held.epoch,
             attempts: sending.attempts,
+            redriven: sending.is_redriven(),
             gaps: sending.gaps.iter().filter_map(|gap| Gap::from_words(gap)).collect(),
         };
         let outcome = tokio::select! {
@@ -384,7 +406,7 @@ impl<S: Sink> Visit<S> {
                     return None;
                 }
                 Err(error) if error.kind() == Kind::Broken => {
-                    tracing::error!(%error, source = ?std::error::Error::source(&error), "a visit cannot be settled");
+                    tracing::error!(%error, source = ?std::error::Error::source(&*error), "a visit cannot be settled");
                     broken += 1;
                     if broken == BROKEN_TRIES {
                         return None;
@@ -406,11 +428,11 @@ impl<S: Sink> Visit<S> {
         held: &Held,
         id: u64,
         settle: &Settle,
-    ) -> Result<Committed, signalbox_store::Error> {
+    ) -> Result<Committed, Arc<signalbox_store::Error>> {
         let options = &self.shared.options;
         match settle {
             Settle::Commit { told, more } => {
-                self.store.commit(held, id, *told, *more, options.lease_ms).await
+                self.desk.commit(Commit { held: held.clone(), id, told: *told, more: *more }).await
             }
             Settle::Fail { failed, why } => {
                 let stood = self.store.fail(held, id, failed, why, options.dead_events).await?;

@@ -19,7 +19,7 @@ mod store;
 
 pub(crate) use guest::{Guest, Guests};
 pub(crate) use model::{Caller, HostPattern, Scope};
-pub(crate) use store::{Error, Tokens};
+pub(crate) use store::{Error, Tokens, digest};
 
 #[cfg(test)]
 mod tests;

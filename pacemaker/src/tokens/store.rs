@@ -74,17 +74,29 @@ impl Tokens {
 
     /// Who presents `token`; nobody when it is unknown.
     pub(crate) async fn authenticate(&self, token: &str) -> Result<Option<Caller>, Error> {
+        self.of_digest(&digest(token)).await
+    }
+
+    /// Whose token has this digest.
+    pub(crate) async fn of_digest(&self, digest: &str) -> Result<Option<Caller>, Error> {
         // Digests are compared, so that neither content nor length of the root token shows in the time taken.
-        let digest = Sha256::digest(token.as_bytes());
-        if bool::from(digest.ct_eq(&Sha256::digest(self.root.as_bytes()))) {
+        let root = hex(&Sha256::digest(self.root.as_bytes()));
+        if bool::from(digest.as_bytes().ct_eq(root.as_bytes())) {
             return Ok(Some(Caller::root()));
         }
         let key = keys::fabric::tokens();
-        let record: Option<String> = self.fabric.command("HGET").key(&key).arg(hex(&digest)).query().await?;
+        let record: Option<String> = self.fabric.command("HGET").key(&key).arg(digest).query().await?;
         let Some(record) = record else { return Ok(None) };
         let Stored { name, scopes, hosts, environments } =
             serde_json::from_str(&record).map_err(Error::Record)?;
         Ok(Some(Caller::named(name, scopes, hosts).within(environments)))
+    }
+
+    /// A key that all pacemakers of one root token share, and that tells nothing of it.
+    pub(crate) fn shared_key(&self, purpose: &str) -> [u8; 32] {
+        // The result is a key and told to nobody, so nothing can be appended to it, and a plain hash does.
+        let text = Sha256::new().chain_update(b"signalbox/").chain_update(purpose).chain_update(b"/");
+        text.chain_update(self.root.as_bytes()).finalize().into()
     }
 
     /// Makes a token; none when the name is taken. Not safe to repeat blindly: the token is told once, so a caller
@@ -194,7 +206,7 @@ fn generate() -> String {
 }
 
 /// What stands for a token wherever it is stored.
-fn digest(token: &str) -> String {
+pub(crate) fn digest(token: &str) -> String {
     hex(&Sha256::digest(token.as_bytes()))
 }
 

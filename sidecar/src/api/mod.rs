@@ -5,12 +5,15 @@
 //! | `/stats/{workspace,application,version,version_type,node}/{id}` | totals | `read` |
 //! | `/stats/uncaught`, `/stats/pacemaker` | totals | `read` |
 //! | `…/history?metric=&start=&end=&step=` | `[[unix second, value], …]` | `read` |
+//! | `…/latency?start=&end=` | histogram of how long upstreams took | `read` |
+//! | `/stats/instance/{id}`, the same with `/latency` | histogram of one instance's answers | `read` |
 //! | `…/stream?metric=` | server-sent events, one point a second | `read` |
 //! | `/metrics`, `/health`, `/health/ready` | | open: numbers of this process, no names |
 
 mod auth;
 mod health;
 mod history;
+mod latency;
 mod problem;
 mod store;
 mod stream;
@@ -31,7 +34,7 @@ use axum::{
     routing::get,
 };
 use signalbox_daemon::RootToken;
-use signalbox_store::Stats;
+use signalbox_store::{RoutesReplica, Stats};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -47,6 +50,7 @@ const FORWARDED: &str = "x-forwarded-for";
 #[derive(Debug, Clone)]
 struct App {
     stats: Stats,
+    replica: Option<RoutesReplica>,
     tokens: Arc<Tokens>,
     follower: Watch,
     edge: edge::Watch,
@@ -55,9 +59,10 @@ struct App {
     stopping: CancellationToken,
 }
 
-/// The API. `stopping` ends what would otherwise never end.
+/// The API. `replica` tells where instances are; `stopping` ends what would otherwise never end.
 pub fn router(
     stats: Stats,
+    replica: Option<RoutesReplica>,
     root_token: Option<&RootToken>,
     metrics: Arc<Metrics>,
     follower: Watch,
@@ -67,6 +72,7 @@ pub fn router(
     let app = App {
         tokens: Arc::new(Tokens::new(root_token, stats.clone())),
         stats,
+        replica,
         follower,
         edge,
         metrics,
@@ -77,11 +83,16 @@ pub fn router(
         .route("/stats/uncaught", get(totals::uncaught))
         .route("/stats/uncaught/history", get(history::uncaught))
         .route("/stats/uncaught/stream", get(stream::uncaught))
+        .route("/stats/uncaught/latency", get(latency::uncaught))
         .route("/stats/pacemaker", get(totals::pacemaker))
         .route("/stats/pacemaker/history", get(history::pacemaker))
         .route("/stats/pacemaker/stream", get(stream::pacemaker))
+        .route("/stats/pacemaker/latency", get(latency::pacemaker))
+        .route("/stats/instance/{id}", get(latency::instance))
+        .route("/stats/instance/{id}/latency", get(latency::instance))
         .route("/stats/{kind}/{id}", get(totals::group))
         .route("/stats/{kind}/{id}/history", get(history::group))
+        .route("/stats/{kind}/{id}/latency", get(latency::group))
         .route("/stats/{kind}/{id}/stream", get(stream::group))
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::require_read));
     Router::new()
@@ -90,7 +101,7 @@ pub fn router(
         .route("/metrics", get(metrics_page))
         .merge(guarded)
         .fallback(|| async {
-            let detail = "There is /stats/{kind}/{id}, /stats/uncaught, /stats/pacemaker, each with /history and /stream.";
+            let detail = "There is /stats/{kind}/{id}, /stats/uncaught, /stats/pacemaker, each with /history, /latency and /stream, and /stats/instance/{id}.";
             Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
         })
         .method_not_allowed_fallback(|| async {

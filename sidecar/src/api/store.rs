@@ -3,11 +3,17 @@
 use std::collections::{BTreeMap, HashMap};
 
 use axum::http::StatusCode;
-use signalbox_store::{Stats, keys::stats};
+use signalbox_store::{
+    RoutesReplica, Stats,
+    keys::{routes, stats},
+};
+
+use crate::fold::latency::BUCKETS;
 
 use super::{
     Problem,
     history::{Range, Source},
+    latency::{Hashes, Minutes},
     subject::Subject,
 };
 
@@ -82,6 +88,48 @@ pub(super) async fn series(
         }
     }
     Ok(points)
+}
+
+/// The sums of the minutes of `range` in each bucket.
+pub(super) async fn latency(
+    redis: &Stats,
+    hashes: &Hashes,
+    range: Minutes,
+) -> Result<[u64; BUCKETS], Problem> {
+    let mut counts = [0; BUCKETS];
+    for some in hashes.chunks(BATCH) {
+        let mut batch = redis.batch();
+        for (_, key) in some {
+            batch.add("HGETALL", key, NONE);
+        }
+        let found: Vec<HashMap<u64, u64>> = batch.query().await?;
+        for ((bucket, _), minutes) in some.iter().zip(found) {
+            counts[*bucket] += (minutes.iter())
+                .filter(|(at, _)| (range.start..range.end).contains(*at))
+                .map(|(_, count)| count)
+                .sum::<u64>();
+        }
+    }
+    Ok(counts)
+}
+
+/// What the route table says of an instance.
+#[derive(Debug)]
+pub(super) struct Instance {
+    pub(super) address: String,
+    /// The unix second since which it has that address.
+    pub(super) joined_at: u64,
+}
+
+/// An instance of the route table, also one that has ended within the hour.
+pub(super) async fn instance(
+    redis: &RoutesReplica,
+    id: &str,
+) -> Result<Option<Instance>, signalbox_store::Error> {
+    let fields: (Option<String>, Option<u64>) =
+        redis.command("HMGET").key(&routes::instance(id)).arg("address").arg("joined_ms").query().await?;
+    let (address, joined_ms) = fields;
+    Ok(address.map(|address| Instance { address, joined_at: joined_ms.unwrap_or(0) / 1000 }))
 }
 
 /// A metric of some version types together, in single seconds.

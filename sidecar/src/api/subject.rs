@@ -23,15 +23,22 @@ impl Subject {
     pub(super) fn new(kind: &str, id: String) -> Result<Self, Problem> {
         let kinds = ["workspace", "application", "version", "version_type", "node"];
         let Some(kind) = kinds.into_iter().find(|known| *known == kind) else {
-            let detail =
-                format!("Statistics are kept by {}, and for uncaught and pacemaker.", kinds.join(", "));
+            let detail = format!(
+                "Statistics are kept by {}, instance (latency), and for uncaught and pacemaker.",
+                kinds.join(", ")
+            );
             return Err(Problem::new(StatusCode::NOT_FOUND, "unknown_kind", detail));
         };
+        Ok(Self { kind, id: Self::checked(id)? })
+    }
+
+    /// An id that can be one.
+    pub(super) fn checked(id: String) -> Result<String, Problem> {
         if id.is_empty() || id.len() > MAX_ID_BYTES || id.chars().any(char::is_control) {
             let detail = format!("An id is 1 to {MAX_ID_BYTES} bytes without control characters.");
             return Err(Problem::unprocessable("invalid_id", detail));
         }
-        Ok(Self { kind, id })
+        Ok(id)
     }
 
     /// Requests of host names that nobody serves.

@@ -9,7 +9,7 @@ static REPORT: Script<StatsRole> = Script::new("report", include_str!("scripts/r
 /// A router that says nothing for so long is forgotten.
 const FORGOTTEN_AFTER_SECONDS: u64 = 60;
 
-/// Writes `router:<node>`, and announces a serial that changed.
+/// Writes `router:<node>`, and announces a serial or an alarm that changed.
 pub(super) async fn report(
     stats: &Stats,
     node: &str,

@@ -4,12 +4,17 @@ use std::{borrow::Cow, ops::Range, sync::Arc};
 
 use signalbox_store::{Key, StatsSpace, keys::stats};
 
-use super::{Cell, Fold, METRICS};
+use super::{
+    Cell, Fold, METRICS,
+    latency::{self, BUCKETS, Latency},
+};
 
 /// Seconds are kept this long after the end of their hour.
 pub const HISTORY_KEPT_SECONDS: u64 = 2 * 3600;
 /// Minutes are kept this long after the end of their hour.
 pub const ROLLUP_KEPT_SECONDS: u64 = 14 * 24 * 3600;
+/// Minutes of an instance, of which there are many and all come and go, are kept this long after the end of their hour.
+pub const INSTANCES_KEPT_SECONDS: u64 = 48 * 3600;
 
 /// The name of a hash field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,6 +58,8 @@ enum Kind {
     Totals,
     History { hour: u64, metric: usize },
     Rollup { hour: u64, metric: usize },
+    Latency { hour: u64, bucket: usize },
+    InstanceLatency { hour: u64, bucket: usize },
 }
 
 /// Those increments of a window that one script adds.
@@ -74,13 +81,16 @@ pub struct Hash<'a> {
 }
 
 impl Fold {
-    /// The increments of everything that was folded: totals, history per second, rollup per minute.
+    /// The increments of everything that was folded: totals, history per second, rollup and latency per minute.
     ///
     /// Their order follows from the folded lines alone: keys as they first came, and of each its totals, its codes as
-    /// they first came, its seconds and its minutes by time.
+    /// they first came, its seconds and its minutes by time; then instances as they first came.
     pub fn increments(&self) -> Increments {
         let mut all = Increments {
-            names: self.keys.iter().map(|key| Arc::clone(&key.name)).collect(),
+            names: (self.keys.iter().map(|key| &key.name))
+                .chain(self.instances.iter().map(|instance| &instance.address))
+                .map(Arc::clone)
+                .collect(),
             hashes: Vec::new(),
             fields: Vec::with_capacity(self.increments),
         };
@@ -103,6 +113,11 @@ impl Fold {
                 .extend(key.codes.iter().map(|(code, count)| (Field::Number(u64::from(*code)), *count)));
             all.push_spans(name, &seconds, |hour, metric| Kind::History { hour, metric });
             all.push_spans(name, &minutes, |hour, metric| Kind::Rollup { hour, metric });
+            all.push_latency(name, &key.latency, |hour, bucket| Kind::Latency { hour, bucket });
+        }
+        for (at, instance) in self.instances.iter().enumerate() {
+            let name = self.keys.len() + at;
+            all.push_latency(name, &instance.latency, |hour, bucket| Kind::InstanceLatency { hour, bucket });
         }
         debug_assert_eq!(all.len(), self.increments, "a fold knows what it costs");
         all
@@ -110,7 +125,7 @@ impl Fold {
 }
 
 /// Lines come almost in order, so sorting is the exception.
-fn by_time(seconds: &[(u64, Cell)]) -> Cow<'_, [(u64, Cell)]> {
+pub(super) fn by_time<T: Clone>(seconds: &[(u64, T)]) -> Cow<'_, [(u64, T)]> {
     if seconds.is_sorted_by_key(|(second, _)| *second) {
         return Cow::Borrowed(seconds);
     }
@@ -129,6 +144,22 @@ impl Increments {
                 self.fields.extend(touched.map(|(at, cell)| (Field::Number(*at), cell.values[metric])));
                 if self.fields.len() > begin {
                     self.hashes.push(Entry { name, kind: kind(hour, metric), begin });
+                }
+            }
+        }
+    }
+
+    fn push_latency(&mut self, name: usize, latency: &Latency, kind: impl Fn(u64, usize) -> Kind) {
+        let minutes = latency.by_time();
+        for minutes in minutes.chunk_by(|(one, _), (other, _)| one / 3600 == other / 3600) {
+            let hour = minutes[0].0 - minutes[0].0 % 3600;
+            for bucket in 0..BUCKETS {
+                let begin = self.fields.len();
+                let touched = minutes.iter().filter(|(_, counts)| counts[bucket] > 0);
+                self.fields
+                    .extend(touched.map(|(at, counts)| (Field::Number(*at), u64::from(counts[bucket]))));
+                if self.fields.len() > begin {
+                    self.hashes.push(Entry { name, kind: kind(hour, bucket), begin });
                 }
             }
         }
@@ -164,6 +195,8 @@ impl Increments {
                 Kind::Totals => (0, 0, 0),
                 Kind::History { hour, metric } => (1, hour, metric as u64),
                 Kind::Rollup { hour, metric } => (2, hour, metric as u64),
+                Kind::Latency { hour, bucket } => (3, hour, bucket as u64),
+                Kind::InstanceLatency { hour, bucket } => (4, hour, bucket as u64),
             };
             let end = self.hashes.get(at + 1).map_or(self.len(), |next| next.begin);
             digest.update(self.names[hash.name].as_bytes());
@@ -214,6 +247,10 @@ impl Entry {
             Kind::Totals => stats::stat(name),
             Kind::History { hour, metric } => stats::history(name, hour as i64, METRICS[metric]),
             Kind::Rollup { hour, metric } => stats::rollup(name, hour as i64, METRICS[metric]),
+            Kind::Latency { hour, bucket } => stats::latency(name, hour as i64, latency::NAMES[bucket]),
+            Kind::InstanceLatency { hour, bucket } => {
+                stats::instance_latency(name, hour as i64, latency::NAMES[bucket])
+            }
         }
     }
 }
@@ -223,7 +260,8 @@ impl Kind {
         match self {
             Self::Totals => None,
             Self::History { hour, .. } => Some(hour + 3600 + HISTORY_KEPT_SECONDS),
-            Self::Rollup { hour, .. } => Some(hour + 3600 + ROLLUP_KEPT_SECONDS),
+            Self::Rollup { hour, .. } | Self::Latency { hour, .. } => Some(hour + 3600 + ROLLUP_KEPT_SECONDS),
+            Self::InstanceLatency { hour, .. } => Some(hour + 3600 + INSTANCES_KEPT_SECONDS),
         }
     }
 }

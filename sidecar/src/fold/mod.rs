@@ -2,7 +2,7 @@
 //!
 //! A second of traffic on one version type is ten numbers, however many requests it had. [`Fold`] adds lines up in
 //! memory, per key and second, and [`Fold::increments`] derives the rest: totals per key, history per second, rollup
-//! per minute. Zeros are never written.
+//! per minute, and how long answers took, per key and per instance ([`latency`]). Zeros are never written.
 //!
 //! A fold knows how many Redis increments it would cost and stops taking lines at a bound, always at the end of a line.
 //! What it covers, a *window*, is a range of whole lines, and its memory is bounded however many version types there
@@ -15,14 +15,18 @@
 
 mod file;
 mod increments;
+pub mod latency;
 
 use rustc_hash::FxBuildHasher;
 use std::{collections::HashMap, sync::Arc};
 
 pub use file::{Summary, file};
-pub use increments::{Field, HISTORY_KEPT_SECONDS, Hash, Increments, Part, ROLLUP_KEPT_SECONDS};
+pub use increments::{
+    Field, HISTORY_KEPT_SECONDS, Hash, INSTANCES_KEPT_SECONDS, Increments, Part, ROLLUP_KEPT_SECONDS,
+};
 
-use crate::line::{self, Record};
+use crate::line::{self, MAX_ANSWERS, Record};
+use latency::Latency;
 
 /// The metrics, as they are spelled in Redis. History and rollup keep all of them.
 pub const METRICS: [&str; 10] =
@@ -39,7 +43,7 @@ const FIRST_CLASS: usize = 5;
 /// The number of what is folded and how it is cut. Raise it with any change to the reading of lines, the metrics, the
 /// order of the increments or the size of a part: a window that an older sidecar left half done is then not gone on
 /// with. (The digest would notice too; the number says why.)
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// How much is folded and sent at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,8 +64,11 @@ impl Default for Limits {
 }
 
 /// What one line can add: requests, bytes, timecount, time, nginxtime and a class, each as total, second and minute,
-/// and one code.
-const MAX_PER_LINE: usize = 6 * 3 + 1;
+/// one code, one bucket of its key and one of each instance.
+const MAX_PER_LINE: usize = 6 * 3 + 1 + 1 + MAX_ANSWERS;
+
+/// The key of what operators ask the daemons; those are no instances.
+const OPERATORS: &str = "pacemaker";
 
 /// How much of a bad line is kept to look at.
 const SAMPLE_BYTES: usize = 512;
@@ -86,6 +93,14 @@ struct Key {
     minutes: Vec<(u64, u16)>,
     /// Status codes. A key has a handful, so searching a list beats hashing.
     codes: Vec<(u16, u64)>,
+    latency: Latency,
+}
+
+/// How long the answers of one instance took.
+#[derive(Debug)]
+struct Instance {
+    address: Arc<str>,
+    latency: Latency,
 }
 
 /// Lines added up, ready to be committed.
@@ -93,6 +108,8 @@ struct Key {
 pub struct Fold {
     keys: Vec<Key>,
     index: HashMap<Arc<str>, usize, FxBuildHasher>,
+    instances: Vec<Instance>,
+    instance_index: HashMap<Arc<str>, usize, FxBuildHasher>,
     /// The key of the line before: on a router with one busy application no hash is computed at all.
     last: usize,
     increments: usize,
@@ -159,6 +176,25 @@ impl Fold {
         if (100..=599).contains(&record.code) {
             self.increments += key.count_code(record.code);
         }
+        if let Some(ms) = record.upstream_ms {
+            self.increments += key.latency.add(second, ms);
+        }
+        if record.key != OPERATORS {
+            for answer in record.answers.iter() {
+                let at = self.instance(&answer.address);
+                self.increments += self.instances[at].latency.add(second, answer.ms);
+            }
+        }
+    }
+
+    fn instance(&mut self, address: &str) -> usize {
+        if let Some(at) = self.instance_index.get(address) {
+            return *at;
+        }
+        let address: Arc<str> = address.into();
+        self.instance_index.insert(Arc::clone(&address), self.instances.len());
+        self.instances.push(Instance { address, latency: Latency::default() });
+        self.instances.len() - 1
     }
 
     fn key(&mut self, name: &str) -> usize {
@@ -214,10 +250,12 @@ impl Fold {
 
     /// Forgets everything but the memory it stands in.
     pub fn clear(&mut self) {
-        let Self { mut keys, mut index, .. } = std::mem::take(self);
+        let Self { mut keys, mut index, mut instances, mut instance_index, .. } = std::mem::take(self);
         keys.clear();
         index.clear();
-        *self = Self { keys, index, ..Self::default() };
+        instances.clear();
+        instance_index.clear();
+        *self = Self { keys, index, instances, instance_index, ..Self::default() };
     }
 }
 
@@ -247,7 +285,14 @@ impl Cell {
 
 impl Key {
     fn new(name: Arc<str>) -> Self {
-        Self { name, touched: 0, seconds: Vec::new(), minutes: Vec::new(), codes: Vec::new() }
+        Self {
+            name,
+            touched: 0,
+            seconds: Vec::new(),
+            minutes: Vec::new(),
+            codes: Vec::new(),
+            latency: Latency::default(),
+        }
     }
 
     fn cell(&mut self, second: u64) -> &mut Cell {
@@ -302,7 +347,7 @@ mod tests {
     fn line(key: u32, at_ms: u64, code: u16, bytes: u64, upstream: &str) -> String {
         let status = if upstream == "-" { "-" } else { "200" };
         format!(
-            r#"{{"key":"{key}","bytes":{bytes},"code":{code},"timemsec":{}.{:03},"nginx_response_time":0.005,"upstream_response_time":"{upstream}","upstream_status":"{status}","upstream_addr":"a","time":"t","method":"GET","host":"h","uri":"/","request_id":"r"}}"#,
+            r#"{{"key":"{key}","bytes":{bytes},"code":{code},"timemsec":{}.{:03},"nginx_response_time":0.005,"upstream_response_time":"{upstream}","upstream_status":"{status}","upstream_addr":"a:1","time":"t","method":"GET","host":"h","uri":"/","request_id":"r"}}"#,
             at_ms / 1000,
             at_ms % 1000,
         )
@@ -389,6 +434,8 @@ mod tests {
         assert_eq!(hash("history:17:7200:requests"), fields(&[("7261", 2)]));
         assert_eq!(hash("history:17:7200:time"), fields(&[("7261", 4)]));
         assert_eq!(hash("rollup:17:7200:requests"), fields(&[("7260", 2)]));
+        assert_eq!(hash("latency:17:7200:6"), fields(&[("7260", 1)]));
+        assert_eq!(hash("instance_latency:a:1:7200:6"), fields(&[("7260", 1)]));
         assert!(!counters.contains_key("history:17:7200:5xx"));
     }
 
@@ -474,6 +521,11 @@ mod tests {
                 .map(|(_, fields)| fields["requests"])
                 .sum();
             prop_assert_eq!(requests, lines.len() as u64);
+            let sum = |begins: &str| -> u64 {
+                whole.iter().filter(|(key, _)| key.starts_with(begins)).flat_map(|(_, fields)| fields.values()).sum()
+            };
+            let answered = lines.iter().filter(|(.., upstream)| upstream != "-").count() as u64;
+            prop_assert_eq!((sum("latency:"), sum("instance_latency:")), (answered, answered));
         }
     }
 }

@@ -11,7 +11,7 @@ use signalbox_sidecar::{
     follow::service::{Condition, Watch},
     metrics::Metrics,
 };
-use signalbox_store::{Options, Redis, Stats};
+use signalbox_store::{Options, Redis, RoutesReplica, Stats};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +21,8 @@ const ROOT: &str = "0123456789abcdef";
 
 struct Api {
     redis: RedisServer,
+    /// The route table beside it.
+    table: RedisServer,
     base: String,
     client: Client,
     follower: Watch,
@@ -31,16 +33,19 @@ impl Api {
     async fn start() -> Self {
         let redis = RedisServer::start();
         let stats: Stats = Redis::open(&redis.url(), Options::default()).unwrap();
+        let table = RedisServer::start();
+        let replica: RoutesReplica = Redis::open(&table.url(), Options::default()).unwrap();
         let follower = Watch::default();
         let stopping = CancellationToken::new();
         let edge = edge::Watch::default();
         let metrics = Arc::new(Metrics::new(follower.clone(), edge.clone(), || 10_000));
         let root = RootToken::new(ROOT).unwrap();
-        let router = api::router(stats, Some(&root), metrics, follower.clone(), edge, stopping.clone());
+        let router =
+            api::router(stats, Some(replica), Some(&root), metrics, follower.clone(), edge, stopping.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(axum::serve(listener, router).into_future());
-        Self { redis, base, client: Client::new(), follower, stopping }
+        Self { redis, table, base, client: Client::new(), follower, stopping }
     }
 
     async fn get_as(&self, token: &str, path: &str) -> (StatusCode, Value) {
@@ -101,6 +106,57 @@ async fn totals_of_a_version_type_and_of_a_group() {
 }
 
 #[tokio::test]
+async fn latencies_of_version_types_and_of_an_instance() {
+    let mut api = Api::start().await;
+    let now: u64 = api.redis.cli(&["TIME"]).lines().next().unwrap().parse().unwrap();
+    let (hour, minute) = (now - now % 3600, now - now % 60);
+    let add = |key: &str, at: u64, count: &str| {
+        api.redis.cli(&["HSET", key, &at.to_string(), count]);
+    };
+    api.redis.cli(&["SADD", "version:3", "17", "18"]);
+    add(&format!("latency:17:{hour}:6"), minute, "90");
+    add(&format!("latency:18:{hour}:192"), minute, "9");
+    add(&format!("latency:18:{hour}:inf"), minute, "1");
+    // Nobody asks for that one below.
+    add(&format!("latency:17:{hour}:1"), minute + 60, "50");
+    let (status, both) =
+        api.get(&format!("/stats/version/3/latency?start={minute}&end={}", minute + 1)).await;
+    assert_eq!(status, 200, "{both}");
+    assert_eq!(both["version_types"], serde_json::json!(["17", "18"]));
+    assert_eq!((&both["count"], both["buckets"].as_array().unwrap().len()), (&100.into(), 32));
+    let counted: Vec<_> =
+        both["buckets"].as_array().unwrap().iter().filter(|bucket| bucket["count"] != 0).collect();
+    assert_eq!(
+        serde_json::json!(counted),
+        serde_json::json!([
+            {"below_ms": 6, "count": 90}, {"below_ms": 192, "count": 9}, {"below_ms": null, "count": 1}
+        ])
+    );
+    assert_eq!((&both["p90_ms"], &both["p99_ms"]), (&6.0.into(), &192.0.into()));
+    assert!(both["p50_ms"].as_f64().unwrap() < 6.0);
+    let (_, none) = api.get("/stats/uncaught/latency").await;
+    assert!(none["count"] == 0 && none["p50_ms"].is_null(), "{none}");
+
+    // The address was another's until a minute ago.
+    let (key, minutes) =
+        (|name: &str| format!("instance_latency:127.0.0.1:9001:{name}"), [minute - 60, minute]);
+    for at in minutes {
+        add(&key(&format!("{}:2", at - at % 3600)), at, "4");
+    }
+    assert_eq!(api.get("/stats/instance/shop-1/latency").await.0, 404);
+    let joined = (minute * 1000).to_string();
+    api.table.cli(&["HSET", "instance:shop-1", "address", "127.0.0.1:9001", "joined_ms", &joined]);
+    for path in ["/stats/instance/shop-1/latency", "/stats/instance/shop-1"] {
+        let (status, one) = api.get(path).await;
+        assert_eq!((status.as_u16(), &one["address"]), (200, &"127.0.0.1:9001".into()), "{one}");
+        assert_eq!((&one["count"], &one["start"]), (&4.into(), &minute.into()), "{one}");
+    }
+    api.table.kill();
+    let (status, problem) = api.get("/stats/instance/shop-1").await;
+    assert_eq!((status.as_u16(), &problem["code"]), (503, &"route_table_unavailable".into()));
+}
+
+#[tokio::test]
 async fn history_in_seconds_and_in_minutes() {
     let api = Api::start().await;
     let now = api.now();
@@ -123,6 +179,12 @@ async fn what_cannot_be_answered_says_why() {
     let long = "x".repeat(300);
     for (path, status, code) in [
         ("/stats/version_type/17/history?metric=latency", 422, "unknown_metric"),
+        ("/stats/version_type/17/latency?start=5&end=4", 422, "empty_range"),
+        ("/stats/version_type/17/latency?start=0", 422, "range_too_old"),
+        ("/stats/version_type/17/latency?step=60", 400, "invalid_query"),
+        ("/stats/pacemaker/latency?start=x", 400, "invalid_query"),
+        ("/stats/instance/a%00b/latency", 422, "invalid_id"),
+        ("/stats/node/1/latency", 404, "unknown_subject"),
         ("/stats/version_type/17/history?start=5&end=4", 422, "empty_range"),
         ("/stats/version_type/17/history?start=-1", 400, "invalid_query"),
         ("/stats/version_type/17/history?step=99999999999999999999999", 400, "invalid_query"),

@@ -126,6 +126,8 @@ fn history_goes_by_its_hour() {
     let expires = |key: &str| bench.redis.cli(&["EXPIRETIME", key]).parse::<u64>().unwrap();
     assert_eq!(expires(&format!("history:17:{hour}:requests")), hour + 3 * 3600);
     assert_eq!(expires(&format!("rollup:17:{hour}:requests")), hour + 3600 + 14 * 86_400);
+    assert_eq!(expires(&format!("latency:17:{hour}:6")), hour + 3600 + 14 * 86_400);
+    assert_eq!(expires(&format!("instance_latency:127.0.0.1:9001:{hour}:6")), hour + 3600 + 2 * 86_400);
     assert_eq!(bench.redis.cli(&["TTL", "stat:17"]), "-1");
 }
 

@@ -124,6 +124,22 @@ fn lines_are_counted_once_through_kills_rotations_and_restarts_of_redis() {
     assert_eq!(counted(&redis), u64::from(written));
 }
 
+/// It once listened before it had a handler, and who stopped it in between killed it.
+#[test]
+fn a_stop_in_the_first_moment_that_it_can_be_seen_is_one() {
+    for _ in 0..5 {
+        let folder = TempDir::new().unwrap();
+        let redis = RedisServer::start();
+        let mut sidecar = Sidecar::start(&folder, &redis);
+        while TcpStream::connect(("127.0.0.1", sidecar.port)).is_err() {
+            assert!(sidecar.child.try_wait().unwrap().is_none(), "it runs");
+            std::thread::yield_now();
+        }
+        sidecar.signal("-TERM");
+        assert_eq!(sidecar.child.wait().unwrap().code(), Some(0));
+    }
+}
+
 #[test]
 fn what_was_written_before_a_stop_is_counted_by_it() {
     let folder = TempDir::new().unwrap();

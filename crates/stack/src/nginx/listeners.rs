@@ -2,7 +2,12 @@
 //! are trusted. The template itself knows no conditions, because in a container envsubst fills it in; `docker/edge`
 //! derives the same texts.
 
-use std::{collections::BTreeMap, fs, net::IpAddr, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+};
 
 use rcgen::{CertificateParams, KeyPair};
 
@@ -39,6 +44,7 @@ pub(super) fn derive(values: &mut BTreeMap<String, String>) -> Result<(), Error>
     let h2c_server = server(&h2c, "http2", |_| {}).replace("{folder}", &folder);
     let (real_ip, list, forwarded) = forwarders(&values["EDGE_FORWARDERS"], &values["EDGE_REAL_IP_HEADER"])?;
     for (name, value) in [
+        ("EDGE_ACME_LOCATION", acme(&values["EDGE_ACME"])?),
         ("EDGE_TLS_SERVER", tls_server),
         ("EDGE_CLEARTEXT_SERVER", h2c_server),
         ("EDGE_REAL_IP", real_ip),
@@ -48,6 +54,18 @@ pub(super) fn derive(values: &mut BTreeMap<String, String>) -> Result<(), Error>
         values.insert(name.to_owned(), value);
     }
     Ok(())
+}
+
+/// Who answers challenges of ACME over plain HTTP, which is where they are asked (RFC 8555, 8.3), whatever the policy of
+/// the host says and whether it is known or not; empty: the host's instances.
+fn acme(address: &str) -> Result<String, Error> {
+    if address.is_empty() {
+        return Ok(String::new());
+    }
+    let address: SocketAddr = address
+        .parse()
+        .map_err(|_| Error::option("edge.nginx.EDGE_ACME", format!("{address:?} is no ip:port")))?;
+    Ok(format!("location ^~ /.well-known/acme-challenge/ {{ proxy_pass http://{address}; }}"))
 }
 
 /// A server for HTTP/2; empty when it is not wanted.
@@ -115,6 +133,7 @@ mod tests {
             "EDGE_TLS_LISTEN",
             "EDGE_H2C_LISTEN",
             "EDGE_HTTPS_PORT",
+            "EDGE_ACME",
             "EDGE_UPSTREAM_CA",
             "EDGE_FORWARDERS",
             "EDGE_REAL_IP_HEADER",
@@ -147,6 +166,15 @@ mod tests {
         let kept = fs::read(folder.path().join("c")).unwrap();
         derive(&mut on).unwrap();
         assert_eq!(fs::read(folder.path().join("c")).unwrap(), kept, "made once");
+    }
+
+    #[test]
+    fn challenges_go_to_one_address_or_to_the_instances() {
+        assert_eq!(acme("").unwrap(), "");
+        assert!(acme("127.0.0.1:8089").unwrap().contains("proxy_pass http://127.0.0.1:8089;"));
+        for wrong in ["8089", "host:1", "127.0.0.1:1; include /etc/passwd"] {
+            assert!(acme(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

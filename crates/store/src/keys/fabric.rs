@@ -48,6 +48,34 @@ pub const CATALOG: &[Entry] = &[
         readers: "pacemaker",
     },
     Entry {
+        pattern: "routes:certificates",
+        kind: "hash",
+        lifetime: "until the certificate is deleted",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
+    Entry {
+        pattern: "routes:certificates:index",
+        kind: "zset",
+        lifetime: "until the certificate is deleted",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
+    Entry {
+        pattern: "routes:certificates:ends",
+        kind: "zset",
+        lifetime: "until the certificate is deleted",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
+    Entry {
+        pattern: "routes:certificates:told",
+        kind: "hash",
+        lifetime: "until the certificate is deleted",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
+    Entry {
         pattern: "routes:revision",
         kind: "string",
         lifetime: "for ever",
@@ -76,6 +104,13 @@ pub const CATALOG: &[Entry] = &[
         readers: "pacemaker",
     },
     Entry {
+        pattern: "routes:alarms:told",
+        kind: "hash",
+        lifetime: "30 days after the last",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
+    Entry {
         pattern: "routes:announced",
         kind: "hash",
         lifetime: "for ever",
@@ -93,6 +128,13 @@ pub const CATALOG: &[Entry] = &[
         pattern: "tokens:names",
         kind: "hash",
         lifetime: "for ever",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
+    Entry {
+        pattern: "pacemakers",
+        kind: "hash",
+        lifetime: "for ever, members for 30 s of silence",
         writer: "pacemaker",
         readers: "pacemaker",
     },
@@ -430,6 +472,31 @@ pub fn routes_policies() -> Key<FabricSpace> {
     Key::new("routes:policies")
 }
 
+/// HASH: server name → the certificate that is wanted for it, its private key encrypted, as JSON with revision and end.
+pub fn routes_certificates() -> Key<FabricSpace> {
+    Key::new("routes:certificates")
+}
+
+/// ZSET of the server names that have a certificate, all of score 0: they sort by name.
+pub fn routes_certificates_index() -> Key<FabricSpace> {
+    Key::new("routes:certificates:index")
+}
+
+/// ZSET of server names by the end of their certificate, in unix seconds.
+pub fn routes_certificates_ends() -> Key<FabricSpace> {
+    Key::new("routes:certificates:ends")
+}
+
+/// HASH: server name → what was told of its certificate's end: that end, and the days that were left.
+pub fn routes_certificates_told() -> Key<FabricSpace> {
+    Key::new("routes:certificates:told")
+}
+
+/// HASH: router → what was told last of its refusing the table: how often anything was told, and the alarm or `-`.
+pub fn routes_alarms_told() -> Key<FabricSpace> {
+    Key::new("routes:alarms:told")
+}
+
 /// HASH: up to where the table's changes were told as events: `epoch`, `serial`, and `entry` of the list of changes.
 pub fn routes_announced() -> Key<FabricSpace> {
     Key::new("routes:announced")
@@ -443,6 +510,11 @@ pub fn tokens() -> Key<FabricSpace> {
 /// HASH: token name → SHA-256 of the token in hexadecimal.
 pub fn token_names() -> Key<FabricSpace> {
     Key::new("tokens:names")
+}
+
+/// HASH: pacemaker → when it last said that it serves (unix ms, this server's clock) and its version, a space between.
+pub fn pacemakers() -> Key<FabricSpace> {
+    Key::new("pacemakers")
 }
 
 /// HASH: who holds a singleton duty (`holder`), until when (`until_ms`, this server's clock), and the fencing `epoch`.

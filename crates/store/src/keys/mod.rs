@@ -5,6 +5,7 @@
 //! two against each other; another walks the servers of a running system and fails on a key that no row describes.
 
 pub mod fabric;
+pub mod machines;
 pub mod objects;
 pub mod queues;
 pub mod routes;

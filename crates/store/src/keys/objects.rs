@@ -18,7 +18,11 @@ pub const CATALOG: &[Entry] = &[
     row("object:<object>:flight", "string", "while an event is being sent"),
     row("object:<object>:event.worker", "string", "while a worker holds the object"),
     row("object:<object>:failure", "hash", "from a failed attempt to the event's end"),
-    row("object:<object>:gaps", "list", "until told with the next event"),
+    row(
+        "object:<object>:gaps",
+        "list",
+        "until told with the next event; 30 days when its backend was removed",
+    ),
     row("object:<object>:last.event.id", "string", "30 days after the last event sent"),
     row("object:queued", "hash", "while an object has a queue"),
     row("object:objects.with.events@<backend>", "zset", "while an object can be taken"),
@@ -27,7 +31,7 @@ pub const CATALOG: &[Entry] = &[
     row("object:parked", "zset", "until unparked or skipped"),
     row("object:workers", "hash", "while a worker holds an object"),
     row("object:numbers", "hash", "for ever"),
-    row("object:dead@<backend>", "list", "until dropped"),
+    row("object:dead@<backend>", "list", "until redriven or dropped"),
 ];
 
 /// The keys of objects in one shard.
@@ -72,6 +76,16 @@ impl Objects<'_> {
     /// ZSET: objects that wait for a decision, since when in unix milliseconds.
     pub fn parked(&self) -> Key<FabricSpace> {
         self.key("parked")
+    }
+
+    /// LIST: entries of an object's events that wait, the head is sent next.
+    pub fn waiting(&self, object: &str) -> Key<FabricSpace> {
+        self.key(format_args!("{object}:events"))
+    }
+
+    /// STRING: the entry of an object's event that is being sent.
+    pub fn flight(&self, object: &str) -> Key<FabricSpace> {
+        self.key(format_args!("{object}:flight"))
     }
 
     /// LIST: events of a backend that were given up: `died attempts length why` and the event's JSON.

@@ -24,6 +24,7 @@ pub const CATALOG: &[Entry] = &[
     row("queue:<queue>|dead", "list", "until redriven or dropped"),
     row("queue:<queue>|count", "hash", "while the queue exists"),
     row("queue:<queue>|settings", "hash", "while the queue exists"),
+    row("queue:<queue>|watched", "string", "while a pull may wait for one environment"),
     row("queue:|held", "hash", "while a queue needs a body of the log"),
     row("queue:|due", "zset", "while messages are in flight or delayed"),
 ];
@@ -48,7 +49,8 @@ impl Shared<'_> {
         Key::new(format!("{}queue:|due", self.0.as_str()))
     }
 
-    /// The channel that tells `pull <queue>` (there is something to pull) and `due <unix ms>` (look again then).
+    /// The channel that tells `pull <queue>` (there is something to pull), `only <queue>|<environment>` (of that one) and
+    /// `due <unix ms>` (look again then).
     pub fn wake_channel(&self) -> String {
         format!("{}queue:wake", self.0.as_str())
     }

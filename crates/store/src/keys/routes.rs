@@ -50,6 +50,13 @@ pub const CATALOG: &[Entry] = &[
         readers: "nginx",
     },
     Entry {
+        pattern: "certificate:<server name>",
+        kind: "hash",
+        lifetime: "while the pacemaker has a certificate for the name; an hour as a tombstone",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
+    Entry {
         pattern: "rules:<hostname>",
         kind: "hash",
         lifetime: "while the host has a policy; an hour as a tombstone",
@@ -105,6 +112,13 @@ pub const CATALOG: &[Entry] = &[
         writer: "pacemaker",
         readers: "pacemaker",
     },
+    Entry {
+        pattern: "seeding",
+        kind: "string",
+        lifetime: "while the table is seeded",
+        writer: "pacemaker",
+        readers: "pacemaker",
+    },
     Entry { pattern: "epoch", kind: "string", lifetime: "for ever", writer: "pacemaker", readers: "nginx" },
 ];
 
@@ -136,6 +150,16 @@ pub fn instance(id: &str) -> Key<RoutesSpace> {
 /// STRING (JSON): what the edge needs for a host name beyond its set of addresses.
 pub fn policy(hostname: &str) -> Key<RoutesSpace> {
     Key::new(format!("policy:{hostname}"))
+}
+
+/// STRING (JSON): a certificate chain and its private key, encrypted.
+pub fn cert(server_name: &str) -> Key<RoutesSpace> {
+    Key::new(format!("cert:{server_name}"))
+}
+
+/// HASH: revision and end of the certificate that the pacemaker brought to `cert:<server name>`.
+pub fn certificate(server_name: &str) -> Key<RoutesSpace> {
+    Key::new(format!("certificate:{server_name}"))
 }
 
 /// HASH: the policy that was set for a host name, which `policy:<hostname>` is made from, and its revision.
@@ -177,6 +201,11 @@ pub fn duties() -> Key<RoutesSpace> {
 /// STREAM of what changed in the table, in the order of its serials: an entry's id begins with the serial that it made.
 pub fn changes() -> Key<RoutesSpace> {
     Key::new("changes")
+}
+
+/// STRING: the token of the lineage that the table will get when its seeding has ended.
+pub fn seeding() -> Key<RoutesSpace> {
+    Key::new("seeding")
 }
 
 /// STRING: the lineage of the table, newest token first.

@@ -42,6 +42,20 @@ pub const CATALOG: &[Entry] = &[
         readers: "sidecar",
     },
     Entry {
+        pattern: "latency:<id>:<hour>:<bucket>",
+        kind: "hash",
+        lifetime: "14 days after its hour",
+        writer: "sidecar",
+        readers: "sidecar, pacemaker",
+    },
+    Entry {
+        pattern: "instance_latency:<address>:<hour>:<bucket>",
+        kind: "hash",
+        lifetime: "2 days after its hour",
+        writer: "sidecar",
+        readers: "sidecar",
+    },
+    Entry {
         pattern: "workspace:<id>",
         kind: "set",
         lifetime: "for ever",
@@ -87,7 +101,8 @@ pub const CATALOG: &[Entry] = &[
     },
 ];
 
-/// The channel on which a router's new serial is announced as `<node> <serial>`.
+/// The channel on which a router's new serial is announced as `<node> <serial>`, and another alarm than before as
+/// `<node> <serial> alarm`.
 pub const ROUTERS_CHANNEL: &str = "routers";
 
 /// INTEGER: how many bytes of a router's access log are counted.
@@ -113,6 +128,16 @@ pub fn history(id: &str, hour: i64, metric: &str) -> Key<StatsSpace> {
 /// HASH of one hour of one metric in minutes: unix second of the minute → value.
 pub fn rollup(id: &str, hour: i64, metric: &str) -> Key<StatsSpace> {
     Key::new(format!("rollup:{id}:{hour}:{metric}"))
+}
+
+/// HASH of one hour of one bucket of how long upstreams took, in minutes: unix second of the minute → requests.
+pub fn latency(id: &str, hour: i64, bucket: &str) -> Key<StatsSpace> {
+    Key::new(format!("latency:{id}:{hour}:{bucket}"))
+}
+
+/// The same of the answers of one instance, which the log knows by its address.
+pub fn instance_latency(address: &str, hour: i64, bucket: &str) -> Key<StatsSpace> {
+    Key::new(format!("instance_latency:{address}:{hour}:{bucket}"))
 }
 
 /// SET of the version types in a workspace.

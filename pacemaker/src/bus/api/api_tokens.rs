@@ -37,6 +37,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 
 /// A client's token.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = BusTokenView)]
 pub(crate) struct TokenView {
     #[schema(example = "billing")]
     name: String,

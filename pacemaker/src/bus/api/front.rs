@@ -15,7 +15,7 @@ use crate::{
         metrics::Metrics,
     },
     http::Problem,
-    tokens::{Caller, Guest, Guests, Scope},
+    tokens::{self, Caller, Guest, Guests, Scope},
 };
 
 /// The handles and limits. Cheap to clone.
@@ -50,6 +50,19 @@ impl Front {
     /// Who presents `token`, if it is one of the bus that this process knows of.
     pub(crate) fn known(&self, token: &str) -> Option<Caller> {
         self.handle.registry().api_tokens.get(token).map(|client| caller(token, client))
+    }
+
+    /// How a client is called towards others.
+    pub(crate) fn name_of(&self, client: &str) -> String {
+        self.handle.registry().name_of(client)
+    }
+
+    /// Whose token of the bus has this digest, as far as this process knows.
+    pub(crate) fn of_digest(&self, digest: &str) -> Option<Caller> {
+        let registry = self.handle.registry();
+        let mut tokens = registry.api_tokens.iter();
+        // Only sessions of such clients ask, and a thousand digests are less work than one look at the fabric.
+        tokens.find(|(token, _)| tokens::digest(token) == digest).map(|(token, client)| caller(token, client))
     }
 
     /// Who presents `token`, if it is one of the bus at all.

@@ -31,7 +31,14 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(other_spellings())
 }
 
-/// What stands in the OpenAPI document under one path answers under the other as well.
+/// Paths that answer as another does, as the original's do; the document has them as copies.
+pub(crate) const OTHER_SPELLINGS: [(&str, &str); 3] = [
+    ("/subscription", "/subscriber"),
+    ("/subscriber/topics/{topic}", "/subscription/topics/{topic}"),
+    ("/subscriptions", "/subscribers"),
+];
+
+/// What stands under one path answers under the other as well ([`OTHER_SPELLINGS`]).
 fn other_spellings() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .route(

@@ -52,6 +52,8 @@ impl From<Refusal> for Problem {
                 Self::unavailable("busy", "more events are waiting than the bus will hold; try again")
             }
             Refusal::QueueFull => queue_full(),
+            // Whoever changes a label reads it again instead of answering this.
+            Refusal::Outdated => unavailable(),
             Refusal::Full => Self::unavailable("fabric_full", "the bus is out of memory; try again"),
             Refusal::Unavailable => unavailable(),
             Refusal::Uninitialised => uninitialised(),

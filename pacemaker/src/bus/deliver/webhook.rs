@@ -127,6 +127,41 @@ impl Webhooks {
         }
     }
 
+    /// Makes one request of any kind within the fence, and reads at most `most` bytes of its answer's body.
+    ///
+    /// # Errors
+    /// Why there is no answer, or none of that size.
+    pub(crate) async fn call(
+        &self,
+        mut request: Request<Full<Bytes>>,
+        timeout: Duration,
+        most: usize,
+    ) -> Result<Called, String> {
+        request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+        let answered = async {
+            let response = self.client.request(request).await.map_err(|error| describe(&error))?;
+            let (head, mut body) = response.into_parts();
+            let retry_after = match answer::outcome(head.status, &head.headers, (self.now)()) {
+                Outcome::Failed { retry_after, .. } => retry_after,
+                Outcome::Delivered | Outcome::Gone => None,
+            };
+            let mut bytes = Vec::new();
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|_| "the answer broke off".to_owned())?;
+                let Some(data) = frame.data_ref() else { continue };
+                if bytes.len() + data.len() > most {
+                    return Ok(Called { status: head.status.as_u16(), retry_after, body: None });
+                }
+                bytes.extend_from_slice(data);
+            }
+            Ok(Called { status: head.status.as_u16(), retry_after, body: Some(bytes) })
+        };
+        match time::timeout(timeout, Box::pin(answered)).await {
+            Ok(called) => called,
+            Err(_) => Err(format!("no answer within {} ms", timeout.as_millis())),
+        }
+    }
+
     /// Sends, and sends again if the connection broke before an answer: most likely it was an idle one that the
     /// subscriber closed in the same moment, and a whole pause for that would be a punishment for nothing. The batch
     /// may then arrive twice, under the same id, as after any lost answer.
@@ -169,6 +204,16 @@ impl Deliverer for Webhooks {
             outcome
         })
     }
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Called {
+    pub(crate) status: u16,
+    /// How long the other side asked to be left alone (429, 503), already clamped.
+    pub(crate) retry_after: Option<Duration>,
+    /// Nothing when it was larger than was asked for.
+    pub(crate) body: Option<Vec<u8>>,
 }
 
 /// What is sent where, and under whose name.

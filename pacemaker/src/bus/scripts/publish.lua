@@ -38,20 +38,23 @@
 -- ARGV[14]: integer, number of groups
 -- ARGV[15]: integer, number of queues
 -- ARGV[16]: integer, events that may wait for a backend in the queue of one object
--- ARGV[17...]: for each subscriber token, generation, concurrency, most events of a batch, timeout in ms; for each
+-- ARGV[17]: integer, 1 when groups bring changes of labels, else 0
+-- ARGV[18...]: for each subscriber token, generation, concurrency, most events of a batch, timeout in ms; for each
 -- topic its name, the number of its subscribers and their places in the list before; for each queue how many messages of
 -- a facet may be in flight, 0 for any; for each group its object, the object's hash, either nothing or `client digest
 -- body` (the client's place, the digest of the idempotency key, the digest of what was sent), the object's new state or
 -- nothing, the object's backend or nothing, the number of its events, and for each of these the topic's place (0 for
 -- none: a message), the live channel, the rest of its JSON and, if there are queues, `place:weight` for each that
--- takes it
+-- takes it; then, if ARGV[17] says so, the change of a label that belongs to the group, as labels.lua reads it. A group
+-- with such a change may have no events
 -- Returns `ok` and three words for each event: id, prev or `-`, tprev or `-`; within a group ids follow each other by
 -- 64. Or three words for a group: `r`, its first id, `-` for a repeat under its key; `c`, `-`, `-` for something else
--- under the key; `f`, `-`, `-` when the object's queue is full. Or one word: `stale` (the registry has moved on),
+-- under the key; `f`, `-`, `-` when the object's queue is full; `x`, `-`, `-` when the label is not as its change expects
+-- it; `n`, `-`, `-` for a change without events. Or one word: `stale` (the registry has moved on),
 -- `empty` (there is no registry), `late` (a later call of this pacemaker came first; nothing was done).
 -- Caller: Store::publish
 
-local function main(lanes, open_facets, open_objects)
+local function main(lanes, open_facets, open_objects, open_labels)
   local fmt, call, floor, max = string.format, redis.call, math.floor, math.max
   local saved = call('GET', KEYS[11])
   if saved then
@@ -70,7 +73,8 @@ local function main(lanes, open_facets, open_objects)
   local subs, topics, clients, count =
     tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13]), tonumber(ARGV[14])
   local with_queues = tonumber(ARGV[15])
-  local at = 17
+  local at = 18
+  local labels = ARGV[17] == '1' and open_labels(lanes)
 
   local subscribers = {}
   for s = 1, subs do
@@ -133,6 +137,7 @@ local function main(lanes, open_facets, open_objects)
         at = at + 1
       end
     end
+    if labels then group.change, at = labels.read(at, group.object) end
     groups[g] = group
   end
   local missing = {}
@@ -168,14 +173,23 @@ local function main(lanes, open_facets, open_objects)
   if with_backends or call('EXISTS', queued) == 1 then
     objects = open_objects()
     objects.at(lanes.objects)
-    objects.expect_shared()
-    local backends = call('HMGET', queued, unpack(names))
+    local backends, with_one = call('HMGET', queued, unpack(names)), {}
     for i = 1, #names do
       local memory = memories[names[i]]
+      memory.queued = backends[i] and true or false
       memory.backend = backends[i] or memory.backend
       if memory.backend then
-        objects.expect_of(names[i], memory.backend)
-        memory.room = tonumber(ARGV[16]) - objects.length(names[i])
+        with_one[#with_one + 1] = names[i]
+        objects.expect_backend(memory.backend)
+      end
+    end
+    if #with_one > 0 then
+      objects.expect('hash', 'numbers')
+      -- Of a leased object one event is in flight, and counts.
+      local leased = call('ZMSCORE', objects.key('leases'), unpack(with_one))
+      for i = 1, #with_one do
+        local waiting = call('LLEN', objects.of(with_one[i], 'events')) + (leased[i] and 1 or 0)
+        memories[with_one[i]].room = tonumber(ARGV[16]) - waiting
       end
     end
   end
@@ -188,7 +202,7 @@ local function main(lanes, open_facets, open_objects)
   -- Number the events, look up idempotency keys, and sort the ids into lanes.
   local lowest = (now - 1704067200000) * 6400 + tonumber(ARGV[4])
   local reply, words = { 'ok' }, 0
-  local segments, under_key, accepted = {}, {}, 0
+  local segments, under_key, accepted, changed = {}, {}, 0, false
   local segment
   local function say(first, second, third)
     reply[words + 2], reply[words + 3], reply[words + 4] = first, second, third
@@ -261,7 +275,7 @@ local function main(lanes, open_facets, open_objects)
     local group = groups[g]
     local memory, verdict, place, body = group.memory, nil, nil, nil
     -- A message (it has no topic) is for queues, whatever objects are called.
-    local diverted = memory.backend and group[1].topic
+    local diverted = memory.backend and group[1] and group[1].topic
     if group.key ~= '' then
       group.client, group.digest, body = string.match(group.key, '^(%d+) (%S+) (%S+)$')
       local keys = KEYS[16 + topics + 2 * group.client - 1]
@@ -280,6 +294,8 @@ local function main(lanes, open_facets, open_objects)
       say('r', verdict, '-')
     elseif diverted and #group > memory.room then
       say('f', '-', '-')
+    elseif group.change and not labels.fits(group.change) then
+      say('x', '-', '-')
     else
       for i = 1, #group do
         number(group[i], memory)
@@ -289,6 +305,8 @@ local function main(lanes, open_facets, open_objects)
         end
       end
       if diverted then memory.room = memory.room - #group end
+      if #group == 0 then say('n', '-', '-') end
+      if group.change then changed = true end
       group.new, group.diverted = true, diverted
       if place then
         group.known = body .. ' ' .. group[1].id .. ' ' .. fmt('%.0f', now)
@@ -319,7 +337,15 @@ local function main(lanes, open_facets, open_objects)
   -- From here on nothing is refused. The first write needs memory, so at the memory limit nothing is half done.
   local answer = table.concat(reply, ' ')
   call('SET', KEYS[11], ARGV[3] .. ' ' .. answer, 'PX', 600000)
-  if accepted == 0 then return answer end
+  if accepted == 0 then
+    if changed then
+      for g = 1, count do
+        if groups[g].new and groups[g].change then labels.write(groups[g].change, 0) end
+      end
+      labels.finish()
+    end
+    return answer
+  end
   call('SET', KEYS[12], fmt('%.0f', last))
   if logged ~= last then
     call('HSET', KEYS[16], 'logged', fmt('%.0f', logged))
@@ -378,35 +404,57 @@ local function main(lanes, open_facets, open_objects)
     end
     facets.finish(queue)
   end
+  local puts, put_of, known_of = {}, {}, {}
   for g = 1, count do
     local group = groups[g]
     if group.new then
       if group.state ~= '' then call('SET', lanes.objects .. group.object .. ':data', group.state) end
+      if group.change then labels.write(group.change, group[1] and tonumber(group[1].id) or 0) end
       if group.diverted then
-        local entries = {}
-        for i = 1, #group do entries[i] = group[i].entry end
-        objects.enqueue(group.object, group.memory.backend, entries)
+        local put = put_of[group.object]
+        if not put then
+          put = { object = group.object, backend = group.memory.backend, entries = {}, queued = group.memory.queued }
+          put_of[group.object] = put
+          puts[#puts + 1] = put
+        end
+        for i = 1, #group do table.insert(put.entries, group[i].entry) end
       else
         for i = 1, #group do call('PUBLISH', group[i].channel, group[i].entry) end
       end
     end
     if group.known then
-      local keys = KEYS[16 + topics + 2 * group.client - 1]
-      local ages = KEYS[16 + topics + 2 * group.client]
-      call('HSET', keys, group.digest, group.known)
-      call('ZADD', ages, fmt('%.0f', now), group.digest)
-      -- Two leave for each that comes, so the set shrinks to its limit without ever taking long.
-      local old = call('ZRANGE', ages, '-inf', fmt('%.0f', now - tonumber(ARGV[10])), 'BYSCORE', 'LIMIT', 0, 2)
-      if #old == 0 and call('ZCARD', ages) > tonumber(ARGV[9]) then old = call('ZRANGE', ages, 0, 1) end
-      if #old > 0 then
-        call('HDEL', keys, unpack(old))
-        call('ZREM', ages, unpack(old))
+      local of = known_of[group.client]
+      if not of then
+        of = { fields = {}, ages = {}, n = 0 }
+        known_of[group.client] = of
       end
-      call('PEXPIRE', keys, 2 * tonumber(ARGV[10]))
-      call('PEXPIRE', ages, 2 * tonumber(ARGV[10]))
+      local n = 2 * of.n
+      of.fields[n + 1], of.fields[n + 2] = group.digest, group.known
+      of.ages[n + 1], of.ages[n + 2] = fmt('%.0f', now), group.digest
+      of.n = of.n + 1
     end
   end
+  for client, of in pairs(known_of) do
+    local keys, ages = KEYS[16 + topics + 2 * client - 1], KEYS[16 + topics + 2 * client]
+    call('HSET', keys, unpack(of.fields))
+    call('ZADD', ages, unpack(of.ages))
+    -- Two leave for each that comes, so the set shrinks to its limit without ever taking long.
+    local past = fmt('%.0f', now - tonumber(ARGV[10]))
+    local old = call('ZRANGE', ages, '-inf', past, 'BYSCORE', 'LIMIT', 0, 2 * of.n)
+    if #old == 0 then
+      local over = call('ZCARD', ages) - tonumber(ARGV[9])
+      if over > 0 then old = call('ZRANGE', ages, 0, math.min(2 * of.n, over + 1) - 1) end
+    end
+    if #old > 0 then
+      call('HDEL', keys, unpack(old))
+      call('ZREM', ages, unpack(old))
+    end
+    call('PEXPIRE', keys, 2 * tonumber(ARGV[10]))
+    call('PEXPIRE', ages, 2 * tonumber(ARGV[10]))
+  end
   lanes.finish()
+  if #puts > 0 then objects.enqueue(puts) end
   if objects then objects.finish() end
+  if labels then labels.finish() end
   return answer
 end

@@ -1,13 +1,13 @@
 //! Accepting events: one call of the publish script.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use signalbox_store::{Error, FabricRole, Script, keys};
 
 use super::Store;
-use crate::bus::EventId;
+use crate::bus::{Change, EventId};
 
-/// What queues and backends need is made in the script only when there are any, so that it costs nothing when not.
+/// What queues, backends and labels need is made in the script only when there are any, so that it costs nothing when not.
 static PUBLISH: Script<FabricRole> = Script::new(
     "publish",
     concat!(
@@ -17,7 +17,9 @@ static PUBLISH: Script<FabricRole> = Script::new(
         include_str!("../../queues/scripts/facets.lua"),
         "\nreturn facets\nend\nlocal function open_objects()\n",
         include_str!("../../sequencer/scripts/objects.lua"),
-        "\nreturn objects\nend\nreturn main(lanes, open_facets, open_objects)\n"
+        "\nreturn objects\nend\nlocal function open_labels(lanes)\n",
+        include_str!("../../machines/scripts/labels.lua"),
+        "\nreturn labels\nend\nreturn main(lanes, open_facets, open_objects, open_labels)\n"
     ),
 );
 
@@ -59,6 +61,8 @@ pub(in crate::bus) struct Group<'a> {
     /// Its client's place in [`FanOut::clients`], the digest of its key, the digest of what was sent.
     pub idempotency: Option<(usize, &'a str, &'a str)>,
     pub events: Vec<Published<'a>>,
+    /// What is written of a label in the same step, if the label is as the change expects it.
+    pub change: Option<&'a Change>,
 }
 
 /// One event of a group.
@@ -103,6 +107,8 @@ pub(in crate::bus) enum Accepted {
     Conflict,
     /// As much waits in the object's queue as may.
     QueueFull,
+    /// The label is not as the change expects it.
+    Outdated,
 }
 
 /// What became of a call.
@@ -123,6 +129,7 @@ impl Store {
     pub(in crate::bus) async fn publish(&self, call: &PublishCall<'_>) -> Result<PublishReply, Error> {
         let bus = self.bus();
         let fan_out = call.fan_out;
+        let with_changes = call.groups.iter().any(|group| group.change.is_some());
         let mut script = self
             .lanes_call(&PUBLISH)
             .key(&bus.registry())
@@ -161,7 +168,8 @@ impl Store {
             .arg(fan_out.clients.len())
             .arg(call.groups.len())
             .arg(fan_out.queues.len())
-            .arg(call.object_events);
+            .arg(call.object_events)
+            .arg(u8::from(with_changes));
         for target in &fan_out.targets {
             script = script
                 .arg(&target.token)
@@ -197,10 +205,35 @@ impl Store {
                     script = script.arg(places.collect::<Vec<_>>().join(" "));
                 }
             }
+            if with_changes {
+                script = words_of(group.change).into_iter().fold(script, |script, word| script.arg(&*word));
+            }
         }
         let reply: String = script.run(self.redis()).await?;
         Ok(read(&reply, call.groups.iter().map(|group| group.events.len())))
     }
+}
+
+/// A change as labels.lua reads it.
+fn words_of(change: Option<&Change>) -> Vec<Cow<'_, [u8]>> {
+    let text = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
+    let owned = |text: String| Cow::Owned(text.into_bytes());
+    let Some(change) = change else { return vec![Cow::Borrowed(&b""[..])] };
+    let mut words = vec![
+        Cow::Borrowed(change.machine.as_bytes()),
+        Cow::Borrowed(change.expected.as_slice()),
+        owned(text(change.version)),
+        Cow::Borrowed(change.head.as_slice()),
+        Cow::Borrowed(change.tail.as_slice()),
+        owned(text(change.ttl_ms)),
+        owned(change.indexes.len().to_string()),
+    ];
+    for index in &change.indexes {
+        words.push(Cow::Borrowed(index.key.as_bytes()));
+        words.push(Cow::Borrowed(index.member.as_bytes()));
+        words.push(owned(text(index.score)));
+    }
+    words
 }
 
 /// Reads the script's reply to groups of so many events. What it cannot read it takes for a conflict of that group,
@@ -223,6 +256,8 @@ fn group<'a>(words: &mut impl Iterator<Item = &'a str>, events: usize) -> Option
     match first {
         "r" => return Some(prev.map_or(Accepted::Conflict, Accepted::Repeat)),
         "f" => return Some(Accepted::QueueFull),
+        "x" => return Some(Accepted::Outdated),
+        "n" => return Some(Accepted::New(Vec::new())),
         _ => {}
     }
     let Some(first) = id(first) else { return Some(Accepted::Conflict) };
@@ -248,13 +283,18 @@ mod tests {
         let numbers =
             |id, prev: Option<u64>, tprev: Option<u64>| (EventId(id), prev.map(EventId), tprev.map(EventId));
         assert_eq!(
-            read("ok 64 - - 128 64 - 192 128 64 r 64 - c - - f - -", [1, 2, 3, 1, 1].into_iter()),
+            read(
+                "ok 64 - - 128 64 - 192 128 64 r 64 - c - - f - - x - - n - -",
+                [1, 2, 3, 1, 1, 1, 0].into_iter()
+            ),
             PublishReply::Accepted(vec![
                 Accepted::New(vec![numbers(64, None, None)]),
                 Accepted::New(vec![numbers(128, Some(64), None), numbers(192, Some(128), Some(64))]),
                 Accepted::Repeat(EventId(64)),
                 Accepted::Conflict,
                 Accepted::QueueFull,
+                Accepted::Outdated,
+                Accepted::New(Vec::new()),
             ])
         );
         let none = std::iter::empty;

@@ -84,6 +84,7 @@ impl Hands {
                     rest,
                     queues: Vec::new(),
                 }],
+                change: None,
             })
             .collect();
         self.send_groups(&groups).await

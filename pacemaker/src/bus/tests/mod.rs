@@ -8,6 +8,7 @@
     clippy::cast_sign_loss
 )]
 
+mod changes;
 mod chaos;
 mod check;
 mod cost;

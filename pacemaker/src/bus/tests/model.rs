@@ -66,7 +66,8 @@ struct Model {
     last: BTreeMap<String, u64>,
     last_of_topic: BTreeMap<(String, usize), u64>,
     held: BTreeMap<usize, Taken>,
-    dead_workers: BTreeSet<usize>,
+    /// Workers that died, with what they held and still hold until they are scrubbed.
+    dead_workers: BTreeMap<usize, Taken>,
     zombies: Vec<Taken>,
     seen: BTreeMap<String, Seen>,
     generation: u64,
@@ -86,7 +87,7 @@ impl Model {
             last: BTreeMap::new(),
             last_of_topic: BTreeMap::new(),
             held: BTreeMap::new(),
-            dead_workers: BTreeSet::new(),
+            dead_workers: BTreeMap::new(),
             zombies: Vec::new(),
             seen: TOKENS.into_iter().map(|token| (token.to_owned(), Seen::default())).collect(),
             generation: 1,
@@ -121,7 +122,7 @@ impl Model {
             }
             Step::Crash(worker) => {
                 if let Some(taken) = self.held.remove(worker) {
-                    self.dead_workers.insert(*worker);
+                    self.dead_workers.insert(*worker, taken.clone());
                     self.zombies.push(taken);
                 }
             }
@@ -166,7 +167,7 @@ impl Model {
     }
 
     async fn take(&mut self, worker: usize, lost: bool) {
-        if self.held.contains_key(&worker) || self.dead_workers.contains(&worker) {
+        if self.held.contains_key(&worker) || self.dead_workers.contains_key(&worker) {
             return;
         }
         let name = format!("w{worker}");
@@ -201,7 +202,7 @@ impl Model {
     }
 
     async fn scrub(&mut self, worker: usize) {
-        if !self.dead_workers.remove(&worker) {
+        if self.dead_workers.remove(&worker).is_none() {
             return;
         }
         let name = format!("w{worker}");
@@ -211,16 +212,19 @@ impl Model {
         assert_eq!(self.hands.store.scrub(&name, "").await.unwrap(), Some(0), "a repeat finds nothing to do");
     }
 
-    /// A worker that everybody believes dead comes back with its outcome. Before it is scrubbed it is simply late.
+    /// A worker that everybody believes dead comes back with its outcome. Before it is scrubbed it is simply late; after
+    /// that it commits nothing, unless it holds the very same batch again: then it was sent again in its name.
     async fn zombie(&mut self) {
         let Some(taken) = self.zombies.pop() else { return };
         let worker: usize = taken.held.worker.trim_start_matches('w').parse().unwrap();
-        let scrubbed = !self.dead_workers.contains(&worker);
+        let holds = self.held.get(&worker).or(self.dead_workers.get(&worker)).cloned();
+        let holds = holds.filter(|holds| holds.held == taken.held);
         let done = self.hands.ack(&taken).await;
-        assert_eq!(done, !scrubbed, "one that was scrubbed commits nothing");
-        if done {
+        assert_eq!(done, holds.is_some(), "who does not hold the batch commits nothing");
+        if let Some(holds) = holds {
+            self.held.remove(&worker);
             self.dead_workers.remove(&worker);
-            self.acknowledged(&taken);
+            self.acknowledged(&holds);
         }
     }
 

@@ -148,6 +148,7 @@ async fn a_group_is_accepted_as_a_whole_with_the_state_of_its_object() {
         backend: None,
         idempotency: Some((0, "key", body)),
         events,
+        change: None,
     };
     let id = |n: u64| EventId(EventId::at_ms(START_MS).0 + n * 64);
     hands.sequence = 1;

@@ -1,6 +1,9 @@
 //! The API over real HTTP, in front of real Redis servers.
 
 mod bad_input;
+mod certificates;
+mod dashboard;
+mod machines;
 mod policies;
 mod routes;
 
@@ -21,6 +24,8 @@ const ROOT: &str = "root-0123456789abcdef";
 /// A running pacemaker.
 struct Api {
     servers: Servers,
+    /// The key file.
+    keys: tempfile::NamedTempFile,
     base: String,
     client: reqwest::Client,
     shutdown: CancellationToken,
@@ -53,7 +58,20 @@ impl Reply {
 
 impl Api {
     async fn start() -> Self {
-        let api = Self::start_over(Servers::start().await).await;
+        Self::start_over(Servers::start().await).await.ready().await
+    }
+
+    /// The same servers and key file under a new process.
+    async fn restart(self) -> Self {
+        self.shutdown.cancel();
+        if let Some(served) = self.served {
+            served.await.unwrap().unwrap();
+        }
+        Self::start_with(self.servers, self.keys).await.ready().await
+    }
+
+    async fn ready(self) -> Self {
+        let api = self;
         eventually("the pacemaker is ready", async || {
             let reply = api.get("/health/ready").await;
             if reply.status == 200 { Ok(()) } else { Err(reply.text) }
@@ -64,10 +82,19 @@ impl Api {
 
     /// Over servers that may be away.
     async fn start_over(servers: Servers) -> Self {
+        let keys = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(keys.path(), "a".repeat(64)).unwrap();
+        Self::start_with(servers, keys).await
+    }
+
+    /// An empty key file stands for none.
+    async fn start_with(servers: Servers, keys: tempfile::NamedTempFile) -> Self {
         use clap::Parser as _;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let args = Args::parse_from([
+        let key_file = format!("--edge-key-file={}", keys.path().display());
+        let has_key = keys.as_file().metadata().unwrap().len() > 0;
+        let own = [
             "signalbox-pacemaker",
             &format!("--listen={address}"),
             &format!("--root-token={ROOT}"),
@@ -77,12 +104,13 @@ impl Api {
             "--reserved-addresses=127.0.0.1:8080",
             "--routing-reconcile-interval-ms=20",
             "--routing-sweep-interval-ms=20",
-        ]);
+        ];
+        let args = Args::parse_from(own.into_iter().chain(has_key.then_some(&*key_file)));
         let shutdown = CancellationToken::new();
         let config = Config::load(&args).unwrap();
         let served = Some(tokio::spawn(crate::service::run(config, listener, shutdown.clone())));
         let client = reqwest::Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
-        Self { servers, base: format!("http://{address}"), client, shutdown, served }
+        Self { servers, keys, base: format!("http://{address}"), client, shutdown, served }
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{UseQueues, find, problems::refused, whole_queue, with_queue};
+use super::{UseQueues, find, own_part, problems::refused, with_queue};
 use crate::{
     http::{
         App, Problem,
@@ -45,6 +45,9 @@ struct PullBody {
     /// Forget the messages at once: there are no receipts, and a consumer that dies has lost them.
     #[serde(default)]
     auto_ack: bool,
+    /// Only messages of this environment, whoever's turn it is. A token that is confined to environments has to name one
+    /// of them.
+    environment: Option<String>,
 }
 
 impl Body for PullBody {}
@@ -131,7 +134,7 @@ struct PulledView<'a> {
     (status = 200, body = Object), (status = 401, body = Problem),
     (status = 403, description = "scope_missing, environment_missing", body = Problem),
     (status = 404, description = "no_such_queue", body = Problem),
-    (status = 422, description = "out_of_range, unknown_field", body = Problem),
+    (status = 422, description = "out_of_range, unknown_field, invalid_environment", body = Problem),
     (status = 503, description = "fabric_unavailable, too_many_waiting", body = Problem)))]
 async fn pull(
     Granted { 0: caller, .. }: Granted<UseQueues>,
@@ -139,8 +142,9 @@ async fn pull(
     Path(name): Path<String>,
     body: Option<Json<PullBody>>,
 ) -> Result<Response, Problem> {
-    whole_queue(&caller)?;
-    let PullBody { max, wait_seconds, auto_ack } = body.map(|Json(body)| body).unwrap_or_default();
+    let PullBody { max, wait_seconds, auto_ack, environment } =
+        body.map(|Json(body)| body).unwrap_or_default();
+    own_part(&caller, environment.as_deref())?;
     let options = app.queues.options();
     let most = max.unwrap_or(DEFAULT_MOST.min(options.pull_messages));
     if !(1..=options.pull_messages).contains(&most) {
@@ -150,7 +154,8 @@ async fn pull(
     let longest = options.wait_seconds as f64;
     let wait_ms = milliseconds(wait_seconds.unwrap_or_default(), 0.0, longest)
         .ok_or_else(|| out_of_range("wait_seconds", format!("must be between 0 and {longest}")))?;
-    let request = PullRequest { most, wait: Duration::from_millis(wait_ms), auto_ack };
+    let environment = environment.as_deref();
+    let request = PullRequest { most, wait: Duration::from_millis(wait_ms), auto_ack, environment };
     let (queues, queue) = (&app.queues, &*name);
     let pull = |known: Matchable| async move { queues.pull(queue, known.definition.revision, request).await };
     let handed = with_queue(&app, queue, pull).await?;
@@ -166,7 +171,8 @@ fn out_of_range(member: &str, what: String) -> Problem {
     Problem::unprocessable("out_of_range", format!("`{member}` {what}"))
 }
 
-/// Receipts to be settled.
+/// Receipts to be settled. Whoever has one was handed the message, or was given the receipt by whoever was, so it opens
+/// no other tenant's messages to a token that is confined to environments.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Receipts {
@@ -288,12 +294,11 @@ fn seconds(member: &str, seconds: f64, least: f64) -> Result<u64, Problem> {
     (status = 422, description = "out_of_range, unknown_field", body = Problem),
     (status = 503, description = "fabric_unavailable", body = Problem)))]
 async fn ack(
-    Granted { 0: caller, .. }: Granted<UseQueues>,
+    _: Granted<UseQueues>,
     State(app): State<App>,
     Path(name): Path<String>,
     Json(body): Json<Receipts>,
 ) -> Result<Answer<Outcomes>, Problem> {
-    whole_queue(&caller)?;
     find(&app, &name).await?;
     let settled = app.queues.ack(&name, &checked(&body.receipts)?).await?;
     outcomes(body.receipts, settled)
@@ -313,12 +318,11 @@ async fn ack(
     (status = 422, description = "out_of_range, unknown_field", body = Problem),
     (status = 503, description = "fabric_unavailable", body = Problem)))]
 async fn nack(
-    Granted { 0: caller, .. }: Granted<UseQueues>,
+    _: Granted<UseQueues>,
     State(app): State<App>,
     Path(name): Path<String>,
     Json(body): Json<Nack>,
 ) -> Result<Answer<Outcomes>, Problem> {
-    whole_queue(&caller)?;
     let delay_ms = seconds("delay_seconds", body.delay_seconds.unwrap_or_default(), 0.0)?;
     find(&app, &name).await?;
     let settled = app.queues.nack(&name, delay_ms, &checked(&body.receipts)?).await?;
@@ -336,12 +340,11 @@ async fn nack(
     (status = 422, description = "out_of_range, unknown_field", body = Problem),
     (status = 503, description = "fabric_unavailable", body = Problem)))]
 async fn extend(
-    Granted { 0: caller, .. }: Granted<UseQueues>,
+    _: Granted<UseQueues>,
     State(app): State<App>,
     Path(name): Path<String>,
     Json(body): Json<Extend>,
 ) -> Result<Answer<Outcomes>, Problem> {
-    whole_queue(&caller)?;
     let lease_ms = seconds("lease_seconds", body.lease_seconds, 1.0)?;
     find(&app, &name).await?;
     let settled = app.queues.extend(&name, lease_ms, &checked(&body.receipts)?).await?;

@@ -64,6 +64,7 @@ struct QueueView {
 
 /// How many messages are where.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = QueueNumbers)]
 struct Numbers {
     waiting: u64,
     in_flight: u64,

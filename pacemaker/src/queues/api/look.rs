@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    ReadQueues, UseQueues,
+    ReadQueues, UseQueues, check_environment,
     consume::{MessageView, show},
     every_tenant, find, whole_queue, with_queue,
 };
@@ -21,7 +21,7 @@ use crate::{
         auth::Granted,
         body::{Body, Json, Path, Query},
     },
-    queues::{DeadLetter, FacetStatus, Matchable, Taken, is_part},
+    queues::{DeadLetter, FacetStatus, Matchable, Taken},
 };
 
 /// Items of a page, when nothing is said and at most.
@@ -145,14 +145,6 @@ async fn drop_facet(
     check_environment(&environment)?;
     find(&app, &name).await?;
     Ok(Answer(Count { messages: app.queues.drop_facet(&name, &environment).await? }))
-}
-
-fn check_environment(environment: &str) -> Result<(), Problem> {
-    if is_part(environment) {
-        return Ok(());
-    }
-    let detail = "an environment is 1 to 1024 printable characters without `:` and `|`";
-    Err(Problem::unprocessable("invalid_environment", detail))
 }
 
 /// Which messages.

@@ -9,7 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     http::{App, Problem, auth::Permission},
-    queues::{Error, Matchable},
+    queues::{Error, Matchable, is_part},
     tokens::{Caller, Scope},
 };
 
@@ -69,6 +69,22 @@ fn whole_queue(caller: &Caller) -> Result<(), Problem> {
             "a token that is confined to environments cannot do this with a whole queue",
         )),
     }
+}
+
+/// Refuses a caller who means an environment that is not his, or a whole queue where only a part of it is.
+fn own_part(caller: &Caller, environment: Option<&str>) -> Result<(), Problem> {
+    let Some(environment) = environment else { return whole_queue(caller) };
+    caller.check_environment(environment)?;
+    check_environment(environment)
+}
+
+/// Refuses what can be no environment's name.
+fn check_environment(environment: &str) -> Result<(), Problem> {
+    if is_part(environment) {
+        return Ok(());
+    }
+    let detail = "an environment is 1 to 1024 printable characters without `:` and `|`";
+    Err(Problem::unprocessable("invalid_environment", detail))
 }
 
 /// Refuses a caller who may not look at messages of every tenant.

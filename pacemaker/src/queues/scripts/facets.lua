@@ -85,7 +85,7 @@ function facets.open(held, due, ring, limit)
     held = held, due = due, ring = ring, prefix = string.match(held, '^(.*)|held$'),
     leases = base .. '|leases', inflight = base .. '|inflight', delayed = base .. '|delayed',
     dead = base .. '|dead', count = base .. '|count', index = base .. '|facets', settings = base .. '|settings',
-    facets = {}, touched = {}, deltas = {}, segments = {},
+    facets = {}, touched = {}, deltas = {}, segments = {}, entered = {},
   }
 end
 
@@ -175,12 +175,24 @@ function facets.enter(queue, envs)
   return redis.call('ZADD', queue.ring, 'NX', unpack(places))
 end
 
+-- Somebody waits for one facet, and has to be told when it comes into the ring, though the ring be full of others. At
+-- the memory limit it is not noted, and the waiter waits in vain until it asks again.
+function facets.watch(queue, wait_ms)
+  local key = queue.base .. '|watched'
+  local noted = redis.pcall('SET', key, '1', 'NX', 'PX', wait_ms)
+  if not noted then redis.call('PEXPIRE', key, wait_ms, 'GT') end
+end
+
 -- Puts a facet into the ring or takes it out if that has changed, and writes it. One that comes in goes to the tail,
 -- with a whole turn before it. `anew` when it is not known where it is, because the definition has changed.
 function facets.settle(queue, facet, anew)
   local should = facets.eligible(queue, facet)
   if should and (anew or not facet.was_eligible) then
-    if facets.enter(queue, { facet.env }) == 1 then facet.used = 0 end
+    if facets.enter(queue, { facet.env }) == 1 then
+      facet.used = 0
+      if queue.watched == nil then queue.watched = redis.call('EXISTS', queue.base .. '|watched') == 1 end
+      if queue.watched then queue.entered[facet.env] = true end
+    end
   elseif not should and (anew or facet.was_eligible) then
     redis.call('ZREM', queue.ring, facet.env)
     facet.used = 0
@@ -307,5 +319,8 @@ function facets.finish(queue)
     end
   end
   if queue.woken then redis.call('PUBLISH', queue.prefix .. 'wake', 'pull ' .. queue.name) end
+  for env in pairs(queue.entered) do
+    redis.call('PUBLISH', queue.prefix .. 'wake', 'only ' .. queue.name .. '|' .. env)
+  end
   if queue.earlier then redis.call('PUBLISH', queue.prefix .. 'wake', 'due ' .. text(queue.earlier)) end
 end

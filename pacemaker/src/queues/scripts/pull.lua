@@ -11,8 +11,10 @@
 -- ARGV[4]: string, random characters of this pull
 -- ARGV[5]: integer, 1 to acknowledge at once
 -- ARGV[6]: integer, revision of the queue that the caller knows
+-- ARGV[7]: string, the only environment to hand out messages of, whoever's turn it is; empty for all of them in turn
+-- ARGV[8]: integer, ms for which the caller waits for something of that environment, 0 if it does not
 -- Returns `gone` (no such queue here), `behind` (the shard has older settings than the caller), or an array: unix ms,
--- end of the leases, 1 when there is more, the next moment at which something may be pulled or an empty string, how
+-- end of the leases, 1 when there is more (of the environment, if one was named), the next moment at which something may be pulled or an empty string, how
 -- many bodies were lost; then for each message id, attempt, environment, how many waited in its facet, and body.
 -- Caller: Store::pull
 
@@ -23,15 +25,21 @@ local function main(facets)
   if queue.revision < tonumber(ARGV[6]) then return 'behind' end
   facets.expect('hash', queue.inflight)
   local now, most, most_bytes = facets.now(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-  local nonce, auto = ARGV[4], ARGV[5] == '1'
+  local nonce, auto, only = ARGV[4], ARGV[5] == '1', ARGV[7] ~= '' and ARGV[7] or nil
   local until_ms = now + queue.lease
   local until_text = text(until_ms)
 
   -- First everything is read and decided: whose turn it is, what it gives, and how the ring stands afterwards.
   -- `order` is the ring from its head; facets that have had their turn are appended to it.
-  local order = call('ZRANGE', queue.ring, 0, most - 1)
+  -- Who named one environment gets it out of turn: the others keep their places, and it keeps its own.
+  local order
+  if only then
+    order = facets.eligible(queue, facets.load(queue, only)) and { only } or {}
+  else
+    order = call('ZRANGE', queue.ring, 0, most - 1)
+  end
   local loaded = #order
-  local whole = call('ZCARD', queue.ring) == loaded
+  local whole = only or call('ZCARD', queue.ring) == loaded
   local head, tail = 1, loaded
   local visited, taken, bytes, lost, full = {}, {}, 0, {}, false
   local count = 0
@@ -41,7 +49,7 @@ local function main(facets)
       facet.taken, facet.backlog = 0, facet.waiting
       visited[#visited + 1] = facet
     end
-    local credit = facet.weight - facet.used
+    local credit = only and facet.waiting or facet.weight - facet.used
     local n = math.min(credit, facet.waiting, most - count)
     if queue.limit > 0 and not auto then n = math.min(n, queue.limit - facet.flying) end
     local items = n > 0 and call('LRANGE', facet.list, facet.taken, facet.taken + n - 1) or {}
@@ -70,11 +78,11 @@ local function main(facets)
     if not facets.eligible(queue, facet) then
       facet.used = 0
       head = head + 1
-    elseif credit <= 0 then
+    elseif not only and credit <= 0 then
       facet.used = 0
       head, tail = head + 1, tail + 1
       order[tail] = facet.env
-    else
+    elseif not only then
       -- It keeps its turn: this call is full, or some bodies were lost.
       facet.used = facet.weight - credit
     end
@@ -86,9 +94,14 @@ local function main(facets)
   for _, facet in ipairs(visited) do
     if facet.taken > 0 then call('LPOP', facet.list, facet.taken) end
   end
-  if popped > 0 then call('ZREMRANGEBYRANK', queue.ring, 0, popped - 1) end
-  local from = math.max(head, loaded + 1)
-  if from <= tail then facets.enter(queue, { unpack(order, from, tail) }) end
+  if only then
+    if popped > 0 then call('ZREM', queue.ring, only) end
+    if #taken == 0 and tonumber(ARGV[8]) > 0 then facets.watch(queue, ARGV[8]) end
+  else
+    if popped > 0 then call('ZREMRANGEBYRANK', queue.ring, 0, popped - 1) end
+    local from = math.max(head, loaded + 1)
+    if from <= tail then facets.enter(queue, { unpack(order, from, tail) }) end
+  end
   queue.woken = false -- who pulled tells the next one itself
   for _, facet in ipairs(visited) do facets.write(queue, facet) end
   local leases, inflight, n = {}, {}, 0

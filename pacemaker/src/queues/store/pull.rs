@@ -19,6 +19,10 @@ pub(in crate::queues) struct PullCall<'a> {
     pub auto_ack: bool,
     /// The revision of the queue's definition that this process knows.
     pub revision: u64,
+    /// The only environment to hand out messages of.
+    pub environment: Option<&'a str>,
+    /// For how long something of it is waited for.
+    pub wait_ms: u64,
 }
 
 /// A message that was handed out, or is shown.
@@ -76,6 +80,8 @@ impl Store {
             .arg(call.nonce)
             .arg(usize::from(call.auto_ack))
             .arg(call.revision)
+            .arg(call.environment.unwrap_or_default())
+            .arg(call.wait_ms)
             .run(self.redis())
             .await?;
         Ok(match reply {

@@ -50,7 +50,8 @@ impl Running {
     /// A pull that waits for longer than any test does.
     fn wait(&self, most: usize) -> tokio::task::JoinHandle<Result<Handed, Error>> {
         let queues = self.queues.clone();
-        let request = PullRequest { most, wait: Duration::from_secs(600), auto_ack: false };
+        let request =
+            PullRequest { most, wait: Duration::from_secs(600), auto_ack: false, environment: None };
         tokio::spawn(async move { queues.pull(Q, 0, request).await })
     }
 
@@ -101,6 +102,37 @@ async fn a_pull_that_waits_is_woken_and_does_not_poll() {
     assert_eq!(pull.await.unwrap().unwrap().messages.len(), 1);
 }
 
+/// Also while the ring is full of others, and by no notice that is not for it.
+#[tokio::test]
+async fn a_pull_that_waits_for_one_environment_is_woken_by_that_one() {
+    let server = Server::start();
+    let all = running(&server, Options::default()).await;
+    all.put(wanted(".*")).await;
+    all.push("noisy", 5).await;
+    let only = |environment: &'static str| {
+        let queues = all.queues.clone();
+        let environment = Some(environment);
+        let request = PullRequest { most: 1, wait: Duration::from_secs(600), auto_ack: false, environment };
+        tokio::spawn(async move { queues.pull(Q, 0, request).await })
+    };
+    let (first, second, other) = (only("quiet"), only("quiet"), only("silent"));
+    all.waiting(3).await;
+    let before = all.scripts().await;
+    all.push("noisy", 5).await;
+    for _ in 0..200 {
+        all.redis.command("PING").run().await.unwrap();
+    }
+    assert_eq!(all.scripts().await, before + 1, "the publish, and nobody asks because of another's messages");
+    // In one call: the one who is woken wakes the other.
+    all.push("quiet", 2).await;
+    for pull in [first, second] {
+        let handed = pull.await.unwrap().unwrap().messages;
+        assert_eq!((handed.len(), &*handed[0].1.environment), (1, "quiet"));
+    }
+    assert_eq!(all.queues.inner.waiting.count(), 1);
+    other.abort();
+}
+
 #[tokio::test]
 async fn each_of_many_who_wait_gets_one_of_many_messages() {
     let server = Server::start();
@@ -137,7 +169,7 @@ async fn a_pull_that_waits_is_woken_by_what_comes_back() {
     let all = running(&server, Options::default()).await;
     all.put(wanted(".*")).await;
     all.push("1", 2).await;
-    let request = PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false };
+    let request = PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false, environment: None };
     let first = all.queues.pull(Q, 0, request).await.unwrap().messages;
     let pull = all.wait(1);
     all.waiting(1).await;
@@ -158,7 +190,7 @@ async fn nothing_due_costs_nothing() {
     let all = running(&server, Options::default()).await;
     all.put(wanted(".*")).await;
     all.push("1", 1).await;
-    let request = PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false };
+    let request = PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false, environment: None };
     let held = all.queues.pull(Q, 0, request).await.unwrap().messages;
     all.queues.ack(Q, &[&held[0].0.to_string()]).await.unwrap();
     until("the sweeper to look at what was noted", || async {
@@ -212,7 +244,8 @@ async fn a_pacemaker_that_dies_between_pull_and_reply_loses_nothing() {
             Options::default(),
             CancellationToken::new(),
         );
-        let request = PullRequest { most: 5, wait: Duration::from_secs(600), auto_ack: false };
+        let request =
+            PullRequest { most: 5, wait: Duration::from_secs(600), auto_ack: false, environment: None };
         runtime.spawn(queues.clone().run(CancellationToken::new()));
         runtime.spawn(async move { queues.pull(Q, 0, request).await });
         runtime

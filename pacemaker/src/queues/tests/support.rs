@@ -36,8 +36,8 @@ pub(super) fn weights(weights: &[(&str, u32)]) -> Wanted {
     Wanted { weights, ..wanted(".*") }
 }
 
-pub(super) fn pull(most: usize) -> PullRequest {
-    PullRequest { most, wait: std::time::Duration::ZERO, auto_ack: false }
+pub(super) fn pull(most: usize) -> PullRequest<'static> {
+    PullRequest { most, wait: std::time::Duration::ZERO, auto_ack: false, environment: None }
 }
 
 impl Hands {
@@ -87,7 +87,7 @@ impl Hands {
         results.into_iter().map(|id| id.unwrap().0).collect()
     }
 
-    pub(super) async fn handed(&self, queue: &str, request: PullRequest) -> Handed {
+    pub(super) async fn handed(&self, queue: &str, request: PullRequest<'_>) -> Handed {
         self.queues.pull(queue, self.revision(queue), request).await.unwrap()
     }
 

@@ -1,7 +1,7 @@
 //! Who is pulled when, exactly.
 
 use super::support::*;
-use crate::queues::{Settled, Wanted};
+use crate::queues::{PullRequest, Settled, Wanted};
 
 #[tokio::test]
 async fn round_robin_pulls_a_c_b() {
@@ -96,4 +96,41 @@ async fn an_empty_pull_says_when_the_next_is_due() {
     assert_eq!(hands.handed(Q, pull(1)).await.next_due_in_ms, Some(20_000), "the end of a lease");
     hands.nack(500, &[&pulled[0].0]).await;
     assert_eq!(hands.handed(Q, pull(1)).await.next_due_in_ms, Some(500), "the end of a delay");
+}
+
+/// Whoever names an environment gets it out of turn, and takes nobody's turn: `{1:[a,b,c],2:[d,e],3:[f]}`.
+#[tokio::test]
+async fn a_pull_of_one_environment_leaves_the_others_their_turns() {
+    let server = Server::start();
+    let hands = Hands::new(&server).await;
+    hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("2", "d"), ("2", "e"), ("3", "f")]).await;
+    let only = async |environment: &'static str, most: usize| {
+        let request = PullRequest { environment: Some(environment), ..pull(most) };
+        let handed = hands.handed(Q, request).await.messages;
+        hands.assert_true(Q, "a pull of one environment").await;
+        handed.iter().map(|(_, taken)| label(taken)).collect::<Vec<_>>()
+    };
+    assert_eq!(only("2", 1).await, ["d"]);
+    assert_eq!(hands.labels(1).await, ["a"], "it is still the turn of 1");
+    assert_eq!(only("2", 10).await, ["e"], "no more than there is");
+    assert_eq!(only("2", 10).await, [""; 0]);
+    assert_eq!(only("unknown", 10).await, [""; 0]);
+    assert_eq!(hands.labels(10).await, ["f", "b", "c"]);
+}
+
+#[tokio::test]
+async fn a_pull_of_one_environment_keeps_pause_and_cap() {
+    let server = Server::start();
+    let hands = Hands::bare(&server, 1).await;
+    let limited = Wanted { in_flight_limit: Some(2), ..weights(&[("paused", 0)]) };
+    hands.put(Q, limited).await;
+    hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("paused", "p")]).await;
+    let request = |environment: &'static str| PullRequest { environment: Some(environment), ..pull(10) };
+    assert_eq!(hands.handed(Q, request("paused")).await.messages.len(), 0);
+    let held = hands.handed(Q, request("1")).await.messages;
+    assert_eq!(held.iter().map(|(_, taken)| label(taken)).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(hands.handed(Q, request("1")).await.messages.len(), 0, "two are in flight");
+    hands.ack(&[&held[0].0]).await;
+    hands.assert_true(Q, "an acknowledgement").await;
+    assert_eq!(hands.handed(Q, request("1")).await.messages.len(), 1);
 }

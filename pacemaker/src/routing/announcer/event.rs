@@ -8,6 +8,11 @@ use crate::routing::store::Entry;
 /// Objects of these events: whoever publishes under them is Signalbox.
 const OBJECT: &str = "signalbox:";
 
+/// The topic of everything about certificates.
+pub(super) const CERTIFICATES: &str = "certificates";
+/// The topic of routers that refuse the table.
+pub(super) const ROUTERS: &str = "routers";
+
 /// What happened to the thing that an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventKind {
@@ -60,6 +65,8 @@ pub(super) fn of(news: &News<'_>, epoch: &str) -> Option<(&'static str, RouteEve
         "recovered" => ("instance.healthy", Update),
         "host_removed" => ("host.removed", Delete),
         "host_altered" => ("host.altered", Update),
+        "certificate_put" => (CERTIFICATES, Update),
+        "certificate_removed" => (CERTIFICATES, Delete),
         _ => {
             tracing::error!(
                 entry = entry.id,
@@ -70,7 +77,14 @@ pub(super) fn of(news: &News<'_>, epoch: &str) -> Option<(&'static str, RouteEve
         }
     };
     let subject = entry.text("subject");
-    let (object, url, mut data) = if topic.starts_with("host.") {
+    let (object, url, mut data) = if topic == CERTIFICATES {
+        let what = if kind == Delete { "removed" } else { "put" };
+        (
+            certificate_object(subject),
+            certificate_url(subject),
+            certificate(subject, what, entry.number("ends")),
+        )
+    } else if topic.starts_with("host.") {
         let data = Map::from_iter([("hostname".to_owned(), subject.into())]);
         (format!("{OBJECT}host:{subject}"), format!("/hosts/{subject}"), data)
     } else {
@@ -87,6 +101,56 @@ pub(super) fn of(news: &News<'_>, epoch: &str) -> Option<(&'static str, RouteEve
         key: format!("{epoch}:{}", entry.id),
     };
     Some((topic, event))
+}
+
+fn certificate_object(name: &str) -> String {
+    format!("{OBJECT}certificate:{name}")
+}
+
+fn certificate_url(name: &str) -> String {
+    format!("/certificates/{name}")
+}
+
+/// What is said of a certificate; `ends` in unix seconds.
+fn certificate(name: &str, what: &str, ends: Option<u64>) -> Map<String, Value> {
+    let mut data =
+        Map::from_iter([("server_name".to_owned(), name.into()), ("change".to_owned(), what.into())]);
+    if let Some(ends) = ends.filter(|ends| *ends > 0) {
+        data.insert("ends".to_owned(), ends.into());
+    }
+    data
+}
+
+/// A certificate that ends in at most `days` days, or has ended when that is 0. Who makes it again makes the same.
+pub(super) fn ending(name: &str, ends: u64, days: u32) -> RouteEvent {
+    let mut data = certificate(name, if days == 0 { "expired" } else { "expiring" }, Some(ends));
+    data.insert("days_left".to_owned(), days.into());
+    RouteEvent {
+        kind: EventKind::Update,
+        object: certificate_object(name),
+        url: certificate_url(name),
+        at_ms: None,
+        data: Value::Object(data),
+        key: format!("certificate:{name}:{ends}:{days}"),
+    }
+}
+
+/// A router that refuses the table for this reason, or believes it again. Nothing but what `number` stands for is in it,
+/// so who makes it again makes the same.
+pub(super) fn router(node: &str, alarm: Option<&str>, number: u64) -> RouteEvent {
+    let change = if alarm.is_some() { "refuses" } else { "believes" };
+    let mut data = Map::from_iter([("router".to_owned(), node.into()), ("change".to_owned(), change.into())]);
+    if let Some(alarm) = alarm {
+        data.insert("alarm".to_owned(), alarm.into());
+    }
+    RouteEvent {
+        kind: EventKind::Update,
+        object: format!("{OBJECT}router:{node}"),
+        url: "/routes/convergence".to_owned(),
+        at_ms: None,
+        data: Value::Object(data),
+        key: format!("router:{node}:{number}:{}", alarm.unwrap_or_default()),
+    }
 }
 
 /// What is known of an instance; a field without a value is left out.

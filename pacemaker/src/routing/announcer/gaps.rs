@@ -34,8 +34,11 @@ const BEGUN: &str = "begun";
 const RESEEDED: &str = "reseeded";
 /// Happens under a serial and makes none.
 const UNHEALTHY: &str = "unhealthy";
+/// Which make the ends of certificates worth a look.
+const CERTIFICATE_PUT: &str = "certificate_put";
+const CERTIFICATE_REMOVED: &str = "certificate_removed";
 /// What may be a metric's label and an event's topic.
-const KINDS: [&str; 12] = [
+const KINDS: [&str; 14] = [
     "registered",
     "altered",
     "draining",
@@ -45,6 +48,8 @@ const KINDS: [&str; 12] = [
     "lease_expired",
     "host_removed",
     "host_altered",
+    CERTIFICATE_PUT,
+    CERTIFICATE_REMOVED,
     "failing",
     "recovered",
     UNHEALTHY,
@@ -59,6 +64,13 @@ impl News<'_> {
                 KINDS.into_iter().find(|kind| *kind == entry.text("kind")).unwrap_or("unknown")
             }
         }
+    }
+}
+
+impl News<'_> {
+    /// Whether it may be about certificates.
+    pub(super) fn concerns_certificates(&self) -> bool {
+        matches!(self, Self::Resync { .. }) || [CERTIFICATE_PUT, CERTIFICATE_REMOVED].contains(&self.kind())
     }
 }
 

@@ -4,7 +4,8 @@
 //! serial that the change makes: both happen or neither. This service reads on in the list, publishes each entry, and
 //! notes in the fabric up to where it told. So an event follows its change however many pacemakers die between the two,
 //! in the order of the serials, and whoever holds the duty tells all pacemakers' changes: there is nothing to wait for
-//! and nobody to be mistaken for dead.
+//! and nobody to be mistaken for dead. It also tells when certificates come to their end ([`ends`]), and which routers
+//! refuse the table ([`alarms`]).
 //!
 //! ```text
 //!  apply, remove_host, fault ─ XADD ─▶ changes ─▶ pass: read ─▶ gaps.rs ─▶ publish under a key ─▶ note the place
@@ -20,13 +21,15 @@
 //! keys, and within the bus' memory for keys (ten minutes) they are the same events; after it they come twice. Fabric
 //! or bus away: the place stays where it is. Table being seeded, or not the one the fabric means: nothing is told.
 
+mod alarms;
+mod ends;
 mod event;
 mod gaps;
 
 use std::{future::Future, time::Duration};
 
 use signalbox_store::RoutesMaster;
-use tokio::time;
+use tokio::{sync::watch, time};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use event::{EventKind, RouteEvent};
@@ -52,6 +55,8 @@ pub(crate) struct Announcer<A> {
     to: A,
     interval: Duration,
     metrics: Metrics,
+    ends: ends::Ends,
+    alarms: alarms::Alarms,
 }
 
 /// What a pass left.
@@ -66,9 +71,18 @@ pub(crate) enum Told {
 }
 
 impl<A: Announce> Announcer<A> {
-    /// `interval` is how often a change that nobody noted, as one by hand, is looked for.
-    pub(crate) fn new(store: Store, duty: Duty, to: A, interval: Duration, metrics: Metrics) -> Self {
-        Self { store, duty, to, interval, metrics }
+    /// `interval` is how often a change that nobody noted, as one by hand, is looked for. `alarms` changes when a
+    /// router may have another alarm than before.
+    pub(crate) fn new(
+        store: Store,
+        duty: Duty,
+        to: A,
+        interval: Duration,
+        alarms: watch::Receiver<()>,
+        metrics: Metrics,
+    ) -> Self {
+        let alarms = alarms::Alarms::new(alarms);
+        Self { store, duty, to, interval, metrics, ends: ends::Ends::default(), alarms }
     }
 
     /// Runs until `shutdown`, then gives the duty back.
@@ -80,8 +94,17 @@ impl<A: Announce> Announcer<A> {
 
     async fn turn(&mut self, watcher: &mut Option<RoutesMaster>) {
         let told = match self.duty.hold().await {
-            Ok(Some(_)) => self.pass().await,
-            Ok(None) => Ok(Told::NotNow),
+            Ok(Some(epoch)) => {
+                let told = self.pass().await;
+                self.look_at_ends(epoch).await;
+                self.look_at_alarms(epoch).await;
+                told
+            }
+            Ok(None) => {
+                self.ends.lost();
+                self.alarms.lost();
+                Ok(Told::NotNow)
+            }
             Err(error) => {
                 tracing::debug!(%error, "the fabric is away; changes are told later");
                 Ok(Told::NotNow)
@@ -112,6 +135,25 @@ impl<A: Announce> Announcer<A> {
         Ok(())
     }
 
+    /// Tells which certificates come to their end, when it is time to look.
+    pub(crate) async fn look_at_ends(&mut self, epoch: u64) {
+        self.ends.held(epoch);
+        if let Err(error) = self.ends.look(&self.store, &self.to, &self.metrics).await {
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "ends of certificates are looked at later"
+            );
+        }
+    }
+
+    /// Tells which routers refuse the table, when one may have changed its mind.
+    pub(crate) async fn look_at_alarms(&mut self, epoch: u64) {
+        self.alarms.held(epoch);
+        if let Err(error) = self.alarms.look(&self.store, &self.to, &self.metrics).await {
+            tracing::debug!(error = &error as &dyn std::error::Error, "routers' alarms are looked at later");
+        }
+    }
+
     /// Tells what happened since the place that was noted last.
     pub(crate) async fn pass(&mut self) -> Result<Told, Error> {
         let before = self.store.announced().await?;
@@ -131,6 +173,9 @@ impl<A: Announce> Announcer<A> {
         }
         if self.store.announced_up_to(&before, &place).await? {
             self.count(&news);
+            if news.iter().any(gaps::News::concerns_certificates) {
+                self.ends.changed();
+            }
             self.note_resyncs(&news, &place);
         }
         Ok(if complete { Told::All { entry: place.entry } } else { Told::Some })

@@ -48,7 +48,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct WaitQuery {
+pub(crate) struct WaitQuery {
     /// Answer when every live router has the change: `5s`, `500ms`, `5`; at most 60 s. 504 when it takes longer; the
     /// change itself stands then.
     #[param(example = "5s")]
@@ -56,7 +56,7 @@ pub(super) struct WaitQuery {
 }
 
 impl WaitQuery {
-    pub(super) fn patience(&self) -> Result<Option<std::time::Duration>, Invalid> {
+    pub(crate) fn patience(&self) -> Result<Option<std::time::Duration>, Invalid> {
         self.wait.as_deref().map(wait::parse).transpose()
     }
 }

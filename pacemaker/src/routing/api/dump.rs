@@ -43,6 +43,7 @@ pub(super) enum Format {
 #[into_params(parameter_in = Query)]
 pub(super) struct DumpQuery {
     /// `json` or `text`; else what `Accept` prefers.
+    #[param(inline)]
     format: Option<Format>,
 }
 

@@ -34,11 +34,11 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct PageQuery {
+pub(crate) struct PageQuery {
     /// The `next` of the page before.
-    cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
     /// Items of a page, 1 to 1000 (100).
-    limit: Option<usize>,
+    pub(crate) limit: Option<usize>,
 }
 
 /// A host and what stands in the route table for it.

@@ -13,6 +13,10 @@ mod wait;
 
 use utoipa_axum::router::OpenApiRouter;
 
+pub(crate) use changes::WaitQuery;
+pub(crate) use hosts::PageQuery;
+pub(crate) use wait::wait;
+
 use crate::http::App;
 
 /// The routes of this room.

@@ -11,7 +11,10 @@ use crate::{
         auth::{Granted, ReadRoutes},
         body::Query,
     },
-    routing::{Error, Hostname, Invalid, explain, lookup, routers, routers::Liveness},
+    routing::{
+        Error, Hostname, Invalid, Question, choice::Asked, explain, lookup, propagation::BOUNDS_MS, routers,
+        routers::Liveness,
+    },
 };
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -29,18 +32,27 @@ pub(super) struct ExplainQuery {
     /// As in a Host header.
     #[param(example = "a.shop.example")]
     host: String,
+    /// A header of the request that is asked about, as `Name: value`.
+    #[param(example = "X-User: ann")]
+    header: Option<String>,
+    /// Its cookies, as in a Cookie header.
+    #[param(example = "sid=1f7a")]
+    cookie: Option<String>,
+    /// Its client's IP address.
+    address: Option<String>,
 }
 
 /// Explain a host
 ///
 /// By the rules of the edge, from the routes master: which keys are candidates, which one decides, and which of its
-/// addresses get requests.
+/// addresses get requests. With `header`, `cookie` or `address`, `request` says which instance a request like that gets
+/// where it goes by that alone (sessions, shares asked for by name, consistent hashing), else the chances.
 #[utoipa::path(get, path = "/routes/explain", tag = "routes", params(ExplainQuery), responses(
     (status = 200, body = explain::Explanation),
     (status = 400, description = "invalid_query", body = Problem),
     (status = 401, body = Problem),
     (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
-    (status = 422, description = "invalid_host", body = Problem),
+    (status = 422, description = "invalid_host, invalid_header, invalid_cookie, invalid_address", body = Problem),
     (status = 503, description = "routes_unavailable", body = Problem)))]
 async fn explain_host(
     caller: Granted<ReadRoutes>,
@@ -58,16 +70,10 @@ async fn explain_host(
             return Err(Error::HostNotAllowed { hostname: host }.into());
         }
     }
-    let store = app.registry.store();
-    let candidates = lookup::candidates(&host);
-    let records = store.table_hosts(&candidates).await?;
-    let matched = records.iter().position(|record| record.exists());
-    let owners = match matched {
-        Some(at) => store.owners(&records[at].addresses).await?,
-        None => std::collections::HashMap::new(),
-    };
-    let (_, serial, _) = store.table_head().await?;
-    Ok(Answer(explain::explain(host, candidates, &records, &owners, serial)))
+    let asked = Asked::parse(query.header.as_deref(), query.cookie.as_deref(), query.address.as_deref())?;
+    let secret = app.certificates.edge_key_for("sticky");
+    let question = Question { asked: asked.as_ref(), secret: secret.as_ref() };
+    Ok(Answer(app.registry.explain(host, question).await?))
 }
 
 /// Who has what of the table.
@@ -114,6 +120,16 @@ pub(super) struct PropagationView {
     p50_ms: f64,
     p99_ms: f64,
     samples: usize,
+    histogram: Vec<BucketView>,
+}
+
+/// A bucket of a histogram, with those of all buckets before it.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = PropagationBucket)]
+pub(super) struct BucketView {
+    /// Its upper bound.
+    le_ms: u64,
+    count: usize,
 }
 
 /// Who has what of the table
@@ -142,6 +158,11 @@ async fn convergence(
             p50_ms: measured.p50.as_secs_f64() * 1000.0,
             p99_ms: measured.p99.as_secs_f64() * 1000.0,
             samples: measured.samples,
+            histogram: BOUNDS_MS
+                .into_iter()
+                .zip(measured.within)
+                .map(|(le_ms, count)| BucketView { le_ms, count })
+                .collect(),
         }),
         node: router.node,
         address: router.address,

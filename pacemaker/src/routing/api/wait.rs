@@ -31,7 +31,7 @@ pub(super) fn parse(text: &str) -> Result<Duration, Invalid> {
 ///
 /// With no live router nobody serves the change, so to say that all routers have it would be true and useless: the
 /// wait goes on for one to report, and ends with `no_router`.
-pub(super) async fn wait(
+pub(crate) async fn wait(
     app: &App,
     epoch: &str,
     serial: u64,

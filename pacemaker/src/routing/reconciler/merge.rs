@@ -9,7 +9,7 @@ use super::{
 use crate::routing::{
     Error, Hostname, InstanceId, Record,
     policy::Ruled,
-    store::{Fence, Rule, TableMark, TableState},
+    store::{Certified, Fence, Rule, TableMark, TableState},
 };
 
 impl Reconciler {
@@ -37,7 +37,60 @@ impl Reconciler {
             }
             cursor = next;
         }
-        self.merge_policies(fabric, mark).await
+        self.merge_policies(fabric, mark).await?;
+        self.merge_certificates(fabric, mark).await
+    }
+
+    /// The same for the certificates of server names. There are few of them and they change seldom.
+    async fn merge_certificates(&self, fabric: &TableState, mark: Option<&TableMark>) -> Result<(), Error> {
+        let mut after: Option<String> = None;
+        loop {
+            let names = self.store().certificates_after(after.as_deref(), CHUNK).await?;
+            let Some(last) = names.last() else { break };
+            after = Some(last.clone());
+            let wanted = self.store().certificates(&names).await?;
+            let standing = self.store().shown(&names).await?;
+            for ((name, wanted), shown) in names.iter().zip(wanted).zip(standing) {
+                let Some(Certified { revision, .. }) = wanted else { continue };
+                match mend(revision, shown.revision, shown.stands()) {
+                    Mend::Nothing => {}
+                    Mend::Project => {
+                        let parsed = Hostname::parse(name)?;
+                        match self.registry.complete_certificate(&parsed, revision, mark).await {
+                            Err(Error::Blocked { .. }) => {
+                                self.store().mark_certificate_outstanding(name, revision).await?;
+                            }
+                            completed => completed?,
+                        }
+                    }
+                    Mend::Adopt => {
+                        self.store().adopt_certificate(name, Some(revision), &shown).await?;
+                    }
+                }
+            }
+        }
+        let mut cursor = 0;
+        loop {
+            let (next, keys) = self.store().scan(cursor, "certificate:*").await?;
+            let names: Vec<String> =
+                keys.iter().filter_map(|key| key.strip_prefix("certificate:").map(str::to_owned)).collect();
+            let standing = self.store().shown(&names).await?;
+            let wanted = self.store().certificates(&names).await?;
+            for ((name, shown), wanted) in names.iter().zip(standing).zip(wanted) {
+                if !shown.stands() || wanted.is_some() {
+                    continue;
+                }
+                if shown.revision > fabric.revision {
+                    self.store().adopt_certificate(name, None, &shown).await?;
+                } else if self.store().outstanding_of(&format!("={name}")).await?.is_none() {
+                    self.registry.unwant_certificate(&Hostname::parse(name)?).await?;
+                }
+            }
+            if next == 0 {
+                return Ok(());
+            }
+            cursor = next;
+        }
     }
 
     /// The same for the policies of hosts.

@@ -229,7 +229,7 @@ impl Reconciler {
         let new = TableState { lineage, serial: table.serial, seeding: fresh, revision: table.revision };
         self.note(fabric, new.clone()).await?;
         if fresh {
-            self.publish(&new, &table.lineage, table.serial, Lineage::Begun, fence).await
+            self.publish(&new, &table.lineage, table.serial, Lineage::Begun, "", fence).await
         } else {
             Ok(())
         }
@@ -273,13 +273,20 @@ impl Reconciler {
         // From here on requests wait: the table that they mean does not exist yet.
         let new = TableState { lineage, serial: floor, seeding: true, revision: fabric.revision };
         self.note(fabric, new.clone()).await?;
+        let mark = new.lineage.split(' ').next().unwrap_or_default().to_owned();
+        match self.store().begin_seeding(&table.lineage, &mark, fence).await? {
+            Published::Done { .. } => {}
+            Published::Changed | Published::Fenced { .. } => {
+                return Err(Error::Resyncing { recorded: true });
+            }
+        }
         self.merge(fabric, None, fence).await?;
         while self.project_outstanding(None, fence).await?.more {}
         self.seed_hosts().await?;
         // A table restored from elsewhere may know revisions that the fabric lost with it.
         let revision = fabric.revision.max(table.revision);
         let new = TableState { revision, ..new };
-        self.publish(&new, &table.lineage, floor, Lineage::Reseeded, fence).await?;
+        self.publish(&new, "", floor, Lineage::Reseeded, &mark, fence).await?;
         self.metrics.reseeded();
         Ok(())
     }
@@ -290,9 +297,10 @@ impl Reconciler {
         expected: &str,
         floor: u64,
         why: Lineage,
+        mark: &str,
         fence: Fence<'_>,
     ) -> Result<(), Error> {
-        match self.store().publish_lineage(expected, &new.lineage, floor, why, fence).await? {
+        match self.store().publish_lineage(expected, &new.lineage, floor, why, mark, fence).await? {
             Published::Done { serial } => {
                 self.note(new, TableState { serial, seeding: false, ..new.clone() }).await
             }

@@ -23,6 +23,9 @@ impl Registry {
         if let Some(hostname) = member.strip_prefix('%') {
             return self.complete_policy(&Hostname::parse(hostname)?, revision, mark).await;
         }
+        if let Some(name) = member.strip_prefix('=') {
+            return self.complete_certificate(&Hostname::parse(name)?, revision, mark).await;
+        }
         let id = InstanceId::parse(member)?;
         if let Some(stored) = self.store.stored(&id).await? {
             return self.complete_wanted(&stored, mark, fence).await;
@@ -92,6 +95,26 @@ impl Registry {
             Ruling::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
         };
         self.settled(&format!("%{hostname}"), revision, serial, mark).await
+    }
+
+    /// Projects a server name's certificate as it is wanted, or that none is.
+    pub(crate) async fn complete_certificate(
+        &self,
+        name: &Hostname,
+        revision: u64,
+        mark: Option<&TableMark>,
+    ) -> Result<(), Error> {
+        let wanted = self.store.certificate(name).await?;
+        let revision = wanted.as_ref().map_or(revision, |wanted| wanted.revision);
+        let certificate = wanted.as_ref().map(|wanted| &wanted.certificate);
+        let serial = match self.store.certify(name, revision, certificate, mark).await? {
+            Ruling::Stands { serial } => serial,
+            // Someone projected a later word meanwhile; that one settles itself.
+            Ruling::Stale { .. } => 0,
+            Ruling::OtherTable => return Err(Error::Resyncing { recorded: true }),
+            Ruling::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
+        };
+        self.settled(&format!("={name}"), revision, serial, mark).await
     }
 
     async fn settled(

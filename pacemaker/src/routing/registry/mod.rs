@@ -3,6 +3,7 @@
 //! Every operation has the same shape: read, decide here, commit in the fabric by compare-and-set, project to the
 //! table. A commit that lost against another reads again; a table that is being reconciled is waited for a while.
 
+mod certificates;
 mod complete;
 mod hosts;
 mod instances;
@@ -10,15 +11,20 @@ mod policies;
 mod project;
 mod switch;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::{AddressRules, Error, Hostname, Record, Store};
+use super::{
+    AddressRules, Error, Hostname, Record, Store,
+    explain::{Explanation, Question, explain},
+    lookup,
+};
 use crate::{metrics::Metrics, tokens::Caller};
 
 pub(crate) use complete::Expired;
 pub(crate) use instances::DrainedNode;
+pub(crate) use policies::RuledHost;
 pub(crate) use switch::NotSwitched;
 #[cfg(test)]
 pub(crate) use switch::Switched;
@@ -51,6 +57,21 @@ impl Registry {
 
     pub(crate) fn rules(&self) -> &AddressRules {
         &self.rules
+    }
+
+    /// Why the edge answers as it does for `host`, which is as [`lookup::host_of`] gives it, and
+    /// what the request gets that `question` is about.
+    pub(crate) async fn explain(&self, host: String, question: Question<'_>) -> Result<Explanation, Error> {
+        let candidates = lookup::candidates(&host);
+        let records = self.store.table_hosts(&candidates).await?;
+        let matched = records.iter().find(|record| record.exists());
+        let owners = match matched {
+            Some(record) => self.store.owners(&record.addresses).await?,
+            None => HashMap::new(),
+        };
+        let (_, serial, _) = self.store.table_head().await?;
+        let now_ms = self.store.table_now_ms().await?;
+        Ok(explain(host, candidates, &records, &owners, question, (serial, now_ms)))
     }
 }
 

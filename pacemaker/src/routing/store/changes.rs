@@ -52,6 +52,11 @@ impl Entry {
         self.id.split('-').next().and_then(|serial| serial.parse().ok()).unwrap_or(0)
     }
 
+    /// A field that is a number.
+    pub(crate) fn number(&self, field: &str) -> Option<u64> {
+        self.text(field).parse().ok()
+    }
+
     /// A field's text; empty when there is none.
     pub(crate) fn text(&self, field: &str) -> &str {
         self.fields.get(field).map_or("", String::as_str)

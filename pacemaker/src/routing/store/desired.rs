@@ -312,7 +312,7 @@ impl Store {
         self.index_after(&key::routes_hosts_index(), after, limit).await
     }
 
-    async fn index_after(
+    pub(super) async fn index_after(
         &self,
         key: &signalbox_store::Key<signalbox_store::FabricSpace>,
         after: Option<&str>,

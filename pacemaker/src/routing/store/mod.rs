@@ -1,6 +1,7 @@
 //! The room's Redis: desired state in the fabric, the route table on the routes master, routers and membership sets on
 //! the stats Redis. Nothing else of the room talks to Redis, and nothing here decides anything.
 
+mod certificates;
 mod changes;
 mod desired;
 mod health;
@@ -17,6 +18,7 @@ use std::sync::{
 
 use signalbox_store::{Fabric, RoutesMaster, Stats, Value};
 
+pub(crate) use certificates::{Certificate, Certified};
 pub(crate) use changes::{Changes, Entry, Place};
 pub(crate) use desired::{Desire, DesireOutcome, Sight, Stored, TableState};
 pub(crate) use health::{Diagnosed, Diagnosis};

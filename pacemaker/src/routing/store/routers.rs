@@ -1,11 +1,17 @@
 //! What routers report of themselves, on the stats Redis.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use signalbox_store::{Subscription, keys::stats as key};
+use signalbox_store::{
+    Subscription,
+    keys::{fabric, stats as key},
+};
 
 use super::Store;
 use crate::routing::Error;
+
+/// How long it is remembered what was told of alarms, after the last.
+const ALARMS_TOLD_SECONDS: u64 = 30 * 24 * 3600;
 
 /// A router's latest report.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,7 +59,23 @@ impl Store {
         Ok(seen.into_iter().zip(reports).map(report).collect())
     }
 
-    /// Announcements of new serials, as `<node> <serial>`.
+    /// What was told of routers' alarms, by node: `<number> <alarm>`.
+    pub(crate) async fn told_alarms(&self) -> Result<BTreeMap<String, String>, Error> {
+        let command = self.fabric.command("HGETALL").key(&fabric::routes_alarms_told());
+        command.query().await.map_err(Error::Fabric)
+    }
+
+    /// Notes what was told.
+    pub(crate) async fn told_alarm(&self, node: &str, what: &str) -> Result<(), Error> {
+        let key = fabric::routes_alarms_told();
+        let mut batch = self.fabric.batch();
+        batch.add("HSET", &key, &[node, what]);
+        // Names of routers come and go. One that has had an alarm for so long is told of again.
+        batch.add("EXPIRE", &key, &[ALARMS_TOLD_SECONDS]);
+        batch.query::<(u64, u64)>().await.map(drop).map_err(Error::Fabric)
+    }
+
+    /// Announcements of new serials and alarms, as `<node> <serial>` and `<node> <serial> alarm`.
     pub(crate) fn router_announcements(&self) -> Subscription {
         self.stats.subscribe(&[key::ROUTERS_CHANNEL])
     }

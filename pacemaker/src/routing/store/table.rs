@@ -14,8 +14,19 @@ static FAULT: Script<RoutesMasterRole> = Script::new("routing/fault", include_st
 static SWEEP: Script<RoutesMasterRole> = Script::new("routing/sweep", include_str!("../scripts/sweep.lua"));
 static REMOVE_HOST: Script<RoutesMasterRole> =
     table_script!("routing/remove_host", "../scripts/remove_host.lua");
+static BEGIN_SEEDING: Script<RoutesMasterRole> =
+    Script::new("routing/begin_seeding", include_str!("../scripts/begin_seeding.lua"));
 static PUBLISH_LINEAGE: Script<RoutesMasterRole> =
     Script::new("routing/publish_lineage", include_str!("../scripts/publish_lineage.lua"));
+
+fn published(reply: &Reply) -> Result<Published, Error> {
+    match reply.word()?.as_str() {
+        "done" => Ok(Published::Done { serial: reply.at(1)? }),
+        "changed" => Ok(Published::Changed),
+        "fenced" => Ok(Published::Fenced { epoch: reply.at(1)? }),
+        _ => Err(reply.unexpected()),
+    }
+}
 
 /// What an instance is to become in the table.
 #[derive(Debug, Clone, Copy)]
@@ -312,13 +323,37 @@ impl Store {
         }
     }
 
-    /// Ends the seeding of the table: serial above `floor`, then the lineage.
+    /// Begins the seeding of the table: it has no lineage from here on, and the mark `token`.
+    pub(crate) async fn begin_seeding(
+        &self,
+        expected: &str,
+        token: &str,
+        fence: Fence<'_>,
+    ) -> Result<Published, Error> {
+        let reply = BEGIN_SEEDING
+            .call()
+            .key(&key::epoch())
+            .key(&key::seeding())
+            .key(&key::duties())
+            .arg(expected)
+            .arg(token)
+            .arg(fence.duty)
+            .arg(fence.epoch)
+            .run::<Vec<Value>>(&self.routes)
+            .await
+            .map_err(Error::table)?;
+        published(&Reply::new("begin_seeding", reply))
+    }
+
+    /// Ends the seeding of the table: serial above `floor`, then the lineage. `token` is the mark that it began with;
+    /// empty for a table that was not seeded.
     pub(crate) async fn publish_lineage(
         &self,
         expected: &str,
         lineage: &str,
         floor: u64,
         why: Lineage,
+        token: &str,
         fence: Fence<'_>,
     ) -> Result<Published, Error> {
         let reply = PUBLISH_LINEAGE
@@ -327,6 +362,7 @@ impl Store {
             .key(&key::epoch())
             .key(&key::duties())
             .key(&key::changes())
+            .key(&key::seeding())
             .arg(expected)
             .arg(lineage)
             .arg(floor)
@@ -334,16 +370,11 @@ impl Store {
             .arg(fence.epoch)
             .arg(why.as_str())
             .arg(self.clock())
+            .arg(token)
             .run::<Vec<Value>>(&self.routes)
             .await
             .map_err(Error::table)?;
-        let reply = Reply::new("publish_lineage", reply);
-        match reply.word()?.as_str() {
-            "done" => Ok(Published::Done { serial: reply.at(1)? }),
-            "changed" => Ok(Published::Changed),
-            "fenced" => Ok(Published::Fenced { epoch: reply.at(1)? }),
-            _ => Err(reply.unexpected()),
-        }
+        published(&Reply::new("publish_lineage", reply))
     }
 
     /// The table's lineage (newest token first), serial, and highest revision.

@@ -6,10 +6,13 @@ use std::sync::{
 };
 
 use serde_json::{Value, json};
+use signalbox_store::Notice;
+use tokio::{sync::watch, time};
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
-    routing::{Announce, Announcer, EventKind, RouteEvent, announcer::Told},
+    routing::{Announce, Announcer, EventKind, RouteEvent, Routers, announcer::Told},
     tokens::Caller,
 };
 
@@ -17,27 +20,27 @@ const START: u64 = 1_800_000_000_000;
 
 /// Keeps what it was brought, as a bus does: what comes under a known key is the same event.
 #[derive(Debug, Clone, Default)]
-struct Ears(Arc<Heard>);
+pub(super) struct Ears(Arc<Heard>);
 
 #[derive(Debug, Default)]
-struct Heard {
+pub(super) struct Heard {
     events: Mutex<Vec<(&'static str, RouteEvent)>>,
     /// How many events it takes before it refuses; `usize::MAX` refuses none.
     room: AtomicUsize,
 }
 
 impl Ears {
-    fn open() -> Self {
+    pub(super) fn open() -> Self {
         let ears = Self::default();
         ears.take(usize::MAX);
         ears
     }
 
-    fn take(&self, room: usize) {
+    pub(super) fn take(&self, room: usize) {
         self.0.room.store(room, Ordering::SeqCst);
     }
 
-    fn events(&self) -> Vec<(&'static str, RouteEvent)> {
+    pub(super) fn events(&self) -> Vec<(&'static str, RouteEvent)> {
         self.0.events.lock().unwrap().clone()
     }
 
@@ -75,9 +78,22 @@ impl Announce for Ears {
 }
 
 impl Rig {
-    fn announcer(&self, ears: &Ears) -> Announcer<Ears> {
-        let duty = self.duty("announcer");
-        Announcer::new(self.store.clone(), duty, ears.clone(), Duration::from_secs(1), Metrics::new())
+    pub(super) fn announcer(&self, ears: &Ears) -> Announcer<Ears> {
+        self.announcer_that_hears(ears, watch::channel(()).1)
+    }
+
+    fn announcer_that_hears(&self, ears: &Ears, alarms: watch::Receiver<()>) -> Announcer<Ears> {
+        let (duty, interval) = (self.duty("announcer"), Duration::from_secs(1));
+        Announcer::new(self.store.clone(), duty, ears.clone(), interval, alarms, Metrics::new())
+    }
+
+    /// What a router's sidecar reports.
+    async fn report(&self, node: &str, alarm: &str) {
+        let stats = self.servers.stats();
+        let now_ms = stats.now_ms().await.unwrap();
+        let fields = [("serial", "5"), ("epoch", "e"), ("workers", "[]"), ("alarm", alarm)];
+        stats.command("HSET").arg(format!("router:{node}")).arg(&fields).run().await.unwrap();
+        stats.command("ZADD").arg("routers").arg(now_ms).arg(node).run().await.unwrap();
     }
 
     /// Tells all there is.
@@ -411,4 +427,81 @@ async fn a_fabric_that_is_away_or_forgot_its_place_loses_no_news() {
     rig.put("k", spec(9003, &["a.example"], "1")).await;
     rig.tell(&ears).await;
     assert_eq!(ears.told(), ["instance.registered i", "instance.registered j", "instance.registered k"]);
+}
+
+#[tokio::test]
+async fn a_router_that_refuses_the_table_is_told_of_once() {
+    let rig = Rig::new().await;
+    let ears = Ears::open();
+    let (alarm, heard) = watch::channel(());
+    let mut announcer = rig.announcer_that_hears(&ears, heard.clone());
+    rig.report("r-1", "").await;
+    rig.report("r-2", "statistics_late").await;
+    announcer.look_at_alarms(1).await;
+    assert!(ears.events().is_empty(), "alarms of counting are no news of the table: {:?}", ears.told());
+    rig.report("r-1", "table_regressed").await;
+    announcer.look_at_alarms(1).await;
+    assert!(ears.events().is_empty(), "nobody is asked before an alarm was heard");
+    alarm.send_replace(());
+    // The bus refuses it first: then it is brought again.
+    ears.take(0);
+    announcer.look_at_alarms(1).await;
+    assert!(ears.events().is_empty());
+    ears.take(usize::MAX);
+    announcer.look_at_alarms(1).await;
+    alarm.send_replace(());
+    announcer.look_at_alarms(1).await;
+    // Another pacemaker takes the duty over, and finds what was told.
+    rig.announcer_that_hears(&ears, heard.clone()).look_at_alarms(2).await;
+    assert_eq!(ears.told(), ["routers r-1"]);
+    let (_, event) = &ears.events()[0];
+    assert_eq!(event.data, json!({"router": "r-1", "change": "refuses", "alarm": "table_regressed"}));
+    // One that died after publishing, before it could note so, is followed by one that publishes the same.
+    rig.servers.fabric().command("DEL").arg("routes:alarms:told").run().await.unwrap();
+    announcer.look_at_alarms(3).await;
+    assert_eq!(ears.events().len(), 1);
+    for (reported, change) in
+        [("", "believes"), ("epoch_unknown", "refuses"), ("statistics_late", "believes")]
+    {
+        rig.report("r-1", reported).await;
+        alarm.send_replace(());
+        announcer.look_at_alarms(3).await;
+        assert_eq!(ears.events().last().unwrap().1.data["change"], change);
+    }
+    assert_eq!(ears.events().len(), 4);
+}
+
+#[tokio::test]
+async fn what_a_sidecar_reports_of_its_alarm_is_heard() {
+    const REPORT: &str = include_str!("../../../../sidecar/src/edge/scripts/report.lua");
+    let rig = Rig::new().await;
+    let (ears, stats, stop) = (Ears::open(), rig.servers.stats(), CancellationToken::new());
+    let routers = Routers::start(rig.store.clone(), stop.clone());
+    let mut heard = routers.alarms();
+    let mut announcer = rig.announcer_that_hears(&ears, routers.alarms());
+    let soon = Duration::from_secs(30);
+    // The line to the Redis stands.
+    time::timeout(soon, heard.changed()).await.unwrap().unwrap();
+    let report = async |serial: &str, alarm: &str| {
+        let command = stats.command("EVAL").arg(REPORT).arg(2).arg("router:r-1").arg("routers").arg("r-1");
+        let command = command.arg(serial).arg("e").arg("[]").arg(alarm).arg("http://127.0.0.1:1");
+        command.arg("routers").arg(60).query::<u64>().await.unwrap();
+    };
+    for (alarm, change) in [("", None), ("table_regressed", Some("refuses")), ("", Some("believes"))] {
+        report("5", alarm).await;
+        time::timeout(soon, heard.changed()).await.expect("what changed is announced").unwrap();
+        announcer.look_at_alarms(1).await;
+        let last = ears.events().last().map(|(_, event)| event.data["change"].clone());
+        assert_eq!(last, change.map(Value::from), "{alarm}");
+    }
+    // The same again, and another serial, are no reason to look.
+    let mut messages = stats.subscribe(&["routers"]);
+    assert!(matches!(time::timeout(soon, messages.next()).await.unwrap(), Notice::Resumed));
+    report("5", "").await;
+    report("6", "").await;
+    match time::timeout(soon, messages.next()).await.unwrap() {
+        Notice::Message { payload, .. } => assert_eq!(payload, "r-1 6"),
+        other => panic!("{other:?}"),
+    }
+    stop.cancel();
 }

@@ -1,6 +1,7 @@
 //! The room against real Redis servers.
 
 mod announcing;
+mod certificates;
 mod checking;
 mod hosts;
 mod leases;

@@ -1,8 +1,16 @@
 //! What one side lost, the other gives back.
 
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    net::UnixStream,
+};
+
 use super::*;
 use crate::{
-    routing::{ChangeKind, Error},
+    routing::{
+        ChangeKind, Error,
+        store::{Fence, Lineage, Published},
+    },
     tokens::Caller,
 };
 
@@ -24,6 +32,30 @@ impl Rig {
         let () = self.routes("FLUSHALL", &[]).await;
         for (key, value) in copy {
             self.store.routes().command("RESTORE").arg(key).arg(0).arg(value.as_slice()).run().await.unwrap();
+        }
+    }
+
+    /// What the routes master is told from now on, line by line.
+    async fn watch_master(&self) -> BufReader<UnixStream> {
+        let (_, socket): (String, String) = self.routes("CONFIG", &["GET", "unixsocket"]).await;
+        let mut stream = BufReader::new(UnixStream::connect(socket).await.unwrap());
+        stream.write_all(b"MONITOR\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_line(&mut answer).await.unwrap();
+        assert_eq!(answer, "+OK\r\n");
+        stream
+    }
+
+    /// What it has been told until now.
+    async fn told(&self, stream: BufReader<UnixStream>) -> Vec<String> {
+        let _: String = self.routes("ECHO", &["that is all"]).await;
+        let (mut told, mut lines) = (Vec::new(), stream.lines());
+        loop {
+            let line = lines.next_line().await.unwrap().unwrap();
+            if line.contains("that is all") {
+                return told;
+            }
+            told.push(line);
         }
     }
 
@@ -150,6 +182,57 @@ async fn a_seeding_that_was_interrupted_is_finished_with_the_same_token() {
     assert_eq!(rig.head().await.0, announced.lineage);
     assert_eq!(rig.addresses("a.example").await, ["127.0.0.1:9001"]);
     assert!(!rig.store.table_state().await.unwrap().seeding);
+}
+
+/// It once kept its lineage while it was seeded, and each instance that was written raised its serial: a router that had
+/// seen a few changes more believed it before all its hosts were there.
+#[tokio::test]
+async fn a_table_that_went_back_a_little_shows_no_lineage_until_it_is_whole() {
+    let rig = Rig::new().await;
+    for number in 0..5 {
+        rig.put(&format!("i-{number}"), spec(9001 + number, &["a.example"], "1")).await;
+    }
+    let old = rig.dump().await;
+    for number in 5..8 {
+        rig.put(&format!("i-{number}"), spec(9001 + number, &["b.example"], "1")).await;
+    }
+    let (lineage, serial, _) = rig.head().await;
+    rig.restore(&old).await;
+    // What routers would see: whether the lineage is there, after each write.
+    let stream = rig.watch_master().await;
+    rig.reconcile().await;
+    let (now, seeded, _) = rig.head().await;
+    assert!(seeded > serial && now.ends_with(&lineage));
+    let seen = rig.told(stream).await;
+    let place = |what: &str| seen.iter().position(|command| command.contains(what));
+    let gone = place("\"DEL\" \"epoch\"").expect("the lineage is taken away");
+    let back = place("\"SET\" \"epoch\"").expect("and given back");
+    let writes: Vec<usize> =
+        (0..seen.len()).filter(|at| seen[*at].contains("\"SADD\" \"instances:")).collect();
+    assert!(!writes.is_empty() && writes.iter().all(|at| (gone..back).contains(at)), "{seen:#?}");
+}
+
+/// A master that is replaced once more, by an empty one, while it is seeded, must not get the lineage with the hosts of
+/// the second half only.
+#[tokio::test]
+async fn a_master_that_is_emptied_in_mid_seeding_is_seeded_from_the_beginning() {
+    let rig = Rig::new().await;
+    rig.put("one", spec(9001, &["a.example"], "1")).await;
+    let () = rig.routes("FLUSHALL", &[]).await;
+    let fence = Fence { duty: "reconcile", epoch: 1 };
+    let state = rig.store.table_state().await.unwrap();
+    let lineage = format!("feed {}", state.lineage);
+    let begun = rig.store.begin_seeding("", "feed", fence).await.unwrap();
+    assert!(matches!(begun, Published::Done { .. }), "{begun:?}");
+    let () = rig.routes("FLUSHALL", &[]).await;
+    let ended = rig.store.publish_lineage("", &lineage, 9, Lineage::Reseeded, "feed", fence).await.unwrap();
+    assert!(matches!(ended, Published::Changed), "{ended:?}");
+    assert_eq!(rig.head().await.0, "");
+    rig.reconcile().await;
+    assert_eq!(rig.addresses("a.example").await, ["127.0.0.1:9001"]);
+    assert!(rig.head().await.0.ends_with(&state.lineage));
+    let left: Option<String> = rig.routes("GET", &["seeding"]).await;
+    assert_eq!(left, None);
 }
 
 #[tokio::test]

@@ -1,10 +1,10 @@
-//! The headers of all scripts but those of the event bus, queues and sequencer, which share preambles, speak MessagePack
-//! and have tests of their own; and the files that they name.
+//! The headers of all scripts but those of the event bus, queues, sequencer and machines, which have tests of their own;
+//! and the files that they name.
 
 use std::path::{Path, PathBuf};
 
 /// Rooms whose scripts are tested where they are.
-const ELSEWHERE: [&str; 3] = ["src/bus", "src/queues", "src/sequencer"];
+const ELSEWHERE: [&str; 4] = ["src/bus", "src/machines", "src/queues", "src/sequencer"];
 /// What scripts of the table have in common, which is no script.
 const SHARED: &str = "routing/scripts/shared.lua";
 

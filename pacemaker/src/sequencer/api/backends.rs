@@ -2,18 +2,19 @@
 
 use axum::{Json as Answer, extract::State, http::StatusCode};
 use rand::RngExt as _;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    bus::{OnFailure, deliver, intake},
+    bus::{OnFailure, Queued, deliver, intake},
     http::{
         App, Problem,
         auth::{Granted, ReadAll, RootOnly},
-        body::{JsonBytes, Path},
+        body::{JsonBytes, Path, Query},
     },
-    sequencer::{BackendStatus, DeadEvent},
+    sequencer::{BackendStatus, DeadEvent, Removed},
 };
 
 /// Dead letters that are listed.
@@ -24,6 +25,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(list))
         .routes(routes!(show, put, remove))
         .routes(routes!(dead, drop_dead))
+        .routes(routes!(redrive))
 }
 
 /// A backend.
@@ -51,8 +53,11 @@ pub(crate) struct BackendView {
     workers: u64,
     /// Why deliveries are stopped; null while they are not.
     disabled: Option<String>,
-    /// It was removed, and what is queued for it is still sent.
+    /// It was removed, and goes when nothing is queued for it any more.
     draining: bool,
+    /// What becomes of what is queued, if it was removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queued: Option<Queued>,
     /// Objects with a queue.
     objects: u64,
     /// Events that wait or are in flight.
@@ -76,6 +81,7 @@ impl BackendView {
             workers: backend.workers,
             disabled: backend.disabled,
             draining: backend.draining,
+            queued: backend.draining.then_some(backend.queued),
             objects,
             events,
             dead,
@@ -85,6 +91,7 @@ impl BackendView {
 
 /// An event that was given up.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = BackendDeadView)]
 pub(crate) struct DeadView {
     /// When, unix milliseconds.
     died_ms: u64,
@@ -99,6 +106,7 @@ pub(crate) struct DeadView {
 
 /// How many there were.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = BackendDropped)]
 pub(crate) struct Dropped {
     dropped: u64,
 }
@@ -161,20 +169,49 @@ async fn put(
     Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, Answer(view)))
 }
 
+/// What becomes of what is queued.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Removal {
+    /// `send`: it is sent first. `dead`: it becomes dead letters. `discard`: it is dropped.
+    queued: Option<Queued>,
+}
+
 /// Remove a backend
 ///
-/// From now on it takes no new objects. 204 when nothing was queued for it; 202 when what is queued is sent first.
-#[utoipa::path(delete, path = "/backends/{name}", tag = "objects", params(("name" = String, Path)), responses(
-    (status = 202), (status = 204), (status = 401, body = Problem), (status = 403, body = Problem),
+/// While events are queued for it, the request has to say what becomes of them: `queued=send` sends them first;
+/// `queued=dead` makes them dead letters, which can be redriven when a backend of this name is defined again;
+/// `queued=discard` drops them. Without that, 409 says how many they are. What is being sent at this moment is given up
+/// with the others, and may have arrived. From now on the backend takes no new objects. 204 when it is gone; 202 when
+/// it goes by itself as soon as nothing is queued any more. It may be repeated, also with another word.
+#[utoipa::path(delete, path = "/backends/{name}", tag = "objects", params(("name" = String, Path), Removal), responses(
+    (status = 202), (status = 204), (status = 400, description = "invalid_query", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
     (status = 404, description = "no_such_backend", body = Problem),
+    (status = 409, description = "backend_not_empty", body = Problem),
     (status = 503, description = "fabric_unavailable", body = Problem)))]
 async fn remove(
     _: Granted<RootOnly>,
     State(app): State<App>,
     Path(name): Path<String>,
+    Query(Removal { queued }): Query<Removal>,
 ) -> Result<StatusCode, Problem> {
-    let gone = app.sequencer.handle.remove_backend(&name).await?;
-    Ok(if gone { StatusCode::NO_CONTENT } else { StatusCode::ACCEPTED })
+    match app.sequencer.handle.remove_backend(&name, queued).await? {
+        Removed::Gone => Ok(StatusCode::NO_CONTENT),
+        Removed::Going => Ok(StatusCode::ACCEPTED),
+        Removed::NotEmpty { objects, events } => {
+            let detail = format!(
+                "{events} events of {objects} objects are queued for it; say what becomes of them: \
+                 ?queued=send, dead or discard"
+            );
+            let choices = [Queued::Send, Queued::Dead, Queued::Discard].map(Queued::as_str);
+            Err(Problem::new(StatusCode::CONFLICT, "backend_not_empty", detail)
+                .with("events", events)
+                .with("objects", objects)
+                .with("choices", choices.to_vec()))
+        }
+    }
 }
 
 /// List a backend's dead letters
@@ -207,4 +244,32 @@ async fn drop_dead(
 ) -> Result<Answer<Dropped>, Problem> {
     intake::backend_name(&name)?;
     Ok(Answer(Dropped { dropped: app.sequencer.handle.drop_dead(&name).await? }))
+}
+
+/// How many dead letters were put back.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct RedrivenEvents {
+    /// Those that are queued again.
+    redriven: u64,
+    /// Those that stay, because their object's queue is full or they cannot be read.
+    left: u64,
+}
+
+/// Send a backend's dead letters again
+///
+/// Each goes behind what is queued for its object, with the id that it had and `"redriven": true`, since later ones
+/// came before it. Events that die meanwhile stay. It may be repeated.
+#[utoipa::path(post, path = "/backends/{name}/dead/redrive", tag = "objects", params(("name" = String, Path)), responses(
+    (status = 200, body = RedrivenEvents), (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 400, description = "bad_backend", body = Problem),
+    (status = 404, description = "no_such_backend", body = Problem),
+    (status = 503, description = "fabric_unavailable, busy", body = Problem)))]
+async fn redrive(
+    _: Granted<RootOnly>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<Answer<RedrivenEvents>, Problem> {
+    intake::backend_name(&name)?;
+    let (redriven, left) = app.sequencer.handle.redrive(&name).await?;
+    Ok(Answer(RedrivenEvents { redriven, left }))
 }

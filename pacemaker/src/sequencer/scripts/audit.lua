@@ -37,7 +37,9 @@ local function main(objects)
     end
     if flight then
       local head = call('LINDEX', objects.of(object, 'events'), 0)
-      if head and tonumber(objects.id(head) or 0) <= tonumber(objects.id(flight) or 0) then
+      -- What was redriven stands behind later ones.
+      local one, other = tonumber(head and objects.id(head) or 0), tonumber(objects.id(flight) or 0)
+      if head and (one == other or one < other and not objects.redriven(head) and not objects.redriven(flight)) then
         found('O8', object, 'what is in flight is also queued, or behind its time')
       end
       local worker = owner and string.match(owner, '^(.*)/')

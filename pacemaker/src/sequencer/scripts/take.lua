@@ -14,11 +14,17 @@
 local function main(objects)
   local call = redis.call
   objects.at(string.match(KEYS[1], '^(.*)queued$'))
-  objects.expect_shared()
   local now, lease_ms, part = objects.now(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
   local leases, retry, workers = objects.key('leases'), objects.key('retry'), objects.key('workers')
+  local numbers = objects.key('numbers')
 
-  for _, object in ipairs(call('ZRANGE', leases, '-inf', objects.text(now), 'BYSCORE', 'LIMIT', 0, part)) do
+  -- These reads find keys of another type before the first write; who sweeps touches more, and looks at it all.
+  local ended = call('ZRANGE', leases, '-inf', objects.text(now), 'BYSCORE', 'LIMIT', 0, part)
+  local due_now = call('ZRANGE', retry, '-inf', objects.text(now), 'BYSCORE', 'LIMIT', 0, part)
+  local epoch = tonumber(call('HGET', numbers, 'epoch') or 0)
+  if #ended + #due_now > 0 then objects.expect_shared() end
+
+  for _, object in ipairs(ended) do
     local backend = call('HGET', KEYS[1], object)
     if not backend then
       call('ZREM', leases, object)
@@ -34,64 +40,90 @@ local function main(objects)
       objects.settle(object, backend)
     end
   end
-  for _, object in ipairs(call('ZRANGE', retry, '-inf', objects.text(now), 'BYSCORE', 'LIMIT', 0, part)) do
+  for _, object in ipairs(due_now) do
     call('ZREM', retry, object)
     local backend = call('HGET', KEYS[1], object)
     if backend then objects.make_ready(object, backend) end
   end
 
-  local function lease(object, backend, worker)
-    if not objects.sound(object, backend) then
-      call('ZADD', objects.key('parked'), objects.text(now), object)
-      return nil
-    end
-    local entry = call('LPOP', objects.of(object, 'events'))
-    if not entry then return objects.settle(object, backend) end
-    call('SET', objects.of(object, 'flight'), entry)
+  -- What the workers get, written together at the end.
+  local taken, new, strings, holds, ends = {}, {}, {}, {}, {}
+  local until_ms = objects.text(now + lease_ms)
+  local function lease(object, backend, worker, entry)
     -- Not only a count: after a failover that lost writes an epoch must not come again.
-    local numbers = objects.key('numbers')
-    local epoch = math.max(tonumber(call('HGET', numbers, 'epoch') or 0) + 1, now)
-    call('HSET', numbers, 'epoch', objects.text(epoch))
-    call('SET', objects.of(object, 'event.worker'), worker .. '/' .. objects.text(epoch))
-    call('HSET', workers, worker, object)
-    objects.await('leases', object, now + lease_ms)
-    return { worker, object, backend, epoch, objects.sending(object, entry) }
+    epoch = math.max(epoch + 1, now)
+    local n = 2 * #new
+    strings[2 * n + 1], strings[2 * n + 2] = objects.of(object, 'flight'), entry
+    strings[2 * n + 3], strings[2 * n + 4] = objects.of(object, 'event.worker'), worker .. '/' .. objects.text(epoch)
+    holds[n + 1], holds[n + 2] = worker, object
+    ends[n + 1], ends[n + 2] = until_ms, object
+    taken[#taken + 1] = { worker, object, backend, epoch }
+    new[#new + 1] = { object = object, entry = entry, lease = taken[#taken] }
   end
 
-  local taken, left, at = {}, 0, 4
-  while ARGV[at] do
-    local backend, free = ARGV[at], tonumber(ARGV[at + 1])
-    local ready = objects.ready_key(backend)
-    for place = at + 2, at + 1 + free do
-      local worker = ARGV[place]
-      local held = call('HGET', workers, worker)
-      local owner = held and call('GET', objects.of(held, 'event.worker'))
-      local flight = held and call('GET', objects.of(held, 'flight'))
-      if owner and flight and string.match(owner, '^(.*)/') == worker then
-        objects.await('leases', held, now + lease_ms)
-        local epoch = tonumber(string.match(owner, '/(%d+)$'))
-        local sending = objects.sending(held, flight)
-        taken[#taken + 1] = { worker, held, call('HGET', KEYS[1], held), epoch, sending }
-      else
-        local got
-        while not got do
-          local popped = call('ZPOPMIN', ready)
-          if #popped == 0 then break end
-          got = lease(popped[1], backend, worker)
+  -- Takes what is ready for a backend, for the workers that hold nothing. A key of another type in the way of an object
+  -- stops no other: that one is set aside.
+  local function serve(backend, free)
+    local ready, next_free = objects.ready_key(backend), 1
+    while next_free <= #free do
+      local popped = redis.pcall('ZPOPMIN', ready, #free - next_free + 1)
+      if popped.err or #popped == 0 then return end
+      local names = {}
+      for n = 1, #popped, 2 do names[#names + 1] = popped[n] end
+      local plain = not objects.any_has(names, 'failure', 'gaps')
+      for _, object in ipairs(names) do
+        local entry = (plain or objects.sound(object, backend)) and redis.pcall('LPOP', objects.of(object, 'events'))
+        if type(entry) == 'string' then
+          lease(object, backend, free[next_free], entry)
+          next_free = next_free + 1
+        elseif objects.sound(object, backend) then
+          objects.settle(object, backend)
+        else
+          redis.pcall('ZADD', objects.key('parked'), objects.text(now), object)
         end
-        if not got then break end
-        taken[#taken + 1] = got
       end
     end
-    left = left + call('ZCARD', ready)
-    at = at + 2 + free
+  end
+
+  local left, at = 0, 4
+  while ARGV[at] do
+    local backend, count = ARGV[at], tonumber(ARGV[at + 1])
+    local names = { unpack(ARGV, at + 2, at + 1 + count) }
+    local free, held = {}, call('HMGET', workers, unpack(names))
+    for n, worker in ipairs(names) do
+      local owner = held[n] and call('GET', objects.of(held[n], 'event.worker'))
+      local flight = held[n] and call('GET', objects.of(held[n], 'flight'))
+      if owner and flight and string.match(owner, '^(.*)/') == worker then
+        objects.await('leases', held[n], now + lease_ms)
+        local of = tonumber(string.match(owner, '/(%d+)$'))
+        local sending = objects.sending(held[n], flight)
+        taken[#taken + 1] = { worker, held[n], call('HGET', KEYS[1], held[n]), of, sending }
+      else
+        free[#free + 1] = worker
+      end
+    end
+    serve(backend, free)
+    left = left + call('ZCARD', objects.ready_key(backend))
+    at = at + 2 + count
+  end
+  if #new > 0 then
+    call('HSET', numbers, 'epoch', objects.text(epoch))
+    call('MSET', unpack(strings))
+    call('HSET', workers, unpack(holds))
+    call('ZADD', leases, unpack(ends))
+    local sendings = objects.sendings(new)
+    for n, one in ipairs(new) do one.lease[5] = sendings[n] end
   end
 
   local due = 0
-  for _, set in ipairs({ leases, retry }) do
-    local head = call('ZRANGE', set, 0, 0, 'WITHSCORES')
-    if head[2] and (due == 0 or tonumber(head[2]) < due) then due = tonumber(head[2]) end
+  local first = call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2]
+  if first then
+    due = tonumber(first)
+    -- Who sleeps until a later time is told.
+    if #new > 0 and due == now + lease_ms then objects.tell(due) end
   end
+  local again = call('ZRANGE', retry, 0, 0, 'WITHSCORES')[2]
+  if again and (due == 0 or tonumber(again) < due) then due = tonumber(again) end
   objects.finish()
   return { call('HGET', KEYS[2], 'stamp') or '', now, due, left, taken }
 end

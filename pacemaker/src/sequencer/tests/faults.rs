@@ -216,7 +216,7 @@ async fn a_direct_publish_never_overtakes_and_a_full_queue_refuses() {
     };
     ids.push(bus.publish("shop", "works", direct()).await.remove(0).unwrap().0);
     // Also when the backend is gone: what is queued is sent first, and what comes meanwhile is queued behind it.
-    bus.drain_backend("search").await.unwrap();
+    bus.drain_backend("search", crate::bus::Queued::Send).await.unwrap();
     ids.push(bus.publish("shop", "works", direct()).await.remove(0).unwrap().0);
     let taken = world.take("search", "a").await.unwrap();
     let mut id = taken.sending.id();
@@ -255,7 +255,6 @@ async fn a_foreign_key_in_the_way_of_one_object_stops_no_other() {
     let taken = world.take("search", "a").await.unwrap();
     assert_eq!(taken.held.object, "work:2");
     world.sound("one is set aside").await;
-    assert!(world.try_publish("work:1", 1).await.is_err());
     number(&world.redis, "DEL", &["object:work:1:gaps"]).await;
     assert_eq!(world.unpark("work:1").await, "done");
     assert_eq!(world.take("search", "b").await.unwrap().held.object, "work:1");
@@ -282,4 +281,22 @@ async fn events_of_a_backend_are_no_hole_in_the_log() {
         assert!(entry.contains(&format!(",\"last\":{},", pair[0])), "{entry}");
     }
     assert_eq!(number(&world.redis, "HEXISTS", &["bus:objects:state", "logged"]).await, 0);
+}
+
+/// What an event is appended to is looked at before anything is written.
+#[tokio::test]
+async fn a_foreign_key_in_the_place_of_a_queue_refuses_the_event_and_nothing_is_half_done() {
+    for key in
+        ["object:work:1:events", "object:objects.with.events@search", "object:numbers", "object:leases"]
+    {
+        let world = world().await;
+        strings(&world.redis, "KEYS", &["*"]).await;
+        number(&world.redis, "DEL", &[key]).await;
+        number(&world.redis, "PFADD", &[key, "x"]).await;
+        assert!(world.try_publish("work:1", 1).await.is_err(), "{key}");
+        assert_eq!(number(&world.redis, "EXISTS", &["object:queued", "bus:objects"]).await, 0, "{key}");
+        number(&world.redis, "DEL", &[key]).await;
+        world.publish("work:1", 1).await;
+        world.sound(key).await;
+    }
 }

@@ -8,8 +8,8 @@ use std::{
 
 use super::support::*;
 use crate::{
-    bus::{OnFailure, Outcome},
-    sequencer::{Decided, Decision, Options},
+    bus::{OnFailure, Outcome, Queued},
+    sequencer::{Decided, Decision, Options, Removed},
 };
 
 async fn all_taken(receiver: &Receiver, wanted: &BTreeMap<String, Vec<u64>>) {
@@ -113,7 +113,7 @@ async fn four_shards_each_have_their_queues_and_their_workers() {
     })
     .await;
     assert!(running.handle.object("work:unknown").await.unwrap().is_none());
-    assert!(running.handle.remove_backend("search").await.unwrap(), "nothing is queued in any shard");
+    assert_eq!(running.handle.remove_backend("search", None).await.unwrap(), Removed::Gone);
 }
 
 #[tokio::test]
@@ -196,7 +196,11 @@ async fn a_removed_backend_is_drained_and_then_forgotten() {
     });
     let running = Running::start(&world, hasty(), &receiver);
     let mut ids = world.publish("work:1", 2).await;
-    assert!(!running.handle.remove_backend("search").await.unwrap(), "events are queued for it");
+    let (objects, events) = (1, 2);
+    let refused = running.handle.remove_backend("search", None).await.unwrap();
+    assert_eq!(refused, Removed::NotEmpty { objects, events });
+    let begun = running.handle.remove_backend("search", Some(Queued::Send)).await.unwrap();
+    assert_eq!(begun, Removed::Going, "events are queued for it");
     ids.extend(world.publish("work:1", 1).await);
     world.publish("work:2", 1).await;
     open.store(true, Ordering::SeqCst);

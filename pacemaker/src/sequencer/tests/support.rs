@@ -20,7 +20,7 @@ use crate::{
     },
     sequencer::{
         Call, Handle, Options, Sequencer, Sink,
-        store::{Committed, Failed, Held, Store, Taken},
+        store::{Commit, Committed, Failed, Held, Store, Taken},
     },
 };
 
@@ -94,7 +94,10 @@ impl World {
     }
 
     pub(super) async fn commit(&self, held: &Held, id: u64, told: usize, more: bool) -> Committed {
-        self.store(&held.object).commit(held, id, told, more, LEASE_MS).await.expect("a reply")
+        let commit = Commit { held: held.clone(), id, told, more };
+        let mut replies = self.store(&held.object).commit(&[commit], LEASE_MS).await.expect("a reply");
+        assert_eq!(replies.len(), 1);
+        replies.remove(0)
     }
 
     pub(super) async fn fail(&self, held: &Held, id: u64, failed: &Failed) -> bool {
@@ -145,6 +148,7 @@ pub(super) struct Received {
     pub(super) epoch: u64,
     pub(super) attempts: u32,
     pub(super) gaps: Vec<(u64, u64)>,
+    pub(super) redriven: bool,
     /// Whether it was taken.
     pub(super) taken: bool,
 }
@@ -199,6 +203,7 @@ impl Sink for Receiver {
             epoch: call.epoch,
             attempts: call.attempts,
             gaps: call.gaps.iter().map(|gap| (gap.first.0, gap.last.0)).collect(),
+            redriven: call.redriven,
             taken: outcome == Outcome::Delivered,
         });
         outcome
@@ -273,7 +278,7 @@ pub(super) fn in_order(log: &[Received]) {
         assert!(known.is_none_or(|prev| prev == one.prev), "an event's prev never changes: {one:?}");
         if let Some(before) = last.get(&*one.object) {
             assert!(one.epoch >= before.epoch, "{before:?} {one:?}");
-            if known.is_none() {
+            if known.is_none() && !one.redriven {
                 assert!(one.id > before.id, "first receipts rise: {before:?} {one:?}");
                 let told = one
                     .gaps

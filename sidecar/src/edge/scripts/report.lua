@@ -8,7 +8,8 @@
 -- ARGV[4]: string, the workers as JSON
 -- ARGV[5]: string, an alarm, or ""
 -- ARGV[6]: string, where the router's admin listener is
--- ARGV[7]: string, the channel on which a changed serial is announced as "<node> <serial>"
+-- ARGV[7]: string, the channel on which a changed serial is announced as "<node> <serial>"; when the alarm changed as
+--          "<node> <serial> alarm"
 -- ARGV[8]: integer, seconds after which a silent router is forgotten
 -- Returns integer, unix milliseconds of the report.
 -- Caller: edge::store::report
@@ -17,14 +18,17 @@ local node, serial = ARGV[1], ARGV[2]
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-local before = redis.call('HGET', router, 'serial')
+local before, alarm_before = unpack(redis.call('HMGET', router, 'serial', 'alarm'))
 redis.call('HSET', router, 'serial', serial, 'epoch', ARGV[3], 'at_ms', string.format('%.0f', now_ms), 'workers', ARGV[4],
   'alarm', ARGV[5], 'address', ARGV[6])
 redis.call('EXPIRE', router, ARGV[8])
 redis.call('ZADD', routers, string.format('%.0f', now_ms), node)
 -- A router that is gone for a week is not expected back under its name.
 redis.call('ZREMRANGEBYSCORE', routers, '-inf', string.format('(%.0f', now_ms - 604800000))
-if before ~= serial then
+-- One that was forgotten meanwhile may have had another.
+if alarm_before ~= ARGV[5] then
+  redis.call('PUBLISH', ARGV[7], node .. ' ' .. serial .. ' alarm')
+elseif before ~= serial then
   redis.call('PUBLISH', ARGV[7], node .. ' ' .. serial)
 end
 return now_ms

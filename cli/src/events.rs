@@ -1,0 +1,255 @@
+//! `signalbox events`: topics, publishing, and watching what is published.
+
+use std::{
+    fs,
+    io::{self, Read as _},
+};
+
+use clap::Subcommand;
+use serde_json::Value;
+use signalbox_client::{
+    Client, Message,
+    events::{Filter, NewEvent, Published},
+};
+
+use crate::{
+    exit::Failure,
+    remote::Remote,
+    terminal::{self, Progress},
+};
+
+/// As many as the API takes in one call.
+const BATCH: usize = 100;
+
+/// Flags of `signalbox events`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Watch events as they are accepted, until Ctrl-C
+    Tail(Tail),
+    /// Publish an event, or a file of them
+    Publish(Box<Publish>),
+    /// List topics
+    Topics(Topics),
+}
+
+#[derive(Debug, clap::Args)]
+struct Tail {
+    /// Only of this topic
+    #[arg(long)]
+    topic: Option<String>,
+    /// Only of this environment
+    #[arg(long)]
+    environment: Option<String>,
+    /// Only of this object
+    #[arg(long)]
+    object: Option<String>,
+    /// Only where this regular expression matches all of environment:type:topic
+    #[arg(long, value_name = "REGEX")]
+    pattern: Option<String>,
+    /// Go on after this message, whose id was printed with --json
+    #[arg(long, value_name = "ID")]
+    after: Option<String>,
+    /// End after so many events
+    #[arg(long, value_name = "COUNT")]
+    count: Option<u64>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Publish {
+    /// The topic
+    topic: String,
+    /// What happened
+    #[arg(value_name = "TYPE", value_parser = ["create", "update", "delete", "noop"], required_unless_present = "file")]
+    kind: Option<String>,
+    /// The address of what it happened to
+    #[arg(value_name = "ABOUT", required_unless_present = "file")]
+    about: Option<String>,
+    /// The object whose order it stands in
+    #[arg(long)]
+    object: Option<String>,
+    /// The environment that queues keep it apart by
+    #[arg(long)]
+    environment: Option<String>,
+    /// Anything, as JSON
+    #[arg(long, value_name = "JSON", value_parser = json)]
+    data: Option<Value>,
+    /// A file of events, a JSON object on each line, instead; `-` is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["kind", "about", "object", "environment", "data"])]
+    file: Option<String>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Topics {
+    #[command(flatten)]
+    remote: Remote,
+}
+
+fn json(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    match args.command {
+        Command::Tail(args) => tail(args).await,
+        Command::Publish(args) => publish(*args).await,
+        Command::Topics(args) => topics(args).await,
+    }
+}
+
+async fn tail(args: Tail) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let mut filter = Filter {
+        topic: args.topic,
+        environment: args.environment,
+        object: args.object,
+        pattern: args.pattern,
+        last_event_id: args.after,
+    };
+    let mut seen = 0;
+    loop {
+        let mut stream = client.events().watch(&filter).await?;
+        // A broken connection is opened again after the last event that was seen; nothing is missed or shown twice.
+        while let Ok(Some(message)) = stream.next().await {
+            filter.last_event_id = message.id.clone().or(filter.last_event_id);
+            let event = message.event.is_none();
+            if !terminal::line_is_read(&shown(&message, args.remote.json)) {
+                return Ok(());
+            }
+            seen += u64::from(event);
+            if args.count.is_some_and(|count| seen >= count) {
+                return Ok(());
+            }
+        }
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    }
+}
+
+fn shown(message: &Message, as_json: bool) -> String {
+    let event: Value = serde_json::from_str(&message.data).unwrap_or_else(|_| message.data.clone().into());
+    if as_json {
+        let mut line = serde_json::json!({"event": event});
+        if let Some(id) = &message.id {
+            line["stream_id"] = id.clone().into();
+        }
+        if let Some(kind) = &message.event {
+            line["kind"] = kind.clone().into();
+        }
+        return line.to_string();
+    }
+    if let Some(kind) = &message.event {
+        return format!("-- {kind}: {}", message.data);
+    }
+    let word = |name: &str| event[name].as_str().unwrap_or("-").to_owned();
+    let data = event.get("data").filter(|data| !data.is_null()).map(|data| format!("  {data}"));
+    let (topic, kind, url, object) = (word("topic"), word("type"), word("url"), word("object"));
+    let line = format!("{}  {topic}  {kind}  {url}  {object}{}", event["id"], data.unwrap_or_default());
+    line.replace(char::is_control, "\u{fffd}")
+}
+
+async fn publish(args: Publish) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let events = match (&args.file, args.kind, args.about) {
+        (Some(file), _, _) => read(file)?,
+        (None, Some(kind), Some(url)) => {
+            let Publish { object, environment, data, .. } = args;
+            vec![NewEvent { kind, url, object, environment, timestamp: None, data }]
+        }
+        // clap asks for them.
+        _ => return Err(Failure::configuration("an event has a type and says what it is about")),
+    };
+    let published = send(&client, &args.topic, &events).await?;
+    args.remote.show(&published, |published| {
+        for event in published {
+            let why = [event.code.as_deref(), event.detail.as_deref()].into_iter().flatten();
+            terminal::line(&match event.id {
+                Some(id) => format!("published {id}"),
+                None => format!("refused {}", why.collect::<Vec<_>>().join(": ")),
+            });
+        }
+    })?;
+    match published.iter().filter(|event| event.id.is_none()).count() {
+        0 => Ok(()),
+        refused => {
+            Err(Failure::refused_because(format!("{refused} of {} events are refused", published.len())))
+        }
+    }
+}
+
+async fn send(client: &Client, topic: &str, events: &[NewEvent]) -> Result<Vec<Published>, Failure> {
+    let (mut published, progress) = (Vec::new(), Progress::new());
+    for batch in events.chunks(BATCH) {
+        progress.say(&format!("published {} of {}", published.len(), events.len()));
+        published.extend(client.events().publish(topic, batch).await?);
+    }
+    Ok(published)
+}
+
+fn read(file: &str) -> Result<Vec<NewEvent>, Failure> {
+    let text = if file == "-" {
+        let mut text = String::new();
+        io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        fs::read_to_string(file)
+    };
+    let text = text.map_err(|error| Failure::configuration(format!("cannot read {file}: {error}")))?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    lines
+        .map(|(index, line)| {
+            serde_json::from_str(line)
+                .map_err(|error| Failure::configuration(format!("{file}:{}: {error}", index + 1)))
+        })
+        .collect()
+}
+
+async fn topics(args: Topics) -> Result<(), Failure> {
+    let topics = args.remote.client()?.events().topics().await?;
+    args.remote.show(&topics, |topics| {
+        let rows: Vec<_> = topics
+            .iter()
+            .map(|topic| {
+                [topic.name.clone(), terminal::or_dash(topic.publisher.as_ref()), topic.events.to_string()]
+            })
+            .collect();
+        terminal::table(["TOPIC", "PUBLISHER", "EVENTS"], &rows);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_line_without_control_characters() {
+        let message = Message {
+            id: Some("a".to_owned()),
+            event: None,
+            data: r#"{"id":7,"topic":"demo","type":"update","url":"u\u001b[2J","object":"o","data":{"x":1}}"#
+                .to_owned(),
+        };
+        assert_eq!(shown(&message, false), "7  demo  update  u\u{fffd}[2J  o  {\"x\":1}");
+        assert!(shown(&message, true).contains(r#""stream_id":"a""#));
+        let gap = Message { event: Some("gap".to_owned()), data: "{}".to_owned(), id: None };
+        assert_eq!(shown(&gap, false), "-- gap: {}");
+    }
+
+    #[test]
+    fn a_file_of_events_names_its_bad_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("events");
+        fs::write(&file, "{\"type\":\"noop\",\"url\":\"u\"}\n\n{\n").unwrap();
+        let error = format!("{:?}", read(&file.display().to_string()).unwrap_err());
+        assert!(error.contains("events:3: "), "{error}");
+        fs::write(&file, "{\"type\":\"noop\",\"url\":\"u\"}\n").unwrap();
+        assert_eq!(read(&file.display().to_string()).unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,255 @@
+//! `signalbox labels`: where labels are, how they came there, and why they do not go on.
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+use signalbox_client::machines::Move;
+
+use crate::{
+    exit::Failure,
+    remote::Remote,
+    terminal::{self, Progress},
+};
+
+/// How long all errored labels of a machine may take to be tried again.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Flags of `signalbox labels`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the names of labels
+    List(List),
+    /// Show a label
+    Show(One),
+    /// Show what has happened to a label
+    History(One),
+    /// Say why a label is where it is, and what would move it
+    Why(One),
+    /// Say what would happen
+    Simulate(Simulate),
+    /// Try the action of an errored label again, or of all of them
+    Retry(Retry),
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    /// The machine
+    machine: String,
+    /// Only those in this state
+    #[arg(long)]
+    state: Option<String>,
+    /// Only those with this status, such as errored
+    #[arg(long)]
+    status: Option<String>,
+    /// At most so many
+    #[arg(long, default_value_t = 1000)]
+    max: usize,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct One {
+    /// The machine
+    machine: String,
+    /// The label
+    label: String,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Simulate {
+    /// The machine
+    machine: String,
+    /// The label
+    label: String,
+    /// How far to look, such as 30d
+    #[arg(long = "for", value_name = "SPAN", default_value = "30d")]
+    span: String,
+    /// Facts that come now, as a JSON object
+    #[arg(long, value_name = "JSON", value_parser = object)]
+    metadata: Option<Value>,
+    /// What feeds say: a JSON object of names and values, null for one that fails
+    #[arg(long, value_name = "JSON", value_parser = object)]
+    feeds: Option<Value>,
+    /// What actions are answered: a JSON object of states and HTTP statuses; 200 where nothing is said
+    #[arg(long, value_name = "JSON", value_parser = object)]
+    webhooks: Option<Value>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Retry {
+    /// The machine
+    machine: String,
+    /// The label
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    label: Option<String>,
+    /// All that are errored
+    #[arg(long)]
+    all: bool,
+    /// Of all, only those in this state
+    #[arg(long, requires = "all")]
+    state: Option<String>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+fn object(text: &str) -> Result<Value, String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    if value.is_object() { Ok(value) } else { Err("it is a JSON object, such as {\"paid\":true}".to_owned()) }
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    match args.command {
+        Command::List(List { machine, state, status, max, remote }) => {
+            let client = remote.client()?;
+            let labels = client.machines().labels(&machine, state.as_deref(), status.as_deref(), max).await?;
+            remote.show(&labels, |labels| labels.iter().for_each(|label| terminal::line(label)))
+        }
+        Command::Show(One { machine, label, remote }) => {
+            let label = remote.client()?.machines().label(&machine, &label).await?;
+            remote.show(&label, |label| {
+                terminal::line(&format!(
+                    "{}: {} ({}) since {}",
+                    label.name, label.state, label.status, label.since
+                ));
+                if let Some(error) = &label.error {
+                    terminal::line(&format!("  last error  {}", word(error)));
+                }
+                terminal::line(&format!("  metadata    {}", label.metadata));
+            })
+        }
+        Command::History(One { machine, label, remote }) => {
+            let history = remote.client()?.machines().history(&machine, &label).await?;
+            remote.show(&history, |moves| past(moves))
+        }
+        Command::Why(One { machine, label, remote }) => {
+            let why = remote.client()?.machines().why(&machine, &label).await?;
+            remote.show(&why, print)
+        }
+        Command::Simulate(args) => simulate(args).await,
+        Command::Retry(args) => retry(args).await,
+    }
+}
+
+async fn simulate(args: Simulate) -> Result<(), Failure> {
+    let mut assumed = json!({"for": args.span});
+    for (name, value) in [("metadata", args.metadata), ("feeds", args.feeds), ("webhooks", args.webhooks)] {
+        if let Some(value) = value {
+            assumed[name] = value;
+        }
+    }
+    let told = args.remote.client()?.machines().simulate(&args.machine, &args.label, &assumed).await?;
+    args.remote.show(&told, print)
+}
+
+async fn retry(args: Retry) -> Result<(), Failure> {
+    let progress = Progress::new();
+    if args.all {
+        progress.say("trying again");
+    }
+    let client = args.remote.patient(PATIENCE)?;
+    let retried = match &args.label {
+        Some(label) => client.machines().retry(&args.machine, label).await.map(|()| 1)?,
+        None => client.machines().retry_all(&args.machine, args.state.as_deref()).await?,
+    };
+    drop(progress);
+    args.remote.show(&json!({"retried": retried}), |_| {
+        let are = if retried == 1 { "label is" } else { "labels are" };
+        terminal::line(&format!("{retried} {are} tried again"));
+    })
+}
+
+fn past(moves: &[Move]) {
+    let rows: Vec<_> = moves
+        .iter()
+        .map(|one| {
+            [
+                one.visit.to_string(),
+                one.at.clone(),
+                terminal::or_dash(one.from.as_ref()),
+                terminal::or_dash(one.to.as_ref()),
+                one.cause.clone(),
+                terminal::or_dash(one.trigger.as_ref()),
+            ]
+        })
+        .collect();
+    terminal::table(["VISIT", "AT", "FROM", "TO", "CAUSE", "TRIGGER"], &rows);
+}
+
+fn print(value: &Value) {
+    outlined(value, 0).iter().for_each(|line| terminal::line(line));
+}
+
+/// JSON as an outline: what is nested stands further in, one value on a line, and nothing is left out.
+/// A text, quoted only where it could be taken for nothing, or move the cursor.
+fn word(text: &str) -> String {
+    let plain = !text.is_empty() && !text.contains(char::is_control);
+    // JSON lets the control characters above 0x7f stand.
+    if plain { text.to_owned() } else { format!("{text:?}") }
+}
+
+fn outlined(value: &Value, depth: usize) -> Vec<String> {
+    let space = "  ".repeat(depth);
+    let plain = |value: &Value| match value {
+        Value::String(text) => word(text),
+        other => other.to_string(),
+    };
+    let nested = |value: &Value| match value {
+        Value::Object(members) => !members.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        _ => false,
+    };
+    match value {
+        Value::Object(members) => members
+            .iter()
+            .flat_map(|(name, member)| {
+                if nested(member) {
+                    [vec![format!("{space}{}:", word(name))], outlined(member, depth + 1)].concat()
+                } else {
+                    vec![format!("{space}{}: {}", word(name), plain(member))]
+                }
+            })
+            .collect(),
+        Value::Array(items) => items
+            .iter()
+            .flat_map(|item| {
+                let mut lines = if nested(item) { outlined(item, depth + 1) } else { vec![plain(item)] };
+                if let Some(first) = lines.first_mut() {
+                    *first = format!("{space}- {}", first.trim_start());
+                }
+                lines
+            })
+            .collect(),
+        other => vec![format!("{space}{}", plain(other))],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outline_leaves_nothing_out() {
+        let why = json!({"state": "asked", "leaves": [{"path": "metadata.a", "value": null}, 7], "none": []});
+        let lines = outlined(&why, 0);
+        let text = lines.join("\n");
+        for part in
+            ["state: asked", "leaves:", "  - path: metadata.a", "    value: null", "  - 7", "none: []"]
+        {
+            assert!(lines.iter().any(|line| line == part), "{part:?} in\n{text}");
+        }
+        assert_eq!(outlined(&json!("a\u{1b}[2J"), 0), [r#""a\u{1b}[2J""#]);
+        assert_eq!(outlined(&json!({"": {"\u{9b}": 1}}), 0), ["\"\":", "  \"\\u{9b}\": 1"]);
+    }
+}

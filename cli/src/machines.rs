@@ -1,0 +1,179 @@
+//! `signalbox machines`: judges definitions of state machines and runs their scenarios, without anything running; plans
+//! and applies them where something runs.
+
+mod plans;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use clap::Subcommand;
+use serde_json::{Value as Json, json};
+use signalbox_machine::{
+    definition::{self, File, Problem, Refused},
+    scenario,
+};
+
+use crate::{exit::Failure, terminal};
+
+/// What can be done with definitions.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Judge files of state machines; exit code 65 when any is refused (docs/machines.md)
+    Validate(Files),
+    /// Run the scenarios beside files of state machines: NAME.test.yaml for NAME.yaml; exit code 65 when any fails
+    Test(Files),
+    /// Print the JSON Schema of the format, for editors
+    Schema,
+    /// List the machines of a running system
+    List(plans::All),
+    /// Say what a definition would change, and change nothing
+    Plan(plans::Plan),
+    /// Make a definition the one that counts: the one that was planned, or that of a file
+    Apply(Box<plans::Apply>),
+    /// List the versions of a machine's definition
+    Versions(plans::One),
+}
+
+#[derive(Debug, clap::Args)]
+struct Files {
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+    /// The files
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    match args.command {
+        Command::Validate(files) => validate(&files),
+        Command::Test(files) => test(&files),
+        Command::Schema => {
+            terminal::line(definition::SCHEMA.trim_end());
+            Ok(())
+        }
+        Command::List(args) => plans::list(args).await,
+        Command::Plan(args) => plans::plan(args).await,
+        Command::Apply(args) => plans::apply(*args).await,
+        Command::Versions(args) => plans::versions(args).await,
+    }
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    let bytes =
+        fs::read(path).map_err(|error| Failure::configuration(format!("{}: {error}", path.display())))?;
+    String::from_utf8(bytes).map_err(|_| Failure::configuration(format!("{}: not UTF-8", path.display())))
+}
+
+/// Every file is read before any is judged: what a caller did wrong counts first.
+fn sources(files: &[PathBuf]) -> Result<Vec<(String, String)>, Failure> {
+    files.iter().map(|path| Ok((path.display().to_string(), read(path)?))).collect()
+}
+
+fn validate(files: &Files) -> Result<(), Failure> {
+    let mut refused = false;
+    let mut reports = Vec::new();
+    // A machine stands in one file only.
+    let mut seen: Vec<(String, String)> = Vec::new();
+    for (name, source) in sources(&files.files)? {
+        let (machines, warnings, problems) = match definition::load(&name, &source) {
+            Ok(File { machines, warnings }) => (machines, warnings, Vec::new()),
+            Err(Refused { problems }) => (Vec::new(), Vec::new(), problems),
+        };
+        let mut problems: Vec<Json> = told(files, "", &problems);
+        for machine in &machines {
+            if let Some((_, other)) = seen.iter().find(|(known, _)| known == machine.name()) {
+                let message = format!("the machine `{}` stands in {other} already", machine.name());
+                if !files.json {
+                    terminal::error(&format!("{name}: {message}"));
+                }
+                problems.push(json!({ "file": name, "message": message }));
+            }
+            seen.push((machine.name().to_owned(), name.clone()));
+        }
+        let warnings = told(files, "warning: ", &warnings);
+        refused |= !problems.is_empty();
+        if !files.json && problems.is_empty() {
+            let machines = machines
+                .iter()
+                .map(|machine| format!("{} ({} states)", machine.name(), machine.states().len()));
+            terminal::line(&format!("{name}: {}", machines.collect::<Vec<_>>().join(", ")));
+        }
+        let machines = machines.iter().map(|machine| {
+            json!({ "name": machine.name(), "states": machine.states().len(), "hash": machine.hash(),
+                "environment": machine.environment() })
+        });
+        reports.push(json!({ "file": name, "machines": machines.collect::<Json>(),
+            "problems": problems, "warnings": warnings }));
+    }
+    finish(files, json!({ "valid": !refused, "files": reports }), refused)
+}
+
+fn test(files: &Files) -> Result<(), Failure> {
+    let mut failed = false;
+    let mut reports = Vec::new();
+    let pairs = files.files.iter().map(|path| Ok((path, read(path)?, scenarios_of(path)?)));
+    let pairs: Vec<_> = pairs.collect::<Result<_, Failure>>()?;
+    for (path, source, (test_path, test)) in pairs {
+        let name = path.display().to_string();
+        let outcomes = definition::load(&name, &source)
+            .and_then(|file| scenario::run(&test_path.display().to_string(), &test, &file.machines));
+        let report = match outcomes {
+            Ok(outcomes) => {
+                failed |= outcomes.iter().any(|outcome| outcome.failed.is_some());
+                let outcomes = outcomes.iter().map(|outcome| scenario_json(files, outcome));
+                json!({ "file": name, "scenarios": outcomes.collect::<Json>() })
+            }
+            Err(Refused { problems }) => {
+                failed = true;
+                json!({ "file": name, "problems": told(files, "", &problems) })
+            }
+        };
+        reports.push(report);
+    }
+    finish(files, json!({ "passed": !failed, "files": reports }), failed)
+}
+
+/// `drip.test.yaml` for `drip.yaml`.
+fn scenarios_of(path: &Path) -> Result<(PathBuf, String), Failure> {
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("yaml");
+    let beside = path.with_extension(format!("test.{extension}"));
+    let source = read(&beside)?;
+    Ok((beside, source))
+}
+
+fn scenario_json(files: &Files, outcome: &scenario::Outcome) -> Json {
+    if !files.json {
+        match &outcome.failed {
+            None => terminal::line(&format!("ok      {}", outcome.name)),
+            Some(problem) => {
+                terminal::line(&format!("FAILED  {}", outcome.name));
+                terminal::error(&problem.to_string());
+            }
+        }
+    }
+    json!({ "name": outcome.name, "passed": outcome.failed.is_none(),
+        "problem": outcome.failed.as_ref().map(Problem::to_json) })
+}
+
+fn told(files: &Files, kind: &str, problems: &[Problem]) -> Vec<Json> {
+    if !files.json {
+        problems.iter().for_each(|problem| terminal::error(&format!("{kind}{problem}")));
+    }
+    problems.iter().map(Problem::to_json).collect()
+}
+
+fn finish(files: &Files, report: Json, refused: bool) -> Result<(), Failure> {
+    if files.json {
+        terminal::line(&report.to_string());
+    }
+    if refused { Err(Failure::refused()) } else { Ok(()) }
+}

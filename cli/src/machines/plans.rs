@@ -1,0 +1,149 @@
+//! `signalbox machines list|plan|apply|versions`: definitions of machines in a running system.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde_json::json;
+use signalbox_client::machines::{Plan as Planned, Version};
+
+use crate::{
+    exit::Failure,
+    remote::Remote,
+    terminal::{self, Progress},
+};
+
+/// A plan looks at labels, and applying one moves them: thousands of each.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+#[derive(Debug, clap::Args)]
+pub(super) struct All {
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct One {
+    /// The machine
+    machine: String,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Plan {
+    /// The machine
+    machine: String,
+    /// The file that holds its definition
+    file: PathBuf,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Apply {
+    /// The machine
+    machine: String,
+    /// What `plan` printed
+    #[arg(long, required_unless_present = "file", conflicts_with = "file")]
+    plan: Option<String>,
+    /// The file that holds its definition: planned and applied in one go
+    #[arg(long)]
+    file: Option<PathBuf>,
+    /// Where labels of a state go that is removed; may be given several times
+    #[arg(long, value_name = "OLD=NEW", value_parser = pair)]
+    map: Vec<(String, String)>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (old, new) = text.split_once('=').ok_or("it is OLD=NEW")?;
+    Ok((old.to_owned(), new.to_owned()))
+}
+
+fn read(file: &Path) -> Result<String, Failure> {
+    fs::read_to_string(file).map_err(|error| Failure::configuration(format!("{}: {error}", file.display())))
+}
+
+pub(super) async fn plan(args: Plan) -> Result<(), Failure> {
+    let definition = read(&args.file)?;
+    let progress = Progress::new();
+    progress.say("looking at labels");
+    let plan = args.remote.patient(PATIENCE)?.machines().plan(&args.machine, &definition).await?;
+    drop(progress);
+    args.remote.show(&plan, print)
+}
+
+pub(super) async fn versions(args: One) -> Result<(), Failure> {
+    let versions = args.remote.client()?.machines().versions(&args.machine).await?;
+    args.remote.show(&versions, |versions| table(versions))
+}
+
+fn table(versions: &[Version]) {
+    let rows: Vec<_> = versions
+        .iter()
+        .map(|one| {
+            let current = if one.current { "counts now" } else { "" };
+            [one.version.to_string(), one.at.clone(), one.by.clone(), one.hash.clone(), current.to_owned()]
+        })
+        .collect();
+    terminal::table(["VERSION", "AT", "BY", "HASH", ""], &rows);
+}
+
+pub(super) async fn list(args: All) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let mut machines = Vec::new();
+    for name in client.machines().list().await? {
+        machines.push(client.machines().show(&name).await?);
+    }
+    args.remote.show(&machines, |machines| {
+        let counts = |counts: &BTreeMap<String, u64>| {
+            terminal::list(&counts.iter().map(|(name, count)| format!("{name}={count}")).collect::<Vec<_>>())
+        };
+        let rows: Vec<_> = machines
+            .iter()
+            .map(|machine| {
+                let labels: u64 = machine.labels.values().sum();
+                [machine.name.clone(), machine.version.to_string(), labels.to_string(), counts(&machine.busy)]
+            })
+            .collect();
+        terminal::table(["MACHINE", "VERSION", "LABELS", "NOT AT REST"], &rows);
+    })
+}
+
+fn print(plan: &Planned) {
+    let against = if plan.version == 0 { "none yet".to_owned() } else { format!("version {}", plan.version) };
+    terminal::line(&format!("plan {} (against {against})", plan.plan));
+    for what in ["added", "removed", "changed"] {
+        for state in plan.states[what].as_array().into_iter().flatten().filter_map(|state| state.as_str()) {
+            let labels = plan.labels.get(state).map(|count| format!(" ({count} labels are there)"));
+            terminal::line(&format!("  {what:<8} {state}{}", labels.unwrap_or_default()));
+        }
+    }
+    let Planned { would_move, needs_feed, checked, .. } = plan;
+    terminal::line(&format!(
+        "  of {checked} labels {would_move} would move if their gate looked now, and of {needs_feed} only a feed can tell"
+    ));
+    plan.warnings.iter().for_each(|warning| terminal::error(&format!("warning: {warning}")));
+}
+
+pub(super) async fn apply(args: Apply) -> Result<(), Failure> {
+    let client = args.remote.patient(PATIENCE)?;
+    let plan = match (args.plan, &args.file) {
+        (Some(plan), _) => plan,
+        (None, Some(file)) => client.machines().plan(&args.machine, &read(file)?).await?.plan,
+        // clap asks for one of them.
+        (None, None) => return Err(Failure::configuration("name a plan or a file")),
+    };
+    let progress = Progress::new();
+    progress.say("applying, shard by shard");
+    let version = client.machines().apply(&args.machine, &plan, &args.map.into_iter().collect()).await?;
+    drop(progress);
+    args.remote.show(&json!({"version": version}), |_| {
+        terminal::line(&format!("version {version} of {} counts now", args.machine));
+    })
+}

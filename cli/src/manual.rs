@@ -1,0 +1,152 @@
+//! Tests that hold what is written about the command against the command: docs/cli.md has every command, and every line
+//! of the documentation that begins with `signalbox` can be typed.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use clap::{Command, CommandFactory as _};
+
+use crate::{Cli, exit};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// README and everything below docs.
+fn documents() -> Vec<(PathBuf, String)> {
+    let (mut files, mut folders) = (vec![root().join("README.md")], vec![root().join("docs")]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                files.push(path);
+            }
+        }
+    }
+    files.into_iter().map(|file| (file.clone(), fs::read_to_string(&file).unwrap())).collect()
+}
+
+/// The lines of code blocks, those that end with a backslash joined with the next one, a prompt taken off.
+fn code_lines(text: &str) -> Vec<String> {
+    let (mut lines, mut inside, mut begun) = (Vec::new(), false, String::new());
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            inside = !inside;
+            continue;
+        }
+        if !inside {
+            continue;
+        }
+        let line = line.trim();
+        if let Some(start) = line.strip_suffix('\\') {
+            begun += start;
+            continue;
+        }
+        begun += line;
+        lines.push(std::mem::take(&mut begun).trim_start_matches("$ ").to_owned());
+    }
+    lines
+}
+
+/// The words of a line as a shell would divide it, up to what is another command. Enough for what documentation shows.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut chars = line.chars();
+    while let Some(char) = chars.next() {
+        match (quote, char) {
+            (Some(open), _) if open == char => quote = None,
+            (Some('"'), '\\') => word.get_or_insert_default().extend(chars.next()),
+            (Some(_), _) => word.get_or_insert_default().push(char),
+            (None, '\'' | '"') => {
+                quote = Some(char);
+                word.get_or_insert_default();
+            }
+            (None, '|' | '#' | ';' | '&' | '>') if word.is_none() || char != '#' => break,
+            (None, ' ') => words.extend(word.take()),
+            (None, '\\') => word.get_or_insert_default().extend(chars.next()),
+            (None, _) => word.get_or_insert_default().push(char),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// Every command that can be typed, such as `routes list`; a group alone is none.
+fn commands(command: &Command, name: &str, found: &mut BTreeSet<String>) {
+    let subs: Vec<_> =
+        command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help").collect();
+    if subs.is_empty() {
+        found.insert(name.to_owned());
+    }
+    for sub in subs {
+        commands(sub, format!("{name} {}", sub.get_name()).trim(), found);
+    }
+}
+
+#[test]
+fn words_are_those_of_a_shell() {
+    assert_eq!(words("a 'b c' \"d \\\"e\" f\\ g # no"), ["a", "b c", "d \"e", "f g"]);
+    assert_eq!(words("a --b '' | c"), ["a", "--b", ""]);
+}
+
+#[test]
+fn the_command_line_is_sound() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_command_of_the_documentation_can_be_typed() {
+    let (mut typed, mut wrong) = (0, Vec::new());
+    for (file, text) in documents() {
+        for line in code_lines(&text).iter().filter(|line| line.starts_with("signalbox ")) {
+            // A synopsis is not typed.
+            if line.contains(" [--") {
+                continue;
+            }
+            typed += 1;
+            if let Err(error) = Cli::command().try_get_matches_from(words(line))
+                && error.use_stderr()
+            {
+                wrong.push(format!("{}: {line}\n{error}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(typed > 30, "only {typed} commands seen: the test looks in the wrong place");
+}
+
+#[test]
+fn docs_cli_md_has_every_command_and_every_exit_code() {
+    let page = fs::read_to_string(root().join("docs/cli.md")).unwrap();
+    let lines: Vec<Vec<String>> = code_lines(&page).iter().map(|line| words(line)).collect();
+    let mut all = BTreeSet::new();
+    commands(&Cli::command(), "", &mut all);
+    assert!(all.contains("routes list") && all.contains("condition eval"), "{all:?}");
+    for command in all {
+        let typed: Vec<&str> = std::iter::once("signalbox").chain(command.split(' ')).collect();
+        let shown = lines
+            .iter()
+            .any(|line| line.len() >= typed.len() && line.iter().zip(&typed).all(|(a, b)| a == b));
+        assert!(shown, "docs/cli.md shows no `signalbox {command}`");
+    }
+    let codes = [
+        exit::BROKEN,
+        exit::CONFIGURATION,
+        exit::REFUSED,
+        exit::UNAVAILABLE,
+        exit::INTERNAL,
+        exit::INTERRUPTED,
+    ];
+    for code in codes {
+        assert!(
+            page.contains(&format!("| {code} |")),
+            "docs/cli.md does not say what exit code {code} means"
+        );
+        assert!(exit::HELP.contains(&code.to_string()), "--help does not say what exit code {code} means");
+    }
+}

@@ -1,0 +1,41 @@
+//! `signalbox mend-aof`: what `up` does before it starts a Redis server, for servers that something else starts.
+
+use std::path::PathBuf;
+
+use crate::{exit::Failure, terminal};
+
+/// Flags of `signalbox mend-aof`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The data folder of the server, in which `appendonlydir` is
+    folder: PathBuf,
+}
+
+/// Says what was cut off; a server that never ran has nothing to mend.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let cut = signalbox_stack::cut_half_transaction(&args.folder)
+        .map_err(|error| Failure::unavailable(format!("{}: {error}", args.folder.display())))?;
+    if cut > 0 {
+        terminal::line(&format!("{}: cut off half a transaction of {cut} bytes", args.folder.display()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_transaction_goes_and_a_whole_one_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        run(&Args { folder: folder.path().to_owned() }).unwrap();
+        let files = folder.path().join("appendonlydir");
+        std::fs::create_dir(&files).unwrap();
+        std::fs::write(files.join("appendonly.aof.manifest"), "file a.aof seq 1 type i\n").unwrap();
+        let whole = "*1\r\n$5\r\nMULTI\r\n*1\r\n$4\r\nEXEC\r\n";
+        std::fs::write(files.join("a.aof"), format!("{whole}*1\r\n$5\r\nMULTI\r\n*2\r\n$3\r\nDEL\r\n$1\r"))
+            .unwrap();
+        run(&Args { folder: folder.path().to_owned() }).unwrap();
+        assert_eq!(std::fs::read_to_string(files.join("a.aof")).unwrap(), whole);
+    }
+}

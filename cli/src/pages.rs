@@ -1,0 +1,93 @@
+//! `signalbox completions` and `signalbox man`: what is made from the description of the command itself.
+
+use std::{fs, path::PathBuf};
+
+use clap::{Command, CommandFactory as _};
+use clap_complete::Shell;
+
+use crate::{Cli, exit::Failure, terminal};
+
+/// Flags of `signalbox completions`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Completions {
+    /// The shell
+    shell: Shell,
+}
+
+/// Flags of `signalbox man`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Man {
+    /// Write a page for each command into this folder, in place of one page to standard output
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// The command with the parts that clap adds itself, which pages name, too.
+fn command() -> Command {
+    let mut command = Cli::command();
+    command.build();
+    command
+}
+
+pub(crate) fn completions(args: &Completions) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "signalbox", &mut script);
+    print(script)
+}
+
+pub(crate) fn man(args: &Man) -> Result<(), Failure> {
+    let Some(dir) = &args.dir else { return print(page(command())?) };
+    fs::create_dir_all(dir)
+        .map_err(|error| Failure::configuration(format!("cannot make {}: {error}", dir.display())))?;
+    let mut commands = vec![("signalbox".to_owned(), command())];
+    while let Some((name, command)) = commands.pop() {
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+            commands.push((format!("{name}-{}", sub.get_name()), sub.clone()));
+        }
+        let file = dir.join(format!("{name}.1"));
+        // The page of a part is named as it is looked for: `man signalbox-routes`.
+        let title: &'static str = Box::leak(name.into_boxed_str());
+        fs::write(&file, page(command.name(title).display_name(title))?)
+            .map_err(|error| Failure::configuration(format!("cannot write {}: {error}", file.display())))?;
+    }
+    Ok(())
+}
+
+fn page(command: Command) -> Result<Vec<u8>, Failure> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command)
+        .render(&mut page)
+        .map_err(|error| Failure::internal(format!("cannot make the page: {error}")))?;
+    Ok(page)
+}
+
+fn print(text: Vec<u8>) -> Result<(), Failure> {
+    let text = String::from_utf8(text).map_err(|error| Failure::internal(error.to_string()))?;
+    // A reader that wants only the first lines is no failure.
+    let _unread = terminal::text(&text);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_page() {
+        let folder = tempfile::tempdir().unwrap();
+        man(&Man { dir: Some(folder.path().to_owned()) }).unwrap();
+        let page = fs::read_to_string(folder.path().join("signalbox-routes-add.1")).unwrap();
+        assert!(page.contains("Register an instance"), "{page}");
+        assert!(folder.path().join("signalbox.1").exists());
+        assert!(!folder.path().join("signalbox-guard.1").exists(), "what is hidden has no page");
+    }
+
+    #[test]
+    fn every_shell_gets_a_script_that_knows_the_commands() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "signalbox", &mut script);
+            assert!(String::from_utf8(script).unwrap().contains("explain"), "{shell}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! `signalbox queues`: what waits to be pulled.
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use serde_json::json;
+use signalbox_client::queues::{NewQueue, Pulled, Queue};
+
+use crate::{
+    exit::Failure,
+    remote::{Remote, duration},
+    terminal::{self, Progress},
+};
+
+/// Flags of `signalbox queues`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List queues
+    List(All),
+    /// Make a queue, or change it
+    Create(Create),
+    /// Remove a queue and its messages
+    Remove(Sure),
+    /// List environments by depth, with age and dwell time
+    Facets(One),
+    /// Look at the messages that come next, and leave them there
+    Peek(Peek),
+    /// Pull messages
+    Pull(Pull),
+    /// Say that pulled messages are done
+    Ack(Ack),
+    /// Drop messages
+    Purge(Purge),
+    /// List dead letters, as JSON
+    Dead(Page),
+    /// Put all dead letters back
+    Redrive(One),
+    /// Drop all dead letters
+    DropDead(Sure),
+}
+
+#[derive(Debug, clap::Args)]
+struct All {
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct One {
+    /// The queue
+    queue: String,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Sure {
+    /// The queue
+    queue: String,
+    /// It cannot be undone, so it is said
+    #[arg(long, required = true)]
+    yes: bool,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Create {
+    /// The queue
+    queue: String,
+    /// A regular expression over environment:type:topic
+    #[arg(long, value_name = "REGEX")]
+    pattern: String,
+    /// How long a pulled message is its consumer's
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    lease: Option<Duration>,
+    /// Attempts before a message is a dead letter
+    #[arg(long, value_name = "COUNT")]
+    max_attempts: Option<u32>,
+    /// How long a message waits before it is given up
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    retention: Option<Duration>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Peek {
+    /// The queue
+    queue: String,
+    /// Only of this environment
+    #[arg(long)]
+    environment: Option<String>,
+    /// At most so many
+    #[arg(long, default_value_t = 10)]
+    max: usize,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Pull {
+    /// The queue
+    queue: String,
+    /// At most so many
+    #[arg(long, default_value_t = 1)]
+    max: usize,
+    /// How long to wait for the first one
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0s")]
+    wait: Duration,
+    /// They are done as soon as they are pulled
+    #[arg(long)]
+    ack: bool,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Ack {
+    /// The queue
+    queue: String,
+    /// What `pull` printed
+    #[arg(required = true)]
+    receipts: Vec<String>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Purge {
+    /// The queue
+    queue: String,
+    /// Only of this environment
+    #[arg(long)]
+    environment: Option<String>,
+    /// It cannot be undone, so it is said
+    #[arg(long, required = true)]
+    yes: bool,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Page {
+    /// The queue
+    queue: String,
+    /// Where the page before ended
+    #[arg(long)]
+    cursor: Option<String>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    match args.command {
+        Command::List(All { remote }) => {
+            let queues = remote.client()?.queues().list().await?;
+            remote.show(&queues, |queues| print(queues))
+        }
+        Command::Create(args) => create(args).await,
+        Command::Remove(Sure { queue, yes: _, remote }) => {
+            remote.client()?.queues().remove(&queue).await?;
+            remote.show(&json!({"removed": true}), |_| terminal::line(&format!("{queue} is removed")))
+        }
+        Command::Facets(args) => facets(args).await,
+        Command::Peek(Peek { queue, environment, max, remote }) => {
+            let messages = remote.client()?.queues().peek(&queue, environment.as_deref(), max).await?;
+            remote.show(&messages, |messages| list(messages))
+        }
+        Command::Pull(args) => pull(args).await,
+        Command::Ack(args) => ack(args).await,
+        Command::Purge(Purge { queue, environment, yes: _, remote }) => {
+            let count = remote.client()?.queues().purge(&queue, environment.as_deref()).await?;
+            counted(&remote, count, "messages are dropped")
+        }
+        Command::Dead(Page { queue, cursor, remote }) => {
+            let page = remote.client()?.queues().dead(&queue, cursor.as_deref()).await?;
+            remote.show(&page, |page| terminal::line(&format!("{page:#}")))
+        }
+        Command::Redrive(One { queue, remote }) => {
+            let count = remote.client()?.queues().redrive(&queue).await?;
+            counted(&remote, count, "messages are put back")
+        }
+        Command::DropDead(Sure { queue, yes: _, remote }) => {
+            let count = remote.client()?.queues().drop_dead(&queue).await?;
+            counted(&remote, count, "dead letters are dropped")
+        }
+    }
+}
+
+fn counted(remote: &Remote, count: u64, what: &str) -> Result<(), Failure> {
+    remote.show(&json!({"messages": count}), |_| terminal::line(&format!("{count} {what}")))
+}
+
+fn print(queues: &[Queue]) {
+    let rows: Vec<_> = queues
+        .iter()
+        .map(|queue| {
+            let messages = &queue.messages;
+            [
+                queue.name.clone(),
+                queue.pattern.clone(),
+                messages.waiting.to_string(),
+                messages.in_flight.to_string(),
+                messages.delayed.to_string(),
+                messages.dead.to_string(),
+            ]
+        })
+        .collect();
+    terminal::table(["QUEUE", "PATTERN", "WAITING", "IN FLIGHT", "DELAYED", "DEAD"], &rows);
+}
+
+async fn create(args: Create) -> Result<(), Failure> {
+    let Create { queue: name, pattern, lease, max_attempts, retention, remote } = args;
+    let queue = NewQueue {
+        pattern,
+        lease_seconds: lease.map(|lease| lease.as_secs_f64()),
+        max_attempts,
+        retention_seconds: retention.map(|retention| retention.as_secs()),
+        ..NewQueue::default()
+    };
+    let queue = remote.client()?.queues().put(&name, &queue).await?;
+    remote.show(&queue, |queue| terminal::line(&format!("{} takes {}", queue.name, queue.pattern)))
+}
+
+async fn facets(args: One) -> Result<(), Failure> {
+    let mut facets = args.remote.client()?.queues().facets(&args.queue).await?;
+    facets.sort_by(|a, b| b.waiting.cmp(&a.waiting).then_with(|| a.environment.cmp(&b.environment)));
+    args.remote.show(&facets, |facets| {
+        let rows: Vec<_> = facets
+            .iter()
+            .map(|facet| {
+                [
+                    facet.environment.clone(),
+                    facet.weight.to_string(),
+                    facet.waiting.to_string(),
+                    facet.in_flight.to_string(),
+                    facet.delayed.to_string(),
+                    terminal::or_dash(facet.oldest_age_ms.map(terminal::span)),
+                    terminal::or_dash(facet.dwell_ms.map(terminal::span)),
+                ]
+            })
+            .collect();
+        let heads = ["ENVIRONMENT", "WEIGHT", "WAITING", "IN FLIGHT", "DELAYED", "OLDEST", "DWELL"];
+        terminal::table(heads, &rows);
+    })
+}
+
+async fn pull(args: Pull) -> Result<(), Failure> {
+    let client = args.remote.patient(args.wait + Duration::from_secs(30))?;
+    let progress = Progress::new();
+    if !args.wait.is_zero() {
+        progress.say(&format!("waiting up to {} s for a message", args.wait.as_secs()));
+    }
+    let messages = client.queues().pull(&args.queue, args.max, args.wait, args.ack).await?;
+    drop(progress);
+    args.remote.show(&messages, |messages| list(messages))
+}
+
+/// A line for each: messages are others' JSON, and a table of them would cut it.
+fn list(messages: &[Pulled]) {
+    for pulled in messages {
+        // What it says is printed as JSON, which has no control characters.
+        terminal::line(&json!(pulled).to_string());
+    }
+}
+
+async fn ack(args: Ack) -> Result<(), Failure> {
+    let answer = args.remote.client()?.queues().ack(&args.queue, &args.receipts).await?;
+    args.remote.show(&answer, |answer| {
+        for result in answer["results"].as_array().into_iter().flatten() {
+            let word = |name: &str| result[name].as_str().unwrap_or_default();
+            terminal::line(&format!("{} {}{}", word("receipt"), word("result"), word("code")));
+        }
+    })
+}

@@ -1,0 +1,146 @@
+//! Which running system a command speaks with, and how it answers the operator.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use serde::Serialize;
+use signalbox_client::{Client, Error};
+use signalbox_stack::Description;
+
+use crate::{exit::Failure, terminal};
+
+/// Flags of every command that speaks with a running system.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Which system, and how it is shown")]
+pub(crate) struct Remote {
+    /// The data folder of a system on this machine: its address and root token are taken from there
+    #[arg(long, value_name = "DIR", env = "SIGNALBOX_DATA_DIR", default_value = ".signalbox")]
+    data_dir: PathBuf,
+    /// The API to ask, in place of the one that runs in the data folder
+    #[arg(long, value_name = "URL", env = "SIGNALBOX_URL")]
+    url: Option<String>,
+    /// The token, in place of the one in the data folder
+    #[arg(long, value_name = "TOKEN", env = "SIGNALBOX_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// A file of PEM certificates to believe besides those of the operating system
+    #[arg(long, value_name = "FILE", env = "SIGNALBOX_CA_FILE")]
+    ca_file: Option<PathBuf>,
+    /// Print the answer as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Remote {
+    /// A client with the ordinary patience.
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
+        self.patient(Duration::from_secs(60))
+    }
+
+    /// A client for calls that may take as long as `patience`.
+    pub(crate) fn patient(&self, patience: Duration) -> Result<Client, Failure> {
+        let url = match &self.url {
+            Some(url) => url.clone(),
+            None => self.description()?.admin_url,
+        };
+        let mut builder = Client::builder(url).timeout(patience);
+        if let Some(token) = self.token()? {
+            builder = builder.token(token);
+        }
+        if let Some(file) = &self.ca_file {
+            builder = builder.ca_file(file);
+        }
+        Ok(builder.build()?)
+    }
+
+    /// What runs in the data folder.
+    pub(crate) fn description(&self) -> Result<Description, Failure> {
+        let file = self.data_dir.join("run/stack.json");
+        let text = fs::read_to_string(&file).map_err(|_| {
+            Failure::unavailable(format!(
+                "nothing runs in {}; --url names another system",
+                self.data_dir.display()
+            ))
+        })?;
+        serde_json::from_str(&text)
+            .map_err(|error| Failure::internal(format!("cannot read {}: {error}", file.display())))
+    }
+
+    /// The system of the data folder, unless another one is named.
+    pub(crate) fn here(&self) -> Option<Description> {
+        if self.url.is_some() { None } else { self.description().ok() }
+    }
+
+    fn token(&self) -> Result<Option<String>, Failure> {
+        if let Some(token) = &self.token {
+            return Ok(Some(token.clone()));
+        }
+        let file = self.data_dir.join("token");
+        match fs::read_to_string(&file) {
+            Ok(text) => Ok(Some(text.trim().to_owned())),
+            // The root token of this folder is nobody else's business.
+            Err(_) if self.url.is_some() => Ok(None),
+            Err(error) => Err(Failure::configuration(format!("{}: {error}; use --token", file.display()))),
+        }
+    }
+
+    /// Prints the answer: as JSON where that was asked for, else as `text` says.
+    pub(crate) fn show<T: Serialize>(&self, answer: &T, text: impl FnOnce(&T)) -> Result<(), Failure> {
+        if !self.json {
+            text(answer);
+            return Ok(());
+        }
+        let json = serde_json::to_string_pretty(answer)
+            .map_err(|error| Failure::internal(format!("cannot write the answer as JSON: {error}")))?;
+        terminal::line(&json);
+        Ok(())
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let message = match &error {
+            // serde's own words say where an answer differs.
+            Error::Unreadable { source, .. } => format!("{error}: {source}"),
+            _ => error.to_string(),
+        };
+        match error.status() {
+            Some(401) => Self::configuration(format!("{message}; --token or SIGNALBOX_TOKEN names a token")),
+            Some(403) => Self::configuration(message),
+            _ if error.is_unavailable() => Self::unavailable(message),
+            Some(_) if error.code().is_some() => Self::refused_because(message),
+            _ => match error {
+                Error::Address { .. } | Error::Token | Error::Trust { .. } => Self::configuration(message),
+                _ => Self::unavailable(message),
+            },
+        }
+    }
+}
+
+/// `5s`, `500ms`, `2m`, or `5` for seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let number = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
+    let unit_ms = match &text[number.len()..] {
+        "ms" => 1,
+        "" | "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err("it ends with ms, s, m or h".to_owned()),
+    };
+    let number: u64 =
+        number.parse().map_err(|_| "it is a whole number and a unit, such as 30s".to_owned())?;
+    number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(|| "it is too long".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_has_a_unit() {
+        for (text, ms) in [("5s", 5_000), ("500ms", 500), ("5", 5_000), ("2m", 120_000), ("1h", 3_600_000)] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "s", "5x", "-5s", "1.5s", "99999999999999999999s", "9999999999999999h"] {
+            duration(text).unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! `signalbox routes`: instances and host names, and how far the routers are.
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use serde_json::json;
+use signalbox_client::routes::{Changed, Convergence, Explanation, Filter, NewInstance};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    exit::Failure,
+    remote::{Remote, duration},
+    terminal::{self, Progress},
+};
+
+/// Flags of `signalbox routes`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List instances
+    List(List),
+    /// List host names and who takes their requests
+    Hosts(Hosts),
+    /// Register an instance, or change it
+    Add(Box<Add>),
+    /// Take an instance out at once
+    Remove(Remove),
+    /// Give an instance no new requests
+    Drain(Drain),
+    /// Say why a host is answered as it is
+    Explain(Explain),
+    /// Wait until every router serves the newest table
+    Wait(Wait),
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    /// Only with this host name
+    #[arg(long)]
+    host: Option<String>,
+    /// Only of this version type
+    #[arg(long, value_name = "ID")]
+    version_type: Option<String>,
+    /// Only on this node
+    #[arg(long)]
+    node: Option<String>,
+    /// Only in this state
+    #[arg(long, value_parser = ["active", "draining"])]
+    state: Option<String>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Hosts {
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Add {
+    /// Its name, which it keeps when it is registered again
+    id: String,
+    /// Where it listens
+    #[arg(long, value_name = "HOST:PORT")]
+    address: String,
+    /// A host name that it serves; may be given several times
+    #[arg(long, value_name = "NAME", required = true)]
+    host: Vec<String>,
+    /// What its requests are counted under
+    #[arg(long, value_name = "ID")]
+    version_type: String,
+    /// Its share of requests, compared with the others
+    #[arg(long)]
+    weight: Option<u32>,
+    /// After so many seconds without a heartbeat it is taken out
+    #[arg(long, value_name = "SECONDS")]
+    lease: Option<u32>,
+    /// The node that it runs on
+    #[arg(long, value_name = "ID")]
+    node: Option<String>,
+    /// The version that it belongs to
+    #[arg(long, value_name = "ID")]
+    version: Option<String>,
+    /// The application that it belongs to
+    #[arg(long, value_name = "ID")]
+    application: Option<String>,
+    /// The workspace that it belongs to
+    #[arg(long, value_name = "ID")]
+    workspace: Option<String>,
+    #[command(flatten)]
+    until: Until,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Remove {
+    /// The instance
+    id: String,
+    #[command(flatten)]
+    until: Until,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Drain {
+    /// The instance
+    id: String,
+    /// Take it out after this time
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    deadline: Option<Duration>,
+    /// Give it requests again
+    #[arg(long, conflicts_with = "deadline")]
+    resume: bool,
+    #[command(flatten)]
+    until: Until,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+/// When a change is answered.
+#[derive(Debug, clap::Args)]
+struct Until {
+    /// Answer when every router has the change, and fail after this time (at most 60s)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    wait: Option<Duration>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Explain {
+    /// The host name of a request
+    host: String,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Wait {
+    /// Wait for this serial instead of the newest
+    #[arg(long)]
+    serial: Option<u64>,
+    /// Fail after this time
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "60s")]
+    timeout: Duration,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    match args.command {
+        Command::List(args) => list(args).await,
+        Command::Hosts(args) => hosts(args).await,
+        Command::Add(args) => add(*args).await,
+        Command::Remove(args) => remove(args).await,
+        Command::Drain(args) => drain(args).await,
+        Command::Explain(args) => explain(args).await,
+        Command::Wait(args) => wait(args).await,
+    }
+}
+
+async fn list(args: List) -> Result<(), Failure> {
+    let List { host, version_type, node, state, remote } = args;
+    let filter = Filter { host, version_type, node, state };
+    let instances = remote.client()?.routes().instances(&filter).await?;
+    remote.show(&instances, |instances| {
+        let rows: Vec<_> = instances
+            .iter()
+            .map(|instance| {
+                let health = match (instance.healthy, instance.routed) {
+                    (Some(false), _) => "unhealthy",
+                    (_, Some(false)) => "not in the table yet",
+                    (Some(true), _) => "healthy",
+                    (None, _) => "-",
+                };
+                [
+                    instance.id.clone(),
+                    instance.address.clone(),
+                    terminal::list(&instance.hostnames),
+                    instance.version_type_id.clone(),
+                    instance.weight.to_string(),
+                    instance.state.clone(),
+                    health.to_owned(),
+                ]
+            })
+            .collect();
+        terminal::table(["ID", "ADDRESS", "HOSTS", "VERSION TYPE", "WEIGHT", "STATE", "HEALTH"], &rows);
+    })
+}
+
+async fn hosts(args: Hosts) -> Result<(), Failure> {
+    let hosts = args.remote.client()?.routes().hosts().await?;
+    args.remote.show(&hosts, |hosts| {
+        let rows: Vec<_> = hosts
+            .iter()
+            .map(|host| {
+                let by = if host.registered { "registered" } else { "by hand" };
+                let counted = terminal::or_dash(host.log_key.as_ref());
+                [host.hostname.clone(), terminal::list(&host.addresses), counted, by.to_owned()]
+            })
+            .collect();
+        terminal::table(["HOST", "ADDRESSES", "COUNTED UNDER", "HOW"], &rows);
+    })
+}
+
+async fn add(args: Add) -> Result<(), Failure> {
+    let mut instance = NewInstance::new(args.address, args.host, args.version_type);
+    (instance.weight, instance.lease_seconds, instance.node_id) = (args.weight, args.lease, args.node);
+    instance.version_id = args.version;
+    (instance.application_id, instance.workspace_id) = (args.application, args.workspace);
+    let client = args.remote.client()?;
+    let progress = args.until.progress();
+    let changed = client.routes().register(&args.id, &instance, args.until.wait).await?;
+    drop(progress);
+    args.remote.show(&changed, |changed| said(changed, "is registered", "was registered so already"))
+}
+
+async fn remove(args: Remove) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let progress = args.until.progress();
+    client.routes().remove(&args.id, args.until.wait).await?;
+    drop(progress);
+    args.remote.show(&json!({"id": args.id, "removed": true}), |_| {
+        terminal::line(&format!("{} is taken out", args.id));
+    })
+}
+
+async fn drain(args: Drain) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let progress = args.until.progress();
+    let routes = client.routes();
+    let changed = if args.resume {
+        routes.resume(&args.id, args.until.wait).await?
+    } else {
+        routes.drain(&args.id, args.deadline, args.until.wait).await?
+    };
+    drop(progress);
+    let (now, already) = if args.resume {
+        ("takes requests again", "took requests already")
+    } else {
+        ("gets no new requests", "was draining already")
+    };
+    args.remote.show(&changed, |changed| said(changed, now, already))
+}
+
+impl Until {
+    fn progress(&self) -> Option<Progress> {
+        self.wait.map(|wait| {
+            let progress = Progress::new();
+            progress.say(&format!("waiting up to {} s for every router", wait.as_secs()));
+            progress
+        })
+    }
+}
+
+fn said(changed: &Changed, now: &str, already: &str) {
+    let what = if changed.changed { now } else { already };
+    terminal::line(&format!("{} {what} (serial {})", changed.instance.id, changed.serial));
+}
+
+async fn explain(args: Explain) -> Result<(), Failure> {
+    let explanation = args.remote.client()?.routes().explain(&args.host).await?;
+    args.remote.show(&explanation, tell)
+}
+
+fn tell(explanation: &Explanation) {
+    let answer = match &*explanation.answer {
+        "proxied" => "goes to an instance",
+        "no_instance" => "is answered 503: nobody can take it",
+        "no_route" => "is answered 404: the table does not know it",
+        other => other,
+    };
+    terminal::line(&format!("A request for {} {answer}.", explanation.host));
+    for candidate in &explanation.candidates {
+        let found = match (candidate.exists, explanation.matched.as_deref() == Some(&candidate.name)) {
+            (true, true) => "decides",
+            (true, false) => "is in the table, but a name before it decides",
+            (false, _) => "is not in the table",
+        };
+        terminal::line(&format!("  {} {found}", candidate.name));
+    }
+    for instance in &explanation.instances {
+        let id = terminal::or_dash(instance.id.as_ref());
+        let why = match (&instance.reason, instance.usable) {
+            (_, true) => "takes requests".to_owned(),
+            (Some(reason), false) => format!("takes none: {reason}"),
+            (None, false) => "takes none".to_owned(),
+        };
+        terminal::line(&format!("  {} ({id}) {why}", instance.address));
+    }
+    if explanation.fail_open {
+        terminal::line("  More than half are unhealthy by their checks, so the checks are not believed.");
+    }
+    if let Some(key) = &explanation.log_key {
+        terminal::line(&format!(
+            "It is counted under version type {key}; chosen by {}.",
+            explanation.algorithm
+        ));
+    }
+}
+
+async fn wait(args: Wait) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let (deadline, progress) = (Instant::now() + args.timeout, Progress::new());
+    loop {
+        let state = client.routes().convergence().await?;
+        let wanted = args.serial.unwrap_or(state.serial);
+        let behind: Vec<&str> = state
+            .routers
+            .iter()
+            .filter(|router| {
+                router.state == "live" && (router.serial < wanted || router.epoch != state.epoch)
+            })
+            .map(|router| &*router.node)
+            .collect();
+        if behind.is_empty() && state.serial >= wanted {
+            drop(progress);
+            return args.remote.show(&state, |state| serve(state, wanted));
+        }
+        let who = if behind.is_empty() { "the table".to_owned() } else { behind.join(", ") };
+        if Instant::now() >= deadline {
+            drop(progress);
+            args.remote.show(&state, |_| ())?;
+            return Err(Failure::unavailable(format!("{who} is not at serial {wanted} yet")));
+        }
+        progress.say(&format!("waiting for {who} to be at serial {wanted}"));
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn serve(state: &Convergence, serial: u64) {
+    let live = state.routers.iter().filter(|router| router.state == "live").count();
+    let routers = if live == 1 { "router serves" } else { "routers serve" };
+    terminal::line(&format!("{live} {routers} serial {serial}"));
+}

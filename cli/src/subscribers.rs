@@ -1,0 +1,184 @@
+//! `signalbox subscribers`: who hears of events, and what did not reach them.
+
+use clap::Subcommand;
+use serde_json::json;
+use signalbox_client::events::{DeadLetters, Numbers, Subscription};
+
+use crate::{
+    exit::Failure,
+    remote::Remote,
+    terminal::{self, Progress},
+};
+
+/// Flags of `signalbox subscribers`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List subscribers with their backlog and health
+    List(All),
+    /// Send a delivery on trial
+    Test(One),
+    /// List dead letters
+    Dead(Dead),
+    /// Deliver all dead letters again
+    Redrive(One),
+    /// Drop all dead letters
+    DropDead(Sure),
+    /// Deliver again what was delivered between two moments
+    Replay(Replay),
+}
+
+#[derive(Debug, clap::Args)]
+struct All {
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct One {
+    /// The subscriber
+    name: String,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Dead {
+    /// The subscriber
+    name: String,
+    /// Where the page before ended
+    #[arg(long)]
+    cursor: Option<String>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Sure {
+    /// The subscriber
+    name: String,
+    /// It cannot be undone, so it is said
+    #[arg(long, required = true)]
+    yes: bool,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Replay {
+    /// The subscriber
+    name: String,
+    /// From this moment on, unix milliseconds
+    #[arg(long, value_name = "MS")]
+    from: u64,
+    /// Up to this moment, unix milliseconds
+    #[arg(long, value_name = "MS")]
+    to: u64,
+    /// Events a second
+    #[arg(long)]
+    rate: Option<u64>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    match args.command {
+        Command::List(args) => list(args).await,
+        Command::Test(args) => test(args).await,
+        Command::Dead(args) => dead(args).await,
+        Command::Redrive(One { name, remote }) => {
+            let redriven = remote.client()?.events().redrive(&name).await?;
+            remote.show(&json!({"redriven": redriven}), |_| {
+                terminal::line(&format!("{redriven} events are delivered to {name} again"));
+            })
+        }
+        Command::DropDead(Sure { name, yes: _, remote }) => {
+            let dropped = remote.client()?.events().drop_dead(&name).await?;
+            remote.show(&json!({"dropped": dropped}), |_| {
+                terminal::line(&format!("{dropped} events are dropped"));
+            })
+        }
+        Command::Replay(Replay { name, from, to, rate, remote }) => {
+            remote.client()?.events().replay(&name, from, to, rate).await?;
+            remote.show(&json!({"replaying": true}), |_| {
+                terminal::line(&format!("what was delivered to {name} then is delivered again"));
+            })
+        }
+    }
+}
+
+async fn list(args: All) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let (subscriptions, numbers) = (client.events().subscriptions().await?, client.events().numbers().await?);
+    let answer = json!({"subscriptions": subscriptions, "numbers": numbers});
+    args.remote.show(&answer, |_| {
+        let rows: Vec<_> = subscriptions.iter().map(|one| row(one, &numbers)).collect();
+        terminal::table(
+            ["SUBSCRIBER", "HEALTH", "SENT", "WAITING", "DEAD", "TOPICS", "CALLBACK", "DISABLED"],
+            &rows,
+        );
+    })
+}
+
+fn row(one: &Subscription, numbers: &Numbers) -> [String; 8] {
+    let counted = numbers.subscribers.get(&one.subscriber);
+    let count =
+        |of: fn(&signalbox_client::events::SubscriberNumbers) -> u64| terminal::or_dash(counted.map(of));
+    [
+        one.subscriber.clone(),
+        one.health.to_string(),
+        count(|numbers| numbers.sent),
+        count(|numbers| numbers.events),
+        count(|numbers| numbers.dead),
+        terminal::list(&one.topics),
+        one.callback.clone(),
+        terminal::or_dash(one.disabled.as_ref()),
+    ]
+}
+
+async fn test(args: One) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let progress = Progress::new();
+    progress.say("waiting for the subscriber to answer");
+    let tested = client.events().test(&args.name).await?;
+    drop(progress);
+    args.remote.show(&tested, |tested| {
+        let span = terminal::span(tested.duration_ms);
+        if tested.delivered {
+            terminal::line(&format!("{} took it in {span}", args.name));
+        }
+    })?;
+    if tested.delivered {
+        return Ok(());
+    }
+    let why = tested.why.unwrap_or_else(|| "it did not take it".to_owned());
+    Err(Failure::broken(format!("{}: {why}", args.name)))
+}
+
+async fn dead(args: Dead) -> Result<(), Failure> {
+    let page = args.remote.client()?.events().dead(&args.name, args.cursor.as_deref()).await?;
+    args.remote.show(&page, print)
+}
+
+fn print(page: &DeadLetters) {
+    let rows: Vec<_> = page
+        .dead
+        .iter()
+        .map(|letter| {
+            let word = |name: &str| match &letter.event[name] {
+                serde_json::Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            [word("id"), word("topic"), word("url"), letter.attempts.to_string(), letter.reason.clone()]
+        })
+        .collect();
+    terminal::table(["ID", "TOPIC", "URL", "ATTEMPTS", "REASON"], &rows);
+    if let Some(cursor) = &page.cursor {
+        terminal::line(&format!("more: --cursor {cursor}"));
+    }
+}

@@ -1,0 +1,93 @@
+//! `signalbox tokens`: who may do what.
+
+use clap::Subcommand;
+use serde_json::json;
+use signalbox_client::tokens::{NewToken, Token};
+
+use crate::{exit::Failure, remote::Remote, terminal};
+
+/// Flags of `signalbox tokens`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List tokens, without what clients show
+    List(All),
+    /// Make a token, and print it once
+    Create(Create),
+    /// Revoke a token
+    Revoke(One),
+}
+
+#[derive(Debug, clap::Args)]
+struct All {
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Create {
+    /// Its name
+    name: String,
+    /// What it may do; may be given several times
+    #[arg(long, required = true, value_parser = ["routes", "publish", "subscribe", "queues", "facts", "machines", "read"])]
+    scope: Vec<String>,
+    /// A host name (or *.name) that it is confined to; may be given several times
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+    /// An environment that it is confined to; may be given several times
+    #[arg(long, value_name = "NAME")]
+    environment: Vec<String>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct One {
+    /// Its name
+    name: String,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    match args.command {
+        Command::List(All { remote }) => {
+            let tokens = remote.client()?.tokens().list().await?;
+            remote.show(&tokens, |tokens| print(tokens))
+        }
+        Command::Create(Create { name, scope, host, environment, remote }) => {
+            let some = |names: Vec<String>| (!names.is_empty()).then_some(names);
+            let new = NewToken { name, scopes: scope, hosts: some(host), environments: some(environment) };
+            let token = remote.client()?.tokens().create(&new).await?;
+            remote.show(&token, |token| terminal::line(&terminal::or_dash(token.token.as_ref())))
+        }
+        Command::Revoke(One { name, remote }) => {
+            remote.client()?.tokens().revoke(&name).await?;
+            remote.show(&json!({"revoked": true}), |_| terminal::line(&format!("{name} is revoked")))
+        }
+    }
+}
+
+fn print(tokens: &[Token]) {
+    let names = |token: &Token, key: &str| {
+        let list = token.more.get(key).and_then(|list| list.as_array());
+        list.map(|list| list.iter().filter_map(|name| name.as_str()).collect::<Vec<_>>().join(","))
+    };
+    let rows: Vec<_> = tokens
+        .iter()
+        .map(|token| {
+            [
+                token.name.clone(),
+                terminal::list(&token.scopes),
+                terminal::or_dash(names(token, "hosts")),
+                terminal::or_dash(names(token, "environments")),
+            ]
+        })
+        .collect();
+    terminal::table(["TOKEN", "SCOPES", "HOSTS", "ENVIRONMENTS"], &rows);
+}

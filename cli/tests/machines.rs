@@ -1,0 +1,116 @@
+//! `signalbox machines` as somebody meets it who writes one: a process, its output and its exit code.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+use std::process::{Command, Output};
+
+use serde_json::{Value as Json, json};
+
+const GOOD: &str = "state_machines:\n  m:\n    states:\n      - {gate: a, exit_condition: metadata.go, \
+    triggers: [{metadata: go}], next: b}\n      - gate: b\n";
+
+/// Runs `machines COMMAND` in a folder with these files.
+fn signalbox(files: &[(&str, &str)], arguments: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content) in files {
+        std::fs::write(folder.path().join(name), content).unwrap();
+    }
+    Command::new(env!("CARGO_BIN_EXE_signalbox"))
+        .arg("machines")
+        .args(arguments)
+        .current_dir(folder.path())
+        .output()
+        .unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn json_of(output: &Output) -> Json {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error} in {output:?}"))
+}
+
+#[test]
+fn a_file_that_is_in_order_is_named_with_its_machines() {
+    let output = signalbox(&[("m.yaml", GOOD)], &["validate", "m.yaml"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("m.yaml: m (2 states)\n", ""));
+    let report = json_of(&signalbox(&[("m.yaml", GOOD)], &["validate", "--json", "m.yaml"]));
+    assert_eq!((&report["valid"], &report["files"][0]["machines"][0]["name"]), (&json!(true), &json!("m")));
+}
+
+#[test]
+fn a_file_that_is_refused_is_shown_with_line_caret_and_hint() {
+    let bad = GOOD.replace("next: b", "next: c");
+    let output = signalbox(&[("m.yaml", &bad)], &["validate", "m.yaml"]);
+    assert_eq!(output.status.code(), Some(65), "{output:?}");
+    assert!(stderr(&output).starts_with("m.yaml:4:82: there is no state `c`\n"), "{output:?}");
+    assert!(stderr(&output).contains('^') && stderr(&output).contains("hint: "), "{output:?}");
+    let output = signalbox(&[("m.yaml", &bad)], &["validate", "--json", "m.yaml"]);
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(65), ""));
+    let problem = &json_of(&output)["files"][0]["problems"][0];
+    assert_eq!((&problem["line"], &problem["column"]), (&json!(4), &json!(82)));
+}
+
+#[test]
+fn a_machine_stands_in_one_file_only() {
+    let output = signalbox(&[("a.yaml", GOOD), ("b.yaml", GOOD)], &["validate", "a.yaml", "b.yaml"]);
+    assert_eq!(output.status.code(), Some(65), "{output:?}");
+    assert_eq!(stderr(&output), "b.yaml: the machine `m` stands in a.yaml already\n");
+}
+
+#[test]
+fn wrong_arguments_are_64() {
+    for arguments in [
+        &["validate"][..],
+        &["validate", "not-there.yaml"],
+        &["validate", "--yaml", "m.yaml"],
+        &["test", "m.yaml"],
+        &["judge"],
+    ] {
+        // There is no m.test.yaml.
+        let output = signalbox(&[("m.yaml", GOOD)], arguments);
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
+    }
+}
+
+#[test]
+fn scenarios_hold_or_say_where_they_do_not() {
+    let test = |state: &str| {
+        format!(
+            "scenarios:\n  - name: it goes\n    start: 2026-01-01T00:00:00Z\n    steps:\n      \
+             - {{after: 1h, metadata: {{go: true}}, expect: {{state: {state}}}}}\n"
+        )
+    };
+    let output = signalbox(&[("m.yaml", GOOD), ("m.test.yaml", &test("b"))], &["test", "m.yaml"]);
+    assert_eq!(
+        (output.status.code(), stdout(&output).as_str()),
+        (Some(0), "ok      it goes\n"),
+        "{output:?}"
+    );
+    let output = signalbox(&[("m.yaml", GOOD), ("m.test.yaml", &test("a"))], &["test", "m.yaml"]);
+    assert_eq!(
+        (output.status.code(), stdout(&output).as_str()),
+        (Some(65), "FAILED  it goes\n"),
+        "{output:?}"
+    );
+    let expected = "m.test.yaml:5:52: at 2026-01-01T01:00:00Z the label is `ended` in `b`, not in `a`";
+    assert!(stderr(&output).starts_with(expected), "{output:?}");
+    let output = signalbox(&[("m.yaml", GOOD), ("m.test.yaml", &test("a"))], &["test", "--json", "m.yaml"]);
+    let report = json_of(&output);
+    assert_eq!(
+        (&report["passed"], &report["files"][0]["scenarios"][0]["passed"]),
+        (&json!(false), &json!(false))
+    );
+}
+
+#[test]
+fn the_schema_is_printed() {
+    let output = signalbox(&[], &["schema"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(json_of(&output)["$ref"], json!("#/$defs/file"));
+}

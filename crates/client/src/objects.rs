@@ -1,0 +1,111 @@
+//! Objects with a backend: one order for each, and one call at a time.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{Client, Error, More, segment};
+
+/// The calls of this room.
+#[derive(Debug, Clone, Copy)]
+pub struct Objects<'a>(pub(crate) &'a Client);
+
+/// Where an object stands.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Object {
+    /// Its name.
+    pub object: String,
+    /// Who its queue goes to.
+    pub backend: Option<String>,
+    /// Events that wait.
+    pub queued: u64,
+    /// Whether it waits for somebody to decide.
+    pub parked: bool,
+    /// Failed attempts with the event at the head.
+    pub attempts: u64,
+    /// Why the last one failed.
+    pub last_error: Option<String>,
+    /// The event that is sent next: the one that `skip` gives up.
+    pub next_id: Option<u64>,
+    /// The latest event.
+    pub last_id: Option<u64>,
+    /// Everything else.
+    #[serde(flatten)]
+    pub more: More,
+}
+
+/// Who takes the events of objects whose names begin with a prefix.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Backend {
+    /// Its name.
+    pub name: String,
+    /// What its objects' names begin with.
+    pub prefix: String,
+    /// Where events go.
+    pub callback: String,
+    /// Why nothing is sent any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disabled: Option<String>,
+    /// Objects that wait.
+    pub objects: u64,
+    /// Events that wait.
+    pub events: u64,
+    /// Events given up.
+    pub dead: u64,
+    /// Everything else: limits.
+    #[serde(flatten)]
+    pub more: More,
+}
+
+impl Objects<'_> {
+    /// One object.
+    ///
+    /// # Errors
+    /// `unknown_object` when nothing is known of it.
+    pub async fn show(&self, object: &str) -> Result<Object, Error> {
+        self.0.get(&path(object, "")).await
+    }
+
+    /// Tries a parked object again.
+    ///
+    /// # Errors
+    /// As every call; a conflict when there is nothing to try again.
+    pub async fn unpark(&self, object: &str) -> Result<(), Error> {
+        self.0.post(&path(object, "/unpark"), None).await
+    }
+
+    /// Gives the event at the head up.
+    ///
+    /// # Errors
+    /// When another event stands there by now.
+    pub async fn skip(&self, object: &str, id: u64) -> Result<(), Error> {
+        self.0.post(&path(object, "/skip"), Some(&json!({"id": id}))).await
+    }
+
+    /// All backends.
+    ///
+    /// # Errors
+    /// As every call.
+    pub async fn backends(&self) -> Result<Vec<Backend>, Error> {
+        self.0.get("/backends").await
+    }
+
+    /// One backend.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn backend(&self, name: &str) -> Result<Backend, Error> {
+        self.0.get(&format!("/backends/{}", segment(name))).await
+    }
+
+    /// Events that a backend's objects gave up.
+    ///
+    /// # Errors
+    /// As every call.
+    pub async fn dead(&self, backend: &str) -> Result<Value, Error> {
+        self.0.get(&format!("/backends/{}/dead", segment(backend))).await
+    }
+}
+
+fn path(object: &str, rest: &str) -> String {
+    format!("/objects/{}{rest}", segment(object))
+}

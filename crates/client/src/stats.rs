@@ -1,0 +1,187 @@
+//! What was counted, asked from the sidecar.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Client, Error, More, Stream, segment, with_query};
+
+/// The calls of this room.
+#[derive(Debug, Clone, Copy)]
+pub struct Stats<'a>(pub(crate) &'a Client);
+
+/// Whose numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    /// A version type.
+    VersionType(String),
+    /// All version types of a version.
+    Version(String),
+    /// All of an application.
+    Application(String),
+    /// All of a workspace.
+    Workspace(String),
+    /// All that have instances on a node.
+    Node(String),
+    /// Requests of host names that nobody serves.
+    Uncaught,
+    /// Requests to the admin listener.
+    Pacemaker,
+}
+
+impl Subject {
+    fn path(&self) -> String {
+        let (kind, id) = match self {
+            Self::VersionType(id) => ("version_type", id),
+            Self::Version(id) => ("version", id),
+            Self::Application(id) => ("application", id),
+            Self::Workspace(id) => ("workspace", id),
+            Self::Node(id) => ("node", id),
+            Self::Uncaught => return "/stats/uncaught".to_owned(),
+            Self::Pacemaker => return "/stats/pacemaker".to_owned(),
+        };
+        format!("/stats/{kind}/{}", segment(id))
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.path().trim_start_matches("/stats/"))
+    }
+}
+
+impl std::str::FromStr for Subject {
+    type Err = String;
+
+    /// `version_type/7`, `application/shop`, `uncaught`…
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            "it is one of version_type/ID, version/ID, application/ID, workspace/ID, node/ID, uncaught, pacemaker"
+                .to_owned()
+        };
+        match text.split_once('/') {
+            None if text == "uncaught" => Ok(Self::Uncaught),
+            None if text == "pacemaker" => Ok(Self::Pacemaker),
+            Some((kind, id)) if !id.is_empty() => match kind {
+                "version_type" => Ok(Self::VersionType(id.to_owned())),
+                "version" => Ok(Self::Version(id.to_owned())),
+                "application" => Ok(Self::Application(id.to_owned())),
+                "workspace" => Ok(Self::Workspace(id.to_owned())),
+                "node" => Ok(Self::Node(id.to_owned())),
+                _ => Err(wrong()),
+            },
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// Everything counted so far.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Totals {
+    /// What kind of subject.
+    pub kind: String,
+    /// Which one.
+    pub id: String,
+    /// The version types that were summed.
+    pub version_types: Vec<String>,
+    /// The unix second at which they were read.
+    pub as_at: u64,
+    /// Requests.
+    pub requests: u64,
+    /// Bytes sent.
+    pub bytes: u64,
+    /// Requests that an upstream answered.
+    pub timecount: u64,
+    /// Milliseconds that upstreams took.
+    pub time: u64,
+    /// Milliseconds that nginx took.
+    pub nginxtime: u64,
+    /// Answers 500 to 599.
+    #[serde(rename = "5xx")]
+    pub server_errors: u64,
+    /// Answers 400 to 499.
+    #[serde(rename = "4xx")]
+    pub client_errors: u64,
+    /// Requests by status code.
+    pub codes: BTreeMap<String, u64>,
+    /// Everything else: other classes, percentages, averages.
+    #[serde(flatten)]
+    pub more: More,
+}
+
+/// Which part of the past.
+#[derive(Debug, Clone, Default)]
+pub struct Range {
+    /// Unix second; five minutes ago when absent.
+    pub start: Option<u64>,
+    /// Unix second; now when absent.
+    pub end: Option<u64>,
+    /// Seconds of a point.
+    pub step: Option<u64>,
+}
+
+impl Stats<'_> {
+    /// Everything counted so far.
+    ///
+    /// # Errors
+    /// As every call.
+    pub async fn totals(&self, subject: &Subject) -> Result<Totals, Error> {
+        self.0.get(&subject.path()).await
+    }
+
+    /// Points of the past: unix second and value.
+    ///
+    /// # Errors
+    /// As every call; a range that cannot be answered has a code of its own.
+    pub async fn history(
+        &self,
+        subject: &Subject,
+        metric: &str,
+        range: &Range,
+    ) -> Result<Vec<(u64, u64)>, Error> {
+        let text = |number: Option<u64>| number.map(|number| number.to_string());
+        let (start, end, step) = (text(range.start), text(range.end), text(range.step));
+        let path = with_query(
+            &format!("{}/history", subject.path()),
+            &[
+                ("metric", Some(metric)),
+                ("start", start.as_deref()),
+                ("end", end.as_deref()),
+                ("step", step.as_deref()),
+            ],
+        );
+        self.0.get(&path).await
+    }
+
+    /// A point a second, `[unix second, value]`, as messages.
+    ///
+    /// # Errors
+    /// As every call.
+    pub async fn stream(&self, subject: &Subject, metric: &str) -> Result<Stream, Error> {
+        let path = with_query(&format!("{}/stream", subject.path()), &[("metric", Some(metric))]);
+        Stream::open(self.0, &path, &[]).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_is_read_as_it_is_written() {
+        for text in [
+            "version_type/7",
+            "application/shop",
+            "node/n",
+            "version/1",
+            "workspace/w",
+            "uncaught",
+            "pacemaker",
+        ] {
+            assert_eq!(text.parse::<Subject>().unwrap().to_string(), text);
+        }
+        for text in ["", "7", "host/a", "version_type/", "uncaught/1"] {
+            text.parse::<Subject>().unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! One request and its answer, over HTTP or HTTPS.
+//!
+//! hyper and rustls with ring, as the pacemaker's deliveries have them: one TLS stack in the whole product.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, pem::PemObject as _},
+};
+use tokio::time;
+use url::Url;
+
+use crate::{Builder, Error, Problem};
+
+/// Larger answers are not read: a page of a list has at most a thousand items, a dump of the table is the largest.
+const ANSWER_LIMIT_BYTES: usize = 256 * 1024 * 1024;
+/// How long connecting may take: whoever is there accepts at once.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// An answer that is good.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) body: Bytes,
+}
+
+#[derive(Debug)]
+pub(crate) struct Transport {
+    /// Without a slash at its end.
+    base: String,
+    authorization: Option<HeaderValue>,
+    timeout: Duration,
+    http: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+}
+
+impl Transport {
+    pub(crate) fn new(builder: Builder) -> Result<Self, Error> {
+        let wrong = |why: &str| Error::Address { url: builder.url.clone(), why: why.to_owned() };
+        let url = Url::parse(&builder.url).map_err(|error| wrong(&error.to_string()))?;
+        if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+            return Err(wrong("it must begin with http:// or https://"));
+        }
+        if !url.username().is_empty() || url.query().is_some() || url.fragment().is_some() {
+            return Err(wrong("it must not have a user name, a query or a fragment"));
+        }
+        let authorization = builder.token.as_deref().map(authorization).transpose()?;
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(CONNECT));
+        connector.set_nodelay(true);
+        connector.enforce_http(false);
+        // Reading the system's certificates takes a moment, and most addresses are of this machine.
+        let config = if url.scheme() == "https" { trust(builder.ca_file.as_deref())? } else { no_trust() };
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(config)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
+        Ok(Self {
+            base: builder.url.trim_end_matches('/').to_owned(),
+            authorization,
+            timeout: builder.timeout,
+            http: Client::builder(TokioExecutor::new()).build(connector),
+        })
+    }
+
+    pub(crate) fn base(&self) -> &str {
+        &self.base
+    }
+
+    pub(crate) fn address(&self, path: &str) -> String {
+        format!("{}{path}", self.base)
+    }
+
+    /// Sends, and reads the whole answer. A body comes with its type.
+    pub(crate) async fn call(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<(&str, Vec<u8>)>,
+    ) -> Result<Answer, Error> {
+        let work = async {
+            let response = self.send(method, path, body, &[]).await?;
+            self.read(path, response).await
+        };
+        time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.late(path)))
+    }
+
+    /// Gets an answer that says as much when its status is an error.
+    pub(crate) async fn call_any(&self, path: &str) -> Result<Answer, Error> {
+        let work = async {
+            let response = self.send("GET", path, None, &[]).await?;
+            self.collect(path, response).await
+        };
+        time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.late(path)))
+    }
+
+    /// Sends, and gives the body of a good answer to be read as it comes.
+    pub(crate) async fn open(&self, path: &str, headers: &[(&str, &str)]) -> Result<Incoming, Error> {
+        let work = async {
+            let response = self.send("GET", path, None, headers).await?;
+            if response.status().is_success() {
+                return Ok(response.into_body());
+            }
+            Err(self.read(path, response).await.err().unwrap_or_else(|| self.late(path)))
+        };
+        time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.late(path)))
+    }
+
+    async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<(&str, Vec<u8>)>,
+        headers: &[(&str, &str)],
+    ) -> Result<http::Response<Incoming>, Error> {
+        let url = self.address(path);
+        let mut request = Request::builder().uri(&url).method(
+            Method::from_bytes(method.as_bytes())
+                .map_err(|error| Error::Address { url: url.clone(), why: format!("{method}: {error}") })?,
+        );
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        let (kind, body) = body.unzip();
+        if let Some(kind) = kind {
+            request = request.header(header::CONTENT_TYPE, kind);
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request
+            .body(Full::from(body.unwrap_or_default()))
+            .map_err(|error| Error::Address { url: url.clone(), why: error.to_string() })?;
+        self.http.request(request).await.map_err(|error| Error::Silent { url, why: innermost(&error) })
+    }
+
+    async fn read(&self, path: &str, response: http::Response<Incoming>) -> Result<Answer, Error> {
+        let status = response.status();
+        let answer = self.collect(path, response).await?;
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let url = self.address(path);
+        match serde_json::from_slice::<Problem>(&answer.body) {
+            Ok(problem) => Err(Error::Refused { url, problem: Box::new(problem) }),
+            Err(_) => Err(Error::Foreign { url, status: status.as_u16() }),
+        }
+    }
+
+    async fn collect(&self, path: &str, response: http::Response<Incoming>) -> Result<Answer, Error> {
+        let body = Limited::new(response.into_body(), ANSWER_LIMIT_BYTES).collect().await;
+        let silent = |why| Error::Silent { url: self.address(path), why };
+        Ok(Answer { body: body.map_err(|error| silent(innermost(&*error)))?.to_bytes() })
+    }
+
+    fn late(&self, path: &str) -> Error {
+        Error::Late { url: self.address(path), seconds: self.timeout.as_secs() }
+    }
+}
+
+fn authorization(token: &str) -> Result<HeaderValue, Error> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| Error::Token)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn config(roots: RootCertStore) -> ClientConfig {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    #[expect(clippy::expect_used, reason = "ring has the cipher suites of both versions of TLS")]
+    let builder = builder.with_safe_default_protocol_versions().expect("ring knows TLS 1.2 and 1.3");
+    builder.with_root_certificates(roots).with_no_client_auth()
+}
+
+/// For an address without TLS.
+fn no_trust() -> ClientConfig {
+    config(RootCertStore::empty())
+}
+
+/// What the operating system believes, and the certificates of `file`.
+fn trust(file: Option<&Path>) -> Result<ClientConfig, Error> {
+    let mut roots = RootCertStore::empty();
+    // One unreadable certificate among a hundred is the system's business.
+    let _counts = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if let Some(path) = file {
+        let failed = |error: String| Error::Trust { path: path.to_owned(), why: error };
+        for certificate in CertificateDer::pem_file_iter(path).map_err(|error| failed(error.to_string()))? {
+            let certificate = certificate.map_err(|error| failed(error.to_string()))?;
+            roots.add(certificate).map_err(|error| failed(error.to_string()))?;
+        }
+    }
+    Ok(config(roots))
+}
+
+/// hyper's own words say only that sending failed; the cause at the bottom is what somebody can act on.
+pub(crate) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}

@@ -1,0 +1,25 @@
+//! Any text: what is refused has its places, and what is read is read again as the same.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use signalbox_machine::load;
+
+fuzz_target!(|text: &str| {
+    match load("any.yaml", text) {
+        Err(refused) => {
+            assert!(!refused.problems.is_empty());
+            for problem in &refused.problems {
+                assert!(problem.line > 0 && problem.column > 0 && problem.length > 0);
+                assert!(!problem.to_string().is_empty());
+            }
+        }
+        Ok(file) => {
+            for machine in &file.machines {
+                let again = load("again.yaml", machine.source()).expect("what was read once is read again");
+                let same = again.machines.iter().find(|other| other.name() == machine.name());
+                assert_eq!(same.map(|other| other.hash()), Some(machine.hash()));
+            }
+        }
+    }
+});

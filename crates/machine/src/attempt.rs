@@ -1,0 +1,120 @@
+//! What becomes of an attempt: the action is done, is tried again later, or has failed for good.
+
+use std::time::Duration;
+
+use crate::definition::Retry;
+
+/// The longest that a receiver may ask to be left alone.
+pub const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
+/// The longest between two attempts to ask a feed.
+const LONGEST_FEED_WAIT: Duration = Duration::from_secs(300);
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The receiver answered.
+    Status {
+        /// With this.
+        code: u16,
+        /// And asked to be left alone for so long.
+        retry_after: Option<Duration>,
+    },
+    /// Nobody answered, or not in time, or with something that is no answer.
+    Silence,
+    /// It cannot succeed as it is, so it is not repeated: a fact is missing, or the change was refused.
+    Refused,
+}
+
+/// What follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The action is done.
+    Done,
+    /// It is tried again after so long.
+    Again(Duration),
+    /// It is errored, until somebody asks to retry.
+    Errored,
+}
+
+/// Judges the attempt with which the count got to `attempts`; `chance`, from 0 to 1, is where in the wait it falls.
+#[must_use]
+pub fn judge(retry: &Retry, attempts: u32, outcome: Outcome, chance: f64) -> Verdict {
+    let asked = match outcome {
+        Outcome::Status { code: 200..=299, .. } => return Verdict::Done,
+        // Gone: it will not come back.
+        Outcome::Status { code: 410, .. } | Outcome::Refused => return Verdict::Errored,
+        Outcome::Status { retry_after, .. } => {
+            retry_after.map_or(Duration::ZERO, |asked| asked.min(LONGEST_RETRY_AFTER))
+        }
+        Outcome::Silence => Duration::ZERO,
+    };
+    if attempts >= retry.attempts {
+        return Verdict::Errored;
+    }
+    // Full jitter: anything between nothing and the bound, so that those who failed together do not come back together.
+    Verdict::Again(bound(retry, attempts).mul_f64(chance.clamp(0.0, 1.0)).max(asked))
+}
+
+/// The longest wait after the attempt of that number.
+#[must_use]
+pub fn bound(retry: &Retry, attempts: u32) -> Duration {
+    let exponent = i32::try_from(attempts.saturating_sub(1)).unwrap_or(i32::MAX);
+    let seconds = retry.first.as_secs_f64() * retry.factor.powi(exponent);
+    Duration::try_from_secs_f64(seconds).unwrap_or(retry.longest).min(retry.longest)
+}
+
+/// How long after so many failures in a row a feed is asked again: a second, doubling up to five minutes.
+#[must_use]
+pub fn feed_wait(failures: u32) -> Duration {
+    Duration::from_secs(1 << failures.saturating_sub(1).min(9)).min(LONGEST_FEED_WAIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NO: Outcome = Outcome::Status { code: 500, retry_after: None };
+
+    #[test]
+    fn success_ends_it_and_gone_errs_at_once() {
+        let retry = Retry::default();
+        for code in [200, 204, 299] {
+            let outcome = Outcome::Status { code, retry_after: None };
+            // Also as the last of all attempts.
+            assert_eq!(judge(&retry, retry.attempts, outcome, 1.0), Verdict::Done);
+        }
+        let gone = Outcome::Status { code: 410, retry_after: None };
+        assert_eq!(judge(&retry, 1, gone, 1.0), Verdict::Errored);
+        assert_eq!(judge(&retry, 1, Outcome::Refused, 1.0), Verdict::Errored);
+        for code in [100, 301, 302, 400, 404, 429, 503] {
+            let outcome = Outcome::Status { code, retry_after: None };
+            assert!(matches!(judge(&retry, 1, outcome, 1.0), Verdict::Again(_)), "{code}");
+        }
+    }
+
+    #[test]
+    fn waits_grow_to_the_longest_until_the_attempts_are_spent() {
+        let retry = Retry::default();
+        let waits: Vec<u64> = (1..=12).map(|n| bound(&retry, n).as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600]);
+        assert_eq!(bound(&retry, u32::MAX), retry.longest);
+        assert_eq!(judge(&retry, 3, NO, 0.5), Verdict::Again(Duration::from_secs(2)));
+        assert_eq!(judge(&retry, 19, NO, 0.0), Verdict::Again(Duration::ZERO));
+        assert_eq!(judge(&retry, 20, NO, 0.0), Verdict::Errored);
+        assert_eq!(judge(&retry, 20, Outcome::Silence, 0.0), Verdict::Errored);
+    }
+
+    #[test]
+    fn a_receiver_may_ask_for_an_hour_and_not_for_more() {
+        let retry = Retry::default();
+        let asked = |seconds| Outcome::Status { code: 503, retry_after: Some(Duration::from_secs(seconds)) };
+        assert_eq!(judge(&retry, 1, asked(90), 1.0), Verdict::Again(Duration::from_secs(90)));
+        assert_eq!(judge(&retry, 1, asked(86_400), 1.0), Verdict::Again(LONGEST_RETRY_AFTER));
+    }
+
+    #[test]
+    fn a_feed_is_asked_again_after_seconds_then_minutes() {
+        let waits: Vec<u64> = [0, 1, 2, 3, 9, 10, u32::MAX].map(|n| feed_wait(n).as_secs()).into();
+        assert_eq!(waits, [1, 1, 2, 4, 256, 300, 300]);
+    }
+}

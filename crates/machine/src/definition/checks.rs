@@ -1,0 +1,157 @@
+//! What can be told of a machine as a whole: states that nobody reaches, gates that can never open.
+
+use signalbox_condition::Condition;
+
+use super::{
+    model::{Gate, Kind, Machine, Next, Path, State, Trigger},
+    read::Reader,
+    yaml::{Mark, Node, Value},
+};
+
+/// Judges a machine whose parts are in order; `body` is what it was read from.
+pub(super) fn judge(reader: &mut Reader<'_>, machine: &Machine, body: &Node) {
+    let items = match entry(body, "states").map(|(_, node)| &node.value) {
+        Some(Value::List(items)) => items.as_slice(),
+        _ => &[],
+    };
+    reachable(reader, machine, items);
+    for (state, node) in machine.states().iter().zip(items) {
+        let Kind::Gate(gate) = state.kind() else { continue };
+        can_open(reader, machine, gate, node);
+    }
+    entry_cycles(reader, machine, items);
+}
+
+fn entry<'n>(node: &'n Node, key: &str) -> Option<(Mark, &'n Node)> {
+    match &node.value {
+        Value::Map(entries) => {
+            entries.iter().find(|(known, _)| known.name == key).map(|(key, node)| (key.at, node))
+        }
+        _ => None,
+    }
+}
+
+/// Where the name of a state stands.
+fn name_mark(node: &Node) -> Mark {
+    entry(node, "gate").or_else(|| entry(node, "action")).map_or(node.at, |(_, name)| name.at)
+}
+
+fn reachable(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
+    let mut reached = vec![false; machine.states().len()];
+    let mut ahead = vec![machine.initial()];
+    while let Some(state) = ahead.pop() {
+        if std::mem::replace(&mut reached[state.index().position()], true) {
+            continue;
+        }
+        ahead.extend(state.next().into_iter().flat_map(Next::targets).map(|target| machine.at(target)));
+    }
+    for ((state, node), reached) in machine.states().iter().zip(items).zip(reached) {
+        if !reached {
+            let hint = format!("labels begin in `{}`, the first state", machine.initial().name());
+            reader.refuse_hint(name_mark(node), format!("no label ever gets to `{}`", state.name()), hint);
+        }
+    }
+}
+
+/// Whether one path leads to the other or to something above it.
+pub(crate) fn related(one: &[Box<str>], other: &[Box<str>]) -> bool {
+    one.iter().zip(other).all(|(one, other)| one == other)
+}
+
+fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node) {
+    let Some((at, triggers)) = entry(node, "triggers") else { return };
+    let has = |is: fn(&Trigger) -> bool| gate.triggers.iter().any(is);
+    let timed = has(|trigger| matches!(trigger, Trigger::Time(_) | Trigger::Interval(_)));
+    let topic = has(|trigger| matches!(trigger, Trigger::Topic(_)));
+    let condition: &Condition = &gate.condition;
+    let feeds: Vec<&str> = condition.feeds().collect();
+    if !timed && (condition.reads_clock() || !feeds.is_empty()) {
+        let what = match feeds.first() {
+            Some(feed) => format!("it reads feeds.{feed}"),
+            None => "it depends on the clock".to_owned(),
+        };
+        let hint = "add {interval: 5m} or {time: 18:30}: time and feeds tell nobody that they have changed";
+        reader.refuse_hint(
+            at,
+            format!("this gate can never open by itself: {what}, and nothing looks again"),
+            hint,
+        );
+        return;
+    }
+    let paths: Vec<&[Box<str>]> = condition.metadata_paths().collect();
+    let covered = |path: &[Box<str>]| {
+        gate.triggers.iter().any(|trigger| match trigger {
+            Trigger::Metadata(trigger) => related(trigger.keys(), path),
+            _ => false,
+        })
+    };
+    if !timed && !topic && !paths.is_empty() {
+        if !paths.iter().any(|path| covered(path)) {
+            let read = paths.iter().map(|path| Path::new(path.to_vec()).to_string());
+            let message =
+                format!("this gate can never open: no trigger is at, above or below {}", listed(read));
+            let first = Path::new(paths[0].to_vec());
+            let path = first.to_string();
+            let path = path.strip_prefix("metadata.").unwrap_or(&path);
+            reader.refuse_hint(at, message, format!("add {{metadata: {path}}}"));
+            return;
+        }
+        for path in paths.iter().filter(|path| !covered(path)) {
+            let path = Path::new(path.to_vec());
+            let message = format!("no trigger looks at {path}, which the condition reads");
+            reader.warn(at, message, Some("labels notice it when something else fires".to_owned()));
+        }
+    }
+    let items = match &triggers.value {
+        Value::List(items) => items.as_slice(),
+        _ => &[],
+    };
+    for (trigger, node) in gate.triggers.iter().zip(items) {
+        if let Trigger::Topic(topic) = trigger
+            && !machine.inputs().iter().any(|input| input.topic == *topic)
+        {
+            let at = entry(node, "topic").map_or(node.at, |(_, node)| node.at);
+            let message = format!("no input takes events of {topic}");
+            reader.refuse_hint(at, message, format!("add `inputs: [{{topic: {topic}}}]` to the machine"));
+        }
+    }
+}
+
+fn listed(items: impl Iterator<Item = String>) -> String {
+    items.collect::<Vec<_>>().join(", ")
+}
+
+/// Gates that are judged on entry and lead to each other in a circle without an action: labels may run in it.
+fn entry_cycles(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
+    let on_entry = |state: &State| state.gate().is_some_and(Gate::on_entry);
+    let targets = |state: &State| -> Vec<usize> {
+        let next = state.next().filter(|_| on_entry(state)).into_iter();
+        next.flat_map(Next::targets).map(super::StateIndex::position).collect()
+    };
+    let states = machine.states();
+    for (n, node) in items.iter().enumerate().take(states.len()) {
+        // Whether it comes back to itself through such gates only; named once, by its first state.
+        let (mut seen, mut ahead) = (vec![false; states.len()], targets(&states[n]));
+        let mut back = false;
+        while let Some(m) = ahead.pop() {
+            if m == n {
+                back = true;
+                break;
+            }
+            if m > n && on_entry(&states[m]) && !std::mem::replace(&mut seen[m], true) {
+                ahead.extend(targets(&states[m]));
+            }
+        }
+        if back && on_entry(&states[n]) {
+            let message = format!(
+                "labels may run in a circle from `{}` back to it without any action",
+                states[n].name()
+            );
+            reader.warn(
+                name_mark(node),
+                message,
+                Some("after 50 moves a label rests for a second".to_owned()),
+            );
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! From the tree of a file to its machines.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::{
+    File, Refused, checks, keys,
+    model::Machine,
+    read::{Fields, Reader},
+    yaml::{self, Mark, Node, Value},
+    zone::{Zone, ZoneRule},
+};
+
+pub(super) const HOUR: u64 = 3600;
+pub(super) const DAY: u64 = 24 * HOUR;
+
+pub(super) fn load(file: &str, source: &str) -> Result<File, Refused> {
+    // Some editors begin a file with a mark that says nothing.
+    let source = source.strip_prefix('\u{feff}').unwrap_or(source);
+    let mut reader = Reader::new(file, source);
+    let machines = match yaml::parse(source) {
+        Ok(root) => root_of(&mut reader, &root),
+        Err(unreadable) => {
+            let problem = reader.problem(unreadable.at, unreadable.message, unreadable.hint);
+            reader.add(unreadable.at, problem);
+            Vec::new()
+        }
+    };
+    let in_order = |mut found: Vec<(Mark, super::Problem)>| {
+        found.sort_by_key(|(at, _)| *at);
+        // An alias brings the same mistake to several places.
+        found.dedup();
+        found.into_iter().map(|(_, problem)| problem).collect::<Vec<_>>()
+    };
+    if reader.problems.is_empty() {
+        Ok(File {
+            machines: machines.into_iter().map(Arc::new).collect(),
+            warnings: in_order(reader.warnings),
+        })
+    } else {
+        Err(Refused { problems: in_order(reader.problems) })
+    }
+}
+
+fn root_of(reader: &mut Reader<'_>, root: &Node) -> Vec<Machine> {
+    let Some(fields) = reader.fields(root, "the file", &keys::FILE) else { return Vec::new() };
+    let Some(node) = reader.required(&fields, "state_machines", "the file") else { return Vec::new() };
+    let Value::Map(entries) = &node.value else {
+        reader.refuse_hint(node.at, "state machines are a map", "write each below its name: `drip:`");
+        return Vec::new();
+    };
+    if entries.is_empty() {
+        reader.refuse(node.at, "there is no state machine");
+    }
+    let mut machines = Vec::new();
+    for (key, body) in entries {
+        if reader.is_full() {
+            break;
+        }
+        if !reader.sound_name(&key.name, key.at, "a state machine", true) {
+            continue;
+        }
+        let says = json!({ "state_machines": { key.name.as_str(): body.to_json() } }).to_string();
+        let hash = hex(&Sha256::digest(says.as_bytes()));
+        // A file with one machine is kept as it was written, comments and all.
+        let source = if entries.len() == 1 { reader.source.into() } else { says.into() };
+        let before = reader.problems.len();
+        let machine = Builder { reader: &mut *reader, feeds: Vec::new(), names: Vec::new(), zone: None }
+            .machine(&key.name, key.at, body);
+        if let Some(mut machine) = machine
+            && reader.problems.len() == before
+        {
+            machine.source = source;
+            machine.hash = hash.into();
+            checks::judge(reader, &machine, body);
+            machines.push(machine);
+        }
+    }
+    machines
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// One machine on its way.
+pub(super) struct Builder<'r, 's> {
+    pub(super) reader: &'r mut Reader<'s>,
+    /// The names of the feeds.
+    pub(super) feeds: Vec<String>,
+    /// The names of the states, empty for one that has none.
+    pub(super) names: Vec<String>,
+    /// The zone of labels.
+    pub(super) zone: Option<ZoneRule>,
+}
+
+impl Builder<'_, '_> {
+    fn machine(mut self, name: &str, at: Mark, body: &Node) -> Option<Machine> {
+        let fields = self.reader.fields(body, "a state machine", &keys::MACHINE)?;
+        let zone = match fields.get("timezone") {
+            Some(node) => self.zone_rule(node),
+            None => Some(ZoneRule::Fixed(Zone::utc())),
+        };
+        self.zone = zone.clone();
+        let feeds = self.each(&fields, "feeds", Self::feed);
+        self.twice(&fields, "feeds", "a feed");
+        let inputs = self.each(&fields, "inputs", Self::input);
+        let webhooks = self.each(&fields, "webhooks", Self::webhook);
+        let Some(states) = fields.get("states") else {
+            self.reader.refuse(at, "a state machine needs `states`");
+            return None;
+        };
+        let states = self.states(states)?;
+        let (source, hash) = ("".into(), "".into());
+        Some(Machine { name: name.into(), zone: zone?, feeds, inputs, webhooks, states, source, hash })
+    }
+
+    fn each<T>(&mut self, fields: &Fields<'_>, key: &str, read: fn(&mut Self, &Node) -> Option<T>) -> Vec<T> {
+        let items = fields.get(key).and_then(|node| self.reader.list(node, &format!("`{key}`")));
+        items.unwrap_or_default().iter().filter_map(|item| read(self, item)).collect()
+    }
+
+    /// Refuses entries of a list with the same name.
+    fn twice(&mut self, fields: &Fields<'_>, key: &str, what: &str) {
+        let Some(Value::List(items)) = fields.get(key).map(|node| &node.value) else { return };
+        let mut seen = HashSet::new();
+        for item in items {
+            let Value::Map(entries) = &item.value else { continue };
+            let Some((_, node)) = entries.iter().find(|(key, _)| key.name == "name") else { continue };
+            let Value::Text(name) = &node.value else { continue };
+            if !seen.insert(name) {
+                self.reader.refuse(node.at, format!("{what} is called `{name}` already"));
+            }
+        }
+    }
+
+    fn zone_rule(&mut self, node: &Node) -> Option<ZoneRule> {
+        if let Value::Text(_) = node.value {
+            return self.reader.zone(node).map(ZoneRule::Fixed);
+        }
+        let fields = self.reader.fields(node, "a time zone by metadata", &keys::ZONE)?;
+        let path = self.reader.required(&fields, "metadata", "a time zone by metadata");
+        let path = path.and_then(|node| self.reader.path(node, "`metadata`"));
+        let default = self.reader.required(&fields, "default", "a time zone by metadata");
+        let default = default.and_then(|node| self.reader.zone(node));
+        Some(ZoneRule::Metadata { path: path?, default: default? })
+    }
+
+    pub(super) fn duration(
+        &mut self,
+        fields: &Fields<'_>,
+        key: &str,
+        bounds: std::ops::RangeInclusive<u64>,
+        default: u64,
+    ) -> Option<Duration> {
+        match fields.get(key) {
+            None => Some(Duration::from_secs(default)),
+            Some(node) => self.reader.duration(node, &format!("`{key}`"), bounds),
+        }
+    }
+}

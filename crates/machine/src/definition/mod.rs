@@ -1,0 +1,68 @@
+//! What a machine is: the YAML format, strictly read, and everything of it that can be judged without any label.
+//!
+//! ```text
+//! text ─ yaml ─▶ tree with places ─ load ─▶ Machine ─ checks ─▶ File {machines, warnings} | Refused {problems}
+//!                 (text finds a place          (conditions are compiled, names resolved,
+//!                  within a block again)        placeholders taken apart)
+//! ```
+//!
+//! A file is accepted whole or not at all, and everything that is wrong with it is said at once.
+
+mod action;
+mod checks;
+mod keys;
+mod load;
+mod model;
+mod outside;
+mod problem;
+pub(crate) mod read;
+mod sources;
+mod states;
+mod template;
+mod text;
+pub(crate) mod yaml;
+mod zone;
+
+use std::{sync::Arc, time::Duration};
+
+pub use model::{Action, Call, Daily, Gate, Kind, Machine, Next, Path, Retry, State, StateIndex, Trigger};
+pub use outside::{EventPath, Feed, FeedSource, Header, HeaderPart, Input, OnError, Stats, StatsOf, Webhook};
+pub use problem::{Problem, Refused};
+pub use template::{Part, Template, Text};
+pub use zone::{Zone, ZoneRule};
+
+pub(crate) use read::metadata_path;
+
+/// The JSON Schema of the format.
+pub const SCHEMA: &str = include_str!("schema.json");
+
+/// What a file holds.
+#[derive(Debug, Clone)]
+pub struct File {
+    /// Its machines in their order, at least one.
+    pub machines: Vec<Arc<Machine>>,
+    /// What is odd about them.
+    pub warnings: Vec<Problem>,
+}
+
+/// Reads a file of machines; `file` is what it is called in messages.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn load(file: &str, source: &str) -> Result<File, Refused> {
+    load::load(file, source)
+}
+
+/// A duration as the format writes it: `1h30m`.
+#[must_use]
+pub fn units(duration: Duration) -> String {
+    let mut seconds = duration.as_secs();
+    let mut text = String::new();
+    for (unit, length) in [("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)] {
+        if seconds >= length {
+            text.push_str(&format!("{}{unit}", seconds / length));
+            seconds %= length;
+        }
+    }
+    if text.is_empty() { "0s".to_owned() } else { text }
+}

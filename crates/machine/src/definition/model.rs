@@ -1,0 +1,444 @@
+//! A machine as it was understood: names resolved, conditions compiled, texts with placeholders taken apart.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use jiff::civil;
+use serde_json::Value as Json;
+use signalbox_condition::{Condition, Reference};
+
+use super::{
+    outside::{Feed, HeaderPart, Input, Webhook},
+    template::{Template, Text},
+    zone::ZoneRule,
+};
+
+/// A state machine. It never changes; what is called a new version of it is another one.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    pub(super) name: Box<str>,
+    pub(super) zone: ZoneRule,
+    pub(super) feeds: Vec<Feed>,
+    pub(super) inputs: Vec<Input>,
+    pub(super) webhooks: Vec<Webhook>,
+    pub(super) states: Vec<State>,
+    pub(super) source: Arc<str>,
+    pub(super) hash: Box<str>,
+}
+
+impl Machine {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The zone of a label.
+    #[must_use]
+    pub fn zone(&self) -> &ZoneRule {
+        &self.zone
+    }
+
+    /// The feeds that its conditions may read.
+    #[must_use]
+    pub fn feeds(&self) -> &[Feed] {
+        &self.feeds
+    }
+
+    /// The feed of that name.
+    #[must_use]
+    pub fn feed(&self, name: &str) -> Option<&Feed> {
+        self.feeds.iter().find(|feed| &*feed.name == name)
+    }
+
+    /// The topics whose events are facts.
+    #[must_use]
+    pub fn inputs(&self) -> &[Input] {
+        &self.inputs
+    }
+
+    /// The headers of outgoing calls.
+    #[must_use]
+    pub fn webhooks(&self) -> &[Webhook] {
+        &self.webhooks
+    }
+
+    /// The states in the order of the file. The first is the initial one.
+    #[must_use]
+    pub fn states(&self) -> &[State] {
+        &self.states
+    }
+
+    /// The state of that name.
+    #[must_use]
+    pub fn state(&self, name: &str) -> Option<&State> {
+        self.states.iter().find(|state| &*state.name == name)
+    }
+
+    /// The state in which labels begin.
+    #[must_use]
+    pub fn initial(&self) -> &State {
+        // A machine without a state is refused.
+        &self.states[0]
+    }
+
+    /// The state that a transition leads to.
+    #[must_use]
+    pub fn at(&self, index: StateIndex) -> &State {
+        &self.states[index.0]
+    }
+
+    /// A text that [`super::load`] reads as this machine and no other: the file itself if it holds nothing else.
+    #[must_use]
+    pub fn source(&self) -> &Arc<str> {
+        &self.source
+    }
+
+    /// The hexadecimal SHA-256 of what the machine says; comments, order of keys and layout do not count.
+    #[must_use]
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// The names of the environment that headers ask for, sorted, without repeats.
+    #[must_use]
+    pub fn environment(&self) -> Vec<&str> {
+        let headers = self.webhooks.iter().flat_map(|webhook| &webhook.headers);
+        let parts = headers.flat_map(|header| &header.parts);
+        let mut names: Vec<&str> = parts
+            .filter_map(|part| match part {
+                HeaderPart::Environment(name) => Some(&**name),
+                HeaderPart::Text(_) => None,
+            })
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+/// Where a state stands in its machine. Of use only with the very machine that it came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StateIndex(pub(crate) usize);
+
+impl StateIndex {
+    /// The position in [`Machine::states`].
+    #[must_use]
+    pub fn position(self) -> usize {
+        self.0
+    }
+}
+
+/// A place where a label can be.
+#[derive(Debug, Clone)]
+pub struct State {
+    pub(super) name: Box<str>,
+    pub(super) index: StateIndex,
+    pub(super) kind: Kind,
+    /// What it says, as canonical text: two definitions have the same state when these are equal.
+    pub(super) says: Box<str>,
+}
+
+impl State {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its place in the machine.
+    #[must_use]
+    pub fn index(&self) -> StateIndex {
+        self.index
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// The gate that it is, if it is one that can open.
+    #[must_use]
+    pub fn gate(&self) -> Option<&Gate> {
+        match &self.kind {
+            Kind::Gate(gate) => Some(gate),
+            Kind::Action(_) | Kind::End => None,
+        }
+    }
+
+    /// The action that it is, if it is one.
+    #[must_use]
+    pub fn action(&self) -> Option<&Action> {
+        match &self.kind {
+            Kind::Action(action) => Some(action),
+            Kind::Gate(_) | Kind::End => None,
+        }
+    }
+
+    /// Whether labels that come to rest here stay: a gate or an action without `next`.
+    #[must_use]
+    pub fn ends(&self) -> bool {
+        match &self.kind {
+            Kind::Gate(_) => false,
+            Kind::Action(action) => action.next.is_none(),
+            Kind::End => true,
+        }
+    }
+
+    /// What follows it.
+    #[must_use]
+    pub fn next(&self) -> Option<&Next> {
+        match &self.kind {
+            Kind::Gate(gate) => Some(&gate.next),
+            Kind::Action(action) => action.next.as_ref(),
+            Kind::End => None,
+        }
+    }
+
+    /// What it says, as canonical text: the same state of two definitions says the same.
+    #[must_use]
+    pub fn says(&self) -> &str {
+        &self.says
+    }
+}
+
+/// What a state is.
+#[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "a machine has a handful of states")]
+pub enum Kind {
+    /// Labels wait until its condition is true.
+    Gate(Gate),
+    /// Something is done, once for every visit.
+    Action(Action),
+    /// A gate without `next`: labels stay.
+    End,
+}
+
+/// A state that holds labels until a condition is true.
+#[derive(Debug, Clone)]
+pub struct Gate {
+    /// When labels may pass.
+    pub condition: Condition,
+    /// What makes it look, at least one.
+    pub triggers: Vec<Trigger>,
+    /// Where labels go.
+    pub next: Next,
+    /// The zone of `system.time`, `date` and `weekday`: that of the time triggers when they agree, else the label's.
+    pub zone: ZoneRule,
+}
+
+impl Gate {
+    /// Whether it is judged as soon as a label enters it.
+    #[must_use]
+    pub fn on_entry(&self) -> bool {
+        self.triggers.iter().any(|trigger| matches!(trigger, Trigger::Entry))
+    }
+
+    /// Whether it has a metadata trigger at all.
+    #[must_use]
+    pub fn on_metadata(&self) -> bool {
+        self.triggers.iter().any(|trigger| matches!(trigger, Trigger::Metadata(_)))
+    }
+
+    /// Whether it is judged after an event of that topic.
+    #[must_use]
+    pub fn on_topic(&self, topic: &str) -> bool {
+        self.triggers.iter().any(|trigger| matches!(trigger, Trigger::Topic(name) if &**name == topic))
+    }
+
+    /// Its time triggers, with their places among all.
+    pub fn daily(&self) -> impl Iterator<Item = (usize, &Daily)> {
+        self.triggers.iter().enumerate().filter_map(|(n, trigger)| match trigger {
+            Trigger::Time(daily) => Some((n, daily)),
+            _ => None,
+        })
+    }
+
+    /// Its interval triggers, with their places among all.
+    pub fn intervals(&self) -> impl Iterator<Item = (usize, Duration)> {
+        self.triggers.iter().enumerate().filter_map(|(n, trigger)| match trigger {
+            Trigger::Interval(every) => Some((n, *every)),
+            _ => None,
+        })
+    }
+}
+
+/// What makes a gate look at its condition.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Trigger {
+    /// An update that mentions the path.
+    Metadata(Path),
+    /// A time of day.
+    Time(Daily),
+    /// So long after the entry, and again and again, in whole seconds.
+    Interval(Duration),
+    /// The entry itself.
+    Entry,
+    /// An event of the topic that an input took for the label.
+    Topic(Box<str>),
+}
+
+impl fmt::Display for Trigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Metadata(path) => write!(f, "{path}"),
+            Self::Time(daily) => match &daily.zone {
+                ZoneRule::Fixed(zone) => write!(f, "time {} {zone}", clock(daily.time)),
+                ZoneRule::Metadata { path, .. } => write!(f, "time {} {path}", clock(daily.time)),
+            },
+            Self::Interval(every) => write!(f, "interval {}", super::units(*every)),
+            Self::Entry => f.write_str("entry"),
+            Self::Topic(topic) => write!(f, "topic {topic}"),
+        }
+    }
+}
+
+/// `18:30`, with seconds where there are any.
+fn clock(time: civil::Time) -> String {
+    let format = if time.second() == 0 { "%H:%M" } else { "%H:%M:%S" };
+    time.strftime(format).to_string()
+}
+
+/// Every day at a time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Daily {
+    /// By the clock on the wall.
+    pub time: civil::Time,
+    /// On whose wall.
+    pub zone: ZoneRule,
+    /// A wake time that was missed is made up for when it is no older than this.
+    pub grace: Duration,
+}
+
+/// A path below `metadata`. Without any key it is all of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Path {
+    pub(crate) keys: Vec<Box<str>>,
+}
+
+impl Path {
+    /// The path of these keys.
+    #[must_use]
+    pub fn new(keys: Vec<Box<str>>) -> Self {
+        Self { keys }
+    }
+
+    /// The keys below `metadata`.
+    #[must_use]
+    pub fn keys(&self) -> &[Box<str>] {
+        &self.keys
+    }
+
+    /// What stands there, null where there is nothing; digits index a list.
+    #[must_use]
+    pub fn of<'a>(&self, metadata: &'a Json) -> &'a Json {
+        let mut found = metadata;
+        for key in &self.keys {
+            let below = match found {
+                Json::Object(object) => object.get(&**key),
+                Json::Array(list) if key.bytes().all(|byte| byte.is_ascii_digit()) => {
+                    key.parse().ok().and_then(|index: usize| list.get(index))
+                }
+                _ => None,
+            };
+            match below {
+                Some(value) => found = value,
+                None => return &Json::Null,
+            }
+        }
+        found
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("metadata")?;
+        if self.keys.is_empty() {
+            Ok(())
+        } else {
+            write!(f, ".{}", signalbox_condition::path_text(&self.keys))
+        }
+    }
+}
+
+/// Where labels go next.
+#[derive(Debug, Clone)]
+pub enum Next {
+    /// There.
+    Constant(StateIndex),
+    /// It depends on a value.
+    Context {
+        /// Which.
+        path: Reference,
+        /// The first of them whose value equals it.
+        destinations: Vec<(Json, StateIndex)>,
+        /// If none does.
+        default: StateIndex,
+    },
+    /// It depends on conditions.
+    Condition {
+        /// The first of them that is true.
+        branches: Vec<(Condition, StateIndex)>,
+        /// If none is.
+        default: StateIndex,
+    },
+}
+
+impl Next {
+    /// Every state that it may lead to; some of them more than once.
+    pub fn targets(&self) -> impl Iterator<Item = StateIndex> {
+        let (first, rest): (StateIndex, Vec<StateIndex>) = match self {
+            Self::Constant(state) => (*state, Vec::new()),
+            Self::Context { destinations, default, .. } => {
+                (*default, destinations.iter().map(|(_, state)| *state).collect())
+            }
+            Self::Condition { branches, default } => {
+                (*default, branches.iter().map(|(_, state)| *state).collect())
+            }
+        };
+        rest.into_iter().chain([first])
+    }
+}
+
+/// A state that does something.
+#[derive(Debug, Clone)]
+pub struct Action {
+    /// What.
+    pub call: Call,
+    /// How long an attempt may take.
+    pub timeout: Duration,
+    /// What happens when an attempt fails.
+    pub retry: Retry,
+    /// Where labels go afterwards. Nowhere in an end state.
+    pub next: Option<Next>,
+}
+
+/// What an action does.
+#[derive(Debug, Clone)]
+pub enum Call {
+    /// POST to an address.
+    Webhook(Text),
+    /// Change the route table: `{host, shares?, register?, retire?}` with placeholders.
+    Route(Template),
+    /// Publish an event: `{topic, type, url, data}` with placeholders; `type` is always there.
+    Publish(Template),
+}
+
+/// How often an action is tried.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Retry {
+    /// In all.
+    pub attempts: u32,
+    /// The longest wait after the first failure.
+    pub first: Duration,
+    /// By what the longest wait grows.
+    pub factor: f64,
+    /// What it never grows beyond.
+    pub longest: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { attempts: 20, first: Duration::from_secs(1), factor: 2.0, longest: Duration::from_secs(600) }
+    }
+}

@@ -1,0 +1,139 @@
+//! What a machine has to do with the world: feeds, inputs, headers.
+
+use std::{fmt, time::Duration};
+
+use serde_json::Value as Json;
+
+use super::{model::Path, template::Text};
+
+/// A source of values that conditions may read as `feeds.NAME`.
+#[derive(Debug, Clone)]
+pub struct Feed {
+    /// Its name.
+    pub name: Box<str>,
+    /// Where the value comes from.
+    pub source: FeedSource,
+    /// How long asking it may take.
+    pub timeout: Duration,
+    /// How long an answer is good for.
+    pub ttl: Duration,
+    /// What stands in for a value that could not be fetched.
+    pub on_error: OnError,
+}
+
+/// Where a feed's value comes from.
+#[derive(Debug, Clone)]
+pub enum FeedSource {
+    /// GET of a JSON text.
+    Url(Text),
+    /// The statistics of the edge.
+    Stats(Stats),
+}
+
+/// A question to the statistics of the edge.
+#[derive(Debug, Clone)]
+pub struct Stats {
+    /// Of what.
+    pub of: StatsOf,
+    /// Its id.
+    pub id: Text,
+    /// The seconds that are looked at, in whole seconds; the last of them is the last one that is over.
+    pub window: Duration,
+}
+
+/// What statistics are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of the edge")]
+pub enum StatsOf {
+    VersionType,
+    Version,
+    Application,
+    Workspace,
+    Node,
+}
+
+impl StatsOf {
+    pub(crate) const ALL: [(&'static str, Self); 5] = [
+        ("version_type", Self::VersionType),
+        ("version", Self::Version),
+        ("application", Self::Application),
+        ("workspace", Self::Workspace),
+        ("node", Self::Node),
+    ];
+
+    /// As the file has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, of)| *of == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// What becomes of a feed that fails.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OnError {
+    /// Its values are unknown, and it is asked again later.
+    Hold,
+    /// This is its value.
+    Default(Json),
+}
+
+/// A topic whose events are facts about labels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Input {
+    /// Which.
+    pub topic: Box<str>,
+    /// Where an event names the label.
+    pub label: EventPath,
+    /// Where the event's `data` is merged.
+    pub into: Option<Path>,
+    /// Whether a label that is not there is created.
+    pub create: bool,
+}
+
+/// A place in an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of an event")]
+pub enum EventPath {
+    Object,
+    Url,
+    Environment,
+    /// Below `data`.
+    Data(Vec<Box<str>>),
+}
+
+/// Headers for outgoing calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Webhook {
+    /// How the address begins.
+    pub prefix: Box<str>,
+    /// What is sent along.
+    pub headers: Vec<Header>,
+}
+
+/// A header of outgoing calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// Its name.
+    pub name: Box<str>,
+    /// Its value, whose `${ENV}` are not filled in yet.
+    pub parts: Vec<HeaderPart>,
+}
+
+/// A piece of a header's value.
+#[derive(Clone, PartialEq, Eq)]
+pub enum HeaderPart {
+    /// As it is.
+    Text(Box<str>),
+    /// The value of a name of the environment.
+    Environment(Box<str>),
+}
+
+impl fmt::Debug for HeaderPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // Somebody may have written a password right here.
+            Self::Text(_) => f.write_str("…"),
+            Self::Environment(name) => write!(f, "${{{name}}}"),
+        }
+    }
+}

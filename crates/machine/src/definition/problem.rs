@@ -1,0 +1,74 @@
+//! What is wrong with a file, shown so that a person finds the place and a program can.
+
+use std::{fmt, sync::Arc};
+
+use serde_json::{Value as Json, json};
+
+/// One thing that is wrong with a definition, or odd about it.
+///
+/// ```text
+/// drip.yaml:12:15: there is no state `sent_first`
+///         next: sent_first
+///               ^^^^^^^^^^
+/// hint: did you mean `send_first`?
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The name of the file, as it was given.
+    pub file: Arc<str>,
+    /// Counted from 1.
+    pub line: usize,
+    /// Counted from 1, in characters.
+    pub column: usize,
+    /// How many characters of the line it is about, at least 1.
+    pub length: usize,
+    /// What is wrong.
+    pub message: String,
+    /// What may have been meant.
+    pub hint: Option<String>,
+    /// The line itself.
+    pub source: String,
+}
+
+impl Problem {
+    /// `{"file", "line", "column", "length", "message", "hint"}`; the hint may be null.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        json!({
+            "file": &*self.file, "line": self.line, "column": self.column, "length": self.length,
+            "message": self.message, "hint": self.hint,
+        })
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, line, column, length, message, hint, source } = self;
+        write!(f, "{file}:{line}:{column}: {message}")?;
+        if !source.is_empty() {
+            // A tab for each tab, so that both lines are as wide in any editor.
+            let indent = source.chars().take(column - 1).map(|c| if c == '\t' { '\t' } else { ' ' });
+            write!(f, "\n{source}\n{}{}", indent.collect::<String>(), "^".repeat(*length))?;
+        }
+        match hint {
+            Some(hint) => write!(f, "\nhint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why a file is refused: everything that was found, in the order of the file, at least one thing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Refused {
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, problem) in self.problems.iter().enumerate() {
+            write!(f, "{}{problem}", if n > 0 { "\n\n" } else { "" })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,184 @@
+//! What a machine takes from outside and brings along: feeds, inputs, headers.
+
+use super::{
+    keys,
+    load::{Builder, DAY, HOUR},
+    outside::{EventPath, Feed, FeedSource, Header, HeaderPart, Input, OnError, Stats, StatsOf, Webhook},
+    yaml::{Node, Value},
+};
+
+impl Builder<'_, '_> {
+    pub(super) fn feed(&mut self, node: &Node) -> Option<Feed> {
+        let fields = self.reader.fields(node, "a feed", &keys::FEED)?;
+        let name = self.reader.required(&fields, "name", "a feed");
+        let name = name.and_then(|node| {
+            let name = self.reader.text(node, "a name")?;
+            if self.reader.is_yes_or_no(node, name) {
+                return None;
+            }
+            if name == "stats" {
+                let hint = "`stats:` is a kind of feed; call it after what it counts";
+                self.reader.refuse_hint(node.at, "no feed may be called `stats`", hint);
+                return None;
+            }
+            self.reader.sound_name(name, node.at, "a feed", false).then(|| name.to_owned())
+        });
+        // Known from here on, so that conditions that read it are not refused for what is wrong in here.
+        self.feeds.extend(name.clone());
+        let source = match (fields.get("url"), fields.get("stats")) {
+            (Some(url), None) => self.reader.url(url, "`url`").map(FeedSource::Url),
+            (None, Some(stats)) => self.stats(stats).map(FeedSource::Stats),
+            (Some(_), Some(_)) => {
+                self.reader.refuse(fields.key("stats"), "a feed has either `url` or `stats`");
+                None
+            }
+            (None, None) => {
+                self.reader.refuse(fields.at, "a feed needs `url` or `stats`");
+                None
+            }
+        };
+        let timeout = self.duration(&fields, "timeout", 1..=30, 2);
+        let ttl = self.duration(&fields, "ttl", 0..=DAY, 0);
+        let on_error = match fields.get("on_error").map(|node| (node, &node.value)) {
+            None => Some(OnError::Hold),
+            Some((_, Value::Text(text))) if text == "hold" => Some(OnError::Hold),
+            Some((node, Value::Map(_))) => {
+                let fields = self.reader.fields(node, "`on_error`", &keys::ON_ERROR)?;
+                let value = self.reader.required(&fields, "default", "`on_error`");
+                value.map(|node| OnError::Default(node.to_json()))
+            }
+            Some((node, _)) => {
+                self.reader.refuse(node.at, "`on_error` is `hold` or `{default: VALUE}`");
+                None
+            }
+        };
+        Some(Feed { name: name?.into(), source: source?, timeout: timeout?, ttl: ttl?, on_error: on_error? })
+    }
+
+    fn stats(&mut self, node: &Node) -> Option<Stats> {
+        let names: Vec<&str> = StatsOf::ALL.iter().map(|(name, _)| *name).collect();
+        let fields = self.reader.fields(node, "`stats`", &keys::STATS)?;
+        let given = fields.given(&names);
+        let [name] = &*given else {
+            let message = format!("`stats` are about one of {}", names.join(", "));
+            self.reader.refuse(fields.at, message);
+            return None;
+        };
+        let of = StatsOf::ALL.iter().find(|(known, _)| known == name).map(|(_, of)| *of);
+        // Ids of the edge are often numbers.
+        let id = fields.get(name).and_then(|node| match &node.value {
+            Value::Number(number) => super::Text::parse(&number.to_string()).ok(),
+            _ => self.reader.template_text(node, "an id"),
+        });
+        let window = self.reader.required(&fields, "window", "`stats`");
+        let window = window.and_then(|node| self.reader.duration(node, "`window`", 1..=6 * HOUR));
+        Some(Stats { of: of?, id: id?, window: window? })
+    }
+
+    pub(super) fn input(&mut self, node: &Node) -> Option<Input> {
+        let fields = self.reader.fields(node, "an input", &keys::INPUT)?;
+        let topic = self.reader.required(&fields, "topic", "an input");
+        let topic = topic.and_then(|node| self.reader.topic(node));
+        let label = match fields.get("label") {
+            None => Some(EventPath::Object),
+            Some(node) => self.event_path(node),
+        };
+        let into = match fields.get("into") {
+            None => Some(None),
+            Some(node) => self.reader.path(node, "`into`").map(Some),
+        };
+        let create = match fields.get("create") {
+            None => Some(false),
+            Some(node) => self.reader.boolean(node, "`create`"),
+        };
+        Some(Input { topic: topic?, label: label?, into: into?, create: create? })
+    }
+
+    fn event_path(&mut self, node: &Node) -> Option<EventPath> {
+        let text = self.reader.text(node, "`label`")?;
+        let below = text.strip_prefix("data.").map(super::metadata_path);
+        match (text, below) {
+            ("object", _) => Some(EventPath::Object),
+            ("url", _) => Some(EventPath::Url),
+            ("environment", _) => Some(EventPath::Environment),
+            (_, Some(Ok(path))) => Some(EventPath::Data(path.keys)),
+            _ => {
+                let message = format!("an event has no {text:?} that could name a label");
+                self.reader.refuse_hint(node.at, message, "write object, url, environment or data.KEY");
+                None
+            }
+        }
+    }
+
+    pub(super) fn webhook(&mut self, node: &Node) -> Option<Webhook> {
+        let fields = self.reader.fields(node, "an entry of `webhooks`", &keys::WEBHOOK)?;
+        let prefix = self.reader.required(&fields, "match", "an entry of `webhooks`").and_then(|node| {
+            let template = self.reader.url(node, "`match`")?;
+            let constant = template.constant().map(Into::into);
+            if constant.is_none() {
+                self.reader.refuse(node.at, "the beginning of an address has no placeholders");
+            }
+            constant
+        });
+        let headers = self.reader.required(&fields, "headers", "an entry of `webhooks`")?;
+        let Value::Map(entries) = &headers.value else {
+            self.reader.refuse_hint(
+                headers.at,
+                "`headers` is a map",
+                "write `Authorization: \"Bearer ${TOKEN}\"`",
+            );
+            return None;
+        };
+        let mut read = Vec::new();
+        for (key, node) in entries {
+            let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+            if key.name.is_empty() || !key.name.bytes().all(token) {
+                self.reader.refuse(key.at, format!("no header is called {:?}", key.name));
+            }
+            let fixed = [
+                "host",
+                "content-length",
+                "content-type",
+                "transfer-encoding",
+                "connection",
+                "x-idempotency-token",
+            ];
+            if fixed.contains(&key.name.to_ascii_lowercase().as_str()) {
+                self.reader.refuse(key.at, format!("the header {} is set by Signalbox", key.name));
+            }
+            if let Some(parts) = self.header(node) {
+                read.push(Header { name: key.name.as_str().into(), parts });
+            }
+        }
+        Some(Webhook { prefix: prefix?, headers: read })
+    }
+
+    fn header(&mut self, node: &Node) -> Option<Vec<HeaderPart>> {
+        let text = self.reader.text(node, "a header")?;
+        if text.chars().any(|c| c.is_control()) {
+            self.reader.refuse(node.at, "a header is one line");
+            return None;
+        }
+        let (mut parts, mut rest) = (Vec::new(), text);
+        while let Some((before, behind)) = rest.split_once("${") {
+            let name = behind.split_once('}').filter(|(name, _)| {
+                !name.is_empty()
+                    && !name.starts_with(|c: char| c.is_ascii_digit())
+                    && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+            });
+            let Some((name, behind)) = name else {
+                self.reader.refuse_hint(node.at, "`${` begins a name of the environment", "write ${NAME}");
+                return None;
+            };
+            if !before.is_empty() {
+                parts.push(HeaderPart::Text(before.into()));
+            }
+            parts.push(HeaderPart::Environment(name.into()));
+            rest = behind;
+        }
+        if !rest.is_empty() {
+            parts.push(HeaderPart::Text(rest.into()));
+        }
+        Some(parts)
+    }
+}

@@ -1,0 +1,285 @@
+//! States: gates with their triggers, and where labels go from them.
+
+use std::{collections::HashSet, time::Duration};
+
+use serde_json::Value as Json;
+
+use super::{
+    action, keys,
+    load::{Builder, DAY},
+    model::{Daily, Gate, Kind, Next, State, StateIndex, Trigger},
+    read::Fields,
+    yaml::{Mark, Node, Value},
+    zone::ZoneRule,
+};
+
+impl Builder<'_, '_> {
+    pub(super) fn states(&mut self, node: &Node) -> Option<Vec<State>> {
+        let items = self.reader.list(node, "`states`")?;
+        if items.is_empty() {
+            self.reader.refuse(node.at, "a state machine has at least one state");
+            return None;
+        }
+        // The names first: a state may lead to a later one.
+        let mut named = Vec::new();
+        for item in items {
+            named.push(self.state_name(item));
+        }
+        self.names = named.iter().map(|name| name.clone().map_or(String::new(), |(name, _)| name)).collect();
+        let mut seen = HashSet::new();
+        for named in &named {
+            if let Some((name, at)) = named
+                && !seen.insert(name)
+            {
+                self.reader.refuse(*at, format!("a state is called `{name}` already"));
+            }
+        }
+        let mut states = Vec::new();
+        for (n, (item, name)) in items.iter().zip(named).enumerate() {
+            let Some((name, _)) = name else { continue };
+            let says = item.to_json().to_string().into();
+            if let Some(kind) = self.state(item) {
+                states.push(State { name: name.into(), index: StateIndex(n), kind, says });
+            }
+        }
+        (states.len() == items.len()).then_some(states)
+    }
+
+    fn state_name(&mut self, node: &Node) -> Option<(String, Mark)> {
+        let Value::Map(entries) = &node.value else {
+            self.reader.refuse_hint(node.at, "a state is a map", "write `gate: NAME` or `action: NAME`");
+            return None;
+        };
+        let mut names = entries.iter().filter(|(key, _)| matches!(key.name.as_str(), "gate" | "action"));
+        match (names.next(), names.next()) {
+            (Some((key, node)), None) => {
+                let what = if key.name == "gate" { "a gate" } else { "an action" };
+                let name = self.reader.name(node, what)?;
+                Some((name.into(), node.at))
+            }
+            (Some(_), Some((key, _))) => {
+                self.reader.refuse_hint(
+                    key.at,
+                    "a state is either a gate or an action",
+                    "begin another entry of the list, with a `-`",
+                );
+                None
+            }
+            (None, _) => {
+                let at = entries.first().map_or(node.at, |(key, _)| key.at);
+                self.reader.refuse_hint(
+                    at,
+                    "a state is a gate or an action",
+                    "write `gate: NAME` or `action: NAME`",
+                );
+                None
+            }
+        }
+    }
+
+    fn state(&mut self, node: &Node) -> Option<Kind> {
+        let Value::Map(entries) = &node.value else { return None };
+        if entries.iter().any(|(key, _)| key.name == "action") {
+            return action::read(self, node).map(Kind::Action);
+        }
+        let fields = self.reader.fields(node, "a gate", &keys::GATE)?;
+        let together = ["exit_condition", "triggers", "next"];
+        let given = fields.given(&together);
+        if given.is_empty() {
+            return Some(Kind::End);
+        }
+        if given.len() < together.len() {
+            let missing: Vec<&str> = together.into_iter().filter(|key| !given.contains(key)).collect();
+            let message =
+                format!("this gate has `{}`, but no `{}`", given.join("` and `"), missing.join("` and no `"));
+            let hint = "`exit_condition`, `triggers` and `next` stand together; a gate with none of them is an end state";
+            self.reader.refuse_hint(fields.key(given[0]), message, hint);
+        }
+        let feeds: Vec<String> = self.feeds.clone();
+        let feeds: Vec<&str> = feeds.iter().map(String::as_str).collect();
+        let condition = fields.get("exit_condition").and_then(|node| self.reader.condition(node, &feeds));
+        let triggers = fields.get("triggers").and_then(|node| {
+            let items = self.reader.list(node, "`triggers`")?;
+            if items.is_empty() {
+                let hint = "add what makes it look: {metadata: PATH}, {time: 18:30}, {interval: 5m}, {event: entry} or {topic: TOPIC}";
+                self.reader.refuse_hint(node.at, "this gate can never open: it has no trigger", hint);
+            }
+            let triggers: Vec<Trigger> = items.iter().filter_map(|item| self.trigger(item)).collect();
+            (triggers.len() == items.len()).then_some(triggers)
+        });
+        let next = fields.get("next").and_then(|node| self.next(node));
+        let (condition, triggers, next) = (condition?, triggers?, next?);
+        let zone = gate_zone(&triggers, self.zone.as_ref()?);
+        Some(Kind::Gate(Gate { condition, triggers, next, zone }))
+    }
+
+    fn trigger(&mut self, node: &Node) -> Option<Trigger> {
+        const KINDS: [&str; 5] = ["metadata", "time", "interval", "event", "topic"];
+        let fields = self.reader.fields(node, "a trigger", &keys::TRIGGER)?;
+        let kinds = fields.given(&KINDS);
+        let [kind] = &*kinds else {
+            let (at, message) = match kinds.get(1) {
+                Some(second) => (
+                    fields.key(second),
+                    format!("a trigger is of one kind, and this one has {}", kinds.join(" and ")),
+                ),
+                None => (fields.at, format!("a trigger is one of {}", KINDS.join(", "))),
+            };
+            self.reader.refuse_hint(at, message, "begin another entry of the list, with a `-`");
+            return None;
+        };
+        for extra in ["timezone", "grace"] {
+            if *kind != "time" && fields.has(extra) {
+                self.reader.refuse(fields.key(extra), format!("`{extra}` belongs to `time` only"));
+            }
+        }
+        let node = fields.get(kind)?;
+        match *kind {
+            "metadata" => self.reader.path(node, "`metadata`").map(Trigger::Metadata),
+            "time" => self.daily(&fields, node).map(Trigger::Time),
+            "interval" => self.reader.duration(node, "`interval`", 1..=365 * DAY).map(Trigger::Interval),
+            "topic" => self.reader.topic(node).map(Trigger::Topic),
+            _ => match self.reader.text(node, "`event`")? {
+                "entry" => Some(Trigger::Entry),
+                other => {
+                    let message = format!("there is no event `{other}`");
+                    self.reader.refuse_hint(
+                        node.at,
+                        message,
+                        "the event is called `entry`; events of the bus are `topic: TOPIC`",
+                    );
+                    None
+                }
+            },
+        }
+    }
+
+    fn daily(&mut self, fields: &Fields<'_>, node: &Node) -> Option<Daily> {
+        let midnight = jiff::civil::Time::midnight();
+        let time = match &node.value {
+            Value::Text(text) => signalbox_condition::time_of_day(text).or_else(|| {
+                let seconds = signalbox_condition::duration(text).filter(|seconds| *seconds < DAY)?;
+                midnight.checked_add(Duration::from_secs(seconds)).ok()
+            }),
+            _ => None,
+        };
+        if time.is_none() {
+            let hint = "write 18:30 or 18h30m, from 00:00 to 23:59:59";
+            self.reader.refuse_hint(node.at, "`time` is a time of day", hint);
+        }
+        let machine = self.zone.clone();
+        let zone = match fields.get("timezone").map(|node| (node, &node.value)) {
+            None => machine,
+            Some((node, Value::Text(text))) if text.starts_with("metadata.") => {
+                let path = self.reader.path(node, "`timezone`");
+                let default = machine.map(|rule| match rule {
+                    ZoneRule::Fixed(zone) | ZoneRule::Metadata { default: zone, .. } => zone,
+                });
+                path.zip(default).map(|(path, default)| ZoneRule::Metadata { path, default })
+            }
+            Some((node, _)) => self.reader.zone(node).map(ZoneRule::Fixed),
+        };
+        let grace = self.duration(fields, "grace", 0..=365 * DAY, DAY);
+        Some(Daily { time: time?, zone: zone?, grace: grace? })
+    }
+
+    pub(super) fn next(&mut self, node: &Node) -> Option<Next> {
+        if let Value::Text(_) = node.value {
+            return self.target(node).map(Next::Constant);
+        }
+        let fields = self.reader.fields(node, "`next`", &keys::NEXT)?;
+        let kind = self.reader.required(&fields, "type", "`next`")?;
+        let feeds: Vec<String> = self.feeds.clone();
+        let feeds: Vec<&str> = feeds.iter().map(String::as_str).collect();
+        let (kind_text, allowed): (&str, &[&str]) = match self.reader.text(kind, "`type`")? {
+            "constant" => ("constant", &["type", "state"]),
+            "context" => ("context", &["type", "path", "destinations", "default"]),
+            "condition" => ("condition", &["type", "branches", "default"]),
+            other => {
+                let message = format!("there is no transition of type `{other}`");
+                self.reader.refuse_hint(kind.at, message, "the types are constant, context and condition");
+                return None;
+            }
+        };
+        for key in fields.given(&keys::NEXT) {
+            if !allowed.contains(&key) {
+                self.reader
+                    .refuse(fields.key(key), format!("a transition of type `{kind_text}` has no `{key}`"));
+            }
+        }
+        let what = format!("a transition of type `{kind_text}`");
+        if kind_text == "constant" {
+            let state = self.reader.required(&fields, "state", &what)?;
+            return self.target(state).map(Next::Constant);
+        }
+        let default = self.reader.required(&fields, "default", &what).and_then(|node| self.target(node));
+        if kind_text == "context" {
+            let path = self.reader.required(&fields, "path", &what);
+            let path = path.and_then(|node| self.reader.reference(node, &feeds));
+            let list = self.reader.required(&fields, "destinations", &what);
+            let items = list.and_then(|node| self.reader.list(node, "`destinations`"))?;
+            let destinations: Vec<_> = items.iter().filter_map(|item| self.destination(item)).collect();
+            for (n, (value, at, _)) in destinations.iter().enumerate() {
+                if destinations[..n].iter().any(|(other, ..)| signalbox_condition::same(value, other)) {
+                    self.reader.refuse(*at, format!("the value {value} has a destination already"));
+                }
+            }
+            let destinations = destinations.into_iter().map(|(value, _, state)| (value, state)).collect();
+            return Some(Next::Context { path: path?, destinations, default: default? });
+        }
+        let list = self.reader.required(&fields, "branches", &what);
+        let items = list.and_then(|node| self.reader.list(node, "`branches`"))?;
+        let mut branches = Vec::new();
+        for item in items {
+            let Some(fields) = self.reader.fields(item, "a branch", &keys::BRANCH) else { continue };
+            let when = self.reader.required(&fields, "when", "a branch");
+            let when = when.and_then(|node| self.reader.condition(node, &feeds));
+            let state = self.reader.required(&fields, "state", "a branch");
+            let state = state.and_then(|node| self.target(node));
+            branches.extend(when.zip(state));
+        }
+        Some(Next::Condition { branches, default: default? })
+    }
+
+    fn destination(&mut self, node: &Node) -> Option<(Json, Mark, StateIndex)> {
+        let fields = self.reader.fields(node, "a destination", &keys::DESTINATION)?;
+        let value = self.reader.required(&fields, "value", "a destination");
+        let state = self.reader.required(&fields, "state", "a destination");
+        let state = state.and_then(|node| self.target(node));
+        let value = value?;
+        if let Value::Text(text) = &value.value
+            && self.reader.is_yes_or_no(value, text)
+        {
+            return None;
+        }
+        Some((value.to_json(), value.at, state?))
+    }
+
+    /// The state of a name.
+    fn target(&mut self, node: &Node) -> Option<StateIndex> {
+        let name = self.reader.text(node, "a state")?;
+        if self.reader.is_yes_or_no(node, name) {
+            return None;
+        }
+        let found = self.names.iter().position(|known| known == name).map(StateIndex);
+        if found.is_none() {
+            let near = signalbox_condition::nearest(name, self.names.iter().map(String::as_str));
+            let hint = near.map(|near| format!("did you mean `{near}`?"));
+            let hint = hint.unwrap_or_else(|| format!("the states are {}", self.names.join(", ")));
+            self.reader.refuse_hint(node.at, format!("there is no state `{name}`"), hint);
+        }
+        found
+    }
+}
+
+/// The zone of the time triggers where they agree, else that of the machine.
+fn gate_zone(triggers: &[Trigger], machine: &ZoneRule) -> ZoneRule {
+    let mut zones = triggers.iter().filter_map(|trigger| match trigger {
+        Trigger::Time(daily) => Some(&daily.zone),
+        _ => None,
+    });
+    match zones.next() {
+        Some(first) if zones.all(|zone| zone == first) => first.clone(),
+        _ => machine.clone(),
+    }
+}

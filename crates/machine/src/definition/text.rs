@@ -1,0 +1,94 @@
+//! From a place within a text to its place in the YAML that says the text.
+//!
+//! Blocks are indented, folded lines are joined, quotes escape: what stays the same is the row of signs that are not
+//! space. So a place is found again by counting those.
+
+use super::yaml::{Mark, Style};
+
+/// How the text at a place is written. The place of a block is that of its first line, so the line above has to be asked.
+pub(super) fn style(source: &str, at: Mark) -> Style {
+    let before = source.get(..at.start).unwrap_or_default();
+    let head = before.trim_end();
+    // Something stands in front on the same line: no block.
+    if before[head.len()..].contains('\n') {
+        let line = head.rsplit('\n').next().unwrap_or_default();
+        // A comment may follow the header of a block.
+        let line = line.find(" #").map_or(line, |comment| &line[..comment]).trim_end();
+        let line = line.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-'));
+        match line.bytes().last() {
+            Some(b'|') => return Style::Literal,
+            Some(b'>') => return Style::Folded,
+            _ => {}
+        }
+    }
+    at.style(source)
+}
+
+/// Whether a comment in the text reaches further than its author sees: lines are joined to one.
+pub(super) fn swallows(source: &str, at: Mark) -> bool {
+    match style(source, at) {
+        Style::Literal => false,
+        Style::Plain | Style::Single | Style::Folded => true,
+        // On one line of the file, a line break is one that was asked for: `\n`.
+        Style::Double => source.get(at.start..at.end).is_none_or(|written| written.contains('\n')),
+    }
+}
+
+/// The byte of a line and a column, both counted from 1 (columns in characters; CR, LF and CR LF each end a line).
+pub(super) fn offset(text: &str, line: usize, column: usize) -> usize {
+    let mut start = 0;
+    for _ in 1..line {
+        let Some(end) = text[start..].find(['\n', '\r']).map(|end| start + end) else { break };
+        start = if text[end..].starts_with("\r\n") { end + 2 } else { end + 1 };
+    }
+    let within = text[start..].chars().take(column - 1).map(char::len_utf8).sum::<usize>();
+    (start + within).min(text.len())
+}
+
+/// Where `length` bytes of a text, from byte `from` on, stand in the file.
+pub(super) fn place(source: &str, node: Mark, text: &str, from: usize, length: usize) -> Mark {
+    let visible = |text: &str| text.chars().filter(|c| !c.is_whitespace()).count();
+    let signs = signs(source, node);
+    let before = visible(&text[..from]);
+    let marked = visible(&text[from..(from + length).min(text.len())]);
+    let after_last = signs.last().map_or(node.start, |sign| sign.end);
+    let start = signs.get(before).map_or(after_last, |sign| sign.start);
+    let end =
+        (before + marked).checked_sub(1).and_then(|last| signs.get(last)).map_or(start, |sign| sign.end);
+    Mark { start, end: end.max(start) }
+}
+
+/// The signs of a scalar that are not space, each with its place in the file.
+fn signs(source: &str, node: Mark) -> Vec<Mark> {
+    let style = style(source, node);
+    let (start, end) = match style {
+        Style::Single | Style::Double => (node.start + 1, node.end.saturating_sub(1).max(node.start + 1)),
+        _ => (node.start, node.end),
+    };
+    let Some(written) = source.get(start..end) else { return Vec::new() };
+    let mut signs = Vec::new();
+    let mut rest = written.char_indices().peekable();
+    while let Some((n, c)) = rest.next() {
+        let at = start + n;
+        let mut end = at + c.len_utf8();
+        if style == Style::Single && c == '\'' || style == Style::Double && c == '\\' {
+            let Some((_, escaped)) = rest.next() else { break };
+            end += escaped.len_utf8();
+            let digits = match escaped {
+                'x' => 2,
+                'u' => 4,
+                'U' => 8,
+                // These say a space, a tab or a line break, or join lines.
+                'n' | 't' | 'r' | ' ' | '\n' if c == '\\' => continue,
+                _ => 0,
+            };
+            for _ in 0..if c == '\\' { digits } else { 0 } {
+                end += rest.next().map_or(0, |(_, c)| c.len_utf8());
+            }
+        } else if c.is_whitespace() {
+            continue;
+        }
+        signs.push(Mark { start: at, end });
+    }
+    signs
+}

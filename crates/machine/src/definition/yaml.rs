@@ -1,0 +1,314 @@
+//! YAML as a tree in which everything knows where it stands.
+//!
+//! serde's own ways to read "one of these shapes" (untagged and internally tagged enums) forget positions, so nothing is
+//! judged while it is read: the whole file becomes a tree of positions and values first.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::Value as Json;
+use serde_saphyr::{DuplicateKeyPolicy, Location, MergeKeyPolicy, Spanned};
+
+/// Larger files are refused before they are read.
+pub(crate) const LARGEST: usize = 1024 * 1024;
+/// Deeper files are refused while they are read. A level takes up to 40 KiB of the stack in a build without optimization, and
+/// the threads of a daemon have 2 MiB: twice as deep a file would end the process.
+const DEEPEST: usize = 32;
+/// What aliases may stand for altogether, in events of the parser: a few lines of aliases of aliases could fill any memory.
+const MOST_REPEATED: usize = 100_000;
+
+/// A value with its place.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) value: Value,
+    pub(crate) at: Mark,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Value {
+    Null,
+    Bool(bool),
+    Number(serde_json::Number),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(Key, Node)>),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Key {
+    pub(crate) name: String,
+    pub(crate) at: Mark,
+}
+
+/// A place in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Mark {
+    /// In bytes, where the text begins that says the value; for what an alias stands for, at the anchor.
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+/// How a text is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Style {
+    Plain,
+    Single,
+    Double,
+    Literal,
+    Folded,
+}
+
+impl Node {
+    /// As JSON, keys sorted.
+    pub(crate) fn to_json(&self) -> Json {
+        match &self.value {
+            Value::Null => Json::Null,
+            Value::Bool(value) => (*value).into(),
+            Value::Number(number) => Json::Number(number.clone()),
+            Value::Text(text) => text.as_str().into(),
+            Value::List(items) => items.iter().map(Self::to_json).collect(),
+            Value::Map(entries) => {
+                let sorted: BTreeMap<&str, Json> =
+                    entries.iter().map(|(key, node)| (key.name.as_str(), node.to_json())).collect();
+                sorted.into_iter().map(|(name, json)| (name.to_owned(), json)).collect()
+            }
+        }
+    }
+
+    /// What it is, for messages.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.value {
+            Value::Null => "nothing",
+            Value::Bool(_) => "a boolean",
+            Value::Number(_) => "a number",
+            Value::Text(_) => "a text",
+            Value::List(_) => "a list",
+            Value::Map(_) => "a map",
+        }
+    }
+}
+
+impl Mark {
+    fn of(location: Location) -> Self {
+        let span = location.span();
+        // Texts in memory always have byte offsets; files beyond 4 GiB were refused long before.
+        let number = |n: Option<u64>| n.and_then(|n| usize::try_from(n).ok()).unwrap_or_default();
+        let start = number(span.byte_offset());
+        Self { start, end: start + number(span.byte_len()) }
+    }
+
+    /// How the scalar here is written.
+    pub(crate) fn style(self, source: &str) -> Style {
+        match source.as_bytes().get(self.start) {
+            Some(b'"') => Style::Double,
+            Some(b'\'') => Style::Single,
+            Some(b'|') => Style::Literal,
+            Some(b'>') => Style::Folded,
+            _ => Style::Plain,
+        }
+    }
+}
+
+/// What the YAML parser has to say against a text.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    pub(crate) at: Mark,
+    pub(crate) message: String,
+    pub(crate) hint: Option<String>,
+}
+
+/// Reads one document of YAML 1.2, core schema.
+pub(crate) fn parse(source: &str) -> Result<Node, Unreadable> {
+    if source.len() > LARGEST {
+        let message = format!("the file has {} bytes, and may have {LARGEST}", source.len());
+        return Err(Unreadable { at: Mark { start: 0, end: 0 }, message, hint: None });
+    }
+    let mut options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_depth: DEEPEST },
+        duplicate_keys: DuplicateKeyPolicy::Error,
+        merge_keys: MergeKeyPolicy::Error,
+        strict_booleans: true,
+        reject_unsupported_tags: true,
+        underscored_numbers_as_strings: true,
+        leading_zero_numbers_as_strings: true,
+        with_snippet: false,
+    };
+    options.alias_limits.max_total_replayed_events = MOST_REPEATED;
+    serde_saphyr::from_str_with_options::<Spanned<Node>>(source, options)
+        .map(|spanned| spanned.value)
+        .map_err(|error| unreadable(&error, source))
+}
+
+fn unreadable(error: &serde_saphyr::Error, source: &str) -> Unreadable {
+    use serde_saphyr::Error;
+    let error = error.without_snippet();
+    let at = error.location().map_or(Mark { start: 0, end: 0 }, |location| place(location, source));
+    let (message, hint) = match error {
+        Error::DuplicateMappingKey { key: Some(key), .. } => {
+            (format!("the key `{key}` stands here twice"), None)
+        }
+        Error::DuplicateMappingKey { .. } => ("a key stands here twice".to_owned(), None),
+        Error::MergeKeyNotAllowed { .. } => {
+            let hint = "`<<` is no part of YAML 1.2; an alias can stand for a whole value: `key: *anchor`";
+            ("there are no merge keys here".to_owned(), Some(hint.to_owned()))
+        }
+        Error::MultipleDocuments { .. } => {
+            let hint = "put all machines below one `state_machines:`, or into files of their own";
+            ("a file holds one document".to_owned(), Some(hint.to_owned()))
+        }
+        other => {
+            // Its own text ends with the place, which stands in front of ours.
+            let text = other.to_string();
+            let text = text.lines().next().unwrap_or("this is no YAML").to_owned();
+            let text = text.rfind(" at line ").map_or(text.clone(), |end| text[..end].to_owned());
+            (text, None)
+        }
+    };
+    Unreadable { at, message, hint }
+}
+
+/// Where an error is: those of the parser know line and column only.
+fn place(location: Location, source: &str) -> Mark {
+    if location.span().byte_offset().is_some() {
+        return Mark::of(location);
+    }
+    let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    let start = super::text::offset(source, number(location.line()), number(location.column()).max(1));
+    Mark { start, end: start }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+/// Its place is known one level up only: see [`placed`].
+fn somewhere(value: Value) -> Node {
+    Node { value, at: Mark { start: 0, end: 0 } }
+}
+
+fn placed(spanned: Spanned<Node>) -> Node {
+    Node { at: Mark::of(spanned.defined), value: spanned.value.value }
+}
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<Node, E> {
+        Ok(somewhere(Value::Null))
+    }
+
+    fn visit_none<E: de::Error>(self) -> Result<Node, E> {
+        Ok(somewhere(Value::Null))
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
+        Node::deserialize(deserializer)
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Node, E> {
+        Ok(somewhere(Value::Bool(value)))
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Node, E> {
+        Ok(somewhere(Value::Number(value.into())))
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Node, E> {
+        Ok(somewhere(Value::Number(value.into())))
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Node, E> {
+        match serde_json::Number::from_f64(value) {
+            Some(number) => Ok(somewhere(Value::Number(number))),
+            None => Err(E::custom("a number has to be finite")),
+        }
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Node, E> {
+        Ok(somewhere(Value::Text(text.to_owned())))
+    }
+
+    fn visit_string<E: de::Error>(self, text: String) -> Result<Node, E> {
+        Ok(somewhere(Value::Text(text)))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element::<Spanned<Node>>()? {
+            items.push(placed(item));
+        }
+        Ok(somewhere(Value::List(items)))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(key) = access.next_key::<Spanned<String>>()? {
+            let value = access.next_value::<Spanned<Node>>()?;
+            entries.push((Key { name: key.value, at: Mark::of(key.defined) }, placed(value)));
+        }
+        Ok(somewhere(Value::Map(entries)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flat(node: &Node, source: &str, out: &mut Vec<String>) {
+        match &node.value {
+            Value::List(items) => items.iter().for_each(|item| flat(item, source, out)),
+            Value::Map(entries) => {
+                for (key, value) in entries {
+                    out.push(format!("{}={}", key.name, &source[key.at.start..key.at.end]));
+                    flat(value, source, out);
+                }
+            }
+            other => out.push(format!(
+                "{other:?} {:?} {:?}",
+                node.at.style(source),
+                &source[node.at.start..node.at.end]
+            )),
+        }
+    }
+
+    #[test]
+    fn everything_knows_where_it_stands() {
+        let source = "a: yes\nb: &x 'é'\nc: *x\nd: |\n  one\n  two\nf: [18:30, 1_000, 007, 1.5, true, ~, \"q\"]\n\"g\": 18h30m\n";
+        let mut out = Vec::new();
+        flat(&parse(source).unwrap(), source, &mut out);
+        let expected = [
+            "a=a",
+            "Text(\"yes\") Plain \"yes\"",
+            "b=b",
+            "Text(\"é\") Single \"'é'\"",
+            "c=c",
+            // What an alias stands for stands at its anchor.
+            "Text(\"é\") Single \"'é'\"",
+            "d=d",
+            // Of a block, only the line above its first tells what it is: see `super::super::text::style`.
+            "Text(\"one\\ntwo\\n\") Plain \"one\\n  two\\n\"",
+            "f=f",
+            "Text(\"18:30\") Plain \"18:30\"",
+            "Text(\"1_000\") Plain \"1_000\"",
+            "Text(\"007\") Plain \"007\"",
+            "Number(Number(1.5)) Plain \"1.5\"",
+            "Bool(true) Plain \"true\"",
+            "Null Plain \"~\"",
+            "Text(\"q\") Double \"\\\"q\\\"\"",
+            "g=\"g\"",
+            "Text(\"18h30m\") Plain \"18h30m\"",
+        ];
+        assert_eq!(out, expected);
+    }
+}

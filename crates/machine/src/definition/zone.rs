@@ -1,0 +1,77 @@
+//! Time zones, of all labels or of each.
+
+use std::fmt;
+
+use jiff::tz::TimeZone;
+
+use super::model::Path;
+
+/// Which zone counts for a label.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ZoneRule {
+    /// The same for all.
+    Fixed(Zone),
+    /// The one whose name stands in the metadata.
+    Metadata {
+        /// Where.
+        path: Path,
+        /// When there is none, or none of that name.
+        default: Zone,
+    },
+}
+
+/// A time zone with its name. Two are equal when they are called the same.
+#[derive(Clone)]
+pub struct Zone {
+    pub(crate) name: Box<str>,
+    pub(crate) zone: TimeZone,
+}
+
+impl Zone {
+    /// The zone of that name in the database of zones.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        // Etc/Unknown is a zone for those who must have one. What begins with a slash or a dot is no name.
+        let known = name.starts_with(|c: char| c.is_ascii_alphabetic()).then(|| TimeZone::get(name).ok());
+        let zone = known.flatten().filter(|zone| !zone.is_unknown())?;
+        Some(Self { name: zone.iana_name().unwrap_or(name).into(), zone })
+    }
+
+    /// UTC.
+    #[must_use]
+    pub fn utc() -> Self {
+        Self { name: "UTC".into(), zone: TimeZone::UTC }
+    }
+
+    /// Its name in the database of zones.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its rules.
+    #[must_use]
+    pub fn rules(&self) -> &TimeZone {
+        &self.zone
+    }
+}
+
+impl PartialEq for Zone {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Zone {}
+
+impl fmt::Debug for Zone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl fmt::Display for Zone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}

@@ -1,0 +1,272 @@
+//! How facts change metadata, and which paths a change mentions.
+//!
+//! A metadata trigger fires by *mention*: its path stands in the update, whether or not the value is another than before.
+//! So a program that says something again is heard again, and one that says nothing of a path never fires its gate.
+
+use serde_json::{Map, Value as Json};
+
+use crate::definition::Path;
+
+/// Bytes that metadata may have as compact JSON.
+pub const MOST_BYTES: usize = 64 * 1024;
+/// Levels of objects and lists, the outermost counted.
+pub const MOST_LEVELS: usize = 32;
+
+/// Why metadata cannot be as it would be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TooMuch {
+    /// It is no object.
+    #[error("metadata is an object")]
+    NoObject,
+    /// It is too long.
+    #[error("metadata has at most {MOST_BYTES} bytes, and would have {0}")]
+    Bytes(usize),
+    /// It is too deep.
+    #[error("metadata has at most {MOST_LEVELS} levels")]
+    Levels,
+}
+
+/// Puts an update into metadata: objects merge deeply, lists and scalars are replaced, null is stored.
+pub fn merge(metadata: &mut Json, update: &Json) {
+    let Json::Object(update) = update else {
+        metadata.clone_from(update);
+        return;
+    };
+    let object = as_object(metadata);
+    for (key, value) in update {
+        match object.get_mut(key) {
+            Some(found) => merge(found, value),
+            None => {
+                object.insert(key.clone(), value.clone());
+            }
+        }
+    }
+}
+
+/// Puts a JSON merge patch (RFC 7396) into metadata: like [`merge`], but null removes.
+pub fn patch(metadata: &mut Json, update: &Json) {
+    let Json::Object(update) = update else {
+        metadata.clone_from(update);
+        return;
+    };
+    let object = as_object(metadata);
+    for (key, value) in update {
+        if value.is_null() {
+            object.remove(key);
+        } else {
+            patch(object.entry(key).or_insert(Json::Null), value);
+        }
+    }
+}
+
+/// What is no object makes room for one.
+fn as_object(value: &mut Json) -> &mut Map<String, Json> {
+    if !value.is_object() {
+        *value = Json::Object(Map::new());
+    }
+    match value {
+        Json::Object(object) => object,
+        // It was made one right above.
+        _ => unreachable!("an object"),
+    }
+}
+
+/// The update that merges `data` at a path.
+#[must_use]
+pub fn at_path(path: &Path, data: Json) -> Json {
+    path.keys().iter().rev().fold(data, |value, key| Json::Object(Map::from_iter([(key.to_string(), value)])))
+}
+
+/// Whether an update mentions a path: the path stands in it, or something other than an object stands above.
+#[must_use]
+pub fn mentions(update: &Json, path: &Path) -> bool {
+    let mut found = update;
+    for key in path.keys() {
+        match found {
+            Json::Object(object) => match object.get(&**key) {
+                Some(below) => found = below,
+                None => return false,
+            },
+            // It replaces whatever was above the path.
+            _ => return true,
+        }
+    }
+    true
+}
+
+/// Whether this can be the metadata of a label.
+///
+/// # Errors
+/// Why it cannot.
+pub fn check(metadata: &Json) -> Result<(), TooMuch> {
+    if !metadata.is_object() {
+        return Err(TooMuch::NoObject);
+    }
+    if !within(metadata, MOST_LEVELS) {
+        return Err(TooMuch::Levels);
+    }
+    match length(metadata) {
+        bytes if bytes > MOST_BYTES => Err(TooMuch::Bytes(bytes)),
+        _ => Ok(()),
+    }
+}
+
+fn within(value: &Json, levels: usize) -> bool {
+    match value {
+        Json::Object(object) => levels > 0 && object.values().all(|value| within(value, levels - 1)),
+        Json::Array(list) => levels > 0 && list.iter().all(|value| within(value, levels - 1)),
+        _ => true,
+    }
+}
+
+/// As compact JSON, without writing it down.
+fn length(value: &Json) -> usize {
+    struct Counter(usize);
+    impl std::io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    match serde_json::to_writer(&mut counter, value) {
+        Ok(()) => counter.0,
+        // Counting does not fail; if it did, nothing too long would get in.
+        Err(_) => usize::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn any_json() -> impl Strategy<Value = Json> {
+        let leaf = prop_oneof![
+            Just(Json::Null),
+            any::<bool>().prop_map(Json::from),
+            (0..3_i64).prop_map(Json::from),
+            "[ab]{0,1}".prop_map(Json::from),
+        ];
+        leaf.prop_recursive(4, 24, 4, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..3).prop_map(Json::from),
+                proptest::collection::btree_map("[abc]", inner, 0..4)
+                    .prop_map(|map| Json::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    fn any_object() -> impl Strategy<Value = Json> {
+        any_json().prop_map(|json| if json.is_object() { json } else { json!({ "a": json }) })
+    }
+
+    fn any_path() -> impl Strategy<Value = Path> {
+        proptest::collection::vec("[abc]".prop_map(String::into_boxed_str), 0..4).prop_map(Path::new)
+    }
+
+    fn merged(mut metadata: Json, update: &Json) -> Json {
+        merge(&mut metadata, update);
+        metadata
+    }
+
+    proptest! {
+        #[test]
+        fn an_update_that_is_repeated_changes_nothing_more(metadata in any_object(), update in any_object()) {
+            let once = merged(metadata, &update);
+            prop_assert_eq!(merged(once.clone(), &update), once);
+        }
+
+        #[test]
+        fn nothing_but_what_is_mentioned_changes(metadata in any_object(), update in any_object(), path in any_path()) {
+            let after = merged(metadata.clone(), &update);
+            if path.of(&metadata) != path.of(&after) {
+                prop_assert!(mentions(&update, &path), "{} {} {}", path, metadata, after);
+            }
+            let mut patched = metadata.clone();
+            patch(&mut patched, &update);
+            if path.of(&metadata) != path.of(&patched) {
+                prop_assert!(mentions(&update, &path), "{} {} {}", path, metadata, patched);
+            }
+        }
+
+        #[test]
+        fn what_was_put_somewhere_stands_there(metadata in any_object(), path in any_path(), data in any_object()) {
+            let update = at_path(&path, data.clone());
+            prop_assert!(mentions(&update, &path));
+            let whole = merged(Json::Object(Map::new()), &update);
+            prop_assert_eq!(path.of(&whole), &data);
+            let after = merged(metadata, &update);
+            // Every leaf of the data is there; deeper objects may have kept more.
+            for (key, value) in data.as_object().unwrap().iter().filter(|(_, value)| !value.is_object()) {
+                prop_assert_eq!(path.of(&after).get(key), Some(value));
+            }
+        }
+
+        #[test]
+        fn a_merge_patch_is_what_the_rfc_says(metadata in any_object(), update in any_object()) {
+            fn rfc(target: Json, patch: &Json) -> Json {
+                let Json::Object(patch) = patch else { return patch.clone() };
+                let mut target = match target { Json::Object(object) => object, _ => Map::new() };
+                for (name, value) in patch {
+                    if value.is_null() {
+                        target.remove(name);
+                    } else {
+                        let old = target.remove(name).unwrap_or(Json::Null);
+                        target.insert(name.clone(), rfc(old, value));
+                    }
+                }
+                Json::Object(target)
+            }
+            let mut patched = metadata.clone();
+            patch(&mut patched, &update);
+            prop_assert_eq!(patched, rfc(metadata, &update));
+        }
+    }
+
+    #[test]
+    fn paths_are_mentioned_above_at_and_below() {
+        let path = |text: &str| crate::definition::metadata_path(text).unwrap();
+        for (update, trigger, fires) in [
+            (json!({"user": {"plan": 1}}), "user.plan", true),
+            (json!({"user": {"plan": 1}}), "user", true),
+            (json!({"user": {"plan": 1}}), "metadata", true),
+            (json!({"user": {"plan": 1}}), "user.plan.name", true),
+            (json!({"user": {"plan": {}}}), "user.plan.name", false),
+            (json!({"user": {"plan": {}}}), "user.plan", true),
+            (json!({"user": {}}), "user.plan", false),
+            (json!({"user": null}), "user.plan", true),
+            (json!({"user": [1]}), "user.0", true),
+            (json!({"other": 1}), "user", false),
+            (json!({}), "user", false),
+        ] {
+            assert_eq!(mentions(&update, &path(trigger)), fires, "{update} {trigger}");
+        }
+    }
+
+    #[test]
+    fn null_is_stored_or_removes() {
+        let metadata = json!({"a": {"b": 1, "c": 2}});
+        assert_eq!(merged(metadata.clone(), &json!({"a": {"b": null}})), json!({"a": {"b": null, "c": 2}}));
+        let mut patched = metadata;
+        patch(&mut patched, &json!({"a": {"b": null}}));
+        assert_eq!(patched, json!({"a": {"c": 2}}));
+    }
+
+    #[test]
+    fn the_limits_are_exact() {
+        assert_eq!(check(&json!([])), Err(TooMuch::NoObject));
+        let of = |bytes: usize| json!({"a": "x".repeat(bytes - 8)});
+        assert_eq!(check(&of(MOST_BYTES)), Ok(()));
+        assert_eq!(check(&of(MOST_BYTES + 1)), Err(TooMuch::Bytes(MOST_BYTES + 1)));
+        let deep = |levels: usize| (1..levels).fold(json!({}), |inner, _| json!({ "a": inner }));
+        assert_eq!(check(&deep(MOST_LEVELS)), Ok(()));
+        assert_eq!(check(&deep(MOST_LEVELS + 1)), Err(TooMuch::Levels));
+        assert_eq!(check(&json!({"a": deep(MOST_LEVELS)})), Err(TooMuch::Levels));
+    }
+}

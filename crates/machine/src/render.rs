@@ -1,0 +1,430 @@
+//! What goes out: addresses, bodies, headers and tokens, with everything filled in.
+//!
+//! Inside an address a value is percent-encoded, so that it can never become another path, query or host. Where a
+//! placeholder is all there is, its value keeps its type.
+
+use serde_json::{Map, Value as Json, json};
+use sha2::{Digest, Sha256};
+
+use crate::definition::{Call, Header, HeaderPart, Machine, Part, Path, Template, Text, Webhook};
+
+/// A placeholder whose fact is not there, is null, or cannot stand where it should.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unfilled {
+    /// `missing_fact`: it is null.
+    #[error("missing_fact: {0} is null")]
+    Missing(String),
+    /// A list or an object within a text.
+    #[error("{0} is a list or an object, and cannot stand within a text")]
+    NotText(String),
+    /// What came of it is not what a route action takes.
+    #[error("{0}")]
+    Unfit(String),
+}
+
+impl Unfilled {
+    /// A stable word for programs.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Missing(_) => "missing_fact",
+            Self::NotText(_) | Self::Unfit(_) => "unfit_fact",
+        }
+    }
+}
+
+/// What placeholders are filled in from.
+#[derive(Debug, Clone, Copy)]
+pub struct Filling<'a> {
+    /// `<state_machine>`.
+    pub state_machine: &'a str,
+    /// `<label>`.
+    pub label: &'a str,
+    /// `<metadata.PATH>`.
+    pub metadata: &'a Json,
+}
+
+impl Filling<'_> {
+    fn value(&self, part: &Part) -> Result<Json, Unfilled> {
+        match part {
+            Part::Literal(text) => Ok((&**text).into()),
+            Part::Label => Ok(self.label.into()),
+            Part::StateMachine => Ok(self.state_machine.into()),
+            Part::Metadata(path) => match path.of(self.metadata) {
+                Json::Null => Err(Unfilled::Missing(path.to_string())),
+                value => Ok(value.clone()),
+            },
+        }
+    }
+
+    fn text_of(&self, part: &Part) -> Result<String, Unfilled> {
+        match self.value(part)? {
+            Json::String(text) => Ok(text),
+            value @ (Json::Number(_) | Json::Bool(_)) => Ok(value.to_string()),
+            _ => Err(Unfilled::NotText(match part {
+                Part::Metadata(path) => Path::to_string(path),
+                _ => String::new(),
+            })),
+        }
+    }
+}
+
+impl Text {
+    /// As an address: values are percent-encoded.
+    ///
+    /// # Errors
+    /// When a fact is missing, or no text.
+    pub fn address(&self, filling: Filling<'_>) -> Result<String, Unfilled> {
+        let mut address = String::new();
+        for part in self.parts() {
+            match part {
+                Part::Literal(text) => address.push_str(text),
+                part => encode(&filling.text_of(part)?, &mut address),
+            }
+        }
+        if self.constant().is_none() && leaves_its_path(&address) {
+            return Err(Unfilled::Unfit("a value would make a step up of the address's path".into()));
+        }
+        Ok(address)
+    }
+
+    /// As a text: values as they are.
+    ///
+    /// # Errors
+    /// When a fact is missing, or no text.
+    pub fn fill(&self, filling: Filling<'_>) -> Result<String, Unfilled> {
+        self.parts().iter().map(|part| filling.text_of(part)).collect()
+    }
+}
+
+/// Whether a segment of the path is `.` or `..`, which whoever reads an address takes for a step, encoded or not.
+fn leaves_its_path(address: &str) -> bool {
+    let path = address.split_once("://").map_or(address, |(_, rest)| rest);
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    path.split('/').skip(1).any(|segment| matches!(segment, "." | ".."))
+}
+
+/// Everything but the unreserved signs of RFC 3986.
+fn encode(value: &str, out: &mut String) {
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~' | b'.') {
+            out.push(char::from(byte));
+        } else {
+            out.push('%');
+            for half in [byte >> 4, byte & 15] {
+                out.push(char::from(b"0123456789ABCDEF"[usize::from(half)]));
+            }
+        }
+    }
+}
+
+impl Template {
+    /// With everything filled in.
+    ///
+    /// # Errors
+    /// When a fact is missing, or is no text where it has to be one.
+    pub fn fill(&self, filling: Filling<'_>) -> Result<Json, Unfilled> {
+        Ok(match self {
+            Self::Constant(value) => value.clone(),
+            Self::Text(text) => match text.whole() {
+                Some(part) => filling.value(part)?,
+                None => text.fill(filling)?.into(),
+            },
+            Self::List(items) => {
+                Json::Array(items.iter().map(|item| item.fill(filling)).collect::<Result<_, _>>()?)
+            }
+            Self::Object(entries) => {
+                let entries = entries.iter().map(|(key, value)| Ok((key.to_string(), value.fill(filling)?)));
+                Json::Object(entries.collect::<Result<Map<_, _>, _>>()?)
+            }
+        })
+    }
+}
+
+/// What an action asks for, ready to be sent.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Request {
+    /// POST this body there.
+    Webhook {
+        /// The address.
+        url: String,
+        /// `{"label", "metadata"}`.
+        body: Json,
+    },
+    /// Change the route table.
+    Route(RouteChange),
+    /// Publish an event.
+    Publish {
+        /// The topic.
+        topic: String,
+        /// The type of the event.
+        kind: String,
+        /// What it is about.
+        url: String,
+        /// What it says.
+        data: Option<Json>,
+    },
+}
+
+/// A change of the route table: shares first, then register, then retire.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RouteChange {
+    /// Of which host.
+    pub host: String,
+    /// How requests are shared between version types, in percent.
+    pub shares: Option<Vec<(String, f64)>>,
+    /// Instances that are registered.
+    pub register: Option<Register>,
+    /// The version type whose instances go.
+    pub retire: Option<Retire>,
+}
+
+/// Instances of a version type.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Register {
+    /// The version type.
+    pub version_type: String,
+    /// As the fact has them: addresses, or objects as `PUT /instances` takes them.
+    pub instances: Vec<Json>,
+}
+
+/// A version type that is taken out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retire {
+    /// The version type.
+    pub version_type: String,
+    /// How long its instances may finish what they began.
+    pub drain: std::time::Duration,
+}
+
+impl Call {
+    /// The request of a visit.
+    ///
+    /// # Errors
+    /// When a fact is missing or does not fit.
+    pub fn request(&self, filling: Filling<'_>) -> Result<Request, Unfilled> {
+        match self {
+            Self::Webhook(url) => Ok(Request::Webhook {
+                url: url.address(filling)?,
+                body: json!({ "label": filling.label, "metadata": filling.metadata }),
+            }),
+            Self::Route(template) => route(&template.fill(filling)?).map(Request::Route),
+            Self::Publish(template) => {
+                let text = |key: &str| match template.get(key).map(|value| value.fill(filling)).transpose()? {
+                    Some(Json::String(text)) => Ok(text),
+                    Some(other @ (Json::Number(_) | Json::Bool(_))) => Ok(other.to_string()),
+                    _ => Err(Unfilled::Unfit(format!("`{key}` of the event is no text"))),
+                };
+                let url = match template.get("url") {
+                    // Alone it is an address already; inside one it is a part of it.
+                    Some(Template::Text(url)) if url.whole().is_none() => url.address(filling)?,
+                    _ => text("url")?,
+                };
+                let data = template.get("data").map(|data| data.fill(filling)).transpose()?;
+                Ok(Request::Publish { topic: text("topic")?, kind: text("type")?, url, data })
+            }
+        }
+    }
+}
+
+fn route(filled: &Json) -> Result<RouteChange, Unfilled> {
+    let unfit = |what: &str| Unfilled::Unfit(format!("{what} of the route action"));
+    // Ids are texts or numbers, as their owners like.
+    let id = |value: &Json, what: &str| match value {
+        Json::String(text) if !text.is_empty() => Ok(text.clone()),
+        Json::Number(number) => Ok(number.to_string()),
+        other => Err(unfit(&format!("{what} cannot be {other}: it is no text, as is needed in `{what}`"))),
+    };
+    let shares = match filled.get("shares") {
+        None => None,
+        Some(Json::Array(shares)) => Some(
+            shares
+                .iter()
+                .map(|share| {
+                    let percent = share["percent"].as_f64().filter(|percent| (0.0..=100.0).contains(percent));
+                    let percent =
+                        percent.ok_or_else(|| unfit("a percent is no number from 0 to 100 in `shares`"))?;
+                    Ok((id(&share["version_type"], "version_type")?, percent))
+                })
+                .collect::<Result<Vec<_>, Unfilled>>()?,
+        ),
+        Some(_) => return Err(unfit("no list stands in `shares`")),
+    };
+    let register = filled.get("register").map(|register| {
+        let instances = register["instances"].as_array().filter(|list| !list.is_empty());
+        let instances = instances.ok_or_else(|| unfit("no list of instances stands in `register`"))?;
+        Ok(Register {
+            version_type: id(&register["version_type"], "version_type")?,
+            instances: instances.clone(),
+        })
+    });
+    let retire = filled.get("retire").map(|retire| {
+        let drain = match retire.get("drain") {
+            None => Some(30),
+            Some(Json::String(text)) => signalbox_condition::duration(text),
+            Some(other) => other.as_u64(),
+        };
+        let drain = drain.filter(|seconds| *seconds <= 86_400);
+        let drain = drain.ok_or_else(|| unfit("no duration up to a day stands in `drain`"))?;
+        Ok(Retire {
+            version_type: id(&retire["version_type"], "version_type")?,
+            drain: std::time::Duration::from_secs(drain),
+        })
+    });
+    Ok(RouteChange {
+        host: id(&filled["host"], "host")?,
+        shares,
+        register: register.transpose()?,
+        retire: retire.transpose()?,
+    })
+}
+
+/// The token that all attempts of a visit carry: hexadecimal SHA-256 of machine, label, incarnation, visit and state, NUL
+/// between them.
+#[must_use]
+pub fn token(machine: &str, label: &str, incarnation: u64, visit: u64, state: &str) -> String {
+    let text = format!("{machine}\0{label}\0{incarnation}\0{visit}\0{state}");
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Webhook {
+    /// Whether an address begins like this. A host is never the beginning of a longer one.
+    #[must_use]
+    pub fn applies_to(&self, url: &str) -> bool {
+        let Some(rest) = url.strip_prefix(&*self.prefix) else { return false };
+        let whole_authority =
+            self.prefix.split_once("://").is_some_and(|(_, rest)| rest.contains(['/', '?', '#']));
+        whole_authority || rest.is_empty() || rest.starts_with(['/', '?', '#'])
+    }
+}
+
+impl Header {
+    /// The value, with the environment's values. None when a name is not there.
+    pub fn value(&self, environment: impl Fn(&str) -> Option<String>) -> Option<String> {
+        self.parts
+            .iter()
+            .map(|part| match part {
+                HeaderPart::Text(text) => Some(text.to_string()),
+                HeaderPart::Environment(name) => environment(name),
+            })
+            .collect()
+    }
+}
+
+impl Machine {
+    /// The headers that go along with a call to an address; of two with the same name the one whose prefix is longer.
+    #[must_use]
+    pub fn headers_for(&self, url: &str) -> Vec<&Header> {
+        let mut applying: Vec<&Webhook> =
+            self.webhooks().iter().filter(|entry| entry.applies_to(url)).collect();
+        applying.sort_by_key(|entry| std::cmp::Reverse(entry.prefix.len()));
+        let mut headers: Vec<&Header> = Vec::new();
+        for header in applying.into_iter().flat_map(|entry| &entry.headers) {
+            if !headers.iter().any(|known| known.name.eq_ignore_ascii_case(&header.name)) {
+                headers.push(header);
+            }
+        }
+        headers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Text {
+        Text::parse(text).unwrap()
+    }
+
+    const MACHINE: &str = "drip";
+
+    #[test]
+    fn inside_an_address_values_are_encoded() {
+        let metadata = json!({"n": 5, "s": "a/b?c=ä", "o": {}, "d": "..", "dot": "."});
+        let filling = Filling { state_machine: MACHINE, label: "a b/../c", metadata: &metadata };
+        let address = |template: &str| text(template).address(filling);
+        assert_eq!(
+            address("http://h/<state_machine>/<label>?n=<metadata.n>").unwrap(),
+            "http://h/drip/a%20b%2F..%2Fc?n=5"
+        );
+        assert_eq!(address("http://h/<metadata.s>").unwrap(), "http://h/a%2Fb%3Fc%3D%C3%A4");
+        assert_eq!(address("http://h/v<metadata.d>5").unwrap(), "http://h/v..5");
+        for up in ["http://h/a/<metadata.d>", "http://h/<metadata.d>?a", "http://h/a/<metadata.dot>./b"] {
+            assert_eq!(address(up).unwrap_err().code(), "unfit_fact", "{up}");
+        }
+        assert_eq!(address("http://h/<metadata.x>"), Err(Unfilled::Missing("metadata.x".into())));
+        assert_eq!(address("http://h/<metadata.o>"), Err(Unfilled::NotText("metadata.o".into())));
+        assert_eq!(address("http://h/<metadata.x>").unwrap_err().code(), "missing_fact");
+    }
+
+    #[test]
+    fn a_placeholder_alone_keeps_the_type_of_its_value() {
+        let metadata = json!({"list": [1, {"a": null}], "n": 5});
+        let filling = Filling { state_machine: MACHINE, label: "l", metadata: &metadata };
+        let template = Template::Object(vec![
+            ("list".into(), Template::Text(text("<metadata.list>"))),
+            ("n".into(), Template::Text(text("<metadata.n>"))),
+            ("text".into(), Template::Text(text("n is <metadata.n>"))),
+            (
+                "deep".into(),
+                Template::List(vec![Template::Constant(json!(true)), Template::Text(text("a < b"))]),
+            ),
+        ]);
+        assert_eq!(
+            template.fill(filling).unwrap(),
+            json!({"list": [1, {"a": null}], "n": 5, "text": "n is 5", "deep": [true, "a < b"]})
+        );
+    }
+
+    #[test]
+    fn a_token_is_of_one_visit() {
+        let one = token("m", "l", 1, 2, "s");
+        assert_eq!(one.len(), 64);
+        assert_eq!(one, token("m", "l", 1, 2, "s"));
+        for other in [
+            token("m", "l", 1, 3, "s"),
+            token("m", "l", 2, 2, "s"),
+            token("m", "l2", 1, 2, "s"),
+            token("m", "l", 12, 0, "s"),
+            token("m", "l", 1, 2, "t"),
+        ] {
+            assert_ne!(one, other);
+        }
+    }
+
+    #[test]
+    fn a_prefix_never_reaches_another_host() {
+        let webhook = |prefix: &str| Webhook { prefix: prefix.into(), headers: Vec::new() };
+        for (prefix, url, applies) in [
+            ("https://api.example", "https://api.example/a", true),
+            ("https://api.example", "https://api.example?a", true),
+            ("https://api.example", "https://api.example", true),
+            ("https://api.example", "https://api.example.evil/a", false),
+            ("https://api.example", "https://api.example:8443/a", false),
+            ("https://api.example", "https://api.example@evil/a", false),
+            ("https://api.example/", "https://api.example/a", true),
+            ("https://api.example/v1", "https://api.example/v12", true),
+            ("https://api.example", "http://api.example/a", false),
+        ] {
+            assert_eq!(webhook(prefix).applies_to(url), applies, "{prefix} {url}");
+        }
+    }
+
+    #[test]
+    fn a_route_is_checked_when_it_is_filled_in() {
+        let change = route(&json!({"host": "shop", "shares": [{"version_type": 18, "percent": 5}],
+            "retire": {"version_type": "17", "drain": "1m"}}))
+        .unwrap();
+        assert_eq!(change.shares, Some(vec![("18".into(), 5.0)]));
+        assert_eq!(change.retire.unwrap().drain.as_secs(), 60);
+        for bad in [
+            json!({"host": {}}),
+            json!({"host": "a", "shares": 1}),
+            json!({"host": "a", "shares": [{"version_type": "1", "percent": 101}]}),
+            json!({"host": "a", "register": {"version_type": "1", "instances": []}}),
+            json!({"host": "a", "retire": {"version_type": "1", "drain": "2d"}}),
+        ] {
+            assert_eq!(route(&bad).unwrap_err().code(), "unfit_fact", "{bad}");
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Scenarios: facts and times in, states out, written beside a definition (`drip.yaml`, `drip.test.yaml`) and run without
+//! anything else, by `signalbox machines test`.
+//!
+//! A scenario is a label on its way: a simulation to which facts come at certain moments. After the facts of a moment, and
+//! what follows from them at once, the label has to be where it is expected.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::Value as Json;
+
+use crate::{
+    definition::{
+        Machine, Problem, Refused, StateIndex,
+        read::{Fields, Reader},
+        yaml::{self, Mark, Node, Value},
+    },
+    merge,
+    simulate::{Assumed, End, Simulator, Start, What},
+};
+
+/// What a scenario came to.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Its name.
+    pub name: String,
+    /// Where it went otherwise than expected, and how. Nothing when all is well.
+    pub failed: Option<Problem>,
+}
+
+/// Runs the scenarios of a file; `file` is what it is called in messages.
+///
+/// # Errors
+/// When the file itself is not in order.
+pub fn run(file: &str, source: &str, machines: &[Arc<Machine>]) -> Result<Vec<Outcome>, Refused> {
+    let source = source.strip_prefix('\u{feff}').unwrap_or(source);
+    let mut reader = Reader::new(file, source);
+    let scenarios = match yaml::parse(source) {
+        Ok(root) => read(&mut reader, &root, machines),
+        Err(unreadable) => {
+            let problem = reader.problem(unreadable.at, unreadable.message, unreadable.hint);
+            reader.add(unreadable.at, problem);
+            Vec::new()
+        }
+    };
+    if reader.problems.is_empty() {
+        return Ok(scenarios.into_iter().map(|scenario| scenario.run(&reader)).collect());
+    }
+    let mut problems = reader.problems;
+    problems.sort_by_key(|(at, _)| *at);
+    problems.dedup();
+    Err(Refused { problems: problems.into_iter().map(|(_, problem)| problem).collect() })
+}
+
+struct Scenario<'m> {
+    name: String,
+    machine: &'m Machine,
+    start: Timestamp,
+    label: String,
+    metadata: Json,
+    assumed: Assumed,
+    steps: Vec<Moment>,
+}
+
+struct Moment {
+    place: Mark,
+    when: When,
+    metadata: Option<Json>,
+    topic: Option<(String, Json)>,
+    assumed: Assumed,
+    expect: Option<Expect>,
+}
+
+enum When {
+    At(Timestamp),
+    After(std::time::Duration),
+}
+
+struct Expect {
+    place: Mark,
+    state: Option<String>,
+    status: Option<String>,
+    through: Option<Vec<String>>,
+}
+
+fn read<'m>(reader: &mut Reader<'_>, root: &Node, machines: &'m [Arc<Machine>]) -> Vec<Scenario<'m>> {
+    let Some(fields) = reader.fields(root, "the file", &["scenarios"]) else { return Vec::new() };
+    let Some(node) = reader.required(&fields, "scenarios", "the file") else { return Vec::new() };
+    let items = reader.list(node, "`scenarios`").unwrap_or_default();
+    if items.is_empty() {
+        reader.refuse(node.at, "there is no scenario");
+    }
+    items.iter().filter_map(|item| scenario(reader, item, machines)).collect()
+}
+
+fn scenario<'m>(reader: &mut Reader<'_>, node: &Node, machines: &'m [Arc<Machine>]) -> Option<Scenario<'m>> {
+    let keys = ["name", "machine", "start", "label", "metadata", "feeds", "webhooks", "steps"];
+    let fields = reader.fields(node, "a scenario", &keys)?;
+    let name = reader.required(&fields, "name", "a scenario").and_then(|node| reader.text(node, "a name"));
+    let machine = match fields.get("machine") {
+        Some(node) => {
+            let name = reader.text(node, "a machine")?;
+            let found = machines.iter().find(|machine| machine.name() == name);
+            if found.is_none() {
+                reader.refuse(node.at, format!("there is no machine `{name}` in the file beside this one"));
+            }
+            found
+        }
+        None if machines.len() == 1 => machines.first(),
+        None => {
+            reader.refuse(
+                fields.at,
+                "the definition has several machines: a scenario names its own by `machine`",
+            );
+            None
+        }
+    }?;
+    let start = reader.required(&fields, "start", "a scenario").and_then(|node| instant(reader, node));
+    let label = match fields.get("label") {
+        Some(node) => reader.text(node, "a label")?,
+        None => "label",
+    };
+    let metadata = match fields.get("metadata") {
+        Some(node) => object(reader, node)?,
+        None => Json::Object(serde_json::Map::new()),
+    };
+    let assumed = assumed(reader, &fields, machine);
+    let steps = reader.required(&fields, "steps", "a scenario");
+    let steps = steps.and_then(|node| reader.list(node, "`steps`"))?;
+    let moments: Vec<Moment> = steps.iter().filter_map(|step| moment(reader, step, machine)).collect();
+    let (name, label) = (name?.to_owned(), label.to_owned());
+    Some(Scenario { name, machine, start: start?, label, metadata, assumed, steps: moments })
+}
+
+fn instant(reader: &mut Reader<'_>, node: &Node) -> Option<Timestamp> {
+    let text = reader.text(node, "a moment")?;
+    let found = signalbox_condition::instant(text);
+    if found.is_none() {
+        reader.refuse_hint(node.at, "this is no moment", "write RFC 3339, like 2026-01-31T18:30:00Z");
+    }
+    found
+}
+
+fn object(reader: &mut Reader<'_>, node: &Node) -> Option<Json> {
+    let Value::Map(_) = node.value else {
+        reader.refuse(node.at, format!("metadata is a map, and this is {}", node.kind()));
+        return None;
+    };
+    Some(node.to_json())
+}
+
+fn assumed(reader: &mut Reader<'_>, fields: &Fields<'_>, machine: &Machine) -> Assumed {
+    let mut assumed = Assumed::default();
+    if let Some(node) = fields.get("feeds") {
+        let names: Vec<&str> = machine.feeds().iter().map(|feed| &*feed.name).collect();
+        if reader.fields(node, "`feeds`", &names).is_some()
+            && let Value::Map(entries) = &node.value
+        {
+            for (key, value) in entries {
+                let value = value.to_json();
+                assumed.feeds.insert(key.name.clone(), (!value.is_null()).then_some(value));
+            }
+        }
+    }
+    if let Some(node) = fields.get("webhooks") {
+        let actions = machine.states().iter().filter(|state| state.action().is_some());
+        let names: Vec<&str> = actions.map(|state| state.name()).collect();
+        if reader.fields(node, "`webhooks`", &names).is_some()
+            && let Value::Map(entries) = &node.value
+        {
+            for (key, value) in entries {
+                let status = reader.whole(value, "the answer of an action", 100..=599);
+                let status = status.and_then(|status| u16::try_from(status).ok());
+                assumed.webhooks.extend(status.map(|status| (key.name.clone(), status)));
+            }
+        }
+    }
+    assumed
+}
+
+fn moment(reader: &mut Reader<'_>, node: &Node, machine: &Machine) -> Option<Moment> {
+    let keys = ["at", "after", "metadata", "topic", "data", "feeds", "webhooks", "expect"];
+    let fields = reader.fields(node, "a step", &keys)?;
+    let when = match (fields.get("at"), fields.get("after")) {
+        (Some(node), None) => instant(reader, node).map(When::At),
+        (None, Some(node)) => reader.duration(node, "`after`", 0..=3650 * 86_400).map(When::After),
+        _ => {
+            reader.refuse_hint(
+                fields.at,
+                "a step has either `at` or `after`",
+                "`after` counts from the step before",
+            );
+            None
+        }
+    };
+    let metadata = match fields.get("metadata") {
+        Some(node) => Some(object(reader, node)?),
+        None => None,
+    };
+    let topic = match fields.get("topic") {
+        Some(node) => {
+            let topic = reader.topic(node)?;
+            if !machine.inputs().iter().any(|input| input.topic == topic) {
+                reader.refuse(node.at, format!("no input takes events of {topic}"));
+            }
+            let data = fields.get("data").map_or(Json::Null, Node::to_json);
+            Some((topic.into(), data))
+        }
+        None => None,
+    };
+    let expect = match fields.get("expect") {
+        Some(node) => Some(expect(reader, node, machine)?),
+        None => None,
+    };
+    let assumed = assumed(reader, &fields, machine);
+    Some(Moment { place: fields.at, when: when?, metadata, topic, assumed, expect })
+}
+
+fn expect(reader: &mut Reader<'_>, node: &Node, machine: &Machine) -> Option<Expect> {
+    let fields = reader.fields(node, "`expect`", &["state", "status", "through"])?;
+    let state = |reader: &mut Reader<'_>, node: &Node| {
+        let name = reader.text(node, "a state")?;
+        if machine.state(name).is_none() {
+            let near = signalbox_condition::nearest(name, machine.states().iter().map(|state| state.name()));
+            let hint = near.map_or("see the definition".to_owned(), |near| format!("did you mean `{near}`?"));
+            reader.refuse_hint(node.at, format!("there is no state `{name}`"), hint);
+        }
+        Some(name.to_owned())
+    };
+    let through = match fields.get("through") {
+        Some(node) => {
+            let items = reader.list(node, "`through`")?;
+            Some(items.iter().filter_map(|item| state(reader, item)).collect())
+        }
+        None => None,
+    };
+    let status = match fields.get("status") {
+        Some(node) => {
+            let status = reader.text(node, "a status")?;
+            let known = ["waiting", "acting", "choosing", "errored", "looping", "ended"];
+            if !known.contains(&status) {
+                reader.refuse(node.at, format!("a status is one of {}", known.join(", ")));
+            }
+            Some(status.to_owned())
+        }
+        None => None,
+    };
+    let at = fields.at;
+    let state = fields.get("state").and_then(|node| state(reader, node));
+    Some(Expect { place: at, state, status, through })
+}
+
+impl Scenario<'_> {
+    fn run(self, reader: &Reader<'_>) -> Outcome {
+        let failed = self.follow(reader).err();
+        Outcome { name: self.name, failed: failed.map(|problem| *problem) }
+    }
+
+    fn follow(&self, reader: &Reader<'_>) -> Result<(), Box<Problem>> {
+        let start = Start::fresh(self.machine, &self.label, self.metadata.clone(), self.start);
+        let mut simulator = Simulator::new(self.machine, start, &self.assumed, self.start);
+        let (mut clock, mut seen) = (self.start, 0);
+        for step in &self.steps {
+            let wrong = |place: Mark, message: String| Box::new(reader.problem(place, message, None));
+            let at = match step.when {
+                When::At(at) => at,
+                When::After(wait) => clock.checked_add(wait).unwrap_or(Timestamp::MAX),
+            };
+            if at < clock {
+                return Err(wrong(step.place, format!("{at} is before the step above, at {clock}")));
+            }
+            clock = at;
+            // Up to the moment, then what comes at the moment, then what follows at once.
+            needs(simulator.run_until(at), step.place, reader)?;
+            simulator.at(at);
+            simulator.assume(&step.assumed);
+            if let Some(update) = &step.metadata {
+                simulator.facts(update);
+            }
+            if let Some((topic, data)) = &step.topic {
+                self.event(&mut simulator, topic, data);
+            }
+            needs(simulator.run_until(at), step.place, reader)?;
+            let moves = simulator.steps().get(seen..).unwrap_or_default();
+            let passed: Vec<String> = moves
+                .iter()
+                .filter_map(|step| match &step.what {
+                    What::Moves { to, .. } => Some(to.clone()),
+                    _ => None,
+                })
+                .collect();
+            seen = simulator.steps().len();
+            if let Some(expect) = &step.expect
+                && let Some(message) = differs(expect, self.machine, simulator.label(), &passed)
+            {
+                return Err(wrong(expect.place, format!("at {at} {message}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// As an input of the machine takes it for the label.
+    fn event(&self, simulator: &mut Simulator<'_>, topic: &str, data: &Json) {
+        for input in self.machine.inputs().iter().filter(|input| &*input.topic == topic) {
+            if let Some(path) = &input.into {
+                simulator.facts(&merge::at_path(path, data.clone()));
+            }
+        }
+        simulator.topic(topic);
+    }
+}
+
+fn needs(end: End, place: Mark, reader: &Reader<'_>) -> Result<(), Box<Problem>> {
+    let message = match end {
+        End::NeedsFeed(feed) => format!("the scenario has to say what the feed `{feed}` answers"),
+        End::Steps => "the label never comes to rest".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(Box::new(reader.problem(place, message, None)))
+}
+
+fn differs(expect: &Expect, machine: &Machine, label: &Start, passed: &[String]) -> Option<String> {
+    let name = |state: StateIndex| machine.at(state).name();
+    let is = format!("the label is `{}` in `{}`", label.status.as_str(), name(label.state));
+    let state = expect.state.as_deref().filter(|state| *state != name(label.state));
+    if let Some(state) = state {
+        return Some(format!("{is}, not in `{state}`"));
+    }
+    let status = expect.status.as_deref().filter(|status| *status != label.status.as_str());
+    if let Some(status) = status {
+        return Some(format!("{is}, not `{status}`"));
+    }
+    let through = expect.through.as_deref().filter(|through| *through != passed)?;
+    Some(format!("the label went through [{}], not through [{}]", passed.join(", "), through.join(", ")))
+}

@@ -1,0 +1,475 @@
+//! What a label will do when nothing comes but what is assumed: the engine's own step with a clock that jumps.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use serde_json::{Value as Json, json};
+
+use crate::{
+    attempt::{self, Outcome, Verdict},
+    definition::{Machine, StateIndex},
+    merge,
+    render::Filling,
+    step::{self, Cause, Event, Known, Label, Rest, Status},
+};
+
+/// Steps that a simulation takes at most.
+pub const MOST_STEPS: usize = 1000;
+/// Times that gates are looked at by a simulation at most.
+const MOST_LOOKS: usize = 100_000;
+/// How long a label rests after [`step::MOST_MOVES`] moves.
+const LOOP_REST: Duration = Duration::from_secs(1);
+
+/// Where a simulation begins.
+#[derive(Debug, Clone)]
+pub struct Start {
+    /// The label's name.
+    pub name: String,
+    /// Where it is.
+    pub state: StateIndex,
+    /// How it stands there.
+    pub status: Status,
+    /// Its facts.
+    pub metadata: Json,
+    /// When it entered the state.
+    pub entered: Timestamp,
+    /// Where it was before.
+    pub previous_state: Option<String>,
+    /// Facts came while it was in an action.
+    pub facts_waiting: bool,
+    /// Attempts of the action that were made.
+    pub attempts: u32,
+    /// Whether it has just come to be there, so that a gate that looks on entry has not done so.
+    pub fresh: bool,
+}
+
+/// What is assumed.
+#[derive(Debug, Clone, Default)]
+pub struct Assumed {
+    /// Values of feeds. Null says that the feed fails.
+    pub feeds: BTreeMap<String, Option<Json>>,
+    /// What the action of a state answers; 200 where nothing is said.
+    pub webhooks: BTreeMap<String, u16>,
+}
+
+/// One thing that happens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub what: What,
+}
+
+/// What happens.
+#[derive(Debug, Clone, PartialEq)]
+pub enum What {
+    /// It moves.
+    Moves {
+        /// From there.
+        from: String,
+        /// To there.
+        to: String,
+        /// Why.
+        cause: Cause,
+        /// By which trigger.
+        trigger: Option<String>,
+    },
+    /// An action is tried.
+    Tries {
+        /// In that state.
+        state: String,
+        /// And answers this.
+        status: u16,
+    },
+    /// An action has failed for good.
+    Errs {
+        /// In that state.
+        state: String,
+        /// Because of this.
+        error: String,
+    },
+}
+
+/// Why a simulation ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// The time that was asked for is over.
+    Until,
+    /// The label has come to an end state.
+    Ended,
+    /// Nothing will look at it again.
+    Stuck,
+    /// Its action failed for good.
+    Errored,
+    /// This feed would have to be known.
+    NeedsFeed(String),
+    /// It took [`MOST_STEPS`] steps, or looked at gates very often.
+    Steps,
+}
+
+impl End {
+    /// The word for it.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Until => "until",
+            Self::Ended => "ended",
+            Self::Stuck => "stuck",
+            Self::Errored => "errored",
+            Self::NeedsFeed(_) => "needs_feed",
+            Self::Steps => "steps",
+        }
+    }
+}
+
+/// What a label would do.
+#[derive(Debug, Clone)]
+pub struct Simulation {
+    /// Step by step.
+    pub steps: Vec<Step>,
+    /// Why it is over.
+    pub end: End,
+    /// The moment at which it is over.
+    pub at: Timestamp,
+    /// The label then.
+    pub last: Start,
+}
+
+impl Simulation {
+    /// `{"steps":[{"at","from","to","cause","trigger"?}…],"end","feed"?,"state","status","since"}`.
+    #[must_use]
+    pub fn to_json(&self, machine: &Machine) -> Json {
+        let mut json = json!({
+            "steps": self.steps.iter().map(Step::to_json).collect::<Json>(),
+            "end": self.end.as_str(),
+            "at": self.at.to_string(),
+            "state": machine.at(self.last.state).name(),
+            "status": self.last.status.as_str(),
+            "since": self.last.entered.to_string(),
+        });
+        if let End::NeedsFeed(feed) = &self.end {
+            json["feed"] = feed.as_str().into();
+        }
+        json
+    }
+}
+
+impl Step {
+    /// As [`Simulation::to_json`] has it.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        let mut json = match &self.what {
+            What::Moves { from, to, cause, trigger } => {
+                let mut json = json!({ "from": from, "to": to, "cause": cause.as_str() });
+                if let Some(trigger) = trigger {
+                    json["trigger"] = trigger.as_str().into();
+                }
+                json
+            }
+            What::Tries { state, status } => json!({ "attempt": state, "status": status }),
+            What::Errs { state, error } => json!({ "errored": state, "error": error }),
+        };
+        json["at"] = self.at.to_string().into();
+        json
+    }
+}
+
+/// Runs a label from `now` on until `until`, its end, or until nothing happens any more. `facts`, where there are any, are
+/// merged first, as a PATCH would.
+#[must_use]
+pub fn simulate(
+    machine: &Machine,
+    start: Start,
+    assumed: &Assumed,
+    facts: Option<&Json>,
+    now: Timestamp,
+    until: Timestamp,
+) -> Simulation {
+    let mut simulator = Simulator::new(machine, start, assumed, now);
+    if let Some(facts) = facts {
+        simulator.facts(facts);
+    }
+    let end = simulator.run_until(until);
+    simulator.into_simulation(end)
+}
+
+/// A label with a clock of its own, to which facts may come on the way.
+#[derive(Debug)]
+pub struct Simulator<'m> {
+    machine: &'m Machine,
+    webhooks: BTreeMap<String, u16>,
+    feeds: Known<'m>,
+    label: Start,
+    now: Timestamp,
+    rest: Rest,
+    /// When the action is tried, a feed asked again, or the rest after many moves over.
+    again: Option<Timestamp>,
+    failures: u32,
+    /// What the last look was for, if a feed kept it from being judged.
+    held: Option<Cause>,
+    steps: Vec<Step>,
+    looks: usize,
+}
+
+/// What happens to the label next by itself.
+enum Wake {
+    At(Timestamp, Then),
+    End(End),
+}
+
+enum Then {
+    Look(usize),
+    /// A feed is there now, or failed and is asked again, or the label has rested.
+    Again,
+    /// Another attempt.
+    Act,
+    Choose,
+}
+
+impl<'m> Simulator<'m> {
+    /// A label as it stands at `now`.
+    #[must_use]
+    pub fn new(machine: &'m Machine, start: Start, assumed: &Assumed, now: Timestamp) -> Self {
+        let mut simulator = Self {
+            machine,
+            webhooks: BTreeMap::new(),
+            feeds: Known::nothing(machine),
+            label: start,
+            now,
+            rest: Rest::Waiting { failed_feed: None },
+            again: None,
+            failures: 0,
+            held: None,
+            steps: Vec::new(),
+            looks: 0,
+        };
+        simulator.assume(assumed);
+        if std::mem::take(&mut simulator.label.fresh) {
+            simulator.decide(Event::Entered);
+            return simulator;
+        }
+        match simulator.label.status {
+            Status::Waiting => {}
+            Status::Choosing => simulator.decide(Event::Done),
+            Status::Looping => (simulator.rest, simulator.again) = (Rest::Looping, Some(now)),
+            Status::Acting | Status::Errored => (simulator.rest, simulator.again) = (Rest::Acting, Some(now)),
+            Status::Ended => simulator.rest = Rest::Ended,
+        }
+        simulator
+    }
+
+    /// From here on this is assumed, besides what was.
+    pub fn assume(&mut self, assumed: &Assumed) {
+        for (name, value) in &assumed.feeds {
+            self.feeds.learn(name, value.clone());
+        }
+        self.webhooks.extend(assumed.webhooks.iter().map(|(state, status)| (state.clone(), *status)));
+    }
+
+    /// Facts come.
+    pub fn facts(&mut self, update: &Json) {
+        merge::merge(&mut self.label.metadata, update);
+        self.decide(Event::Facts(update));
+    }
+
+    /// An event of a topic was taken for the label.
+    pub fn topic(&mut self, topic: &str) {
+        self.decide(Event::Topic(topic));
+    }
+
+    /// It is this moment now, if it is not later already.
+    pub fn at(&mut self, now: Timestamp) {
+        self.now = self.now.max(now);
+    }
+
+    /// Where the label is.
+    #[must_use]
+    pub fn label(&self) -> &Start {
+        &self.label
+    }
+
+    /// The moment.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    fn into_simulation(mut self, end: End) -> Simulation {
+        self.steps.truncate(MOST_STEPS);
+        Simulation { steps: self.steps, end, at: self.now, last: self.label }
+    }
+
+    /// Lets time pass until `until`, that moment included, or until nothing happens any more.
+    pub fn run_until(&mut self, until: Timestamp) -> End {
+        loop {
+            if self.steps.len() >= MOST_STEPS || self.looks >= MOST_LOOKS {
+                return End::Steps;
+            }
+            self.looks += 1;
+            match self.next() {
+                Wake::End(end) => return end,
+                Wake::At(at, _) if at > until => {
+                    self.now = until;
+                    return End::Until;
+                }
+                Wake::At(at, then) => {
+                    self.now = at.max(self.now);
+                    match then {
+                        Then::Look(trigger) => self.decide(Event::Trigger(trigger)),
+                        Then::Again => {
+                            let cause = self.held.unwrap_or(Cause::Feed);
+                            self.decide(Event::Again { cause, trigger: None });
+                        }
+                        Then::Act => self.act(),
+                        Then::Choose => self.decide(Event::Done),
+                    }
+                }
+            }
+        }
+    }
+
+    fn next(&self) -> Wake {
+        let again = self.again.unwrap_or(self.now);
+        match &self.rest {
+            Rest::Ended => Wake::End(End::Ended),
+            Rest::NeedsFeed(feed) if self.feeds.has(feed) => Wake::At(self.now, Then::Again),
+            Rest::ChoosingNeedsFeed(feed) if self.feeds.has(feed) => Wake::At(self.now, Then::Choose),
+            Rest::NeedsFeed(feed) | Rest::ChoosingNeedsFeed(feed) => Wake::End(End::NeedsFeed(feed.clone())),
+            Rest::Choosing(_) => Wake::At(again, Then::Choose),
+            Rest::Looping => Wake::At(again, Then::Again),
+            Rest::Acting if self.label.status == Status::Errored => Wake::End(End::Errored),
+            Rest::Acting => Wake::At(again, Then::Act),
+            // What is assumed to fail goes on failing, but time passes between the questions.
+            Rest::Waiting { failed_feed: Some(_) } => match self.next_look() {
+                Wake::At(at, then) if at <= again => Wake::At(at, then),
+                _ => Wake::At(again, Then::Again),
+            },
+            Rest::Unchanged | Rest::Waiting { .. } => self.next_look(),
+        }
+    }
+
+    fn after(&self, wait: Duration) -> Timestamp {
+        self.now.checked_add(wait).unwrap_or(Timestamp::MAX)
+    }
+
+    fn decide(&mut self, event: Event<'_>) {
+        let label = borrowed(&self.label);
+        let decision = step::decide(self.machine, label, event, self.now, &self.feeds);
+        let name = |state: StateIndex| self.machine.at(state).name().to_owned();
+        for step in &decision.moves {
+            let what = What::Moves {
+                from: name(step.from),
+                to: name(step.to),
+                cause: step.cause,
+                trigger: step.trigger.clone(),
+            };
+            self.steps.push(Step { at: self.now, what });
+        }
+        if let Some(last) = decision.moves.last() {
+            self.label.previous_state = Some(name(last.from));
+            self.label.state = last.to;
+            self.label.entered = self.now;
+            self.label.attempts = 0;
+            self.failures = 0;
+        }
+        self.label.facts_waiting = decision.facts_waiting;
+        self.label.status = decision.status().unwrap_or(self.label.status);
+        if decision.rest == Rest::Unchanged {
+            return;
+        }
+        self.rest = decision.rest;
+        let failed = matches!(self.rest, Rest::Choosing(_) | Rest::Waiting { failed_feed: Some(_) });
+        self.failures = if failed { self.failures + 1 } else { 0 };
+        self.held = match self.rest {
+            Rest::NeedsFeed(_) | Rest::Looping => decision.cause,
+            _ => None,
+        };
+        self.again = match self.rest {
+            Rest::Acting => Some(self.now),
+            Rest::Looping => Some(self.after(LOOP_REST)),
+            _ if failed => Some(self.after(attempt::feed_wait(self.failures))),
+            _ => None,
+        };
+    }
+
+    /// Tries the action; between attempts the longest waits pass.
+    fn act(&mut self) {
+        let state = self.machine.at(self.label.state);
+        let Some(action) = state.action() else { return };
+        self.label.attempts += 1;
+        let filling = Filling {
+            state_machine: self.machine.name(),
+            label: &self.label.name,
+            metadata: &self.label.metadata,
+        };
+        let status = self.webhooks.get(state.name()).copied().unwrap_or(200);
+        let (outcome, error) = match action.call.request(filling) {
+            Ok(_) => {
+                let what = What::Tries { state: state.name().to_owned(), status };
+                self.steps.push(Step { at: self.now, what });
+                (Outcome::Status { code: status, retry_after: None }, format!("the answer was {status}"))
+            }
+            Err(unfilled) => (Outcome::Refused, unfilled.to_string()),
+        };
+        match attempt::judge(&action.retry, self.label.attempts, outcome, 1.0) {
+            Verdict::Done => self.decide(Event::Done),
+            Verdict::Again(wait) => self.again = Some(self.after(wait)),
+            Verdict::Errored => {
+                self.label.status = Status::Errored;
+                let what = What::Errs { state: state.name().to_owned(), error };
+                self.steps.push(Step { at: self.now, what });
+            }
+        }
+    }
+
+    /// The next time that the gate looks by itself.
+    fn next_look(&self) -> Wake {
+        let label = borrowed(&self.label);
+        let Some(gate) = self.machine.at(label.state).gate() else { return Wake::End(End::Ended) };
+        let zone = step::gate_zone(self.machine, &label);
+        let facts = step::facts(self.machine, &label, &self.feeds, &zone, self.now);
+        let interval = gate.next_interval(&facts, label.entered, self.now);
+        let daily = gate.next_daily(label.metadata, self.now);
+        match interval.into_iter().chain(daily).min_by_key(|(_, at)| *at) {
+            Some((n, at)) => Wake::At(at, Then::Look(n)),
+            None => Wake::End(End::Stuck),
+        }
+    }
+}
+
+fn borrowed(label: &Start) -> Label<'_> {
+    Label {
+        name: &label.name,
+        state: label.state,
+        status: label.status,
+        metadata: &label.metadata,
+        entered: label.entered,
+        previous_state: label.previous_state.as_deref(),
+        facts_waiting: label.facts_waiting,
+    }
+}
+
+impl Start {
+    /// A label that has just been created with these facts.
+    #[must_use]
+    pub fn fresh(machine: &Machine, name: &str, metadata: Json, now: Timestamp) -> Self {
+        Self {
+            name: name.to_owned(),
+            state: machine.initial().index(),
+            status: Status::Waiting,
+            metadata,
+            entered: now,
+            previous_state: None,
+            facts_waiting: false,
+            attempts: 0,
+            fresh: true,
+        }
+    }
+}

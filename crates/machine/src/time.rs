@@ -1,0 +1,259 @@
+//! When a gate looks at its condition by itself.
+//!
+//! A time of day that the clock on the wall jumps over comes as much later as the clock jumps; one that it shows twice
+//! comes at its first showing. An interval counts from the entry.
+
+use std::time::Duration;
+
+use jiff::{Timestamp, ToSpan, civil, tz::TimeZone};
+use serde_json::Value as Json;
+use signalbox_condition::{Earliest, Facts};
+
+use crate::definition::{Daily, Gate, Zone, ZoneRule};
+
+/// The zone that a rule gives for a label.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Local {
+    /// The zone.
+    pub zone: Zone,
+    /// What stood in the metadata where a zone should have, if that is why the zone is the default one. Null where nothing
+    /// stood.
+    pub instead_of: Option<Json>,
+    /// Whether the label named the zone itself.
+    pub own: bool,
+}
+
+impl ZoneRule {
+    /// The zone of a label with this metadata. A missing or unknown one is the default.
+    #[must_use]
+    pub fn of(&self, metadata: &Json) -> Local {
+        match self {
+            Self::Fixed(zone) => Local { zone: zone.clone(), instead_of: None, own: false },
+            Self::Metadata { path, default } => {
+                let found = path.of(metadata);
+                match found.as_str().and_then(Zone::named) {
+                    Some(zone) => Local { zone, instead_of: None, own: true },
+                    None => Local { zone: default.clone(), instead_of: Some(found.clone()), own: false },
+                }
+            }
+        }
+    }
+
+    /// The zone of those who name none.
+    #[must_use]
+    pub fn default(&self) -> &Zone {
+        match self {
+            Self::Fixed(zone) | Self::Metadata { default: zone, .. } => zone,
+        }
+    }
+}
+
+/// The moment of a time of day on a date.
+fn on(date: civil::Date, time: civil::Time, zone: &TimeZone) -> Option<Timestamp> {
+    zone.to_ambiguous_timestamp(date.to_datetime(time)).compatible().ok()
+}
+
+/// The moments of a time of day on the days around one, in order.
+fn around(time: civil::Time, zone: &TimeZone, at: Timestamp) -> impl Iterator<Item = Timestamp> {
+    let today = zone.to_datetime(at).date();
+    // A zone may skip a day (Samoa did), and a skipped time comes later than its date says.
+    (-3..=3_i64).filter_map(move |days| on(today.checked_add(days.days()).ok()?, time, zone))
+}
+
+/// The first moment after `after` at which it is this time of day there. None at the end of the calendar.
+#[must_use]
+pub fn next_daily(time: civil::Time, zone: &TimeZone, after: Timestamp) -> Option<Timestamp> {
+    around(time, zone, after).filter(|moment| *moment > after).min()
+}
+
+/// The last moment, `at` included, at which it was this time of day there.
+#[must_use]
+pub fn last_daily(time: civil::Time, zone: &TimeZone, at: Timestamp) -> Option<Timestamp> {
+    around(time, zone, at).filter(|moment| *moment <= at).max()
+}
+
+impl Daily {
+    /// Whether a wake time that is looked at only now still counts: its last moment is no older than the grace.
+    #[must_use]
+    pub fn still_counts(&self, zone: &TimeZone, now: Timestamp) -> bool {
+        last_daily(self.time, zone, now).is_some_and(|last| {
+            let passed = now.as_nanosecond() - last.as_nanosecond();
+            u128::try_from(passed).is_ok_and(|passed| passed <= self.grace.as_nanos())
+        })
+    }
+}
+
+/// The first moment of an interval after `after`: the entry and so many times the interval, once at least.
+#[must_use]
+pub fn next_interval(entered: Timestamp, every: Duration, after: Timestamp) -> Option<Timestamp> {
+    let every = i128::try_from(every.as_nanos()).ok()?.max(1);
+    let (entered, after) = (entered.as_nanosecond(), after.as_nanosecond());
+    let passed = (after - entered).div_euclid(every).max(0);
+    Timestamp::from_nanosecond(entered.checked_add(every.checked_mul(passed + 1)?)?).ok()
+}
+
+/// The first moment of an interval at `from` or after it.
+fn interval_from(entered: Timestamp, every: Duration, from: Timestamp) -> Option<Timestamp> {
+    next_interval(entered, every, from.checked_sub(1.nanosecond()).ok()?)
+}
+
+impl Gate {
+    /// When the gate looks at a label next because of an interval: which trigger, and when. Moments at which the condition
+    /// cannot be true are passed over. None when there is no interval, or when only another fact could help.
+    ///
+    /// `facts` are those of the present moment; an evaluation at that moment is taken for done.
+    #[must_use]
+    pub fn next_interval(
+        &self,
+        facts: &Facts<'_>,
+        entered: Timestamp,
+        now: Timestamp,
+    ) -> Option<(usize, Timestamp)> {
+        let earliest = match self.condition.earliest(facts) {
+            Earliest::Now => now,
+            Earliest::At(at) | Earliest::NotBefore(at) => at.max(now),
+            Earliest::Never => return None,
+        };
+        let next = |every| {
+            let after = next_interval(entered, every, now)?;
+            let possible = interval_from(entered, every, earliest)?;
+            Some(after.max(possible))
+        };
+        self.intervals().filter_map(|(n, every)| Some((n, next(every)?))).min_by_key(|(_, at)| *at)
+    }
+
+    /// When a time of day comes next for a label with this metadata: which trigger, and when.
+    #[must_use]
+    pub fn next_daily(&self, metadata: &Json, now: Timestamp) -> Option<(usize, Timestamp)> {
+        let next = |daily: &Daily| next_daily(daily.time, daily.zone.of(metadata).zone.rules(), now);
+        self.daily().filter_map(|(n, daily)| Some((n, next(daily)?))).min_by_key(|(_, at)| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn zone(name: &str) -> TimeZone {
+        Zone::named(name).unwrap().zone
+    }
+
+    fn days(name: &str, time: (i8, i8), from: &str, count: usize) -> Vec<String> {
+        let time = civil::time(time.0, time.1, 0, 0);
+        let mut now = at(from);
+        let mut moments = Vec::new();
+        for _ in 0..count {
+            now = next_daily(time, &zone(name), now).unwrap();
+            moments.push(now.to_string());
+        }
+        moments
+    }
+
+    #[test]
+    fn tokyo_has_no_summer_time() {
+        assert_eq!(
+            days("Asia/Tokyo", (18, 30), "2026-03-28T09:30:00Z", 2),
+            ["2026-03-29T09:30:00Z", "2026-03-30T09:30:00Z"]
+        );
+    }
+
+    #[test]
+    fn london_skips_an_hour_in_march_and_shows_one_twice_in_october() {
+        // 01:30 is not there on the 29th: an hour later it is 02:30 there, which is 01:30Z.
+        assert_eq!(
+            days("Europe/London", (1, 30), "2026-03-28T00:00:00Z", 3),
+            ["2026-03-28T01:30:00Z", "2026-03-29T01:30:00Z", "2026-03-30T00:30:00Z"]
+        );
+        // 01:30 comes twice on the 25th, at 00:30Z and 01:30Z; the first counts, and it counts once.
+        assert_eq!(
+            days("Europe/London", (1, 30), "2026-10-24T00:00:00Z", 3),
+            ["2026-10-24T00:30:00Z", "2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"]
+        );
+        assert_eq!(
+            days("Europe/London", (18, 30), "2026-03-28T00:00:00Z", 2),
+            ["2026-03-28T18:30:00Z", "2026-03-29T17:30:00Z"]
+        );
+    }
+
+    #[test]
+    fn new_york_skips_an_hour_in_march_and_shows_one_twice_in_november() {
+        assert_eq!(
+            days("America/New_York", (2, 30), "2026-03-07T00:00:00Z", 3),
+            // On the 8th 02:30 is 03:30 EDT.
+            ["2026-03-07T07:30:00Z", "2026-03-08T07:30:00Z", "2026-03-09T06:30:00Z"]
+        );
+        assert_eq!(
+            days("America/New_York", (1, 30), "2026-10-31T12:00:00Z", 2),
+            ["2026-11-01T05:30:00Z", "2026-11-02T06:30:00Z"]
+        );
+    }
+
+    #[test]
+    fn a_day_that_a_zone_skips_has_no_moment_of_its_own() {
+        assert_eq!(
+            days("Pacific/Apia", (12, 0), "2011-12-29T00:00:00Z", 3),
+            ["2011-12-29T22:00:00Z", "2011-12-30T22:00:00Z", "2011-12-31T22:00:00Z"]
+        );
+    }
+
+    #[test]
+    fn what_was_missed_counts_within_the_grace() {
+        let utc = Zone::utc();
+        let daily = Daily {
+            time: civil::time(18, 30, 0, 0),
+            zone: ZoneRule::Fixed(utc.clone()),
+            grace: Duration::from_secs(3600),
+        };
+        for (now, counts) in [
+            ("2026-01-31T18:30:00Z", true),
+            ("2026-01-31T19:30:00Z", true),
+            ("2026-01-31T19:30:00.000000001Z", false),
+            ("2026-01-31T18:29:59Z", false),
+        ] {
+            assert_eq!(daily.still_counts(utc.rules(), at(now)), counts, "{now}");
+        }
+    }
+
+    #[test]
+    fn intervals_count_from_the_entry() {
+        let entered = at("2026-01-01T00:00:07Z");
+        let next =
+            |after: &str| next_interval(entered, Duration::from_secs(60), at(after)).unwrap().to_string();
+        assert_eq!(next("2026-01-01T00:00:07Z"), "2026-01-01T00:01:07Z");
+        assert_eq!(next("2026-01-01T00:01:06.9Z"), "2026-01-01T00:01:07Z");
+        assert_eq!(next("2026-01-01T00:01:07Z"), "2026-01-01T00:02:07Z");
+        assert_eq!(next("2025-01-01T00:00:00Z"), "2026-01-01T00:01:07Z");
+    }
+
+    proptest! {
+        #[test]
+        fn every_day_has_its_moment_and_none_is_passed_over(
+            zone_name in prop_oneof![
+                Just("Europe/London"), Just("America/New_York"), Just("Asia/Tokyo"),
+                Just("Australia/Lord_Howe"), Just("Africa/Casablanca"), Just("UTC"),
+            ],
+            hour in 0..24_i8, minute in 0..60_i8, start in 1_600_000_000..1_900_000_000_i64,
+        ) {
+            let zone = zone(zone_name);
+            let time = civil::time(hour, minute, 0, 0);
+            let start = Timestamp::from_second(start).unwrap();
+            let next = next_daily(time, &zone, start).unwrap();
+            prop_assert!(next > start);
+            // Never two days without one.
+            prop_assert!(next.as_second() - start.as_second() <= 26 * 3600);
+            prop_assert_eq!(last_daily(time, &zone, next), Some(next));
+            let before = last_daily(time, &zone, start).unwrap();
+            prop_assert!(before <= start);
+            prop_assert_eq!(next_daily(time, &zone, before), Some(next));
+            let date = zone.to_datetime(next).date();
+            let again = zone.to_datetime(next_daily(time, &zone, next).unwrap()).date();
+            prop_assert_eq!(date.tomorrow().unwrap(), again);
+        }
+    }
+}

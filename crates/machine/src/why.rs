@@ -1,0 +1,102 @@
+//! Why a label is where it is: what its gate comes to, what would open it, and when it will be looked at again.
+
+use jiff::Timestamp;
+use serde_json::{Value as Json, json};
+use signalbox_condition::{Earliest, Explanation, Feeds};
+
+use crate::{
+    definition::{Gate, Machine, Trigger},
+    step::{self, Label, Status},
+    time,
+};
+
+/// What is to be said about a label at a gate.
+#[derive(Debug, Clone)]
+pub struct Why {
+    /// The condition as a tree, with every operand's value and source, what blocks, and the fewest changes that would help.
+    pub explanation: Explanation,
+    /// The text of the condition.
+    pub condition: String,
+    /// When the gate could first open if nothing but time changes.
+    pub earliest: Earliest,
+    /// The next time that the gate looks by itself: when, and by which trigger.
+    pub next: Option<(Timestamp, String)>,
+    /// What else would make it look.
+    pub triggers: Vec<String>,
+    /// The zone of its clock.
+    pub zone: time::Local,
+}
+
+/// Why a label at a gate does not go on; none when it is not at a gate that could open.
+///
+/// What a feed says that nobody has asked is unknown: ask those of [`signalbox_condition::Condition::feeds`] first.
+#[must_use]
+pub fn why(machine: &Machine, label: &Label<'_>, feeds: &dyn Feeds, now: Timestamp) -> Option<Why> {
+    let gate = machine.at(label.state).gate()?;
+    let zone = gate.zone.of(label.metadata);
+    let facts = step::facts(machine, label, feeds, &zone.zone, now);
+    Some(Why {
+        explanation: gate.condition.explain(&facts),
+        condition: gate.condition.text().to_owned(),
+        earliest: gate.condition.earliest(&facts),
+        next: next_look(gate, label, &facts, now),
+        triggers: gate.triggers.iter().map(Trigger::to_string).collect(),
+        zone,
+    })
+}
+
+fn next_look(
+    gate: &Gate,
+    label: &Label<'_>,
+    facts: &signalbox_condition::Facts<'_>,
+    now: Timestamp,
+) -> Option<(Timestamp, String)> {
+    if label.status == Status::Looping {
+        return Some((now, "looping".to_owned()));
+    }
+    let interval = gate.next_interval(facts, label.entered, now);
+    let daily = gate.next_daily(label.metadata, now);
+    let (n, at) = interval.into_iter().chain(daily).min_by_key(|(_, at)| *at)?;
+    Some((at, gate.triggers.get(n)?.to_string()))
+}
+
+impl Why {
+    /// Whether nothing will ever look at the label again unless facts or events come.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        self.next.is_none()
+    }
+
+    /// `{"condition","result","tree","blocking","fewest","earliest","next","triggers","timezone","stuck"?}`.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        let mut json = self.explanation.to_json();
+        let truth = match self.explanation.truth {
+            signalbox_condition::Truth::True => json!(true),
+            signalbox_condition::Truth::False => json!(false),
+            signalbox_condition::Truth::Unknown => json!("unknown"),
+        };
+        json["result"] = truth;
+        json["condition"] = self.condition.as_str().into();
+        json["earliest"] = match self.earliest {
+            Earliest::Now => json!("now"),
+            Earliest::At(at) => json!(at.to_string()),
+            Earliest::NotBefore(at) => json!(format!("not before {at}")),
+            Earliest::Never => Json::Null,
+        };
+        json["next"] = match &self.next {
+            Some((at, trigger)) => json!({ "at": at.to_string(), "trigger": trigger }),
+            None => Json::Null,
+        };
+        json["triggers"] = self.triggers.iter().map(String::as_str).collect();
+        json["timezone"] = self.zone.zone.name().into();
+        if let Some(instead) = &self.zone.instead_of {
+            json["timezone_instead_of"] = instead.clone();
+        }
+        if self.is_stuck() {
+            json["stuck"] =
+                "nothing will evaluate this again, unless facts come for one of its triggers".into();
+        }
+        json
+    }
+}

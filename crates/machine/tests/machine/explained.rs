@@ -1,0 +1,72 @@
+//! Why labels stay.
+
+use serde_json::json;
+use signalbox_machine::{
+    step::{Known, Label, Status},
+    why::why,
+};
+
+use crate::steps::{at, machine};
+
+#[test]
+fn a_label_that_waits_can_say_for_what_and_until_when() {
+    let machine = machine(
+        "    timezone: {metadata: zone, default: Europe/London}\n    states:\n      - gate: a\n        exit_condition: |\n          \
+         metadata.has_recommendations and\n          12h has passed since system.entered_state and\n          system.time >= 18:30\n        \
+         triggers: [{time: 18:30}]\n        next: b\n      - gate: b\n",
+    );
+    let metadata = json!({"zone": "Mars/Olympus"});
+    let mut label = Label {
+        name: "88625",
+        state: machine.initial().index(),
+        status: Status::Waiting,
+        metadata: &metadata,
+        entered: at("2026-01-31T10:00:00Z"),
+        previous_state: None,
+        facts_waiting: false,
+    };
+    let now = at("2026-01-31T18:45:00Z");
+    let said = why(&machine, &label, &Known::nothing(&machine), now).unwrap().to_json();
+    assert_eq!(said["result"], json!(false));
+    let blocking: Vec<&str> =
+        said["blocking"].as_array().unwrap().iter().map(|leaf| leaf["text"].as_str().unwrap()).collect();
+    assert_eq!(blocking, ["metadata.has_recommendations", "12h has passed since system.entered_state"]);
+    assert_eq!(said["fewest"].as_array().unwrap().len(), 2);
+    // Without the fact, time alone opens nothing; the gate looks all the same.
+    assert_eq!(said["earliest"], json!(null));
+    assert_eq!(said["next"], json!({"at": "2026-02-01T18:30:00Z", "trigger": "time 18:30 metadata.zone"}));
+    assert_eq!(
+        (&said["timezone"], &said["timezone_instead_of"]),
+        (&json!("Europe/London"), &json!("Mars/Olympus"))
+    );
+    assert_eq!(said["stuck"], json!(null));
+
+    let metadata = json!({"has_recommendations": true});
+    label.metadata = &metadata;
+    let said = why(&machine, &label, &Known::nothing(&machine), now).unwrap();
+    assert_eq!(said.to_json()["earliest"], json!("2026-01-31T22:00:00Z"));
+}
+
+#[test]
+fn a_label_that_nothing_will_look_at_again_says_so() {
+    let machine = machine(
+        "    states:\n      - {gate: a, exit_condition: metadata.a, triggers: [{metadata: a}], next: b}\n      - gate: b\n",
+    );
+    let metadata = json!({});
+    let label = Label {
+        name: "l",
+        state: machine.initial().index(),
+        status: Status::Waiting,
+        metadata: &metadata,
+        entered: at("2026-01-31T10:00:00Z"),
+        previous_state: None,
+        facts_waiting: false,
+    };
+    let feeds = Known::nothing(&machine);
+    let said = why(&machine, &label, &feeds, at("2026-01-31T18:45:00Z")).unwrap();
+    assert!(said.is_stuck());
+    assert_eq!(said.triggers, ["metadata.a"]);
+    assert!(said.to_json()["stuck"].as_str().unwrap().starts_with("nothing will evaluate this again"));
+    let ended = Label { state: machine.state("b").unwrap().index(), ..label };
+    assert!(why(&machine, &ended, &feeds, at("2026-01-31T18:45:00Z")).is_none());
+}

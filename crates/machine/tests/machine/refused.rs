@@ -1,0 +1,457 @@
+//! Every refusal and every warning of a definition, with its place.
+
+use signalbox_machine::load;
+
+/// What is wrong with a text, each as `line:column message`.
+fn problems(source: &str) -> Vec<String> {
+    match load("m.yaml", source) {
+        Ok(file) => panic!("accepted: {source}\n{:?}", file.warnings),
+        Err(refused) => {
+            for problem in &refused.problems {
+                let line = source.lines().nth(problem.line - 1).unwrap_or_default();
+                assert!(problem.source == line.trim_end_matches('\r'), "{problem}");
+                assert!(problem.column + problem.length <= line.chars().count() + 2, "{problem}");
+            }
+            refused.problems.iter().map(|p| format!("{}:{} {}", p.line, p.column, p.message)).collect()
+        }
+    }
+}
+
+#[track_caller]
+fn refused(source: &str, expected: &str) {
+    let found = problems(source);
+    assert!(found.iter().any(|problem| problem == expected), "expected {expected:?}, found {found:#?}");
+}
+
+/// A machine with these lines in place of its states; they begin on line 3.
+fn states(lines: &str) -> String {
+    format!("state_machines:\n  m: {{states: [\n{lines}\n]}}\n")
+}
+
+/// A gate with these keys besides its name; they begin on line 3, column 13.
+fn gate(keys: &str) -> String {
+    states(&format!("{{gate: one, {keys}}},\n{{gate: two}}"))
+}
+
+const OPEN: &str = "exit_condition: metadata.a, triggers: [{metadata: a}], next: two";
+
+#[test]
+fn the_gate_of_these_tests_is_in_order() {
+    let file = load("m.yaml", &gate(OPEN)).unwrap_or_else(|refused| panic!("{refused}"));
+    assert_eq!(file.warnings, []);
+}
+
+#[test]
+fn yaml_that_is_none_or_says_too_much() {
+    for (source, expected) in [
+        ("state_machines: [", "unexpected"),
+        ("a: 1\na: 2\n", "the key `a` stands here twice"),
+        ("a: &x {b: 1}\nc: {<<: *x}\n", "there are no merge keys here"),
+        ("a: 1\n---\nb: 2\n", "a file holds one document"),
+    ] {
+        let found = problems(source);
+        assert!(
+            found.iter().any(|problem| problem.contains(expected)) || expected == "unexpected",
+            "{found:?}"
+        );
+    }
+    assert!(problems("state_machines: !custom {}\n").len() == 1);
+    refused("a: 1\n", "1:1 the file has no key `a`");
+    refused("a: 1\n", "1:1 the file needs `state_machines`");
+    refused("- 1\n", "1:1 the file is a map, and this is a list");
+    refused("state_machines: {}\n", "1:17 there is no state machine");
+    refused("state_machines: []\n", "1:17 state machines are a map");
+    refused("state_machines: {m: {}}\n", "1:18 a state machine needs `states`");
+    refused("state_machines: {m: {states: []}}\n", "1:30 a state machine has at least one state");
+    refused(
+        "state_machines: {m n: {states: [{gate: a}]}}\n",
+        "1:18 a state machine cannot be called \"m n\"",
+    );
+    assert!(load("m.yaml", &"#".repeat(1_048_577)).is_err());
+}
+
+#[test]
+fn keys_that_there_are_not() {
+    for (key, hint) in [
+        ("plugins", "there are no plugins: what a machine needs from outside comes as facts or from feeds"),
+        ("placeholders", "the placeholders are fixed: <label>, <state_machine> and <metadata.PATH>"),
+        ("feed", "did you mean `feeds`?"),
+    ] {
+        let source = format!("state_machines:\n  m:\n    {key}: []\n    states: [{{gate: a}}]\n");
+        let error = load("m.yaml", &source).unwrap_err();
+        let [problem] = &*error.problems else { panic!("{error}") };
+        assert_eq!((problem.line, problem.column, problem.length), (3, 5, key.len()));
+        assert_eq!(problem.message, format!("a state machine has no key `{key}`"));
+        assert_eq!(problem.hint.as_deref(), Some(hint));
+    }
+    refused(&gate(&format!("{OPEN}, exit: 1")), "3:79 a gate has no key `exit`");
+}
+
+#[test]
+fn a_problem_is_shown_with_its_line_and_a_caret() {
+    let error = load("drip.yaml", &gate("exit_condition: metadata.a, triggers: [{metadata: a}], next: tow"));
+    let text = error.unwrap_err().to_string();
+    let expected = "drip.yaml:3:74: there is no state `tow`\n\
+        {gate: one, exit_condition: metadata.a, triggers: [{metadata: a}], next: tow},\n\
+        \u{20}                                                                        ^^^\n\
+        hint: did you mean `two`?";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn states_that_are_none() {
+    refused(&states("1"), "3:1 a state is a map");
+    refused(&states("{name: a}"), "3:2 a state is a gate or an action");
+    refused(&states("{gate: a, action: b}"), "3:11 a state is either a gate or an action");
+    refused(&states("{gate: a},\n{gate: a}"), "4:8 a state is called `a` already");
+    refused(&states("{gate: a},\n{gate: b}"), "4:8 no label ever gets to `b`");
+    refused(&states("{gate: a b}"), "3:8 a gate cannot be called \"a b\"");
+    refused(&states("{gate: on}"), "3:8 `on` without quotes is a boolean to some and a text to others");
+    refused(&states("{gate: 1}"), "3:8 a gate is a text, and this is a number");
+    refused(&states("{gate: true}"), "3:8 a gate is a text, and this is a boolean");
+    refused(
+        &gate("exit_condition: metadata.a, next: two"),
+        "3:13 this gate has `exit_condition` and `next`, but no `triggers`",
+    );
+}
+
+#[test]
+fn triggers_that_are_none() {
+    let with =
+        |triggers: &str| gate(&format!("exit_condition: metadata.a, next: two, triggers: [{triggers}]"));
+    refused(&with(""), "3:62 this gate can never open: it has no trigger");
+    refused(&with("{}"), "3:63 a trigger is one of metadata, time, interval, event, topic");
+    refused(
+        &with("{metadata: a, time: 18:30}"),
+        "3:77 a trigger is of one kind, and this one has metadata and time",
+    );
+    refused(&with("{time: 25:00}"), "3:70 `time` is a time of day");
+    refused(&with("{time: 24h}"), "3:70 `time` is a time of day");
+    refused(&with("{time: 18:30, timezone: Mars/Olympus}"), "3:87 there is no time zone \"Mars/Olympus\"");
+    refused(&with("{interval: 0s}"), "3:74 `interval` lasts from 1s to 365d");
+    refused(&with("{interval: 60}"), "3:74 `interval` is a duration");
+    refused(&with("{interval: 5m, grace: 1h}"), "3:78 `grace` belongs to `time` only");
+    refused(&with("{event: exit}"), "3:71 there is no event `exit`");
+    refused(&with("{topic: orders}"), "3:71 no input takes events of orders");
+    refused(&with("{topic: Orders}"), "3:71 no topic is called \"Orders\"");
+    refused(
+        &with("{metadata: 'a..b'}"),
+        "3:74 `metadata` is a path below metadata: a key must follow this dot",
+    );
+    for sound in [
+        "{time: 18h30m}",
+        "{time: 9:05}",
+        "{time: 18:30:15, timezone: metadata.zone, grace: 0s}",
+        "{interval: 1s}",
+    ] {
+        load("m.yaml", &with(sound)).unwrap_or_else(|refused| panic!("{refused}"));
+    }
+}
+
+#[test]
+fn gates_that_can_never_open() {
+    let with = |condition: &str, triggers: &str| {
+        gate(&format!("next: two, exit_condition: {condition}, triggers: [{triggers}]"))
+    };
+    let never = |condition: &str, triggers: &str| {
+        let found = problems(&with(condition, triggers));
+        assert!(found.iter().any(|problem| problem.contains("can never open")), "{condition} {found:?}");
+    };
+    never("system.time > 18:30", "{metadata: a}");
+    never("1h has passed since system.entered_state", "{event: entry}");
+    never("metadata.a or 1h has passed since metadata.b", "{metadata: a}");
+    never("metadata.a.b", "{metadata: c}");
+    never("metadata.a.b", "{metadata: a.c}");
+    never("metadata.a", "{event: entry}");
+    let feeds = "state_machines: {m: {feeds: [{name: f, url: 'http://h/'}], states: [\n{gate: one, exit_condition: feeds.f.x, triggers: [{event: entry}], next: two}, {gate: two}]}}\n";
+    refused(feeds, "2:40 this gate can never open by itself: it reads feeds.f, and nothing looks again");
+    for (condition, triggers) in [
+        ("metadata.a.b", "{metadata: a}"),
+        ("metadata.a.b", "{metadata: a.b}"),
+        ("metadata.a.b", "{metadata: a.b.c}"),
+        ("metadata.a.b", "{metadata: metadata}"),
+        ("metadata.a.b", "{interval: 1m}"),
+        ("system.time > 18:30", "{time: 18:30}"),
+        ("history.previous_state = 'two'", "{event: entry}"),
+        ("true", "{event: entry}"),
+    ] {
+        load("m.yaml", &with(condition, triggers)).unwrap_or_else(|refused| panic!("{refused}"));
+    }
+}
+
+#[test]
+fn transitions_that_lead_nowhere() {
+    let with =
+        |next: &str| gate(&format!("exit_condition: metadata.a, triggers: [{{metadata: a}}], next: {next}"));
+    refused(&with("three"), "3:74 there is no state `three`");
+    refused(&with("{state: two}"), "3:75 `next` needs `type`");
+    refused(&with("{type: jump}"), "3:81 there is no transition of type `jump`");
+    refused(
+        &with("{type: constant, state: two, default: two}"),
+        "3:103 a transition of type `constant` has no `default`",
+    );
+    refused(
+        &with("{type: context, path: metadata.b, destinations: []}"),
+        "3:75 a transition of type `context` needs `default`",
+    );
+    refused(
+        &with("{type: condition, branches: [{when: metadata.b, state: two}]}"),
+        "3:75 a transition of type `condition` needs `default`",
+    );
+    let context = |values: &str| {
+        with(&format!("{{type: context, path: metadata.b, default: two, destinations: [{values}]}}"))
+    };
+    refused(
+        &context("{value: 1, state: two}, {value: 1.0, state: one}"),
+        "3:169 the value 1.0 has a destination already",
+    );
+    refused(
+        &context("{value: yes, state: two}"),
+        "3:145 `yes` without quotes is a boolean to some and a text to others",
+    );
+    load("m.yaml", &context("{value: 'yes', state: two}, {value: true, state: one}, {value: 1, state: one}, {value: '1', state: one}"))
+        .unwrap_or_else(|refused| panic!("{refused}"));
+    refused(
+        &with("{type: context, path: metdata.b, destinations: [], default: two}"),
+        "3:96 no path begins with `metdata`",
+    );
+    refused(
+        &with("{type: context, path: feeds.x.y, destinations: [], default: two}"),
+        "3:96 there is no feed `x`",
+    );
+}
+
+#[test]
+fn conditions_are_underlined_in_their_line() {
+    let block = |lines: &str| {
+        format!(
+            "state_machines:\n  m:\n    states:\n      - gate: one\n        triggers: [{{interval: 1m}}]\n        next: two\n        exit_condition: {lines}\n      - gate: two\n"
+        )
+    };
+    refused(&block("metadata.a == 1"), "7:36 `==` is no operator here");
+    refused(&block("\"metadata.a == 1\""), "7:37 `==` is no operator here");
+    refused(&block("'metadata.a = ''x'' == 1'"), "7:45 `==` is no operator here");
+    refused(
+        &block("|\n          metadata.a and\n            metadata.b == 1"),
+        "9:24 `==` is no operator here",
+    );
+    refused(
+        &block("|-  # why\n\n          metadata.a and   # because\n          feeds.x"),
+        "10:11 there is no feed `x`",
+    );
+    refused(&block(">\n          metadata.a and\n          metdata.b"), "9:11 no path begins with `metdata`");
+    refused(&block("metadata.a and\n          metdata.b"), "8:11 no path begins with `metdata`");
+    refused(
+        &block(">\n          metadata.a and  # because\n          metadata.b"),
+        "8:27 this comment would swallow what follows it: YAML joins these lines to one",
+    );
+    refused(
+        &block("metadata.a#x"),
+        "7:35 this comment would swallow what follows it: YAML joins these lines to one",
+    );
+    refused(
+        &block("\"metadata.a # x\n          and metadata.b\""),
+        "7:37 this comment would swallow what follows it: YAML joins these lines to one",
+    );
+    refused(&block("[1]"), "7:25 a condition is a text, true or false, and this is a list");
+    refused(&block("foo"), "7:25 `foo` is not known here");
+    load("m.yaml", &block("|\n          # first\n          metadata.a  # and last"))
+        .unwrap_or_else(|refused| panic!("{refused}"));
+    load("m.yaml", &block("\"metadata.a # x\\nand metadata.b\""))
+        .unwrap_or_else(|refused| panic!("{refused}"));
+}
+
+#[test]
+fn feeds_inputs_and_headers_that_are_none() {
+    let machine = |keys: &str| format!("state_machines:\n  m:\n    states: [{{gate: a}}]\n    {keys}\n");
+    let feed = |keys: &str| machine(&format!("feeds: [{{{keys}}}]"));
+    refused(&feed("name: stats, url: 'http://h/'"), "4:20 no feed may be called `stats`");
+    refused(&feed("name: a-b, url: 'http://h/'"), "4:20 a feed cannot be called \"a-b\"");
+    refused(&feed("name: a"), "4:14 a feed needs `url` or `stats`");
+    refused(
+        &feed("name: a, url: 'http://h/', stats: {node: a, window: 1m}"),
+        "4:41 a feed has either `url` or `stats`",
+    );
+    refused(
+        &machine("feeds: [{name: a, url: 'http://h/'}, {name: a, url: 'http://h/'}]"),
+        "4:49 a feed is called `a` already",
+    );
+    for (url, message) in [
+        ("h/x", "`url` is an address: it begins with http:// or https://"),
+        ("ftp://h/x", "`url` is an address: it begins with http:// or https://"),
+        ("http://", "`url` is an address: empty host"),
+        ("http://a b/", "`url` is an address: there is no space in one"),
+        ("http://u:p@h/", "`url` is an address: credentials do not belong into it"),
+        ("http://<label>/", "`url` is an address: its scheme, host and port are fixed"),
+        ("http://h:<metadata.port>/", "`url` is an address: its scheme, host and port are fixed"),
+    ] {
+        refused(&feed(&format!("name: a, url: '{url}'")), &format!("4:28 {message}"));
+    }
+    refused(&feed("name: a, url: 'http://h/${TOKEN}'"), "4:38 the environment is no part of an address");
+    refused(&feed("name: a, url: 'http://h/<lable>'"), "4:38 there is no placeholder `<lable>`");
+    refused(
+        &feed("name: a, url: 'http://h/', on_error: ignore"),
+        "4:51 `on_error` is `hold` or `{default: VALUE}`",
+    );
+    refused(&feed("name: a, url: 'http://h/', timeout: 2m"), "4:50 `timeout` lasts from 1s to 30s");
+    refused(
+        &feed("name: a, stats: {window: 1m}"),
+        "4:31 `stats` are about one of version_type, version, application, workspace, node",
+    );
+    refused(&feed("name: a, stats: {node: a, window: 7h}"), "4:48 `window` lasts from 1s to 6h");
+    refused(
+        &machine("inputs: [{topic: a, label: key}]"),
+        "4:32 an event has no \"key\" that could name a label",
+    );
+    refused(
+        &machine("inputs: [{topic: a, create: 'true'}]"),
+        "4:33 `create` is true or false, and this is a text",
+    );
+    refused(
+        &machine("webhooks: [{match: 'http://h/<label>', headers: {}}]"),
+        "4:24 the beginning of an address has no placeholders",
+    );
+    refused(
+        &machine("webhooks: [{match: 'http://h/', headers: {'a b': c}}]"),
+        "4:47 no header is called \"a b\"",
+    );
+    refused(
+        &machine("webhooks: [{match: 'http://h/', headers: {a: '${1}'}}]"),
+        "4:50 `${` begins a name of the environment",
+    );
+    refused(
+        &machine("webhooks: [{match: 'http://h/', headers: {Host: a}}]"),
+        "4:47 the header Host is set by Signalbox",
+    );
+    refused(&machine("timezone: Mars/Olympus"), "4:15 there is no time zone \"Mars/Olympus\"");
+    refused(&machine("timezone: {metadata: zone}"), "4:16 a time zone by metadata needs `default`");
+}
+
+#[test]
+fn actions_that_are_none() {
+    let action = |keys: &str| states(&format!("{{action: a, {keys}}}"));
+    refused(&action("timeout: 5s"), "3:2 an action does one of webhook, route and publish");
+    refused(
+        &action("webhook: 'http://h/', publish: {topic: a, url: b}"),
+        "3:35 an action does one thing, and this one has webhook and publish",
+    );
+    refused(
+        &action("webhook: 'http://h/', retry: {attempts: 0}"),
+        "3:53 `attempts` is a whole number from 1 to 1000",
+    );
+    refused(
+        &action("webhook: 'http://h/', retry: {first: 1m, longest: 1s}"),
+        "3:54 `longest` is shorter than `first`",
+    );
+    refused(&action("webhook: 'http://h/', retry: {factor: 0.5}"), "3:51 `factor` is a number from 1 to 100");
+    refused(&action("route: {host: a}"), "3:21 `route` changes nothing: it needs shares, register or retire");
+    refused(&action("route: {host: a, shares: [{percent: 5}]}"), "3:40 a share needs `version_type`");
+    refused(
+        &action("route: {host: a, retire: {version_type: a, drain: soon}}"),
+        "3:63 `drain` is a duration",
+    );
+    refused(
+        &action("publish: {topic: signalbox.labels, url: a}"),
+        "3:30 topics that begin with signalbox. are its own",
+    );
+    refused(&action("publish: {topic: a}"), "3:23 `publish` needs `url`");
+    refused(&action("webhook: 'http://h/<metadata.>'"), "3:32 `<metadata.>` holds no path");
+}
+
+#[test]
+fn everything_wrong_is_said_at_once_and_in_order() {
+    let source = "state_machines:\n  m:\n    timezone: Nowhere\n    feeds: [{name: stats, url: x}]\n    states:\n      - gate: a\n        next: b\n";
+    let lines: Vec<String> = problems(source);
+    assert_eq!(lines.len(), 5, "{lines:#?}");
+    let places = lines.iter().map(|line| line.split(' ').next().unwrap());
+    assert_eq!(places.collect::<Vec<_>>(), ["3:15", "4:20", "4:32", "7:9", "7:15"]);
+}
+
+#[test]
+fn what_is_odd_is_warned_of() {
+    let warned = |source: &str| -> Vec<String> {
+        let file = load("m.yaml", source).unwrap_or_else(|refused| panic!("{refused}"));
+        file.warnings.iter().map(|p| format!("{}:{} {}", p.line, p.column, p.message)).collect()
+    };
+    let found =
+        warned(&gate("exit_condition: metadata.a and metadata.b, triggers: [{metadata: a}], next: two"));
+    assert_eq!(found, ["3:56 no trigger looks at metadata.b, which the condition reads"]);
+    let found = warned(&gate("exit_condition: true, triggers: [{event: entry}], next: two"));
+    assert_eq!(found, ["3:29 the condition is always true"]);
+    let found = warned(&states(
+        "{gate: a, exit_condition: metadata.x = null, triggers: [{event: entry}, {metadata: x}], next: b},\n\
+         {gate: b, exit_condition: metadata.x = null, triggers: [{event: entry}, {metadata: x}], next: a}",
+    ));
+    assert_eq!(found, ["3:8 labels may run in a circle from `a` back to it without any action"]);
+}
+
+#[test]
+fn what_a_machine_says_has_one_hash_and_one_source() {
+    let one = "state_machines: {m: {states: [{gate: a}]}} # comment\n";
+    let same = "state_machines:\n  m:\n    states:\n      - {\"gate\": a}\n";
+    let other = "state_machines: {m: {states: [{gate: b}]}}\n";
+    let both = "state_machines: {m: {states: [{gate: a}]}, n: {states: [{gate: b}]}}\n";
+    let load = |source: &str| load("m.yaml", source).unwrap().machines;
+    assert_eq!(load(one)[0].hash(), load(same)[0].hash());
+    assert_ne!(load(one)[0].hash(), load(other)[0].hash());
+    assert_eq!(load(one)[0].hash(), load(both)[0].hash());
+    for machine in load(both) {
+        // Each of several machines has a text of its own.
+        let again = &load(machine.source())[0];
+        assert_eq!((again.name(), again.hash()), (machine.name(), machine.hash()));
+    }
+}
+
+/// On a stack as small as that of any thread of a daemon: one overflow ends the whole process.
+#[test]
+fn deep_files_are_refused_and_overflow_nothing() {
+    let nested =
+        |open: &str, close: &str, depth: usize| format!("{}1{}", open.repeat(depth), close.repeat(depth));
+    let block = (0..1_000).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect::<String>();
+    let deep = [
+        "[".repeat(100_000),
+        "{a: ".repeat(100_000),
+        "- ".repeat(100_000),
+        "? ".repeat(100_000),
+        nested("[", "]", 100_000),
+        nested("{a: ", "}", 40),
+        nested("[", "]", 40),
+        block,
+        format!("state_machines: {{m: {{states: {}}}}}", nested("[", "]", 33)),
+    ];
+    // As deep as is allowed.
+    let shallow = format!("state_machines: {{m: {{states: {}}}}}", nested("[", "]", 29));
+    let judged = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
+        for source in &deep {
+            let refused = load("m.yaml", source).unwrap_err();
+            assert_eq!(refused.problems.len(), 1, "{}", &refused.problems[0].message);
+        }
+        load("m.yaml", &shallow).unwrap_err().problems[0].message.clone()
+    });
+    let message = judged.unwrap().join().unwrap();
+    assert!(message.contains("a state is a map"), "{message}");
+}
+
+#[test]
+fn aliases_of_aliases_do_not_fill_the_memory() {
+    let mut source = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n".to_owned();
+    for n in 1..12 {
+        let last = n - 1;
+        let items = vec![format!("*a{last}"); 10].join(", ");
+        source.push_str(&format!("a{n}: &a{n} [{items}]\n"));
+    }
+    assert_eq!(problems(&source).len(), 1);
+}
+
+/// Mistakes in one long line: each shown with its line, these would be gigabytes.
+#[test]
+fn of_very_many_problems_the_first_are_told() {
+    for item in ["1,", "{gate: a},", "{gate: b, x: 1},", "{gate: 7, next: [[]]},"] {
+        let source = format!("state_machines: {{m: {{states: [{}]}}}}", item.repeat(300_000 / item.len()));
+        let refused = load("m.yaml", &source).unwrap_err();
+        let told = refused.to_string();
+        assert!((1..=100).contains(&refused.problems.len()), "{}", refused.problems.len());
+        assert!(told.len() < 100_000, "{} bytes", told.len());
+        assert!(told.starts_with("m.yaml:1:"), "{}", &told[..200]);
+    }
+}

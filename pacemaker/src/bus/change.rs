@@ -1,0 +1,47 @@
+//! What is written of a label in the step that publishes its events.
+//!
+//! The bus knows nothing of labels; it hands these words to the fragment of the publish script that does
+//! (`machines/scripts/labels.lua`), so that a label's move and the event of it are one step.
+
+/// A change of a label: what must stand there, and what is written then.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Change {
+    /// The label's machine.
+    pub machine: String,
+    /// How the stored record must begin; empty when there must be none.
+    pub expected: Vec<u8>,
+    /// The version of the machine's definition that must be current in the shard; any, when absent.
+    pub version: Option<u64>,
+    /// The new record up to where the id of the change's first event goes, in eight bytes. Begins with its header.
+    pub head: Vec<u8>,
+    /// The new record behind that id.
+    pub tail: Vec<u8>,
+    /// After how many milliseconds the record is forgotten.
+    pub ttl_ms: Option<u64>,
+    /// What changes in the indexes.
+    pub indexes: Vec<Index>,
+}
+
+/// A member that enters or leaves a sorted set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Index {
+    /// The key behind `machine:`.
+    pub key: String,
+    /// The member.
+    pub member: String,
+    /// Its score; nothing to take it out.
+    pub score: Option<u64>,
+}
+
+impl Change {
+    /// Bytes that it takes on its way, about.
+    pub(super) fn bytes(&self) -> usize {
+        let indexes = self.indexes.iter().map(|index| index.key.len() + index.member.len() + 32);
+        self.machine.len()
+            + self.expected.len()
+            + self.head.len()
+            + self.tail.len()
+            + 128
+            + indexes.sum::<usize>()
+    }
+}

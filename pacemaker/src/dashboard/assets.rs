@@ -1,0 +1,49 @@
+//! Scripts, styles and the icon. Open to everybody: they say nothing of this system.
+
+use std::{fmt::Write as _, sync::LazyLock};
+
+use axum::{
+    extract::Path,
+    http::header,
+    response::{IntoResponse, Response},
+};
+use sha2::{Digest as _, Sha256};
+
+use crate::http::Problem;
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+
+/// Name, media type, content.
+const ASSETS: [(&str, &str, &str); 7] = [
+    ("dashboard.css", STYLE, include_str!("assets/dashboard.css")),
+    ("live.js", SCRIPT, include_str!("assets/live.js")),
+    ("actions.js", SCRIPT, include_str!("assets/actions.js")),
+    ("charts.js", SCRIPT, include_str!("assets/charts.js")),
+    ("tail.js", SCRIPT, include_str!("assets/tail.js")),
+    // uPlot 1.6.32, MIT: see assets/uplot/LICENSE.
+    ("uplot.js", SCRIPT, include_str!("assets/uplot/uPlot.iife.min.js")),
+    ("uplot.css", STYLE, include_str!("assets/uplot/uPlot.min.css")),
+];
+const ICON: &str = include_str!("assets/icon.svg");
+
+/// A name for the content of all of them, which pages put behind their addresses: what a browser keeps is right for
+/// ever, and another build has other addresses.
+pub(super) static STAMP: LazyLock<String> = LazyLock::new(|| {
+    let all = ASSETS.iter().fold(Sha256::new(), |all, (_, _, text)| all.chain_update(text));
+    all.chain_update(ICON).finalize().iter().take(8).fold(String::new(), |mut hex, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+});
+
+pub(super) async fn asset(Path(name): Path<String>) -> Result<Response, Problem> {
+    let mut assets = ASSETS.iter().copied().chain([("icon.svg", "image/svg+xml", ICON)]);
+    let (_, media_type, text) = assets
+        .find(|(known, ..)| *known == name)
+        .ok_or_else(|| Problem::not_found("no_such_asset", "the dashboard has no such file"))?;
+    let headers =
+        [(header::CONTENT_TYPE, media_type), (header::CACHE_CONTROL, "public, max-age=31536000, immutable")];
+    Ok((headers, text).into_response())
+}

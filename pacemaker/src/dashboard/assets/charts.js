@@ -1,0 +1,93 @@
+// Charts, drawn by uPlot. The server sends the newest points; what was before the first of them is kept here.
+
+(() => {
+    "use strict";
+
+    const KEPT = 1800;
+    const HEIGHT = 180;
+    const charts = new Map();
+
+    const colour = (name) => {
+        const variable = { plain: "--link", good: "--good", warn: "--warn", bad: "--bad", other: "--other", ink: "--faint", edge: "--edge" }[name];
+        return getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
+    };
+
+    // `x` rises by one second; the new points replace the old ones from their first on.
+    function joined(old, chart) {
+        const fresh = [chart.x, ...chart.lines.map((line) => line.y)];
+        if (!old || old.length !== fresh.length || !chart.x.length) return fresh;
+        const kept = old[0].filter((x) => x < chart.x[0]).length;
+        return fresh.map((column, index) => [...old[index].slice(0, kept), ...column].slice(-KEPT));
+    }
+
+    const value = (unit) => (_, number) => {
+        if (number === null || number === undefined) return "–";
+        const digits = number >= 100 || Number.isInteger(number) ? 0 : 1;
+        return `${number.toLocaleString("en", { maximumFractionDigits: digits })} ${unit}`;
+    };
+
+    const clock = (x) => new Date(x * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+
+    function options(element, chart) {
+        const [ink, edge] = [colour("ink"), colour("edge")];
+        const axis = { stroke: ink, grid: { stroke: edge, width: 1 }, ticks: { stroke: edge, width: 1 } };
+        const series = chart.lines.map((line) => ({
+            label: line.label,
+            stroke: colour(line.colour),
+            width: 1.5,
+            points: { show: false },
+            value: value(chart.unit),
+        }));
+        return {
+            width: Math.max(element.clientWidth, 200),
+            height: HEIGHT,
+            cursor: { y: false },
+            axes: [{ ...axis, values: (_, splits) => splits.map(clock) }, { ...axis, size: 60 }],
+            scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+            series: [{ value: (_, x) => (x ? new Date(x * 1000).toLocaleTimeString() : "–") }, ...series],
+        };
+    }
+
+    // For those who do not see the lines.
+    function describe(element, chart, data) {
+        const last = chart.lines.map((line, index) => {
+            const known = data[index + 1].filter((number) => number !== null);
+            return `${line.label} ${value(chart.unit)(null, known.at(-1))}`;
+        });
+        element.setAttribute("role", "img");
+        element.setAttribute("aria-label", last.join(", "));
+    }
+
+    function draw(chart) {
+        const element = document.getElementById(`chart-${chart.id}`);
+        if (!element) return;
+        const before = charts.get(chart.id);
+        const data = joined(before && before.data, chart);
+        const names = chart.lines.map((line) => line.label).join("\n");
+        let plot = before && before.element === element && before.names === names ? before.plot : null;
+        if (plot) {
+            plot.setData(data);
+        } else {
+            element.replaceChildren();
+            plot = new uPlot(options(element, chart), data, element);
+        }
+        charts.set(chart.id, { element, names, plot, data, chart });
+        describe(element, chart, data);
+    }
+
+    window.signalboxCharts = (list) => list.forEach(draw);
+
+    window.addEventListener("resize", () => {
+        for (const { plot, element } of charts.values()) {
+            plot.setSize({ width: Math.max(element.clientWidth, 200), height: HEIGHT });
+        }
+    });
+    // Colours are drawn, not styled, so another scheme needs another drawing.
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+        for (const [id, { chart, data, plot }] of [...charts]) {
+            plot.destroy();
+            charts.delete(id);
+            draw({ ...chart, x: data[0], lines: chart.lines.map((line, index) => ({ ...line, y: data[index + 1] })) });
+        }
+    });
+})();

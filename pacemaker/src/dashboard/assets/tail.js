@@ -1,0 +1,83 @@
+// The live tail of events: the API's own stream, with what the filter's fields say.
+
+(() => {
+    "use strict";
+
+    const KEPT = 200;
+    const filter = document.getElementById("tail-filter");
+    if (!filter) return;
+    const list = document.getElementById("tail-list");
+    const state = document.getElementById("tail-state");
+    const pause = document.getElementById("tail-pause");
+    let source = null;
+    let paused = false;
+    let count = 0;
+
+    function line(className, ...parts) {
+        const item = document.createElement("li");
+        item.className = className;
+        item.append(...parts);
+        list.prepend(item);
+        while (list.children.length > KEPT) list.lastElementChild.remove();
+    }
+
+    function code(text) {
+        const element = document.createElement("code");
+        element.textContent = text;
+        return element;
+    }
+
+    function show(event) {
+        const object = document.createElement("a");
+        object.href = `/dashboard/objects?name=${encodeURIComponent(event.object)}`;
+        object.textContent = event.object;
+        const what = `${event.environment}:${event.type}:${event.topic}`;
+        const time = new Date(event.timestamp || Date.now()).toLocaleTimeString();
+        const data = event.data === undefined ? "" : ` ${JSON.stringify(event.data).slice(0, 300)}`;
+        line("event", `${time} `, code(what), " ", object, " ", code(String(event.id)), data);
+        count += 1;
+        state.textContent = `${count} events since this page was opened.`;
+    }
+
+    function open() {
+        close();
+        if (paused || document.hidden) return;
+        const query = new URLSearchParams([...new FormData(filter)].filter(([, value]) => value));
+        source = new EventSource(`/events?${query}`);
+        source.addEventListener("open", () => {
+            filter.dataset.open = "yes";
+            if (!count) state.textContent = "Waiting for events.";
+        });
+        source.addEventListener("message", (message) => show(JSON.parse(message.data)));
+        source.addEventListener("gap", () => line("gap", "Events in between are no longer kept."));
+        source.addEventListener("error", () => {
+            const over = source.readyState === EventSource.CLOSED;
+            state.textContent = over
+                ? "The filter was refused, or as many streams are open as may be."
+                : "The connection is lost; it goes on where it was.";
+        });
+    }
+
+    function close() {
+        delete filter.dataset.open;
+        if (source) source.close();
+        source = null;
+    }
+
+    filter.addEventListener("submit", (event) => {
+        event.preventDefault();
+        list.replaceChildren();
+        count = 0;
+        open();
+    });
+    pause.addEventListener("click", () => {
+        paused = !paused;
+        pause.setAttribute("aria-pressed", String(paused));
+        pause.textContent = paused ? "Go on" : "Pause";
+        if (paused) state.textContent = "Paused.";
+        open();
+    });
+    document.addEventListener("visibilitychange", open);
+    window.addEventListener("pagehide", close);
+    open();
+})();

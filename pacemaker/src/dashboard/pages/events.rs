@@ -1,0 +1,174 @@
+//! Events: the live tail, topics, and subscribers with what they have not got yet.
+
+use askama::Template;
+
+use super::{Content, Kind, link, render, segment};
+use crate::{
+    bus::{OnExhausted, SubscriptionStatus},
+    dashboard::{SHOWN, words},
+    http::{App, Problem},
+    tokens::{Caller, Scope},
+};
+
+/// Dead letters that are shown.
+const DEAD: usize = 20;
+
+#[derive(Debug, Template)]
+#[template(path = "dashboard/events.html")]
+struct Page {
+    topics: Vec<TopicRow>,
+    subscribers: Vec<SubscriberRow>,
+    /// What a token that is confined to environments has to choose from.
+    environments: Vec<String>,
+    confined: bool,
+}
+
+#[derive(Debug)]
+struct TopicRow {
+    name: String,
+    publisher: String,
+    events: u64,
+    subscribers: usize,
+}
+
+#[derive(Debug)]
+struct SubscriberRow {
+    name: String,
+    link: String,
+    health: u8,
+    queued: u64,
+    behind: String,
+    dead: u64,
+    sent: u64,
+    attempted: String,
+    disabled: Option<String>,
+}
+
+#[derive(Debug, Template)]
+#[template(path = "dashboard/subscriber.html")]
+struct SubscriberPage {
+    row: SubscriberRow,
+    /// The name, for the query of a request about it.
+    query: String,
+    callback: String,
+    topics: String,
+    max_events: u64,
+    timeout: String,
+    concurrency: u64,
+    on_exhausted: &'static str,
+    batches: u64,
+    /// Whether the caller is the subscriber, or root.
+    own: bool,
+    /// The latest failure that an event died of.
+    letters: Vec<LetterRow>,
+    more: bool,
+}
+
+#[derive(Debug)]
+struct LetterRow {
+    id: u64,
+    topic: String,
+    object: String,
+    link: String,
+    attempts: u32,
+    reason: String,
+    died: String,
+}
+
+pub(super) async fn content(app: &App, caller: &Caller, name: &str) -> Result<Content, Problem> {
+    let html = if name.is_empty() { all(app, caller).await? } else { subscriber(app, caller, name).await? };
+    Ok(Content { html, charts: Vec::new() })
+}
+
+async fn all(app: &App, caller: &Caller) -> Result<String, Problem> {
+    let bus = app.bus.handle();
+    let now_ms = app.dashboard.now_ms();
+    let subscriptions = bus.subscriptions().await?;
+    let topics = bus.topics().await?.into_iter().take(SHOWN).map(|topic| TopicRow {
+        publisher: topic.publisher.map_or_else(String::new, |client| app.bus.name_of(&client)),
+        events: topic.events,
+        subscribers: subscriptions.iter().filter(|one| one.subscription.topics.contains(&topic.name)).count(),
+        name: topic.name,
+    });
+    let topics = topics.collect();
+    let subscribers = subscriptions.iter().take(SHOWN).map(|one| row(app, one, now_ms)).collect();
+    render(&Page {
+        topics,
+        subscribers,
+        environments: caller.environments().map(<[String]>::to_vec).unwrap_or_default(),
+        confined: caller.environments().is_some(),
+    })
+}
+
+fn row(app: &App, status: &SubscriptionStatus, now_ms: u64) -> SubscriberRow {
+    let (subscription, gauges) = (&status.subscription, &status.gauges);
+    let name = app.bus.name_of(&subscription.token);
+    SubscriberRow {
+        link: link(Kind::Events, &name),
+        name,
+        health: gauges.health,
+        queued: gauges.queued,
+        behind: gauges
+            .oldest_ms
+            .map_or_else(String::new, |oldest| words::span(now_ms.saturating_sub(oldest))),
+        dead: gauges.dead,
+        sent: gauges.sent,
+        attempted: gauges.last_attempted_ms.map_or_else(|| "never".to_owned(), |at| words::ago(now_ms, at)),
+        disabled: subscription.disabled.clone(),
+    }
+}
+
+async fn subscriber(app: &App, caller: &Caller, name: &str) -> Result<String, Problem> {
+    let bus = app.bus.handle();
+    let now_ms = app.dashboard.now_ms();
+    let subscriptions = bus.subscriptions().await?;
+    let mut named = subscriptions.iter().filter(|one| app.bus.name_of(&one.subscription.token) == name);
+    let status = named.next().ok_or(crate::bus::Error::NoSuchSubscription)?;
+    let subscription = &status.subscription;
+    let is_it = subscription.token == *caller.bus_client();
+    let own = caller.is_root() || (is_it && caller.has_any(&[Scope::Subscribe]));
+    let (mut letters, mut more) = (Vec::new(), false);
+    // What was published is its subscriber's business.
+    if own && status.gauges.dead > 0 {
+        let page = bus.dead_letters(&subscription.token, None, DEAD).await?;
+        more = page.cursor.is_some();
+        letters = page.items;
+    }
+    render(&SubscriberPage {
+        row: row(app, status, now_ms),
+        query: segment(name),
+        // A query is where a receiver may have put a key.
+        callback: if own {
+            subscription.callback.clone()
+        } else {
+            before_query(&subscription.callback).to_owned()
+        },
+        topics: subscription.topics.iter().cloned().collect::<Vec<_>>().join(", "),
+        max_events: subscription.max_events,
+        timeout: words::span(subscription.timeout_ms),
+        concurrency: subscription.concurrency,
+        on_exhausted: match subscription.on_exhausted {
+            OnExhausted::Dead => "becomes dead letters, and its lane goes on",
+            OnExhausted::Block => "is tried for ever, and its lane waits",
+        },
+        batches: status.gauges.batches,
+        own,
+        letters: letters
+            .into_iter()
+            .map(|letter| LetterRow {
+                id: letter.event.id.0,
+                topic: letter.event.topic.clone(),
+                link: link(Kind::Objects, &letter.event.object),
+                object: letter.event.object.clone(),
+                attempts: letter.attempts,
+                reason: letter.reason,
+                died: words::ago(now_ms, letter.died_ms),
+            })
+            .collect(),
+        more,
+    })
+}
+
+fn before_query(callback: &str) -> &str {
+    callback.split('?').next().unwrap_or_default()
+}

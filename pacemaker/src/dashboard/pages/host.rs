@@ -1,0 +1,206 @@
+//! One host: its instances, how requests are shared out, why it answers as it does. Without a name, all hosts.
+
+use std::collections::BTreeSet;
+
+use askama::Template;
+
+use super::{Chart, Content, Kind, Line, link, overview, render, segment};
+use crate::{
+    dashboard::{
+        SHOWN,
+        store::{Past, Sums},
+        words,
+    },
+    http::{App, Problem},
+    routing::{Answer, Error, Explanation, Hostname, InstanceId, Question, State},
+    tokens::{Caller, Scope},
+};
+
+/// Seconds that the first look reads, and every other one.
+const FIRST_WINDOW: i64 = 600;
+const WINDOW: i64 = 60;
+/// Minutes whose latencies are read.
+const MINUTES: i64 = 60;
+
+#[derive(Debug, Template)]
+#[template(path = "dashboard/hosts.html")]
+struct List {
+    hosts: Vec<(String, String, usize)>,
+    more: bool,
+}
+
+#[derive(Debug, Template)]
+#[template(path = "dashboard/host.html")]
+struct Page {
+    name: String,
+    path: String,
+    /// Whether the caller's token may change routes, of this host at least.
+    may_change: bool,
+    instances: Vec<InstanceRow>,
+    versions: Vec<VersionRow>,
+    explanation: Explanation,
+    answer: &'static str,
+    /// The policy as JSON, which a change of shares has to repeat.
+    policy: String,
+    has_policy: bool,
+    has_shares: bool,
+}
+
+#[derive(Debug)]
+struct InstanceRow {
+    id: String,
+    path: String,
+    address: String,
+    version: String,
+    node: String,
+    weight: u32,
+    draining: bool,
+    /// When it is removed.
+    removed_in: String,
+    unhealthy: Option<String>,
+    faults: u64,
+    last_fault: String,
+    lease: String,
+    /// Whether all its hosts are the caller's.
+    own: bool,
+    /// What was registered, as JSON, which a change of the weight has to repeat.
+    spec: String,
+}
+
+#[derive(Debug)]
+struct VersionRow {
+    id: String,
+    instances: usize,
+    rate: String,
+    errors: String,
+    times: String,
+    /// Percent that was asked for; empty without shares.
+    percent: String,
+}
+
+pub(super) async fn content(app: &App, caller: &Caller, name: &str, round: u64) -> Result<Content, Problem> {
+    if name.is_empty() {
+        return list(app, caller).await;
+    }
+    let hostname = Hostname::parse(name)?;
+    if !caller.may_touch(&hostname) {
+        return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
+    }
+    let store = app.registry.store();
+    let explanation = app.registry.explain(hostname.to_string(), Question::default()).await?;
+    let ids = store.ids_of_host(&hostname).await?;
+    let mut ids: Vec<InstanceId> = ids.iter().filter_map(|id| InstanceId::parse(id).ok()).collect();
+    ids.sort_unstable();
+    ids.truncate(SHOWN);
+    let stored = store.stored_many(&ids).await?;
+    let ids: Vec<InstanceId> = stored.iter().map(|one| one.id.clone()).collect();
+    let live = store.live(&ids).await?;
+    let now_ms = store.table_now_ms().await?;
+    let policy = store.policy(&hostname).await?.map(|ruled| ruled.policy);
+
+    let mut instances = Vec::with_capacity(stored.len());
+    for (one, live) in stored.into_iter().zip(live) {
+        let desired = one.record.desired;
+        let spec = serde_json::to_string(&desired.spec).unwrap_or_default();
+        let left = |until: u64| words::span(until.saturating_sub(now_ms));
+        let fault = live.last_fault.map(|fault| match live.last_fault_ms {
+            Some(at) => format!("{fault} ({})", words::ago(now_ms, at)),
+            None => fault,
+        });
+        instances.push(InstanceRow {
+            path: segment(one.id.as_str()),
+            id: one.id.to_string(),
+            address: desired.spec.address.to_string(),
+            version: desired.spec.version_type_id.as_str().to_owned(),
+            node: desired.spec.node_id.as_ref().map_or_else(String::new, |node| node.as_str().to_owned()),
+            weight: desired.spec.weight,
+            draining: desired.state == State::Draining,
+            removed_in: desired.drain_deadline_ms.map(left).unwrap_or_default(),
+            unhealthy: live.unhealthy,
+            faults: live.faults,
+            last_fault: fault.unwrap_or_default(),
+            lease: live.lease_expires_ms.map(left).unwrap_or_default(),
+            own: caller.may_touch_all(&desired.spec.hostnames),
+            spec,
+        });
+    }
+
+    let mut versions: BTreeSet<String> = instances.iter().map(|one| one.version.clone()).collect();
+    versions.extend(explanation.log_key.clone());
+    let versions: Vec<String> = versions.into_iter().collect();
+    let window = if round == 0 { FIRST_WINDOW } else { WINDOW };
+    let past = app.dashboard.traffic.past(&versions, window).await.ok();
+    let mut charts = past.as_ref().map(|past| charts(past, &versions)).unwrap_or_default();
+    let latencies = app.dashboard.traffic.latencies(&versions, MINUTES).await.ok();
+    charts.extend(latencies.as_deref().map(overview::latency_chart));
+    let versions: Vec<VersionRow> = versions
+        .into_iter()
+        .map(|id| {
+            let minute = past.as_ref().map(|past| past.minute(&id));
+            let told = |word: fn(&Sums) -> String| minute.as_ref().map_or_else(|| "–".to_owned(), word);
+            let share = explanation.shares.iter().find(|share| share.version_type == id);
+            VersionRow {
+                instances: instances.iter().filter(|one| one.version == id).count(),
+                rate: told(|minute| words::per_second(minute.requests)),
+                errors: told(|minute| words::percent(minute.server_errors, minute.requests)),
+                times: overview::percentiles(latencies.as_ref().and_then(|latencies| latencies.of(&id))),
+                percent: share.map_or_else(String::new, |share| share.percent.to_string()),
+                id,
+            }
+        })
+        .collect();
+    let page = Page {
+        path: segment(name),
+        may_change: caller.has_any(&[Scope::Routes]),
+        answer: match explanation.answer {
+            Answer::Proxied => "Requests go to an instance.",
+            Answer::NoInstance => "Requests are answered 503: no instance may get them.",
+            Answer::NoRoute => "Requests are answered 404: nothing in the table fits this name.",
+        },
+        has_shares: !explanation.shares.is_empty(),
+        has_policy: policy.is_some(),
+        policy: policy
+            .and_then(|policy| serde_json::to_string(&policy).ok())
+            .unwrap_or_else(|| "{}".to_owned()),
+        name: hostname.to_string(),
+        instances,
+        versions,
+        explanation,
+    };
+    Ok(Content { html: render(&page)?, charts })
+}
+
+async fn list(app: &App, caller: &Caller) -> Result<Content, Problem> {
+    let store = app.registry.store();
+    let mut names = store.hosts_after(None, SHOWN + 1).await?;
+    let more = names.len() > SHOWN;
+    names.truncate(SHOWN);
+    names.retain(|name| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name)));
+    let records = store.table_hosts(&names).await?;
+    let row = |(name, record): (String, crate::routing::TableHost)| {
+        (link(Kind::Host, &name), name, record.addresses.len())
+    };
+    let hosts = names.into_iter().zip(records).map(row).collect();
+    Ok(Content { html: render(&List { hosts, more })?, charts: Vec::new() })
+}
+
+/// The overview's charts for this host, bytes, and the requests of each version when there are several.
+fn charts(past: &Past, versions: &[String]) -> Vec<Chart> {
+    const COLOURS: [&str; 4] = ["plain", "good", "warn", "other"];
+    #[allow(clippy::cast_precision_loss, reason = "for the eye")]
+    let number = |value: u64| Some(value as f64);
+    let mut charts = overview::charts(past);
+    let bytes = past.together().iter().map(|second| number(second.bytes)).collect();
+    let bytes = vec![Line { label: "bytes".to_owned(), colour: "plain", y: bytes }];
+    charts.push(Chart { id: "bytes", unit: "B/s", lines: bytes, x: past.seconds.clone() });
+    if versions.len() > 1 {
+        let line = |(version, colour): (&String, &&'static str)| Line {
+            label: version.clone(),
+            colour,
+            y: past.of(version).iter().map(|second| number(second.requests)).collect(),
+        };
+        let lines = versions.iter().zip(COLOURS.iter().cycle()).map(line).collect();
+        charts.push(Chart { id: "versions", unit: "/s", lines, x: past.seconds.clone() });
+    }
+    charts
+}

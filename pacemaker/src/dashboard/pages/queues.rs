@@ -1,0 +1,232 @@
+//! Queues, and the facets of one: who has how much waiting, for how long, and who is noisy.
+
+use askama::Template;
+
+use super::{Content, Kind, View, link, render, segment};
+use crate::{
+    dashboard::{SHOWN, words},
+    http::{App, Problem},
+    queues::{Error, FacetStatus},
+    tokens::{Caller, Scope},
+};
+
+/// Facets that are sorted. They come in the order of their names.
+const SORTED: usize = 1000;
+/// Dead letters that are shown.
+const DEAD: usize = 20;
+
+#[derive(Debug, Template)]
+#[template(path = "dashboard/queues.html")]
+struct List {
+    queues: Vec<QueueRow>,
+}
+
+#[derive(Debug)]
+struct QueueRow {
+    name: String,
+    link: String,
+    pattern: String,
+    waiting: u64,
+    in_flight: u64,
+    delayed: u64,
+    dead: u64,
+    facets: u64,
+}
+
+#[derive(Debug, Template)]
+#[template(path = "dashboard/queue.html")]
+struct Page {
+    name: String,
+    path: String,
+    pattern: String,
+    lease: String,
+    attempts: u32,
+    retention: String,
+    in_flight_limit: String,
+    waiting: u64,
+    in_flight: u64,
+    delayed: u64,
+    dead: u64,
+    /// What happened in all.
+    pushed: u64,
+    acked: u64,
+    nacked: u64,
+    expired: u64,
+    facets: Vec<FacetRow>,
+    more: bool,
+    noisy_backlog: u64,
+    sorts: Vec<Sort>,
+    letters: Vec<LetterRow>,
+    may_use: bool,
+    /// Whether the caller is confined to no environments.
+    whole: bool,
+}
+
+#[derive(Debug)]
+struct Sort {
+    title: &'static str,
+    link: String,
+    chosen: bool,
+}
+
+#[derive(Debug)]
+struct FacetRow {
+    environment: String,
+    path: String,
+    weight: u32,
+    waiting: u64,
+    in_flight: u64,
+    delayed: u64,
+    age: String,
+    dwell: String,
+    noisy: bool,
+}
+
+#[derive(Debug)]
+struct LetterRow {
+    id: u64,
+    environment: String,
+    attempts: u32,
+    reason: String,
+    died: String,
+}
+
+pub(super) async fn content(app: &App, caller: &Caller, view: &View) -> Result<Content, Problem> {
+    let html = if view.name.is_empty() { list(app).await? } else { queue(app, caller, view).await? };
+    Ok(Content { html, charts: Vec::new() })
+}
+
+async fn list(app: &App) -> Result<String, Problem> {
+    let registry = app.bus.handle().registry();
+    let names: Vec<&str> = registry.queues.keys().map(String::as_str).take(SHOWN).collect();
+    let numbers = app.queues.numbers(&names).await?;
+    let queues = registry.queues.iter().zip(numbers).map(|((name, definition), numbers)| QueueRow {
+        name: name.clone(),
+        link: link(Kind::Queues, name),
+        pattern: definition.pattern.clone(),
+        waiting: numbers.waiting,
+        in_flight: numbers.in_flight,
+        delayed: numbers.delayed,
+        dead: numbers.dead,
+        facets: numbers.facets,
+    });
+    render(&List { queues: queues.collect() })
+}
+
+async fn queue(app: &App, caller: &Caller, view: &View) -> Result<String, Problem> {
+    let name = &*view.name;
+    let registry = app.bus.handle().registry();
+    let definition = registry.queues.get(name).ok_or(Error::NoSuchQueue)?;
+    let numbers = app.queues.numbers(&[name]).await?.pop().unwrap_or_default();
+    let (mut facets, mut more) = match caller.environments() {
+        Some(own) => (app.queues.facets_named(name, own).await?, false),
+        None => {
+            let page = app.queues.facets(name, "", SORTED).await?;
+            (page.items, page.next.is_some())
+        }
+    };
+    sort(&mut facets, &view.sort);
+    more |= facets.len() > SHOWN;
+    facets.truncate(SHOWN);
+    let whole = caller.environments().is_none();
+    let letters =
+        if whole && numbers.dead > 0 { app.queues.dead(name, "", DEAD).await?.items } else { Vec::new() };
+    let now_ms = app.dashboard.now_ms();
+    let noisy_backlog = app.queues.options().noisy_backlog;
+    let by = |key: &'static str, title: &'static str| {
+        let to = View { sort: key.to_owned(), ..view.clone() };
+        let chosen = view.sort == key || (view.sort.is_empty() && key == "depth");
+        Sort { title, link: format!("/dashboard/{}?{}", Kind::Queues.name(), to.query(None)), chosen }
+    };
+    let page = Page {
+        path: segment(name),
+        pattern: definition.pattern.clone(),
+        lease: words::span(definition.lease_ms),
+        attempts: definition.max_attempts,
+        retention: words::span(definition.retention_seconds * 1000),
+        in_flight_limit: definition
+            .in_flight_limit
+            .map_or_else(|| "none".to_owned(), |limit| limit.to_string()),
+        waiting: numbers.waiting,
+        in_flight: numbers.in_flight,
+        delayed: numbers.delayed,
+        dead: numbers.dead,
+        pushed: numbers.pushed,
+        acked: numbers.acked,
+        nacked: numbers.nacked,
+        expired: numbers.expired,
+        facets: facets.into_iter().map(|facet| facet_row(facet, noisy_backlog)).collect(),
+        more,
+        noisy_backlog,
+        sorts: vec![by("depth", "depth"), by("age", "age"), by("dwell", "dwell time"), by("name", "name")],
+        letters: letters
+            .into_iter()
+            .map(|letter| LetterRow {
+                id: letter.id,
+                environment: letter.environment,
+                attempts: letter.attempts,
+                reason: letter.reason,
+                died: words::ago(now_ms, letter.died_ms),
+            })
+            .collect(),
+        may_use: caller.has_any(&[Scope::Queues]),
+        whole,
+        name: name.to_owned(),
+    };
+    render(&page)
+}
+
+fn facet_row(facet: FacetStatus, noisy_backlog: u64) -> FacetRow {
+    let span = |ms: Option<u64>| ms.map_or_else(|| "–".to_owned(), words::span);
+    FacetRow {
+        noisy: facet.waiting > noisy_backlog,
+        path: segment(&facet.environment),
+        environment: facet.environment,
+        weight: facet.weight,
+        waiting: facet.waiting,
+        in_flight: facet.in_flight,
+        delayed: facet.delayed,
+        age: span(facet.oldest_age_ms),
+        dwell: span(facet.dwell_ms),
+    }
+}
+
+/// The most first; those with the same by name.
+fn sort(facets: &mut [FacetStatus], by: &str) {
+    use std::cmp::Reverse;
+    // They come by name, and a stable sort keeps that.
+    match by {
+        "age" => facets.sort_by_key(|facet| Reverse(facet.oldest_age_ms)),
+        "dwell" => facets.sort_by_key(|facet| Reverse(facet.dwell_ms)),
+        "name" => {}
+        _ => facets.sort_by_key(|facet| Reverse(facet.waiting + facet.delayed + facet.in_flight)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facets_are_sorted_by_what_was_asked_for() {
+        let facet = |environment: &str, waiting, oldest_age_ms, dwell_ms| FacetStatus {
+            environment: environment.to_owned(),
+            weight: 1,
+            waiting,
+            in_flight: 0,
+            delayed: 0,
+            oldest_age_ms,
+            dwell_ms,
+        };
+        let facets =
+            [facet("a", 1, Some(9), None), facet("b", 3, None, Some(1)), facet("c", 3, Some(5), Some(2))];
+        for (by, order) in [("", "bca"), ("depth", "bca"), ("age", "acb"), ("dwell", "cba"), ("name", "abc")]
+        {
+            let mut facets = facets.clone();
+            sort(&mut facets, by);
+            let names: String = facets.iter().map(|facet| facet.environment.as_str()).collect();
+            assert_eq!(names, order, "by {by:?}");
+        }
+        assert!(facet_row(facets[1].clone(), 2).noisy && !facet_row(facets[1].clone(), 3).noisy);
+    }
+}

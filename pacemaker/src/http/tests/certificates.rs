@@ -1,0 +1,150 @@
+//! Certificates over HTTP.
+
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+use super::*;
+
+/// A self-signed certificate for these names.
+fn issue(names: &[&str]) -> Value {
+    issue_until(names, 2100)
+}
+
+fn issue_until(names: &[&str], year: i32) -> Value {
+    let key = KeyPair::generate().unwrap();
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    let mut params = CertificateParams::new(names).unwrap();
+    params.not_before = date_time_ymd(2000, 1, 1);
+    params.not_after = date_time_ymd(year, 1, 1);
+    let certificate = params.self_signed(&key).unwrap();
+    json!({"chain": certificate.pem(), "key": key.serialize_pem()})
+}
+
+#[tokio::test]
+async fn a_certificate_from_putting_to_deletion_and_its_key_never_comes_out() {
+    let api = Api::start().await;
+    let first = issue(&["Shop.example", "*.shop.example"]);
+    let put = api.put("/certificates/Shop.Example.", &first).await;
+    let view = put.json();
+    assert_eq!((put.status.as_u16(), &view["changed"]), (201, &json!(true)), "{put:?}");
+    assert_eq!(view["server_name"], "shop.example");
+    assert_eq!(view["names"], json!(["shop.example", "*.shop.example"]));
+    assert!(view["days_left"].as_i64().unwrap() > 10_000, "{view}");
+    assert_eq!(put.headers["x-signalbox-serial"].to_str().unwrap(), view["serial"].to_string());
+    let again = api.put("/certificates/shop.example", &first).await;
+    assert_eq!((again.status.as_u16(), &again.json()["changed"]), (200, &json!(false)));
+    assert_eq!(again.json()["serial"], view["serial"]);
+    let wildcard = api.put("/certificates/*.shop.example", &first).await;
+    assert_eq!(wildcard.status, 201, "{wildcard:?}");
+
+    let found = api.get("/certificates/shop.example").await;
+    assert_eq!(found.json()["fingerprint_sha256"], view["fingerprint_sha256"]);
+    assert_eq!(found.json()["chain"], first["chain"].as_str().unwrap().replace("\r\n", "\n"));
+    let page = api.get("/certificates?limit=1").await.json();
+    assert_eq!(page["certificates"][0]["server_name"], "*.shop.example");
+    let cursor = page["next"].as_str().unwrap();
+    let rest = api.get(&format!("/certificates?limit=1&cursor={cursor}")).await.json();
+    assert_eq!((&rest["certificates"][0]["server_name"], rest.get("next")), (&json!("shop.example"), None));
+
+    // Neither an answer nor Redis has the private key in clear.
+    let key: String = first["key"].as_str().unwrap().lines().nth(1).unwrap().to_owned();
+    assert!(!found.text.contains(&key) && !put.text.contains(&key));
+    let redis = (api.servers.fabric(), api.servers.routes());
+    let wanted: Vec<String> = redis.0.command("HVALS").arg("routes:certificates").query().await.unwrap();
+    let shown: String = redis.1.command("GET").arg("cert:shop.example").query().await.unwrap();
+    assert_eq!(wanted.len(), 2);
+    for text in wanted.iter().chain([&shown]) {
+        assert!(
+            text.contains("BEGIN CERTIFICATE") && !text.contains(&key) && !text.contains("PRIVATE"),
+            "{text}"
+        );
+    }
+
+    let second = issue(&["shop.example"]);
+    let replaced = api.put("/certificates/shop.example", &second).await;
+    assert_eq!((replaced.status.as_u16(), &replaced.json()["changed"]), (200, &json!(true)));
+    assert_ne!(replaced.json()["fingerprint_sha256"], view["fingerprint_sha256"]);
+    for _ in 0..2 {
+        assert_eq!(api.delete("/certificates/shop.example").await.status, 204);
+    }
+    assert_eq!(api.get("/certificates/shop.example").await.code(), "unknown_certificate");
+    let gone: Option<String> = redis.1.command("GET").arg("cert:shop.example").query().await.unwrap();
+    assert_eq!(gone, None);
+    let metrics = api.get("/metrics").await.text;
+    assert!(metrics.contains("signalbox_pacemaker_certificate_first_end_days"), "{metrics}");
+}
+
+#[tokio::test]
+async fn what_would_fail_in_a_handshake_is_refused() {
+    let api = Api::start().await;
+    let (one, other) = (issue(&["a.example"]), issue(&["a.example"]));
+    let swapped = json!({"chain": one["chain"], "key": other["key"]});
+    let disordered = format!("{}{}", one["chain"].as_str().unwrap(), other["chain"].as_str().unwrap());
+    for (name, body, code) in [
+        ("a.example", swapped, "key_mismatch"),
+        ("b.example", one.clone(), "name_not_covered"),
+        ("*.a.example", one.clone(), "name_not_covered"),
+        ("a.example", issue_until(&["a.example"], 2020), "certificate_expired"),
+        ("a.example", json!({"chain": disordered, "key": one["key"]}), "chain_order"),
+        ("a.example", json!({"chain": "", "key": one["key"]}), "invalid_chain"),
+        ("a.example", json!({"chain": one["chain"], "key": "x"}), "invalid_key"),
+        ("a.example", json!({"chain": one["chain"]}), "missing_field"),
+        ("a.example", json!({"chain": 1, "key": ""}), "invalid_body"),
+        ("a.example", json!({"chain": one["chain"], "key": one["key"], "x": 1}), "unknown_field"),
+        ("a..example", one.clone(), "invalid_hostname"),
+    ] {
+        let reply = api.put(&format!("/certificates/{name}"), &body).await;
+        assert_eq!((reply.status.as_u16(), reply.code()), (422, code.to_owned()), "{reply:?}");
+        assert!(!reply.text.contains("PRIVATE"), "{reply:?}");
+    }
+    assert_eq!(api.get("/certificates").await.json()["certificates"], json!([]));
+}
+
+#[tokio::test]
+async fn a_confined_token_has_the_certificates_of_its_hosts() {
+    let api = Api::start().await;
+    api.put("/certificates/a.example", &issue(&["a.example"])).await;
+    api.put("/certificates/b.example", &issue(&["b.example"])).await;
+    let token = api.token("team", &["routes"], Some(&["a.example"])).await;
+    let call = async |method: Method, path: &str| {
+        let request = api.client.request(method, format!("{}{path}", api.base)).bearer_auth(&token);
+        read(request.json(&issue(&["b.example"]))).await
+    };
+    for method in [Method::PUT, Method::GET, Method::DELETE] {
+        assert_eq!(call(method, "/certificates/b.example").await.code(), "host_not_allowed");
+    }
+    let list = call(Method::GET, "/certificates").await.json();
+    assert_eq!(list["certificates"].as_array().unwrap().len(), 1, "{list}");
+    assert_eq!(call(Method::DELETE, "/certificates/a.example").await.status, 204);
+    assert_eq!(api.get("/certificates/b.example").await.status, 200);
+}
+
+#[tokio::test]
+async fn keys_are_rotated_by_a_restart_and_needed_to_put() {
+    let mut api = Api::start().await;
+    let one = issue(&["a.example"]);
+    api.put("/certificates/a.example", &one).await;
+    let shown = async |servers: &Servers| -> String {
+        servers.routes().command("GET").arg("cert:a.example").query().await.unwrap()
+    };
+    let old = shown(&api.servers).await;
+    // A new key before the old one: what the old one opens is encrypted anew.
+    let file = std::fs::read_to_string(api.keys.path()).unwrap();
+    std::fs::write(api.keys.path(), format!("{}\n{file}", "b".repeat(64))).unwrap();
+    api = api.restart().await;
+    let new = eventually("the key is encrypted anew", async || {
+        let now = shown(&api.servers).await;
+        if now == old { Err(now) } else { Ok(now) }
+    })
+    .await;
+    // Then the old key can go; what is there is still the same certificate.
+    std::fs::write(api.keys.path(), "b".repeat(64)).unwrap();
+    api = api.restart().await;
+    assert_eq!(api.put("/certificates/a.example", &one).await.json()["changed"], false);
+    assert_eq!(shown(&api.servers).await, new);
+    std::fs::write(api.keys.path(), "").unwrap();
+    api = api.restart().await;
+    let refused = api.put("/certificates/a.example", &one).await;
+    assert_eq!((refused.status.as_u16(), refused.code()), (409, "no_edge_key".to_owned()));
+    assert_eq!(api.get("/certificates/a.example").await.status, 200);
+    assert_eq!(api.delete("/certificates/a.example").await.status, 204);
+}

@@ -1,0 +1,131 @@
+//! Machines over HTTP: every status that the calls have.
+
+use super::*;
+
+const YAML: &str = "
+state_machines:
+  m:
+    states:
+      - {gate: asked, exit_condition: metadata.go, triggers: [{metadata: go}], next: done}
+      - {gate: done}
+";
+
+impl Api {
+    async fn text(&self, path: &str, body: &'static str) -> Reply {
+        read(self.request(Method::POST, path).header("content-type", "application/yaml").body(body)).await
+    }
+
+    async fn patch(&self, path: &str, body: &Value) -> Reply {
+        read(self.request(Method::PATCH, path).json(body)).await
+    }
+
+    async fn defined() -> Self {
+        let api = Self::start().await;
+        // The bus may take a moment to know its fabric.
+        let plan = api.text("/state-machines/m/plan", YAML).await;
+        assert_eq!(plan.status, 200, "{plan:?}");
+        let plan = plan.json();
+        assert_eq!((&plan["version"], &plan["states"]["added"]), (&json!(0), &json!(["asked", "done"])));
+        let applied = api.post("/state-machines/m/apply", &json!({"plan": plan["plan"]})).await;
+        assert_eq!((applied.status.as_u16(), applied.json()), (200, json!({"version": 1})), "{applied:?}");
+        api
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn labels_have_the_statuses_of_the_original() {
+    let api = Api::defined().await;
+    let label = "/state-machines/m/labels/a%20b%2Fc";
+    let created = api.post(label, &json!({"metadata": {"x": {"y": 1}}})).await;
+    assert_eq!((created.status.as_u16(), &created.json()["state"]), (201, &json!("asked")));
+    assert_eq!(api.post(label, &json!({"metadata": {}})).await.code(), "label_exists");
+    let shown = api.get(label).await.json();
+    assert_eq!((&shown["name"], &shown["metadata"]), (&json!("a b/c"), &json!({"x": {"y": 1}})));
+    assert_eq!((&shown["state"], &shown["status"]), (&json!("asked"), &json!("waiting")));
+    for (body, code) in [
+        (json!({}), "bad_metadata"),
+        (json!({"metadata": 1}), "bad_metadata"),
+        (json!({"metadata": {}, "x": 1}), "bad_metadata"),
+    ] {
+        let reply = api.patch(label, &body).await;
+        assert_eq!((reply.status.as_u16(), reply.code().as_str()), (400, code), "{body}");
+    }
+    let moved = api.patch(label, &json!({"metadata": {"x": {"z": null}, "go": true}})).await;
+    assert_eq!((moved.status.as_u16(), &moved.json()["state"]), (200, &json!("done")));
+    assert_eq!(api.get(label).await.json()["metadata"], json!({"x": {"y": 1, "z": null}, "go": true}));
+    let removes = api.request(Method::PATCH, label).header("content-type", "application/merge-patch+json");
+    assert_eq!(read(removes.body(r#"{"metadata":{"x":null}}"#)).await.status, 200);
+    assert_eq!(api.get(label).await.json()["metadata"], json!({"go": true}));
+    let history = api.get(&format!("{label}/history")).await.json();
+    assert_eq!(history["history"][1]["trigger"], "metadata.go");
+    assert!(history["history"][1]["event"].as_u64() > history["history"][0]["event"].as_u64());
+    assert_eq!(api.get("/state-machines/m/labels").await.json()["labels"], json!([{"name": "a b/c"}]));
+    assert_eq!(api.get("/state-machines/m/labels?state=asked").await.json()["labels"], json!([]));
+    assert_eq!(
+        api.get("/state-machines/m/labels?status=ended").await.json()["labels"],
+        json!([{"name": "a b/c"}])
+    );
+    assert_eq!(api.delete(label).await.status, 204);
+    assert_eq!(api.delete(label).await.status, 204);
+    assert_eq!(api.delete("/state-machines/m/labels/never").await.status, 204);
+    let gone = api.get(label).await;
+    assert_eq!((gone.status.as_u16(), gone.code().as_str()), (410, "label_deleted"));
+    assert_eq!(api.patch(label, &json!({"metadata": {}})).await.status, 410);
+    let deleted = api.post(label, &json!({"metadata": {}})).await;
+    assert_eq!((deleted.status.as_u16(), deleted.code().as_str()), (409, "label_deleted"));
+    assert_eq!(api.post(&format!("{label}?recreate=true"), &json!({"metadata": {}})).await.status, 201);
+    for (path, code) in [
+        ("/state-machines/none", "no_such_machine"),
+        ("/state-machines/none/labels/a", "no_such_machine"),
+        ("/state-machines/m/labels/none", "no_such_label"),
+        ("/state-machines/m/labels/none/why", "no_such_label"),
+        ("/state-machines/m/versions/9", "no_such_version"),
+    ] {
+        let reply = api.get(path).await;
+        assert_eq!((reply.status.as_u16(), reply.code().as_str()), (404, code), "{path}");
+    }
+    assert_eq!(api.post("/state-machines/none/labels/a", &json!({"metadata": {}})).await.status, 404);
+    assert_eq!(api.patch("/state-machines/m/labels/none", &json!({"metadata": {}})).await.status, 404);
+    assert_eq!(
+        api.post("/state-machines/m/labels/%0A", &json!({"metadata": {}})).await.code(),
+        "bad_label_name"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_are_planned_applied_and_explained() {
+    let api = Api::defined().await;
+    let bad = api.text("/state-machines/m/plan", "state_machines: {m: {}}").await;
+    assert_eq!((bad.status.as_u16(), bad.code().as_str()), (400, "bad_definition"));
+    assert_eq!(api.post("/state-machines/m/apply", &json!({"plan": "none"})).await.code(), "no_such_plan");
+    let many = json!({"labels": [{"name": "a", "metadata": {}}, {"name": ".", "metadata": {}}, {"name": "b", "metadata": {}}]});
+    let results = api.post("/state-machines/m/labels", &many).await.json();
+    let codes: Vec<&Value> =
+        results["results"].as_array().unwrap().iter().map(|one| &one["result"]).collect();
+    assert_eq!(codes, [201, 400, 201]);
+    let page = api.get("/state-machines/m/labels?limit=1").await.json();
+    assert_eq!((&page["labels"], &page["next"]), (&json!([{"name": "a"}]), &json!("a")));
+    let shown = api.get("/state-machines/m").await.json();
+    assert_eq!((&shown["version"], &shown["labels"]["asked"]), (&json!(1), &json!(2)));
+    let why = api.get("/state-machines/m/labels/a/why").await.json();
+    assert_eq!((&why["result"], &why["state"]), (&json!(false), &json!("asked")));
+    assert!(why["stuck"].is_string(), "{why}");
+    let simulated = api
+        .post("/state-machines/m/labels/a/simulate", &json!({"for": "1d", "metadata": {"go": 1}}))
+        .await
+        .json();
+    assert_eq!((&simulated["end"], &simulated["state"]), (&json!("ended"), &json!("done")), "{simulated}");
+    assert_eq!(api.get("/state-machines/m/labels/a").await.json()["state"], "asked", "nothing changed");
+    let results = api
+        .patch("/state-machines/m/labels", &json!({"labels": [{"name": "a", "metadata": {"go": 1}}]}))
+        .await;
+    assert_eq!(results.json()["results"][0]["state"], "done");
+    assert_eq!(api.post("/state-machines/m/labels/a/retry", &json!({})).await.code(), "label_not_errored");
+    assert_eq!(api.post("/state-machines/m/retry", &json!({})).await.json(), json!({"retried": 0}));
+    assert_eq!(api.get("/state-machines/m/versions").await.json()["versions"][0]["current"], true);
+    let metrics = api.get("/metrics").await.text;
+    assert!(metrics.contains(r#"signalbox_machines_labels{machine="m",state="asked"} 1"#), "{metrics}");
+    let teller = api.token("teller", &["facts"], None).await;
+    let plan = api.client.post(format!("{}/state-machines/m/plan", api.base)).bearer_auth(&teller).body(YAML);
+    assert_eq!(read(plan).await.code(), "scope_missing");
+}

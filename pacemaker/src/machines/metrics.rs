@@ -1,0 +1,126 @@
+//! What the machines count, in Prometheus' text format. Labels of metrics are machines, states and fixed words: never the
+//! names of labels.
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode_registry},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+use super::actions::Outcome;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Result {
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InState {
+    machine: String,
+    state: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WithStatus {
+    machine: String,
+    status: &'static str,
+}
+
+/// Numbers of the whole fabric, for one look at the metrics.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    /// Machine, state, labels.
+    pub(super) states: Vec<(String, String, u64)>,
+    /// Machine, status, labels.
+    pub(super) statuses: Vec<(String, &'static str, u64)>,
+    /// Entries that are due and were not looked at yet.
+    pub(super) overdue: u64,
+    /// For how long the oldest of them has been, seconds.
+    pub(super) lag_seconds: u64,
+    /// Labels that nothing will look at again by itself: those that are errored.
+    pub(super) stuck: u64,
+}
+
+/// What this process counts. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Metrics {
+    evaluations: Counter,
+    moves: Counter,
+    actions: Family<Result, Counter>,
+    feeds: Family<Result, Counter>,
+    inputs: Family<Result, Counter>,
+    waves: Counter,
+}
+
+impl Metrics {
+    pub(super) fn evaluated(&self, count: u64) {
+        self.evaluations.inc_by(count);
+    }
+
+    pub(super) fn moved(&self, count: usize) {
+        self.moves.inc_by(count as u64);
+    }
+
+    pub(super) fn acted(&self, outcome: &Outcome) {
+        self.actions.get_or_create(&Result { result: outcome.word() }).inc();
+    }
+
+    pub(super) fn fed(&self, result: &'static str) {
+        self.feeds.get_or_create(&Result { result }).inc();
+    }
+
+    pub(super) fn took(&self, result: &'static str) {
+        self.inputs.get_or_create(&Result { result }).inc();
+    }
+
+    pub(super) fn wave(&self) {
+        self.waves.inc();
+    }
+
+    /// The text for `/metrics`, without an end mark.
+    pub(super) fn encode(&self, numbers: Option<&Numbers>) -> std::result::Result<String, std::fmt::Error> {
+        let mut registry = Registry::with_prefix("signalbox_machines");
+        registry.register("evaluations", "Conditions evaluated", self.evaluations.clone());
+        registry.register("moves", "Moves of labels that were committed", self.moves.clone());
+        registry.register("actions", "Attempts of actions, by how they ended", self.actions.clone());
+        registry.register("feeds", "Feeds asked, by result", self.feeds.clone());
+        registry.register("inputs", "Events taken as facts, by result", self.inputs.clone());
+        registry.register("waves", "Times of day that came at a gate", self.waves.clone());
+        if let Some(numbers) = numbers {
+            let states = Family::<InState, Gauge>::default();
+            for (machine, state, count) in &numbers.states {
+                let place = InState { machine: machine.clone(), state: state.clone() };
+                states.get_or_create(&place).set(gauge(*count));
+            }
+            let statuses = Family::<WithStatus, Gauge>::default();
+            for (machine, status, count) in &numbers.statuses {
+                let place = WithStatus { machine: machine.clone(), status };
+                statuses.get_or_create(&place).set(gauge(*count));
+            }
+            registry.register("labels", "Labels, by machine and state", states);
+            registry.register("busy_labels", "Labels that do not rest, by machine and status", statuses);
+            let single = |count: u64| {
+                let one = Gauge::<i64>::default();
+                one.set(gauge(count));
+                one
+            };
+            registry.register("overdue", "Labels and waves that are due", single(numbers.overdue));
+            registry.register(
+                "due_lag_seconds",
+                "Since when the oldest of them is due",
+                single(numbers.lag_seconds),
+            );
+            registry.register(
+                "stuck_labels",
+                "Labels that nothing looks at again by itself",
+                single(numbers.stuck),
+            );
+        }
+        let mut text = String::new();
+        encode_registry(&mut text, &registry).map(|()| text)
+    }
+}
+
+fn gauge(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,72 @@
+//! State machines: labels that move when facts change.
+//!
+//! A machine is a definition (`signalbox_machine`); a label is a name that stands in one of its states, with metadata that
+//! clients tell and a history. Nobody moves a label; whoever knows something says it, and the definition decides.
+//!
+//! ```text
+//!  PATCH facts ─┐                           ┌─ not true: stays ─┐
+//!  due, waves ──┼─▶ engine: read ─▶ judge ──┤                   ├─▶ commit: record, indexes, times, events: one step
+//!  bus topics ──┘        ▲   (step::decide) └─ moves, attempts ─┘        │ (bus::Handle::change, labels.lua)
+//!                        └───────────── refused: somebody was faster ────┤
+//!                                                                        ▼
+//!                             actions: webhook, route, publish ◀── follow ──▶ feeds, and judged again
+//! ```
+//!
+//! # Data
+//!
+//! `docs/keys.md` has the rows. A label's record is one packed string (`record.rs`) where an object's state stands; its
+//! events are the object's events, so they have an order of their own and `prev`. `machine:<m>:in:<state>` and its like are
+//! sorted sets of names: lists, counts and waves walk them. `machine:due` has one entry for each label with a time of its
+//! own (a retry, a feed to be asked again, an interval, an attempt that is under way) and one for each gate, time of day
+//! and zone: a *wave*, which walks the gate's labels page by page, and keeps how far it came.
+//!
+//! # Invariants
+//!
+//! 1. A move and its event are one step, and a move that was computed from an older record, or under a definition that does
+//!    not count in the shard any more, is refused (the script compares incarnation, visit, revision and version).
+//! 2. An attempt is counted before it is made; all attempts of a visit carry one token.
+//! 3. A label that waits for something that only a clock or this process knows has a time in the due set at which any
+//!    pacemaker takes it up, or is at a gate with a wave.
+//! 4. A change of definition that began is finished: the note of it stays until every shard is done (`definitions.rs`).
+//!
+//! # What happens when…
+//!
+//! * **a pacemaker dies** after a commit and before what follows it: the label's time in the due set comes (for an attempt its
+//!   timeout and five seconds, for a feed half a minute), and whoever holds the shard's lease goes on.
+//! * **a reply is lost**: the bus sends the same call again and gets the first reply; if the outcome stays unknown, the
+//!   client gets 503 and may repeat it under its idempotency key, and everything else looks at the label again.
+//! * **Redis restarts**: an outcome of an action is kept in memory and written when it is back, for a quarter of an hour.
+//! * **a label is deleted during an attempt**: the outcome goes to its history, and nothing follows.
+//! * **two pacemakers judge one label**: one commit is refused and judged again from what the other wrote.
+
+mod actions;
+pub(crate) mod api;
+mod apply;
+mod clock;
+mod commit;
+mod definitions;
+mod engine;
+mod error;
+mod explain;
+mod feeds;
+mod inputs;
+mod judge;
+mod labels;
+mod metrics;
+mod open;
+mod options;
+mod packing;
+mod record;
+mod service;
+mod store;
+#[cfg(test)]
+mod tests;
+
+/// The leases of the shards.
+#[rustfmt::skip]
+pub(crate) const DUTIES: [&str; signalbox_store::MAX_SHARDS] = ["machines-0", "machines-1", "machines-2", "machines-3", "machines-4", "machines-5", "machines-6", "machines-7", "machines-8", "machines-9", "machines-10", "machines-11", "machines-12", "machines-13", "machines-14", "machines-15", "machines-16", "machines-17", "machines-18", "machines-19", "machines-20", "machines-21", "machines-22", "machines-23", "machines-24", "machines-25", "machines-26", "machines-27", "machines-28", "machines-29", "machines-30", "machines-31", "machines-32", "machines-33", "machines-34", "machines-35", "machines-36", "machines-37", "machines-38", "machines-39", "machines-40", "machines-41", "machines-42", "machines-43", "machines-44", "machines-45", "machines-46", "machines-47", "machines-48", "machines-49", "machines-50", "machines-51", "machines-52", "machines-53", "machines-54", "machines-55", "machines-56", "machines-57", "machines-58", "machines-59", "machines-60", "machines-61", "machines-62", "machines-63"];
+
+pub(crate) use engine::Engine;
+pub(crate) use error::Error;
+pub(crate) use open::Around;
+pub(crate) use options::Options;

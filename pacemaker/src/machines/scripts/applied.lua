@@ -1,0 +1,10 @@
+-- Ends a change of definition, if it is still the one that is under way.
+-- KEYS[1]: hash, machine -> a change of definition that is under way
+-- ARGV[1]: string, machine
+-- ARGV[2]: string, the note of the change that is done
+-- Returns 1, or 0 when it was ended before.
+-- Caller: Store::end_apply
+local applying, machine, note = KEYS[1], ARGV[1], ARGV[2]
+
+if redis.call('HGET', applying, machine) ~= note then return 0 end
+return redis.call('HDEL', applying, machine)

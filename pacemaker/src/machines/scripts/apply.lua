@@ -1,0 +1,35 @@
+-- Begins a change of definition: gives it its number, stores it, and notes what has to be done until every shard has
+-- it. A repeat under the same mark answers as the first did.
+-- KEYS[1]: string, the version that counts
+-- KEYS[2]: hash, machine -> a change of definition that is under way
+-- KEYS[3]: zset, names of machines
+-- KEYS[4]: set, digests of definitions that were applied once
+-- KEYS[5]: hash, version -> JSON of the definition
+-- ARGV[1]: string, machine
+-- ARGV[2]: integer, the version that must count now; 0 for none
+-- ARGV[3]: string, a mark of this attempt, no space in it
+-- ARGV[4]: string, the definition's JSON
+-- ARGV[5]: string, digest of the definition
+-- ARGV[6]: string, JSON of the map of removed states
+-- Returns {'started', version}
+--   {'changed', the version that counts}
+--   {'busy', the change that is under way}
+-- Caller: Store::start_apply
+local current, applying, names, seen, versions = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local machine, base, mark, text, digest, map = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+
+local under_way = redis.call('HGET', applying, machine)
+if under_way then
+  local version, theirs = string.match(under_way, '^(%d+) (%S+) ')
+  if theirs == mark then return {'started', tonumber(version)} end
+  return {'busy', under_way}
+end
+local counts = tonumber(redis.call('GET', current) or '0')
+if counts ~= base then return {'changed', counts} end
+local version = base + 1
+local number = string.format('%.0f', version)
+redis.call('HSET', applying, machine, number .. ' ' .. mark .. ' ' .. map)
+redis.call('HSET', versions, number, text)
+redis.call('ZADD', names, 0, machine)
+redis.call('SADD', seen, digest)
+return {'started', version}

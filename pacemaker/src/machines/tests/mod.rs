@@ -1,0 +1,16 @@
+//! Machines against a real Redis.
+
+#![allow(clippy::expect_used, clippy::unwrap_used)] // A test that cannot set itself up has failed.
+
+mod acting;
+mod applying;
+mod feeds;
+mod folder;
+mod inputs;
+mod labels;
+mod loops;
+mod racing;
+mod scripts;
+mod shards;
+mod support;
+mod times;

@@ -1,0 +1,21 @@
+-- Lists the pacemakers that said lately that they serve.
+-- KEYS[1]: hash, pacemaker → unix ms of this server's clock and version, with a space between
+-- ARGV[1]: integer, ms after which a silent one is not listed
+-- Returns {{pacemaker, version, ms since it said so}, …}
+-- Caller: presence/store.rs, all
+local list = KEYS[1]
+local known_ms = tonumber(ARGV[1])
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local all = redis.call('HGETALL', list)
+local serving = {}
+for i = 1, #all, 2 do
+  local at, version = string.match(all[i + 1], '^(%d+) (.*)$')
+  at = tonumber(at)
+  if at and now - at <= known_ms then
+    -- A clock that was set back makes no age negative.
+    serving[#serving + 1] = {all[i], version, math.max(now - at, 0)}
+  end
+end
+return serving

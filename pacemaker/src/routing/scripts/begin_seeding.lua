@@ -1,0 +1,30 @@
+-- Begins the seeding of the route table: takes its lineage away, so that no router believes it before the end, and marks
+-- it, so that the end is written to this very table. Without the first, a table that went back a little shows an epoch
+-- that routers know and, as instances are written, soon a serial that is high enough for them; without the second, a
+-- master that is replaced by an empty one half-way through would get the lineage with half of its hosts.
+-- KEYS[1]: string, lineage of the table
+-- KEYS[2]: string, the token of the seeding under way
+-- KEYS[3]: hash, what singleton duties left: fencing epochs
+-- ARGV[1]: string, the lineage as the caller read it; empty = none
+-- ARGV[2]: string, the token
+-- ARGV[3]: string, duty in whose name this is done
+-- ARGV[4]: integer, fencing epoch of that duty
+-- Returns {'done', 0}
+--   {'changed', lineage}: the lineage is another by now
+--   {'fenced', epoch}: the duty is another's by now
+-- Caller: routing/store/table.rs, begin_seeding
+local lineage_key, seeding_key, duties = KEYS[1], KEYS[2], KEYS[3]
+local expected, token, duty, epoch = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+
+local stored = tonumber(redis.call('HGET', duties, duty .. '.epoch') or '0')
+if epoch < stored then
+  return {'fenced', stored}
+end
+local present = redis.call('GET', lineage_key) or ''
+if present ~= expected then
+  return {'changed', present}
+end
+redis.call('HSET', duties, duty .. '.epoch', ARGV[4])
+redis.call('SET', seeding_key, token)
+redis.call('DEL', lineage_key)
+return {'done', 0}

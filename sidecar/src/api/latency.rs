@@ -1,0 +1,233 @@
+//! `GET /stats/…/latency`: how long upstreams took, as a histogram over a stretch of time.
+//!
+//! Of a version type (or a group of them): what requests waited for all their instances together, those that one
+//! answered. Of an instance: each of its answers, a request's first and its retries alike. The log knows instances by
+//! address, so who had an address when is asked of the route table beside us, which remembers an instance for an hour
+//! after its end.
+
+use std::time::Duration;
+
+use axum::{
+    Json,
+    extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection},
+    http::StatusCode,
+};
+use serde::{Deserialize, Serialize};
+use signalbox_store::{Key, StatsSpace, keys::stats};
+
+use super::{App, Problem, store, subject::Subject};
+use crate::fold::{
+    INSTANCES_KEPT_SECONDS, ROLLUP_KEPT_SECONDS,
+    latency::{self, BELOW_MS, BUCKETS, NAMES},
+};
+
+/// The range when nothing was asked for: five minutes.
+const DEFAULT_SECONDS: u64 = 300;
+/// The most hashes that one answer reads: hours times version types times buckets. Most of them do not exist, and that
+/// costs next to nothing.
+const MAX_HASHES: usize = 64_000;
+/// The replica is beside us.
+const REPLICA_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The query string.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked {
+    start: Option<u64>,
+    end: Option<u64>,
+}
+
+/// Whole minutes, unix seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Minutes {
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+impl Minutes {
+    /// Checks what was asked for at the unix second `now`. A minute that is touched is in.
+    fn new(asked: &Asked, now: u64, kept_seconds: u64) -> Result<Self, Problem> {
+        let end = asked.end.unwrap_or(now + 1);
+        let start = asked.start.unwrap_or(end.saturating_sub(DEFAULT_SECONDS));
+        if start >= end {
+            let detail = "`start` must be before `end`, both unix seconds.";
+            return Err(Problem::unprocessable("empty_range", detail));
+        }
+        if end > now + 86_400 {
+            let detail = "`end` is in the future; leave it out for now.";
+            return Err(Problem::unprocessable("range_in_future", detail));
+        }
+        if start - start % 3600 + 3600 + kept_seconds <= now {
+            let detail = format!("Latencies of these are kept for {} days.", kept_seconds / 86_400);
+            return Err(Problem::unprocessable("range_too_old", detail));
+        }
+        Ok(Self { start: start - start % 60, end: end.next_multiple_of(60) })
+    }
+
+    fn hours(self) -> impl Iterator<Item = u64> {
+        (self.start - self.start % 3600..self.end).step_by(3600)
+    }
+}
+
+/// One bucket.
+#[derive(Debug, Serialize)]
+struct Bucket {
+    /// Values below so many milliseconds, and not below the bound before; `null` for the rest.
+    below_ms: Option<u64>,
+    count: u64,
+}
+
+/// A histogram, and what follows from it.
+#[derive(Debug, Serialize)]
+pub(super) struct Histogram {
+    kind: &'static str,
+    id: String,
+    /// The version types that were summed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    version_types: Vec<String>,
+    /// Where the instance is, or was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    start: u64,
+    end: u64,
+    /// The unix second at which it was read.
+    as_at: u64,
+    count: u64,
+    p50_ms: Option<f64>,
+    p90_ms: Option<f64>,
+    p95_ms: Option<f64>,
+    p99_ms: Option<f64>,
+    buckets: Vec<Bucket>,
+}
+
+impl Histogram {
+    fn new(kind: &'static str, id: String, range: Minutes, as_at: u64, counts: &[u64; BUCKETS]) -> Self {
+        let quantile =
+            |part: f64| latency::quantile(counts, part).map(|value| (value * 1000.0).round() / 1000.0);
+        Self {
+            kind,
+            id,
+            version_types: Vec::new(),
+            address: None,
+            start: range.start,
+            end: range.end,
+            as_at,
+            count: counts.iter().sum(),
+            p50_ms: quantile(0.5),
+            p90_ms: quantile(0.9),
+            p95_ms: quantile(0.95),
+            p99_ms: quantile(0.99),
+            buckets: (counts.iter().enumerate())
+                .map(|(at, count)| Bucket { below_ms: BELOW_MS.get(at).copied(), count: *count })
+                .collect(),
+        }
+    }
+}
+
+/// Hours fit a signed number: they come from the server's clock and a checked range.
+fn hashes(ids: &[String], range: Minutes, key: fn(&str, i64, &str) -> Key<StatsSpace>) -> Hashes {
+    let ids = ids.iter();
+    ids.flat_map(|id| range.hours().map(move |hour| (id, hour as i64)))
+        .flat_map(|(id, hour)| NAMES.iter().enumerate().map(move |(at, name)| (at, key(id, hour, name))))
+        .collect()
+}
+
+/// Which bucket each hash is of.
+pub(super) type Hashes = Vec<(usize, Key<StatsSpace>)>;
+
+pub(super) async fn group(
+    State(app): State<App>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Result<Json<Histogram>, Problem> {
+    let Path((kind, id)) = path?;
+    of_version_types(&app, Subject::new(&kind, id)?, &query?.0).await
+}
+
+pub(super) async fn uncaught(
+    State(app): State<App>,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Result<Json<Histogram>, Problem> {
+    of_version_types(&app, Subject::uncaught(), &query?.0).await
+}
+
+pub(super) async fn pacemaker(
+    State(app): State<App>,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Result<Json<Histogram>, Problem> {
+    of_version_types(&app, Subject::pacemaker(), &query?.0).await
+}
+
+async fn of_version_types(app: &App, subject: Subject, asked: &Asked) -> Result<Json<Histogram>, Problem> {
+    let as_at = app.stats.now_ms().await? / 1000;
+    let range = Minutes::new(asked, as_at, ROLLUP_KEPT_SECONDS)?;
+    let version_types = store::version_types(&app.stats, &subject).await?;
+    if version_types.len() * range.hours().count() * BUCKETS > MAX_HASHES {
+        let types = version_types.len();
+        let detail = format!("{types} version types over that range are too much; ask for a shorter one.");
+        return Err(Problem::unprocessable("range_too_large", detail));
+    }
+    let counts = store::latency(&app.stats, &hashes(&version_types, range, stats::latency), range).await?;
+    let histogram = Histogram::new(subject.kind, subject.id, range, as_at, &counts);
+    Ok(Json(Histogram { version_types, ..histogram }))
+}
+
+pub(super) async fn instance(
+    State(app): State<App>,
+    path: Result<Path<String>, PathRejection>,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Result<Json<Histogram>, Problem> {
+    let Path(id) = path?;
+    let id = Subject::checked(id)?;
+    let Query(asked) = query?;
+    let as_at = app.stats.now_ms().await? / 1000;
+    let mut range = Minutes::new(&asked, as_at, INSTANCES_KEPT_SECONDS)?;
+    let unavailable = |detail: &str| {
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "route_table_unavailable", detail.to_owned())
+    };
+    let Some(replica) = &app.replica else {
+        return Err(unavailable(
+            "This sidecar has no `redis.routes_replica`, so it does not know where instances are.",
+        ));
+    };
+    let found = tokio::time::timeout(REPLICA_TIMEOUT, store::instance(replica, &id)).await;
+    let found = found.map_err(drop).and_then(|found| found.map_err(drop));
+    let Some(instance) =
+        found.map_err(|()| unavailable("The route table beside this sidecar does not answer; try again."))?
+    else {
+        let detail = format!("No instance `{id}` is in the route table, or was within the last hour.");
+        return Err(Problem::new(StatusCode::NOT_FOUND, "unknown_instance", detail));
+    };
+    // What the address did before was another's.
+    range.start = range.start.max(instance.joined_at - instance.joined_at % 60);
+    range.end = range.end.max(range.start);
+    let hashes = hashes(std::slice::from_ref(&instance.address), range, stats::instance_latency);
+    let counts = store::latency(&app.stats, &hashes, range).await?;
+    let histogram = Histogram::new("instance", id, range, as_at, &counts);
+    Ok(Json(Histogram { address: Some(instance.address), ..histogram }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_795_267_331;
+
+    #[test]
+    fn minutes_that_are_touched_are_in_and_the_rest_is_refused() {
+        let asked = |start, end| Minutes::new(&Asked { start, end }, NOW, ROLLUP_KEPT_SECONDS);
+        let five = asked(None, None).unwrap();
+        assert_eq!((five.start % 60, five.end % 60), (0, 0));
+        assert!(five.start <= NOW - 299 && five.start > NOW - 361 && five.end > NOW);
+        let fortnight = asked(Some(NOW - 14 * 86_400), None).unwrap();
+        assert!(fortnight.hours().count() * BUCKETS < MAX_HASHES, "one version type's whole time");
+        for (start, end, code) in [
+            (Some(5), Some(5), "empty_range"),
+            (None, Some(NOW + 90_000), "range_in_future"),
+            (None, Some(u64::MAX), "range_in_future"),
+            (Some(0), None, "range_too_old"),
+        ] {
+            assert_eq!(asked(start, end).unwrap_err().code(), code);
+        }
+    }
+}

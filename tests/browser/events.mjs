@@ -1,0 +1,49 @@
+// Events: the live tail with filters, and a subscriber that fails and recovers.
+
+import { act, api, check, go, server, shoot, told } from "./harness.mjs";
+
+const EVIL = '<img src=x onerror="document.title=1">';
+
+export async function run(page) {
+    let answers = 500;
+    const receiver = await server(() => answers);
+    for (const name of ["publisher", "mailer"]) await api("POST", "/api_tokens", { name, token: name });
+    const subscription = { topics: ["orders"], callback: receiver.url, uuid: "mailer", timeout: 0 };
+    await api("POST", "/subscription", subscription, "mailer");
+    const publish = (topic, object) =>
+        api("POST", `/topics/${topic}`, { type: "create", url: "https://shop.example/1", object, data: { object } }, "publisher");
+
+    await go(page, "/dashboard/events");
+    await page.locator('#tail-filter[data-open="yes"]').waitFor();
+    await publish("orders", "order:1");
+    await publish("users", EVIL);
+    const list = page.locator("#tail-list li");
+    await list.filter({ hasText: "order:1" }).waitFor();
+    await list.filter({ hasText: EVIL }).waitFor();
+    check((await page.locator("#tail-list img").count()) === 0, "an object's name is text");
+    await page.locator('section[aria-labelledby="topics"] tr[data-key="users"]').waitFor();
+
+    await page.locator('#tail-filter input[name="topic"]').fill("users");
+    await page.keyboard.press("Enter");
+    await page.locator('#tail-filter[data-open="yes"]').waitFor();
+    await publish("orders", "order:2");
+    await publish("users", "user:1");
+    await list.filter({ hasText: "user:1" }).waitFor();
+    check((await list.filter({ hasText: "order:2" }).count()) === 0, "the filter holds back what is not wanted");
+    await shoot(page, "events");
+
+    // One attempt is all there is in this system, so what fails is a dead letter.
+    await page.locator('tr[data-key="mailer"] a').press("Enter");
+    await page.locator("#dead-count", { hasText: /^2$/ }).waitFor();
+    await page.locator('section[aria-labelledby="dead"]').getByText("answered 500").first().waitFor();
+    await shoot(page, "subscriber");
+    answers = 200;
+    await act(page, page.locator('form[data-key="redrive"]'));
+    await told(page, "The dead letters are on their way again.");
+    await page.locator("#none-dead").waitFor();
+    await page.locator('form[data-key="test"] button').press("Enter");
+    await told(page, "A test was sent.");
+    await act(page, page.locator('form[data-key="replay"]'));
+    await told(page, "The replay has begun.");
+    receiver.stop();
+}

@@ -1,0 +1,36 @@
+// Runs the tests of all pages, one after the other, in one browser. The first fault ends it, with a picture.
+
+import path from "node:path";
+
+import * as events from "./events.mjs";
+import { open, shots, start } from "./harness.mjs";
+import * as host from "./host.mjs";
+import * as login from "./login.mjs";
+import * as objects from "./objects.mjs";
+import * as overview from "./overview.mjs";
+import * as queues from "./queues.mjs";
+
+const { browser, context } = await start();
+let code = 0;
+for (const [name, test] of Object.entries({ login, overview, host, events, queues, objects })) {
+    const { page, faults } = await open(context);
+    try {
+        await test.run(page, context);
+        // A browser logs every refused request as an error; one that a test provokes is none.
+        const expected = test.expected ?? [];
+        const surprises = faults.filter((fault) => !expected.some((text) => fault.includes(text)));
+        if (surprises.length) throw new Error(surprises.join("\n"));
+        console.log(`${name}: well`);
+    } catch (error) {
+        console.log(`${name}: ${error.stack}`);
+        faults.forEach((fault) => console.log(`${name}: ${fault}`));
+        console.log(`${name}: at ${page.url()}`);
+        await page.screenshot({ path: path.join(shots, `failed-${name}.png`), fullPage: true }).catch(() => {});
+        console.log(await page.locator("body").innerText().catch(() => ""));
+        code = 1;
+        break;
+    }
+    await page.close();
+}
+await browser.close();
+process.exit(code);

@@ -1,0 +1,134 @@
+//! Certificates through the API, in front of real handshakes.
+
+use std::{net::SocketAddr, process::Stdio, time::Duration};
+
+use serde_json::{Value, json};
+use signalbox_stack::{Builder, Ports};
+use signalbox_tests::{
+    http::Response,
+    poll,
+    receiver::Receiver,
+    system::System,
+    tls::{Authority, Issued},
+    upstream::App,
+};
+use tokio::process::Command;
+
+/// A whole system with a TLS listener.
+async fn start(name: &str) -> (System, SocketAddr) {
+    let tls = SocketAddr::from(([127, 0, 0, 1], Ports::free().expect("free ports").edge));
+    let bus = toml::Table::from_iter([
+        ("allow_http".to_owned(), true.into()),
+        ("allow_networks".to_owned(), vec!["127.0.0.0/8"].into()),
+    ]);
+    let change = |builder: Builder| builder.nginx("EDGE_TLS_LISTEN", tls.to_string()).pacemaker("bus", bus);
+    let system = System::with(name, change).await;
+    (system, tls)
+}
+
+async fn put(system: &System, name: &str, issued: &Issued) -> Response {
+    let body = json!({"chain": issued.chain, "key": issued.key});
+    system.api("PUT", &format!("/certificates/{name}?wait=20s"), Some(body)).await
+}
+
+async fn put_well(system: &System, name: &str, issued: &Issued) -> Value {
+    let answer = put(system, name, issued).await;
+    assert!(matches!(answer.status, 200 | 201), "{name}: {} {}", answer.status, answer.text());
+    answer.json()
+}
+
+/// The common name in the certificate that openssl is shown for `name`.
+async fn shown(to: SocketAddr, name: &str) -> String {
+    let mut command = Command::new("openssl");
+    command.args(["s_client", "-connect", &to.to_string(), "-servername", name]).stdin(Stdio::null());
+    let output = command.output().await.expect("openssl");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let subject = text.lines().find_map(|line| line.strip_prefix("subject=")).unwrap_or_default();
+    subject.rsplit("CN = ").next().unwrap_or_default().trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_put_is_shown_by_every_worker_when_the_answer_comes() {
+    let (system, tls) = start("certificates-put").await;
+    let authority = Authority::new("test authority");
+    let app = App::start("app").await;
+    system.register("one", &app, "app.test", "17").await;
+    let workers = system.workers();
+    put_well(&system, "*.wild.test", &authority.issue("*.wild.test", "wildcard")).await;
+    for common_name in ["first", "second", "third"] {
+        let issued = authority.issue("app.test", common_name);
+        assert_eq!(put_well(&system, "app.test", &issued).await["changed"], true);
+        assert_eq!(put_well(&system, "app.test", &issued).await["changed"], false);
+        for _ in 0..4 {
+            assert_eq!(shown(tls, "app.test").await, common_name);
+            assert_eq!(shown(tls, "a.wild.test").await, "wildcard");
+        }
+    }
+    // A client that checks the chain is content, speaks HTTP/2, and the private key is nowhere in clear.
+    let file = system.stack.layout().root().join("ca.pem");
+    std::fs::write(&file, &authority.pem).unwrap();
+    let (resolve, url) =
+        (format!("app.test:{}:127.0.0.1", tls.port()), format!("https://app.test:{}/", tls.port()));
+    let output = Command::new("curl")
+        .args(["--silent", "--cacert", &file.display().to_string(), "--resolve", &resolve, &url])
+        .args(["--write-out", " %{http_version}"])
+        .output()
+        .await
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "app 2");
+    let shown_text: String = system.cli(System::REPLICA, "GET cert:app.test").await;
+    assert!(shown_text.contains("BEGIN CERTIFICATE") && !shown_text.contains("PRIVATE"), "{shown_text}");
+    // What would break handshakes is refused, and what was there stays.
+    let (one, other) = (authority.issue("app.test", "one"), authority.issue("app.test", "other"));
+    for (name, issued, code) in [
+        ("app.test", Issued { key: other.key.clone(), ..one.clone() }, "key_mismatch"),
+        ("other.test", one.clone(), "name_not_covered"),
+        ("app.test", Issued { chain: format!("{}{}", one.chain, other.chain), ..one.clone() }, "chain_order"),
+        ("app.test", authority.issue_for_years("app.test", "old", 2001, 2002), "certificate_expired"),
+    ] {
+        let answer = put(&system, name, &issued).await;
+        assert_eq!((answer.status, &answer.json()["code"]), (422, &json!(code)), "{}", answer.text());
+    }
+    assert_eq!(shown(tls, "app.test").await, "third");
+    // Without its own a name has nothing but the listener's.
+    let removed = system.api("DELETE", "/certificates/app.test?wait=20s", None).await;
+    assert_eq!(removed.status, 204, "{}", removed.text());
+    assert_eq!(shown(tls, "app.test").await, "rcgen self signed cert");
+    assert_eq!(system.workers(), workers, "nothing was reloaded");
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_came_back_empty_gets_them_again_and_subscribers_hear_of_them() {
+    let (system, tls) = start("certificates-reseed").await;
+    let receiver = Receiver::start().await;
+    let body = json!({"topics": ["signalbox.certificates"], "callback": receiver.url(), "timeout": 0, "concurrency": 1});
+    let answer = system.api("POST", "/subscription", Some(body)).await;
+    assert_eq!(answer.status, 204, "{}", answer.text());
+    let authority = Authority::new("test authority");
+    let (seconds, _): (u64, u64) = system.cli(System::MASTER, "TIME").await;
+    let soon = authority.issue_until("app.test", "soon", Duration::from_secs(seconds + 3 * 24 * 3600));
+    put_well(&system, "app.test", &soon).await;
+    // That it ends soon is told at once.
+    let changes = || {
+        let data = |event: &Value| format!("{} {}", event["data"]["change"], event["data"]["days_left"]);
+        receiver.events().iter().map(data).collect::<Vec<_>>()
+    };
+    poll::until("both events", || async {
+        let now = changes();
+        if now == ["\"put\" null", "\"expiring\" 7"] { Ok(()) } else { Err(now) }
+    })
+    .await;
+    // What a router knows it goes on showing while the table is away and while it is made anew.
+    assert_eq!(shown(tls, "app.test").await, "soon");
+    system.restart_empty(System::MASTER).await;
+    poll::until("the table to be seeded again", || async {
+        let key: Option<String> = system.try_cli(System::MASTER, "GET cert:app.test").await.unwrap_or(None);
+        let serial = system.try_cli::<u64>(System::MASTER, "EXISTS epoch").await;
+        if key.is_some() && serial == Ok(1) { Ok(()) } else { Err(format!("{key:?} {serial:?}")) }
+    })
+    .await;
+    assert_eq!(shown(tls, "app.test").await, "soon");
+    system.stop().await;
+    assert_eq!(changes().len(), 2, "told once: {:?}", changes());
+}

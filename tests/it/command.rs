@@ -1,0 +1,437 @@
+//! `signalbox` as an operator types it, and the typed client that it is made with, against a running system.
+
+use std::{path::PathBuf, process::Stdio};
+
+use serde_json::{Value, json};
+use signalbox_client::{
+    Client, More,
+    events::{Filter as Watched, NewEvent},
+    queues::NewQueue,
+    routes::{Filter, NewInstance},
+    stats::Subject,
+    tokens::NewToken,
+};
+use signalbox_stack::Part;
+use signalbox_tests::{poll, system::System, upstream::App};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::Command,
+    time::Duration,
+};
+
+/// What a command came to.
+struct Said {
+    code: Option<i32>,
+    out: String,
+    wrong: String,
+}
+
+impl Said {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {} {}", self.out, self.wrong))
+    }
+
+    /// A command that did what it was asked for.
+    fn done(self) -> Self {
+        assert_eq!(self.code, Some(0), "{} {}", self.out, self.wrong);
+        self
+    }
+}
+
+fn program() -> PathBuf {
+    std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("signalbox")
+}
+
+fn command(url: &str, token: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    // Nothing of the folder and the environment of the tester.
+    command.args(arguments).current_dir("/").env_clear();
+    command.env("SIGNALBOX_URL", url).env("SIGNALBOX_TOKEN", token).kill_on_drop(true);
+    command
+}
+
+async fn type_at(url: &str, token: &str, arguments: &[&str]) -> Said {
+    let output = command(url, token, arguments).output().await.unwrap();
+    Said {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        wrong: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+async fn type_in(system: &System, arguments: &[&str]) -> Said {
+    type_at(&format!("http://{}", system.admin), &system.token, arguments).await
+}
+
+fn event(url: &str) -> NewEvent {
+    NewEvent {
+        kind: "update".to_owned(),
+        url: url.to_owned(),
+        object: None,
+        environment: Some("acme".to_owned()),
+        timestamp: None,
+        data: Some(json!({"total": 12})),
+    }
+}
+
+/// The names that the client has no member for.
+fn unnamed(more: &More) -> Vec<&str> {
+    more.keys().map(String::as_str).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_client_reads_every_answer_of_a_running_system() {
+    let system = System::start("client").await;
+    let app = App::start("app").await;
+    let client = Client::builder(format!("http://{}", system.admin)).token(&system.token).build().unwrap();
+    let wait = Some(Duration::from_secs(30));
+
+    let mut new = NewInstance::new(app.address.to_string(), ["app.test"], "7");
+    new.node_id = Some("n-1".to_owned());
+    let changed = client.routes().register("i-1", &new, wait).await.unwrap();
+    assert!(changed.changed && changed.instance.id == "i-1" && changed.instance.hostnames == ["app.test"]);
+    let again = client.routes().register("i-1", &new, None).await.unwrap();
+    assert!(!again.changed && again.serial == changed.serial, "{again:?}");
+    let one = client.routes().instance("i-1").await.unwrap();
+    assert_eq!((&*one.state, one.routed, &one.more["node_id"]), ("active", Some(true), &json!("n-1")));
+    let explained = client.routes().explain("app.test").await.unwrap();
+    assert_eq!((&*explained.answer, explained.instances[0].usable), ("proxied", true));
+    let drained = client.routes().drain("i-1", Some(Duration::from_secs(60)), wait).await.unwrap();
+    assert_eq!(drained.instance.state, "draining");
+    assert_eq!(client.routes().resume("i-1", wait).await.unwrap().instance.state, "active");
+    let host = client.routes().host("app.test").await.unwrap();
+    assert_eq!((host.registered, host.addresses), (true, vec![app.address.to_string()]));
+    assert_eq!(client.routes().hosts().await.unwrap().len(), 1);
+    let listed =
+        client.routes().instances(&Filter { node: Some("n-1".to_owned()), ..Filter::default() }).await;
+    assert_eq!(listed.unwrap().len(), 1);
+    let state = client.routes().convergence().await.unwrap();
+    assert!(state.converged && state.routers[0].state == "live", "{state:?}");
+    assert_eq!(client.routes().instance("none").await.unwrap_err().code(), Some("unknown_instance"));
+    assert_eq!(client.routes().host("none.test").await.unwrap_err().code(), Some("unknown_host"));
+
+    let mut stream = client.events().watch(&Watched::default()).await.unwrap();
+    let queue = NewQueue { pattern: ".*:update:orders".to_owned(), ..NewQueue::default() };
+    let made = client.queues().put("mail", &queue).await.unwrap();
+    assert_eq!((&*made.pattern, made.messages.waiting), (".*:update:orders", 0));
+    let events = [event("https://shop.test/1"), event("https://shop.test/2"), event("no url")];
+    let published = client.events().publish("orders", &events).await.unwrap();
+    let ids: Vec<_> = published.iter().map(|one| (one.id.is_some(), one.status)).collect();
+    assert_eq!(ids, [(true, 200), (true, 200), (false, 400)], "{published:?}");
+    assert!(published.iter().all(|one| one.more.is_empty()));
+    loop {
+        let message = stream.next().await.unwrap().expect("the stream goes on");
+        let shown: Value = serde_json::from_str(&message.data).unwrap();
+        // The route table's own events come by, too.
+        if shown["topic"] == "orders" {
+            assert_eq!((shown["id"].as_u64(), &shown["data"]), (published[0].id, &json!({"total": 12})));
+            break;
+        }
+    }
+    let topics = client.events().topics().await.unwrap();
+    let orders = topics.iter().find(|topic| topic.name == "orders").unwrap();
+    assert!((orders.events, unnamed(&orders.more)) == (2, vec![]), "{topics:?}");
+    client.events().subscriptions().await.unwrap();
+    client.events().numbers().await.unwrap();
+    assert_eq!(client.queues().peek("mail", Some("acme"), 5).await.unwrap().len(), 2);
+    let facets = client.queues().facets("mail").await.unwrap();
+    assert_eq!((&*facets[0].environment, facets[0].waiting, unnamed(&facets[0].more)), ("acme", 2, vec![]));
+    let pulled = client.queues().pull("mail", 1, Duration::from_secs(1), false).await.unwrap();
+    let receipts: Vec<String> = pulled.iter().filter_map(|one| one.receipt.clone()).collect();
+    assert_eq!(receipts.len(), 1, "{pulled:?}");
+    client.queues().ack("mail", &receipts).await.unwrap();
+    assert_eq!(client.queues().purge("mail", None).await.unwrap(), 1);
+    assert_eq!(client.queues().redrive("mail").await.unwrap(), 0);
+    assert_eq!(client.queues().dead("mail", None).await.unwrap()["dead"], json!([]));
+    assert_eq!(client.queues().list().await.unwrap().len(), 1);
+    client.queues().remove("mail").await.unwrap();
+    assert_eq!(client.queues().show("mail").await.unwrap_err().code(), Some("no_such_queue"));
+
+    let token = NewToken { name: "t".to_owned(), scopes: vec!["read".to_owned()], ..NewToken::default() };
+    let secret = client.tokens().create(&token).await.unwrap().token.unwrap();
+    let reader = Client::builder(client.url()).token(secret).build().unwrap();
+    assert_eq!(reader.routes().remove("i-1", None).await.unwrap_err().status(), Some(403));
+    assert_eq!(client.tokens().list().await.unwrap()[0].scopes, ["read"]);
+    client.tokens().revoke("t").await.unwrap();
+    assert!(client.objects().backends().await.unwrap().is_empty());
+    assert_eq!(client.objects().show("x").await.unwrap_err().code(), Some("unknown_object"));
+
+    let serving = client.health().pacemakers().await.unwrap();
+    assert_eq!((serving.len(), &*serving[0].version), (1, env!("CARGO_PKG_VERSION")));
+    let check = client.health().check().await.unwrap();
+    assert!(check.sound && check.findings.is_empty() && unnamed(&check.more).is_empty(), "{check:?}");
+    assert_eq!(client.health().ready().await.unwrap()["ready"], true);
+    assert!(client.health().edge().await.unwrap().connected);
+    assert!(client.health().metrics().await.unwrap().contains("signalbox_sidecar_lines_total"));
+    assert_eq!(client.health().version().await.unwrap(), env!("CARGO_PKG_VERSION"));
+    assert_eq!(system.get("app.test", "/").await.status, 200);
+    poll::until("the request to be counted", || async {
+        let totals = client.stats().totals(&Subject::VersionType("7".to_owned())).await.unwrap();
+        if totals.requests == 1 && totals.codes["200"] == 1 { Ok(()) } else { Err(totals) }
+    })
+    .await;
+    let points = client.stats().history(&Subject::Uncaught, "requests", &Default::default()).await.unwrap();
+    assert_eq!(points.len(), 300);
+    client.routes().remove("i-1", wait).await.unwrap();
+    assert!(client.routes().instances(&Filter::default()).await.unwrap().is_empty());
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_types_and_is_answered() {
+    let system = System::start("command").await;
+    let app = App::start("app").await;
+    let address = app.address.to_string();
+    let add = [
+        "routes",
+        "add",
+        "i-7",
+        "--address",
+        &address,
+        "--host",
+        "new.test",
+        "--version-type",
+        "7",
+        "--wait",
+        "30s",
+    ];
+    let added = type_in(&system, &add).await.done();
+    assert!(added.out.starts_with("i-7 is registered (serial "), "{}", added.out);
+    assert_eq!(system.get("new.test", "/").await.text(), "app");
+    let listed = type_in(&system, &["routes", "list", "--json"]).await.done().json();
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["id"]), (1, &json!("i-7")));
+    let table = type_in(&system, &["routes", "list"]).await.done().out;
+    assert!(
+        table.lines().nth(1).is_some_and(|row| row.contains("new.test") && row.contains(&address)),
+        "{table}"
+    );
+    let explained = type_in(&system, &["routes", "explain", "new.test"]).await.done().out;
+    assert!(explained.contains("(i-7) takes requests"), "{explained}");
+    type_in(&system, &["routes", "drain", "i-7", "--wait", "30s"]).await.done();
+    let explained = type_in(&system, &["routes", "explain", "new.test"]).await.done().out;
+    assert!(explained.contains("(i-7) takes none"), "{explained}");
+    type_in(&system, &["routes", "drain", "i-7", "--resume"]).await.done();
+    let served = type_in(&system, &["routes", "wait", "--timeout", "30s"]).await.done().out;
+    assert!(served.starts_with("1 router serves serial "), "{served}");
+    let top =
+        type_in(&system, &["stats", "top", "--once", "--interval", "200ms", "--json"]).await.done().json();
+    assert!(top.as_array().unwrap().iter().any(|row| row["version_type"] == "7"), "{top}");
+
+    // Who watches from the beginning on sees what is published then.
+    let url = format!("http://{}", system.admin);
+    let mut tail =
+        command(&url, &system.token, &["events", "tail", "--topic", "orders", "--count", "1", "--json"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+    let mut lines = BufReader::new(tail.stdout.take().unwrap()).lines();
+    poll::until("the stream to be open", || async {
+        let streams = system.metrics().await.into_iter().find(|(name, _)| name == "signalbox_live_streams");
+        if streams.as_ref().is_some_and(|(_, count)| *count >= 1.0) { Ok(()) } else { Err(streams) }
+    })
+    .await;
+    let publish =
+        ["events", "publish", "orders", "update", "https://shop.test/7", "--data", r#"{"total":12}"#];
+    let published = type_in(&system, &publish).await.done().out;
+    let line = tokio::time::timeout(poll::PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let seen: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(published.trim(), format!("published {}", seen["event"]["id"]));
+    assert!(tokio::time::timeout(poll::PATIENCE, tail.wait()).await.unwrap().unwrap().success());
+    let topics = type_in(&system, &["events", "topics"]).await.done().out;
+    assert!(topics.contains("orders"), "{topics}");
+    for arguments in [&["check"][..], &["subscribers", "list"], &["queues", "list"], &["objects", "backends"]]
+    {
+        type_in(&system, arguments).await.done();
+    }
+    let made = type_in(&system, &["tokens", "create", "deploy", "--scope", "read"]).await.done().out;
+
+    // Each way to fail has its exit code, and one line that says why.
+    let stranger = "http://127.0.0.1:1";
+    for (url, token, arguments, code, why) in [
+        (&*url, &*system.token, &["routes", "drain", "zz"][..], 65, "(unknown_instance)"),
+        (&*url, "nobody", &["routes", "list"], 64, "(token_unknown)"),
+        (&*url, made.trim(), &["routes", "remove", "i-7"], 64, "(scope_missing)"),
+        (&*url, &*system.token, &["routes", "list", "--bogus"], 64, "--bogus"),
+        (&*url, &*system.token, &["queues", "purge", "q"], 64, "--yes"),
+        (&*url, &*system.token, &["routes", "wait", "--serial", "999", "--timeout", "1ms"], 69, "serial 999"),
+        (stranger, "x", &["check"], 69, "does not answer"),
+    ] {
+        let said = type_at(url, token, arguments).await;
+        assert_eq!(said.code, Some(code), "{arguments:?}: {} {}", said.out, said.wrong);
+        assert!(
+            said.wrong.contains(why) && said.out.is_empty(),
+            "{arguments:?}: {} {}",
+            said.out,
+            said.wrong
+        );
+    }
+    type_in(&system, &["routes", "remove", "i-7", "--wait", "30s"]).await.done();
+    system.stop().await;
+}
+
+/// What the operator applies. Nobody listens where it ships.
+const ORDERS: &str = "
+state_machines:
+  orders:
+    states:
+      - gate: asked
+        exit_condition: metadata.paid
+        triggers: [{metadata: paid}]
+        next: ship
+      - action: ship
+        webhook: http://127.0.0.1:1/ship/<label>
+        retry: {attempts: 1}
+        next: shipped
+      - gate: shipped
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
+    let system = System::start("labels").await;
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (folder.path().join("first.yaml"), folder.path().join("second.yaml"));
+    std::fs::write(&first, ORDERS).unwrap();
+    // The first state has another name, `asked` is gone.
+    std::fs::write(&second, ORDERS.replace("gate: asked", "gate: queued")).unwrap();
+    let (first, second) = (first.to_str().unwrap(), second.to_str().unwrap());
+    let at = |command: &'static str| command.split(' ').collect::<Vec<_>>();
+
+    let plan = type_in(&system, &["machines", "plan", "orders", first, "--json"]).await.done().json();
+    assert_eq!(
+        (&plan["version"], &plan["states"]["added"]),
+        (&json!(0), &json!(["asked", "ship", "shipped"]))
+    );
+    let apply = ["machines", "apply", "orders", "--plan", plan["plan"].as_str().unwrap()];
+    let applied = type_in(&system, &apply).await.done().out;
+    assert_eq!(applied.trim(), "version 1 of orders counts now");
+    let again = type_in(&system, &apply).await;
+    assert!(again.code == Some(65) && again.wrong.contains("(definition_changed)"), "{}", again.wrong);
+
+    let labels = json!({"labels": [{"name": "7", "metadata": {}}, {"name": "8", "metadata": {}}]});
+    assert_eq!(system.api("POST", "/state-machines/orders/labels", Some(labels)).await.status, 200);
+    let paid = Some(json!({"metadata": {"paid": true}}));
+    assert_eq!(system.api("PATCH", "/state-machines/orders/labels/8", paid).await.status, 200);
+    let errored = async || {
+        poll::until("the action to have failed", || async {
+            let list = type_in(&system, &at("labels list orders --status errored")).await.done().out;
+            if list == "8\n" { Ok(()) } else { Err(list) }
+        })
+        .await;
+    };
+    errored().await;
+    assert_eq!(type_in(&system, &at("labels list orders")).await.done().out, "7\n8\n");
+    assert_eq!(type_in(&system, &at("labels list orders --max 1 --json")).await.done().json(), json!(["7"]));
+    assert_eq!(type_in(&system, &at("labels list orders --state asked")).await.done().out, "7\n");
+    let shown = type_in(&system, &at("labels show orders 8")).await.done().out;
+    assert!(shown.starts_with("8: ship (errored) since ") && shown.contains("last error"), "{shown}");
+    let history = type_in(&system, &at("labels history orders 8")).await.done().out;
+    assert!(history.lines().any(|row| row.contains("asked") && row.contains("ship")), "{history}");
+    let why = type_in(&system, &at("labels why orders 7")).await.done().out;
+    assert!(why.contains("state: asked") && why.contains("metadata.paid"), "{why}");
+    let simulate = ["labels", "simulate", "orders", "7", "--metadata", r#"{"paid":true}"#];
+    let simulated = type_in(&system, &simulate).await.done().out;
+    assert!(simulated.contains("shipped"), "{simulated}");
+    let refused = [&simulate[..], &["--webhooks", r#"{"ship":410}"#, "--json"]].concat();
+    let simulated = type_in(&system, &refused).await.done().json().to_string();
+    assert!(simulated.contains("errored") && !simulated.contains("shipped"), "{simulated}");
+    let busy = type_in(&system, &at("machines list --json")).await.done().json();
+    assert_eq!((&busy[0]["name"], &busy[0]["busy"]["errored"]), (&json!("orders"), &json!(1)));
+    let doctor = type_in(&system, &at("doctor --skip-log --json")).await;
+    let told = doctor.json();
+    let finding = told["findings"].as_array().unwrap().iter().find(|one| one["rule"] == "label_errored");
+    let finding = finding.unwrap_or_else(|| panic!("{told}"));
+    assert_eq!((doctor.code, &finding["about"]), (Some(1), &json!("machine orders")));
+    assert!(finding["what"].as_str().unwrap().contains("1, such as \"8\": "), "{finding}");
+
+    let tried = type_in(&system, &at("labels retry orders 8")).await.done().out;
+    assert_eq!(tried.trim(), "1 label is tried again");
+    errored().await;
+    let tried = type_in(&system, &at("labels retry orders --all --state ship --json")).await.done().json();
+    assert_eq!(tried, json!({"retried": 1}));
+    for (arguments, why) in [
+        (at("labels retry orders 7"), "(label_not_errored)"),
+        (at("labels show orders 9"), "(no_such_label)"),
+        (at("machines versions nothing"), "(no_such_machine)"),
+        (vec!["machines", "apply", "orders", "--file", second], "(unmapped_state)"),
+    ] {
+        let said = type_in(&system, &arguments).await;
+        assert!(
+            said.code == Some(65) && said.wrong.contains(why),
+            "{arguments:?}: {} {}",
+            said.out,
+            said.wrong
+        );
+    }
+    let planned = type_in(&system, &["machines", "plan", "orders", second]).await.done().out;
+    assert!(
+        planned.contains("(against version 1)") && planned.contains("asked (1 labels are there)"),
+        "{planned}"
+    );
+    type_in(&system, &["machines", "apply", "orders", "--file", second, "--map", "asked=queued"])
+        .await
+        .done();
+    let shown = type_in(&system, &at("labels show orders 7 --json")).await.done().json();
+    assert_eq!(shown["state"], "queued");
+    let versions = type_in(&system, &at("machines versions orders")).await.done().out;
+    let current: Vec<&str> = versions.lines().filter(|row| row.ends_with("counts now")).collect();
+    assert!(versions.lines().count() == 3 && current.len() == 1 && current[0].starts_with('2'), "{versions}");
+    system.stop().await;
+}
+
+/// The rules that the doctor named.
+fn rules(answer: &Value) -> Vec<&str> {
+    answer["findings"].as_array().unwrap().iter().filter_map(|finding| finding["rule"].as_str()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_names_what_is_wrong_and_nothing_else() {
+    let system = System::start("doctor").await;
+    let part = |part: Part| system.stack.part(&part).address().split(' ').next().unwrap().to_owned();
+    let servers = [
+        format!("routes={}", part(Part::ROUTES_MASTER)),
+        format!("routes-replica={}", part(Part::ROUTES_REPLICA)),
+        format!("stats={}", part(Part::STATS)),
+        format!("fabric={}", part(Part::FABRIC)),
+    ];
+    let mut arguments = vec!["doctor", "--json"];
+    arguments.extend(servers.iter().flat_map(|server| ["--redis", server]));
+    let healthy = poll::until("a healthy system", || async {
+        let said = type_in(&system, &arguments).await;
+        let answer = said.json();
+        if rules(&answer).is_empty() { Ok(said) } else { Err(answer) }
+    })
+    .await;
+    assert_eq!((healthy.code, &healthy.json()["unseen"]), (Some(0), &json!([])));
+
+    // Three things that an operator does wrong.
+    for (server, change) in [
+        (Part::STATS, "CONFIG SET appendonly no"),
+        (Part::FABRIC, "CONFIG SET maxmemory-policy allkeys-lru"),
+        (Part::ROUTES_REPLICA, "REPLICAOF NO ONE"),
+    ] {
+        let _ok: String = system.cli(server, change).await;
+    }
+    let ill = poll::until("everything to be named", || async {
+        let said = type_in(&system, &arguments).await;
+        let answer = said.json();
+        let all = ["aof_off", "eviction", "replication"].iter().all(|rule| rules(&answer).contains(rule));
+        if all { Ok(said) } else { Err(answer) }
+    })
+    .await;
+    assert_eq!(ill.code, Some(1), "{}", ill.wrong);
+    let answer = ill.json();
+    assert!(
+        answer["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|one| one["mend"].as_str().is_some_and(|mend| !mend.is_empty()))
+    );
+    assert_eq!(answer["healthy"], false);
+    let words =
+        type_in(&system, &arguments.iter().copied().filter(|word| *word != "--json").collect::<Vec<_>>())
+            .await;
+    assert!(words.out.contains("BROKEN") && words.out.contains("appendonly yes"), "{}", words.out);
+    system.allow("replica");
+    system.stop().await;
+}

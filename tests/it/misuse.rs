@@ -1,0 +1,256 @@
+//! What clients and operators do wrong, or at a bad moment, and that it harms nobody.
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+use signalbox_tests::{
+    http::{Connection, Request},
+    load, poll,
+    system::System,
+    upstream::App,
+};
+
+fn upgrade(host: &str, to: &str) -> Request {
+    Request::get(host, "/live").header("Connection", "Upgrade").header("Upgrade", to)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn broken_websockets_are_their_instances_business() {
+    let system = System::edge_only("misuse-websocket").await;
+    let app = App::start("app").await;
+    system.route("app.test", &app).await;
+    system.settle().await;
+    // Without a key: whether that is a WebSocket is for the instance to say, and what it says is what the client hears.
+    let mut keyless = Connection::open(system.edge).await.unwrap();
+    assert_eq!(keyless.send(&upgrade("app.test", "websocket")).await.unwrap().status, 101);
+    // Reserved bits, a length of 2^63, a frame that never ends, a close of one byte: they arrive as they are.
+    for bytes in
+        [&b"\xff\xff\xff\xff"[..], b"\x82\x7f\x80\0\0\0\0\0\0\0", b"\x81\x7e\xff\xff", b"\x88\x01\x03"]
+    {
+        keyless.write(bytes).await.unwrap();
+        assert_eq!(keyless.read_exactly(bytes.len()).await.unwrap(), bytes);
+    }
+    drop(keyless);
+    // Nothing but WebSocket may switch: h2c behind the edge's back would hide requests from it.
+    for protocol in ["h2c", "TLS/1.0", "websocket, h2c"] {
+        let request = upgrade("app.test", protocol).header("HTTP2-Settings", "AAMAAABkAAQAAP__");
+        let answer = request.send(system.edge).await.unwrap();
+        assert_eq!((answer.status, &*answer.text()), (200, "app"), "{protocol}");
+    }
+    assert_eq!(system.get("app.test", "/").await.text(), "app");
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_have_a_limit_and_those_behind_it_are_served() {
+    let system = System::edge_only("misuse-headers").await;
+    let app = App::start("app").await;
+    system.route("app.test", &app).await;
+    system.settle().await;
+    let long = |bytes: usize| Request::get("app.test", "/").header("X-Long", &"x".repeat(bytes));
+    assert_eq!(long(15_000).send(system.edge).await.unwrap().status, 200);
+    for request in [long(20_000), Request::get("app.test", &format!("/{}", "x".repeat(20_000)))] {
+        let mut connection = Connection::open(system.edge).await.unwrap();
+        let answer = connection.send_noise(&request.to_bytes()).await.expect("an answer");
+        assert!(matches!(answer.status, 400 | 414 | 431), "{answer:?}");
+    }
+    let many = (0..200).fold(Request::get("app.test", "/"), |request, n| {
+        request.header(&format!("X-Number-{n}"), &"x".repeat(500))
+    });
+    let answer = Connection::open(system.edge).await.unwrap().send_noise(&many.to_bytes()).await.unwrap();
+    assert!(matches!(answer.status, 400 | 431), "{answer:?}");
+    assert_eq!(system.get("app.test", "/").await.text(), "app");
+    assert_eq!(app.hits(), 2, "nothing of the others arrived");
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn draining_what_is_not_there_changes_nothing() {
+    let system = System::start("misuse-drain").await;
+    let app = App::start("app").await;
+    system.register("app", &app, "app.test", "17").await;
+    let before: u64 = system.cli(System::MASTER, "GET serial").await;
+    for method in ["POST", "DELETE"] {
+        let unknown = system.api(method, "/instances/nobody/drain?wait=20s", None).await;
+        assert_eq!((unknown.status, &unknown.json()["code"]), (404, &json!("unknown_instance")), "{method}");
+        let empty = system.api(method, "/nodes/nowhere/drain?wait=20s", None).await;
+        assert_eq!(empty.status, 200, "{}", empty.text());
+    }
+    let after: u64 = system.cli(System::MASTER, "GET serial").await;
+    assert_eq!(before, after);
+    assert_eq!(system.get("app.test", "/").await.text(), "app");
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_download_survives_switch_removal_and_reload() {
+    const BODY: usize = 30_000_000;
+    let system = System::start("misuse-download").await;
+    let (old, new) = (App::start("old").await, App::start("new").await);
+    system.register("old", &old, "shop.test", "17").await;
+    let mut download = Connection::open(system.edge).await.unwrap();
+    let request = Request::get("shop.test", &format!("/bytes/{BODY}"));
+    download.write(&request.to_bytes()).await.unwrap();
+    let first = download.read_exactly(10_000).await.unwrap();
+    assert!(first.starts_with(b"HTTP/1.1 200"), "{:?}", String::from_utf8_lossy(&first[..50]));
+    let head = first.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
+    system.register("new", &new, "shop.test", "18").await;
+    let switched = json!({"version_type_id": "18", "deadline_seconds": 600});
+    let answer = system.api("POST", "/hosts/shop.test/current?wait=20s", Some(switched)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(system.get("shop.test", "/").await.text(), "new");
+    let answer = system.api("DELETE", "/instances/old?wait=20s", None).await;
+    assert_eq!(answer.status, 204, "{}", answer.text());
+    let before = system.workers();
+    system.signal(System::NGINX, Signal::SIGHUP);
+    poll::until("new workers", || async {
+        let workers = system.workers();
+        let fresh = !workers.is_empty() && workers.iter().all(|pid| !before.contains(pid));
+        if fresh { Ok(()) } else { Err(workers) }
+    })
+    .await;
+    let rest = download.read_exactly(head + BODY - first.len()).await.unwrap();
+    assert_eq!(first.len() - head + rest.len(), BODY);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acme_challenges_go_where_they_are_answered() {
+    let (solver, app) = (App::start("solver").await, App::start("app").await);
+    let address = solver.address.to_string();
+    let system = System::with("misuse-acme", |builder| {
+        builder.without_pacemaker().without_sidecar().nginx("EDGE_ACME", address)
+    })
+    .await;
+    system.route("app.test", &app).await;
+    system.cli::<()>(System::MASTER, r#"SET policy:app.test {"https":"redirect"}"#).await;
+    system.settle().await;
+    let challenge = "/.well-known/acme-challenge/token";
+    for host in ["app.test", "unknown.test"] {
+        assert_eq!(system.get(host, challenge).await.text(), "solver", "{host}");
+    }
+    assert_eq!(system.get("app.test", "/").await.status, 301);
+    // What only begins like one, or climbs out of it, is a request like any other.
+    for path in ["/.well-known/acme-challenge", "/.well-known/acme-challenge/../../admin"] {
+        assert_eq!(system.get("app.test", path).await.status, 301, "{path}");
+    }
+    assert_eq!((solver.hits(), app.hits()), (2, 0));
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_explain_says_is_what_requests_get() {
+    let system = System::start("explain-agrees").await;
+    let apps = [App::start("a").await, App::start("b").await, App::start("c").await, App::start("d").await];
+    for (app, (version_type, weight)) in apps.iter().zip([("17", 3), ("17", 1), ("18", 1), ("18", 1)]) {
+        let body = json!({
+            "address": app.address, "hostnames": ["shop.test"], "version_type_id": version_type, "weight": weight,
+        });
+        let answer = system.api("PUT", &format!("/instances/{}", app.name()), Some(body)).await;
+        assert_eq!(answer.status, 201, "{}", answer.text());
+    }
+    let policy =
+        json!({"shares": [{"version_type": "17", "percent": 60}, {"version_type": "18", "percent": 40}]});
+    let answer = system.api("PUT", "/hosts/shop.test", Some(policy)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let drain =
+        system.api("POST", "/instances/d/drain?wait=20s", Some(json!({"deadline_seconds": 600}))).await;
+    assert_eq!(drain.status, 200, "{}", drain.text());
+    let explained = system.api("GET", "/routes/explain?host=shop.test", None).await.json();
+    let count = 2000;
+    let account = load::send(system.edge, 4, count, |_| Request::get("shop.test", "/")).await;
+    assert_eq!((account.failed(), account.answered()), (0, count), "codes {:?}", account.codes);
+    for (app, expected) in apps.iter().zip([0.45, 0.15, 0.4, 0.0]) {
+        let instance = explained["instances"].as_array().unwrap().iter().find(|one| one["id"] == app.name());
+        let chance = instance.unwrap()["chance"].as_f64().unwrap();
+        assert!((chance - expected).abs() < 1e-9, "{} {chance}: {explained}", app.name());
+        // Six deviations of a throw with that chance: outside once in some hundred million runs.
+        let deviation = (count as f64 * chance * (1.0 - chance)).sqrt();
+        let got = app.hits() as f64;
+        let difference = (got - chance * count as f64).abs();
+        assert!(difference <= 6.0 * deviation, "{} got {got} with chance {chance}", app.name());
+    }
+    system.stop().await;
+}
+
+/// The instance that `explain` names for a request that says this of itself.
+async fn explained(system: &System, host: &str, what: &str, value: &str) -> serde_json::Value {
+    let value = value.replace('%', "%25").replace(' ', "%20").replace(';', "%3B").replace('=', "%3D");
+    let value = value.replace('&', "%26").replace('+', "%2B");
+    let answer = system.api("GET", &format!("/routes/explain?host={host}&{what}={value}"), None).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()["request"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_instance_that_explain_names_is_the_one_that_answers() {
+    let system = System::start("explain-names").await;
+    let apps = [App::start("a").await, App::start("b").await, App::start("c").await, App::start("d").await];
+    let hosts = ["header.test", "cookie.test", "shares.test", "sticky.test", "turns.test"];
+    for (app, (version_type, weight)) in apps.iter().zip([("17", 5), ("17", 1), ("18", 2), ("18", 1)]) {
+        let body = json!({"address": app.address, "hostnames": hosts, "version_type_id": version_type, "weight": weight});
+        let answer = system.api("PUT", &format!("/instances/{}", app.name()), Some(body)).await;
+        assert_eq!(answer.status, 201, "{}", answer.text());
+    }
+    let shares = json!([{"version_type": "17", "percent": 60}, {"version_type": "18", "percent": 40}]);
+    for (host, policy) in [
+        ("header.test", json!({"balance": {"algorithm": "hash", "header": "X-User"}})),
+        ("cookie.test", json!({"balance": {"algorithm": "hash", "cookie": "sid"}})),
+        (
+            "shares.test",
+            json!({"shares": shares, "shares_by": {"header": "X-Version"},
+                "balance": {"algorithm": "hash", "cookie": "sid"}}),
+        ),
+        ("sticky.test", json!({"shares": shares, "sticky": {"cookie": "stay"}})),
+        ("turns.test", json!({"balance": {"algorithm": "p2c"}})),
+    ] {
+        let answer = system.api("PUT", &format!("/hosts/{host}?wait=20s"), Some(policy)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let agree = async |host: &str, what: &str, value: String, by: &str| {
+        let request = explained(&system, host, what, &value).await;
+        let header = if what == "cookie" { format!("Cookie: {value}") } else { value };
+        let (name, value) = header.split_once(": ").unwrap();
+        let answer = Request::get(host, "/").header(name, value).send(system.edge).await.unwrap();
+        let app = apps.iter().find(|app| app.name() == answer.text()).expect("one of ours");
+        assert_eq!(
+            (&request["by"], &request["address"]),
+            (&json!(by), &json!(app.address)),
+            "{header}: {request}"
+        );
+        app.name().to_owned()
+    };
+    let mut answered = std::collections::BTreeSet::new();
+    for n in 0..20 {
+        answered.insert(agree("header.test", "header", format!("X-User: user {n}"), "hash").await);
+        agree("cookie.test", "cookie", format!("theme=dark; sid={n}-x"), "hash").await;
+    }
+    assert!(answered.len() > 1, "{answered:?}");
+    // A version type that is asked for by name, drawn within by turns: only then an instance of it.
+    let old = explained(&system, "shares.test", "header", "X-Version: 17").await;
+    let among: Vec<_> = old["among"].as_array().unwrap().iter().map(|one| one["address"].clone()).collect();
+    assert_eq!((&old["by"], among), (&json!("chance"), vec![json!(apps[0].address), json!(apps[1].address)]));
+    // Sessions, also one whose instance drains meanwhile.
+    for n in 0..20 {
+        let first = system.get("sticky.test", "/").await;
+        let cookie = first.header("Set-Cookie").and_then(|line| line.split(';').next()).unwrap().to_owned();
+        assert_eq!(agree("sticky.test", "cookie", cookie, "session").await, first.text(), "{n}");
+    }
+    let there = loop {
+        let first = system.get("sticky.test", "/").await;
+        if first.text() == "a" {
+            break first.header("Set-Cookie").and_then(|line| line.split(';').next()).unwrap().to_owned();
+        }
+    };
+    let drain =
+        system.api("POST", "/instances/a/drain?wait=20s", Some(json!({"deadline_seconds": 600}))).await;
+    assert_eq!(drain.status, 200, "{}", drain.text());
+    assert_eq!(agree("sticky.test", "cookie", there, "session").await, "a");
+    for n in 0..20 {
+        assert_ne!(agree("header.test", "header", format!("X-User: user {n}"), "hash").await, "a");
+    }
+    let turns = explained(&system, "turns.test", "cookie", "sid=1").await;
+    assert_eq!((&turns["by"], turns["among"].as_array().unwrap().len()), (&json!("chance"), 3), "{turns}");
+    let forged = explained(&system, "sticky.test", "cookie", "stay=AAAAAAAA.AAAAAAAAAAAAAAAA").await;
+    assert_eq!(forged["by"], "chance", "{forged}");
+    system.stop().await;
+}

@@ -1,0 +1,242 @@
+//! What is shipped beside the programs: containers, units, the Debian package. Read here, as nothing of it can be run
+//! without Docker and root; every name that one file says of another is held against that other.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn names(value: &Value) -> BTreeSet<&str> {
+    value.as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect()
+}
+
+#[test]
+fn the_composition_names_only_what_there_is() {
+    let compose: Value = serde_saphyr::from_str(&read("docker-compose.yml")).unwrap();
+    let (services, volumes) = (names(&compose["services"]), names(&compose["volumes"]));
+    assert!(services.len() > 10, "{services:?}");
+    for (name, service) in compose["services"].as_object().unwrap() {
+        assert!(service["healthcheck"]["test"].is_array(), "{name} has no health check");
+        let built = service["build"]["target"].as_str();
+        assert!(built.is_some() != service["image"].is_string(), "{name} is built or taken");
+        if let Some(target) = built {
+            assert!(
+                read("docker/Dockerfile").contains(&format!(" AS {target}\n")),
+                "{name} is built as {target}"
+            );
+        }
+        let profiles = &service["profiles"];
+        for needed in names(&service["depends_on"]) {
+            let other = &compose["services"][needed];
+            assert!(services.contains(needed), "{name} waits for {needed}");
+            // What is always there cannot wait for what is there only sometimes.
+            assert!(
+                other["profiles"].is_null() || other["profiles"] == *profiles,
+                "{name} waits for {needed}"
+            );
+        }
+        for secret in service["secrets"].as_array().into_iter().flatten() {
+            let secret = secret.as_str().unwrap();
+            assert!(!compose["secrets"][secret].is_null(), "{name} is given {secret}, which there is not");
+        }
+        // What private keys of certificates are encrypted with is read where it is mounted, by who is given it.
+        let environment = service["environment"].as_object().into_iter().flatten();
+        let reads_key = environment
+            .filter(|(key, _)| key.ends_with("EDGE_KEY_FILE"))
+            .any(|(_, path)| path == "/run/secrets/edge-key");
+        let given_key =
+            service["secrets"].as_array().is_some_and(|all| all.iter().any(|one| one == "edge-key"));
+        let needs_key = matches!(built, Some("edge" | "pacemaker"));
+        assert_eq!((reads_key, given_key), (needs_key, needs_key), "{name} and the key file");
+        for volume in service["volumes"].as_array().into_iter().flatten() {
+            let source = volume.as_str().unwrap().split(':').next().unwrap();
+            match source.strip_prefix("./") {
+                Some(file) => assert!(root().join(file).exists(), "{name} mounts {file}"),
+                None => assert!(volumes.contains(source), "{name} mounts {source}"),
+            }
+        }
+    }
+    let mut profiles = BTreeMap::<&str, usize>::new();
+    for service in compose["services"].as_object().unwrap().values() {
+        for profile in service["profiles"].as_array().into_iter().flatten() {
+            *profiles.entry(profile.as_str().unwrap()).or_default() += 1;
+        }
+    }
+    assert_eq!(profiles, BTreeMap::from([("sentinel", 5), ("two-routers", 3)]));
+    let addresses: Vec<&str> = compose["services"]
+        .as_object()
+        .unwrap()
+        .values()
+        .filter_map(|service| service["networks"]["signalbox"]["ipv4_address"].as_str())
+        .collect();
+    let different: BTreeSet<_> = addresses.iter().collect();
+    assert!(addresses.len() == 3 && different.len() == 3, "{addresses:?}");
+}
+
+#[test]
+fn the_composition_is_one_for_docker_too() {
+    let Ok(version) = Command::new("docker-compose").arg("version").output() else {
+        println!("docker-compose is not installed: only its file was read");
+        return;
+    };
+    assert!(version.status.success());
+    let profiles = ["--profile", "two-routers", "--profile", "sentinel", "config", "--quiet"];
+    let output = Command::new("docker-compose").args(profiles).current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Section and key of each line of a unit, comments left out.
+fn unit(text: &str) -> Vec<(String, String, String)> {
+    let (mut section, mut settings) = (String::new(), Vec::new());
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        match line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            Some(name) => section = name.to_owned(),
+            None => {
+                let (key, value) = line.split_once('=').unwrap_or_else(|| panic!("no setting: {line}"));
+                settings.push((section.clone(), key.to_owned(), value.to_owned()));
+            }
+        }
+    }
+    settings
+}
+
+/// What the Debian package holds: source and target of each asset.
+fn assets() -> Vec<(String, String)> {
+    let manifest: toml::Table = toml::from_str(&read("cli/Cargo.toml")).unwrap();
+    let assets = manifest["package"]["metadata"]["deb"]["assets"].as_array().unwrap();
+    let text = |value: &toml::Value| value.as_str().unwrap().to_owned();
+    assets.iter().map(|asset| (text(&asset[0]), text(&asset[1]))).collect()
+}
+
+/// Whether the package brings a file, or one of its dependencies does.
+fn is_installed(file: &str) -> bool {
+    let brought = assets().iter().any(|(source, target)| {
+        let folder = target.ends_with('/');
+        let (parent, name) = file.rsplit_once('/').unwrap();
+        let here = format!("{}/", parent.trim_start_matches('/')) == *target;
+        let source = source.replace("../", "");
+        match source.rsplit_once('/') {
+            Some((from, "*")) => folder && here && root().join(from).join(name).is_file(),
+            Some((_, own)) => folder && here && own == name,
+            None => false,
+        }
+    });
+    // Redis and nginx are dependencies, the shell's own programs are everywhere.
+    brought || ["/usr/bin/redis-server", "/usr/sbin/nginx", "/bin/kill"].contains(&file)
+}
+
+#[test]
+fn units_start_what_the_package_installs_and_wait_for_what_there_is() {
+    let folder = root().join("packaging/systemd");
+    let units: BTreeMap<String, String> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            (name, fs::read_to_string(path).unwrap())
+        })
+        .collect();
+    assert_eq!(units.len(), 6, "{:?}", units.keys());
+    for (name, text) in &units {
+        let settings = unit(text);
+        for (section, key, value) in &settings {
+            assert!(["Unit", "Service", "Install"].contains(&&**section), "{name}: [{section}]");
+            let files = match key.as_str() {
+                "ExecStart" | "ExecStartPre" | "ExecReload" => value.split(' ').collect::<Vec<_>>(),
+                _ => Vec::new(),
+            };
+            for word in files.iter().filter(|word| word.starts_with('/')) {
+                let server = |word: &str| {
+                    ["routes", "stats", "fabric", "routes-replica"].map(|role| word.replace("%i", role))
+                };
+                for file in server(word) {
+                    let is_data = file.starts_with("/var/lib/signalbox");
+                    assert!(is_data || is_installed(&file), "{name}: nobody installs {file}");
+                }
+            }
+            if ["After", "Wants", "PartOf", "Conflicts"].contains(&&**key) {
+                for other in value.split(' ').filter(|other| other.starts_with("signalbox")) {
+                    let template = other.split_once('@').map(|(before, _)| format!("{before}@.service"));
+                    let other = template.unwrap_or_else(|| other.to_owned());
+                    assert!(units.contains_key(&other), "{name}: there is no {other}");
+                }
+            }
+        }
+        if !name.ends_with(".service") {
+            continue;
+        }
+        // What everything that listens to strangers has to have.
+        for (key, value) in [
+            ("User", "signalbox"),
+            ("NoNewPrivileges", "yes"),
+            ("ProtectSystem", "strict"),
+            ("ProtectHome", "yes"),
+            ("PrivateTmp", "yes"),
+            ("RestrictSUIDSGID", "yes"),
+        ] {
+            let set = settings.iter().any(|(_, found, text)| found == key && text == value);
+            assert!(set, "{name} has no {key}={value}");
+        }
+    }
+    let redis = unit(&units["signalbox-redis@.service"]);
+    assert!(redis.iter().any(|(_, key, value)| key == "ExecStartPre" && value.contains("mend-aof")));
+}
+
+#[test]
+fn the_package_takes_files_that_are_there() {
+    for (source, target) in assets() {
+        assert!(!target.starts_with('/'), "{target}");
+        // Made by `make deb`.
+        let Some(source) = source.strip_prefix("../").filter(|source| !source.starts_with("target/")) else {
+            continue;
+        };
+        let plain = source.split('*').next().unwrap();
+        assert!(root().join(plain).exists(), "{source} of the package is not there");
+    }
+    let manifest: toml::Table = toml::from_str(&read("cli/Cargo.toml")).unwrap();
+    for file in manifest["package"]["metadata"]["deb"]["conf-files"].as_array().unwrap() {
+        let file = file.as_str().unwrap();
+        assert!(is_installed(file), "{file} is no file of the package");
+    }
+}
+
+#[test]
+fn the_packages_configuration_has_keys_that_there_are() {
+    for (file, defaults) in [
+        ("packaging/etc/pacemaker.toml", "pacemaker/src/config/defaults.toml"),
+        ("packaging/etc/sidecar.toml", "sidecar/src/config/defaults.toml"),
+    ] {
+        let (set, known): (toml::Table, String) = (toml::from_str(&read(file)).unwrap(), read(defaults));
+        let keys = set.iter().flat_map(|(key, value)| match value.as_table() {
+            Some(table) => table.keys().cloned().collect(),
+            None => vec![key.clone()],
+        });
+        for key in keys {
+            let has = known.lines().any(|line| {
+                line.trim_start_matches("# ").trim_start_matches('#').starts_with(&format!("{key} = "))
+            });
+            assert!(has, "{file}: {defaults} has no {key}");
+        }
+    }
+    let known = read("docker/edge");
+    for line in read("packaging/etc/edge.env").lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split('=').next().unwrap();
+        assert!(known.contains(&format!("${{{name}")), "docker/edge does not know {name}");
+    }
+    for role in ["routes", "stats", "fabric"] {
+        let text = read(&format!("packaging/etc/redis-{role}.conf"));
+        assert!(text.contains("maxmemory-policy noeviction") && text.contains("appendonly yes"), "{role}");
+    }
+}

@@ -1,0 +1,254 @@
+//! A network between two parties that speak HTTP: it loses, repeats and delays requests and answers.
+//!
+//! A [`crate::wire::Wire`] knows bytes, and what it does happens to a connection. This knows requests, so it can do what
+//! a proxy that tries again, or a client that gives up, does to one of them: carry it out and tell nobody, carry it out
+//! twice, or a second time when everybody has gone on.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    task::{AbortHandle, JoinSet},
+    time,
+};
+
+use crate::http::{Connection, Response};
+
+/// Of a hundred requests, how many meet which fate. What is left passes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Odds {
+    /// Never arrives.
+    pub lost: u32,
+    /// Is carried out, and its answer is lost.
+    pub unanswered: u32,
+    /// Is carried out twice at the same time.
+    pub doubled: u32,
+    /// Is carried out, and once more a while later.
+    pub echoed: u32,
+    /// Arrives late, and its answer comes late.
+    pub late: u32,
+    /// The longest delay.
+    pub longest: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Passes,
+    Lost,
+    Unanswered,
+    Doubled,
+    Echoed,
+    Late,
+}
+
+impl Odds {
+    fn fate(&self, dice: u32) -> Fate {
+        let mut below = 0;
+        for (odds, fate) in [
+            (self.lost, Fate::Lost),
+            (self.unanswered, Fate::Unanswered),
+            (self.doubled, Fate::Doubled),
+            (self.echoed, Fate::Echoed),
+            (self.late, Fate::Late),
+        ] {
+            below += odds;
+            if dice < below {
+                return fate;
+            }
+        }
+        Fate::Passes
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    to: SocketAddr,
+    odds: Odds,
+    random: Mutex<StdRng>,
+    met: AtomicU64,
+    /// What comes a second time does so also when its client has gone.
+    echoes: Mutex<JoinSet<()>>,
+}
+
+impl Shared {
+    fn dice(&self) -> (Fate, Duration) {
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.odds.fate(random.random_range(0..100)), self.odds.longest.mul_f64(random.random()))
+    }
+}
+
+/// A listener that passes requests on to one server, most of the time.
+#[derive(Debug)]
+pub struct Relay {
+    /// Where clients connect.
+    pub address: SocketAddr,
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+impl Relay {
+    /// Stands before `to`; `seed` makes it choose the same again.
+    ///
+    /// # Panics
+    /// When no port is free.
+    pub async fn to(to: SocketAddr, odds: Odds, seed: u64) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let random = Mutex::new(StdRng::seed_from_u64(seed));
+        let shared = Arc::new(Shared { to, odds, random, met: AtomicU64::new(0), echoes: Mutex::default() });
+        let accepted = Arc::clone(&shared);
+        let task = tokio::spawn(async move {
+            // The set ends with this task, and every connection with it.
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                while connections.try_join_next().is_some() {}
+                let _as_it_is = client.set_nodelay(true);
+                connections.spawn(serve(client, Arc::clone(&accepted)));
+            }
+        });
+        Self { address, shared, task: task.abort_handle() }
+    }
+
+    /// How many requests did not simply pass.
+    pub fn met(&self) -> u64 {
+        self.shared.met.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// One request after another, until the client goes or one of them is lost: then the connection ends, as it does for a
+/// client of a proxy that fell over.
+async fn serve(client: TcpStream, shared: Arc<Shared>) -> Option<()> {
+    let mut client = BufReader::new(client);
+    loop {
+        let request = Arc::new(read(&mut client).await?);
+        let (fate, delay) = shared.dice();
+        if fate != Fate::Passes {
+            shared.met.fetch_add(1, Ordering::Relaxed);
+        }
+        let to = shared.to;
+        let again = || {
+            let request = Arc::clone(&request);
+            async move { forward(to, &request).await }
+        };
+        let answer = match fate {
+            Fate::Lost => return None,
+            Fate::Unanswered => {
+                let _nobody_is_told = again().await;
+                return None;
+            }
+            Fate::Doubled => tokio::join!(again(), again()).0,
+            Fate::Echoed => {
+                let request = Arc::clone(&request);
+                let echo = async move {
+                    time::sleep(delay).await;
+                    let _nobody_listens = forward(to, &request).await;
+                };
+                shared.echoes.lock().unwrap_or_else(PoisonError::into_inner).spawn(echo);
+                again().await
+            }
+            Fate::Late => {
+                time::sleep(delay / 2).await;
+                let answer = again().await;
+                time::sleep(delay / 2).await;
+                answer
+            }
+            Fate::Passes => again().await,
+        };
+        client.get_mut().write_all(&written(&answer.ok()?)).await.ok()?;
+    }
+}
+
+async fn forward(to: SocketAddr, request: &[u8]) -> io::Result<Response> {
+    Connection::open(to).await?.send_raw(request).await
+}
+
+/// An answer as it goes on: with its length in place of its transfer coding.
+fn written(answer: &Response) -> Vec<u8> {
+    let mut head = format!("HTTP/1.1 {} {}\r\n", answer.status, "Relayed");
+    let of_ours = |name: &str| {
+        ["content-length", "transfer-encoding", "connection"].iter().any(|one| name.eq_ignore_ascii_case(one))
+    };
+    for (name, value) in answer.headers.iter().filter(|(name, _)| !of_ours(name)) {
+        head += &format!("{name}: {value}\r\n");
+    }
+    if answer.status != 204 {
+        head += &format!("Content-Length: {}\r\n", answer.body.len());
+    }
+    head += "\r\n";
+    [head.as_bytes(), &answer.body].concat()
+}
+
+/// A request's bytes, as they are; nothing at the end of the connection.
+async fn read(client: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
+    let (mut bytes, mut length) = (Vec::new(), 0);
+    loop {
+        let start = bytes.len();
+        if client.read_until(b'\n', &mut bytes).await.ok()? == 0 {
+            return None;
+        }
+        let line = bytes[start..].trim_ascii();
+        if line.is_empty() {
+            break;
+        }
+        if let Some((name, value)) = std::str::from_utf8(line).ok().and_then(|line| line.split_once(':'))
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.trim().parse().ok()?;
+        }
+    }
+    let head = bytes.len();
+    bytes.resize(head + length, 0);
+    client.read_exact(&mut bytes[head..]).await.ok()?;
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        http::Request,
+        receiver::{Answer, Receiver},
+    };
+
+    async fn after_one(odds: Odds, deliveries: usize) -> io::Result<Response> {
+        let receiver = Receiver::answering(|_| Answer::status("204 No Content")).await;
+        let url = receiver.url();
+        let to: SocketAddr = url.trim_start_matches("http://").trim_end_matches("/events").parse().unwrap();
+        let relay = Relay::to(to, Odds { longest: Duration::from_millis(5), ..odds }, 1).await;
+        let answer = Request::new("POST", "a", "/events").body("[]").send(relay.address).await;
+        crate::poll::until("the deliveries", || async {
+            let came = receiver.deliveries();
+            if came.len() == deliveries { Ok(()) } else { Err(came.len()) }
+        })
+        .await;
+        assert!(receiver.deliveries().iter().all(|one| one.body == b"[]"));
+        answer
+    }
+
+    #[tokio::test]
+    async fn each_fate_is_what_it_says() {
+        let none = Odds::default();
+        assert_eq!(after_one(none, 1).await.unwrap().status, 204);
+        assert!(after_one(Odds { lost: 100, ..none }, 0).await.is_err());
+        assert!(after_one(Odds { unanswered: 100, ..none }, 1).await.is_err());
+        assert_eq!(after_one(Odds { doubled: 100, ..none }, 2).await.unwrap().status, 204);
+        assert_eq!(after_one(Odds { echoed: 100, ..none }, 2).await.unwrap().status, 204);
+        assert_eq!(after_one(Odds { late: 100, ..none }, 1).await.unwrap().status, 204);
+    }
+}
