@@ -3,11 +3,11 @@
 //! Only a cluster refuses scripts that reach across two slots; a server by itself accepts them.
 
 use std::{
-    net::TcpListener,
     path::Path,
     process::{Child, Command, Stdio},
 };
 
+use signalbox_stack::Reservation;
 use tempfile::TempDir;
 
 use crate::poll;
@@ -18,6 +18,8 @@ pub struct Cluster {
     node: Child,
     ports: [u16; 2],
     folder: TempDir,
+    /// Keeps both ports, also while it restarts.
+    _reservation: Reservation,
 }
 
 impl Cluster {
@@ -26,12 +28,10 @@ impl Cluster {
     /// # Panics
     /// When it does not start.
     pub async fn start() -> Self {
-        // Both are bound at once, so that they differ, and let go for the server.
-        let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-        let ports = [0, 1].map(|place: usize| free[place].local_addr().expect("bound").port());
-        drop(free);
+        let mut reservation = Reservation::default();
+        let ports = [(); 2].map(|()| reservation.add().expect("a free port"));
         let folder = TempDir::with_prefix("signalbox-cluster-").expect("a temporary folder");
-        let cluster = Self { node: spawn(ports, folder.path()), ports, folder };
+        let cluster = Self { node: spawn(ports, folder.path()), ports, folder, _reservation: reservation };
         cluster.until_it_answers().await;
         let slots: redis::RedisResult<String> = cluster.run("CLUSTER ADDSLOTSRANGE 0 16383").await;
         slots.expect("a fresh node has no slots");

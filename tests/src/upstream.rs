@@ -13,13 +13,14 @@
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
+use signalbox_stack::Reservation;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
@@ -59,6 +60,8 @@ pub struct App {
     pub address: SocketAddr,
     shared: Arc<Shared>,
     task: Option<AbortHandle>,
+    /// Keeps its port while it is dead, so that nobody else answers there.
+    _port: Reservation,
 }
 
 impl App {
@@ -67,7 +70,9 @@ impl App {
     /// # Panics
     /// When there is none.
     pub async fn start(name: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let mut reservation = Reservation::default();
+        let port = reservation.add().expect("a free port");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.expect("a reserved port");
         let shared = Arc::new(Shared {
             name: name.to_owned(),
             hits: AtomicU64::new(0),
@@ -78,7 +83,7 @@ impl App {
         });
         let address = listener.local_addr().expect("bound");
         let task = tokio::spawn(accept(listener, shared.clone())).abort_handle();
-        Self { address, shared, task: Some(task) }
+        Self { address, shared, task: Some(task), _port: reservation }
     }
 
     /// The name, which is also the body of its plain answers.
@@ -125,7 +130,7 @@ impl App {
     /// Starts a killed application again at the same address.
     ///
     /// # Panics
-    /// When somebody else took the port.
+    /// When it still runs.
     pub async fn start_again(&mut self) {
         let listener = TcpListener::bind(self.address).await.expect("the port it had");
         self.task = Some(tokio::spawn(accept(listener, self.shared.clone())).abort_handle());

@@ -13,7 +13,7 @@ use std::{
 
 use signalbox_store::{Fabric, Options as StoreOptions, Redis, Shard};
 use tempfile::TempDir;
-use tokio::task::JoinHandle;
+use tokio::{net::TcpSocket, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::bus::{
@@ -28,6 +28,8 @@ pub(crate) struct Server {
     arguments: Vec<String>,
     /// The port of a cluster's only node.
     cluster: Option<String>,
+    /// Keep the ports of a cluster.
+    _ports: Vec<TcpSocket>,
 }
 
 impl Server {
@@ -38,18 +40,20 @@ impl Server {
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
         let folder = TempDir::new().expect("a temporary folder");
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-        Self { child: spawn(folder.path(), &arguments), folder, arguments, cluster: None }
+        Self { child: spawn(folder.path(), &arguments), folder, arguments, cluster: None, _ports: Vec::new() }
     }
 
     /// A cluster of one server that holds all slots: only there are scripts refused that reach across two.
     pub(crate) async fn start_cluster() -> Self {
-        // Cluster mode insists on ports; both are bound at once so that they differ, and let go for the server.
-        let free = || std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let (client, bus) = (free(), free());
-        let port =
-            |listener: &std::net::TcpListener| listener.local_addr().expect("an address").port().to_string();
-        let (client_port, bus_port) = (port(&client), port(&bus));
-        drop((client, bus));
+        // Cluster mode insists on ports. A socket that is bound and never listens keeps one from all who ask for any.
+        let kept = [(); 2].map(|()| {
+            let socket = TcpSocket::new_v4().expect("a socket");
+            socket.set_reuseaddr(true).expect("an option");
+            socket.bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+            socket
+        });
+        let [client_port, bus_port] =
+            [0, 1].map(|place: usize| kept[place].local_addr().expect("an address").port().to_string());
         let mut server = Self::start_with(&[
             "--cluster-enabled",
             "yes",
@@ -62,6 +66,7 @@ impl Server {
         ]);
         let redis = server.redis();
         server.cluster = Some(client_port);
+        server._ports = kept.into();
         answering(&redis).await;
         redis.command("CLUSTER").arg("ADDSLOTSRANGE").arg(0).arg(16_383).run().await.expect("slots");
         until("the cluster", || async {
