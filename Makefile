@@ -40,13 +40,8 @@ soak: packages-run ## Kill parts at random under load for SOAK_SECONDS or SOAK_K
 	cargo build --workspace
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
 
-SCHEMATHESIS := 4.32.5
-
-schemathesis: ## Hold the API against its own document (installs schemathesis from PyPI below target/)
-	test -x target/schemathesis/bin/schemathesis || { python3 -m venv target/schemathesis && \
-		target/schemathesis/bin/pip install --quiet schemathesis==$(SCHEMATHESIS); }
-	cargo build -p signalbox -p signalbox-pacemaker -p signalbox-sidecar
-	cargo test -p signalbox-tests --test it -- openapi::
+schemathesis: ## Install what holds the API against its own document, below target/
+	@.ci/schemathesis
 
 # DEB_PROFILE=dev builds sooner, for a look at what is inside.
 DEB_PROFILE ?= release
