@@ -12,6 +12,7 @@ mod kills;
 mod load;
 mod log;
 mod machine;
+mod machines;
 mod objects;
 mod peers;
 mod probe;
@@ -75,6 +76,8 @@ enum What {
     Queues,
     /// Events of objects, in order, through the bus, HTTP backends and brokers.
     Objects,
+    /// State machines: conditions judged, labels moved and told, a million that wait.
+    Machines,
     /// All of them.
     All,
 }
@@ -137,6 +140,9 @@ async fn measure(arguments: Arguments) -> anyhow::Result<()> {
     }
     if wanted(What::Objects) {
         Box::pin(objects::measure(&session, &mut output)).await.context("measuring objects")?;
+    }
+    if wanted(What::Machines) {
+        Box::pin(machines::measure(&session, &mut output)).await.context("measuring machines")?;
     }
     if let Some(path) = &arguments.json {
         output.write_json(path)?;

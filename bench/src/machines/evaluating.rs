@@ -1,0 +1,133 @@
+//! How many conditions one core judges in a second.
+
+use std::{hint::black_box, time::Duration};
+
+use anyhow::{Context as _, ensure};
+use jiff::{Timestamp, tz::TimeZone};
+use serde_json::{Map, Value, json};
+use signalbox_condition::{Condition, Facts, KnownFeeds, Visit};
+use tokio::{task::spawn_blocking, time::Instant};
+
+use crate::{
+    compare::median_of,
+    machine::pin_current_thread,
+    report::{Table, grouped},
+    session::{Output, Session},
+};
+
+/// What one core must judge in a second.
+const BAR: f64 = 5_000_000.0;
+/// What the original judged, by its authors' account.
+const ORIGINAL: f64 = 129_000.0;
+
+/// A condition, and whether the bar is about it.
+struct Subject {
+    name: &'static str,
+    text: &'static str,
+}
+
+const SUBJECTS: [Subject; 3] = [
+    Subject {
+        name: "the drip feed: a fact, a duration, the wall clock",
+        text: "metadata.has_recommendations and 12h has passed since system.entered_state and system.time >= 18:30",
+    },
+    Subject {
+        name: "the canary: two values of a feed",
+        text: "(metadata.calm_seconds has passed since system.entered_state and feeds.five.requests >= 100 \
+               and feeds.five.5xx_percentage <= 1) or metadata.abort is defined or \
+               30m has passed since system.entered_state",
+    },
+    Subject { name: "a fact", text: "metadata.plan = \"pro\"" },
+];
+
+/// Measures it.
+///
+/// # Errors
+/// When a condition is refused or does not hold.
+pub(super) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
+    let times = if session.quick { 200_000 } else { 2_000_000 };
+    let mut table = Table::new(
+        "conditions judged on one core",
+        &["condition", "zone", "a second", "ns each", "÷ original", "bar"],
+    );
+    for subject in SUBJECTS {
+        for zone in ["UTC", "Europe/London"] {
+            let mut rates = Vec::new();
+            for _ in 0..=session.rounds.min(5) {
+                let (text, core) = (subject.text, session.cores.worker);
+                rates.push(spawn_blocking(move || judge(text, zone, times, core)).await??);
+            }
+            // The first run warms the core up.
+            let rate = median_of(rates.into_iter().skip(1));
+            table.rows.push(vec![
+                subject.name.to_owned(),
+                zone.to_owned(),
+                grouped(rate),
+                format!("{:.0}", 1e9 / rate),
+                format!("{:.0}", rate / ORIGINAL),
+                format!("≥ {} {}", grouped(BAR), if rate >= BAR { "met" } else { "MISSED" }),
+            ]);
+        }
+    }
+    table.notes.push(format!(
+        "medians of the runs of {} each; facts are made anew for each, as they are for each label, and every condition \
+         holds, so that no part of it is passed over; the original: {} by its authors' account",
+        grouped(f64::from(times)),
+        grouped(ORIGINAL)
+    ));
+    output.table(table)
+}
+
+/// Judges a condition so many times on one core; how often a second.
+fn judge(text: &str, zone: &str, times: u32, core: usize) -> anyhow::Result<f64> {
+    // A thread of the runtime's pool would stay where it is pinned.
+    std::thread::scope(|scope| {
+        let judging = scope.spawn(|| {
+            pin_current_thread(&[core])?;
+            let condition =
+                Condition::parse(text, KnownFeeds::Any).map_err(|error| anyhow::anyhow!("{error}"))?;
+            let (metadata, feeds) = facts();
+            let zone = TimeZone::get(zone)?;
+            let (entered, now): (Timestamp, Timestamp) =
+                ("2026-01-31T06:00:00Z".parse()?, "2026-01-31T18:45:00Z".parse()?);
+            let visit =
+                Visit { entered, previous_state: None, state_machine: Some("machine"), label: Some("label") };
+            let (begun, mut held) = (Instant::now(), 0);
+            for _ in 0..times {
+                let facts = Facts::new(black_box(&metadata), &feeds, visit, black_box(now), &zone);
+                held += u32::from(condition.evaluate(&facts).is_ok_and(|verdict| verdict.truth.holds()));
+            }
+            let elapsed = begun.elapsed().max(Duration::from_nanos(1));
+            ensure!(held == times, "{text} held {held} times of {times}");
+            Ok(f64::from(times) / elapsed.as_secs_f64())
+        });
+        judging
+            .join()
+            .map_err(|_| anyhow::anyhow!("the thread that judges has panicked"))
+            .context("judging")?
+    })
+}
+
+/// What a label knows, and what its feed says.
+fn facts() -> (Value, Map<String, Value>) {
+    let metadata = json!({
+        "has_recommendations": true, "calm_seconds": 600, "plan": "pro", "user": {"blocked": false},
+        "email": "someone@example.org", "signed_up": "2026-01-01T00:00:00Z", "orders": 3, "score": 0.75,
+    });
+    let five = json!({"requests": 5000, "5xx_percentage": 0.2, "time_average_ms": 12.5});
+    (metadata, Map::from_iter([("five".to_owned(), five)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_condition_holds() {
+        for subject in SUBJECTS {
+            let core = crate::machine::cores()[0];
+            assert!(judge(subject.text, "Europe/London", 10, core).unwrap() > 0.0);
+        }
+        judge("metadata.plan = \"free\"", "UTC", 10, crate::machine::cores()[0]).unwrap_err();
+    }
+}

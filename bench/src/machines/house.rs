@@ -1,0 +1,337 @@
+//! A pacemaker with machines: definitions brought there, labels made, times of day that come when they are told to.
+
+use std::{net::SocketAddr, ops::Sub, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::{Value, json};
+use signalbox_stack::{Part, PartHandle};
+use signalbox_store::{Fabric, FabricSpace, Key, Options, Tag, keys::machines};
+use tokio::time::Instant;
+
+use crate::{
+    bus::house::{House, head},
+    compare::median_of,
+    load::{Choice, Ends, Outcome, Pace, Plan, Requests},
+    machine::cores,
+    process::{CpuTime, Pid, machine_busy},
+    report::{Table, grouped},
+};
+
+/// Labels in one request that tells many.
+pub(super) const MANY: u64 = 100;
+/// Requests of that kind under way at a time.
+pub(super) const CONNECTIONS: usize = 16;
+/// The longest that requests of one run, or a time of day, may take.
+const LONGEST: Duration = Duration::from_secs(120);
+/// How often a wave is looked at.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// CPU time by whom it was used.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Cost {
+    pub(super) pacemakers: Duration,
+    pub(super) redis: Duration,
+    pub(super) load: Duration,
+    /// The whole machine.
+    pub(super) machine: Duration,
+}
+
+impl Sub for Cost {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            pacemakers: self.pacemakers.saturating_sub(earlier.pacemakers),
+            redis: self.redis.saturating_sub(earlier.redis),
+            load: self.load.saturating_sub(earlier.load),
+            machine: self.machine.saturating_sub(earlier.machine),
+        }
+    }
+}
+
+/// What one run came to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    /// Labels moved, or told.
+    pub(super) units: u64,
+    pub(super) elapsed: Duration,
+    pub(super) cost: Cost,
+}
+
+/// The columns of [`row`].
+pub(super) fn table() -> Table {
+    let columns = ["", "a second", "CPU µs each: pacemaker", "Redis", "load", "cores busy", "bar"];
+    Table::new("labels moved and told", &columns)
+}
+
+/// Medians of the runs.
+#[allow(clippy::cast_precision_loss)]
+pub(super) fn row(what: &str, runs: &[Run], bar: Option<f64>) -> Vec<String> {
+    let median = |property: &dyn Fn(&Run) -> f64| median_of(runs.iter().map(property));
+    let cost = |part: &dyn Fn(&Cost) -> Duration| {
+        format!("{:.1}", median(&|run| part(&run.cost).as_secs_f64() * 1e6 / run.units as f64))
+    };
+    let rate = median(&|run| run.units as f64 / run.elapsed.as_secs_f64());
+    let busy = median(&|run| run.cost.machine.as_secs_f64() / run.elapsed.as_secs_f64());
+    let verdict = |bar: f64| format!("≥ {} {}", grouped(bar), if rate >= bar { "met" } else { "MISSED" });
+    vec![
+        what.to_owned(),
+        grouped(rate),
+        cost(&|cost| cost.pacemakers),
+        cost(&|cost| cost.redis),
+        cost(&|cost| cost.load),
+        format!("{busy:.1} of {}", cores().len()),
+        bar.map(verdict).unwrap_or_default(),
+    ]
+}
+
+/// Everything that runs.
+pub(super) struct Machines {
+    pub(super) house: House,
+    /// Pacemakers beside the first.
+    pub(super) others: Vec<PartHandle>,
+    pub(super) fabric: Fabric,
+}
+
+impl Machines {
+    /// Starts one pacemaker with its fabric.
+    ///
+    /// # Errors
+    /// When a part does not start.
+    pub(super) async fn start() -> anyhow::Result<Self> {
+        let house = House::start(&[], 0).await?;
+        let fabric = Fabric::open(&house.stack.fabric_url(), Options::default())?;
+        Ok(Self { house, others: Vec::new(), fabric })
+    }
+
+    /// Where every pacemaker listens.
+    ///
+    /// # Errors
+    /// When an address cannot be read, which it always can.
+    pub(super) fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
+        let others = self.others.iter().map(|part| {
+            let address = part.address().trim_start_matches("http://").trim_end_matches('/');
+            address.parse().with_context(|| format!("the address of a pacemaker: {address}"))
+        });
+        std::iter::once(Ok(self.house.pacemaker())).chain(others).collect()
+    }
+
+    /// The first pacemaker's process.
+    pub(super) fn pacemaker(&self) -> Pid {
+        self.house.pid(&Part::PACEMAKER)
+    }
+
+    /// CPU time so far.
+    pub(super) fn cost(&self) -> Cost {
+        let others = self.others.iter().filter_map(PartHandle::pid).map(i32::unsigned_abs);
+        let pacemakers: Vec<Pid> = others.chain([self.pacemaker()]).collect();
+        Cost {
+            pacemakers: CpuTime::of(&pacemakers).on_cpu,
+            redis: CpuTime::of(&[self.house.pid(&Part::FABRIC)]).on_cpu,
+            load: CpuTime::of(&[std::process::id()]).on_cpu,
+            machine: machine_busy(),
+        }
+    }
+
+    /// Brings a machine's definition there.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub(super) fn define(&self, machine: &str, states: &Value) -> anyhow::Result<()> {
+        let (token, path) = (self.house.stack.token(), format!("/state-machines/{machine}"));
+        // YAML takes JSON for what it is.
+        let definition = json!({"state_machines": {machine: {"states": states}}});
+        let plan = self.house.call("POST", &format!("{path}/plan"), token, Some(&definition))?;
+        self.house.call("POST", &format!("{path}/apply"), token, Some(&json!({"plan": plan["plan"]})))?;
+        Ok(())
+    }
+
+    /// Requests about `count` labels of a machine, [`MANY`] in each, with the metadata that `facts` gives for a number.
+    pub(super) fn many(
+        &self,
+        method: &str,
+        machine: &str,
+        count: u64,
+        facts: impl Fn(u64) -> Value,
+    ) -> Requests {
+        let path = format!("/state-machines/{machine}/labels");
+        Requests::of((0..count).step_by(usize::try_from(MANY).unwrap_or(1)).map(|from| {
+            let labels = (from..(from + MANY).min(count))
+                .map(|number| json!({"name": label(number), "metadata": facts(number)}));
+            let body = json!({"labels": labels.collect::<Vec<_>>()}).to_string();
+            (head(method, &path, self.house.stack.token(), body.len()) + &body).into_bytes()
+        }))
+    }
+
+    /// Sends each request once, from so many connections to each pacemaker, and all have to be taken.
+    ///
+    /// # Errors
+    /// When one is not.
+    pub(super) async fn send(&self, requests: Requests, connections: usize) -> anyhow::Result<Outcome> {
+        let outcome = self.house.ends.run(plan(self.house.pacemaker(), requests, connections)).await?;
+        check(&outcome)?;
+        Ok(outcome)
+    }
+
+    /// Makes `count` labels.
+    ///
+    /// # Errors
+    /// When they are not all at `state` then.
+    pub(super) async fn create(
+        &self,
+        machine: &str,
+        state: &str,
+        count: u64,
+        facts: impl Fn(u64) -> Value,
+    ) -> anyhow::Result<Run> {
+        let requests = self.many("POST", machine, count, facts);
+        let (begun, cost) = (Instant::now(), self.cost());
+        self.send(requests, CONNECTIONS).await.context("creating labels")?;
+        let (elapsed, cost) = (begun.elapsed(), self.cost() - cost);
+        self.expect(machine, state, count)?;
+        Ok(Run { units: count, elapsed, cost })
+    }
+
+    /// Fails unless so many labels are in the state: results of requests about many labels are not looked at one by one.
+    ///
+    /// # Errors
+    /// When there are more or fewer.
+    pub(super) fn expect(&self, machine: &str, state: &str, count: u64) -> anyhow::Result<()> {
+        let path = format!("/state-machines/{machine}");
+        let found = self.house.call("GET", &path, self.house.stack.token(), None)?;
+        ensure!(
+            found["labels"][state].as_u64() == Some(count),
+            "{count} labels of {machine} ought to be in {state}, and this is what there is: {}",
+            found["labels"]
+        );
+        Ok(())
+    }
+
+    /// Events of moves that were queued so far.
+    ///
+    /// # Errors
+    /// When the topics cannot be listed.
+    pub(super) fn events(&self) -> anyhow::Result<u64> {
+        let topics = self.house.call("GET", "/topics", self.house.stack.token(), None)?;
+        let moves = topics.as_array().and_then(|topics| {
+            topics
+                .iter()
+                .find(|topic| topic["name"] == "signalbox.labels")
+                .map(|topic| topic["events"].as_u64())
+        });
+        moves.flatten().context("no topic of moves")
+    }
+
+    /// Fails unless `moves` more events were queued since there were `before`.
+    ///
+    /// # Errors
+    /// When one is missing or too many.
+    pub(super) fn expect_events(&self, before: u64, moves: u64) -> anyhow::Result<()> {
+        let events = self.events()? - before;
+        ensure!(events == moves, "{moves} labels moved, and {events} events were queued");
+        Ok(())
+    }
+
+    /// Lets the time of day of a gate come now, and waits until its wave is over.
+    ///
+    /// # Errors
+    /// When there is no such time of day, or its wave does not come to its end.
+    pub(super) async fn wave(&self, machine: &str, gate: &str) -> anyhow::Result<Duration> {
+        let keys = tag();
+        let due = machines::machines(&keys).due();
+        let prefix = format!("w {machine} {gate} ");
+        let all: Vec<String> = self.fabric.command("ZRANGE").key(&due).arg(0).arg(-1).query().await?;
+        let member = all.into_iter().find(|member| member.starts_with(&prefix));
+        let member = member.with_context(|| format!("{gate} has no time of day"))?;
+        let now_ms = self.fabric.now_ms().await?;
+        let begun = Instant::now();
+        self.fabric.command("ZADD").key(&due).arg(now_ms).arg(&member).run().await?;
+        let channel = machines::machines(&keys).wake_channel();
+        self.fabric.command("PUBLISH").arg(channel).arg(now_ms).run().await?;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if self.instant(&due, &member).await? > now_ms {
+                return Ok(begun.elapsed());
+            }
+            if begun.elapsed() > LONGEST {
+                bail!("the wave of {gate} did not come to its end");
+            }
+        }
+    }
+
+    async fn instant(&self, due: &Key<FabricSpace>, member: &str) -> anyhow::Result<u64> {
+        let at_ms: f64 = self.fabric.command("ZSCORE").key(due).arg(member).query().await?;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "unix milliseconds")]
+        Ok(at_ms as u64)
+    }
+}
+
+/// The fabric has one shard.
+pub(super) fn tag() -> Tag {
+    Tag::new(0, 1)
+}
+
+/// The name of a label.
+pub(super) fn label(number: u64) -> String {
+    format!("label-{number:07}")
+}
+
+fn plan(target: SocketAddr, requests: Requests, connections: usize) -> Plan {
+    Plan {
+        target,
+        requests: Arc::new(requests),
+        choice: Choice::EachOnce,
+        connections,
+        pace: Pace::Closed,
+        ramp: Duration::ZERO,
+        duration: LONGEST,
+        watch: Vec::new(),
+        helpers: Vec::new(),
+    }
+}
+
+fn check(outcome: &Outcome) -> anyhow::Result<()> {
+    let why = || outcome.first_failure.clone().unwrap_or_default();
+    ensure!(outcome.failed == 0, "{} requests failed: {}", outcome.failed, why());
+    Ok(())
+}
+
+/// Sends requests to several pacemakers at once, each its own.
+///
+/// # Errors
+/// When one is not taken.
+pub(super) async fn send_to_each(
+    ends: &[Ends],
+    targets: &[SocketAddr],
+    requests: Vec<Requests>,
+    connections: usize,
+) -> anyhow::Result<()> {
+    let runs = ends
+        .iter()
+        .zip(targets)
+        .zip(requests)
+        .map(|((ends, target), requests)| ends.run(plan(*target, requests, connections)));
+    for outcome in futures_util::future::join_all(runs).await {
+        check(&outcome?)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_held_against_its_bar() {
+        let run = |ms| Run {
+            units: 1_000,
+            elapsed: Duration::from_millis(ms),
+            cost: Cost { redis: Duration::from_millis(50), ..Cost::default() },
+        };
+        let runs = [run(100), run(50), run(200)];
+        let met = row("moves", &runs, Some(10_000.0));
+        assert_eq!((met[1].as_str(), met[3].as_str(), met[6].as_str()), ("10,000", "50.0", "≥ 10,000 met"));
+        assert_eq!(row("moves", &runs, Some(10_001.0))[6], "≥ 10,001 MISSED");
+        assert_eq!(row("moves", &runs, None)[6], "");
+    }
+}
