@@ -32,7 +32,8 @@ pub(super) async fn measure(
     let gate = json!({
         "gate": "waiting",
         "exit_condition": "metadata.opened >= 1000000000 and 12h has passed since system.entered_state",
-        "triggers": [{"metadata": "opened"}], "next": "done",
+        // A gate that reads the clock is refused without a time at which it looks again.
+        "triggers": [{"metadata": "opened"}, {"time": "18:30"}], "next": "done",
     });
     machines.define("told", &json!([gate, {"gate": "done"}]))?;
     machines.create("told", "waiting", labels, |_| json!({"opened": 0})).await?;
