@@ -1,4 +1,4 @@
-//! `signalbox check`: whether what must hold of a running system's events, queues and objects does hold.
+//! `signalbox check`: whether what must hold of a running system's events, queues, objects and labels does hold.
 
 use std::time::Duration;
 
@@ -20,12 +20,23 @@ pub(crate) struct Args {
 /// How long the check may take: it looks at every object, a part at a time.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// Findings after which nothing more is looked for.
+const MOST: usize = 1_000;
+
 /// Prints what is broken; fails with "broken" when something is.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let client = args.remote.patient(PATIENCE)?;
     let progress = Progress::new();
     progress.say("looking at every subscriber, queue and object");
-    let answer = client.health().check().await?;
+    let mut answer = client.health().check(None).await?;
+    while let Some(next) = answer.next.take().filter(|_| answer.findings.len() < MOST) {
+        progress.say(&format!("looking at labels of state machines: {}", answer.looked));
+        let more = client.health().check(Some(&next)).await?;
+        answer.sound &= more.sound;
+        answer.findings.extend(more.findings);
+        answer.looked += more.looked;
+        answer.next = more.next;
+    }
     drop(progress);
     args.remote.show(&answer, print)?;
     match answer.findings.len() {
@@ -42,6 +53,10 @@ fn print(answer: &Check) {
         ));
     }
     if answer.findings.is_empty() {
-        terminal::line(&format!("sound: {}", answer.rooms.join(", ")));
+        terminal::line(&format!(
+            "sound: {}; {} labels and entries of indexes",
+            answer.rooms.join(", "),
+            answer.looked
+        ));
     }
 }

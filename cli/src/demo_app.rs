@@ -16,7 +16,7 @@ use axum::{
     extract::{Query, State},
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{get, post, put},
 };
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
@@ -92,9 +92,17 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     served.map_err(|error| Failure::internal(format!("cannot serve: {error}")))
 }
 
+/// What is served: a process may be given another version, as if it had been started with it.
+#[derive(Clone, Deserialize)]
+struct Release {
+    name: String,
+    /// What `/` answers.
+    status: u16,
+}
+
 #[derive(Clone)]
 struct Identity {
-    name: Arc<str>,
+    release: Arc<Mutex<Release>>,
     instance: Arc<str>,
     /// The latest events, as they came.
     events: Arc<Mutex<VecDeque<Box<RawValue>>>>,
@@ -102,7 +110,7 @@ struct Identity {
 
 fn application(args: &Args) -> Router {
     let identity = Identity {
-        name: args.name.as_str().into(),
+        release: Arc::new(Mutex::new(Release { name: args.name.clone(), status: 200 })),
         instance: args.instance.as_str().into(),
         events: Arc::default(),
     };
@@ -110,6 +118,7 @@ fn application(args: &Args) -> Router {
         .route("/", get(hello).post(echo).put(echo).patch(echo).delete(echo))
         .route("/health", get(|| async { Json(json!({"status": "ok"})) }))
         .route("/slow", get(slow))
+        .route("/release", put(release))
         .route("/events", post(receive).get(received))
         .fallback(|| async { (StatusCode::NOT_FOUND, "nothing here\n") })
         .with_state(identity)
@@ -118,7 +127,16 @@ fn application(args: &Args) -> Router {
 /// Who answers, and by what name it was called.
 async fn hello(State(identity): State<Identity>, headers: HeaderMap) -> Response {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("(no host)");
-    format!("Hello from {}, instance {}, asked as {host}\n", identity.name, identity.instance).into_response()
+    let Release { name, status } = identity.release.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+    (status, format!("Hello from {name}, instance {}, asked as {host}\n", identity.instance)).into_response()
+}
+
+/// Another version from here on.
+async fn release(State(identity): State<Identity>, Json(release): Json<Release>) -> StatusCode {
+    terminal::line(&format!("{} serves {} from here on", identity.instance, release.name));
+    *identity.release.lock().unwrap_or_else(PoisonError::into_inner) = release;
+    StatusCode::NO_CONTENT
 }
 
 /// The body as it came.

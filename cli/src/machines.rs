@@ -27,7 +27,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Judge files of state machines; exit code 65 when any is refused (docs/machines.md)
-    Validate(Files),
+    Validate(Validate),
     /// Run the scenarios beside files of state machines: NAME.test.yaml for NAME.yaml; exit code 65 when any fails
     Test(Files),
     /// Print the JSON Schema of the format, for editors
@@ -43,6 +43,20 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
+struct Validate {
+    /// Names of the environment that headers may ask for, as in the pacemaker's [machines] environment; not given, all may be
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        env = "SIGNALBOX_PACEMAKER_MACHINES_ENVIRONMENT"
+    )]
+    environment: Option<Vec<String>>,
+    #[command(flatten)]
+    files: Files,
+}
+
+#[derive(Debug, clap::Args)]
 struct Files {
     /// Print one JSON object instead of text
     #[arg(long)]
@@ -54,7 +68,7 @@ struct Files {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
-        Command::Validate(files) => validate(&files),
+        Command::Validate(Validate { environment, files }) => validate(&files, environment.as_deref()),
         Command::Test(files) => test(&files),
         Command::Schema => {
             terminal::line(definition::SCHEMA.trim_end());
@@ -78,13 +92,20 @@ fn sources(files: &[PathBuf]) -> Result<Vec<(String, String)>, Failure> {
     files.iter().map(|path| Ok((path.display().to_string(), read(path)?))).collect()
 }
 
-fn validate(files: &Files) -> Result<(), Failure> {
+fn judged(name: &str, source: &str, environment: Option<&[String]>) -> Result<File, Refused> {
+    match environment {
+        Some(allowed) => definition::load_with(name, source, allowed),
+        None => definition::load(name, source),
+    }
+}
+
+fn validate(files: &Files, environment: Option<&[String]>) -> Result<(), Failure> {
     let mut refused = false;
     let mut reports = Vec::new();
     // A machine stands in one file only.
     let mut seen: Vec<(String, String)> = Vec::new();
     for (name, source) in sources(&files.files)? {
-        let (machines, warnings, problems) = match definition::load(&name, &source) {
+        let (machines, warnings, problems) = match judged(&name, &source, environment) {
             Ok(File { machines, warnings }) => (machines, warnings, Vec::new()),
             Err(Refused { problems }) => (Vec::new(), Vec::new(), problems),
         };

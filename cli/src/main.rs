@@ -3,6 +3,7 @@
 //! `signalbox up` runs the whole system on this machine; each further subcommand is a module of its own. Exit codes
 //! are stable, see [`exit`].
 
+mod canary;
 mod check;
 mod condition;
 mod demo_app;
@@ -71,6 +72,8 @@ enum Command {
     Machines(machines::Args),
     /// Labels of state machines: where they are, why, and what comes next
     Labels(labels::Args),
+    /// Things to try with what `up --demo` runs
+    Demo(canary::Args),
     /// Run a small sample application, as `up --demo` does
     DemoApp(demo_app::Args),
     /// Cut half a transaction off the end of an append-only file; before Redis starts, never while it runs
@@ -115,6 +118,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Condition(args) => condition::run(args),
         Command::Machines(args) => asynchronously(machines::run(args)),
         Command::Labels(args) => asynchronously(labels::run(args)),
+        Command::Demo(args) => asynchronously(canary::run(args)),
         Command::DemoApp(args) => asynchronously(demo_app::run(args)),
         Command::MendAof(args) => mend_aof::run(&args),
         Command::Completions(args) => pages::completions(&args),

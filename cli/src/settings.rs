@@ -48,11 +48,12 @@ pub(crate) struct Demo {
     pub(crate) hello: u16,
     pub(crate) shop: Vec<u16>,
     pub(crate) spare: u16,
+    pub(crate) canary: Vec<u16>,
 }
 
 impl Default for Demo {
     fn default() -> Self {
-        Self { enabled: false, hello: 9001, shop: vec![9002, 9004], spare: 9003 }
+        Self { enabled: false, hello: 9001, shop: vec![9002, 9004], spare: 9003, canary: vec![9005, 9006] }
     }
 }
 
@@ -149,6 +150,15 @@ pub(crate) struct Overrides {
     /// Port of the sample application that is not registered [default: 9003]
     #[arg(long, value_name = "PORT", env = "SIGNALBOX_DEMO_SPARE", help_heading = "Demo")]
     demo_spare_port: Option<u16>,
+    /// Ports of canary.localhost, which take turns [default: 9005,9006]
+    #[arg(
+        long,
+        value_name = "PORTS",
+        env = "SIGNALBOX_DEMO_CANARY",
+        help_heading = "Demo",
+        value_delimiter = ','
+    )]
+    demo_canary_ports: Option<Vec<u16>>,
 }
 
 fn log_mode(name: String) -> LogMode {
@@ -205,6 +215,7 @@ impl Settings {
         set(&mut self.demo.hello, o.demo_hello_port);
         set(&mut self.demo.shop, o.demo_shop_ports);
         set(&mut self.demo.spare, o.demo_spare_port);
+        set(&mut self.demo.canary, o.demo_canary_ports);
     }
 
     /// Where state stands, as the operator wrote it.
@@ -241,7 +252,7 @@ fn set<T>(value: &mut T, over: Option<T>) {
 }
 
 impl Demo {
-    /// The ports, in the order hello, spare, shop…
+    /// The ports, in the order hello, spare, shop…, canary…
     fn ports(&self) -> Vec<OtherPort> {
         let other = |part: String, name: &str, flag: &str, port| OtherPort {
             part: Part::named(part),
@@ -256,10 +267,12 @@ impl Demo {
             other("demo-hello".to_owned(), "hello", "demo-hello-port", self.hello),
             other("demo-spare".to_owned(), "spare", "demo-spare-port", self.spare),
         ];
-        let shop = self.shop.iter().enumerate();
-        ports.extend(shop.map(|(index, port)| {
-            other(format!("demo-shop-{}", index + 1), "shop", "demo-shop-ports", *port)
-        }));
+        for (name, flag, several) in
+            [("shop", "demo-shop-ports", &self.shop), ("canary", "demo-canary-ports", &self.canary)]
+        {
+            let numbered = several.iter().zip(1..);
+            ports.extend(numbered.map(|(port, n)| other(format!("demo-{name}-{n}"), name, flag, *port)));
+        }
         ports
     }
 }
@@ -368,7 +381,7 @@ mod tests {
     fn the_offset_moves_the_sample_applications_as_well() {
         let options = load("", &["--demo", "--port-offset", "100"]).unwrap();
         let ports: Vec<u16> = options.others.iter().map(|other| other.port).collect();
-        assert_eq!(ports, [9101, 9103, 9102, 9104]);
+        assert_eq!(ports, [9101, 9103, 9102, 9104, 9105, 9106]);
         assert_eq!(options.ports.edge, 8180);
     }
 }

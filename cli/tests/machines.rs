@@ -114,3 +114,65 @@ fn the_schema_is_printed() {
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(json_of(&output)["$ref"], json!("#/$defs/file"));
 }
+
+#[test]
+fn headers_are_held_against_what_the_operator_allows() {
+    let asking = GOOD.replace(
+        "    states:",
+        "    webhooks:\n      - {match: \"http://a.example/\", headers: {Authorization: \"Bearer ${TOKEN}\"}}\n    states:",
+    );
+    let validate =
+        |more: &[&str]| signalbox(&[("m.yaml", &asking)], &[&["validate"], more, &["m.yaml"]].concat());
+    assert_eq!(validate(&[]).status.code(), Some(0));
+    assert_eq!(validate(&["--environment", "OTHER,TOKEN"]).status.code(), Some(0));
+    let output = validate(&["--environment", "OTHER"]);
+    assert_eq!(output.status.code(), Some(65), "{output:?}");
+    assert!(stderr(&output).starts_with("m.yaml:4:63: headers may not ask for ${TOKEN}\n"), "{output:?}");
+    assert!(stderr(&output).contains("hint: the operator allows it"), "{output:?}");
+}
+
+/// A megabyte of YAML is judged with the memory and the processor time that a small service has: what grew as the square
+/// of the states would take minutes.
+#[test]
+fn a_megabyte_of_states_is_judged_within_limits() {
+    let gate = |n: usize, next: &str| {
+        format!(
+            "    - {{gate: s{n}, exit_condition: metadata.x, triggers: [{{event: entry}}, {{metadata: x}}], next: {next}}}\n"
+        )
+    };
+    let machine = |states: String| format!("state_machines:\n  m:\n    states:\n{states}");
+    let circle = machine((0..10_000).map(|n| gate(n, &format!("s{}", (n + 1) % 10_000))).collect());
+    let nowhere = machine((0..10_000).map(|n| gate(n, &format!("t{n}"))).collect());
+    let values: String = (0..30_000).map(|n| format!("{{value: {n}, state: end}}, ")).collect();
+    let mapped = machine(format!(
+        "    - {{gate: a, exit_condition: metadata.x, triggers: [{{metadata: x}}], next: {{type: context, path: metadata.y, \
+         destinations: [{values}], default: end}}}}\n    - gate: end\n"
+    ));
+    let feeds: String = (0..5_000).map(|n| format!("{{name: f{n}, url: \"http://a.example/\"}}, ")).collect();
+    let fed = format!(
+        "state_machines:\n  m:\n    feeds: [{feeds}]\n    states:\n{}",
+        (0..5_000).map(|n| gate(n, &format!("s{}", (n + 1) % 5_000))).collect::<String>()
+    );
+    for (name, yaml, code, says) in [
+        ("circle", circle, 0, "1 circle"),
+        ("nowhere", nowhere, 65, "there is no state `t0`"),
+        ("mapped", mapped, 0, ""),
+        ("fed", fed, 0, "1 circle"),
+    ] {
+        assert!(yaml.len() < 1 << 20, "{name} has {} bytes", yaml.len());
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("m.yaml"), yaml).unwrap();
+        // 1 GiB of addresses, and a minute of processor time: a debug build takes a few seconds.
+        let output = Command::new("sh")
+            .args(["-c", "ulimit -v 1048576; ulimit -t 60; exec \"$0\" machines validate m.yaml"])
+            .arg(env!("CARGO_BIN_EXE_signalbox"))
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        let said = stderr(&output).replace("labels may run in a circle", "1 circle");
+        let start: String = said.chars().take(500).collect();
+        assert_eq!(output.status.code(), Some(code), "{name}: {} {start}", output.status);
+        assert!(said.contains(says), "{name}: {start}");
+        assert!(said.len() < 1 << 20, "{name} says {} bytes", said.len());
+    }
+}

@@ -158,7 +158,7 @@ async fn the_client_reads_every_answer_of_a_running_system() {
 
     let serving = client.health().pacemakers().await.unwrap();
     assert_eq!((serving.len(), &*serving[0].version), (1, env!("CARGO_PKG_VERSION")));
-    let check = client.health().check().await.unwrap();
+    let check = client.health().check(None).await.unwrap();
     assert!(check.sound && check.findings.is_empty() && unnamed(&check.more).is_empty(), "{check:?}");
     assert_eq!(client.health().ready().await.unwrap()["ready"], true);
     assert!(client.health().edge().await.unwrap().connected);
@@ -285,6 +285,14 @@ state_machines:
       - gate: shipped
 ";
 
+const DEAF: &str = "
+state_machines:
+  deaf:
+    states:
+      - {gate: gate, exit_condition: 'system.label = \"lucky\"', triggers: [{event: entry}], next: end}
+      - gate: end
+";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
     let system = System::start("labels").await;
@@ -342,6 +350,32 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
     let finding = finding.unwrap_or_else(|| panic!("{told}"));
     assert_eq!((doctor.code, &finding["about"]), (Some(1), &json!("machine orders")));
     assert!(finding["what"].as_str().unwrap().contains("1, such as \"8\": "), "{finding}");
+
+    // What somebody broke by hand is named with its label.
+    let sound = type_in(&system, &["check"]).await.done().out;
+    assert!(sound.starts_with("sound: ") && sound.contains("machines"), "{sound}");
+    let _one: u64 = system.cli(Part::FABRIC, "ZREM machine:orders:is:errored 8").await;
+    let broken = type_in(&system, &["check"]).await;
+    assert!(
+        broken.code == Some(1) && broken.out.contains("machines   M2   shard 0 orders:8: "),
+        "{}",
+        broken.out
+    );
+    let _one: u64 = system.cli(Part::FABRIC, "ZADD machine:orders:is:errored 0 8").await;
+    type_in(&system, &["check"]).await.done();
+
+    // A label at a gate that looks on entry only will stay there.
+    let deaf = folder.path().join("deaf.yaml");
+    std::fs::write(&deaf, DEAF).unwrap();
+    type_in(&system, &["machines", "apply", "deaf", "--file", deaf.to_str().unwrap()]).await.done();
+    let created =
+        system.api("POST", "/state-machines/deaf/labels/waits", Some(json!({"metadata": {}}))).await;
+    assert_eq!(created.status, 201, "{}", created.text());
+    let told = type_in(&system, &at("doctor --skip-log --json")).await.json();
+    let finding = told["findings"].as_array().unwrap().iter().find(|one| one["rule"] == "label_stuck");
+    let finding = finding.unwrap_or_else(|| panic!("{told}"));
+    assert_eq!(finding["about"], "machine deaf");
+    assert!(finding["what"].as_str().unwrap().ends_with("1, such as \"waits\" at gate"), "{finding}");
 
     let tried = type_in(&system, &at("labels retry orders 8")).await.done().out;
     assert_eq!(tried.trim(), "1 label is tried again");

@@ -31,7 +31,7 @@ struct Up {
     child: Child,
     folder: TempDir,
     ports: Ports,
-    demo: [u16; 4],
+    demo: [u16; 6],
     said: String,
     _reservation: Reservation,
 }
@@ -48,7 +48,7 @@ impl Up {
             (TempDir::with_prefix("signalbox-up-").unwrap(), Ports::free().unwrap(), Reservation::default());
         // What runs as another user has to get to what is below.
         std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let demo: [u16; 4] = std::array::from_fn(|_| reservation.add().unwrap());
+        let demo: [u16; 6] = std::array::from_fn(|_| reservation.add().unwrap());
         let mut command = Command::new(program());
         command.args(["up", "--demo", "--workers", "2"]).current_dir(folder.path());
         for (name, port) in ports.named() {
@@ -57,6 +57,7 @@ impl Up {
         command.arg("--demo-hello-port").arg(demo[0].to_string());
         command.arg("--demo-shop-ports").arg(format!("{},{}", demo[1], demo[2]));
         command.arg("--demo-spare-port").arg(demo[3].to_string());
+        command.arg("--demo-canary-ports").arg(format!("{},{}", demo[4], demo[5]));
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -99,6 +100,16 @@ impl Up {
             .unwrap();
         assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Runs the command as somebody would in the folder where it was started; its JSON.
+    async fn command(&self, arguments: &[&str]) -> serde_json::Value {
+        let mut command = Command::new(program());
+        command.args(arguments).arg("--json").current_dir(self.folder.path());
+        let output = command.output().await.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {} {said}", output.status);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
     }
 
     /// Ends it as a service manager would.
@@ -173,6 +184,61 @@ async fn the_first_minutes_go_as_the_readme_says() {
     let readme = std::fs::read_to_string(&readme).unwrap();
     for command in README {
         assert!(readme.contains(command), "the README has no longer the line {command}");
+    }
+}
+
+/// What a table of moves says: where the label came.
+fn way(moves: &serde_json::Value) -> Vec<&str> {
+    moves.as_array().unwrap().iter().map(|row| row["to"].as_str().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_good_version_takes_over_and_a_bad_one_is_taken_back() {
+    let _slot = slots::take().await;
+    let up = Up::start().await;
+    let said = up.said.replace("--data-dir .signalbox", "");
+    assert!(said.contains("demo canary good"), "{said}");
+    let deploy = |kind| ["demo", "canary", kind, "--calm-seconds", "1", "--rate", "500"];
+    let good = up.command(&deploy("good")).await;
+    assert_eq!((&good["label"], &good["state"]), (&"canary-2".into(), &"done".into()), "{good}");
+    let all = "asked five_percent at_five quarter at_quarter half at_half all at_all retire_old done";
+    assert_eq!(way(&good["moves"]), all.split(' ').collect::<Vec<_>>());
+    let answered = good["answers"].as_array().unwrap();
+    let versions = answered.iter().filter(|one| one["version"].as_str().unwrap().starts_with("canary-"));
+    assert!(versions.clone().all(|one| one["failed"] == 0) && versions.count() == 2, "{good}");
+
+    // Everybody can watch it, and from here on the new version answers alone.
+    let shown = up.command(&["labels", "show", "canary", "canary-2"]).await;
+    assert_eq!((&shown["state"], &shown["status"]), (&"done".into(), &"ended".into()), "{shown}");
+    let history = up.command(&["labels", "history", "canary", "canary-2"]).await;
+    assert_eq!(history, good["moves"]);
+    let why = up.command(&["labels", "why", "canary", "canary-2"]).await;
+    assert_eq!(why["reason"], "it has come to its end", "{why}");
+    let instances = up.command(&["routes", "list", "--host", "canary.localhost", "--state", "active"]).await;
+    let active: Vec<_> = instances.as_array().unwrap().iter().map(|one| &one["version_type_id"]).collect();
+    assert_eq!(active, ["canary-2"], "{instances}");
+
+    let bad = up.command(&deploy("bad")).await;
+    assert_eq!((&bad["label"], &bad["state"]), (&"canary-3".into(), &"taken_back".into()), "{bad}");
+    assert_eq!(way(&bad["moves"]), ["asked", "five_percent", "at_five", "take_back", "taken_back"]);
+    let failed = bad["answers"].as_array().unwrap().iter().find(|one| one["version"] == "canary-3").unwrap();
+    assert!(failed["answered"] == 0 && failed["failed"].as_u64() >= Some(20), "{bad}");
+    poll::until("the old version to answer alone", || async {
+        let edge = std::net::SocketAddr::from(([127, 0, 0, 1], up.ports.edge));
+        for _ in 0..20 {
+            let answer =
+                Request::get("canary.localhost", "/").send(edge).await.map_err(|error| error.to_string())?;
+            if !answer.text().starts_with("Hello from canary-2, ") {
+                return Err(answer.text());
+            }
+        }
+        Ok(())
+    })
+    .await;
+    up.end().await;
+    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md")).unwrap();
+    for kind in ["good", "bad"] {
+        assert!(readme.contains(&format!("$ target/debug/signalbox demo canary {kind}\n")), "{kind}");
     }
 }
 

@@ -71,13 +71,15 @@ pub(super) struct Machine {
     pub(super) errored: Held,
     /// Labels that wait for a feed that failed.
     pub(super) choosing: Held,
+    /// Labels that wait where nothing looks at them again.
+    pub(super) stuck: Held,
 }
 
 /// Labels that something holds up.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Held {
     pub(super) count: u64,
-    /// One of them, and what went wrong.
+    /// One of them, and what went wrong (or where it waits).
     pub(super) such_as: Option<(String, String)>,
 }
 
@@ -219,7 +221,7 @@ async fn receivers(client: &Client, facts: &mut Facts) -> Result<(), Failure> {
 
 async fn machine(client: &Client, name: &str) -> Result<Machine, Error> {
     let machines = client.machines();
-    let busy = machines.show(name).await?.busy;
+    let signalbox_client::machines::Machine { busy, stuck, .. } = machines.show(name).await?;
     let mut found = Machine { name: name.to_owned(), ..Machine::default() };
     for (status, held) in [("errored", &mut found.errored), ("choosing", &mut found.choosing)] {
         held.count = busy.get(status).copied().unwrap_or(0);
@@ -231,6 +233,11 @@ async fn machine(client: &Client, name: &str) -> Result<Machine, Error> {
             let error = machines.label(name, &label).await.ok().and_then(|label| label.error);
             held.such_as = error.map(|error| (label, error));
         }
+    }
+    found.stuck.count = stuck.values().sum();
+    if let Some(gate) = stuck.keys().next() {
+        let label = machines.labels(name, Some(gate), None, 1).await?.pop();
+        found.stuck.such_as = label.map(|label| (label, gate.clone()));
     }
     Ok(found)
 }

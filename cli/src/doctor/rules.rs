@@ -1,9 +1,11 @@
 //! The judgement: what was seen in, what is wrong and how to mend it out. No I/O.
 
+mod machines;
+
 use super::{
     Finding,
     Severity::{self, Broken, Warning},
-    facts::{Facts, Held, Machine},
+    facts::Facts,
     server::{FABRIC, REPLICA, ROUTES, STATS, Server},
 };
 
@@ -17,8 +19,6 @@ const QUIET_SECONDS: u64 = 15;
 const EXPIRING_DAYS: f64 = 14.0;
 /// Below this, most deliveries fail.
 const POOR_HEALTH: u32 = 50;
-/// Labels are looked at within a second of when they are due.
-const LATE_SECONDS: f64 = 60.0;
 /// Used memory, in percent of what a server may use.
 const FULL_PERCENT: u64 = 90;
 
@@ -33,7 +33,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     edge(facts, &mut found);
     sidecar(facts, &mut found);
     receivers(facts, &mut found);
-    machines(facts, &mut found);
+    machines::judge(facts, &mut found);
     certificates(facts, &mut found);
     versions(facts, &mut found);
     if facts.zones == Some(false) {
@@ -309,50 +309,6 @@ fn receivers(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-fn machines(facts: &Facts, found: &mut Vec<Finding>) {
-    for Machine { name, errored, choosing } in &facts.machines {
-        let about = format!("machine {name}");
-        let such_as = |held: &Held| {
-            held.such_as
-                .as_ref()
-                .map_or_else(String::new, |(label, why)| format!(", such as {label:?}: {why}"))
-        };
-        if errored.count > 0 {
-            let what = format!("labels whose action failed for good: {}{}", errored.count, such_as(errored));
-            let mend = format!(
-                "mend what the action calls, then `signalbox labels retry {name} --all`; `signalbox labels list {name} --status errored` names them"
-            );
-            found.push(finding(Broken, "label_errored", &about, what, &mend));
-        }
-        if choosing.count > 0 {
-            let what =
-                format!("labels that wait for a feed that fails: {}{}", choosing.count, such_as(choosing));
-            let mend = "ask its address from the pacemaker's machine, and look at `timeout` and `on_error` of the feed";
-            found.push(finding(Broken, "feed_failing", &about, what, mend));
-        }
-    }
-    let metrics = &facts.metrics;
-    let late = metrics.most("signalbox_machines_due_lag_seconds").unwrap_or(0.0);
-    if late > LATE_SECONDS {
-        let what = format!("they are stuck: the oldest should have been looked at {late:.0} s ago");
-        let mend = "a pacemaker must run and reach the fabric; if one does, its log says what holds it up";
-        found.push(finding(Broken, "label_stuck", "labels", what, mend));
-    }
-    let asked = |result: &str| {
-        let result = format!("result=\"{result}\"");
-        let all = metrics.all("signalbox_machines_feeds_total");
-        all.filter(|(labels, _)| labels.contains(&result)).map(|(_, count)| count).sum::<f64>()
-    };
-    let (failed, answered) = (asked("failed"), asked("ok"));
-    if failed * 10.0 > failed + answered {
-        let all = failed + answered;
-        let what =
-            format!("{failed} of {all} times they were asked since the pacemakers started, they failed");
-        let mend = "a gate that waits for one is named by `signalbox labels why`; ask its address from the pacemaker's machine";
-        found.push(finding(Warning, "feed_failing", "feeds", what, mend));
-    }
-}
-
 fn certificates(facts: &Facts, found: &mut Vec<Finding>) {
     let days = facts.metrics.least("signalbox_pacemaker_certificate_first_end_days");
     let Some(days) = days.filter(|days| *days < EXPIRING_DAYS) else { return };
@@ -432,13 +388,13 @@ mod tests {
         }
     }
 
-    fn metrics(more: &str) -> Metrics {
+    pub(super) fn metrics(more: &str) -> Metrics {
         Metrics::read(&format!(
             "signalbox_sidecar_following 1\nsignalbox_sidecar_lag_seconds 0.4\nsignalbox_pacemaker_certificate_first_end_days NaN\n{more}"
         ))
     }
 
-    fn rules_of(change: impl FnOnce(&mut Facts)) -> Vec<&'static str> {
+    pub(super) fn rules_of(change: impl FnOnce(&mut Facts)) -> Vec<&'static str> {
         let mut facts = healthy();
         change(&mut facts);
         let found = judge(&facts);
@@ -546,30 +502,6 @@ mod tests {
             dead: 2,
         };
         assert_eq!(rules_of(|facts| facts.receivers = vec![backend]), ["backend_disabled", "dead_letters"]);
-    }
-
-    #[test]
-    fn labels_and_feeds_that_hold_things_up_are_named() {
-        let held = || Held { count: 3, such_as: Some(("l".to_owned(), "answered 410".to_owned())) };
-        let (name, other) = ("m".to_owned(), Machine { name: "rests".to_owned(), ..Machine::default() });
-        let errored = Machine { name: name.clone(), errored: held(), choosing: Held::default() };
-        assert_eq!(rules_of(|facts| facts.machines = vec![other.clone(), errored]), ["label_errored"]);
-        let choosing = Machine { name, errored: Held::default(), choosing: held() };
-        assert_eq!(rules_of(|facts| facts.machines = vec![other, choosing]), ["feed_failing"]);
-        for (page, rules) in [
-            ("signalbox_machines_due_lag_seconds 59", vec![]),
-            ("signalbox_machines_due_lag_seconds 61", vec!["label_stuck"]),
-            (
-                "signalbox_machines_feeds_total{result=\"ok\"} 9\nsignalbox_machines_feeds_total{result=\"failed\"} 1",
-                vec![],
-            ),
-            (
-                "signalbox_machines_feeds_total{result=\"ok\"} 8\nsignalbox_machines_feeds_total{result=\"failed\"} 2",
-                vec!["feed_failing"],
-            ),
-        ] {
-            assert_eq!(rules_of(|facts| facts.metrics = metrics(page)), rules, "{page}");
-        }
     }
 
     #[test]

@@ -124,6 +124,9 @@ fn print(plan: &Planned) {
             terminal::line(&format!("  {what:<8} {state}{}", labels.unwrap_or_default()));
         }
     }
+    for what in &plan.changed {
+        terminal::line(&format!("  changed  {what}"));
+    }
     let Planned { would_move, needs_feed, checked, .. } = plan;
     terminal::line(&format!(
         "  of {checked} labels {would_move} would move if their gate looked now, and of {needs_feed} only a feed can tell"

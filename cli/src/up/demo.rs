@@ -1,16 +1,16 @@
 //! `--demo`: sample applications that do what a user's application would do, and a first look at the result.
 //!
-//! Nothing here writes to Redis. A self-signed certificate for their names is put, and the applications register themselves over the public API; then one request goes
-//! through the edge to each host, and is looked for in the statistics, and one event goes through the bus to a webhook,
+//! Nothing here writes to Redis. A self-signed certificate for their names is put, the applications register themselves
+//! over the public API, and the canary is prepared ([`canary`]); then one request goes through the edge to each host, and is looked for in the statistics, and one event goes through the bus to a webhook,
 //! before the operator is told "ready".
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use signalbox_stack::{Options, Part, Probe, Program, Stack};
+use signalbox_stack::{Options, Probe, Program, Stack};
 use tokio::time::{self, Instant};
 
-use crate::{exit::Failure, terminal};
+use crate::{canary, exit::Failure, terminal};
 
 /// How long the first request may take to be routed and counted. The log is flushed and read twice a second.
 const WITHIN: Duration = Duration::from_secs(30);
@@ -48,7 +48,7 @@ pub(crate) struct Demo {
 pub(crate) async fn start(stack: &Stack, options: &Options) -> Result<Demo, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::internal(format!("cannot find this program: {error}")))?;
-    let mut spare = String::new();
+    let (mut spare, mut canaries) = (String::new(), Vec::new());
     for other in &options.others {
         let name = other.part.as_str();
         let address = format!("127.0.0.1:{}", other.port);
@@ -73,6 +73,13 @@ pub(crate) async fn start(stack: &Stack, options: &Options) -> Result<Demo, Fail
                     .arg(*version_type)
                     .address(format!("http://{address} as {host}"));
             }
+            None if name.starts_with(canary::PART) => {
+                part = part
+                    .arg("--name")
+                    .arg("canary-1")
+                    .address(format!("http://{address} for {}", canary::HOST));
+                canaries.push(address.clone());
+            }
             None => {
                 part = part.arg("--name").arg("new").address(format!("http://{address}, not registered"));
                 spare.clone_from(&address);
@@ -81,13 +88,19 @@ pub(crate) async fn start(stack: &Stack, options: &Options) -> Result<Demo, Fail
         stack.add(part.ready_when(Probe::Http(format!("http://{address}/health")))).await?;
     }
     let client = Client::new(stack)?;
-    for other in options.others.iter().filter(|other| other.part != Part::named("demo-spare")) {
+    let registers = |name: &str| APPLICATIONS.iter().any(|(application, ..)| name.contains(application));
+    for other in options.others.iter().filter(|other| registers(other.part.as_str())) {
         client.registered(other.part.as_str()).await?;
     }
     for (_, host, version_type) in APPLICATIONS {
         client.routed_and_counted(host, version_type).await?;
     }
     client.certified().await?;
+    let operator = signalbox_client::Client::builder(stack.admin_url()).token(stack.token()).build()?;
+    until("the canary is prepared", || async {
+        canary::prepare(&operator, &canaries).await.map_err(|error| error.to_string())
+    })
+    .await?;
     client.delivered(&spare).await?;
     Ok(Demo { hosts: APPLICATIONS.map(|(_, host, _)| host).into(), spare })
 }

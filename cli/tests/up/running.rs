@@ -41,8 +41,8 @@ pub(crate) async fn until<T>(what: &str, mut attempt: impl FnMut() -> Result<T, 
 /// Ports for a copy, kept from everybody else until dropped.
 pub(crate) struct Place {
     pub(crate) ports: Ports,
-    /// hello, shop 1, shop 2, spare.
-    pub(crate) demo: [u16; 4],
+    /// hello, shop 1, shop 2, spare, canary 1, canary 2.
+    pub(crate) demo: [u16; 6],
     _reservation: Reservation,
     folder: TempDir,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn new() -> Self {
         let mut reservation = Reservation::default();
-        let demo = [(); 4].map(|()| reservation.add().unwrap());
+        let demo = [(); 6].map(|()| reservation.add().unwrap());
         let folder = TempDir::with_prefix("signalbox-up-").unwrap();
         // As an ordinary folder: nginx' workers come through when they run as a user of their own.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -86,9 +86,10 @@ impl Place {
         for (name, port) in self.ports.named() {
             command.arg(format!("--{}-port", name.replace('_', "-"))).arg(port.to_string());
         }
-        let [hello, shop_1, shop_2, spare] = self.demo;
+        let [hello, shop_1, shop_2, spare, canary_1, canary_2] = self.demo;
         command.args(["--demo-hello-port", &hello.to_string(), "--demo-spare-port", &spare.to_string()]);
         command.args(["--demo-shop-ports", &format!("{shop_1},{shop_2}")]);
+        command.args(["--demo-canary-ports", &format!("{canary_1},{canary_2}")]);
         command.args(["--workers", "1"]).args(flags);
         command.stdin(Stdio::null()).kill_on_drop(true);
         command

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Client, Error, More};
+use crate::{Client, Error, More, with_query};
 
 /// The calls of this room.
 #[derive(Debug, Clone, Copy)]
@@ -18,6 +18,12 @@ pub struct Check {
     pub rooms: Vec<String>,
     /// What is broken.
     pub findings: Vec<Finding>,
+    /// Labels that were looked at.
+    #[serde(default)]
+    pub looked: u64,
+    /// From where to go on with labels that were not looked at yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
     /// Everything else.
     #[serde(flatten)]
     pub more: More,
@@ -83,12 +89,13 @@ impl Health<'_> {
         Ok(list.pacemakers)
     }
 
-    /// Whether what must hold does hold. It looks at every object and may take minutes.
+    /// Whether what must hold does hold. It looks at every object and may take minutes; of labels it looks at a few thousand,
+    /// and with its `next` as `cursor` at the next ones.
     ///
     /// # Errors
-    /// As every call.
-    pub async fn check(&self) -> Result<Check, Error> {
-        self.0.get("/check").await
+    /// As every call; `bad_cursor`.
+    pub async fn check(&self, cursor: Option<&str>) -> Result<Check, Error> {
+        self.0.get(&with_query("/check", &[("cursor", cursor)])).await
     }
 
     /// Which servers the pacemaker reaches: an object of names and `true` or `false`, whether it is ready or not.

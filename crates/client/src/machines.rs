@@ -25,6 +25,9 @@ pub struct Machine {
     pub labels: BTreeMap<String, u64>,
     /// Labels that do not rest, by status.
     pub busy: BTreeMap<String, u64>,
+    /// Labels that nothing will look at again, by the gate where they wait.
+    #[serde(default)]
+    pub stuck: BTreeMap<String, u64>,
     /// Everything else: its states.
     #[serde(flatten)]
     pub more: More,
@@ -102,6 +105,9 @@ pub struct Plan {
     pub version: u64,
     /// States `added`, `removed`, `changed`.
     pub states: Value,
+    /// What differs beside the states: `timezone`, `feeds.NAME`, `inputs.TOPIC`, `webhooks`.
+    #[serde(default)]
+    pub changed: Vec<String>,
     /// Labels in states that go.
     pub labels: BTreeMap<String, u64>,
     /// Labels that would move if their gate looked now.

@@ -1,10 +1,12 @@
 //! What another version of a machine would change.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
-use signalbox_condition::Feeds;
+use signalbox_condition::{Condition, Feeds};
 
 use crate::{
-    definition::{Kind, Machine},
+    definition::{Gate, Input, Kind, Machine, Next, State, Trigger},
     step::{self, Cause, Event, Label, Rest},
 };
 
@@ -15,28 +17,106 @@ pub struct States {
     pub added: Vec<String>,
     /// Only in the old one.
     pub removed: Vec<String>,
-    /// In both, and saying something else.
+    /// In both, and saying something else, or the same with other feeds, inputs or another zone.
     pub changed: Vec<String>,
 }
 
 /// Compares the states of two versions, by name.
 #[must_use]
 pub fn states(old: &Machine, new: &Machine) -> States {
-    let names = |machine: &Machine, keep: &dyn Fn(&str) -> bool| -> Vec<String> {
-        machine
-            .states()
-            .iter()
-            .map(|state| state.name())
-            .filter(|name| keep(name))
-            .map(str::to_owned)
-            .collect()
-    };
-    let says = |machine: &Machine, name: &str| machine.state(name).map(|state| state.says().to_owned());
+    let outside = Outside::between(old, new);
+    let changed = |was: &State, is: &State| was.says() != is.says() || outside.matters(was, is);
     States {
-        added: names(new, &|name| old.state(name).is_none()),
-        removed: names(old, &|name| new.state(name).is_none()),
-        changed: names(new, &|name| old.state(name).is_some() && says(old, name) != says(new, name)),
+        added: names(new, |state| old.state(state.name()).is_none()),
+        removed: names(old, |state| new.state(state.name()).is_none()),
+        changed: names(new, |state| old.state(state.name()).is_some_and(|was| changed(was, state))),
     }
+}
+
+/// The states of both whose labels have to be looked over when `new` follows `old`: what they say is another, or the
+/// times at which they look.
+#[must_use]
+pub fn unsettled(old: &Machine, new: &Machine) -> Vec<String> {
+    let differ = |was: &State, is: &State| was.says() != is.says() || looks_at_other_times(was, is);
+    names(new, |state| old.state(state.name()).is_some_and(|was| differ(was, state)))
+}
+
+/// What differs beside the states: `timezone`, `feeds.NAME`, `inputs.TOPIC` and `webhooks`, in this order.
+#[must_use]
+pub fn outside(old: &Machine, new: &Machine) -> Vec<String> {
+    let outside = Outside::between(old, new);
+    let zone = outside.zone.then(|| "timezone".to_owned());
+    let feeds = outside.feeds.iter().map(|name| format!("feeds.{name}"));
+    let inputs = outside.inputs.iter().map(|topic| format!("inputs.{topic}"));
+    let webhooks = (old.webhooks() != new.webhooks()).then(|| "webhooks".to_owned());
+    zone.into_iter().chain(feeds).chain(inputs).chain(webhooks).collect()
+}
+
+fn names(machine: &Machine, keep: impl Fn(&State) -> bool) -> Vec<String> {
+    machine.states().iter().filter(|state| keep(state)).map(|state| state.name().to_owned()).collect()
+}
+
+/// Names of what stands outside of states and is not the same in both.
+struct Outside<'a> {
+    feeds: BTreeSet<&'a str>,
+    inputs: BTreeSet<&'a str>,
+    zone: bool,
+}
+
+impl<'a> Outside<'a> {
+    fn between(old: &'a Machine, new: &'a Machine) -> Self {
+        let feeds = old.feeds().iter().chain(new.feeds()).map(|feed| &*feed.name);
+        let inputs = old.inputs().iter().chain(new.inputs()).map(|input| &*input.topic);
+        // Several inputs may take one topic, and their order counts.
+        let of = |machine: &'a Machine, topic: &str| -> Vec<&'a Input> {
+            machine.inputs().iter().filter(|input| *input.topic == *topic).collect()
+        };
+        Self {
+            feeds: feeds.filter(|name| old.feed(name) != new.feed(name)).collect(),
+            inputs: inputs.filter(|topic| of(old, topic) != of(new, topic)).collect(),
+            zone: old.zone() != new.zone(),
+        }
+    }
+
+    /// Whether a state that says the same comes to something else by it.
+    fn matters(&self, was: &State, is: &State) -> bool {
+        let by_input =
+            |trigger: &Trigger| matches!(trigger, Trigger::Topic(topic) if self.inputs.contains(&**topic));
+        feeds_of(is).any(|feed| self.feeds.contains(feed))
+            || is.gate().is_some_and(|gate| gate.triggers.iter().any(by_input))
+            || looks_at_other_times(was, is)
+            || (self.zone && is.action().is_some() && chooses_by_clock(is))
+    }
+}
+
+/// The feeds that a state may read: in its condition, or where it leads.
+fn feeds_of(state: &State) -> impl Iterator<Item = &str> {
+    let condition = state.gate().into_iter().flat_map(|gate| gate.condition.feeds());
+    condition.chain(conditions_of_next(state).flat_map(Condition::feeds)).chain(match state.next() {
+        Some(Next::Context { path, .. }) => path.feed(),
+        _ => None,
+    })
+}
+
+fn conditions_of_next(state: &State) -> impl Iterator<Item = &Condition> {
+    let branches = match state.next() {
+        Some(Next::Condition { branches, .. }) => branches.as_slice(),
+        _ => &[],
+    };
+    branches.iter().map(|(condition, _)| condition)
+}
+
+fn chooses_by_clock(state: &State) -> bool {
+    let by_value = matches!(state.next(), Some(Next::Context { path, .. }) if path.reads_clock());
+    by_value || conditions_of_next(state).any(Condition::reads_clock)
+}
+
+/// Whether a gate that says the same goes by another clock.
+fn looks_at_other_times(was: &State, is: &State) -> bool {
+    let (Some(was), Some(gate)) = (was.gate(), is.gate()) else { return false };
+    let reads_clock = gate.condition.reads_clock() || chooses_by_clock(is);
+    let zones = |gate: &'_ Gate| gate.daily().map(|(_, daily)| daily.zone.clone()).collect::<Vec<_>>();
+    zones(was) != zones(gate) || (reads_clock && was.zone != gate.zone)
 }
 
 /// What would become of a label if its gate looked under another version.

@@ -34,7 +34,7 @@ pub struct Outcome {
 /// When the file itself is not in order.
 pub fn run(file: &str, source: &str, machines: &[Arc<Machine>]) -> Result<Vec<Outcome>, Refused> {
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
-    let mut reader = Reader::new(file, source);
+    let mut reader = Reader::new(file, source, None);
     let scenarios = match yaml::parse(source) {
         Ok(root) => read(&mut reader, &root, machines),
         Err(unreadable) => {

@@ -23,6 +23,8 @@ pub struct Why {
     pub next: Option<(Timestamp, String)>,
     /// What else would make it look.
     pub triggers: Vec<String>,
+    /// Whether any of the triggers can fire for a label that is there already.
+    pub looks_again: bool,
     /// The zone of its clock.
     pub zone: time::Local,
 }
@@ -41,6 +43,7 @@ pub fn why(machine: &Machine, label: &Label<'_>, feeds: &dyn Feeds, now: Timesta
         earliest: gate.condition.earliest(&facts),
         next: next_look(gate, label, &facts, now),
         triggers: gate.triggers.iter().map(Trigger::to_string).collect(),
+        looks_again: gate.looks_again(),
         zone,
     })
 }
@@ -94,8 +97,12 @@ impl Why {
             json["timezone_instead_of"] = instead.clone();
         }
         if self.is_stuck() {
-            json["stuck"] =
-                "nothing will evaluate this again, unless facts come for one of its triggers".into();
+            json["stuck"] = if self.looks_again {
+                "nothing will evaluate this again, unless facts come for one of its triggers".into()
+            } else {
+                "nothing will evaluate this again: the gate looks on entry only, and the label is there"
+                    .into()
+            };
         }
         json
     }

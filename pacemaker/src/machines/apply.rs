@@ -121,7 +121,8 @@ impl Engine {
     ) -> Result<(), Error> {
         let states = plan::states(before, &now.machine);
         let removed: BTreeSet<&str> = states.removed.iter().map(String::as_str).collect();
-        for state in states.removed.iter().chain(&states.changed) {
+        let unsettled = plan::unsettled(before, &now.machine);
+        for state in states.removed.iter().chain(&unsettled) {
             let mut after: Option<String> = None;
             loop {
                 let page = self.0.options.page;
@@ -202,7 +203,7 @@ impl Engine {
         for path in paths {
             let name = path.display().to_string();
             let file = match std::fs::read_to_string(&path) {
-                Ok(text) => definition::load(&name, &text),
+                Ok(text) => definition::load_with(&name, &text, &self.0.options.environment),
                 Err(error) => {
                     tracing::error!(file = name, %error, "a definition cannot be read");
                     continue;

@@ -16,7 +16,7 @@ pub(super) const TOPIC: &str = "labels";
 pub(super) const TOMBSTONE_MS: u64 = 30 * 24 * 3600 * 1000;
 
 /// Where a label stands in the indexes: key behind `machine:` and member → score.
-fn places(machine: &str, label: &str, record: &Record) -> BTreeMap<(String, String), u64> {
+pub(super) fn places(machine: &str, label: &str, record: &Record) -> BTreeMap<(String, String), u64> {
     let mut places = BTreeMap::new();
     let mut stand = |key: String, member: String, score| places.insert((key, member), score);
     if record.status == Status::Deleted {

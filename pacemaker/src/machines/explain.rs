@@ -1,11 +1,14 @@
 //! Questions that change nothing: why, where to, how many.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use signalbox_machine::{
-    Machine, merge,
+    Machine, State, merge,
     plan::{self, Outlook},
     simulate::{Assumed, Start, simulate},
     why::why,
@@ -34,10 +37,24 @@ pub(crate) struct Asking {
     pub(crate) webhooks: BTreeMap<String, u16>,
 }
 
+/// A machine's labels.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    pub(crate) version: Version,
+    /// By state.
+    pub(crate) labels: BTreeMap<String, u64>,
+    /// Those that do not rest, by status.
+    pub(crate) busy: BTreeMap<String, u64>,
+    /// Those that wait where nothing looks again, by gate.
+    pub(crate) stuck: BTreeMap<String, u64>,
+}
+
 /// What a definition would change.
 #[derive(Debug, Default)]
 pub(crate) struct Preview {
     pub(crate) states: plan::States,
+    /// What differs beside the states.
+    pub(crate) changed: Vec<String>,
     /// Labels in states that go.
     pub(crate) labels: BTreeMap<String, u64>,
     /// Labels that would move if their gate looked now.
@@ -57,6 +74,11 @@ impl Engine {
     /// The version of a machine that counts.
     pub(crate) async fn current(&self, machine: &str) -> Result<Version, Error> {
         self.0.definitions.current(machine).await
+    }
+
+    /// The names of the environment that headers may ask for.
+    pub(crate) fn environment(&self) -> &[String] {
+        &self.0.options.environment
     }
 
     /// All versions of a machine, the oldest first.
@@ -85,20 +107,19 @@ impl Engine {
         self.0.definitions.plan(machine, plan).await?.ok_or(Error::NoSuchPlan)
     }
 
-    /// A machine with its labels by state, and those that do not rest by status.
-    pub(crate) async fn counts(
-        &self,
-        machine: &str,
-    ) -> Result<(Version, BTreeMap<String, u64>, BTreeMap<String, u64>), Error> {
+    /// A machine with its labels by state, those that do not rest by status, and those that nothing will look at again by
+    /// gate.
+    pub(crate) async fn counts(&self, machine: &str) -> Result<Counts, Error> {
         let version = self.current(machine).await?;
-        let states: Vec<&str> = version.machine.states().iter().map(signalbox_machine::State::name).collect();
+        let states: Vec<&str> = version.machine.states().iter().map(State::name).collect();
         let counts = self.0.store.count_states(machine, &states).await?;
         let labels = states.iter().map(|state| (*state).to_owned()).zip(counts).collect();
         let statuses: Vec<&str> =
             Status::ALL.into_iter().filter(|status| status.has_index()).map(Status::as_str).collect();
         let counts = self.0.store.count_statuses(machine, &statuses).await?;
         let busy = statuses.iter().map(|status| (*status).to_owned()).zip(counts).collect();
-        Ok((version, labels, busy))
+        let stuck = self.left_waiting(&version.machine).await?;
+        Ok(Counts { version, labels, busy, stuck })
     }
 
     async fn stands(&self, machine: &str, label: &str) -> Result<(Record, Version, u64), Error> {
@@ -111,9 +132,12 @@ impl Engine {
     pub(crate) async fn why(&self, machine: &str, label: &str) -> Result<Value, Error> {
         let (record, version, now_ms) = self.stands(machine, label).await?;
         let mut asked = Asked::default();
-        let gate = version.machine.state(&record.state).and_then(signalbox_machine::State::gate);
+        let gate = version.machine.state(&record.state).and_then(State::gate);
+        let mut feeds = serde_json::Map::new();
         for feed in gate.into_iter().flat_map(|gate| gate.condition.feeds()) {
-            self.0.feeds.ask(&mut asked, &version.machine, label, &record.metadata, feed).await;
+            let about = (&*version.machine, label, &record.metadata);
+            let looked = self.0.feeds.look(&mut asked, about, feed).await;
+            feeds.insert(feed.to_owned(), looked.to_json());
         }
         let judge = judge(&version, label, now_ms, &asked);
         let standing = judge.label(&record);
@@ -123,6 +147,9 @@ impl Engine {
         told["status"] = json!(record.status);
         told["since"] = json!(instant(record.entered_ms).to_string());
         told["version"] = json!(version.number);
+        if !feeds.is_empty() {
+            told["feeds"] = Value::Object(feeds);
+        }
         if let Some(error) = &record.work.error {
             told["last_error"] = json!(error);
         }
@@ -201,11 +228,12 @@ impl Engine {
         let names: Vec<&str> = states.removed.iter().map(String::as_str).collect();
         let counts = self.0.store.count_states(new.name(), &names).await?;
         let labels = states.removed.iter().cloned().zip(counts).collect();
-        let mut preview = Preview { states, labels, ..Preview::default() };
+        let changed = plan::outside(&old.machine, new);
+        let mut preview = Preview { states, changed, labels, ..Preview::default() };
         let now_ms = self.0.clock.now_ms().await?;
         let asked = Asked::default();
         for shard in 0..self.0.store.count() {
-            for state in new.states().iter().filter(|state| state.gate().is_some()) {
+            for state in by_interest(new, &preview.states.changed) {
                 let mut after: Option<String> = None;
                 loop {
                     let cursor = after.as_deref();
@@ -234,6 +262,14 @@ impl Engine {
         }
         Ok(preview)
     }
+}
+
+/// The gates, those first at which something is different: not all labels may be looked at.
+fn by_interest<'m>(machine: &'m Machine, changed: &[String]) -> Vec<&'m State> {
+    let changed: HashSet<&str> = changed.iter().map(String::as_str).collect();
+    let mut gates: Vec<&State> = machine.states().iter().filter(|state| state.gate().is_some()).collect();
+    gates.sort_by_key(|gate| !changed.contains(gate.name()));
+    gates
 }
 
 fn judge<'a>(version: &'a Version, label: &'a str, now_ms: u64, asked: &'a Asked) -> Judge<'a> {

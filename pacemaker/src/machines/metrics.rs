@@ -26,6 +26,12 @@ struct WithStatus {
     status: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Stuck {
+    machine: String,
+    reason: &'static str,
+}
+
 /// Numbers of the whole fabric, for one look at the metrics.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
@@ -37,8 +43,8 @@ pub(super) struct Numbers {
     pub(super) overdue: u64,
     /// For how long the oldest of them has been, seconds.
     pub(super) lag_seconds: u64,
-    /// Labels that nothing will look at again by itself: those that are errored.
-    pub(super) stuck: u64,
+    /// Labels that nothing will look at again: machine, why, how many.
+    pub(super) stuck: Vec<(String, &'static str, u64)>,
 }
 
 /// What this process counts. Cheap to clone.
@@ -110,10 +116,15 @@ impl Metrics {
                 "Since when the oldest of them is due",
                 single(numbers.lag_seconds),
             );
+            let stuck = Family::<Stuck, Gauge>::default();
+            for (machine, reason, count) in &numbers.stuck {
+                let of = Stuck { machine: machine.clone(), reason };
+                stuck.get_or_create(&of).set(gauge(*count));
+            }
             registry.register(
                 "stuck_labels",
-                "Labels that nothing looks at again by itself",
-                single(numbers.stuck),
+                "Labels that nothing will look at again, by machine and reason",
+                stuck,
             );
         }
         let mut text = String::new();

@@ -42,6 +42,7 @@
 mod actions;
 pub(crate) mod api;
 mod apply;
+mod check;
 mod clock;
 mod commit;
 mod definitions;
@@ -66,6 +67,7 @@ mod tests;
 #[rustfmt::skip]
 pub(crate) const DUTIES: [&str; signalbox_store::MAX_SHARDS] = ["machines-0", "machines-1", "machines-2", "machines-3", "machines-4", "machines-5", "machines-6", "machines-7", "machines-8", "machines-9", "machines-10", "machines-11", "machines-12", "machines-13", "machines-14", "machines-15", "machines-16", "machines-17", "machines-18", "machines-19", "machines-20", "machines-21", "machines-22", "machines-23", "machines-24", "machines-25", "machines-26", "machines-27", "machines-28", "machines-29", "machines-30", "machines-31", "machines-32", "machines-33", "machines-34", "machines-35", "machines-36", "machines-37", "machines-38", "machines-39", "machines-40", "machines-41", "machines-42", "machines-43", "machines-44", "machines-45", "machines-46", "machines-47", "machines-48", "machines-49", "machines-50", "machines-51", "machines-52", "machines-53", "machines-54", "machines-55", "machines-56", "machines-57", "machines-58", "machines-59", "machines-60", "machines-61", "machines-62", "machines-63"];
 
+pub(crate) use check::Cursor as CheckCursor;
 pub(crate) use engine::Engine;
 pub(crate) use error::Error;
 pub(crate) use open::Around;

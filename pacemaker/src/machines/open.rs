@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use signalbox_machine::{Machine, State};
 use signalbox_store::{Fabric, Stats};
 
 use super::{
@@ -77,8 +78,7 @@ impl Engine {
             Status::ALL.into_iter().filter(|status| status.has_index()).map(Status::as_str).collect();
         for machine in self.0.store.machines().await? {
             let Ok(version) = self.0.definitions.of(&machine, 0).await else { continue };
-            let states: Vec<&str> =
-                version.machine.states().iter().map(signalbox_machine::State::name).collect();
+            let states: Vec<&str> = version.machine.states().iter().map(State::name).collect();
             let counts = self.0.store.count_states(&machine, &states).await?;
             let named =
                 states.iter().zip(counts).map(|(state, count)| (machine.clone(), (*state).to_owned(), count));
@@ -86,10 +86,12 @@ impl Engine {
             let counts = self.0.store.count_statuses(&machine, &indexed).await?;
             for (status, count) in indexed.iter().zip(counts) {
                 if *status == Status::Errored.as_str() {
-                    numbers.stuck += count;
+                    numbers.stuck.push((machine.clone(), "errored", count));
                 }
                 numbers.statuses.push((machine.clone(), status, count));
             }
+            let waiting = self.left_waiting(&version.machine).await?;
+            numbers.stuck.push((machine.clone(), "no_trigger", waiting.values().sum()));
         }
         let now_ms = self.0.clock.now_ms().await?;
         for shard in 0..self.0.store.count() {
@@ -99,5 +101,18 @@ impl Engine {
             numbers.lag_seconds = numbers.lag_seconds.max(lag_ms / 1000);
         }
         Ok(numbers)
+    }
+
+    /// Labels at gates of which no trigger can fire for them any more, by gate: those that look on entry only. Told by the
+    /// definition and the lengths of indexes, without looking at any label.
+    pub(super) async fn left_waiting(
+        &self,
+        machine: &Machine,
+    ) -> Result<BTreeMap<String, u64>, super::Error> {
+        let deaf = |state: &&State| state.gate().is_some_and(|gate| !gate.looks_again());
+        let gates: Vec<&str> = machine.states().iter().filter(deaf).map(State::name).collect();
+        let counts = self.0.store.count_at_rest(machine.name(), &gates).await?;
+        let named = gates.iter().map(|gate| (*gate).to_owned()).zip(counts);
+        Ok(named.filter(|(_, count)| *count > 0).collect())
     }
 }

@@ -3,6 +3,7 @@
 use signalbox_condition::Condition;
 
 use super::{
+    circles::lowest_of_circles,
     model::{Gate, Kind, Machine, Next, Path, State, Trigger},
     read::Reader,
     yaml::{Mark, Node, Value},
@@ -121,37 +122,22 @@ fn listed(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(", ")
 }
 
-/// Gates that are judged on entry and lead to each other in a circle without an action: labels may run in it.
+/// Gates that are judged on entry and lead to each other in a circle without an action: labels may run in it. Each circle
+/// is named once, by its first state.
 fn entry_cycles(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
-    let on_entry = |state: &State| state.gate().is_some_and(Gate::on_entry);
-    let targets = |state: &State| -> Vec<usize> {
-        let next = state.next().filter(|_| on_entry(state)).into_iter();
-        next.flat_map(Next::targets).map(super::StateIndex::position).collect()
-    };
     let states = machine.states();
-    for (n, node) in items.iter().enumerate().take(states.len()) {
-        // Whether it comes back to itself through such gates only; named once, by its first state.
-        let (mut seen, mut ahead) = (vec![false; states.len()], targets(&states[n]));
-        let mut back = false;
-        while let Some(m) = ahead.pop() {
-            if m == n {
-                back = true;
-                break;
-            }
-            if m > n && on_entry(&states[m]) && !std::mem::replace(&mut seen[m], true) {
-                ahead.extend(targets(&states[m]));
-            }
-        }
-        if back && on_entry(&states[n]) {
-            let message = format!(
-                "labels may run in a circle from `{}` back to it without any action",
-                states[n].name()
-            );
-            reader.warn(
-                name_mark(node),
-                message,
-                Some("after 50 moves a label rests for a second".to_owned()),
-            );
-        }
+    let on_entry: Vec<bool> = states.iter().map(|state| state.gate().is_some_and(Gate::on_entry)).collect();
+    let targets = |state: &State| -> Vec<usize> {
+        let next = state.next().filter(|_| on_entry[state.index().position()]).into_iter();
+        let targets = next.flat_map(Next::targets).map(super::StateIndex::position);
+        targets.filter(|target| on_entry[*target]).collect()
+    };
+    let edges: Vec<Vec<usize>> = states.iter().map(targets).collect();
+    for first in lowest_of_circles(&edges) {
+        let (Some(state), Some(node)) = (states.get(first), items.get(first)) else { continue };
+        let message =
+            format!("labels may run in a circle from `{}` back to it without any action", state.name());
+        let hint = "after 50 moves a label rests for a second";
+        reader.warn(name_mark(node), message, Some(hint.to_owned()));
     }
 }

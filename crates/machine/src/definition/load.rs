@@ -1,6 +1,10 @@
 //! From the tree of a file to its machines.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -16,10 +20,14 @@ use super::{
 pub(super) const HOUR: u64 = 3600;
 pub(super) const DAY: u64 = 24 * HOUR;
 
-pub(super) fn load(file: &str, source: &str) -> Result<File, Refused> {
+pub(super) fn load<'a>(
+    file: &str,
+    source: &'a str,
+    environment: Option<&'a [String]>,
+) -> Result<File, Refused> {
     // Some editors begin a file with a mark that says nothing.
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
-    let mut reader = Reader::new(file, source);
+    let mut reader = Reader::new(file, source, environment);
     let machines = match yaml::parse(source) {
         Ok(root) => root_of(&mut reader, &root),
         Err(unreadable) => {
@@ -67,8 +75,7 @@ fn root_of(reader: &mut Reader<'_>, root: &Node) -> Vec<Machine> {
         // A file with one machine is kept as it was written, comments and all.
         let source = if entries.len() == 1 { reader.source.into() } else { says.into() };
         let before = reader.problems.len();
-        let machine = Builder { reader: &mut *reader, feeds: Vec::new(), names: Vec::new(), zone: None }
-            .machine(&key.name, key.at, body);
+        let machine = Builder::new(&mut *reader).machine(&key.name, key.at, body);
         if let Some(mut machine) = machine
             && reader.problems.len() == before
         {
@@ -92,8 +99,16 @@ pub(super) struct Builder<'r, 's> {
     pub(super) feeds: Vec<String>,
     /// The names of the states, empty for one that has none.
     pub(super) names: Vec<String>,
+    /// Where each of them stands; the first, where a name is given twice.
+    pub(super) places: HashMap<String, usize>,
     /// The zone of labels.
     pub(super) zone: Option<ZoneRule>,
+}
+
+impl<'r, 's> Builder<'r, 's> {
+    fn new(reader: &'r mut Reader<'s>) -> Self {
+        Self { reader, feeds: Vec::new(), names: Vec::new(), places: HashMap::new(), zone: None }
+    }
 }
 
 impl Builder<'_, '_> {
@@ -113,8 +128,19 @@ impl Builder<'_, '_> {
             return None;
         };
         let states = self.states(states)?;
+        let places = states.iter().map(|state| (state.name.clone(), state.index)).collect();
         let (source, hash) = ("".into(), "".into());
-        Some(Machine { name: name.into(), zone: zone?, feeds, inputs, webhooks, states, source, hash })
+        Some(Machine {
+            name: name.into(),
+            zone: zone?,
+            feeds,
+            inputs,
+            webhooks,
+            states,
+            places,
+            source,
+            hash,
+        })
     }
 
     fn each<T>(&mut self, fields: &Fields<'_>, key: &str, read: fn(&mut Self, &Node) -> Option<T>) -> Vec<T> {

@@ -10,6 +10,7 @@
 
 mod action;
 mod checks;
+mod circles;
 mod keys;
 mod load;
 mod model;
@@ -50,7 +51,15 @@ pub struct File {
 /// # Errors
 /// Everything that is wrong with it.
 pub fn load(file: &str, source: &str) -> Result<File, Refused> {
-    load::load(file, source)
+    load::load(file, source, None)
+}
+
+/// As [`load`], and `${NAME}` in a header is refused when `environment` does not hold the name.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn load_with<'a>(file: &str, source: &'a str, environment: &'a [String]) -> Result<File, Refused> {
+    load::load(file, source, Some(environment))
 }
 
 /// A duration as the format writes it: `1h30m`.

@@ -1,6 +1,6 @@
 //! A machine as it was understood: names resolved, conditions compiled, texts with placeholders taken apart.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use jiff::civil;
 use serde_json::Value as Json;
@@ -21,6 +21,7 @@ pub struct Machine {
     pub(super) inputs: Vec<Input>,
     pub(super) webhooks: Vec<Webhook>,
     pub(super) states: Vec<State>,
+    pub(super) places: HashMap<Box<str>, StateIndex>,
     pub(super) source: Arc<str>,
     pub(super) hash: Box<str>,
 }
@@ -71,7 +72,7 @@ impl Machine {
     /// The state of that name.
     #[must_use]
     pub fn state(&self, name: &str) -> Option<&State> {
-        self.states.iter().find(|state| &*state.name == name)
+        self.places.get(name).map(|place| self.at(*place))
     }
 
     /// The state in which labels begin.
@@ -232,6 +233,12 @@ impl Gate {
     #[must_use]
     pub fn on_entry(&self) -> bool {
         self.triggers.iter().any(|trigger| matches!(trigger, Trigger::Entry))
+    }
+
+    /// Whether anything can make it look at a label that is there already: any trigger but the entry.
+    #[must_use]
+    pub fn looks_again(&self) -> bool {
+        self.triggers.iter().any(|trigger| !matches!(trigger, Trigger::Entry))
     }
 
     /// Whether it has a metadata trigger at all.

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use super::{model::Path, template::Text};
 
 /// A source of values that conditions may read as `feeds.NAME`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Feed {
     /// Its name.
     pub name: Box<str>,
@@ -22,7 +22,7 @@ pub struct Feed {
 }
 
 /// Where a feed's value comes from.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum FeedSource {
     /// GET of a JSON text.
     Url(Text),
@@ -31,7 +31,7 @@ pub enum FeedSource {
 }
 
 /// A question to the statistics of the edge.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Stats {
     /// Of what.
     pub of: StatsOf,

@@ -22,6 +22,8 @@ const LONGEST_LINE: usize = 4 * 1024;
 pub(crate) struct Reader<'s> {
     file: Arc<str>,
     pub(crate) source: &'s str,
+    /// The names of the environment that headers may ask for; nothing where that is judged elsewhere.
+    pub(crate) environment: Option<&'s [String]>,
     pub(crate) problems: Vec<(Mark, Problem)>,
     pub(crate) warnings: Vec<(Mark, Problem)>,
 }
@@ -54,8 +56,8 @@ impl<'n> Fields<'n> {
 }
 
 impl<'s> Reader<'s> {
-    pub(crate) fn new(file: &str, source: &'s str) -> Self {
-        Self { file: file.into(), source, problems: Vec::new(), warnings: Vec::new() }
+    pub(crate) fn new(file: &str, source: &'s str, environment: Option<&'s [String]>) -> Self {
+        Self { file: file.into(), source, environment, problems: Vec::new(), warnings: Vec::new() }
     }
 
     pub(crate) fn problem(&self, at: Mark, message: String, hint: Option<String>) -> Problem {

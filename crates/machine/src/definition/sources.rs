@@ -1,5 +1,7 @@
 //! What a machine takes from outside and brings along: feeds, inputs, headers.
 
+use signalbox_condition::nearest;
+
 use super::{
     keys,
     load::{Builder, DAY, HOUR},
@@ -173,6 +175,7 @@ impl Builder<'_, '_> {
             if !before.is_empty() {
                 parts.push(HeaderPart::Text(before.into()));
             }
+            self.may_be_asked(node, name);
             parts.push(HeaderPart::Environment(name.into()));
             rest = behind;
         }
@@ -180,5 +183,22 @@ impl Builder<'_, '_> {
             parts.push(HeaderPart::Text(rest.into()));
         }
         Some(parts)
+    }
+
+    /// Refuses a name of the environment that the operator does not allow.
+    fn may_be_asked(&mut self, node: &Node, name: &str) {
+        let Some(allowed) = self.reader.environment else { return };
+        if allowed.iter().any(|allowed| allowed == name) {
+            return;
+        }
+        let hint = match nearest(name, allowed.iter().map(String::as_str)) {
+            Some(near) => format!("did you mean ${{{near}}}?"),
+            None => {
+                format!(
+                    "the operator allows it by adding \"{name}\" to [machines] environment of the pacemaker"
+                )
+            }
+        };
+        self.reader.refuse_hint(node.at, format!("headers may not ask for ${{{name}}}"), hint);
     }
 }

@@ -1,6 +1,9 @@
 //! States: gates with their triggers, and where labels go from them.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use serde_json::Value as Json;
 
@@ -12,6 +15,11 @@ use super::{
     yaml::{Mark, Node, Value},
     zone::ZoneRule,
 };
+
+/// States whose names are compared with one that was misspelt.
+const COMPARED: usize = 1_000;
+/// States that are listed where none is like it.
+const LISTED: usize = 50;
 
 impl Builder<'_, '_> {
     pub(super) fn states(&mut self, node: &Node) -> Option<Vec<State>> {
@@ -26,6 +34,9 @@ impl Builder<'_, '_> {
             named.push(self.state_name(item));
         }
         self.names = named.iter().map(|name| name.clone().map_or(String::new(), |(name, _)| name)).collect();
+        for (place, name) in self.names.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+            self.places.entry(name.clone()).or_insert(place);
+        }
         let mut seen = HashSet::new();
         for named in &named {
             if let Some((name, at)) = named
@@ -36,6 +47,9 @@ impl Builder<'_, '_> {
         }
         let mut states = Vec::new();
         for (n, (item, name)) in items.iter().zip(named).enumerate() {
+            if self.reader.is_full() {
+                return None;
+            }
             let Some((name, _)) = name else { continue };
             let says = item.to_json().to_string().into();
             if let Some(kind) = self.state(item) {
@@ -95,9 +109,7 @@ impl Builder<'_, '_> {
             let hint = "`exit_condition`, `triggers` and `next` stand together; a gate with none of them is an end state";
             self.reader.refuse_hint(fields.key(given[0]), message, hint);
         }
-        let feeds: Vec<String> = self.feeds.clone();
-        let feeds: Vec<&str> = feeds.iter().map(String::as_str).collect();
-        let condition = fields.get("exit_condition").and_then(|node| self.reader.condition(node, &feeds));
+        let condition = fields.get("exit_condition").and_then(|node| self.condition(node));
         let triggers = fields.get("triggers").and_then(|node| {
             let items = self.reader.list(node, "`triggers`")?;
             if items.is_empty() {
@@ -189,8 +201,6 @@ impl Builder<'_, '_> {
         }
         let fields = self.reader.fields(node, "`next`", &keys::NEXT)?;
         let kind = self.reader.required(&fields, "type", "`next`")?;
-        let feeds: Vec<String> = self.feeds.clone();
-        let feeds: Vec<&str> = feeds.iter().map(String::as_str).collect();
         let (kind_text, allowed): (&str, &[&str]) = match self.reader.text(kind, "`type`")? {
             "constant" => ("constant", &["type", "state"]),
             "context" => ("context", &["type", "path", "destinations", "default"]),
@@ -215,15 +225,14 @@ impl Builder<'_, '_> {
         let default = self.reader.required(&fields, "default", &what).and_then(|node| self.target(node));
         if kind_text == "context" {
             let path = self.reader.required(&fields, "path", &what);
-            let path = path.and_then(|node| self.reader.reference(node, &feeds));
+            let path = path.and_then(|node| {
+                let feeds: Vec<&str> = self.feeds.iter().map(String::as_str).collect();
+                self.reader.reference(node, &feeds)
+            });
             let list = self.reader.required(&fields, "destinations", &what);
             let items = list.and_then(|node| self.reader.list(node, "`destinations`"))?;
             let destinations: Vec<_> = items.iter().filter_map(|item| self.destination(item)).collect();
-            for (n, (value, at, _)) in destinations.iter().enumerate() {
-                if destinations[..n].iter().any(|(other, ..)| signalbox_condition::same(value, other)) {
-                    self.reader.refuse(*at, format!("the value {value} has a destination already"));
-                }
-            }
+            self.mapped_twice(&destinations);
             let destinations = destinations.into_iter().map(|(value, _, state)| (value, state)).collect();
             return Some(Next::Context { path: path?, destinations, default: default? });
         }
@@ -233,12 +242,35 @@ impl Builder<'_, '_> {
         for item in items {
             let Some(fields) = self.reader.fields(item, "a branch", &keys::BRANCH) else { continue };
             let when = self.reader.required(&fields, "when", "a branch");
-            let when = when.and_then(|node| self.reader.condition(node, &feeds));
+            let when = when.and_then(|node| self.condition(node));
             let state = self.reader.required(&fields, "state", "a branch");
             let state = state.and_then(|node| self.target(node));
             branches.extend(when.zip(state));
         }
         Some(Next::Condition { branches, default: default? })
+    }
+
+    /// Refuses values that have a destination already.
+    fn mapped_twice(&mut self, destinations: &[(Json, Mark, StateIndex)]) {
+        let mut seen: HashMap<String, Vec<&Json>> = HashMap::new();
+        for (value, at, _) in destinations {
+            // Whatever is equal is alike, so only those have to be compared: a list may be long.
+            let alike = match value {
+                Json::Number(number) => format!("{:?}", number.as_f64()),
+                Json::Array(_) | Json::Object(_) => String::new(),
+                scalar => scalar.to_string(),
+            };
+            let alike = seen.entry(alike).or_default();
+            if alike.iter().any(|other| signalbox_condition::same(value, other)) {
+                self.reader.refuse(*at, format!("the value {value} has a destination already"));
+            }
+            alike.push(value);
+        }
+    }
+
+    fn condition(&mut self, node: &Node) -> Option<signalbox_condition::Condition> {
+        let feeds: Vec<&str> = self.feeds.iter().map(String::as_str).collect();
+        self.reader.condition(node, &feeds)
     }
 
     fn destination(&mut self, node: &Node) -> Option<(Json, Mark, StateIndex)> {
@@ -261,14 +293,29 @@ impl Builder<'_, '_> {
         if self.reader.is_yes_or_no(node, name) {
             return None;
         }
-        let found = self.names.iter().position(|known| known == name).map(StateIndex);
+        let found = self.places.get(name).copied().map(StateIndex);
         if found.is_none() {
-            let near = signalbox_condition::nearest(name, self.names.iter().map(String::as_str));
-            let hint = near.map(|near| format!("did you mean `{near}`?"));
-            let hint = hint.unwrap_or_else(|| format!("the states are {}", self.names.join(", ")));
-            self.reader.refuse_hint(node.at, format!("there is no state `{name}`"), hint);
+            let hint = self.near_state(name);
+            let problem = self.reader.problem(node.at, format!("there is no state `{name}`"), hint);
+            self.reader.add(node.at, problem);
         }
         found
+    }
+}
+
+impl Builder<'_, '_> {
+    /// What may have been meant by the name of a state that is not there. Of a file full of problems, or of a machine with
+    /// thousands of states, nobody is told: to compare each with each takes minutes.
+    fn near_state(&self, name: &str) -> Option<String> {
+        if self.reader.is_full() || self.names.len() > COMPARED {
+            return None;
+        }
+        let near = signalbox_condition::nearest(name, self.names.iter().map(String::as_str));
+        Some(match near {
+            Some(near) => format!("did you mean `{near}`?"),
+            None if self.names.len() > LISTED => return None,
+            None => format!("the states are {}", self.names.join(", ")),
+        })
     }
 }
 

@@ -455,3 +455,46 @@ fn of_very_many_problems_the_first_are_told() {
         assert!(told.starts_with("m.yaml:1:"), "{}", &told[..200]);
     }
 }
+
+#[test]
+fn a_header_asks_for_what_the_operator_allows_only() {
+    let source = "state_machines:\n  m:\n    webhooks:\n      - {match: \"http://a.example/\", headers: \
+                  {A: \"Bearer ${TOKEN}\", B: \"${TOKEM}${OTHER}\"}}\n    states: [{gate: a}]\n";
+    let allowed = ["TOKEN".to_owned(), "THIRD".to_owned()];
+    let refused = signalbox_machine::definition::load_with("m.yaml", source, &allowed).unwrap_err();
+    let found: Vec<_> = refused
+        .problems
+        .iter()
+        .map(|p| format!("{}:{} {}; {}", p.line, p.column, p.message, p.hint.as_deref().unwrap_or_default()))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            "4:73 headers may not ask for ${TOKEM}; did you mean ${TOKEN}?",
+            "4:73 headers may not ask for ${OTHER}; the operator allows it by adding \"OTHER\" to [machines] \
+             environment of the pacemaker"
+        ]
+    );
+    let all = ["TOKEN", "TOKEM", "OTHER"].map(str::to_owned);
+    let file = signalbox_machine::definition::load_with("m.yaml", source, &all).unwrap();
+    assert_eq!(file.machines[0].environment(), ["OTHER", "TOKEM", "TOKEN"]);
+    load("m.yaml", source).unwrap();
+}
+
+#[test]
+fn values_are_mapped_once_whatever_their_type() {
+    let context = |values: &str| {
+        states(&format!(
+            "{{gate: one, exit_condition: metadata.a, triggers: [{{metadata: a}}], next: {{type: context, path: \
+             metadata.b, destinations: [{values}], default: two}}}},\n{{gate: two}}"
+        ))
+    };
+    let value = |value: &str| format!("{{value: {value}, state: two}}");
+    let each = |values: &[&str]| values.iter().map(|text| value(text)).collect::<Vec<_>>().join(", ");
+    load("m.yaml", &context(&each(&["1", "\"1\"", "true", "\"true\"", "null", "2", "[1]", "[2]", "{a: 1}"])))
+        .unwrap();
+    for twice in [["1", "1.0"], ["a", "\"a\""], ["[1]", "[1.0]"], ["{a: 1}", "{a: 1}"], ["null", "null"]] {
+        let found = problems(&context(&each(&twice)));
+        assert!(found.iter().any(|problem| problem.contains("has a destination already")), "{found:?}");
+    }
+}

@@ -240,3 +240,58 @@ fn two_versions_are_compared_by_their_states() {
     );
     assert_eq!(plan::states(&one, &one), plan::States::default());
 }
+
+/// What differs beside the states, and the states that come to something else by it.
+#[track_caller]
+fn differs(one: &str, two: &str, outside: &[&str], changed: &[&str], unsettled: &[&str]) {
+    let read = |text: &str| {
+        let text = format!("state_machines:\n  m:\n{text}{GATES}");
+        let file = signalbox_machine::load("m.yaml", &text).unwrap_or_else(|refused| panic!("{refused}"));
+        std::sync::Arc::clone(&file.machines[0])
+    };
+    let (old, new) = (read(one), read(two));
+    assert_eq!(plan::outside(&old, &new), outside, "{two}");
+    assert_eq!(plan::states(&old, &new).changed, changed, "{two}");
+    assert_eq!(plan::unsettled(&old, &new), unsettled, "{two}");
+    assert_eq!(plan::outside(&new, &new), [""; 0]);
+}
+
+const GATES: &str = "    states:
+      - {gate: facts, exit_condition: metadata.x, triggers: [{metadata: x}], next: fed}
+      - {gate: fed, exit_condition: feeds.crm.ok, triggers: [{interval: 1m}], next: branched}
+      - gate: branched
+        exit_condition: metadata.x
+        triggers: [{metadata: x}]
+        next: {type: condition, branches: [{when: feeds.crm.gold, state: daily}], default: daily}
+      - {gate: daily, exit_condition: metadata.x, triggers: [{time: 18:30}], next: fixed}
+      - {gate: fixed, exit_condition: metadata.x, triggers: [{time: 18:30, timezone: Asia/Tokyo}], next: clocked}
+      - {gate: clocked, exit_condition: 'system.time > 12:00', triggers: [{interval: 1m}], next: told}
+      - {gate: told, exit_condition: metadata.x, triggers: [{topic: orders}], next: sent}
+      - action: sent
+        webhook: http://127.0.0.1:1/
+        next: {type: context, path: system.weekday, destinations: [{value: monday, state: end}], default: end}
+      - gate: end
+";
+const OUTSIDE: &str = "    timezone: Europe/London
+    feeds: [{name: crm, url: 'http://127.0.0.1:1/', ttl: 1m}]
+    inputs: [{topic: orders}, {topic: news}]
+    webhooks: [{match: 'http://127.0.0.1:1/', headers: {A: b}}]
+";
+
+#[test]
+fn versions_that_differ_in_feeds_zone_or_inputs_name_the_states_that_feel_it() {
+    differs(OUTSIDE, OUTSIDE, &[], &[], &[]);
+    for feed in ["ttl: 2m", "ttl: 1m, timeout: 9s", "ttl: 1m, on_error: {default: {ok: true}}"] {
+        differs(OUTSIDE, &OUTSIDE.replace("ttl: 1m", feed), &["feeds.crm"], &["fed", "branched"], &[]);
+    }
+    for zone in ["Asia/Tokyo", "{metadata: tz, default: Europe/London}"] {
+        let other = OUTSIDE.replace("timezone: Europe/London", &format!("timezone: {zone}"));
+        differs(OUTSIDE, &other, &["timezone"], &["daily", "clocked", "sent"], &["daily", "clocked"]);
+    }
+    let other = OUTSIDE.replace("topic: orders", "topic: orders, into: order");
+    differs(OUTSIDE, &other, &["inputs.orders"], &["told"], &[]);
+    let other = OUTSIDE.replace(", {topic: news}", "");
+    differs(OUTSIDE, &other, &["inputs.news"], &[], &[]);
+    let other = OUTSIDE.replace("A: b", "A: c");
+    differs(OUTSIDE, &other, &["webhooks"], &[], &[]);
+}

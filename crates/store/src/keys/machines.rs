@@ -48,6 +48,16 @@ impl Machines<'_> {
         Key::new(format!("{}object:machine:{machine}:{label}:data", self.0.as_str()))
     }
 
+    /// What the keys of all labels' records begin with; behind it stand machine, colon, label and `:data`.
+    pub fn label_prefix(&self) -> String {
+        format!("{}object:machine:", self.0.as_str())
+    }
+
+    /// ZSET: an index by what stands behind `machine:` in its name.
+    pub fn index(&self, name: &str) -> Key<FabricSpace> {
+        self.key(name)
+    }
+
     /// ZSET: the labels in a state, by name.
     pub fn in_state(&self, machine: &str, state: &str) -> Key<FabricSpace> {
         self.key(format_args!("{machine}:in:{state}"))

@@ -129,3 +129,133 @@ async fn machines_are_planned_applied_and_explained() {
     let plan = api.client.post(format!("{}/state-machines/m/plan", api.base)).bearer_auth(&teller).body(YAML);
     assert_eq!(read(plan).await.code(), "scope_missing");
 }
+
+/// An object of exactly so many bytes.
+fn sized(bytes: usize) -> Value {
+    json!({"x": "a".repeat(bytes - r#"{"x":""}"#.len())})
+}
+
+/// An object of exactly so many levels.
+fn nested(levels: usize) -> Value {
+    (1..levels).fold(json!({}), |inner, _| json!({"x": inner}))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metadata_has_its_limits_and_what_goes_beyond_changes_nothing() {
+    let api = Api::defined().await;
+    for (what, good, bad) in
+        [("bytes", sized(64 * 1024), sized(64 * 1024 + 1)), ("levels", nested(32), nested(33))]
+    {
+        let label = &format!("/state-machines/m/labels/{what}");
+        let refused = api.post(label, &json!({"metadata": bad})).await;
+        assert_eq!((refused.status.as_u16(), refused.code().as_str()), (400, "bad_metadata"), "{what}");
+        assert_eq!(api.get(label).await.status, 404, "{what}");
+        let created = api.post(label, &json!({"metadata": good})).await;
+        assert_eq!(created.status, 201, "{what}: {created:?}");
+        // What is merged counts as well as what is sent.
+        let before = api.get(label).await.json();
+        let more = if what == "bytes" { json!({"y": 1}) } else { nested(33) };
+        let refused = api.patch(label, &json!({"metadata": more})).await;
+        assert_eq!((refused.status.as_u16(), refused.code().as_str()), (400, "bad_metadata"), "{what}");
+        assert_eq!(api.get(label).await.json(), before, "{what}");
+    }
+    let label = "/state-machines/m/labels/none";
+    for none in [json!([]), json!([{"a": 1}]), json!("x"), json!(1), json!(null)] {
+        let refused = api.post(label, &json!({"metadata": none})).await;
+        assert_eq!((refused.status.as_u16(), refused.code().as_str()), (400, "bad_metadata"), "{none}");
+        let refused =
+            api.post("/state-machines/m/labels", &json!({"labels": [{"name": "a", "metadata": none}]})).await;
+        assert_eq!(refused.json()["results"][0]["result"], 400, "{none}");
+    }
+    assert_eq!(api.get(label).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_bodies_and_keys_that_cannot_be_are_refused() {
+    let api = Api::defined().await;
+    let facts = json!({"metadata": {}});
+    let long = "n".repeat(257);
+    for name in [&*long, "%00", "%0A", "%7F", "%C2%85", &"%C3%A9".repeat(129)] {
+        let refused = api.post(&format!("/state-machines/m/labels/{name}"), &facts).await;
+        assert_eq!(refused.status, 400, "{name}: {refused:?}");
+        assert!(["bad_label_name", "invalid_path"].contains(&refused.code().as_str()), "{name}: {refused:?}");
+    }
+    for name in [&long[1..], "%C3%A9%2F%20", "..."] {
+        assert_eq!(api.post(&format!("/state-machines/m/labels/{name}"), &facts).await.status, 201, "{name}");
+    }
+    let label = "/state-machines/m/labels/a";
+    for kind in ["text/plain", "application/jsonx", "application/x-www-form-urlencoded"] {
+        for (method, path) in [
+            (Method::POST, label),
+            (Method::PATCH, label),
+            (Method::POST, "/state-machines/m/labels"),
+            (Method::PATCH, "/state-machines/m/labels"),
+        ] {
+            let request =
+                api.request(method.clone(), path).header("content-type", kind).body(facts.to_string());
+            let refused = read(request).await;
+            let told = (refused.status.as_u16(), refused.code());
+            assert_eq!(told, (415, "unsupported_media_type".to_owned()), "{method} {path} {kind}");
+        }
+    }
+    let keyed = async |method: Method, key: &str, body: Value| {
+        read(api.request(method, label).header("idempotency-key", key).json(&body)).await
+    };
+    let first = keyed(Method::POST, "k", json!({"metadata": {"x": 1}})).await;
+    assert_eq!(first.status, 201);
+    assert_eq!(keyed(Method::POST, "k", json!({"metadata": {"x": 1}})).await.status, 201);
+    for (method, body) in
+        [(Method::POST, json!({"metadata": {"x": 2}})), (Method::PATCH, json!({"metadata": {"x": 1}}))]
+    {
+        let refused = keyed(method.clone(), "k", body).await;
+        let told = (refused.status.as_u16(), refused.code());
+        assert_eq!(told, (422, "idempotency_conflict".to_owned()), "{method}");
+    }
+    let long = "k".repeat(256);
+    for key in ["", "a b", &long] {
+        let refused = keyed(Method::PATCH, key, json!({"metadata": {}})).await;
+        assert_eq!(
+            (refused.status.as_u16(), refused.code().as_str()),
+            (400, "bad_idempotency_key"),
+            "{key:?}"
+        );
+    }
+    let shown = api.get(label).await.json();
+    assert_eq!(
+        (&shown["metadata"], &shown["revision"]),
+        (&json!({"x": 1}), &json!(1)),
+        "nothing of it counted"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_labels_at_a_time_and_a_name_once() {
+    let api = Api::defined().await;
+    let items = |count: usize| {
+        let items: Vec<Value> =
+            (0..count).map(|n| json!({"name": format!("l{n}"), "metadata": {}})).collect();
+        json!({"labels": items})
+    };
+    for refused in [
+        api.post("/state-machines/m/labels", &items(1_001)).await,
+        api.patch("/state-machines/m/labels", &items(1_001)).await,
+    ] {
+        assert_eq!((refused.status.as_u16(), refused.code().as_str()), (422, "too_many_items"));
+    }
+    let created = api.post("/state-machines/m/labels", &items(1_000)).await.json();
+    let results = created["results"].as_array().unwrap();
+    assert!(results.len() == 1_000 && results.iter().all(|one| one["result"] == 201), "{created}");
+    let one =
+        async || api.post("/state-machines/m/labels/same", &json!({"metadata": {}})).await.status.as_u16();
+    let mut statuses = futures_util::future::join_all((0..20).map(|_| one())).await;
+    statuses.sort_unstable();
+    assert_eq!(statuses, [vec![201], vec![409; 19]].concat());
+    assert_eq!(api.get("/state-machines/m/labels/same").await.json()["visit"], 1);
+    // The same name twice in one call is no exception.
+    let twice = json!({"labels": [{"name": "two", "metadata": {}}, {"name": "two", "metadata": {}}]});
+    let results = api.post("/state-machines/m/labels", &twice).await.json();
+    let mut codes: Vec<u64> =
+        results["results"].as_array().unwrap().iter().map(|one| one["result"].as_u64().unwrap()).collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [201, 409]);
+}

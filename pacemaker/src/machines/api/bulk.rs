@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{ManageMachines, ReadMachines, TellFacts, label_name, machine_name, views::Changed};
+use super::{ManageMachines, ReadMachines, TellFacts, label_name, machine_name, removes, views::Changed};
 use crate::{
     http::{
         App, Problem,
@@ -217,12 +217,7 @@ async fn update_many(
     headers: HeaderMap,
     RawBytes(body): RawBytes,
 ) -> Result<Answer<Results>, Problem> {
-    let kind = headers.get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let patch = kind.to_ascii_lowercase().starts_with("application/merge-patch+json");
-    if !patch && !kind.to_ascii_lowercase().starts_with("application/json") {
-        let detail = "send the body with `Content-Type: application/json`, or application/merge-patch+json";
-        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail));
-    }
+    let patch = removes(&headers)?;
     let items = read(&app, &machine, &body).await?;
     let (app, machine) = (&app, machine.as_str());
     let work = |item: Item| async move {

@@ -6,7 +6,10 @@ use axum::{Json as Answer, extract::State};
 use rand::RngExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use signalbox_machine::{Machine, definition::Call};
+use signalbox_machine::{
+    Machine,
+    definition::{self, Call},
+};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{ManageMachines, ReadMachines, machine_name, views::moment};
@@ -42,6 +45,8 @@ pub(crate) struct Plan {
     /// `{"added","removed","changed"}`.
     #[schema(value_type = Object)]
     states: Value,
+    /// What differs beside the states: `timezone`, `feeds.NAME`, `inputs.TOPIC`, `webhooks`.
+    changed: Vec<String>,
     /// Labels in states that go.
     labels: BTreeMap<String, u64>,
     /// Labels that would move if their gate looked now.
@@ -100,7 +105,7 @@ async fn plan(
         .map_err(|_| Problem::bad_request("bad_definition", "this can be no machine's name"))?;
     let source = std::str::from_utf8(&body)
         .map_err(|_| Problem::bad_request("bad_definition", "the definition is no UTF-8 text"))?;
-    let file = signalbox_machine::load("definition", source)
+    let file = definition::load_with("definition", source, app.machines.environment())
         .map_err(|refused| Problem::bad_request("bad_definition", refused.to_string()))?;
     let warnings = file.warnings.iter().map(ToString::to_string).collect();
     let machine = file.machines.into_iter().find(|machine| machine.name() == name).ok_or_else(|| {
@@ -120,6 +125,7 @@ async fn plan(
         plan,
         version,
         states: json!({"added": states.added, "removed": states.removed, "changed": states.changed}),
+        changed: preview.changed,
         labels: preview.labels,
         would_move: preview.would_move,
         needs_feed: preview.needs_feed,

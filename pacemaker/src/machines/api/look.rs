@@ -15,7 +15,7 @@ use crate::{
         auth::Granted,
         body::{Body, Json, Path},
     },
-    machines::explain::Asking,
+    machines::explain::{Asking, Counts},
 };
 
 /// How far a route looks ahead, and a simulation at most.
@@ -59,6 +59,8 @@ pub(crate) struct MachineView {
     labels: BTreeMap<String, u64>,
     /// Labels that do not rest, by status.
     busy: BTreeMap<String, u64>,
+    /// Labels that wait at gates which look on entry only, by gate: nothing will look at these again.
+    stuck: BTreeMap<String, u64>,
 }
 
 /// What has happened to a label, oldest first.
@@ -111,7 +113,7 @@ async fn show(
     Path(name): Path<String>,
 ) -> Result<Answer<MachineView>, Problem> {
     machine_name(&name)?;
-    let (version, labels, busy) = app.machines.counts(&name).await?;
+    let Counts { version, labels, busy, stuck } = app.machines.counts(&name).await?;
     let shape = |state: &signalbox_machine::State| {
         let kind = if state.action().is_some() {
             "action"
@@ -132,7 +134,7 @@ async fn show(
         json!({"name": state.name(), "kind": kind, "next": next, "triggers": triggers})
     };
     let states = version.machine.states().iter().map(shape).collect();
-    Ok(Answer(MachineView { name, version: version.number, states, labels, busy }))
+    Ok(Answer(MachineView { name, version: version.number, states, labels, busy, stuck }))
 }
 
 /// Look at a label's history

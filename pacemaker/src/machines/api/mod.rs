@@ -83,8 +83,8 @@ pub(crate) struct Facts {
     metadata: Value,
 }
 
-/// Reads `{"metadata": {…}}`, and whether null removes.
-fn facts(headers: &HeaderMap, body: &Bytes) -> Result<(Value, bool), Problem> {
+/// Whether null removes: the body says so by its type.
+fn removes(headers: &HeaderMap) -> Result<bool, Problem> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
     let patch = kind.eq_ignore_ascii_case("application/merge-patch+json");
@@ -93,6 +93,12 @@ fn facts(headers: &HeaderMap, body: &Bytes) -> Result<(Value, bool), Problem> {
         let status = axum::http::StatusCode::UNSUPPORTED_MEDIA_TYPE;
         return Err(Problem::new(status, "unsupported_media_type", detail));
     }
+    Ok(patch)
+}
+
+/// Reads `{"metadata": {…}}`, and whether null removes.
+fn facts(headers: &HeaderMap, body: &Bytes) -> Result<(Value, bool), Problem> {
+    let patch = removes(headers)?;
     let bad = |error: serde_json::Error| match error.classify() {
         serde_json::error::Category::Data => Problem::bad_request("bad_metadata", error.to_string()),
         _ => Problem::bad_request("malformed_json", format!("the body is no JSON: {error}")),

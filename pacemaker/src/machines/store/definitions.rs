@@ -10,7 +10,8 @@ static APPLIED: Script<FabricRole> = Script::new("machines/applied", include_str
 
 /// Every script of the machines, for the test that reads their headers.
 #[cfg(test)]
-pub(in crate::machines) const SCRIPTS: &[&Script<FabricRole>] = &[&APPLY, &SWITCH, &APPLIED];
+pub(in crate::machines) const SCRIPTS: &[&Script<FabricRole>] =
+    &[&APPLY, &SWITCH, &APPLIED, &super::check::WALK];
 
 /// How a change of definition began.
 #[derive(Debug, Clone, PartialEq, Eq)]

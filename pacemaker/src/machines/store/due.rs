@@ -154,7 +154,7 @@ impl Store {
 
 /// Scores are unix milliseconds, far below what a double holds exactly.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and positive")]
-fn whole(score: f64) -> u64 {
+pub(super) fn whole(score: f64) -> u64 {
     score as u64
 }
 

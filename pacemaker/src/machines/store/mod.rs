@@ -1,6 +1,7 @@
 //! The only part of the machines that talks to Redis. Labels are written by the publish script, by way of the bus
 //! (`labels.lua`); here are the reads, the definitions, and what is due.
 
+mod check;
 mod definitions;
 mod due;
 mod statistics;

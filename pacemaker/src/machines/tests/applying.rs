@@ -107,6 +107,52 @@ async fn an_apply_that_was_killed_halfway_is_finished() {
     }
 }
 
+const DAILY: &str = "
+state_machines:
+  m:
+    timezone: Europe/London
+    feeds: [{name: crm, url: 'http://127.0.0.1:1/', ttl: 1m}]
+    states:
+      - {gate: first, exit_condition: metadata.go, triggers: [{time: 18:30}], next: done}
+      - {gate: other, exit_condition: metadata.go or feeds.crm.go, triggers: [{metadata: go}, {interval: 1h}], next: first}
+      - {gate: done}
+";
+
+/// What stands outside of states has a part in what they say.
+#[tokio::test]
+async fn labels_follow_a_zone_that_changed_though_their_state_says_the_same() {
+    let yaml = DAILY.replace(
+        "{gate: done}",
+        "{gate: done, exit_condition: metadata.back, triggers: [{metadata: back}], next: other}",
+    );
+    let world = World::new(&yaml).await;
+    world.create("a", json!({"tz": "Asia/Tokyo"})).await;
+    assert_eq!(world.label("a").await.zone, None);
+    let own = machine(&yaml.replace("Europe/London", "{metadata: tz, default: Europe/London}"));
+    let now = world.engine.current(M).await.unwrap();
+    let preview = world.engine.preview(Some(&now), &own).await.unwrap();
+    assert_eq!(
+        (preview.states.changed, preview.changed),
+        (vec!["first".to_owned()], vec!["timezone".to_owned()])
+    );
+    let cached = machine(&yaml.replace("ttl: 1m", "ttl: 2m"));
+    let preview = world.engine.preview(Some(&now), &cached).await.unwrap();
+    assert_eq!(
+        (preview.states.changed, preview.changed),
+        (vec!["other".to_owned()], vec!["feeds.crm".to_owned()])
+    );
+    assert_eq!(world.engine.apply(&own, 1, "test", &BTreeMap::new()).await.unwrap(), 2);
+    assert_eq!(world.label("a").await.zone.as_deref(), Some("Asia/Tokyo"));
+    let found = world.engine.check(crate::machines::CheckCursor::default()).await.unwrap().findings;
+    assert_eq!(found, [], "its wave is there");
+    // 18:30 in Tokyo comes before 18:30 in London.
+    world.tell("a", json!({"go": true})).await;
+    let next = world.engine.0.store.next_due(0).await.unwrap().unwrap();
+    world.time.advance(next - world.now_ms());
+    world.work_off().await;
+    assert_eq!(&*world.label("a").await.state, "done");
+}
+
 impl crate::machines::Engine {
     /// One step of an apply.
     async fn bring_one_over(&self, label: &str) {

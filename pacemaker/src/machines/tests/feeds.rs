@@ -206,3 +206,23 @@ async fn only_what_an_evaluation_reaches_is_asked() {
     world.until("a", |record| &*record.state == "done").await;
     assert_eq!(feeder.asked(), ["a"]);
 }
+
+#[tokio::test]
+async fn why_says_what_became_of_the_feeds_that_it_asked() {
+    for (rest, result, blocks) in
+        [("on_error: hold", "failed", "unknown"), ("on_error: {default: {value: 9}}", "default", "false")]
+    {
+        let feeder = Feeder::start(&[Say::Status(500)]).await;
+        let world = World::new(&gate(&feeder.url, rest)).await;
+        world.create("a", json!({})).await;
+        let why = world.engine.why(M, "a").await.unwrap();
+        assert_eq!(why["feeds"], json!({"load": {"result": result, "error": "answered 500"}}), "{why}");
+        assert_eq!(why["result"].as_str().map_or_else(|| why["result"].to_string(), str::to_owned), blocks);
+        assert_eq!(&*world.label("a").await.state, "busy", "who looks opens nothing");
+    }
+    let feeder = Feeder::start(&[calm()]).await;
+    let world = World::new(&gate(&feeder.url, "ttl: 0s")).await;
+    world.create("a", json!({})).await;
+    let why = world.engine.why(M, "a").await.unwrap();
+    assert_eq!((&why["feeds"], &why["result"]), (&json!({"load": {"result": "ok"}}), &json!(true)), "{why}");
+}

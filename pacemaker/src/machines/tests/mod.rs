@@ -4,6 +4,7 @@
 
 mod acting;
 mod applying;
+mod checking;
 mod feeds;
 mod folder;
 mod inputs;

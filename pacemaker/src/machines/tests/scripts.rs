@@ -4,7 +4,7 @@ use crate::machines::store::SCRIPTS;
 
 #[test]
 fn every_script_says_what_it_takes_and_returns_and_who_calls_it() {
-    assert_eq!(SCRIPTS.len(), 3);
+    assert_eq!(SCRIPTS.len(), 4);
     for source in SCRIPTS.iter().map(|script| script.source()) {
         let header: Vec<&str> = source.lines().take_while(|line| line.starts_with("--")).collect();
         let name = header.first().copied().unwrap_or_default();

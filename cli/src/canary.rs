@@ -1,0 +1,374 @@
+//! `signalbox demo canary good|bad`: a new version of a sample application, on its way by the shipped machine.
+//!
+//! `up --demo` runs two processes for `canary.localhost`, of which one serves the host, and applies
+//! `examples/machines/canary.yaml`. This command gives the idle one a new version to serve, creates the label that
+//! deploys it, sends requests to the host, and tells each move until the label ends: a good version takes over from the
+//! old one, a bad one is taken back. The next call uses the other process, so it can be done again and again.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use clap::{Subcommand, ValueEnum};
+use serde_json::{Value, json};
+use signalbox_client::{
+    Client, Error,
+    machines::{Label, Move},
+    routes::{Filter, Instance, NewInstance},
+};
+use signalbox_stack::{Description, Probe};
+use tokio::{
+    sync::Semaphore,
+    task::JoinHandle,
+    time::{self, MissedTickBehavior},
+};
+
+use crate::{exit::Failure, remote::Remote, terminal};
+
+/// The host that is served.
+pub(crate) const HOST: &str = "canary.localhost";
+/// How the parts are called that serve it.
+pub(crate) const PART: &str = "demo-canary-";
+/// The machine, and how its versions and labels begin.
+const MACHINE: &str = "canary";
+const DEFINITION: &str = include_str!("../../examples/machines/canary.yaml");
+/// How often the label is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+/// Requests that may be under way.
+const AT_A_TIME: usize = 64;
+
+/// Flags of `signalbox demo`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Deploy a new version of canary.localhost step by step, and send it requests until it has all of them or none
+    Canary(Canary),
+}
+
+#[derive(Debug, clap::Args)]
+struct Canary {
+    /// Whether the new version answers 200 or 500
+    #[arg(value_enum)]
+    version: Kind,
+    /// For how long each step has to go well
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=600))]
+    calm_seconds: u64,
+    /// Requests each second
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=5000))]
+    rate: u64,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Good,
+    Bad,
+}
+
+impl Kind {
+    fn status(self) -> u16 {
+        if self == Self::Good { 200 } else { 500 }
+    }
+
+    /// Where its label ends.
+    fn end(self) -> &'static str {
+        if self == Self::Good { "done" } else { "taken_back" }
+    }
+}
+
+/// Lets one of the processes serve the host, and applies the machine, where that was not done before.
+pub(crate) async fn prepare(client: &Client, addresses: &[String]) -> Result<(), Error> {
+    let there = instances(client).await?;
+    let serves = |instance: &Instance| instance.state == "active" && addresses.contains(&instance.address);
+    if let Some(first) = addresses.first()
+        && !there.iter().any(serves)
+    {
+        // They had other ports the last time, and shares of their own.
+        for instance in &there {
+            client.routes().remove(&instance.id, None).await?;
+        }
+        let policy = format!("/hosts/{HOST}/policy");
+        let removed = client.call("DELETE", &policy, None).await;
+        removed.map(drop).or_else(|error| if error.status() == Some(404) { Ok(()) } else { Err(error) })?;
+        let instance = NewInstance::new(first.clone(), [HOST], format!("{MACHINE}-1"));
+        client.routes().register(&format!("{MACHINE}-1-1"), &instance, None).await?;
+    }
+    match client.machines().show(MACHINE).await {
+        Err(error) if error.status() == Some(404) => {
+            let plan = client.machines().plan(MACHINE, DEFINITION).await?;
+            client.machines().apply(MACHINE, &plan.plan, &BTreeMap::new()).await.map(drop)
+        }
+        other => other.map(drop),
+    }
+}
+
+async fn instances(client: &Client) -> Result<Vec<Instance>, Error> {
+    client.routes().instances(&Filter { host: Some(HOST.to_owned()), ..Filter::default() }).await
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let Command::Canary(args) = args.command;
+    let here = args.remote.here().ok_or_else(|| {
+        Failure::unavailable("no demo runs here: start it with `signalbox up --demo`, or name its --data-dir")
+    })?;
+    let client = args.remote.client()?;
+    let say = |text: &str| {
+        if !args.remote.json {
+            terminal::line(text);
+        }
+    };
+    let label = match on_its_way(&client).await? {
+        Some(label) => {
+            say(&format!("{label} is still on its way, and goes on"));
+            label
+        }
+        None => {
+            let processes = processes(&here);
+            let (label, address) = release(&client, &processes, &args).await?;
+            let kind = if args.version == Kind::Good { "good" } else { "bad" };
+            say(&format!("{label} is a {kind} version: {address} answers {}", args.version.status()));
+            label
+        }
+    };
+    say(&format!("{} requests a second go to {HOST} until it ends; in another terminal:", args.rate));
+    let program = std::env::args().next().unwrap_or_else(|| "signalbox".to_owned());
+    for command in [
+        format!("labels why {MACHINE} {label}"),
+        format!("labels history {MACHINE} {label}"),
+        "stats top".to_owned(),
+    ] {
+        say(&format!("  {program} {command}"));
+    }
+    let traffic = Traffic::start(&here.edge_url, args.rate)?;
+    let watched = tokio::select! {
+        watched = watch(&client, &label, &traffic, &say) => watched,
+        _ = tokio::signal::ctrl_c() => {
+            say("nobody sends requests any more; the same command goes on with it, and without requests it is taken back after half an hour");
+            return Err(Failure::interrupted());
+        }
+    };
+    let (ended, moves) = watched?;
+    let told = json!({"label": label, "state": ended.state, "moves": moves, "answers": traffic.told()});
+    drop(traffic);
+    args.remote.show(&told, |_| terminal::line(&conclusion(&ended)))?;
+    if ended.state == args.version.end() {
+        return Ok(());
+    }
+    let error = ended.error.map(|error| format!(": {error}")).unwrap_or_default();
+    Err(Failure::broken(format!("{label} ended in {} ({}){error}", ended.state, ended.status)))
+}
+
+fn conclusion(ended: &Label) -> String {
+    let stable = ended.metadata["stable"].as_str().unwrap_or_default();
+    match ended.state.as_str() {
+        "done" => format!("{} has all requests now, and {stable} is retired", ended.name),
+        "taken_back" => format!("{} was taken back, and {stable} has all requests again", ended.name),
+        other => format!("{} stays in {other}", ended.name),
+    }
+}
+
+/// The processes that take turns: where each listens.
+fn processes(here: &Description) -> Vec<String> {
+    let address = |probe: &Probe| match probe {
+        Probe::Http(url) => {
+            Some(url.strip_prefix("http://")?.strip_suffix("/health").unwrap_or_default().to_owned())
+        }
+        _ => None,
+    };
+    let parts = here.parts.iter().filter(|part| part.name.starts_with(PART));
+    parts.filter_map(|part| address(&part.probe)).collect()
+}
+
+fn number(name: &str) -> Option<u64> {
+    name.strip_prefix(MACHINE)?.strip_prefix('-')?.parse().ok()
+}
+
+/// The newest label, if it has not ended yet.
+async fn on_its_way(client: &Client) -> Result<Option<String>, Error> {
+    let Some(newest) = newest(client).await? else { return Ok(None) };
+    let name = format!("{MACHINE}-{newest}");
+    let label = client.machines().label(MACHINE, &name).await?;
+    Ok((label.status != "ended").then_some(name))
+}
+
+async fn newest(client: &Client) -> Result<Option<u64>, Error> {
+    let labels = client.machines().labels(MACHINE, None, None, usize::MAX).await?;
+    Ok(labels.iter().filter_map(|name| number(name)).max())
+}
+
+/// Gives the process that serves nobody a new version, and creates its label; both names.
+async fn release(client: &Client, processes: &[String], args: &Canary) -> Result<(String, String), Failure> {
+    let instances = instances(client).await?;
+    let stable = instances.iter().find(|instance| instance.state == "active");
+    let stable = stable.ok_or_else(|| {
+        Failure::unavailable(format!("nobody serves {HOST}: start the demo again with `signalbox up --demo`"))
+    })?;
+    let idle = processes.iter().find(|address| **address != stable.address);
+    let idle = idle.ok_or_else(|| Failure::unavailable("the demo runs without a second process for it"))?;
+    for leaving in instances.iter().filter(|instance| instance.address == *idle) {
+        // The version before is being drained, and nobody asks for it any more.
+        client.routes().remove(&leaving.id, Some(Duration::from_secs(5))).await?;
+    }
+    let versions = instances.iter().filter_map(|instance| number(&instance.version_type_id));
+    let last = versions.chain(newest(client).await?).max().unwrap_or(1);
+    let version = format!("{MACHINE}-{}", last + 1);
+    let told = http()?
+        .put(format!("http://{idle}/release"))
+        .json(&json!({"name": version, "status": args.version.status()}))
+        .send()
+        .await
+        .and_then(reqwest::Response::error_for_status);
+    told.map_err(|error| Failure::unavailable(format!("the demo's process at {idle}: {error}")))?;
+    let facts = json!({"metadata": {
+        "host": HOST, "stable": stable.version_type_id, "version": version, "instances": [idle],
+        "calm_seconds": args.calm_seconds,
+    }});
+    let path = format!("/state-machines/{MACHINE}/labels/{version}");
+    client.call("POST", &path, Some(&facts)).await?;
+    Ok((version, idle.clone()))
+}
+
+fn http() -> Result<reqwest::Client, Failure> {
+    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build();
+    client.map_err(|error| Failure::internal(format!("cannot make an HTTP client: {error}")))
+}
+
+/// Tells each move until the label has ended or failed.
+async fn watch(
+    client: &Client,
+    label: &str,
+    traffic: &Traffic,
+    say: &impl Fn(&str),
+) -> Result<(Label, Vec<Move>), Failure> {
+    let mut seen = 0;
+    loop {
+        let now = client.machines().label(MACHINE, label).await?;
+        let moves = client.machines().history(MACHINE, label).await?;
+        for one in moves.iter().filter(|one| one.visit > seen) {
+            say(&row(one, moves.first(), &traffic.counted()));
+        }
+        seen = moves.last().map_or(seen, |one| one.visit);
+        if matches!(now.status.as_str(), "ended" | "errored") {
+            return Ok((now, moves));
+        }
+        time::sleep(LOOK).await;
+    }
+}
+
+/// `  41 s  half          canary-1: 612 answered; canary-2: 205 answered`
+fn row(one: &Move, first: Option<&Move>, counted: &str) -> String {
+    let at = |one: &Move| one.at.parse::<jiff::Timestamp>().ok();
+    let since = at(one).zip(first.and_then(at)).map_or(0, |(at, first)| at.as_second() - first.as_second());
+    let to = one.to.as_deref().unwrap_or_default();
+    format!("{since:>4} s  {to:<13} {counted}").trim_end().to_owned()
+}
+
+/// Requests that go to the host until this is dropped, and who answered them how.
+struct Traffic {
+    answers: Arc<Mutex<Answers>>,
+    task: JoinHandle<()>,
+}
+
+/// Version → answers below 500, and others.
+type Counts = BTreeMap<String, (u64, u64)>;
+
+#[derive(Default)]
+struct Answers {
+    all: Counts,
+    /// Those that were not told yet.
+    new: Counts,
+}
+
+impl Traffic {
+    fn start(edge: &str, rate: u64) -> Result<Self, Failure> {
+        let (http, url) = (http()?, format!("{edge}/"));
+        let answers = Arc::<Mutex<Answers>>::default();
+        let counts = Arc::clone(&answers);
+        let task = tokio::spawn(async move {
+            let places = Arc::new(Semaphore::new(AT_A_TIME));
+            let mut ticks = time::interval(Duration::from_secs(1) / u32::try_from(rate).unwrap_or(u32::MAX));
+            // A machine that is slow gets fewer requests, and not all at once later.
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                ticks.tick().await;
+                let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+                let request = http.get(&url).header("host", HOST).send();
+                let counts = Arc::clone(&counts);
+                tokio::spawn(async move {
+                    let (who, good) = answer(request.await).await;
+                    let Answers { all, new } = &mut *counts.lock().unwrap_or_else(PoisonError::into_inner);
+                    for counts in [all, new] {
+                        let (answered, failed) = counts.entry(who.clone()).or_default();
+                        *(if good { answered } else { failed }) += 1;
+                    }
+                    drop(place);
+                });
+            }
+        });
+        Ok(Self { answers, task })
+    }
+
+    /// What was counted since this was asked last.
+    fn counted(&self) -> String {
+        let counts = std::mem::take(&mut self.answers.lock().unwrap_or_else(PoisonError::into_inner).new);
+        let told = |(who, (answered, failed)): (&String, &(u64, u64))| match (answered, failed) {
+            (answered, 0) => format!("{who} answered {answered}"),
+            (0, failed) => format!("{who} failed {failed}"),
+            (answered, failed) => format!("{who} answered {answered} and failed {failed}"),
+        };
+        counts.iter().map(told).collect::<Vec<_>>().join(", ")
+    }
+
+    fn told(&self) -> Value {
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers
+            .all
+            .iter()
+            .map(|(who, (answered, failed))| json!({"version": who, "answered": answered, "failed": failed}))
+            .collect()
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Who answered, and whether well.
+async fn answer(answer: Result<reqwest::Response, reqwest::Error>) -> (String, bool) {
+    let Ok(answer) = answer else { return ("nobody".to_owned(), false) };
+    let good = answer.status().as_u16() < 500;
+    let body = answer.text().await.unwrap_or_default();
+    let who = body.strip_prefix("Hello from ").and_then(|rest| rest.split(',').next());
+    (who.unwrap_or("nginx").to_owned(), good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_numbered() {
+        assert_eq!(["canary-12", "canary-", "canary-x", "other-1"].map(number), [Some(12), None, None, None]);
+    }
+
+    #[test]
+    fn a_row_says_when_where_and_who_answered() {
+        let one = |at: &str, to: &str| -> Move {
+            let row = json!({"visit": 1, "at": at, "from": null, "to": to, "cause": "action", "version": 1, "event": 7});
+            serde_json::from_value(row).unwrap()
+        };
+        let (first, later) = (one("2026-01-31T12:00:00Z", "asked"), one("2026-01-31T12:00:41.5Z", "half"));
+        assert_eq!(row(&first, Some(&first), ""), "   0 s  asked");
+        assert_eq!(row(&later, Some(&first), "x answered 3"), "  41 s  half          x answered 3");
+    }
+}
