@@ -31,6 +31,9 @@ struct Outcome {
     outcome: &'static str,
 }
 
+/// The labels of a family with one member at most, which is there while there is something to say.
+type Sole = [(&'static str, &'static str); 0];
+
 /// All metrics. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
@@ -49,7 +52,7 @@ pub(crate) struct Metrics {
     silent: Gauge,
     certificates: Gauge,
     certificates_expired: Gauge,
-    certificate_days: Gauge<f64, AtomicU64>,
+    certificate_days: Family<Sole, Gauge<f64, AtomicU64>>,
 }
 
 impl Metrics {
@@ -65,9 +68,7 @@ impl Metrics {
         let (reseeds, outstanding, foreign) = (Counter::default(), Gauge::default(), Gauge::default());
         let silent = Gauge::default();
         let (certificates, certificates_expired) = (Gauge::default(), Gauge::default());
-        let certificate_days = Gauge::<f64, AtomicU64>::default();
-        // Without a certificate there is no such number; infinity would be written in a way that scrapers refuse.
-        certificate_days.set(f64::NAN);
+        let certificate_days = Family::<Sole, Gauge<f64, AtomicU64>>::default();
         let mut registry = Registry::with_prefix("signalbox_pacemaker");
         registry.register(
             "http_requests",
@@ -117,7 +118,7 @@ impl Metrics {
         );
         registry.register(
             "certificate_first_end_days",
-            "Days until the first of them ends, negative when it has, +Inf without any; looked at once an hour and when one changes",
+            "Days until the first of them ends, negative when it has; not there without any. Looked at once an hour and when one changes",
             certificate_days.clone(),
         );
         Self {
@@ -199,7 +200,13 @@ impl Metrics {
     pub(crate) fn certificates(&self, count: usize, expired: usize, first_end_days: Option<f64>) {
         self.certificates.set(i64::try_from(count).unwrap_or(i64::MAX));
         self.certificates_expired.set(i64::try_from(expired).unwrap_or(i64::MAX));
-        self.certificate_days.set(first_end_days.unwrap_or(f64::NAN));
+        match first_end_days {
+            Some(days) => {
+                self.certificate_days.get_or_create(&[]).set(days);
+            }
+            // Neither infinity nor NaN: alarms compare, and not every scraper reads those.
+            None => self.certificate_days.clear(),
+        }
     }
 
     pub(crate) fn table_foreign(&self, foreign: bool) {
@@ -223,5 +230,21 @@ mod tests {
         );
         assert!(text.contains(r#"signalbox_pacemaker_route_changes_total{kind="registered"} 1"#), "{text}");
         assert!(!text.contains("# EOF"));
+    }
+
+    #[test]
+    fn the_first_end_of_certificates_is_there_while_there_is_one() {
+        let metrics = Metrics::new();
+        let said = || {
+            let text = metrics.encode().unwrap();
+            let line =
+                text.lines().find(|line| line.starts_with("signalbox_pacemaker_certificate_first_end_days"));
+            line.map(|line| line.rsplit(' ').next().unwrap().to_owned())
+        };
+        assert_eq!(said(), None);
+        metrics.certificates(1, 0, Some(-2.5));
+        assert_eq!(said().as_deref(), Some("-2.5"));
+        metrics.certificates(0, 0, None);
+        assert_eq!(said(), None, "the last one was taken away");
     }
 }

@@ -296,6 +296,41 @@ async fn who_joined_just_now_starts_slowly() {
     system.stop().await;
 }
 
+/// As above, by registration alone: nobody but the pacemaker knows since when an instance is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_is_registered_later_starts_slowly() {
+    let system = System::with("slow-start-registered", |builder| builder.workers(1)).await;
+    let (old, new) = (App::start("old").await, App::start("new").await);
+    let put = async |policy: Value| {
+        let answer = system.api("PUT", "/hosts/app.test?wait=20s", Some(policy)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    };
+    for wrong in [json!(-1), json!(0), json!(3_600_001), json!("soon")] {
+        let refused = system.api("PUT", "/hosts/app.test", Some(json!({"slow_start_ms": wrong}))).await;
+        assert_eq!(refused.status, 422, "{wrong}: {}", refused.text());
+    }
+    // An hour, so that no clock decides this test.
+    put(json!({"slow_start_ms": 3_600_000})).await;
+    system.register("old", &old, "app.test", "17").await;
+    // It has been there for long.
+    system.cli::<i64>(System::MASTER, "HSET instance:old joined_ms 1").await;
+    system.register("new", &new, "app.test", "17").await;
+    let explained = system.api("GET", "/routes/explain?host=app.test", None).await.json();
+    let slow = |id: &str| {
+        let instances = explained["instances"].as_array().unwrap().iter();
+        instances.clone().find(|one| one["id"] == id).unwrap()["slow_start"].clone()
+    };
+    assert_eq!((slow("new"), slow("old")), (json!(0.1), Value::Null), "{explained}");
+    let seen = spread(&system, "app.test", 220).await;
+    assert!((15..=30).contains(&seen["new"]), "a tenth of what the other gets: {seen:?}");
+    // A repeated registration does not begin it anew, and without the rule it is one like the other.
+    system.register("new", &new, "app.test", "17").await;
+    put(json!({"balance": {"algorithm": "round_robin"}})).await;
+    let seen = spread(&system, "app.test", 100).await;
+    assert_eq!((seen["old"], seen["new"]), (50, 50));
+    system.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_of_nonsense_routes_by_the_set_alone() {
     let system = one_worker("nonsense").await;

@@ -3,7 +3,6 @@
 use std::{net::SocketAddr, process::Stdio, time::Duration};
 
 use serde_json::{Value, json};
-use signalbox_stack::{Builder, Ports};
 use signalbox_tests::{
     http::Response,
     poll,
@@ -16,13 +15,12 @@ use tokio::process::Command;
 
 /// A whole system with a TLS listener.
 async fn start(name: &str) -> (System, SocketAddr) {
-    let tls = SocketAddr::from(([127, 0, 0, 1], Ports::free().expect("free ports").edge));
     let bus = toml::Table::from_iter([
         ("allow_http".to_owned(), true.into()),
         ("allow_networks".to_owned(), vec!["127.0.0.0/8"].into()),
     ]);
-    let change = |builder: Builder| builder.nginx("EDGE_TLS_LISTEN", tls.to_string()).pacemaker("bus", bus);
-    let system = System::with(name, change).await;
+    let system = System::with(name, |builder| builder.pacemaker("bus", bus)).await;
+    let tls = SocketAddr::from(([127, 0, 0, 1], system.stack.ports().edge_tls));
     (system, tls)
 }
 

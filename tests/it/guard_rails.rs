@@ -358,6 +358,21 @@ async fn no_request_hides_in_another() {
         format!("Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n{hidden}"),
         format!("Transfer-Encoding: chunked\r\n\r\n-1\r\n{hidden}"),
         format!("X: a\0b\r\nContent-Length: {length}\r\n\r\n{hidden}"),
+        // Lines that end or go on where only one side thinks so.
+        format!("Content-Length:\r\n {length}\r\n\r\n{hidden}"),
+        format!("X: y\rContent-Length: {length}\r\n\r\n{hidden}"),
+        format!(
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n{length:x}\r\n{hidden}\r\n0\r\n\r\n"
+        ),
+        format!(
+            "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n\r\n{length:x}\r\n{hidden}\r\n0\r\n\r\n"
+        ),
+        // Extensions of chunks: plain, with a quoted end, ended by half an end of line, without end; and trailers.
+        format!("Transfer-Encoding: chunked\r\n\r\n{length:x};name=value\r\n{hidden}\r\n0\r\n\r\n"),
+        format!("Transfer-Encoding: chunked\r\n\r\n{length:x};a=\"\r\n0\r\n\r\n{hidden}"),
+        format!("Transfer-Encoding: chunked\r\n\r\n2;\nxx\r\n{length:x}\r\n{hidden}\r\n0\r\n\r\n"),
+        format!("Transfer-Encoding: chunked\r\n\r\n{length:x};{}\r\n{hidden}\r\n0\r\n\r\n", "x".repeat(9000)),
+        format!("Transfer-Encoding: chunked\r\n\r\n{length:x}\r\n{hidden}\r\n0\r\nHost: evil.test\r\n\r\n"),
     ];
     for host in ["app.test", "ruled.test"] {
         for body in &bodies {
@@ -437,7 +452,8 @@ async fn who_stands_in_front_is_believed_if_trusted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_proxy_protocol_tells_who_asks() {
-    let port = signalbox_stack::Ports::free().expect("a free port").edge;
+    let mut reservation = signalbox_stack::Reservation::default();
+    let port = reservation.add().expect("a free port");
     let system = System::with("proxy-protocol", |builder| {
         builder
             .without_pacemaker()

@@ -64,9 +64,14 @@ async fn every_key_of_a_running_system_stands_in_the_catalog() {
     })
     .await;
 
-    let fabric =
-        [keys::fabric::CATALOG, keys::queues::CATALOG, keys::objects::CATALOG, keys::machines::CATALOG]
-            .concat();
+    let fabric = [
+        keys::fabric::CATALOG,
+        keys::bus::CATALOG,
+        keys::queues::CATALOG,
+        keys::objects::CATALOG,
+        keys::machines::CATALOG,
+    ]
+    .concat();
     let mut unknown = BTreeSet::new();
     let mut seen = BTreeSet::new();
     for (part, catalog) in [

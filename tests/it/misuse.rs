@@ -1,7 +1,10 @@
 //! What clients and operators do wrong, or at a bad moment, and that it harms nobody.
 
+use std::{io::ErrorKind, net::SocketAddr};
+
 use nix::sys::signal::Signal;
 use serde_json::json;
+use signalbox_stack::Reservation;
 use signalbox_tests::{
     http::{Connection, Request},
     load, poll,
@@ -252,5 +255,176 @@ async fn the_instance_that_explain_names_is_the_one_that_answers() {
     assert_eq!((&turns["by"], turns["among"].as_array().unwrap().len()), (&json!("chance"), 3), "{turns}");
     let forged = explained(&system, "sticky.test", "cookie", "stay=AAAAAAAA.AAAAAAAAAAAAAAAA").await;
     assert_eq!(forged["by"], "chance", "{forged}");
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_knows_a_client_by_its_address_and_a_version_by_its_cookie() {
+    // Clients of many addresses, as a trusted proxy in front names them.
+    let system =
+        System::with("explain-addresses", |builder| builder.nginx("EDGE_FORWARDERS", "127.0.0.0/8")).await;
+    let apps = [App::start("a").await, App::start("b").await, App::start("c").await, App::start("d").await];
+    for (app, version_type) in apps.iter().zip(["17", "17", "17", "18"]) {
+        let body = json!({"address": app.address, "hostnames": ["address.test", "version.test"], "version_type_id": version_type});
+        let answer = system.api("PUT", &format!("/instances/{}", app.name()), Some(body)).await;
+        assert_eq!(answer.status, 201, "{}", answer.text());
+    }
+    let shares = json!([{"version_type": "17", "percent": 70}, {"version_type": "18", "percent": 30}]);
+    for (host, policy) in [
+        ("address.test", json!({"balance": {"algorithm": "hash", "address": true}})),
+        (
+            "version.test",
+            json!({"shares": shares, "shares_by": {"cookie": "version", "header": "X-Version"}}),
+        ),
+    ] {
+        let answer = system.api("PUT", &format!("/hosts/{host}?wait=20s"), Some(policy)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let mut answered = std::collections::BTreeSet::new();
+    for n in 1..40 {
+        let client = if n % 4 == 0 { format!("2001:db8::{n:x}") } else { format!("203.0.113.{n}") };
+        let named = explained(&system, "address.test", "address", &client).await;
+        let request = Request::get("address.test", "/").header("X-Forwarded-For", &client);
+        let app = request.send(system.edge).await.unwrap().text();
+        let address = apps.iter().find(|one| one.name() == app).map(|one| json!(one.address));
+        assert_eq!(
+            (&named["by"], Some(&named["address"])),
+            (&json!("hash"), address.as_ref()),
+            "{client}: {named}"
+        );
+        answered.insert(app);
+    }
+    assert!(answered.len() > 1, "{answered:?}");
+    // By cookie: one version type has a single instance, which nobody else can be; the other one takes turns.
+    let asks = async |cookie: &str| {
+        let request = Request::get("version.test", "/").header("Cookie", cookie);
+        request.send(system.edge).await.unwrap().text()
+    };
+    let canary = explained(&system, "version.test", "cookie", "version=18").await;
+    assert_eq!(
+        (&canary["by"], &canary["version_type"], &canary["address"]),
+        (&json!("only_one"), &json!("18"), &json!(apps[3].address)),
+        "{canary}"
+    );
+    for _ in 0..20 {
+        assert_eq!(asks("theme=dark; version=18").await, "d");
+        assert_ne!(asks("version=17; version=18").await, "d", "the first cookie counts");
+    }
+    let old = explained(&system, "version.test", "cookie", "version=17; version=18").await;
+    let among: Vec<f64> =
+        old["among"].as_array().unwrap().iter().map(|one| one["chance"].as_f64().unwrap()).collect();
+    assert_eq!((&old["by"], &old["version_type"], among.len()), (&json!("chance"), &json!("17"), 3), "{old}");
+    assert!(among.iter().all(|chance| (chance - 1.0 / 3.0).abs() < 1e-9), "{old}");
+    // A version type that is not there is none that was asked for: the shares decide.
+    let stranger = explained(&system, "version.test", "cookie", "version=99").await;
+    assert_eq!(
+        (&stranger["version_type"], stranger["among"].as_array().unwrap().len()),
+        (&json!(null), 4),
+        "{stranger}"
+    );
+    let whole: f64 =
+        stranger["among"].as_array().unwrap().iter().map(|one| one["chance"].as_f64().unwrap()).sum();
+    assert!((whole - 1.0).abs() < 1e-9, "{stranger}");
+    for (what, value, code) in [
+        ("address", "203.0.113.300", "invalid_address"),
+        ("address", "localhost", "invalid_address"),
+        ("header", "no-colon", "invalid_header"),
+        ("cookie", "nothing", "invalid_cookie"),
+    ] {
+        let answer =
+            system.api("GET", &format!("/routes/explain?host=address.test&{what}={value}"), None).await;
+        assert!(matches!(answer.status, 400 | 422), "{what}={value}: {}", answer.text());
+        assert_eq!(answer.json()["code"], code, "{what}={value}");
+    }
+    system.stop().await;
+}
+
+/// An edge whose listener expects the PROXY protocol of `trusted`, with one application at `app.test`.
+async fn proxied(name: &str, port: u16, trusted: &str) -> (System, App, SocketAddr) {
+    let system = System::with(name, |builder| {
+        builder
+            .without_pacemaker()
+            .without_sidecar()
+            .nginx("EDGE_LISTEN", format!("127.0.0.1:{port} proxy_protocol"))
+            .nginx("EDGE_FORWARDERS", trusted)
+            .nginx("EDGE_REAL_IP_HEADER", "proxy_protocol")
+    })
+    .await;
+    let app = App::start("app").await;
+    system.route("app.test", &app).await;
+    system.settle().await;
+    (system, app, SocketAddr::from(([127, 0, 0, 1], port)))
+}
+
+/// What the instance was told in this header, of an echoed request.
+fn told<'a>(echo: &'a str, name: &str) -> Vec<&'a str> {
+    let lines = echo.lines().filter_map(|line| line.split_once(": "));
+    lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value).collect()
+}
+
+const ECHO: &str = "GET /echo HTTP/1.1\r\nHost: app.test\r\n\r\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_header_that_is_none_makes_nobody_somebody_else() {
+    let mut reservation = Reservation::default();
+    let port = reservation.add().expect("a free port");
+    let (system, app, edge) = proxied("misuse-proxy", port, "127.0.0.1").await;
+    system.allow("broken header");
+    let send = async |header: &[u8]| {
+        let bytes = [header, ECHO.as_bytes()].concat();
+        // It stays open on the client's side: nginx gives up a request whose client has hung up.
+        let answer = Connection::open(edge).await.unwrap().send_raw(&bytes).await;
+        answer.inspect_err(|error| assert_ne!(error.kind(), ErrorKind::TimedOut, "{header:?}")).ok()
+    };
+    let long = format!("PROXY TCP4 {} 127.0.0.1 5555 80\r\n", "1".repeat(200));
+    for header in [
+        &b"PROXY\r\n"[..],
+        b"PROXY TCP4\r\n",
+        b"PROXY TCP4 203.0.113.7\r\n",
+        b"PROXY TCP4 203.0.113.7\r\nX-Real-IP: 6.6.6.6\r\n",
+        b"PROXY TCP4 999.0.0.1 127.0.0.1 5555 80\r\n",
+        b"PROXY TCP4 evil.test 127.0.0.1 5555 80\r\n",
+        b"PROXY TCP4 203.0.113.7,6.6.6.6 127.0.0.1 5555 80\r\n",
+        b"PROXY TCP9 203.0.113.7 127.0.0.1 5555 80\r\n",
+        b"PROXY UNKNOWN\r\n",
+        b"PROXY UNKNOWN 203.0.113.7 127.0.0.1 5555 80\r\n",
+        b"proxy TCP4 203.0.113.7 127.0.0.1 5555 80\r\n",
+        b"PROXY TCP4 203.0.113.7 127.0.0.1 5555 80\n",
+        b"PROXY TCP4 203.0.113.7 127.0.0.1 5555 99999999\r\n",
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff\xcb\0\x71\x07",
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x01\xcb",
+        b"\r\n\r\n\0\r\nQUIT\n\x2f\xff\0\0",
+        long.as_bytes(),
+    ] {
+        let Some(answer) = send(header).await.filter(|answer| answer.status == 200) else { continue };
+        // Served at all, then as who is really there.
+        let echo = answer.text();
+        let shown = String::from_utf8_lossy(header);
+        assert_eq!(told(&echo, "X-Real-IP"), ["127.0.0.1"], "{shown:?}: {echo}");
+        assert_eq!(told(&echo, "X-Forwarded-For"), ["127.0.0.1"], "{shown:?}: {echo}");
+    }
+    // A second one is no header of this protocol, and no request either.
+    let before = app.hits();
+    let twice = b"PROXY TCP4 203.0.113.7 127.0.0.1 5555 80\r\nPROXY TCP4 6.6.6.6 127.0.0.1 5555 80\r\n";
+    assert!(send(twice).await.is_none_or(|answer| answer.status == 400));
+    assert_eq!(app.hits(), before);
+    // Whoever speaks it well is believed, in both versions.
+    let second = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x71\x07\x7f\0\0\x01\x15\xb3\0\x50";
+    for header in [&b"PROXY TCP4 203.0.113.7 127.0.0.1 5555 80\r\n"[..], second] {
+        let echo = send(header).await.expect("an answer").text();
+        assert_eq!(told(&echo, "X-Real-IP"), ["203.0.113.7"], "{echo}");
+    }
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_not_trusted_speaks_for_nobody_in_a_proxy_header() {
+    let mut reservation = Reservation::default();
+    let port = reservation.add().expect("a free port");
+    let (system, _app, edge) = proxied("misuse-proxy-stranger", port, "10.0.0.0/8").await;
+    let bytes = format!("PROXY TCP4 203.0.113.7 127.0.0.1 5555 80\r\n{ECHO}");
+    let echo = Connection::open(edge).await.unwrap().send_raw(bytes.as_bytes()).await.unwrap().text();
+    assert_eq!(told(&echo, "X-Real-IP"), ["127.0.0.1"], "{echo}");
+    assert_eq!(told(&echo, "X-Forwarded-For"), ["127.0.0.1"], "{echo}");
     system.stop().await;
 }

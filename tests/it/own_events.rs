@@ -409,3 +409,67 @@ async fn what_happens_to_a_subscriber_is_told_by_its_name() {
     assert!(!format!("{events:?}").contains("its-credential"), "a client's token is its credential");
     bus.system.stop().await;
 }
+
+/// The changes of routers that were told, each with its alarm. The same thing twice in a row counts once: on its way to
+/// another master a replica may show this and that.
+fn standings(receiver: &Receiver) -> Vec<(String, Option<String>)> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let told = events(receiver);
+    let told = told.iter().filter(|event| event["topic"] == "signalbox.routers");
+    let mut standings: Vec<_> =
+        told.map(|event| (text(&event["data"]["change"]).unwrap(), text(&event["data"]["alarm"]))).collect();
+    standings.dedup_by(|after, before| after.0 == before.0);
+    standings
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_that_refuses_the_table_or_falls_silent_is_told_of() {
+    let bus = Bus::start("own-routers").await;
+    let system = &bus.system;
+    let receiver = Receiver::start().await;
+    bus.subscribe(&bus.client("ops").await, &["signalbox.routers"], &receiver.url()).await;
+    let app = App::start("app").await;
+    system.register("i-1", &app, "app.test", "17").await;
+    let until = async |expected: &[&str]| {
+        // Ten seconds make a router silent, and three more make it sure.
+        poll::within(3 * poll::PATIENCE, &format!("to be told {expected:?}"), || async {
+            let told = standings(&receiver);
+            let changes: Vec<&str> = told.iter().map(|(change, _)| change.as_str()).collect();
+            if changes == expected { Ok(()) } else { Err(format!("{told:?}")) }
+        })
+        .await;
+    };
+    system.until_answered_by("app.test", &app).await;
+    // The replica beside the router shows another installation's table.
+    system.cli::<()>(System::REPLICA, "REPLICAOF NO ONE").await;
+    system.cli::<()>(System::REPLICA, "CONFIG SET replica-read-only no").await;
+    system.cli::<()>(System::REPLICA, "SET epoch stranger").await;
+    system.cli::<i64>(System::REPLICA, "INCR serial").await;
+    until(&["refuses"]).await;
+    assert_eq!(standings(&receiver)[0].1.as_deref(), Some("epoch_unknown"));
+    assert_eq!(system.get("app.test", "/").await.text(), "app", "the last good table is served");
+    let master = system.stack.ports().routes;
+    system.cli::<()>(System::REPLICA, &format!("REPLICAOF 127.0.0.1 {master}")).await;
+    until(&["refuses", "believes"]).await;
+    // Without its sidecar nobody knows what it serves: first it is waited for, then no more.
+    system.kill(System::SIDECAR).await;
+    until(&["refuses", "believes", "silent"]).await;
+    let convergence = system.api("GET", "/routes/convergence", None).await.json();
+    assert_eq!(
+        (&convergence["excluded"], &convergence["converged"]),
+        (&json!(1), &json!(false)),
+        "{convergence}"
+    );
+    system.start_part(System::SIDECAR).await;
+    until(&["refuses", "believes", "silent", "reports"]).await;
+    let told = events(&receiver);
+    let router = convergence["routers"][0]["node"].as_str().unwrap();
+    for event in &told {
+        assert_eq!(event["data"]["router"], router, "{event}");
+        assert_eq!(event["object"], format!("signalbox:router:{router}"), "{event}");
+    }
+    for pair in told.windows(2) {
+        assert_eq!(pair[1]["prev"], pair[0]["id"], "one object's, each names the one before");
+    }
+    bus.system.stop().await;
+}

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, process::Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use signalbox_stack::{Builder, Ports};
+use signalbox_stack::{Builder, Reservation};
 use signalbox_tests::{
     grpc::{Call, Service},
     http::{Connection, Request},
@@ -19,13 +19,16 @@ use tokio::process::Command;
 struct Listeners {
     tls: SocketAddr,
     h2c: SocketAddr,
+    /// Keeps the ports, also while nginx restarts.
+    _ports: Reservation,
 }
 
 /// An edge with both.
 async fn start(name: &str, change: impl FnOnce(Builder) -> Builder) -> (System, Listeners) {
-    let free = Ports::free().expect("free ports");
-    let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
-    let at = Listeners { tls: local(free.edge), h2c: local(free.admin) };
+    let mut ports = Reservation::default();
+    let mut local = || SocketAddr::from(([127, 0, 0, 1], ports.add().expect("a free port")));
+    let (tls, h2c) = (local(), local());
+    let at = Listeners { tls, h2c, _ports: ports };
     let (tls, h2c) = (at.tls.to_string(), at.h2c.to_string());
     let system = System::with(name, |builder| {
         let builder = builder.without_pacemaker().nginx("EDGE_TLS_LISTEN", tls).nginx("EDGE_H2C_LISTEN", h2c);
@@ -290,9 +293,53 @@ async fn grpc_passes_message_by_message_with_its_trailers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn grpc_passes_over_tls_with_its_trailers() {
+    let (system, at) = start("grpc-tls", Builder::without_sidecar).await;
+    let authority = Authority::new("test authority");
+    let key = std::fs::read_to_string(system.stack.layout().edge_key()).unwrap();
+    let issued = authority.issue("*.calls.test", "calls");
+    set(&system, "cert:*.calls.test", &issued.sealed("*.calls.test", &key)).await;
+    let service = Service::start("service").await;
+    system.cli::<()>(System::MASTER, &format!("SADD instances:a.calls.test {}", service.address)).await;
+    system.settle().await;
+    let open =
+        async |host: &str, path: &str| Call::open_tls(at.tls, host, path, &authority.pem).await.unwrap();
+    for round in 0..3 {
+        let mut call = open("a.calls.test", "/echo").await;
+        for n in 0..5 {
+            let message = format!("message {n}");
+            call.send(&message).unwrap();
+            assert_eq!(call.receive().await.unwrap(), Some(message), "round {round}");
+        }
+        call.close().unwrap();
+        let trailers = call.end().await.unwrap();
+        assert_eq!(
+            (&trailers["grpc-status"], &trailers["x-service"]),
+            (&"0".parse().unwrap(), &"service".parse().unwrap())
+        );
+    }
+    for (host, path, status) in [("a.calls.test", "/fail", "9"), ("nobody.calls.test", "/echo", "12")] {
+        let mut call = open(host, path).await;
+        let _refused_meanwhile = call.close();
+        assert_eq!(call.end().await.unwrap()["grpc-status"], status, "{host}{path}");
+    }
+    // A client that trusts somebody else does not begin, and one that was cut off in the middle harms nobody.
+    let stranger = Authority::new("somebody else");
+    assert!(Call::open_tls(at.tls, "a.calls.test", "/echo", &stranger.pem).await.is_err());
+    let mut cut = open("a.calls.test", "/echo").await;
+    cut.send("never answered to its end").unwrap();
+    drop(cut);
+    let mut call = open("a.calls.test", "/echo").await;
+    call.send("x").unwrap();
+    assert_eq!(call.receive().await.unwrap().as_deref(), Some("x"));
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_grpc_client_hears_of_failure_in_its_own_words() {
     let (system, at) = start("grpc-failures", Builder::without_sidecar).await;
-    let dead = Service::start("dead").await.address;
+    let mut nobody = Reservation::default();
+    let dead = format!("127.0.0.1:{}", nobody.add().expect("a free port"));
     system.cli::<()>(System::MASTER, &format!("SADD instances:dead.test {dead}")).await;
     system.cli::<()>(System::MASTER, "SET logkey:empty.test 17").await;
     system.settle().await;

@@ -291,3 +291,34 @@ async fn nothing_is_left_when_it_is_killed() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redirect_leads_to_the_port_that_answers_https() {
+    let _slot = slots::take().await;
+    let up = Up::start().await;
+    let put = r#"curl -s -X PUT -H "Authorization: Bearer $(cat .signalbox/token)" -d '{"https":"redirect"}' -H 'Content-Type: application/json' "http://127.0.0.1:8081/hosts/hello.localhost?wait=20s""#;
+    let answer = up.shell(put).await;
+    assert!(answer.contains("\"changed\":true"), "{answer}");
+    let seen = " -w ' %{http_code} %{num_redirects} %{url_effective}'";
+    let https = up.ports.edge_tls;
+    // The port that a client typed is that of plain HTTP, whatever it was.
+    for host in ["hello.localhost", "hello.localhost:1", "hello.localhost:443"] {
+        let told = up.shell(&format!("curl -sk -o /dev/null -H 'Host: {host}' -w '%{{redirect_url}}' 'http://127.0.0.1:8080/a?q=%20x'")).await;
+        assert_eq!(told, format!("https://hello.localhost:{https}/a?q=%20x"));
+    }
+    let followed = up.shell(&format!("curl -skL{seen} http://hello.localhost:8080/")).await;
+    assert!(followed.ends_with(&format!(" 200 1 https://hello.localhost:{https}/")), "{followed}");
+    assert!(followed.contains("Hello from hello"), "{followed}");
+    // A form that was sent stays one.
+    let posted = up.shell(&format!("curl -skL{seen} -X POST -d a=b http://hello.localhost:8080/")).await;
+    assert!(posted.ends_with(&format!(" 200 1 https://hello.localhost:{https}/")), "{posted}");
+    // Nobody is led to another host.
+    for target in ["//evil.test/", "/%0d%0aLocation:%20https://evil.test/", "http://evil.test/"] {
+        let told = up.shell(&format!("curl -sk -o /dev/null -H 'Host: hello.localhost' --request-target '{target}' -w '%{{http_code}} %{{redirect_url}}' http://127.0.0.1:8080/")).await;
+        let led = told
+            .strip_prefix("301 ")
+            .is_some_and(|to| to.starts_with(&format!("https://hello.localhost:{https}/")));
+        assert!(led || told == "404 ", "{target}: {told}");
+    }
+    up.end().await;
+}

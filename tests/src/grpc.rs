@@ -9,12 +9,13 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use h2::{RecvStream, SendStream, client, server};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     task::{AbortHandle, JoinSet},
     time,
 };
 
-use crate::poll::PATIENCE;
+use crate::{poll::PATIENCE, tls};
 
 /// A message with its frame: not compressed, and how long it is.
 fn frame(message: &str) -> Bytes {
@@ -137,12 +138,27 @@ impl Call {
     /// # Errors
     /// When there is nobody who speaks it.
     pub async fn open(to: SocketAddr, host: &str, path: &str) -> io::Result<Self> {
-        let stream = TcpStream::connect(to).await?;
+        Self::over(TcpStream::connect(to).await?, &format!("http://{host}{path}")).await
+    }
+
+    /// The same over TLS, with HTTP/2 by ALPN, if `authority` (PEM) has signed the certificate of `host`.
+    ///
+    /// # Errors
+    /// When it has not, or nobody speaks HTTP/2 there.
+    pub async fn open_tls(to: SocketAddr, host: &str, path: &str, authority: &str) -> io::Result<Self> {
+        let stream = tls::connect(to, host, authority, b"h2").await?;
+        Self::over(stream, &format!("https://{host}{path}")).await
+    }
+
+    async fn over<T>(stream: T, url: &str) -> io::Result<Self>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let (client, connection) = client::handshake(stream).await.map_err(other)?;
         let driver = tokio::spawn(async move {
             let _ended = connection.await;
         });
-        let request = Request::post(format!("http://{host}{path}"))
+        let request = Request::post(url)
             .version(http::Version::HTTP_2)
             .header("content-type", "application/grpc")
             .header("te", "trailers")

@@ -1,28 +1,31 @@
 //! Certificates, as the route table holds them, and instances that speak TLS.
 
 use std::{
+    io,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
-use ring::{
+use ::ring::{
     aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey},
     rand::{SecureRandom as _, SystemRandom},
 };
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     task::{AbortHandle, JoinSet},
 };
 use tokio_rustls::{
-    TlsAcceptor,
+    TlsAcceptor, TlsConnector,
+    client::TlsStream,
     rustls::{
-        ServerConfig,
-        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+        ClientConfig, RootCertStore, ServerConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
     },
 };
 
@@ -119,6 +122,37 @@ impl Issued {
     }
 }
 
+/// Connects with TLS to `host`, whose certificate has to be signed by `authority` (PEM), and settles for `protocol`.
+///
+/// # Errors
+/// When the handshake fails, or the other side speaks another protocol.
+///
+/// # Panics
+/// When `authority` is no certificate or `host` no name.
+pub async fn connect(
+    to: SocketAddr,
+    host: &str,
+    authority: &str,
+    protocol: &[u8],
+) -> io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).expect("PEM")).expect("a certificate");
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![protocol.to_vec()];
+    let name = ServerName::try_from(host.to_owned()).expect("a name");
+    let stream = TcpStream::connect(to).await?;
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+    if stream.get_ref().1.alpn_protocol() == Some(protocol) {
+        Ok(stream)
+    } else {
+        Err(io::Error::other("no protocol was agreed on"))
+    }
+}
+
 /// An instance that speaks TLS, and answers each request with the server name that it was asked for.
 #[derive(Debug)]
 pub struct TlsApp {
@@ -137,8 +171,7 @@ impl TlsApp {
         let chain = CertificateDer::pem_slice_iter(certificate.chain.as_bytes());
         let chain: Vec<_> = chain.collect::<Result<_, _>>().expect("PEM");
         let key = PrivateKeyDer::from_pem_slice(certificate.key.as_bytes()).expect("PEM");
-        let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .expect("versions")
             .with_no_client_auth()

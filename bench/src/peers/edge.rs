@@ -46,13 +46,28 @@ pub(crate) async fn start(
 ) -> anyhow::Result<Edge> {
     let prefix = folder(root, &variant.name.replace([' ', '/'], "-"))?;
     let (listen, admin) = (free_address()?, free_address()?);
+    let template = std::fs::read_to_string(variant.source.join("nginx/nginx.conf"))?;
+    let values = values(&prefix, &variant.source, replica, listen, admin);
+    let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    render(&template, &values, &prefix.join("nginx.conf"))?;
+    let proxy = nginx::start(&variant.name, &prefix, core, listen).await?;
+    Ok(Edge { proxy, admin })
+}
+
+/// What stands for each name of the template.
+fn values(
+    prefix: &Path,
+    source: &Path,
+    replica: &str,
+    listen: SocketAddr,
+    admin: SocketAddr,
+) -> Vec<(&'static str, String)> {
     // Nobody listens there: neither daemon takes part.
     let absent = "127.0.0.1:1";
-    let template = std::fs::read_to_string(variant.source.join("nginx/nginx.conf"))?;
-    let values = [
+    vec![
         ("PREFIX", prefix.display().to_string()),
-        ("NGINX_DIR", variant.source.join("nginx").display().to_string()),
-        ("LUA_DIR", variant.source.join("lua").display().to_string()),
+        ("NGINX_DIR", source.join("nginx").display().to_string()),
+        ("LUA_DIR", source.join("lua").display().to_string()),
         ("LOAD_MODULES", nginx::load_modules()),
         ("USER_LINE", format!("user {};", nginx::user())),
         ("WORKER_PROCESSES", "1".to_owned()),
@@ -87,9 +102,39 @@ pub(crate) async fn start(
         ("READ_TIMEOUT", "60s".to_owned()),
         ("RETRY_TIMEOUT", "10s".to_owned()),
         ("BODY_LIMIT", "100m".to_owned()),
-    ];
-    let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    render(&template, &values, &prefix.join("nginx.conf"))?;
-    let proxy = nginx::start(&variant.name, &prefix, core, listen).await?;
-    Ok(Edge { proxy, admin })
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs};
+
+    use super::*;
+
+    /// `${NAME}` in upper case; lower-case names are nginx' own variables.
+    fn names(text: &str) -> impl Iterator<Item = &str> {
+        let names = text.split("${").skip(1).filter_map(|rest| Some(rest.split_once('}')?.0));
+        names.filter(|name| {
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+        })
+    }
+
+    #[test]
+    fn every_name_of_the_template_has_a_value_and_every_value_a_name() {
+        let folder = source().join("nginx");
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+        let values = values(&folder, &source(), "unix:/r", nowhere, nowhere);
+        let known: BTreeSet<&str> = values.iter().map(|(name, _)| *name).collect();
+        let mut asked = BTreeSet::new();
+        for file in fs::read_dir(&folder).unwrap() {
+            let path = file.unwrap().path();
+            if path.extension().is_some_and(|end| end == "conf") {
+                let text = fs::read_to_string(&path).unwrap();
+                asked.extend(names(&text).map(str::to_owned));
+            }
+        }
+        let asked: BTreeSet<&str> = asked.iter().map(String::as_str).collect();
+        assert_eq!(known, asked, "the names of nginx/*.conf against those of the bench");
+        assert_eq!(known.len(), values.len(), "a name stands twice");
+    }
 }

@@ -60,6 +60,7 @@ fn the_document_lists_exactly_the_keys_of_the_code() {
         ("Routes", keys::routes::CATALOG),
         ("Statistics", keys::stats::CATALOG),
         ("Fabric", keys::fabric::CATALOG),
+        ("Bus", keys::bus::CATALOG),
         ("Queues", keys::queues::CATALOG),
         ("Objects", keys::objects::CATALOG),
         ("Machines", keys::machines::CATALOG),

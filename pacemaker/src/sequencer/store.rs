@@ -9,7 +9,7 @@ use std::sync::{
 
 use signalbox_store::{
     Error, Fabric, FabricRole, FromRedisValue, Script, Shard, Subscription, Value, from_redis_value,
-    keys::{fabric, objects},
+    keys::{bus, objects},
 };
 
 use crate::bus::Queued;
@@ -262,7 +262,7 @@ impl Store {
         let mut call = TAKE
             .call()
             .key(&self.keys().queued())
-            .key(&fabric::bus(self.shard.tag()).registry())
+            .key(&bus::bus(self.shard.tag()).registry())
             .arg(self.clock())
             .arg(lease_ms)
             .arg(part);
@@ -362,7 +362,7 @@ impl Store {
 
     /// Where an object stands.
     pub(super) async fn status(&self, object: &str) -> Result<Status, Error> {
-        let bus = fabric::bus(self.shard.tag());
+        let bus = bus::bus(self.shard.tag());
         let reply: Vec<Value> = STATUS
             .call()
             .key(&self.keys().queued())
@@ -470,7 +470,7 @@ impl Store {
         let mut call = REDRIVE
             .call()
             .key(&self.keys().queued())
-            .key(&fabric::bus(self.shard.tag()).registry())
+            .key(&bus::bus(self.shard.tag()).registry())
             .arg(stamp)
             .arg(backend)
             .arg(most);
@@ -492,7 +492,7 @@ impl Store {
         let (cursor, given_up, left): (String, u64, i64) = CLEAR
             .call()
             .key(&self.keys().queued())
-            .key(&fabric::bus(self.shard.tag()).registry())
+            .key(&bus::bus(self.shard.tag()).registry())
             .arg(self.clock())
             .arg(stamp)
             .arg(backend)

@@ -3,13 +3,8 @@
 //! A label is the object `machine:<machine>:<label>`; its record stands where an object's state stands. Names of machines
 //! and states hold no colon, so what belongs to a machine cannot be mistaken for what belongs to the shard.
 
-use super::Entry;
+use super::{Entry, row};
 use crate::{FabricSpace, Key, Tag};
-
-/// A row: writer and readers of all of them are pacemakers.
-const fn row(pattern: &'static str, kind: &'static str, lifetime: &'static str) -> Entry {
-    Entry { pattern, kind, lifetime, writer: "pacemaker", readers: "pacemaker" }
-}
 
 /// The rows of `docs/keys.md` for machines.
 pub const CATALOG: &[Entry] = &[

@@ -4,6 +4,7 @@
 //! pattern, type, lifetime, writer and readers of each key. `docs/keys.md` shows the same rows, and a test holds the
 //! two against each other; another walks the servers of a running system and fails on a key that no row describes.
 
+pub mod bus;
 pub mod fabric;
 pub mod machines;
 pub mod objects;
@@ -31,6 +32,11 @@ impl Entry {
     pub fn describes(&self, name: &str) -> bool {
         matches(self.pattern, name)
     }
+}
+
+/// A row of the fabric: writer and readers of all of them are pacemakers.
+const fn row(pattern: &'static str, kind: &'static str, lifetime: &'static str) -> Entry {
+    Entry { pattern, kind, lifetime, writer: "pacemaker", readers: "pacemaker" }
 }
 
 /// Matches literal parts in order; the part before each `<placeholder>` is short and placeholders are few, so plain

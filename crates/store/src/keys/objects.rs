@@ -3,13 +3,8 @@
 //! Keys of one object end in a word behind its name; what belongs to the shard holds one colon only, so no name of an
 //! object can lead there.
 
-use super::Entry;
+use super::{Entry, row};
 use crate::{FabricSpace, Key, Tag};
-
-/// A row: writer and readers of all of them are pacemakers.
-const fn row(pattern: &'static str, kind: &'static str, lifetime: &'static str) -> Entry {
-    Entry { pattern, kind, lifetime, writer: "pacemaker", readers: "pacemaker" }
-}
 
 /// The rows of `docs/keys.md` for objects.
 pub const CATALOG: &[Entry] = &[

@@ -4,13 +4,8 @@
 //! keeps of itself stands behind a bar, which names of queues and environments cannot hold, so no environment has to be
 //! refused for its name. What all queues of a shard share has no queue's name before the bar.
 
-use super::Entry;
+use super::{Entry, row};
 use crate::{FabricSpace, Key, Tag};
-
-/// A row: writer and readers of all of them are pacemakers.
-const fn row(pattern: &'static str, kind: &'static str, lifetime: &'static str) -> Entry {
-    Entry { pattern, kind, lifetime, writer: "pacemaker", readers: "pacemaker" }
-}
 
 /// The rows of `docs/keys.md` for queues.
 pub const CATALOG: &[Entry] = &[

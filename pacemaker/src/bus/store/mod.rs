@@ -11,9 +11,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use signalbox_store::{
-    Call, Error, Fabric, FabricRole, FabricSpace, Key, Script, Shard, Subscription, keys::fabric,
-};
+use signalbox_store::{Call, Error, Fabric, FabricRole, FabricSpace, Key, Script, Shard, Subscription, keys};
 
 pub(super) use jobs::{Held, Nack, Nacked, Taken, Turn, read_gap};
 pub(super) use log::{Appended, DeadEntry, ReplayState, Resend, SEGMENT_IDS};
@@ -62,7 +60,7 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new(shard: Shard, clock: Clock) -> Self {
-        let bus = fabric::bus(shard.tag());
+        let bus = keys::bus::bus(shard.tag());
         let lanes = [
             bus.batches_index(),
             bus.gauges_event(),
@@ -85,8 +83,8 @@ impl Store {
         self.shard.redis()
     }
 
-    fn bus(&self) -> fabric::Bus<'_> {
-        fabric::bus(self.shard.tag())
+    fn bus(&self) -> keys::bus::Bus<'_> {
+        keys::bus::bus(self.shard.tag())
     }
 
     /// Starts a call of a script that works on lanes.

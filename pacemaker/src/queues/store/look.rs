@@ -59,7 +59,7 @@ impl Store {
     ) -> Result<Vec<Taken>, Error> {
         let words: Vec<Value> = self
             .call(&PEEK, queue)
-            .key(&keys::fabric::bus(self.shard.tag()).log())
+            .key(&keys::bus::bus(self.shard.tag()).log())
             .arg(environment.unwrap_or_default())
             .arg(most)
             .arg(most_bytes)

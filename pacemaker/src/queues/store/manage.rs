@@ -105,7 +105,7 @@ impl Store {
         stamp: &str,
         definition: &Definition,
     ) -> Result<Configured, Error> {
-        let registry = keys::fabric::bus(self.shard.tag()).registry();
+        let registry = keys::bus::bus(self.shard.tag()).registry();
         let mut cursor = String::new();
         loop {
             let (stale, next): (u8, String) = self
@@ -227,7 +227,7 @@ impl Store {
         definition: &Definition,
         most: u64,
     ) -> Result<Redriven, Error> {
-        let bus = keys::fabric::bus(self.shard.tag());
+        let bus = keys::bus::bus(self.shard.tag());
         let put: i64 = self
             .call(&REDRIVE, queue)
             .key(&bus.log())

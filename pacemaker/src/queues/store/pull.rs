@@ -70,7 +70,7 @@ pub(in crate::queues) enum PullReply {
 impl Store {
     /// Hands out messages.
     pub(in crate::queues) async fn pull(&self, call: PullCall<'_>) -> Result<PullReply, Error> {
-        let log = keys::fabric::bus(self.shard.tag()).log();
+        let log = keys::bus::bus(self.shard.tag()).log();
         let reply: Value = self
             .call(&PULL, call.queue)
             .key(&log)

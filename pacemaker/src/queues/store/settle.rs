@@ -54,7 +54,7 @@ impl Store {
     ) -> Result<Vec<Nacked>, Error> {
         let mut call = self
             .call(&NACK, queue)
-            .key(&keys::fabric::bus(self.shard.tag()).log())
+            .key(&keys::bus::bus(self.shard.tag()).log())
             .arg(self.clock.argument())
             .arg(delay_ms)
             .arg(keep_dead);
@@ -94,7 +94,7 @@ impl Store {
     ) -> Result<Swept, Error> {
         let (expired, due, dead) = self
             .call(&SWEEP, queue)
-            .key(&keys::fabric::bus(self.shard.tag()).log())
+            .key(&keys::bus::bus(self.shard.tag()).log())
             .arg(self.clock.argument())
             .arg(most)
             .arg(keep_dead)

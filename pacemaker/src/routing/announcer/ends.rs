@@ -41,9 +41,12 @@ impl Ends {
         }
     }
 
-    /// The duty is another's.
-    pub(super) fn lost(&mut self) {
-        self.epoch = 0;
+    /// The duty is another's, and so is what there is to say of certificates: what was seen here ages.
+    pub(super) fn lost(&mut self, metrics: &Metrics) {
+        if self.epoch != 0 {
+            self.epoch = 0;
+            metrics.certificates(0, 0, None);
+        }
     }
 
     fn due(&self) -> bool {
@@ -122,6 +125,17 @@ mod tests {
             assert_eq!(mark(1000 * day + left, 1000 * day), expected, "{left}");
         }
         assert_eq!(mark(5, 1000), Some(0), "long ago");
+    }
+
+    #[test]
+    fn who_lost_the_duty_says_nothing_of_certificates() {
+        let (mut ends, metrics) = (Ends::default(), Metrics::new());
+        ends.held(7);
+        metrics.certificates(3, 1, Some(-1.0));
+        ends.lost(&metrics);
+        let text = metrics.encode().unwrap();
+        assert!(text.contains("signalbox_pacemaker_certificates 0"), "{text}");
+        assert!(!text.contains("first_end_days"), "{text}");
     }
 
     #[test]

@@ -12,6 +12,8 @@ const OBJECT: &str = "signalbox:";
 pub(super) const CERTIFICATES: &str = "certificates";
 /// The topic of routers that refuse the table.
 pub(super) const ROUTERS: &str = "routers";
+/// Of a router that does not report.
+pub(super) const SILENT: &str = "silent";
 
 /// What happened to the thing that an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,21 +137,22 @@ pub(super) fn ending(name: &str, ends: u64, days: u32) -> RouteEvent {
     }
 }
 
-/// A router that refuses the table for this reason, or believes it again. Nothing but what `number` stands for is in it,
-/// so who makes it again makes the same.
-pub(super) fn router(node: &str, alarm: Option<&str>, number: u64) -> RouteEvent {
-    let change = if alarm.is_some() { "refuses" } else { "believes" };
+/// A router that refuses the table (for this reason), believes it again, is silent, or reports again. Nothing but what
+/// `number` stands for is in it, so who makes it again makes the same.
+pub(super) fn router(node: &str, change: &str, alarm: Option<&str>, number: u64) -> RouteEvent {
     let mut data = Map::from_iter([("router".to_owned(), node.into()), ("change".to_owned(), change.into())]);
     if let Some(alarm) = alarm {
         data.insert("alarm".to_owned(), alarm.into());
     }
+    // Two that differ must not share a key: the bus would take neither of them for the other.
+    let ill = alarm.unwrap_or(if change == SILENT { change } else { "" });
     RouteEvent {
         kind: EventKind::Update,
         object: format!("{OBJECT}router:{node}"),
         url: "/routes/convergence".to_owned(),
         at_ms: None,
         data: Value::Object(data),
-        key: format!("router:{node}:{number}:{}", alarm.unwrap_or_default()),
+        key: format!("router:{node}:{number}:{ill}"),
     }
 }
 

@@ -101,7 +101,7 @@ impl<A: Announce> Announcer<A> {
                 told
             }
             Ok(None) => {
-                self.ends.lost();
+                self.ends.lost(&self.metrics);
                 self.alarms.lost();
                 Ok(Told::NotNow)
             }

@@ -89,8 +89,13 @@ impl Rig {
 
     /// What a router's sidecar reports.
     async fn report(&self, node: &str, alarm: &str) {
+        self.report_long_ago(node, alarm, 0).await;
+    }
+
+    /// The same, as if so many seconds had passed since.
+    async fn report_long_ago(&self, node: &str, alarm: &str, seconds: u64) {
         let stats = self.servers.stats();
-        let now_ms = stats.now_ms().await.unwrap();
+        let now_ms = stats.now_ms().await.unwrap() - 1000 * seconds;
         let fields = [("serial", "5"), ("epoch", "e"), ("workers", "[]"), ("alarm", alarm)];
         stats.command("HSET").arg(format!("router:{node}")).arg(&fields).run().await.unwrap();
         stats.command("ZADD").arg("routers").arg(now_ms).arg(node).run().await.unwrap();
@@ -469,6 +474,41 @@ async fn a_router_that_refuses_the_table_is_told_of_once() {
         assert_eq!(ears.events().last().unwrap().1.data["change"], change);
     }
     assert_eq!(ears.events().len(), 4);
+}
+
+#[tokio::test]
+async fn a_router_that_fell_silent_is_told_of_when_it_is_sure() {
+    let rig = Rig::new().await;
+    let ears = Ears::open();
+    let (alarm, heard) = watch::channel(());
+    let mut announcer = rig.announcer_that_hears(&ears, heard);
+    // (its last report so many seconds ago, what is told)
+    for (seconds, alarmed, told) in [
+        (1, "", None),
+        // As after an outage of the Redis: everybody's report is old, until they have made one.
+        (30, "", None),
+        (0, "", None),
+        (12, "", None),
+        (14, "", None),
+        (16, "", Some("silent")),
+        (40, "", None),
+        (0, "", Some("reports")),
+        (20, "table_regressed", None),
+        (25, "table_regressed", Some("silent")),
+        (1, "table_regressed", Some("refuses")),
+        (1, "", Some("believes")),
+    ] {
+        let before = ears.events().len();
+        rig.report_long_ago("r-1", alarmed, seconds).await;
+        alarm.send_replace(());
+        announcer.look_at_alarms(1).await;
+        let changes: Vec<Value> =
+            ears.events()[before..].iter().map(|(_, event)| event.data["change"].clone()).collect();
+        assert_eq!(changes, told.map(Value::from).into_iter().collect::<Vec<_>>(), "{seconds} s ago");
+    }
+    let keys: std::collections::BTreeSet<String> =
+        ears.events().into_iter().map(|(_, event)| event.key).collect();
+    assert_eq!(keys.len(), ears.events().len(), "two of one key would be taken for one");
 }
 
 #[tokio::test]
