@@ -370,6 +370,7 @@ async fn a_proxy_header_that_is_none_makes_nobody_somebody_else() {
     let port = reservation.add().expect("a free port");
     let (system, app, edge) = proxied("misuse-proxy", port, "127.0.0.1").await;
     system.allow("broken header");
+    system.allow("header is too large while reading PROXY protocol");
     let send = async |header: &[u8]| {
         let bytes = [header, ECHO.as_bytes()].concat();
         // It stays open on the client's side: nginx gives up a request whose client has hung up.
