@@ -11,7 +11,8 @@ ARGS ?=
 
 RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-server curl
 # lua-check is the linter. Never luajit: it replaces the library that the Lua module of nginx needs.
-TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl
+# jq and python3 are what examples of the documentation use, which a test types in; gettext-base fills in nginx.conf for the package.
+TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3 gettext-base
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
 .PHONY: help run test browser bench soak deb schemathesis fmt clean build packages-run packages-test packages-bench

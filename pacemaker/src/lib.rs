@@ -32,7 +32,10 @@ use std::{io::Write as _, process::ExitCode};
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use signalbox_daemon::{EXIT_USAGE, log_to_stderr};
+use signalbox_daemon::{
+    EXIT_USAGE, log_to_stderr,
+    traces::{Exporter, Service},
+};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -70,15 +73,18 @@ enum Failure {
 
 fn start(args: &Args) -> Result<(), Failure> {
     let config = Config::load(args).map_err(|error| Failure::Usage(error.into()))?;
-    log_to_stderr(&config.log).context("log").map_err(Failure::Usage)?;
+    let service =
+        Service { name: "signalbox-pacemaker", instance: &config.node, version: env!("CARGO_PKG_VERSION") };
+    let exporter =
+        log_to_stderr(&config.log, &config.traces, service).map_err(|error| Failure::Usage(error.into()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::Running(error.into()))?;
-    runtime.block_on(serve(config)).map_err(Failure::Running)
+    runtime.block_on(serve(config, exporter)).map_err(Failure::Running)
 }
 
-async fn serve(config: Config) -> anyhow::Result<()> {
+async fn serve(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
     let listener = TcpListener::bind(config.listen).await.with_context(|| {
         format!("{} cannot be listened on; set `listen` to a free address", config.listen)
     })?;
@@ -93,7 +99,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         }
         signalled.cancel();
     });
-    service::run(config, listener, shutdown).await
+    service::run(config, listener, exporter, shutdown).await
 }
 
 fn print(text: &str) -> ExitCode {

@@ -5,15 +5,17 @@
 use std::sync::{Arc, atomic::AtomicU64};
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode_registry},
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, text::encode_registry},
     metrics::{
-        counter::Counter,
+        counter::{ConstCounter, Counter},
         family::Family,
         gauge::Gauge,
         histogram::{Histogram, exponential_buckets},
     },
     registry::Registry,
 };
+use signalbox_daemon::traces::Counts;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Kind {
@@ -33,6 +35,22 @@ struct Outcome {
 
 /// The labels of a family with one member at most, which is there while there is something to say.
 type Sole = [(&'static str, &'static str); 0];
+
+#[derive(Debug)]
+struct Spans(Counts);
+
+impl Collector for Spans {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        for (name, help, value) in [
+            ("spans_sent", "Spans that the collector of traces took", self.0.sent()),
+            ("spans_lost", "Spans that it did not take, or not fast enough", self.0.lost()),
+        ] {
+            let metric = ConstCounter::new(value);
+            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
+        }
+        Ok(())
+    }
+}
 
 /// All metrics. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -56,7 +74,13 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
+    /// Of a process without traces.
+    #[cfg(test)]
     pub(crate) fn new() -> Self {
+        Self::with_spans(Counts::default())
+    }
+
+    pub(crate) fn with_spans(spans: Counts) -> Self {
         let requests = Family::<Answer, Counter>::default();
         let request_seconds = Histogram::new(exponential_buckets(0.000_5, 2.0, 18));
         let changes = Family::<Kind, Counter>::default();
@@ -70,6 +94,7 @@ impl Metrics {
         let (certificates, certificates_expired) = (Gauge::default(), Gauge::default());
         let certificate_days = Family::<Sole, Gauge<f64, AtomicU64>>::default();
         let mut registry = Registry::with_prefix("signalbox_pacemaker");
+        registry.register_collector(Box::new(Spans(spans)));
         registry.register(
             "http_requests",
             "Requests answered, by method and class of status",

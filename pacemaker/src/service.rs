@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::Context as _;
 use rand::RngExt as _;
+use signalbox_daemon::traces::Exporter;
 use signalbox_store::{Fabric, Options, RoutesMaster, Shard, Stats};
 use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
@@ -49,6 +50,7 @@ const REMEMBER_FIRST: Duration = Duration::from_millis(50);
 pub(crate) async fn run(
     config: Config,
     listener: TcpListener,
+    exporter: Option<Exporter>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let options = Options::default();
@@ -56,7 +58,10 @@ pub(crate) async fn run(
     let fabric = Shard::home(&fabric, config.fabric_shards);
     let routes = RoutesMaster::open(config.redis_routes.as_str(), options).context("redis.routes")?;
     let stats = Stats::open(config.redis_stats.as_str(), options).context("redis.stats")?;
-    let metrics = Metrics::new();
+    let metrics = Metrics::with_spans(exporter.as_ref().map(Exporter::counts).unwrap_or_default());
+    // Last of all: what ends at the very end is a span, too.
+    let silence = CancellationToken::new();
+    let spans = tokio::spawn(export(exporter, silence.clone()));
     let memory = FabricMemory::new(stats.clone());
     let (handle, front, events, webhooks) = event_bus(&config, &fabric, &memory).await?;
     let tokens =
@@ -181,7 +186,16 @@ pub(crate) async fn run(
     if time::timeout(DRAIN, ended).await.is_err() {
         tracing::warn!("background work did not end in time; its duties will lapse");
     }
+    silence.cancel();
+    // A panic in there has been logged, and is no reason to end otherwise.
+    let _ = spans.await;
     served
+}
+
+async fn export(exporter: Option<Exporter>, shutdown: CancellationToken) {
+    if let Some(exporter) = exporter {
+        exporter.run(shutdown).await;
+    }
 }
 
 /// The event bus: its door, what the HTTP API works with, and the part that runs.

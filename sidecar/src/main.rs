@@ -4,7 +4,10 @@ use std::{process::ExitCode, sync::Arc};
 
 use anyhow::Context;
 use clap::Parser;
-use signalbox_daemon::{EXIT_USAGE, log_to_stderr};
+use signalbox_daemon::{
+    EXIT_USAGE, log_to_stderr,
+    traces::{Exporter, Service},
+};
 use signalbox_sidecar::{
     api, clock,
     commit::RedisStore,
@@ -36,11 +39,11 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let config = match configuration(&args) {
-        Ok(config) => config,
+    let (config, exporter) = match configuration(&args) {
+        Ok(ready) => ready,
         Err(error) => return refuse(&error),
     };
-    match run(config) {
+    match run(config, exporter) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "giving up");
@@ -49,10 +52,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn configuration(args: &Args) -> anyhow::Result<Config> {
+fn configuration(args: &Args) -> anyhow::Result<(Config, Option<Exporter>)> {
     let config = Config::load(args)?;
-    log_to_stderr(&config.log).with_context(|| format!("log: `{}` is no tracing filter", config.log))?;
-    Ok(config)
+    let service = Service {
+        name: "signalbox-sidecar",
+        instance: config.node.as_str(),
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    let exporter = log_to_stderr(&config.log, &config.traces, service)?;
+    Ok((config, exporter))
 }
 
 #[expect(clippy::print_stderr, reason = "there is no log before the configuration is read")]
@@ -62,7 +70,11 @@ fn refuse(error: &anyhow::Error) -> ExitCode {
 }
 
 #[tokio::main]
-async fn run(config: Config) -> anyhow::Result<()> {
+async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
+    let spans = exporter.as_ref().map(Exporter::counts).unwrap_or_default();
+    // Last of all: the commit of the last lines is a span, too.
+    let silence = CancellationToken::new();
+    let exporting = exporter.map(|exporter| task::spawn(exporter.run(silence.clone())));
     // Before anybody can see that it runs: a signal that came without a handler would end it in the middle of something.
     let signals = Signals::listen().context("listening for signals")?;
     let stopping = CancellationToken::new();
@@ -93,7 +105,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     };
     let mut background = task::JoinSet::new();
     watch_edge(&config, &stats, &replica, &follower.watch(), &edge, &stopping, &mut background)?;
-    let metrics = Arc::new(Metrics::new(follower.watch(), edge.clone(), clock::unix_ms));
+    let metrics = Arc::new(Metrics::new(follower.watch(), edge.clone(), spans, clock::unix_ms));
     let api = api::router(
         stats,
         replica,
@@ -119,6 +131,10 @@ async fn run(config: Config) -> anyhow::Result<()> {
     }
     while background.join_next().await.is_some() {}
     task::spawn_blocking(move || follower.stop()).await.context("stopping the follower")?;
+    silence.cancel();
+    if let Some(exporting) = exporting {
+        exporting.await.context("sending the last spans")?;
+    }
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use prometheus_client::{
     metrics::{counter::ConstCounter, gauge::ConstGauge},
     registry::Registry,
 };
+use signalbox_daemon::traces::Counts;
 
 use crate::{
     edge::{self, Report},
@@ -20,10 +21,10 @@ use crate::{
 pub struct Metrics(Registry);
 
 impl Metrics {
-    /// Metrics of a follower and of what is known of nginx. `clock` tells unix milliseconds.
-    pub fn new(follower: Watch, edge: edge::Watch, clock: fn() -> u64) -> Self {
+    /// Metrics of a follower, of what is known of nginx, and of the spans sent. `clock` tells unix milliseconds.
+    pub fn new(follower: Watch, edge: edge::Watch, spans: Counts, clock: fn() -> u64) -> Self {
         let mut registry = Registry::with_prefix("signalbox_sidecar");
-        registry.register_collector(Box::new(Sidecar { follower, edge, clock }));
+        registry.register_collector(Box::new(Sidecar { follower, edge, spans, clock }));
         Self(registry)
     }
 
@@ -42,6 +43,7 @@ impl Metrics {
 struct Sidecar {
     follower: Watch,
     edge: edge::Watch,
+    spans: Counts,
     clock: fn() -> u64,
 }
 
@@ -50,7 +52,10 @@ impl Collector for Sidecar {
         let progress = self.follower.progress();
         counted(&mut encoder, &progress)?;
         health(&mut encoder, &progress, (self.clock)())?;
-        router(&mut encoder, &self.edge.report())
+        router(&mut encoder, &self.edge.report())?;
+        counter(&mut encoder, "spans_sent", "Spans that the collector of traces took", self.spans.sent())?;
+        let help = "Spans that it did not take, or not fast enough";
+        counter(&mut encoder, "spans_lost", help, self.spans.lost())
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use signalbox_tests::{
     http::{Request, Response},
     poll,
-    receiver::Receiver,
+    receiver::{self, Receiver},
     system::System,
 };
 
@@ -21,10 +21,8 @@ impl Bus {
 
     /// With more settings of `[bus]`.
     pub(crate) async fn with(name: &str, settings: &[(&str, i64)]) -> Self {
-        let mut bus: toml::Table =
-            settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())).collect();
-        bus.insert("allow_http".to_owned(), true.into());
-        bus.insert("allow_networks".to_owned(), vec!["127.0.0.0/8"].into());
+        let mut bus = receiver::allowed();
+        bus.extend(settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())));
         let system = System::with(name, |builder| builder.pacemaker("bus", bus)).await;
         Self { system }
     }

@@ -230,6 +230,16 @@ fn the_packages_configuration_has_keys_that_there_are() {
             assert!(has, "{file}: {defaults} has no {key}");
         }
     }
+    // A listener of this machine that could be registered as an instance would be reached through the edge.
+    let reserved: toml::Table = toml::from_str(&read("packaging/etc/pacemaker.toml")).unwrap();
+    let reserved: BTreeSet<&str> =
+        reserved["reserved_addresses"].as_array().unwrap().iter().filter_map(toml::Value::as_str).collect();
+    let edge = read("packaging/etc/edge.env");
+    for name in ["EDGE_LISTEN", "ADMIN_LISTEN"] {
+        let listens = edge.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap();
+        let here = listens.replace("0.0.0.0", "127.0.0.1");
+        assert!(reserved.contains(&*here), "{here} is not reserved");
+    }
     let known = read("docker/edge");
     for line in read("packaging/etc/edge.env").lines().filter(|line| !line.starts_with('#')) {
         let name = line.split('=').next().unwrap();
@@ -239,4 +249,48 @@ fn the_packages_configuration_has_keys_that_there_are() {
         let text = read(&format!("packaging/etc/redis-{role}.conf"));
         assert!(text.contains("maxmemory-policy noeviction") && text.contains("appendonly yes"), "{role}");
     }
+}
+
+/// Runs the edge's start script with the package's environment and more, as `systemctl reload` does first.
+fn try_edge(folder: &Path, more: &[(&str, &str)]) -> (bool, String) {
+    let text = read("packaging/etc/edge.env");
+    let packaged = text.lines().filter(|line| !line.starts_with('#')).map(|line| {
+        let (name, value) = line.split_once('=').unwrap();
+        (name.to_owned(), value.trim_matches('"').to_owned())
+    });
+    let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
+    fs::write(path("edge.key"), "00".repeat(32) + "\n").unwrap();
+    let output = Command::new(root().join("docker/edge"))
+        .arg("-t")
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .envs(packaged)
+        // What the package has elsewhere, or where only its user may write.
+        .env("PREFIX", folder)
+        .env("NGINX_DIR", root().join("nginx"))
+        .env("LUA_DIR", root().join("lua"))
+        .env("EDGE_KEY_FILE", path("edge.key"))
+        .env("ACCESS_LOG", path("access.log"))
+        .env("SNAPSHOT_PATH", path("routes.snapshot"))
+        .env("ROUTES_REPLICA", format!("unix:{}", path("routes.sock")))
+        .envs(more.iter().copied())
+        .output()
+        .unwrap();
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn the_packages_edge_is_what_nginx_takes_and_a_wrong_one_is_refused_before_a_reload() {
+    let edge = unit(&read("packaging/systemd/signalbox-edge.service"));
+    let reload: Vec<&str> =
+        edge.iter().filter(|(_, key, _)| key == "ExecReload").map(|(_, _, value)| &**value).collect();
+    assert_eq!(reload, ["/usr/lib/signalbox/edge -t", "/bin/kill -HUP $MAINPID"]);
+    let folder = tempfile::tempdir().unwrap();
+    let mut reservation = signalbox_stack::Reservation::default();
+    let listens = [0; 2].map(|_| format!("127.0.0.1:{}", reservation.add().unwrap()));
+    let here = [("EDGE_LISTEN", &*listens[0]), ("ADMIN_LISTEN", &*listens[1])];
+    let (taken, said) = try_edge(folder.path(), &here);
+    assert!(taken, "{said}");
+    let (taken, said) = try_edge(folder.path(), &[("EDGE_LISTEN", "nowhere at all"), here[1]]);
+    assert!(!taken && said.contains("listen"), "{said}");
 }

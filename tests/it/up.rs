@@ -27,28 +27,29 @@ const README: [&str; 5] = [
 ];
 
 /// A running `signalbox up --demo` in a folder of its own.
-struct Up {
+pub(crate) struct Up {
     child: Child,
-    folder: TempDir,
+    pub(crate) folder: TempDir,
     ports: Ports,
-    demo: [u16; 6],
+    /// The last is where a reader's own program listens.
+    demo: [u16; 7],
     said: String,
     _reservation: Reservation,
 }
 
-fn program() -> PathBuf {
+pub(crate) fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     // target/<profile>/deps/it-… → target/<profile>/signalbox
     test.ancestors().nth(2).unwrap().join("signalbox")
 }
 
 impl Up {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let (folder, ports, mut reservation) =
             (TempDir::with_prefix("signalbox-up-").unwrap(), Ports::free().unwrap(), Reservation::default());
         // What runs as another user has to get to what is below.
         std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let demo: [u16; 6] = std::array::from_fn(|_| reservation.add().unwrap());
+        let demo: [u16; 7] = std::array::from_fn(|_| reservation.add().unwrap());
         let mut command = Command::new(program());
         command.args(["up", "--demo", "--workers", "2"]).current_dir(folder.path());
         for (name, port) in ports.named() {
@@ -79,18 +80,39 @@ impl Up {
         Self { child, folder, ports, demo, said, _reservation: reservation }
     }
 
-    /// Runs a command as somebody would who has the defaults, in the folder where it was started.
-    async fn shell(&self, command: &str) -> String {
-        let mut command = command.to_owned();
+    /// A text about the default ports, with the ports of this one.
+    pub(crate) fn with_ports(&self, text: &str) -> String {
+        let [hello, shop, other_shop, spare, canary, other_canary, own] = self.demo;
+        let mut text = text.to_owned();
         for (default, real) in [
             (8080, self.ports.edge),
             (8443, self.ports.edge_tls),
             (8081, self.ports.admin),
-            (9001, self.demo[0]),
-            (9003, self.demo[3]),
+            (9001, hello),
+            (9002, shop),
+            (9004, other_shop),
+            (9003, spare),
+            (9005, canary),
+            (9006, other_canary),
+            (9010, own),
         ] {
-            command = command.replace(&format!(":{default}"), &format!(":{real}"));
+            text = text.replace(&format!(":{default}"), &format!(":{real}"));
         }
+        for (default, real) in [
+            (6401, self.ports.routes),
+            (6402, self.ports.routes_replica),
+            (6403, self.ports.stats),
+            (6404, self.ports.fabric),
+        ] {
+            text = text.replace(&format!("-p {default}"), &format!("-p {real}"));
+            text = text.replace(&format!(":{default}"), &format!(":{real}"));
+        }
+        text
+    }
+
+    /// Runs a command as somebody would who has the defaults, in the folder where it was started.
+    async fn shell(&self, command: &str) -> String {
+        let command = self.with_ports(command);
         let output: Output = Command::new("sh")
             .arg("-c")
             .arg(&command)
@@ -113,7 +135,7 @@ impl Up {
     }
 
     /// Ends it as a service manager would.
-    async fn end(mut self) {
+    pub(crate) async fn end(mut self) {
         let pid = i32::try_from(self.child.id().unwrap()).unwrap();
         kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
         let status = tokio::time::timeout(poll::PATIENCE, self.child.wait()).await.expect("it ends").unwrap();

@@ -7,6 +7,7 @@ use signalbox_stack::{Builder, PartHandle};
 
 use crate::{
     http::{Request, Response},
+    receiver,
     system::System,
 };
 
@@ -28,10 +29,8 @@ impl Fleet {
         bus: &[(&str, i64)],
         change: impl FnOnce(Builder) -> Builder,
     ) -> Self {
-        let mut table: toml::Table =
-            bus.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())).collect();
-        table.insert("allow_http".to_owned(), true.into());
-        table.insert("allow_networks".to_owned(), vec!["127.0.0.0/8"].into());
+        let mut table = receiver::allowed();
+        table.extend(bus.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())));
         let system = System::with(name, |builder| {
             change(builder).without_nginx().without_sidecar().pacemaker("bus", table)
         })

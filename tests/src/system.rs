@@ -254,6 +254,20 @@ impl System {
         token
     }
 
+    /// Plans and applies the definition of a machine.
+    ///
+    /// # Panics
+    /// When either is refused.
+    pub async fn apply(&self, machine: &str, yaml: &str) {
+        let target = format!("/state-machines/{machine}");
+        let request = Request::new("POST", &self.admin.to_string(), &format!("{target}/plan"));
+        let request = request.token(&self.token).header("Content-Type", "application/yaml").body(yaml);
+        let planned = request.send(self.admin).await.expect("a complete answer").json();
+        let plan = json!({"plan": planned["plan"]});
+        let applied = self.api("POST", &format!("{target}/apply"), Some(plan)).await;
+        assert_eq!(applied.status, 200, "{planned} {}", applied.text());
+    }
+
     /// All metrics of the admin listener: name with labels, and value.
     ///
     /// # Panics

@@ -4,13 +4,15 @@
 //! * [`settings`]: files whose mistakes are reported with line and column;
 //! * [`RootToken`] and [`RedisUrl`]: values that must not show in a log;
 //! * [`presented`]: the token of a request;
-//! * [`log_to_stderr`]: lines for a person at a terminal, JSON for everything else.
+//! * [`log_to_stderr`]: lines for a person at a terminal, JSON for everything else;
+//! * [`traces`]: spans of requests and of what came of them, sent to a collector.
 
 mod credentials;
 mod logging;
 mod redis_url;
 mod root_token;
 pub mod settings;
+pub mod traces;
 
 pub use credentials::presented;
 pub use logging::log_to_stderr;

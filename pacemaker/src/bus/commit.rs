@@ -12,11 +12,12 @@ use std::{
 };
 
 use serde_json::value::RawValue;
+use signalbox_daemon::traces::Cause;
 use signalbox_store::Kind;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Change, Error, EventId, NewEvent, NewMessage, Refusal,
+    Change, Error, Event, EventId, NewEvent, NewMessage, Refusal,
     core::Core,
     event,
     store::{Accepted, FanOut, Group, PublishCall, PublishReply, Published, Store},
@@ -90,6 +91,8 @@ pub(super) struct Part {
     environment: String,
     channel: String,
     rest: Vec<u8>,
+    /// The span that published it, if that is recorded. The log keeps it, at the end of `rest`.
+    cause: Option<Cause>,
     content: Content,
 }
 
@@ -110,6 +113,7 @@ impl Part {
         Self {
             channel: format!("{environment}:{}:{topic}", event.kind.as_str()),
             rest: event.rest(topic, &environment),
+            cause: None,
             environment,
             content: Content::Event { topic: Arc::clone(topic), event },
         }
@@ -121,6 +125,7 @@ impl Part {
         Self {
             channel: object.clone(),
             rest: message.rest(&object),
+            cause: None,
             environment: message.environment,
             content: Content::Message { object },
         }
@@ -142,6 +147,14 @@ impl Part {
 
     fn bytes(&self) -> usize {
         self.rest.len() + 256
+    }
+
+    /// Notes what this task is doing as what it was published by.
+    fn note_cause(&mut self) {
+        self.cause = Cause::current();
+        if let Some(cause) = &self.cause {
+            cause.append(&mut self.rest);
+        }
     }
 }
 
@@ -167,7 +180,7 @@ impl Item {
     /// A group of events, at least one, all of the same object.
     pub(super) fn new(
         client: &Arc<str>,
-        parts: Vec<Part>,
+        mut parts: Vec<Part>,
         state: Option<Box<RawValue>>,
         idempotency_key: Option<&str>,
         ticket: Ticket,
@@ -178,6 +191,8 @@ impl Item {
             let sent = sent.chain(state.as_ref().map(|state| state.get().as_bytes()));
             (event::digest([object.as_bytes(), key.as_bytes()]), event::digest(sent))
         });
+        // Behind the digests: a repeat has another cause, and is the same publish.
+        parts.iter_mut().for_each(Part::note_cause);
         Self {
             client: Arc::clone(client),
             hash: event::lane_hash(&object),
@@ -194,12 +209,13 @@ impl Item {
     pub(super) fn changing(
         client: &Arc<str>,
         object: String,
-        parts: Vec<Part>,
+        mut parts: Vec<Part>,
         change: Change,
         ticket: Ticket,
     ) -> Self {
         let hash = event::lane_hash(&object);
         let client = Arc::clone(client);
+        parts.iter_mut().for_each(Part::note_cause);
         Self { client, hash, parts, state: None, idempotency: None, change: Some(change), object, ticket }
     }
 
@@ -431,9 +447,11 @@ impl Committer {
                     let Item { parts, ticket, .. } = item;
                     // A change without events has no id to tell.
                     let first = Ok(numbers.first().map_or(EventId(0), |(id, _, _)| *id));
-                    for (Part { content, environment, .. }, numbers) in parts.into_iter().zip(numbers) {
+                    for (Part { content, environment, cause, .. }, numbers) in parts.into_iter().zip(numbers)
+                    {
                         if let Content::Event { topic, event } = content {
-                            fresh.push(Arc::new(event.accepted(*numbers, &topic, environment)));
+                            let event = event.accepted(*numbers, &topic, environment);
+                            fresh.push(Arc::new(Event { cause, ..event }));
                         }
                     }
                     ticket.gather.answer(ticket.place, first);

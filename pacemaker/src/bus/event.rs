@@ -5,6 +5,7 @@ use std::{borrow::Cow, fmt, sync::OnceLock};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
+use signalbox_daemon::traces::Cause;
 
 /// The moment from which ids count, in unix milliseconds: 2024-01-01T00:00:00Z.
 pub const ID_EPOCH_MS: u64 = 1_704_067_200_000;
@@ -108,6 +109,8 @@ pub struct Event {
     pub timestamp_ms: u64,
     /// The publisher's JSON, verbatim.
     pub data: Option<Box<RawValue>>,
+    /// What published it, when that is recorded as a span.
+    pub cause: Option<Cause>,
     pub(super) rendered: OnceLock<Box<[u8]>>,
 }
 
@@ -121,6 +124,7 @@ impl Event {
 impl Event {
     /// Reads an event as the log keeps it.
     pub(super) fn read(entry: &[u8]) -> Result<Self, serde_json::Error> {
+        let cause = Cause::at_end_of(entry);
         let entry: Entry<'_> = serde_json::from_slice(entry)?;
         Ok(Self {
             id: entry.id,
@@ -133,6 +137,7 @@ impl Event {
             url: entry.url.into_owned(),
             timestamp_ms: entry.timestamp.unwrap_or_else(|| entry.id.accepted_ms()),
             data: entry.data,
+            cause,
             rendered: OnceLock::new(),
         })
     }
@@ -226,6 +231,7 @@ impl NewEvent {
             url: self.url,
             timestamp_ms: self.timestamp_ms.unwrap_or_else(|| id.accepted_ms()),
             data: self.data,
+            cause: None,
             rendered: OnceLock::new(),
         }
     }

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use signalbox_daemon::{
     RedisUrl,
     settings::{self, Error},
+    traces,
 };
 
 use super::{
@@ -71,6 +72,12 @@ pub(crate) struct Args {
     /// Tracing filter
     #[arg(long, env = "SIGNALBOX_PACEMAKER_LOG")]
     log: Option<String>,
+    /// OpenTelemetry collector that spans are sent to (OTLP over HTTP)
+    #[arg(long, value_name = "URL", env = "SIGNALBOX_PACEMAKER_TRACES_ENDPOINT")]
+    traces_endpoint: Option<traces::Endpoint>,
+    /// Share of the traces beginning here that are recorded
+    #[arg(long, value_name = "0..1", env = "SIGNALBOX_PACEMAKER_TRACES_RATIO")]
+    traces_ratio: Option<traces::Ratio>,
     /// Interval of the reconciler
     #[arg(long, value_name = "MS", env = "SIGNALBOX_PACEMAKER_ROUTING_RECONCILE_INTERVAL_MS")]
     routing_reconcile_interval_ms: Option<u64>,
@@ -102,6 +109,7 @@ impl Args {
             reserved_addresses: self.reserved_addresses.clone(),
             edge_key_file: self.edge_key_file.clone(),
             log: self.log.clone(),
+            traces: traces::Layer { endpoint: self.traces_endpoint.clone(), ratio: self.traces_ratio },
             redis: RedisLayer {
                 routes: self.redis_routes.clone(),
                 stats: self.redis_stats.clone(),
@@ -132,6 +140,8 @@ pub(crate) struct Layer {
     pub(super) reserved_addresses: Option<Vec<Reserved>>,
     pub(super) edge_key_file: Option<PathBuf>,
     pub(super) log: Option<String>,
+    #[serde(default)]
+    pub(super) traces: traces::Layer,
     #[serde(default)]
     pub(super) redis: RedisLayer,
     #[serde(default)]
@@ -184,6 +194,7 @@ impl Layer {
             reserved_addresses: self.reserved_addresses.or(under.reserved_addresses),
             edge_key_file: self.edge_key_file.or(under.edge_key_file),
             log: self.log.or(under.log),
+            traces: self.traces.or(under.traces),
             redis: RedisLayer {
                 routes: self.redis.routes.or(under.redis.routes),
                 stats: self.redis.stats.or(under.redis.stats),

@@ -16,6 +16,7 @@ pub(crate) use signalbox_daemon::settings::Error;
 use signalbox_daemon::{
     RedisUrl, RootToken,
     settings::{self, required},
+    traces,
 };
 
 use signalbox_store::MAX_SHARDS;
@@ -46,6 +47,7 @@ pub(crate) struct Config {
     /// What private keys of certificates are encrypted with; empty without a key file.
     pub(crate) edge_keys: Keys,
     pub(crate) log: String,
+    pub(crate) traces: traces::Options,
     pub(crate) reconcile_interval: Duration,
     pub(crate) sweep_interval: Duration,
     pub(crate) sweep_gap: Duration,
@@ -127,6 +129,7 @@ impl Config {
                 None => Keys::default(),
             },
             log: required("log", layer.log)?,
+            traces: layer.traces.complete()?,
             reconcile_interval: interval(
                 "routing.reconcile_interval_ms",
                 layer.routing.reconcile_interval_ms,

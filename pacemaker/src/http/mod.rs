@@ -134,6 +134,7 @@ pub(crate) fn router(app: App) -> Router {
         .layer(RequestBodyTimeoutLayer::new(BODY_TIMEOUT))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(middleware::map_response(protect))
+        .layer(middleware::from_fn(signalbox_daemon::traces::serve))
         .layer(middleware::from_fn_with_state(app.metrics.clone(), observe::observe))
         .with_state(app)
 }

@@ -264,7 +264,7 @@ impl Feeds {
             .body(Full::<Bytes>::default());
         let mut request = request.map_err(|_| "the URL cannot be used".to_owned())?;
         self.actions.headers(machine, url, request.headers_mut())?;
-        let answer = self.webhooks.call(request, timeout, MOST_BYTES).await?;
+        let answer = self.webhooks.call("machine feed", request, timeout, MOST_BYTES).await?;
         if !(200..300).contains(&answer.status) {
             return Err(format!("answered {}", answer.status));
         }

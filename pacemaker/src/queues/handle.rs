@@ -9,8 +9,10 @@ use std::{
 };
 
 use rand::RngExt as _;
+use signalbox_daemon::traces::{self, Cause};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use super::{
     Definition, Error, Options, Receipt, Taken,
@@ -158,6 +160,24 @@ impl Handle {
 
     /// One round over the shards. Also whether there is more to be pulled now, as far as was seen.
     async fn pull_once(
+        &self,
+        queue: &str,
+        revision: u64,
+        request: PullRequest<'_>,
+    ) -> Result<(Handed, bool), Error> {
+        let span = traces::pull(queue);
+        let pulled = self.pull_round(queue, revision, request).instrument(span.clone()).await;
+        if let Ok((handed, _)) = &pulled
+            && !span.is_none()
+        {
+            let causes: Vec<Cause> =
+                handed.messages.iter().filter_map(|(_, taken)| Cause::at_end_of(&taken.body)).collect();
+            traces::pulled(&span, handed.messages.len(), &causes);
+        }
+        pulled
+    }
+
+    async fn pull_round(
         &self,
         queue: &str,
         revision: u64,

@@ -94,6 +94,10 @@ impl Sink for Http {
     async fn send(&self, backend: &Backend, call: &Call) -> Outcome {
         let id = call.event.id.to_string();
         let post = Post {
+            name: "call backend",
+            causes: call.event.cause.into_iter().collect(),
+            events: 1,
+            attempt: u64::from(call.attempts) + 1,
             callback: &backend.callback,
             uuid: &backend.uuid,
             secrets: &backend.secrets,

@@ -109,6 +109,7 @@ pub fn router(
         })
         .layer(middleware::from_fn_with_state(app.clone(), note_forwarded))
         .layer(CatchPanicLayer::custom(panicked))
+        .layer(middleware::from_fn(signalbox_daemon::traces::serve))
         .with_state(app)
 }
 

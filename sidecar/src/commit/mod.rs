@@ -125,6 +125,15 @@ pub struct Commit<'a> {
 }
 
 impl Commit<'_> {
+    /// Bytes that it moves on by in the file where it ends.
+    pub fn bytes(&self) -> u64 {
+        if self.from.generation == self.to.generation {
+            self.to.position.saturating_sub(self.from.position)
+        } else {
+            self.to.position
+        }
+    }
+
     /// What the commit adds to the node's tally.
     pub fn tally(&self) -> Tally {
         if self.then.is_some() {

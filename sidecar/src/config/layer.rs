@@ -11,6 +11,7 @@ use serde::Deserialize;
 use signalbox_daemon::{
     RedisUrl,
     settings::{self, Error},
+    traces,
 };
 
 use super::{EdgeUrl, Node, ReplicaUrl};
@@ -58,6 +59,12 @@ pub struct Args {
     /// Tracing filter
     #[arg(long, env = "SIGNALBOX_SIDECAR_LOG")]
     log: Option<String>,
+    /// OpenTelemetry collector that spans are sent to (OTLP over HTTP)
+    #[arg(long, value_name = "URL", env = "SIGNALBOX_SIDECAR_TRACES_ENDPOINT")]
+    traces_endpoint: Option<traces::Endpoint>,
+    /// Share of the traces beginning here that are recorded
+    #[arg(long, value_name = "0..1", env = "SIGNALBOX_SIDECAR_TRACES_RATIO")]
+    traces_ratio: Option<traces::Ratio>,
     /// Redis that holds the statistics
     #[arg(long, value_name = "URL", env = "SIGNALBOX_SIDECAR_REDIS_STATS", hide_env_values = true)]
     redis_stats: Option<RedisUrl>,
@@ -80,6 +87,7 @@ impl Args {
             rotate_bytes: self.rotate_bytes,
             rotate_keep: self.rotate_keep,
             log: self.log.clone(),
+            traces: traces::Layer { endpoint: self.traces_endpoint.clone(), ratio: self.traces_ratio },
             redis: RedisLayer {
                 stats: self.redis_stats.clone(),
                 routes_replica: self.redis_routes_replica.clone(),
@@ -102,6 +110,8 @@ pub(super) struct Layer {
     pub(super) rotate_bytes: Option<u64>,
     pub(super) rotate_keep: Option<usize>,
     pub(super) log: Option<String>,
+    #[serde(default)]
+    pub(super) traces: traces::Layer,
     #[serde(default)]
     pub(super) redis: RedisLayer,
 }
@@ -139,6 +149,7 @@ impl Layer {
             rotate_bytes: self.rotate_bytes.or(under.rotate_bytes),
             rotate_keep: self.rotate_keep.or(under.rotate_keep),
             log: self.log.or(under.log),
+            traces: self.traces.or(under.traces),
             redis: RedisLayer {
                 stats: self.redis.stats.or(under.redis.stats),
                 routes_replica: self.redis.routes_replica.or(under.redis.routes_replica),

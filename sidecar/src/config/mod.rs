@@ -14,6 +14,7 @@ pub use signalbox_daemon::settings::Error;
 use signalbox_daemon::{
     RedisUrl, RootToken,
     settings::{read, required},
+    traces,
 };
 use value::ReplicaUrl;
 pub use value::{EdgeUrl, Node};
@@ -44,6 +45,8 @@ pub struct Config {
     pub rotate_keep: usize,
     /// Tracing filter.
     pub log: String,
+    /// Where spans are sent.
+    pub traces: traces::Options,
     /// The statistics.
     pub redis_stats: RedisUrl,
     /// The replica of the route table, for metrics.
@@ -89,6 +92,7 @@ impl Config {
             rotate_bytes: Some(rotate_bytes).filter(|bytes| *bytes > 0),
             rotate_keep,
             log: required("log", layer.log)?,
+            traces: layer.traces.complete()?,
             redis_stats: required("redis.stats", layer.redis.stats)?,
             redis_routes_replica: layer.redis.routes_replica.and_then(ReplicaUrl::into_url),
         })

@@ -6,6 +6,8 @@
 
 use std::{io, time::Duration};
 
+use signalbox_daemon::traces;
+
 use super::{
     Error, Follower, State, Step,
     decide::Seen,
@@ -176,7 +178,12 @@ impl<S: Store> Follower<S> {
         use crate::commit::Outcome;
         // Until the store says otherwise, nothing of this is counted.
         self.lag_bytes = lag_bytes(commit.from, files);
-        let Outcome::Committed { refused } = self.store.commit(commit)? else { return Ok(None) };
+        let span = traces::commit(commit.tally().lines, commit.bytes());
+        let outcome = span.in_scope(|| self.store.commit(commit));
+        if let Err(error) = &outcome {
+            traces::failed(&span, &error.to_string());
+        }
+        let Outcome::Committed { refused } = outcome? else { return Ok(None) };
         self.tally += commit.tally();
         if commit.then.is_none() {
             self.lag_bytes = lag_bytes(commit.to, files);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use reqwest::{Client, StatusCode};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use signalbox_daemon::RootToken;
+use signalbox_daemon::{RootToken, traces::Counts};
 use signalbox_sidecar::{
     api, edge,
     follow::service::{Condition, Watch},
@@ -38,7 +38,7 @@ impl Api {
         let follower = Watch::default();
         let stopping = CancellationToken::new();
         let edge = edge::Watch::default();
-        let metrics = Arc::new(Metrics::new(follower.clone(), edge.clone(), || 10_000));
+        let metrics = Arc::new(Metrics::new(follower.clone(), edge.clone(), Counts::default(), || 10_000));
         let root = RootToken::new(ROOT).unwrap();
         let router =
             api::router(stats, Some(replica), Some(&root), metrics, follower.clone(), edge, stopping.clone());

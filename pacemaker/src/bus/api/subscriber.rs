@@ -252,6 +252,7 @@ fn test_event(url: &str, now_ms: u64) -> Arc<Event> {
         url: url.to_owned(),
         timestamp_ms: now_ms,
         data: None,
+        cause: None,
         rendered: OnceLock::new(),
     })
 }

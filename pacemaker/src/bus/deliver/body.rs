@@ -98,6 +98,7 @@ mod tests {
             url: "https://shop.example/1".to_owned(),
             timestamp_ms: 1_700_000_000_000,
             data: data.map(|data| RawValue::from_string(data.to_owned()).unwrap()),
+            cause: None,
             rendered: OnceLock::new(),
         }
     }

@@ -160,6 +160,7 @@ fn batch() -> Arc<BatchContents> {
         url: "https://shop.example/1".to_owned(),
         timestamp_ms: 5,
         data: None,
+        cause: None,
         rendered: OnceLock::new(),
     };
     let events = vec![Arc::new(event)];

@@ -21,7 +21,9 @@ use hyper_util::{
     client::legacy::{self, Client},
     rt::{TokioExecutor, TokioTimer},
 };
+use signalbox_daemon::traces::{self, Cause};
 use tokio::{sync::Semaphore, time};
+use tracing::{Instrument as _, Span};
 
 use super::{
     BatchContents, Deliverer, Outcome,
@@ -100,6 +102,10 @@ impl Webhooks {
 
     async fn attempt(&self, subscription: &Subscription, batch: &BatchContents) -> Outcome {
         self.post(Post {
+            name: "deliver to subscriber",
+            causes: causes(batch),
+            events: batch.events.len(),
+            attempt: u64::from(batch.attempts) + 1,
             callback: &subscription.callback,
             uuid: &subscription.uuid,
             secrets: &subscription.secrets,
@@ -112,7 +118,18 @@ impl Webhooks {
 
     /// Makes one attempt with a request of any kind.
     pub(crate) async fn post(&self, post: Post<'_>) -> Outcome {
-        let Ok(request) = Prepared::new(post, (self.now)()) else {
+        let span = post.span();
+        let outcome = self.make(post, Cause::of(&span)).instrument(span.clone()).await;
+        match &outcome {
+            Outcome::Delivered => {}
+            Outcome::Failed { why, .. } => traces::failed(&span, why),
+            Outcome::Gone => traces::failed(&span, "the receiver is gone for good"),
+        }
+        outcome
+    }
+
+    async fn make(&self, post: Post<'_>, span: Option<Cause>) -> Outcome {
+        let Ok(request) = Prepared::new(post, span, (self.now)()) else {
             // Looked at when the subscription was made; only another version's data can lead here.
             return failed("the callback or its credential cannot be used");
         };
@@ -121,17 +138,37 @@ impl Webhooks {
             Ok(Err(error)) => failed(describe(&error)),
             Ok(Ok(response)) => {
                 let (head, body) = response.into_parts();
+                note_status(head.status);
                 self.finish(body);
                 answer::outcome(head.status, &head.headers, (self.now)())
             }
         }
     }
 
-    /// Makes one request of any kind within the fence, and reads at most `most` bytes of its answer's body.
+    /// Makes one request of any kind within the fence, and reads at most `most` bytes of its answer's body. `name` is that
+    /// of its span.
     ///
     /// # Errors
     /// Why there is no answer, or none of that size.
     pub(crate) async fn call(
+        &self,
+        name: &'static str,
+        mut request: Request<Full<Bytes>>,
+        timeout: Duration,
+        most: usize,
+    ) -> Result<Called, String> {
+        let span = traces::call(name, request.method(), || Some(request.uri().clone()), &[]);
+        if let Some(value) = traceparent(Cause::of(&span)) {
+            request.headers_mut().entry(TRACEPARENT).or_insert(value);
+        }
+        let called = self.ask(request, timeout, most).instrument(span.clone()).await;
+        if let Err(why) = &called {
+            traces::failed(&span, why);
+        }
+        called
+    }
+
+    async fn ask(
         &self,
         mut request: Request<Full<Bytes>>,
         timeout: Duration,
@@ -141,6 +178,7 @@ impl Webhooks {
         let answered = async {
             let response = self.client.request(request).await.map_err(|error| describe(&error))?;
             let (head, mut body) = response.into_parts();
+            note_status(head.status);
             let retry_after = match answer::outcome(head.status, &head.headers, (self.now)()) {
                 Outcome::Failed { retry_after, .. } => retry_after,
                 Outcome::Delivered | Outcome::Gone => None,
@@ -219,6 +257,14 @@ pub(crate) struct Called {
 /// What is sent where, and under whose name.
 #[derive(Debug)]
 pub(crate) struct Post<'a> {
+    /// The name of its span.
+    pub(crate) name: &'static str,
+    /// What published its events.
+    pub(crate) causes: Vec<Cause>,
+    /// How many events it carries.
+    pub(crate) events: usize,
+    /// From 1.
+    pub(crate) attempt: u64,
     pub(crate) callback: &'a str,
     /// The user name.
     pub(crate) uuid: &'a str,
@@ -228,6 +274,41 @@ pub(crate) struct Post<'a> {
     pub(crate) body: Vec<u8>,
     /// Beside those that every delivery has.
     pub(crate) headers: Vec<(&'static str, String)>,
+}
+
+impl Post<'_> {
+    fn span(&self) -> Span {
+        // Looked at only when somebody records it.
+        let to = || self.callback.parse::<Uri>().ok();
+        let span = traces::call(self.name, &http::Method::POST, to, &self.causes);
+        span.record("messaging.batch.message_count", self.events);
+        span.record("messaging.message.id", self.id);
+        span.record("signalbox.attempt", self.attempt);
+        span
+    }
+}
+
+/// What published the events of a batch, each once.
+fn causes(batch: &BatchContents) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for cause in batch.events.iter().filter_map(|event| event.cause) {
+        if !causes.contains(&cause) && causes.len() < traces::MOST_CAUSES {
+            causes.push(cause);
+        }
+    }
+    causes
+}
+
+/// W3C Trace Context. It is not signed: whatever stands between may go on with it.
+const TRACEPARENT: &str = "traceparent";
+
+fn traceparent(span: Option<Cause>) -> Option<HeaderValue> {
+    HeaderValue::try_from(span?.to_string()).ok()
+}
+
+/// Notes an answer in the span of its request.
+fn note_status(status: http::StatusCode) {
+    Span::current().record("http.response.status_code", status.as_u16());
 }
 
 /// A request that can be made more than once.
@@ -242,7 +323,7 @@ struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    fn new(post: Post<'a>, now: SystemTime) -> Result<Self, http::Error> {
+    fn new(post: Post<'a>, span: Option<Cause>, now: SystemTime) -> Result<Self, http::Error> {
         let now_ms = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
         let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
         let body = Bytes::from(post.body);
@@ -253,6 +334,7 @@ impl<'a> Prepared<'a> {
         let signature = signature::sign(post.secrets, post.id, now_ms, &body);
         let headers = post.headers.into_iter();
         let headers = headers.map(|(name, value)| Ok((name, HeaderValue::try_from(value)?)));
+        let headers = headers.chain(traceparent(span).map(|value| Ok((TRACEPARENT, value))));
         Ok(Self {
             callback: post.callback.parse()?,
             id: post.id,

@@ -108,7 +108,7 @@ impl Api {
         let args = Args::parse_from(own.into_iter().chain(has_key.then_some(&*key_file)));
         let shutdown = CancellationToken::new();
         let config = Config::load(&args).unwrap();
-        let served = Some(tokio::spawn(crate::service::run(config, listener, shutdown.clone())));
+        let served = Some(tokio::spawn(crate::service::run(config, listener, None, shutdown.clone())));
         let client = reqwest::Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
         Self { servers, keys, base: format!("http://{address}"), client, shutdown, served }
     }

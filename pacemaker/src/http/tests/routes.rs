@@ -315,7 +315,8 @@ async fn two_pacemakers_share_one_table() {
         ])
     };
     let shutdown = CancellationToken::new();
-    let other = tokio::spawn(crate::service::run(Config::load(&args).unwrap(), listener, shutdown.clone()));
+    let other =
+        tokio::spawn(crate::service::run(Config::load(&args).unwrap(), listener, None, shutdown.clone()));
     let put = async |base: &str, id: &str, port: u16| {
         let request = one.client.put(format!("{base}/instances/{id}")).bearer_auth(ROOT);
         read(request.json(&instance(port, &["a.example"]))).await

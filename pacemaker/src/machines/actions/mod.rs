@@ -125,7 +125,7 @@ impl Actions {
         if let Err(why) = self.headers(machine, url, request.headers_mut()) {
             return Outcome::failed(why);
         }
-        match self.webhooks.call(request, timeout, ANSWER_BYTES).await {
+        match self.webhooks.call("machine action", request, timeout, ANSWER_BYTES).await {
             Ok(answer) if (200..300).contains(&answer.status) => Outcome::Done,
             Ok(answer) => Outcome::Failed {
                 why: format!("answered {}", answer.status),

@@ -1,0 +1,82 @@
+//! Requests that a daemon answers.
+
+use axum::{
+    extract::{MatchedPath, Request},
+    http::Method,
+    middleware::Next,
+    response::Response,
+};
+use opentelemetry::{
+    Context,
+    propagation::{Extractor, TextMapPropagator as _},
+};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use tracing::{Instrument as _, Span, field, info_span};
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+
+use super::{TARGET, cause};
+
+/// Asked every second by machines, and the same every time.
+const UNINTERESTING: [&str; 4] = ["/health", "/health/live", "/health/ready", "/metrics"];
+
+/// A middleware: each request as a span of the kind `server`, with what the `traceparent` names as its parent. Its name
+/// is the method and the route as it is declared: what a client put in the path, the query, a header or the body is
+/// none of a collector's business.
+pub async fn serve(request: Request, next: Next) -> Response {
+    if !cause::are_on() {
+        return next.run(request).await;
+    }
+    let span = span_of(&request);
+    let response = next.run(request).instrument(span.clone()).await;
+    let status = response.status();
+    span.record("http.response.status_code", status.as_u16());
+    if status.is_server_error() {
+        span.record("otel.status_code", "ERROR");
+    }
+    response
+}
+
+fn span_of(request: &Request) -> Span {
+    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    if route.is_some_and(|route| UNINTERESTING.contains(&route)) {
+        return Span::none();
+    }
+    let method = match *request.method() {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::PUT => "PUT",
+        Method::POST => "POST",
+        Method::DELETE => "DELETE",
+        Method::PATCH => "PATCH",
+        // A name that a client made up is not repeated.
+        _ => "_OTHER",
+    };
+    let name = route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
+    let span = info_span!(
+        target: TARGET,
+        "request",
+        otel.name = name,
+        otel.kind = "server",
+        http.request.method = method,
+        http.route = route,
+        http.response.status_code = field::Empty,
+        otel.status_code = field::Empty,
+    );
+    let parent =
+        TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(request.headers()));
+    // It fails when nobody records the span.
+    let _ = span.set_parent(parent);
+    span
+}
+
+struct Headers<'a>(&'a axum::http::HeaderMap);
+
+impl Extractor for Headers<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.to_str().ok()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(axum::http::HeaderName::as_str).collect()
+    }
+}

@@ -1,0 +1,145 @@
+//! Every command that the documentation shows is run, page after page, as somebody would who types it into a terminal in
+//! the folder where `signalbox up --demo` runs; and what is printed has to look like what the page shows.
+//!
+//! What a page may say, and how a block is excused, is in [`page`].
+
+mod page;
+mod shape;
+mod shell;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use signalbox_tests::{poll, slots};
+
+use crate::up::{Up, program};
+
+use page::Step;
+use shape::Shown;
+use shell::{Printed, Shell};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// Commands that go on until somebody ends them: they are ended here after two seconds, which is what they are meant for.
+const ENDLESS: [&str; 3] = ["curl -N ", "signalbox events tail --topic", "signalbox stats top"];
+
+fn bounded(commands: &str) -> String {
+    let bound = |line: &str| {
+        let endless = ENDLESS.iter().any(|begin| line.starts_with(begin));
+        if endless && !line.contains("--once") && !line.contains("--count") {
+            // 124 is the code of `timeout`, 28 that of a curl that was told to end; 130 says that it was ended.
+            format!("timeout --signal=INT 2 {line} || [ $? -eq 124 ]\n")
+        } else {
+            format!("{line}\n")
+        }
+    };
+    commands.lines().map(bound).collect()
+}
+
+/// Whether a step changes nothing, so that it may be typed again when what it shows is not there yet.
+fn only_looks(commands: &str) -> bool {
+    let changes = [" -X", " -d ", "POST", "PUT", "DELETE", "=$("];
+    let looks = ["curl ", "tail ", "api GET", "signalbox "];
+    looks.iter().any(|begin| commands.starts_with(begin))
+        && !changes.iter().any(|word| commands.contains(word))
+}
+
+fn verdict(shown: &Shown, printed: &Printed) -> Result<(), String> {
+    if !printed.failed.is_empty() {
+        return Err(format!("failed: {:?}\n{}", printed.failed, printed.wrong));
+    }
+    match shown.status() {
+        Some(status) => {
+            let last = printed.statuses.last();
+            if last.is_some_and(|last| *last != status) {
+                return Err(format!("the page shows {status}, the answer was {last:?}: {}", printed.out));
+            }
+        }
+        None => {
+            if let Some(bad) = printed.statuses.iter().find(|status| !(200..400).contains(*status)) {
+                return Err(format!("answered {bad}: {}", printed.out));
+            }
+        }
+    }
+    shown.compare(&printed.out)
+}
+
+async fn follow(name: &str) {
+    let path = if name == "README.md" { root().join(name) } else { root().join("docs").join(name) };
+    let steps = page::steps(name, &fs::read_to_string(path).unwrap());
+    assert!(!steps.is_empty(), "{name} has nothing to run");
+    let _slot = slots::take().await;
+    let up = Up::start().await;
+    let mut shell = Shell::start(up.folder.path(), program().parent().unwrap()).await;
+    for Step { line, commands, shown } in steps {
+        let commands = bounded(&up.with_ports(&commands));
+        let shown = Shown::read(&up.with_ports(&shown));
+        let mut printed = shell.run(&commands).await;
+        let mut said = verdict(&shown, &printed);
+        if said.is_err() && only_looks(&commands) {
+            let deadline = tokio::time::Instant::now() + poll::PATIENCE;
+            while said.is_err() && tokio::time::Instant::now() < deadline {
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                printed = shell.run(&commands).await;
+                said = verdict(&shown, &printed);
+            }
+        }
+        if let Err(why) = said {
+            panic!("{name}:{line}: {why}\n--- typed:\n{commands}--- standard error:\n{}", printed.wrong);
+        }
+    }
+    drop(shell);
+    up.end().await;
+}
+
+/// A test for each page, so that they run beside each other.
+macro_rules! pages {
+    ($($test:ident: $page:literal),* $(,)?) => {
+        $(
+            #[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                follow($page).await;
+            }
+        )*
+
+        /// Those that have something to type.
+        const PAGES: &[&str] = &[$($page),*];
+    };
+}
+
+pages! {
+    the_readme: "README.md",
+    the_command: "cli.md",
+    publishers: "events-publishers.md",
+    subscribers: "events-subscribers.md",
+    queues: "queues.md",
+    routing: "routing.md",
+    objects: "sequencer.md",
+    the_edge: "edge.md",
+    conditions: "conditions.md",
+    operations: "operations.md",
+    security: "security.md",
+    services: "services.md",
+}
+
+#[test]
+fn every_page_with_something_to_type_is_followed() {
+    // Its examples are judged by the crate that they are about, and need nothing that runs.
+    let elsewhere = ["machines.md"];
+    let mut pages: BTreeSet<String> = fs::read_dir(root().join("docs"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(".md") && !elsewhere.contains(&&**name))
+        .collect();
+    pages.insert("README.md".to_owned());
+    for name in pages {
+        let path = if name == "README.md" { root().join(&name) } else { root().join("docs").join(&name) };
+        let steps = page::steps(&name, &fs::read_to_string(path).unwrap());
+        assert_eq!(!steps.is_empty(), PAGES.contains(&&*name), "{name}");
+    }
+}
