@@ -22,9 +22,10 @@ use signalbox_tests::{
     poll,
     receiver::{Answer, Receiver},
     system::System,
+    victim::Victim,
 };
 use tokio::{
-    task::{JoinHandle, JoinSet},
+    task::JoinSet,
     time::{self, Instant},
 };
 
@@ -164,32 +165,6 @@ async fn subscribe(fleet: &Fleet, ledger: &Arc<Ledger>, random: &mut StdRng) -> 
     subscribed
 }
 
-/// Something that dies and is started again.
-struct Victim {
-    part: PartHandle,
-    back: Option<JoinHandle<()>>,
-}
-
-impl Victim {
-    /// Kills it, and has it started again after `pause`, whatever it needs is there or not.
-    async fn die(&mut self, pause: Duration) {
-        self.rise().await;
-        self.part.kill().await.expect("a running system");
-        let part = self.part.clone();
-        self.back = Some(tokio::spawn(async move {
-            time::sleep(pause).await;
-            part.start_only().await.expect("a part that starts again");
-        }));
-    }
-
-    /// Waits until it was started again.
-    async fn rise(&mut self) {
-        if let Some(back) = self.back.take() {
-            back.await.expect("a part that starts again");
-        }
-    }
-}
-
 /// Kills at random while events are published; how often it killed pacemakers and Redis.
 async fn kill(
     publishing: &Publishing,
@@ -199,8 +174,8 @@ async fn kill(
 ) -> (usize, usize) {
     let fleet = &publishing.fleet;
     let mut victims: Vec<Victim> =
-        (0..fleet.len()).map(|number| Victim { part: fleet.pacemaker(number), back: None }).collect();
-    victims.push(Victim { part: fleet.fabric(), back: None });
+        (0..fleet.len()).map(|number| Victim::new(fleet.pacemaker(number))).collect();
+    victims.push(Victim::new(fleet.fabric()));
     let (started, mut killed, mut fates) = (Instant::now(), (0, 0), Vec::new());
     let mut mischief = JoinSet::new();
     let share = EVENTS / (measure.kills + 1);
@@ -234,9 +209,7 @@ async fn kill(
         }
     }
     for victim in &mut victims {
-        victim.part.resume();
-        victim.rise().await;
-        victim.part.wait_ready().await.expect("a part that comes back");
+        victim.recover().await;
     }
     mischief.join_all().await;
     publishing.allowed.store(EVENTS, Ordering::SeqCst);

@@ -6,7 +6,8 @@
 //! that says whatever it is told ([`http`]), a wire that can be cut ([`wire`]), and a network that loses and repeats
 //! requests ([`relay`]). For the event bus there are several
 //! pacemakers on one fabric ([`fleet`]), a fabric that is a
-//! cluster ([`cluster`]), subscribers ([`receiver`]), a collector of traces ([`collector`]), streams ([`events`]), and a book of what they were sent ([`ledger`]).
+//! cluster ([`cluster`]), parts that die again and again ([`victim`]), subscribers ([`receiver`]), a collector of traces
+//! ([`collector`]), streams ([`events`]), and a book of what they were sent ([`ledger`]).
 //!
 //! Nothing here sleeps for a fixed time: [`poll::until`] waits for a condition and says in its failure what it saw last.
 
@@ -34,4 +35,5 @@ pub mod slots;
 pub mod system;
 pub mod tls;
 pub mod upstream;
+pub mod victim;
 pub mod wire;

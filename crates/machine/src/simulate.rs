@@ -39,6 +39,12 @@ pub struct Start {
     pub facts_waiting: bool,
     /// Attempts of the action that were made.
     pub attempts: u32,
+    /// When it goes on by itself, if it loops or waits for a feed that failed; now, where nothing is said.
+    pub again: Option<Timestamp>,
+    /// How often in a row that feed failed.
+    pub feed_failures: u32,
+    /// What its gate is to be judged for then, if it is: the cause, and the trigger.
+    pub held: Option<(Cause, Option<String>)>,
     /// Whether it has just come to be there, so that a gate that looks on entry has not done so.
     pub fresh: bool,
 }
@@ -207,7 +213,7 @@ pub struct Simulator<'m> {
     again: Option<Timestamp>,
     failures: u32,
     /// What the last look was for, if a feed kept it from being judged.
-    held: Option<Cause>,
+    held: Option<(Cause, Option<String>)>,
     steps: Vec<Step>,
     looks: usize,
 }
@@ -249,10 +255,18 @@ impl<'m> Simulator<'m> {
             simulator.decide(Event::Entered);
             return simulator;
         }
+        let again = Some(simulator.label.again.take().unwrap_or(now).max(now));
+        simulator.held = simulator.label.held.take();
+        simulator.failures = simulator.label.feed_failures;
         match simulator.label.status {
+            Status::Waiting if simulator.held.is_some() => {
+                // Which feed it was will be seen when the gate looks.
+                let failed_feed = Some(String::new());
+                (simulator.rest, simulator.again) = (Rest::Waiting { failed_feed }, again);
+            }
             Status::Waiting => {}
-            Status::Choosing => simulator.decide(Event::Done),
-            Status::Looping => (simulator.rest, simulator.again) = (Rest::Looping, Some(now)),
+            Status::Choosing => (simulator.rest, simulator.again) = (Rest::Choosing(String::new()), again),
+            Status::Looping => (simulator.rest, simulator.again) = (Rest::Looping, again),
             Status::Acting | Status::Errored => (simulator.rest, simulator.again) = (Rest::Acting, Some(now)),
             Status::Ended => simulator.rest = Rest::Ended,
         }
@@ -324,8 +338,8 @@ impl<'m> Simulator<'m> {
                     match then {
                         Then::Look(trigger) => self.decide(Event::Trigger(trigger)),
                         Then::Again => {
-                            let cause = self.held.unwrap_or(Cause::Feed);
-                            self.decide(Event::Again { cause, trigger: None });
+                            let (cause, trigger) = self.held.take().unwrap_or((Cause::Feed, None));
+                            self.decide(Event::Again { cause, trigger: trigger.as_deref() });
                         }
                         Then::Act => self.act(),
                         Then::Choose => self.decide(Event::Done),
@@ -388,7 +402,7 @@ impl<'m> Simulator<'m> {
         let failed = matches!(self.rest, Rest::Choosing(_) | Rest::Waiting { failed_feed: Some(_) });
         self.failures = if failed { self.failures + 1 } else { 0 };
         self.held = match self.rest {
-            Rest::NeedsFeed(_) | Rest::Looping => decision.cause,
+            Rest::NeedsFeed(_) | Rest::Looping => decision.cause.map(|cause| (cause, decision.trigger)),
             _ => None,
         };
         self.again = match self.rest {
@@ -469,6 +483,9 @@ impl Start {
             previous_state: None,
             facts_waiting: false,
             attempts: 0,
+            again: None,
+            feed_failures: 0,
+            held: None,
             fresh: true,
         }
     }

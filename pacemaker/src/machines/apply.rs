@@ -8,7 +8,7 @@ use std::{
 
 use futures_util::{StreamExt as _, stream};
 use rand::RngExt as _;
-use signalbox_machine::{Machine, State, definition, plan};
+use signalbox_machine::{Machine, definition, plan};
 
 use super::{
     Error,
@@ -233,16 +233,4 @@ impl Engine {
             other => other.map(drop),
         }
     }
-}
-
-/// The gate of a wave in the present definition: the number of the trigger that the wave is of.
-pub(super) fn trigger_of(state: Option<&State>, time: &str, zone: &str, own: bool) -> Option<usize> {
-    let gate = state?.gate()?;
-    gate.daily()
-        .find(|(_, daily)| {
-            let by_metadata = matches!(daily.zone, definition::ZoneRule::Metadata { .. });
-            daily.time.to_string() == time
-                && if own { by_metadata } else { daily.zone.default().name() == zone }
-        })
-        .map(|(n, _)| n)
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{json, value::to_raw_value};
 
 use super::{
+    fate::Fate,
     record::{HEADER, Record, Row, Status},
     store::{Due, object},
 };
@@ -27,7 +28,7 @@ pub(super) fn places(machine: &str, label: &str, record: &Record) -> BTreeMap<(S
     if record.status.has_index() {
         stand(format!("{machine}:is:{}", record.status.as_str()), label.to_owned(), 0);
     }
-    if let Some(zone) = &record.zone {
+    for zone in &record.zones {
         stand(format!("{machine}:zone:{}:{zone}", record.state), label.to_owned(), 0);
     }
     if let Some(due_ms) = record.due_ms() {
@@ -90,7 +91,7 @@ pub(super) fn escaped(text: &str) -> String {
 /// Writes a label. `before` is what `after` was computed from, nothing when there was no record; `rows` of the newest
 /// rows of `after` are new, and each is told as an event. On success `after` is as it is stored.
 pub(super) async fn commit(
-    bus: &bus::Handle,
+    (bus, fate): (&bus::Handle, &Fate),
     (machine, label): (&str, &str),
     version: Option<u64>,
     before: Option<&Record>,
@@ -112,7 +113,13 @@ pub(super) async fn commit(
         ttl_ms: (after.status == Status::Deleted).then_some(TOMBSTONE_MS),
         indexes: indexes(machine, label, before, after),
     };
+    if fate.refuses() {
+        return Err(Refusal::Unavailable);
+    }
     let EventId(first) = bus.change(object(machine, label), TOPIC, events, change).await?;
+    if fate.refuses() {
+        return Err(Refusal::Unavailable);
+    }
     after.numbered(rows, first);
     Ok(())
 }

@@ -18,7 +18,7 @@ use super::{
     Engine, Error,
     definitions::{StoredPlan, StoredVersion, Version},
     feeds::Asked,
-    judge::{Judge, instant},
+    judge::{Judge, held, instant},
     record::{Record, Status},
 };
 
@@ -209,6 +209,9 @@ impl Engine {
             previous_state: record.previous_state().map(str::to_owned),
             facts_waiting: record.work.facts,
             attempts: record.work.attempts.saturating_sub(u32::from(record.status == Status::Acting)),
+            again: again_ms(&record).map(instant),
+            feed_failures: record.work.feed_failures,
+            held: held(&record.work).map(|(cause, trigger)| (cause, trigger.map(str::to_owned))),
             fresh: false,
         };
         let facts = asking.metadata.as_ref();
@@ -270,6 +273,16 @@ fn by_interest<'m>(machine: &'m Machine, changed: &[String]) -> Vec<&'m State> {
     let mut gates: Vec<&State> = machine.states().iter().filter(|state| state.gate().is_some()).collect();
     gates.sort_by_key(|gate| !changed.contains(gate.name()));
     gates
+}
+
+/// When a label goes on that loops, or waits for a feed that failed. What is under way goes on now.
+fn again_ms(record: &Record) -> Option<u64> {
+    let pauses = match record.status {
+        Status::Looping => true,
+        Status::Waiting | Status::Choosing => record.work.feed_failures > 0,
+        _ => false,
+    };
+    record.work.again_ms.filter(|_| pauses)
 }
 
 fn judge<'a>(version: &'a Version, label: &'a str, now_ms: u64, asked: &'a Asked) -> Judge<'a> {

@@ -1,7 +1,8 @@
 //! Events of the bus as facts: each event of an input's topic is taken once for the label that it names.
 //!
 //! The log of every shard is read on from a noted place; live events only say when to look. The place is noted after the
-//! facts of a page are committed, and the event's id is the idempotency key, so a page that is read twice is taken once.
+//! facts of a page are committed. Every label remembers, of each shard, the last event that it took, in the very commit of
+//! the facts: a page that is read twice is taken once, and whoever is late brings nothing that is older than what is there.
 
 use std::time::Duration;
 
@@ -14,7 +15,11 @@ use signalbox_store::Notice;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, engine::Engine, labels::Update};
+use super::{
+    Error,
+    engine::Engine,
+    labels::{Brought, Update},
+};
 use crate::bus::{Event, EventId};
 
 /// Events read together.
@@ -54,14 +59,15 @@ impl Engine {
             if self.0.store.taken_up_to(shard).await?.is_none() {
                 // What was before the first input is no fact.
                 let last = self.0.bus.last_id(shard).await.map_err(|_| Error::Away)?;
-                self.0.store.take_up_to(shard, last.map_or(0, |id| id.0)).await?;
+                self.0.store.take_from(shard, last.map_or(0, |id| id.0)).await?;
             }
         }
         loop {
             for shard in 0..self.0.store.count() {
                 while self.take_page(shard, &inputs).await? {}
             }
-            let topics: Vec<String> = inputs.iter().map(|(_, input)| format!(":{}", input.topic)).collect();
+            let topics: Vec<String> =
+                inputs.iter().map(|(_, _, input)| format!(":{}", input.topic)).collect();
             let heard = async {
                 loop {
                     match live.next().await {
@@ -86,16 +92,14 @@ impl Engine {
         }
     }
 
-    /// Every machine's inputs.
-    async fn inputs(&self) -> Result<Vec<(String, Input)>, Error> {
+    /// Every machine's inputs, each with its number.
+    async fn inputs(&self) -> Result<Vec<(String, u32, Input)>, Error> {
         let mut inputs = Vec::new();
         for machine in self.0.store.machines().await? {
             match self.0.definitions.current(&machine).await {
-                Ok(version) => {
-                    inputs.extend(
-                        version.machine.inputs().iter().map(|input| (machine.clone(), input.clone())),
-                    );
-                }
+                Ok(version) => inputs.extend(
+                    (0..).zip(version.machine.inputs()).map(|(n, input)| (machine.clone(), n, input.clone())),
+                ),
                 Err(Error::NoSuchMachine | Error::Unreadable) => {}
                 Err(error) => return Err(error),
             }
@@ -104,22 +108,23 @@ impl Engine {
     }
 
     /// Takes the next events of a shard; whether there were any.
-    async fn take_page(&self, shard: usize, inputs: &[(String, Input)]) -> Result<bool, Error> {
+    async fn take_page(&self, shard: usize, inputs: &[(String, u32, Input)]) -> Result<bool, Error> {
         let after = self.0.store.taken_up_to(shard).await?.unwrap_or(0);
         let mut window = self.0.bus.window(shard, EventId(after));
         let logged = window.next(PAGE).await.map_err(|_| Error::Away)?;
         let Some(last) = logged.last().map(|logged| logged.id) else { return Ok(false) };
         for logged in &logged {
             let Ok(event) = Event::from_log(&logged.entry) else { continue };
-            for (machine, input) in inputs.iter().filter(|(_, input)| *input.topic == *event.topic) {
-                self.take(machine, input, &event).await?;
+            for (machine, number, input) in inputs.iter().filter(|(_, _, input)| *input.topic == *event.topic)
+            {
+                self.take(machine, *number, input, &event).await?;
             }
         }
         self.0.store.take_up_to(shard, last.0).await?;
         Ok(true)
     }
 
-    async fn take(&self, machine: &str, input: &Input, event: &Event) -> Result<(), Error> {
+    async fn take(&self, machine: &str, number: u32, input: &Input, event: &Event) -> Result<(), Error> {
         let data: Value =
             event.data.as_ref().and_then(|data| serde_json::from_str(data.get()).ok()).unwrap_or(Value::Null);
         let named = match &input.label {
@@ -144,9 +149,9 @@ impl Engine {
         let update = Update {
             metadata: update.as_ref(),
             patch: false,
-            topic: Some(&input.topic),
+            event: Some(Brought { topic: &input.topic, id: event.id.0, input: number }),
             create: input.create,
-            key: Some(&format!("event {}", event.id)),
+            key: None,
         };
         match self.update(machine, &label, &update).await {
             Ok(_) => self.0.metrics.took("taken"),
@@ -155,8 +160,6 @@ impl Engine {
                 tracing::warn!(machine, why, "an event's facts are left out");
                 self.0.metrics.took("too_much");
             }
-            // The same event under the same key was taken with other facts: by an older definition.
-            Err(Error::Conflict) => self.0.metrics.took("taken"),
             Err(Error::NoSuchMachine) => {}
             Err(error) => return Err(error),
         }

@@ -4,14 +4,14 @@
 //! Pure: the record, the definition, the moment and what the feeds say go in, the record as it shall be comes out. A feed
 //! that was not asked yet ends the turn where it is needed; what is reached by then stands.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
 use serde_json::Value;
 use signalbox_condition::Feeds;
 use signalbox_machine::{
     Machine, State, StateIndex, attempt,
-    definition::{Daily, Gate, Zone, ZoneRule},
+    definition::{Daily, Zone},
     step::{self, Decision, Event, Rest},
     time,
 };
@@ -230,12 +230,10 @@ impl Judge<'_> {
             Status::Acting if over => self.attempt(record, turn),
             Status::Choosing if over || resumed => self.decide(record, Event::Done, turn),
             Status::Waiting | Status::Looping if (over || resumed) && record.work.held.is_some() => {
-                let held = record.work.held.take().unwrap_or_default();
-                let (cause, trigger) = held.split_once(' ').unwrap_or((&held, ""));
-                let cause = STEP_CAUSES.into_iter().find(|known| known.as_str() == cause);
-                let cause = cause.unwrap_or(step::Cause::Feed);
-                let trigger = (!trigger.is_empty()).then_some(trigger);
-                self.decide(record, Event::Again { cause, trigger }, turn);
+                let work = Work { held: record.work.held.take(), ..Work::default() };
+                if let Some((cause, trigger)) = held(&work) {
+                    self.decide(record, Event::Again { cause, trigger }, turn);
+                }
             }
             Status::Waiting => {
                 if over {
@@ -273,10 +271,14 @@ impl Judge<'_> {
         let Some(state) = self.state(record) else { return };
         let fits = match (state.gate(), state.action()) {
             (Some(_), _) => matches!(record.status, Status::Waiting | Status::Looping),
-            (_, Some(action)) => {
-                matches!(record.status, Status::Acting | Status::Errored | Status::Choosing)
-                    || (record.status == Status::Ended && action.next.is_none())
+            (_, Some(action)) if record.status == Status::Ended => {
+                if action.next.is_some() {
+                    // It is done already, and is not done again because it leads on now.
+                    self.decide(record, Event::Done, turn);
+                }
+                true
             }
+            (_, Some(_)) => matches!(record.status, Status::Acting | Status::Errored | Status::Choosing),
             _ => record.status == Status::Ended,
         };
         if !fits {
@@ -289,16 +291,20 @@ impl Judge<'_> {
     fn times(&self, record: &mut Record, turn: &mut Turn) {
         let gate = self.state(record).and_then(State::gate).filter(|_| record.status != Status::Deleted);
         let Some((gate, label)) = gate.zip(self.label(record)) else {
-            (record.zone, record.work.interval_ms) = (None, None);
+            record.zones.clear();
+            record.work.interval_ms = None;
             return;
         };
         let now = instant(self.now_ms);
         let zone = step::gate_zone(self.machine, &label);
         let facts = step::facts(self.machine, &label, self.feeds, &zone, now);
         let interval = gate.next_interval(&facts, label.entered, now).map(|(_, at)| unix_ms(at));
-        let own = own_zone(gate, &record.metadata);
+        let mut own = BTreeSet::new();
         for (_, daily) in gate.daily() {
             let local = daily.zone.of(&record.metadata);
+            if local.own {
+                own.insert(local.zone.name().to_owned());
+            }
             turn.waves.extend(wave(
                 self.machine.name(),
                 &record.state,
@@ -309,16 +315,16 @@ impl Judge<'_> {
             ));
         }
         record.work.interval_ms = interval;
-        record.zone = own;
+        record.zones = own.into_iter().map(String::into_boxed_str).collect();
     }
 }
 
-/// The zone that a label names for its gate's times of day, if one of them asks for it.
-fn own_zone(gate: &Gate, metadata: &Value) -> Option<Box<str>> {
-    let rule =
-        gate.daily().map(|(_, daily)| &daily.zone).find(|zone| matches!(zone, ZoneRule::Metadata { .. }))?;
-    let local = rule.of(metadata);
-    local.own.then(|| local.zone.name().into())
+/// What a gate that could not be judged is to be judged for.
+pub(super) fn held(work: &Work) -> Option<(step::Cause, Option<&str>)> {
+    let held = work.held.as_deref()?;
+    let (cause, trigger) = held.split_once(' ').unwrap_or((held, ""));
+    let cause = STEP_CAUSES.into_iter().find(|known| known.as_str() == cause);
+    Some((cause.unwrap_or(step::Cause::Feed), (!trigger.is_empty()).then_some(trigger)))
 }
 
 /// The wave of a gate's time of day, and when it comes next.

@@ -28,12 +28,22 @@ pub(crate) struct Update<'a> {
     pub(crate) metadata: Option<&'a Value>,
     /// Whether null removes.
     pub(crate) patch: bool,
-    /// The topic of the event that brought it.
-    pub(crate) topic: Option<&'a str>,
+    /// The event that brought it.
+    pub(crate) event: Option<Brought<'a>>,
     /// Whether a label that is not there is created.
     pub(crate) create: bool,
     /// A repeat under the same key changes nothing.
     pub(crate) key: Option<&'a str>,
+}
+
+/// An event that an input takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Brought<'a> {
+    pub(crate) topic: &'a str,
+    /// Its id.
+    pub(crate) id: u64,
+    /// The number of the input among those of the machine.
+    pub(crate) input: u32,
 }
 
 /// What a change was answered, and what a repeat of it is answered.
@@ -126,6 +136,7 @@ impl Engine {
                 record.metadata = metadata.clone();
                 // Of a name that was used before, numbers go on: no two visits are ever the same.
                 record.visit = before.map_or(0, |before| before.visit);
+                record.taken = before.map(|before| before.taken.clone()).unwrap_or_default();
                 record.history = before.map(|before| before.history.clone()).unwrap_or_default();
                 Ok(Edit::Write { record, happened: Some(Happened::Created), rows: 0 })
             })
@@ -150,17 +161,20 @@ impl Engine {
             return Err(Error::BadMetadata("metadata is an object".to_owned()));
         }
         self.keyed((machine, label), digests, |before, _, _| {
+            let took = update.event.map(|event| (event.id, event.input));
             let mut record = match before {
                 Some(before) if before.status == Status::Deleted => return Err(Error::Gone),
+                Some(before) if took.is_some_and(|took| before.has_taken(took)) => return Ok(Edit::Leave),
                 Some(before) => before.clone(),
                 None if update.create => {
                     let mut record = Record::new(1);
+                    took.into_iter().for_each(|took| record.take(took));
                     if let Some(metadata) = update.metadata {
                         merge::merge(&mut record.metadata, metadata);
                     }
                     check(&record)?;
-                    let happened = match update.topic {
-                        Some(topic) => Happened::CreatedBy(topic, update.metadata),
+                    let happened = match update.event {
+                        Some(event) => Happened::CreatedBy(event.topic, update.metadata),
                         None => Happened::Created,
                     };
                     return Ok(Edit::Write { record, happened: Some(happened), rows: 0 });
@@ -175,8 +189,9 @@ impl Engine {
                 }
                 check(&record)?;
             }
-            let happened = match (update.topic, update.metadata) {
-                (Some(topic), facts) => Happened::Topic(topic, facts),
+            took.into_iter().for_each(|took| record.take(took));
+            let happened = match (update.event, update.metadata) {
+                (Some(event), facts) => Happened::Topic(event.topic, facts),
                 (None, Some(facts)) => Happened::Facts(facts),
                 (None, None) => return Ok(Edit::Leave),
             };
@@ -233,7 +248,8 @@ impl Engine {
                 record.status = Status::Deleted;
                 record.entered_ms = now_ms;
                 record.metadata = Value::Object(serde_json::Map::new());
-                (record.zone, record.work) = (None, Work::default());
+                record.zones.clear();
+                record.work = Work::default();
                 record.seen.clear();
                 Ok(Edit::Write { record, happened: None, rows: 1 })
             })

@@ -37,6 +37,8 @@
 //!   client gets 503 and may repeat it under its idempotency key, and everything else looks at the label again.
 //! * **Redis restarts**: an outcome of an action is kept in memory and written when it is back, for a quarter of an hour.
 //! * **a label is deleted during an attempt**: the outcome goes to its history, and nothing follows.
+//! * **an event is read twice**, or by a pacemaker that slept meanwhile: the label knows the last one that it took of each shard.
+//! * **a day's wave was missed**: the last instant is made up for if it is within the trigger's grace, for all who were there then.
 //! * **two pacemakers judge one label**: one commit is refused and judged again from what the other wrote.
 
 mod actions;
@@ -49,6 +51,7 @@ mod definitions;
 mod engine;
 mod error;
 mod explain;
+mod fate;
 mod feeds;
 mod inputs;
 mod judge;

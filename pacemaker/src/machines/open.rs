@@ -45,6 +45,8 @@ impl Engine {
     pub(super) fn assemble(around: Around, options: Options, store: Store, clock: Clock) -> Self {
         let metrics = Metrics::default();
         let Around { stats, bus, webhooks, routes, environment, .. } = around;
+        #[cfg(test)]
+        let shutdown = store.fate.death.clone();
         let actions = Actions::new(webhooks.clone(), bus.clone(), routes, environment);
         let feeds = Feeds::new(webhooks, Statistics::new(stats), actions.clone(), metrics.clone());
         Self(Arc::new(Inner {
@@ -57,7 +59,11 @@ impl Engine {
             options,
             metrics,
             tasks: tokio_util::task::TaskTracker::new(),
+            #[cfg(not(test))]
             shutdown: tokio_util::sync::CancellationToken::new(),
+            // Who dies does nothing more in the background.
+            #[cfg(test)]
+            shutdown,
             waves: std::sync::Mutex::default(),
             redefined: tokio::sync::Notify::new(),
             applying: tokio::sync::Mutex::default(),

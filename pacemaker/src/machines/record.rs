@@ -244,8 +244,10 @@ pub(crate) struct Record {
     pub(crate) history: Vec<Row>,
     /// Oldest first.
     pub(crate) seen: Vec<Seen>,
-    /// The zone whose waves it waits for, when that is its own.
-    pub(crate) zone: Option<Box<str>>,
+    /// The zones whose waves it waits for because it names them itself.
+    pub(crate) zones: Vec<Box<str>>,
+    /// Of each shard of the bus the last event that was taken as facts, with the number of the input that took it.
+    pub(crate) taken: Vec<(u64, u32)>,
     pub(crate) work: Work,
 }
 
@@ -267,7 +269,8 @@ impl Record {
             metadata: Value::Object(Map::new()),
             history: Vec::new(),
             seen: Vec::new(),
-            zone: None,
+            zones: Vec::new(),
+            taken: Vec::new(),
             work: Work::default(),
         }
     }
@@ -290,6 +293,18 @@ impl Record {
     /// Where it was before.
     pub(crate) fn previous_state(&self) -> Option<&str> {
         self.history.iter().rev().find(|row| row.to.is_some()).and_then(|row| row.from.as_deref())
+    }
+
+    /// Whether an event was taken by an input. Those of one shard are taken in the order of their ids, and an event by one
+    /// input after the other.
+    pub(super) fn has_taken(&self, (id, input): (u64, u32)) -> bool {
+        self.taken.iter().any(|known| shard_of(known.0) == shard_of(id) && *known >= (id, input))
+    }
+
+    /// Notes that an event was taken by an input.
+    pub(super) fn take(&mut self, (id, input): (u64, u32)) {
+        self.taken.retain(|(known, _)| shard_of(*known) != shard_of(id));
+        self.taken.push((id, input));
     }
 
     /// Forgets the oldest rows and keys beyond what is kept.
@@ -316,13 +331,19 @@ impl Record {
         let mut body = Writer::default();
         body.text(&self.state);
         body.number(self.entered_ms);
-        body.option(self.zone.as_deref(), Writer::text);
+        // Names of zones hold no space.
+        body.option((!self.zones.is_empty()).then(|| self.zones.join(" ")).as_deref(), Writer::text);
         self.write_work(&mut body);
         self.write_history(&mut body, fresh);
         self.write_seen(&mut body);
         // Last, so that what is alike in all records of a machine comes first.
         let metadata = serde_json::to_vec(&self.metadata).unwrap_or_default();
         body.bytes(&metadata);
+        // Few labels take events, and those who do not have nothing here.
+        for (id, input) in &self.taken {
+            body.number(*id);
+            body.number((*input).into());
+        }
         let body = body.finish();
         let packed = lz4_flex::block::compress(&body);
         let mut tail = Writer::default();
@@ -362,11 +383,15 @@ impl Record {
         let mut record = Self { visit, revision, status, ..Self::new(incarnation) };
         record.state = body.text()?;
         record.entered_ms = body.number()?;
-        record.zone = body.option(Reader::text)?;
+        let zones = body.option(Reader::text)?;
+        record.zones = zones.iter().flat_map(|zones| zones.split(' ')).map(Box::from).collect();
         record.read_work(&mut body)?;
         record.read_history(&mut body)?;
         record.read_seen(&mut body)?;
         record.metadata = serde_json::from_slice(body.bytes()?).ok()?;
+        while !body.rest().is_empty() {
+            record.taken.push((body.number()?, body.number()?.try_into().ok()?));
+        }
         if fresh > 0 {
             record.numbered(fresh, first_event);
         }
@@ -516,6 +541,11 @@ impl Record {
     }
 }
 
+/// Which shard numbered an event: the low six bits of its id.
+fn shard_of(id: u64) -> u64 {
+    id % ID_STEP
+}
+
 /// `to − from`, wrapping, so that [`apart`] undoes it for any two numbers.
 fn difference(to: u64, from: u64) -> i64 {
     to.wrapping_sub(from).cast_signed()
@@ -592,12 +622,14 @@ mod tests {
         fn record()(
             incarnation: u32, numbers: (u64, u64, u64), state in name(), status in 0..Status::ALL.len(),
             text in ".{0,200}", history in vec(row(), 0..=ROWS), seen in vec(seen(), 0..=KEYS),
-            zone in option::of(name()), work in work()
+            zones in vec(name(), 0..3), work in work(), taken in vec((any::<u64>(), any::<u32>()), 0..3)
         ) -> Record {
             let (visit, revision, entered_ms) = numbers;
             let metadata = json!({"text": text, "list": [1, null, {"a": -1.5}]});
             let status = Status::ALL[status];
-            Record { incarnation, visit, revision, state, status, entered_ms, metadata, history, seen, zone, work }
+            Record {
+                incarnation, visit, revision, state, status, entered_ms, metadata, history, seen, zones, work, taken,
+            }
         }
     }
 

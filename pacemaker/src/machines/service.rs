@@ -7,14 +7,18 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
-use signalbox_machine::definition::Zone;
+use signalbox_machine::{
+    State,
+    definition::{Daily, Gate, Zone, ZoneRule},
+    time,
+};
 use signalbox_store::Notice;
 use tokio::{sync::Notify, time::sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Error,
-    apply::trigger_of,
+    definitions::Version,
     engine::{Edit, Engine},
     feeds::Asked,
     judge::{Happened, Judge, instant, unix_ms},
@@ -136,8 +140,10 @@ impl Engine {
                 Some(Due::Label { machine, label }) => match self.due(&machine, &label).await {
                     // Nothing belongs to the entry any more.
                     Err(Error::NoSuchMachine) => Ok(self.0.store.set_due(shard, &member, None).await?),
-                    Ok(()) => self.forget_stale(shard, &member, &machine, &label).await,
-                    other => other,
+                    // The commit has put the entry where it belongs.
+                    Ok(true) => Ok(()),
+                    Ok(false) => self.correct(&machine, &label).await,
+                    Err(error) => Err(error),
                 },
                 Some(wave @ Due::Wave { .. }) => self.wave(shard, &member, wave, at_ms).await,
                 None => Ok(self.0.store.set_due(shard, &member, None).await?),
@@ -153,49 +159,46 @@ impl Engine {
         failed
     }
 
-    /// An entry that was not moved by its label's commit belongs to nothing: a label that is gone, or is due later.
-    async fn forget_stale(
-        &self,
-        shard: usize,
-        member: &str,
-        machine: &str,
-        label: &str,
-    ) -> Result<(), Error> {
+    /// An entry that no commit of its label has moved belongs to nothing: to a label that is gone, or that is due later.
+    async fn correct(&self, machine: &str, label: &str) -> Result<(), Error> {
         let record = self.read(machine, label).await?;
+        let header = record.as_ref().map(Record::header).unwrap_or_default();
         let due_ms =
             record.filter(|record| record.status != Status::Deleted).and_then(|record| record.due_ms());
         let now_ms = self.0.clock.now_ms().await?;
-        if due_ms.is_none() {
-            self.0.store.set_due(shard, member, None).await?;
-        } else if due_ms.is_some_and(|due_ms| due_ms <= now_ms) {
-            // It could not be worked on; not at once again.
-            self.0.store.set_due(shard, member, Some(now_ms + 1_000)).await?;
-        }
-        Ok(())
+        // What is due still could not be worked on; not at once again.
+        let due_ms = due_ms.map(|due_ms| if due_ms <= now_ms { now_ms + 1_000 } else { due_ms });
+        Ok(self.0.store.correct_due((machine, label), &header, due_ms).await?)
     }
 
     /// A time of day has come: every label at the gate is judged, page by page.
     async fn wave(&self, shard: usize, member: &str, wave: Due, instant_ms: u64) -> Result<(), Error> {
         let Due::Wave { machine, gate, time, zone, own } = &wave else { return Ok(()) };
+        // Of most labels nothing is written, so nobody would notice that another definition counts by now.
+        self.0.definitions.forget(machine, shard);
         let version = match self.0.definitions.of(machine, shard).await {
             Err(Error::NoSuchMachine) => return Ok(self.0.store.end_wave(shard, member, None).await?),
             other => other?,
         };
-        let rules = Zone::named(zone);
-        let state = version.machine.state(gate);
-        let (Some(trigger), Some(rules)) = (trigger_of(state, time, zone, *own), rules) else {
+        let due = DailyLook { machine, gate, zone, own: *own, version: &version };
+        let triggers = due.triggers(time);
+        let (Some((_, first)), Some(rules)) = (triggers.first(), Zone::named(zone)) else {
             // The definition has no such time any more.
             self.0.waves.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
             return Ok(self.0.store.end_wave(shard, member, None).await?);
         };
+        let (time, rules) = (first.time, rules.rules());
         let now_ms = self.0.clock.now_ms().await?;
-        let daily =
-            state.and_then(|state| state.gate()).and_then(|gate| gate.daily().find(|(n, _)| *n == trigger));
-        let Some((_, daily)) = daily else { return Ok(()) };
-        let counts = daily.still_counts(rules.rules(), instant(now_ms)) || now_ms < instant_ms + 1_000;
-        if counts {
+        // Of several times that were missed, the last is made up for.
+        let last_ms = time::last_daily(time, rules, instant(now_ms)).map_or(0, unix_ms);
+        let instant_ms = instant_ms.max(last_ms);
+        let counting: Vec<usize> = triggers
+            .iter()
+            .filter(|(_, daily)| daily.still_counts(rules, instant(now_ms)) || now_ms < instant_ms + 1_000)
+            .map(|(n, _)| *n)
+            .collect();
+        if !counting.is_empty() {
             self.0.metrics.wave();
-            let by_metadata = matches!(daily.zone, signalbox_machine::definition::ZoneRule::Metadata { .. });
             let begun = self.0.store.wave(shard, member).await?.filter(|(instant, _)| *instant == instant_ms);
             let mut after = begun.map(|(_, label)| label);
             loop {
@@ -207,10 +210,8 @@ impl Engine {
                 };
                 let Some(last) = names.last().cloned() else { break };
                 let records = self.0.store.labels(shard, machine, &names).await?;
-                let judged = stream::iter(names.into_iter().zip(records)).map(|(label, record)| {
-                    let skip_own = by_metadata && !own;
-                    self.wake(machine, label, record, (gate, trigger), instant_ms, skip_own, &version)
-                });
+                let judged = stream::iter(names.into_iter().zip(records))
+                    .map(|(label, record)| self.wake(&due, label, record, &counting, instant_ms));
                 let mut judged = judged.buffer_unordered(self.0.options.concurrency);
                 while let Some(result) = judged.next().await {
                     result?;
@@ -219,38 +220,26 @@ impl Engine {
                 after = Some(last);
             }
         }
-        let next =
-            signalbox_machine::time::next_daily(daily.time, rules.rules(), instant(now_ms.max(instant_ms)));
+        let next = time::next_daily(time, rules, instant(now_ms.max(instant_ms)));
         Ok(self.0.store.end_wave(shard, member, next.map(unix_ms)).await?)
     }
 
     /// Judges one label of a wave. What was read for the page decides, in memory, whether anything has to be written.
-    #[allow(clippy::too_many_arguments, reason = "one caller, and a page's worth of context")]
     async fn wake(
         &self,
-        machine: &str,
+        due: &DailyLook<'_>,
         label: String,
         record: Option<Vec<u8>>,
-        (gate, trigger): (&str, usize),
+        counting: &[usize],
         instant_ms: u64,
-        skip_own: bool,
-        version: &super::definitions::Version,
     ) -> Result<(), Error> {
-        let wanted = |record: &Record| {
-            &*record.state == gate
-                && record.status == Status::Waiting
-                // Who entered after the instant waits for the next one.
-                && record.entered_ms <= instant_ms
-                && !(skip_own && record.zone.is_some())
-        };
-        let Some(read) = record.and_then(|bytes| Record::read(&bytes).ok()).filter(|record| wanted(record))
-        else {
-            return Ok(());
-        };
+        let wanted = |record: &Record| due.trigger_for(record, counting, instant_ms);
+        let Some(read) = record.and_then(|bytes| Record::read(&bytes).ok()) else { return Ok(()) };
+        let Some(trigger) = wanted(&read) else { return Ok(()) };
         let mut tried = read.clone();
         let now_ms = self.0.clock.now_ms().await?.max(instant_ms);
+        let (machine, number) = (&due.version.machine, due.version.number);
         let turn = {
-            let (machine, number) = (&version.machine, version.number);
             let judge = Judge { machine, version: number, label: &label, now_ms, feeds: &Asked::default() };
             judge.run(&mut tried, &Happened::Daily(trigger))
         };
@@ -259,18 +248,61 @@ impl Engine {
             return Ok(());
         }
         let done = self
-            .change((machine, &label), &Asked::default(), |before, now, _| match before {
-                // The page is looked at again under the other definition.
-                _ if now.number != version.number => Err(Error::DefinitionChanged),
-                Some(before) if wanted(before) => Ok(Edit::Write {
-                    record: before.clone(),
-                    happened: Some(Happened::Daily(trigger)),
-                    rows: 0,
-                }),
-                _ => Ok(Edit::Leave),
+            .change((due.machine, &label), &Asked::default(), |before, now, _| {
+                if now.number != number {
+                    // The page is looked at again under the other definition.
+                    return Err(Error::DefinitionChanged);
+                }
+                Ok(match before.and_then(|before| Some((before, wanted(before)?))) {
+                    Some((before, trigger)) => Edit::Write {
+                        record: before.clone(),
+                        happened: Some(Happened::Daily(trigger)),
+                        rows: 0,
+                    },
+                    None => Edit::Leave,
+                })
             })
             .await?;
-        self.follow(machine, &label, &done);
+        self.follow(due.machine, &label, &done);
         Ok(())
+    }
+}
+
+/// A gate's look at a time of day, in one zone.
+struct DailyLook<'a> {
+    machine: &'a str,
+    gate: &'a str,
+    zone: &'a str,
+    /// Whether it is of the labels that name this zone themselves.
+    own: bool,
+    version: &'a Version,
+}
+
+impl DailyLook<'_> {
+    /// The triggers of the gate that it may be of: several have the same time when their zones stand at different paths.
+    fn triggers(&self, time: &str) -> Vec<(usize, &Daily)> {
+        let gate = self.version.machine.state(self.gate).and_then(State::gate);
+        let possible = |daily: &Daily| {
+            daily.time.to_string() == time
+                && if self.own {
+                    matches!(daily.zone, ZoneRule::Metadata { .. })
+                } else {
+                    daily.zone.default().name() == self.zone
+                }
+        };
+        gate.into_iter().flat_map(Gate::daily).filter(|(_, daily)| possible(daily)).collect()
+    }
+
+    /// Which of the triggers it is for a label; none when the label is not meant.
+    fn trigger_for(&self, record: &Record, counting: &[usize], instant_ms: u64) -> Option<usize> {
+        // Who entered at the instant or after it waits for the next one.
+        let waits =
+            &*record.state == self.gate && record.status == Status::Waiting && record.entered_ms < instant_ms;
+        let gate = self.version.machine.state(self.gate).and_then(State::gate).filter(|_| waits)?;
+        let is_of = |daily: &Daily| {
+            let local = daily.zone.of(&record.metadata);
+            local.own == self.own && local.zone.name() == self.zone
+        };
+        gate.daily().find(|(n, daily)| counting.contains(n) && is_of(daily)).map(|(n, _)| n)
     }
 }

@@ -222,7 +222,7 @@ async fn update_many(
     let (app, machine) = (&app, machine.as_str());
     let work = |item: Item| async move {
         let key = item.idempotency_key.as_deref();
-        let update = Update { metadata: Some(&item.metadata), patch, topic: None, create: false, key };
+        let update = Update { metadata: Some(&item.metadata), patch, event: None, create: false, key };
         let result = match label_name(&item.name) {
             Ok(()) => app.machines.update(machine, &item.name, &update).await.map_err(Problem::from),
             Err(problem) => Err(problem),

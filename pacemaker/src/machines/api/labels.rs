@@ -112,7 +112,7 @@ async fn update(
     label_name(&label)?;
     let (wait, key) = (patience(asked.wait.as_deref())?, key(&headers)?);
     let (metadata, patch) = facts(&headers, &body)?;
-    let update = Update { metadata: Some(&metadata), patch, topic: None, create: false, key };
+    let update = Update { metadata: Some(&metadata), patch, event: None, create: false, key };
     let mut answer = app.machines.update(&machine, &label, &update).await?;
     if let Some(wait) = wait.filter(|_| !answer.repeated) {
         answer = app.machines.rest(&machine, &label, wait).await?;

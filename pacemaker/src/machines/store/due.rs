@@ -1,8 +1,11 @@
 //! What is due in a shard: labels with a time of their own, and waves.
 
-use signalbox_store::Error;
+use signalbox_store::{Error, FabricRole, Script};
 
 use super::Store;
+
+pub(super) static CORRECT: Script<FabricRole> =
+    Script::new("machines/due", include_str!("../scripts/due.lua"));
 
 /// Something that is due.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,6 +96,22 @@ impl Store {
             Some(at_ms) => self.redis(shard).command("ZADD").key(&key).arg(at_ms).arg(member).run().await,
             None => self.redis(shard).command("ZREM").key(&key).arg(member).run().await,
         }
+    }
+
+    /// Puts the entry of a label where its record, which begins with `header`, wants it; leaves it alone when the record is
+    /// another by now.
+    pub(in crate::machines) async fn correct_due(
+        &self,
+        (machine, label): (&str, &str),
+        header: &[u8],
+        at_ms: Option<u64>,
+    ) -> Result<(), Error> {
+        let shard = self.shard_of(machine, label);
+        let entry = Due::Label { machine: machine.to_owned(), label: label.to_owned() }.member();
+        let at = at_ms.map(|at_ms| at_ms.to_string()).unwrap_or_default();
+        let keys = self.keys(shard);
+        let call = CORRECT.call().key(&keys.label(machine, label)).key(&keys.due());
+        call.arg(header).arg(entry).arg(at).run::<u64>(self.redis(shard)).await.map(drop)
     }
 
     /// Adds an entry unless it stands already. Sleepers hear of it.

@@ -8,18 +8,24 @@ mod statistics;
 
 use signalbox_store::{Error, Fabric, Shard, Subscription, keys::machines as keys};
 
-#[cfg(test)]
-pub(super) use definitions::SCRIPTS;
 pub(super) use definitions::{Applying, Start, Started};
 pub(super) use due::Due;
 pub(crate) use statistics::Statistics;
 
+use super::fate::Fate;
 use crate::bus;
 
 /// The fabric, shard by shard. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Store {
     shards: std::sync::Arc<[Shard]>,
+    pub(super) fate: Fate,
+}
+
+/// Every script of the machines, for the test that reads their headers.
+#[cfg(test)]
+pub(super) fn scripts() -> Vec<&'static signalbox_store::Script<signalbox_store::FabricRole>> {
+    definitions::SCRIPTS.into_iter().chain([&due::CORRECT, &check::WALK]).collect()
 }
 
 /// No arguments.
@@ -32,7 +38,7 @@ pub(super) fn object(machine: &str, label: &str) -> String {
 
 impl Store {
     pub(super) fn new(fabric: &Fabric, shards: usize) -> Self {
-        Self { shards: Shard::all(fabric, shards).into() }
+        Self { shards: Shard::all(fabric, shards).into(), fate: Fate::default() }
     }
 
     /// How many shards there are.
@@ -50,6 +56,7 @@ impl Store {
     }
 
     fn redis(&self, shard: usize) -> &Fabric {
+        self.fate.call();
         self.shards[shard].redis()
     }
 
@@ -175,6 +182,11 @@ impl Store {
     /// How far the events of a shard's log were taken as facts.
     pub(super) async fn taken_up_to(&self, shard: usize) -> Result<Option<u64>, Error> {
         self.redis(0).command("HGET").key(&self.keys(0).inputs()).arg(shard).query().await
+    }
+
+    /// Says where the taking of a shard's events begins, unless it has begun.
+    pub(super) async fn take_from(&self, shard: usize, id: u64) -> Result<(), Error> {
+        self.redis(0).command("HSETNX").key(&self.keys(0).inputs()).arg(shard).arg(id).run().await
     }
 
     /// Notes how far the events of a shard's log were taken as facts.

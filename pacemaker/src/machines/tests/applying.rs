@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::support::{M, World, machine};
-use crate::machines::{Error, record::Cause};
+use crate::machines::{
+    Error,
+    record::{Cause, Status},
+};
 
 const OLD: &str = "
 state_machines:
@@ -127,7 +130,7 @@ async fn labels_follow_a_zone_that_changed_though_their_state_says_the_same() {
     );
     let world = World::new(&yaml).await;
     world.create("a", json!({"tz": "Asia/Tokyo"})).await;
-    assert_eq!(world.label("a").await.zone, None);
+    assert!(world.label("a").await.zones.is_empty());
     let own = machine(&yaml.replace("Europe/London", "{metadata: tz, default: Europe/London}"));
     let now = world.engine.current(M).await.unwrap();
     let preview = world.engine.preview(Some(&now), &own).await.unwrap();
@@ -142,7 +145,7 @@ async fn labels_follow_a_zone_that_changed_though_their_state_says_the_same() {
         (vec!["other".to_owned()], vec!["feeds.crm".to_owned()])
     );
     assert_eq!(world.engine.apply(&own, 1, "test", &BTreeMap::new()).await.unwrap(), 2);
-    assert_eq!(world.label("a").await.zone.as_deref(), Some("Asia/Tokyo"));
+    assert_eq!(world.label("a").await.zones.join(" "), "Asia/Tokyo");
     let found = world.engine.check(crate::machines::CheckCursor::default()).await.unwrap().findings;
     assert_eq!(found, [], "its wave is there");
     // 18:30 in Tokyo comes before 18:30 in London.
@@ -160,4 +163,26 @@ impl crate::machines::Engine {
         let happened = crate::machines::judge::Happened::Migrated(to);
         self.bring_in_line(M.to_owned(), label.to_owned(), "second", happened).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn an_action_that_was_done_is_not_done_again_because_it_leads_on_now() {
+    let receiver = super::support::Receiver::start(&[]).await;
+    let old = format!(
+        "
+state_machines:
+  m:
+    states:
+      - {{action: send, webhook: '{}'}}
+",
+        receiver.url
+    );
+    let world = World::new(&old).await;
+    world.create("a", json!({})).await;
+    world.until("a", |record| record.status == Status::Ended).await;
+    let new = old.replace("webhook", "next: sent, webhook") + "      - {gate: sent}\n";
+    world.apply(&new, 1).await;
+    let record = world.until("a", |record| &*record.state == "sent").await;
+    assert_eq!((record.visit, record.status), (2, Status::Ended));
+    assert_eq!(receiver.seen().len(), 1);
 }

@@ -138,3 +138,43 @@ async fn an_event_that_is_read_twice_is_taken_once() {
     assert_eq!(world.label("new").await, new);
     assert_eq!(world.label("b").await.revision, 2);
 }
+
+/// What changed nothing is remembered like everything else: taken again after later facts, it would undo them.
+#[tokio::test]
+async fn an_event_that_changed_nothing_is_not_taken_after_a_later_one() {
+    let world = World::new(ORDERS).await;
+    let taking = Taking::start(&world.engine);
+    let from = begun(&world).await;
+    world.create("a", json!({"order": {"items": 0}})).await;
+    world.create("last", json!({})).await;
+    for n in 0..20 {
+        world.publish("orders", "a", json!({"items": u8::from(n > 0), "n": if n > 0 { n } else { 1 }})).await;
+    }
+    let taken = world.until("a", |record| record.metadata["order"]["n"] == 19).await;
+    drop(taking);
+    // Twenty events later, somebody who was asleep all the time goes on where it was.
+    world.engine.0.store.take_up_to(0, from).await.unwrap();
+    let other = world.another();
+    let _taking = Taking::start(&other);
+    world.publish("orders", "last", json!({"items": 0})).await;
+    world.until("last", |record| record.revision == 2).await;
+    assert_eq!(world.label("a").await, taken);
+}
+
+#[tokio::test]
+async fn two_inputs_of_a_topic_take_an_event_each() {
+    let yaml = "
+state_machines:
+  m:
+    inputs: [{topic: orders, into: one}, {topic: orders, into: two}, {topic: orders, label: data.other, into: three}]
+    states: [{gate: open}]
+";
+    let world = World::new(yaml).await;
+    let _taking = Taking::start(&world.engine);
+    begun(&world).await;
+    world.create("a", json!({})).await;
+    world.publish("orders", "a", json!({"n": 1, "other": "a"})).await;
+    let record = world.until("a", |record| record.metadata["three"]["n"] == 1).await;
+    assert_eq!((&record.metadata["one"]["n"], &record.metadata["two"]["n"]), (&json!(1), &json!(1)));
+    assert_eq!(record.revision, 4);
+}

@@ -71,7 +71,7 @@ async fn a_label_lives_once_and_leaves_its_name_behind() {
     engine.delete(M, "a").await.unwrap();
     engine.delete(M, "a").await.unwrap();
     assert!(matches!(engine.label(M, "a").await, Err(Error::Gone)));
-    let update = Update { metadata: Some(&json!({})), patch: false, topic: None, create: false, key: None };
+    let update = Update { metadata: Some(&json!({})), patch: false, event: None, create: false, key: None };
     assert!(matches!(engine.update(M, "a", &update).await, Err(Error::Gone)));
     assert!(matches!(engine.create(M, "a", &json!({}), false, None).await, Err(Error::Deleted)));
     assert!(engine.list(M, &["asked"], None, None, 10).await.unwrap().is_empty());
@@ -88,7 +88,7 @@ async fn a_repeat_gets_the_first_answer_and_does_nothing() {
     let world = World::new(TWO_GATES).await;
     let first = world.engine.create(M, "a", &json!({}), false, Some("k")).await.unwrap();
     let ready = json!({"ready": true});
-    let update = Update { metadata: Some(&ready), patch: false, topic: None, create: false, key: Some("k2") };
+    let update = Update { metadata: Some(&ready), patch: false, event: None, create: false, key: Some("k2") };
     let moved = world.engine.update(M, "a", &update).await.unwrap();
     world.tell("a", json!({"count": 2})).await;
     let again = world.engine.update(M, "a", &update).await.unwrap();

@@ -5,6 +5,7 @@
 mod acting;
 mod applying;
 mod checking;
+mod fates;
 mod feeds;
 mod folder;
 mod inputs;
@@ -14,4 +15,5 @@ mod racing;
 mod scripts;
 mod shards;
 mod support;
+mod tables;
 mod times;

@@ -59,7 +59,7 @@ impl World {
     pub(super) async fn on_shards(shards: usize) -> Self {
         let servers = Servers::start().await;
         let time = Time::new();
-        let bus = standing_still(&servers.fabric(), shards, &time, 100_000).await;
+        let bus = standing_still(&servers.fabric(), shards, &time, 86_400_000).await;
         let routes = registry(&servers);
         let engine = engine(&servers, &time, &bus, &routes, shards);
         Self { servers, time, bus, engine, routes, shards }
@@ -143,7 +143,7 @@ impl World {
 }
 
 pub(super) async fn tell(engine: &Engine, label: &str, metadata: &Value) -> Answer {
-    let update = Update { metadata: Some(metadata), patch: false, topic: None, create: false, key: None };
+    let update = Update { metadata: Some(metadata), patch: false, event: None, create: false, key: None };
     engine.update(M, label, &update).await.unwrap()
 }
 

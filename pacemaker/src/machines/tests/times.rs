@@ -3,7 +3,7 @@
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
 
-use super::support::{M, World};
+use super::support::{M, World, tell};
 
 const DAILY: &str = "
 state_machines:
@@ -65,6 +65,134 @@ async fn a_label_with_a_zone_of_its_own_waits_for_its_own_evening() {
         assert!(!moved.is_empty());
     }
     assert_eq!(moved.len(), 2, "each in its own wave: {moved:?}");
+}
+
+/// One gate, one time of day, in two zones that a label may name.
+const TWO_ZONES: &str = "
+state_machines:
+  m:
+    states:
+      - gate: waiting
+        exit_condition: metadata.go
+        triggers: [{time: 18:30, timezone: metadata.home}, {time: 18:30, timezone: metadata.work}]
+        next: done
+      - {gate: done}
+";
+
+impl World {
+    /// Goes on to the next time that something is due.
+    async fn next_time(&self) -> u64 {
+        let due = self.engine.0.store.next_due(0).await.unwrap().unwrap();
+        self.time.0.store(due, std::sync::atomic::Ordering::SeqCst);
+        self.work_off().await;
+        due
+    }
+}
+
+#[tokio::test]
+async fn each_of_two_zones_of_a_label_has_its_evening() {
+    let world = World::new(TWO_ZONES).await;
+    // It is winter, 08:00Z: evening comes to Tokyo at 09:30Z, to UTC, and to New York at 23:30Z.
+    for (label, metadata) in [
+        ("both", json!({"go": true, "home": "America/New_York", "work": "Asia/Tokyo"})),
+        ("west", json!({"go": true, "home": "America/New_York", "work": "America/New_York"})),
+        // Of the zone that it does not name it is the default one.
+        ("home", json!({"go": true, "home": "America/New_York"})),
+        ("work", json!({"go": true, "work": "Asia/Tokyo"})),
+    ] {
+        world.create(label, metadata).await;
+    }
+    assert_eq!(world.label("both").await.zones.join(" "), "America/New_York Asia/Tokyo");
+    let mut evenings = Vec::new();
+    while evenings.len() < 4 {
+        let due = world.next_time().await;
+        for label in ["both", "home", "west", "work"] {
+            if &*world.label(label).await.state == "done"
+                && !evenings.iter().any(|(known, _)| *known == label)
+            {
+                evenings.push((label, due / 60_000 % (24 * 60)));
+            }
+        }
+    }
+    let (tokyo, utc, new_york) = (9 * 60 + 30, 18 * 60 + 30, 23 * 60 + 30);
+    assert_eq!(evenings, [("both", tokyo), ("work", tokyo), ("home", utc), ("west", new_york)]);
+}
+
+#[tokio::test]
+async fn of_several_evenings_that_were_missed_the_last_is_made_up_for() {
+    let yaml = DAILY.replace("{time: 18h30m}", "{time: 18h30m, grace: 1h}");
+    let world = World::new(&yaml).await;
+    world.create("early", json!({"go": true})).await;
+    let due = world.engine.0.store.next_due(0).await.unwrap().unwrap();
+    // Nobody looks for two days, but labels are created; then somebody comes half an hour after the third evening.
+    world.time.0.store(due + DAY_MS, std::sync::atomic::Ordering::SeqCst);
+    world.create("late", json!({"go": true})).await;
+    world.time.0.store(due + 2 * DAY_MS + 1_800_000, std::sync::atomic::Ordering::SeqCst);
+    world.create("later", json!({"go": true})).await;
+    world.work_off().await;
+    assert_eq!(world.counts().await, [1, 2]);
+    assert_eq!(&*world.label("later").await.state, "waiting", "it came after that evening");
+    assert_eq!(world.engine.0.store.next_due(0).await.unwrap(), Some(due + 3 * DAY_MS));
+    // Two hours after one it is too late.
+    world.time.0.store(due + 3 * DAY_MS + 7_200_000, std::sync::atomic::Ordering::SeqCst);
+    world.work_off().await;
+    assert_eq!(world.counts().await, [1, 2]);
+    assert_eq!(world.engine.0.store.next_due(0).await.unwrap(), Some(due + 4 * DAY_MS));
+}
+
+#[tokio::test]
+async fn an_evening_that_a_new_definition_brings_is_kept_by_who_knows_only_the_old_one() {
+    let old = DAILY.replace("18h30m", "19h30m");
+    let world = World::new(&old).await;
+    world.create("a", json!({"go": true})).await;
+    let other = world.another();
+    tell(&other, "a", &json!({"x": 1})).await;
+    // The other pacemaker, which does the work, has not heard of it.
+    world.apply(DAILY, 1).await;
+    let due = world.engine.0.store.next_due(0).await.unwrap().unwrap();
+    world.time.0.store(due, std::sync::atomic::Ordering::SeqCst);
+    other.work_off_page(0, due).await.unwrap();
+    assert_eq!(&*world.label("a").await.state, "done");
+    let next = world.engine.0.store.due(0, due + DAY_MS, 10).await.unwrap();
+    assert!(next.iter().any(|(_, at_ms)| *at_ms == due + DAY_MS), "{next:?}");
+}
+
+#[tokio::test]
+async fn facts_that_change_nothing_are_judged_by_the_definition_that_counts() {
+    let yaml = "
+state_machines:
+  m:
+    states:
+      - {gate: waiting, exit_condition: metadata.n > 1, triggers: [{metadata: n}], next: done}
+      - {gate: done}
+";
+    let world = World::new(yaml).await;
+    world.create("a", json!({"n": 1})).await;
+    let other = world.another();
+    assert_eq!(tell(&other, "a", &json!({"n": 1})).await.state, "waiting");
+    world.apply(&yaml.replace("n > 1", "n > 0"), 1).await;
+    assert_eq!(tell(&other, "a", &json!({"n": 1})).await.state, "done");
+}
+
+#[tokio::test]
+async fn an_entry_is_not_taken_out_by_who_saw_an_older_record() {
+    let world = World::new(INTERVAL).await;
+    world.create("a", json!({})).await;
+    let seen = world.label("a").await;
+    let due = world.engine.0.store.next_due(0).await.unwrap().unwrap();
+    world.tell("a", json!({"x": 1})).await;
+    let store = &world.engine.0.store;
+    for at_ms in [None, Some(due + 1)] {
+        store.correct_due((M, "a"), &seen.header(), at_ms).await.unwrap();
+        assert_eq!(store.next_due(0).await.unwrap(), Some(due));
+    }
+    // What stands where its record does not want it is put there.
+    store.set_due(0, "l m a", Some(1)).await.unwrap();
+    world.work_off().await;
+    assert_eq!(store.next_due(0).await.unwrap(), Some(due));
+    store.set_due(0, "l m nobody", Some(1)).await.unwrap();
+    world.work_off().await;
+    assert_eq!(store.due(0, due, 10).await.unwrap(), [("l m a".to_owned(), due)]);
 }
 
 const INTERVAL: &str = "

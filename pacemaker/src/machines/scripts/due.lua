@@ -1,0 +1,20 @@
+-- Puts a label's entry in the due set to the time that its record asks for, or takes it out, unless the record has changed
+-- since it was looked at: whoever changed it has put the entry where it belongs.
+-- KEYS[1]: string, the label's record
+-- KEYS[2]: zset, what is due
+-- ARGV[1]: string, the header that the record must have; empty for none
+-- ARGV[2]: string, the entry
+-- ARGV[3]: integer, unix milliseconds; empty to take the entry out
+-- Returns 1, or 0 when the record has changed.
+-- Caller: Store::correct_due
+local record, due = KEYS[1], KEYS[2]
+local expected, entry, at = ARGV[1], ARGV[2], ARGV[3]
+
+-- Bytes of a header, as in labels.lua.
+if redis.call('GETRANGE', record, 0, 20) ~= expected then return 0 end
+if at == '' then
+  redis.call('ZREM', due, entry)
+else
+  redis.call('ZADD', due, at, entry)
+end
+return 1

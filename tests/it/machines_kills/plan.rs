@@ -1,0 +1,178 @@
+//! What every label is told, and where that has to lead: written down beforehand, by nobody who knows the engine.
+
+use rand::{RngExt as _, rngs::StdRng};
+use ring::digest::{SHA256, digest};
+use serde_json::{Value, json};
+
+pub(super) const MACHINE: &str = "trial";
+
+/// The machine. Whatever fails on its way, how often and in which order things are heard: where a label ends depends only
+/// on what it was told.
+pub(super) fn definition(outside: &str) -> String {
+    let retry = "retry: {attempts: 1000, first: 1s, factor: 1, longest: 1s}";
+    format!(
+        "
+state_machines:
+  {MACHINE}:
+    feeds:
+      - {{name: ways, url: \"http://{outside}/ways/<label>\", timeout: 1s}}
+      - {{name: load, url: \"http://{outside}/load/<label>\", timeout: 1s, on_error: hold}}
+      - {{name: maybe, url: \"http://{outside}/maybe/<label>\", timeout: 1s, on_error: {{default: {{ok: false}}}}}}
+    inputs: [{{topic: answers, label: data.label, into: answer}}]
+    states:
+      - gate: start
+        exit_condition: metadata.go = metadata.lap
+        triggers: [{{metadata: go}}]
+        next:
+          type: context
+          path: metadata.kind
+          destinations: [{{value: look, state: look}}, {{value: ask, state: ask}}]
+          default: call
+      - gate: look
+        exit_condition: 2s has passed since system.entered_state
+        triggers: [{{interval: 1s}}]
+        next: call
+      - gate: ask
+        exit_condition: metadata.answer.lap = metadata.lap
+        triggers: [{{topic: answers}}]
+        next: tell
+      - action: tell
+        publish: {{topic: told, url: \"https://trial.test/<label>\", data: {{label: <label>, lap: <metadata.lap>}}}}
+        {retry}
+        next: call
+      - action: call
+        webhook: http://{outside}/call/<label>
+        timeout: 2s
+        {retry}
+        next: {{type: context, path: feeds.ways.way, destinations: [{{value: left, state: left}}], default: right}}
+      - gate: left
+        exit_condition: feeds.load.value >= 1
+        triggers: [{{event: entry}}, {{interval: 1h}}]
+        next: round
+      - gate: right
+        exit_condition: feeds.maybe.ok
+        triggers: [{{event: entry}}, {{interval: 1s}}]
+        next: round
+      - gate: round
+        exit_condition: metadata.round = metadata.lap
+        triggers: [{{metadata: round}}]
+        next: {{type: condition, branches: [{{when: metadata.last, state: finish}}], default: start}}
+      - action: finish
+        webhook: http://{outside}/finish/<label>
+        timeout: 2s
+        {retry}
+        next: done
+      - gate: done
+"
+    )
+}
+
+/// How a lap begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// With the action.
+    Call,
+    /// With a wait.
+    Look,
+    /// With a question that events answer, and a word to others.
+    Ask,
+}
+
+impl Kind {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Call => "call",
+            Self::Look => "look",
+            Self::Ask => "ask",
+        }
+    }
+}
+
+/// What a label goes through.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    pub(super) name: String,
+    pub(super) laps: Vec<Kind>,
+    /// Whether the feed sends it to the left.
+    pub(super) left: bool,
+    /// Whether its last call is answered 410.
+    pub(super) gone: bool,
+}
+
+/// Answers to each question, the right one in the middle.
+pub(super) const ANSWERS: usize = 5;
+
+impl Plan {
+    pub(super) fn new(number: usize, random: &mut StdRng) -> Self {
+        let kinds = [Kind::Call, Kind::Look, Kind::Ask];
+        let laps = (0..random.random_range(1..=3)).map(|_| kinds[random.random_range(0..3)]).collect();
+        let (left, gone) = (random.random_bool(0.5), random.random_bool(0.06));
+        Self { name: format!("l{number:05}"), laps, left, gone }
+    }
+
+    /// Every state that it enters, in order, with the number of the lap.
+    pub(super) fn path(&self) -> Vec<(&'static str, usize)> {
+        let mut path = vec![("start", 0)];
+        for (place, kind) in self.laps.iter().enumerate() {
+            let (lap, last) = (place + 1, place + 1 == self.laps.len());
+            let before: &[&str] = match kind {
+                Kind::Call => &["call"],
+                Kind::Look => &["look", "call"],
+                Kind::Ask => &["ask", "tell", "call"],
+            };
+            path.extend(before.iter().map(|state| (*state, lap)));
+            if last && self.gone {
+                return path;
+            }
+            let way = if self.left { "left" } else { "right" };
+            path.extend([way, "round", if last { "finish" } else { "start" }].map(|state| (state, lap)));
+        }
+        path.push(("done", self.laps.len()));
+        path
+    }
+
+    /// The visit in which it is in this state in this lap.
+    pub(super) fn visit(&self, state: &str, lap: usize) -> u64 {
+        let place = self.path().iter().position(|one| *one == (state, lap));
+        place.unwrap_or_else(|| panic!("{self:?} is never in {state} in lap {lap}")) as u64 + 1
+    }
+
+    pub(super) fn status(&self) -> &'static str {
+        if self.gone { "errored" } else { "ended" }
+    }
+
+    /// What is known of it in the end.
+    pub(super) fn metadata(&self) -> Value {
+        let laps = self.laps.len();
+        let noise: Value = (1..=laps).map(|lap| (lap.to_string(), json!(lap))).collect();
+        let mut metadata = json!({
+            "created": true, "go": laps, "lap": laps, "kind": self.laps[laps - 1].word(), "last": true, "noise": noise,
+        });
+        let rounds = if self.gone { laps - 1 } else { laps };
+        if rounds > 0 {
+            metadata["round"] = json!(rounds);
+        }
+        if let Some(asked) = self.laps.iter().rposition(|kind| *kind == Kind::Ask) {
+            metadata["answer"] = self.answer(asked + 1, ANSWERS - 1);
+        }
+        metadata
+    }
+
+    /// One of the answers to the question of a lap.
+    pub(super) fn answer(&self, lap: usize, number: usize) -> Value {
+        // The first two are to another question.
+        json!({"label": self.name, "lap": if number < ANSWERS / 2 { 0 } else { lap }, "of": lap, "number": number})
+    }
+
+    /// Every attempt's token, by its visit.
+    pub(super) fn tokens(&self) -> Vec<String> {
+        let path = self.path();
+        let visits = path.iter().enumerate().filter(|(_, (state, _))| matches!(*state, "call" | "finish"));
+        visits.map(|(place, (state, _))| token(&self.name, place as u64 + 1, state)).collect()
+    }
+}
+
+fn token(label: &str, visit: u64, state: &str) -> String {
+    let text = format!("{MACHINE}\0{label}\0{}\0{visit}\0{state}", 1);
+    digest(&SHA256, text.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
