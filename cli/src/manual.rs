@@ -48,9 +48,34 @@ fn code_lines(text: &str) -> Vec<String> {
             continue;
         }
         begun += line;
-        lines.push(std::mem::take(&mut begun).trim_start_matches("$ ").to_owned());
+        lines.push(filled_in(std::mem::take(&mut begun).trim_start_matches("$ ")));
     }
     lines
+}
+
+/// A line with something in the place of what the shell would fill in; of `NAME=$(command)` the command.
+fn filled_in(line: &str) -> String {
+    let assigned =
+        line.split_once("=$(").filter(|(name, _)| name.chars().all(|char| char.is_ascii_uppercase()));
+    let mut rest = match assigned.and_then(|(_, command)| command.strip_suffix(')')) {
+        Some(command) => command,
+        None => line,
+    };
+    let mut filled = String::new();
+    while let Some((before, after)) = rest.split_once('$') {
+        filled += before;
+        if let Some((_, after)) = after.strip_prefix('(').and_then(|inside| inside.split_once(')')) {
+            filled.push('1');
+            rest = after;
+        } else if after.starts_with(|char: char| char.is_ascii_uppercase()) {
+            filled.push('1');
+            rest = after.trim_start_matches(|char: char| char.is_ascii_uppercase() || char == '_');
+        } else {
+            filled.push('$');
+            rest = after;
+        }
+    }
+    filled + rest
 }
 
 /// The words of a line as a shell would divide it, up to what is another command. Enough for what documentation shows.
@@ -92,6 +117,15 @@ fn commands(command: &Command, name: &str, found: &mut BTreeSet<String>) {
 fn words_are_those_of_a_shell() {
     assert_eq!(words("a 'b c' \"d \\\"e\" f\\ g # no"), ["a", "b c", "d \"e", "f g"]);
     assert_eq!(words("a --b '' | c"), ["a", "--b", ""]);
+}
+
+#[test]
+fn what_the_shell_fills_in_is_filled_in() {
+    assert_eq!(filled_in("a --id $ID --at $(date +%s000) 5$"), "a --id 1 --at 1 5$");
+    assert_eq!(
+        filled_in("ID=$(signalbox queues pull mail | head -n 1)"),
+        "signalbox queues pull mail | head -n 1"
+    );
 }
 
 #[test]

@@ -92,6 +92,7 @@ fn metadata(number: u64) -> Value {
         "address": {"street": format!("{number} Long Lane"), "city": "London", "postcode": "EC1A 9HF", "country": "GB"},
         "campaign": {"id": format!("{:016x}", (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)), "source": "newsletter"},
         "counts": {"opened": number % 90, "clicked": number % 7, "bounced": 0, "unsubscribed": 0},
+        "referrer": "https://www.example.com/recommendations?from=friend",
     })
 }
 
