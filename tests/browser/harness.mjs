@@ -44,13 +44,13 @@ export async function until(what, look) {
     throw new Error(`never happened: ${what} (at last: ${JSON.stringify(last)})`);
 }
 
-// A server that answers with what `decide` says of the request.
-export async function server(decide) {
+// A server that answers with the status that `decide` says of the request, and with what `body` says.
+export async function server(decide, body = () => "ok") {
     const listening = http.createServer((request, response) => {
         request.resume();
         request.on("end", () => {
             response.statusCode = decide(request);
-            response.end("ok");
+            response.end(body(request));
         });
     });
     await new Promise((resolve) => listening.listen(0, "127.0.0.1", resolve));
@@ -119,8 +119,10 @@ export async function told(page, text) {
     await page.locator("#told p.good", { hasText: text }).first().waitFor();
 }
 
-// As the page is, and on a small screen, where nothing may stick out sideways.
+// As the page is, and on a small screen, where nothing may stick out sideways. Notices would lie over it.
 export async function shoot(page, name) {
+    await page.evaluate(() => document.getElementById("told").replaceChildren());
+    await page.evaluate(() => scrollTo(0, 0));
     await page.screenshot({ path: path.join(shots, `${name}.png`) });
     await page.setViewportSize({ width: 400, height: 800 });
     const wide = await page.evaluate(() => document.documentElement.scrollWidth);

@@ -6,13 +6,14 @@ import * as events from "./events.mjs";
 import { open, shots, start } from "./harness.mjs";
 import * as host from "./host.mjs";
 import * as login from "./login.mjs";
+import * as machines from "./machines.mjs";
 import * as objects from "./objects.mjs";
 import * as overview from "./overview.mjs";
 import * as queues from "./queues.mjs";
 
 const { browser, context } = await start();
 let code = 0;
-for (const [name, test] of Object.entries({ login, overview, host, events, queues, objects })) {
+for (const [name, test] of Object.entries({ login, overview, host, events, queues, objects, machines })) {
     const { page, faults } = await open(context);
     try {
         await test.run(page, context);

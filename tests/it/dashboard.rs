@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use serde_json::json;
+use signalbox_tests::{poll, system::System, tls::Authority};
 use tokio::{process::Command, time};
 
 use crate::bus_api::Bus;
@@ -57,4 +59,32 @@ async fn every_page_works_in_a_browser() {
         .env("SIGNALBOX_SHOTS", shots);
     run("the browser", &mut node).await;
     bus.system.stop().await;
+}
+
+/// The overview as a program gets it, once it says `wanted`.
+async fn overview_says(system: &System, wanted: &str) {
+    // What changes slowly is looked at every ten seconds.
+    poll::within(poll::PATIENCE * 2, &format!("the overview to say {wanted:?}"), || async {
+        let text = system.api("GET", "/", None).await.text();
+        if text.contains(wanted) { Ok(()) } else { Err(text) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_overview_names_servers_that_forget_and_certificates_that_end() {
+    let system = System::start("findings").await;
+    let (seconds, _): (u64, u64) = system.cli(System::MASTER, "TIME").await;
+    let end = Duration::from_secs(seconds + 5 * 86_400 + 43_200);
+    let soon = Authority::new("test authority").issue_until("shop.test", "soon", end);
+    let body = json!({"chain": soon.chain, "key": soon.key});
+    let put = system.api("PUT", "/certificates/shop.test", Some(body)).await;
+    assert!(matches!(put.status, 200 | 201), "{} {}", put.status, put.text());
+    overview_says(&system, "The certificate of shop.test ends in 5 d.").await;
+
+    let _: String = system.cli(System::STATS, "CONFIG SET maxmemory-policy allkeys-lru").await;
+    overview_says(&system, "The stats Redis throws away counters when memory is short (allkeys-lru).").await;
+    let _: String = system.cli(System::FABRIC, "CONFIG SET appendonly no").await;
+    overview_says(&system, "The fabric Redis writes no append-only file").await;
+    system.stop().await;
 }

@@ -15,11 +15,12 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 
 /// Name, media type, content.
-const ASSETS: [(&str, &str, &str); 7] = [
+const ASSETS: [(&str, &str, &str); 8] = [
     ("dashboard.css", STYLE, include_str!("assets/dashboard.css")),
     ("live.js", SCRIPT, include_str!("assets/live.js")),
     ("actions.js", SCRIPT, include_str!("assets/actions.js")),
     ("charts.js", SCRIPT, include_str!("assets/charts.js")),
+    ("machines.js", SCRIPT, include_str!("assets/machines.js")),
     ("tail.js", SCRIPT, include_str!("assets/tail.js")),
     // uPlot 1.6.32, MIT: see assets/uplot/LICENSE.
     ("uplot.js", SCRIPT, include_str!("assets/uplot/uPlot.iife.min.js")),

@@ -11,6 +11,9 @@
 //! what is typed or opened there stays. **Actions** are requests to the API: what a button may do is what its token's
 //! scopes allow there, and there is no second way to change anything.
 //!
+//! **Graphs** are laid out here as well (`graph/`, which is pure): a machine's states come as SVG, and its counts change in
+//! place like everything else.
+//!
 //! **Nobody looks, nothing is read.** All data is read by a page that is asked for or by an open stream, which ends with
 //! its connection; the browser closes it while its window is hidden.
 //!
@@ -22,6 +25,7 @@
 //! Lists end after [`SHOWN`] rows; who has more uses the API.
 
 mod assets;
+mod graph;
 mod login;
 mod page;
 mod pages;
@@ -37,6 +41,7 @@ use tokio::sync::Semaphore;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::http::App;
+use pages::{Diagrams, Later, Whys};
 use store::Traffic;
 
 /// Rows of a list.
@@ -48,13 +53,23 @@ const SEATS: usize = 100;
 #[derive(Debug, Clone)]
 pub(crate) struct Dashboard {
     traffic: Traffic,
+    diagrams: Diagrams,
+    whys: Whys,
+    later: Later,
     seats: Arc<Semaphore>,
     now: fn() -> SystemTime,
 }
 
 impl Dashboard {
     pub(crate) fn new(stats: Stats, now: fn() -> SystemTime) -> Self {
-        Self { traffic: Traffic::new(stats), seats: Arc::new(Semaphore::new(SEATS)), now }
+        Self {
+            traffic: Traffic::new(stats),
+            diagrams: Diagrams::default(),
+            whys: Whys::default(),
+            later: Later::default(),
+            seats: Arc::new(Semaphore::new(SEATS)),
+            now,
+        }
     }
 
     fn now_ms(&self) -> u64 {

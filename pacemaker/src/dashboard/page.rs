@@ -6,11 +6,10 @@ use axum::{
     http::{HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Redirect, Response},
 };
-use serde::Deserialize;
 
 use super::{
     assets::STAMP,
-    pages::{self, Content, Kind, View},
+    pages::{self, Asked, Content, Kind, View},
 };
 use crate::{
     http::{
@@ -60,7 +59,7 @@ struct Frame<'a> {
     version: &'a str,
     title: String,
     kind: Kind,
-    kinds: [Kind; Kind::ALL.len()],
+    kinds: [Kind; Kind::MAIN.len()],
     /// Who is logged in.
     name: &'a str,
     csrf: &'a str,
@@ -68,18 +67,6 @@ struct Frame<'a> {
     stream: String,
     /// A finished page.
     body: &'a str,
-}
-
-/// What a page may be asked for.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Asked {
-    /// The host, queue or object.
-    #[serde(default)]
-    name: String,
-    /// By what a list is sorted.
-    #[serde(default)]
-    sort: String,
 }
 
 /// The dashboard
@@ -90,19 +77,19 @@ pub(super) struct Asked {
     (status = 303, description = "To the login, for browsers"),
     (status = 401, body = Problem), (status = 403, body = Problem)))]
 pub(super) async fn front(viewer: Viewer, State(app): State<App>) -> Result<Response, Problem> {
-    show(&app, &viewer, View { kind: Kind::Overview, name: String::new(), sort: String::new() }).await
+    show(&app, &viewer, View::of(Kind::Overview, "")).await
 }
 
 pub(super) async fn page(
     viewer: Viewer,
     State(app): State<App>,
     Path(kind): Path<String>,
-    Query(Asked { name, sort }): Query<Asked>,
+    Query(asked): Query<Asked>,
 ) -> Result<Response, Problem> {
     let kind = Kind::named(&kind).ok_or_else(|| {
         Problem::not_found("no_such_page", "the dashboard has no such page; `/` is the first")
     })?;
-    show(&app, &viewer, View { kind, name, sort }).await
+    show(&app, &viewer, asked.of(kind)).await
 }
 
 async fn show(app: &App, viewer: &Viewer, view: View) -> Result<Response, Problem> {
@@ -114,9 +101,9 @@ async fn show(app: &App, viewer: &Viewer, view: View) -> Result<Response, Proble
     let frame = Frame {
         stamp: &STAMP,
         version: env!("CARGO_PKG_VERSION"),
-        title: if view.name.is_empty() { view.kind.title().to_owned() } else { view.name.clone() },
+        title: view.title(),
         kind: view.kind,
-        kinds: Kind::ALL,
+        kinds: Kind::MAIN,
         name: &viewer.caller.name,
         csrf: viewer.session.as_ref().map_or("", |session| &session.csrf),
         stream: view.stream(),

@@ -97,7 +97,16 @@ impl Traffic {
         ids: &[String],
         minutes: i64,
     ) -> Result<Arc<Latencies>, redis::Error> {
-        self.recent.latencies(&self.stats, ids, minutes).await
+        self.recent.latencies(&self.stats, latency::Of::VersionTypes, ids, minutes).await
+    }
+
+    /// How long answers of the instances at these addresses took in the last minutes.
+    pub(super) async fn instance_latencies(
+        &self,
+        addresses: &[String],
+        minutes: i64,
+    ) -> Result<Arc<Latencies>, redis::Error> {
+        self.recent.latencies(&self.stats, latency::Of::Instances, addresses, minutes).await
     }
 
     /// The last `window` full seconds of these version types, by the stats server's clock, which the sidecars' hours

@@ -14,7 +14,6 @@ use axum::{
     },
 };
 use futures_util::stream;
-use serde::Deserialize;
 use tokio::{
     sync::OwnedSemaphorePermit,
     time::{Interval, MissedTickBehavior, interval},
@@ -22,7 +21,7 @@ use tokio::{
 
 use super::{
     page::Viewer,
-    pages::{self, Kind, View},
+    pages::{self, Asked, Kind, View},
 };
 use crate::{
     http::{App, Problem},
@@ -35,16 +34,6 @@ const PACE: Duration = Duration::from_secs(1);
 const RECONNECT: Duration = Duration::from_secs(1);
 /// nginx passes on each message when it comes.
 static UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Asked {
-    page: String,
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    sort: String,
-}
 
 /// One who looks at a page.
 struct Watching {
@@ -65,9 +54,9 @@ struct Watching {
 pub(super) async fn stream(
     viewer: Viewer,
     State(app): State<App>,
-    Query(Asked { page, name, sort }): Query<Asked>,
+    Query(asked): Query<Asked>,
 ) -> Result<Response, Problem> {
-    let kind = Kind::named(&page)
+    let kind = Kind::named(&asked.page)
         .ok_or_else(|| Problem::not_found("no_such_page", "the dashboard has no such page"))?;
     let seat = std::sync::Arc::clone(&app.dashboard.seats).try_acquire_owned().map_err(|_| {
         let detail = "as many pages are open as one pacemaker serves; close one";
@@ -79,7 +68,7 @@ pub(super) async fn stream(
         app,
         caller: viewer.caller,
         digest: viewer.session.map(|session| session.digest),
-        view: View { kind, name, sort },
+        view: asked.of(kind),
         pace,
         round: 0,
         html: String::new(),

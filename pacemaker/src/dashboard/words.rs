@@ -20,6 +20,12 @@ pub(super) fn ago(now_ms: u64, then_ms: u64) -> String {
     }
 }
 
+/// A moment by the clock of the world.
+pub(super) fn moment(unix_ms: u64) -> String {
+    let at = i64::try_from(unix_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    at.map_or_else(|| "–".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
+}
+
 /// A part of a whole in percent.
 pub(super) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
@@ -54,6 +60,7 @@ mod tests {
         assert_eq!([span(0), span(999), span(1000), span(119_999)], ["0 ms", "999 ms", "1 s", "119 s"]);
         assert_eq!([span(120_000), span(7_200_000), span(172_800_000)], ["2 min", "2 h", "2 d"]);
         assert_eq!([ago(5000, 4500), ago(5000, 9000), ago(9000, 5000)], ["now", "now", "4 s ago"]);
+        assert_eq!([moment(1_767_225_661_999), moment(u64::MAX)], ["2026-01-01 00:01:01 UTC", "–"]);
         assert_eq!([percent(0, 0), percent(0, 5), percent(1, 5000)], ["–", "0 %", "< 0.1 %"]);
         assert_eq!([percent(1, 50), percent(1, 2)], ["2.0 %", "50 %"]);
         assert_eq!([per_second(0), per_second(30), per_second(6000)], ["0", "0.5", "100"]);

@@ -1,7 +1,7 @@
 //! Values that are fetched when a condition needs them: over HTTP, or from the statistics of the edge.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -46,6 +46,30 @@ impl signalbox_condition::Feeds for Asked {
         }
     }
 }
+
+/// How a feed has answered this process.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Health {
+    pub(crate) answered: u64,
+    pub(crate) failed: u64,
+    /// Failures since the last answer.
+    pub(crate) failing: u64,
+    /// How long ago it answered last, and failed last.
+    pub(crate) last_answer: Option<Duration>,
+    pub(crate) last_failure: Option<Duration>,
+    /// Why it failed last.
+    pub(crate) why: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Heard {
+    health: Health,
+    answer: Option<Instant>,
+    failure: Option<Instant>,
+}
+
+/// What was heard, by machine and feed: as many as definitions have.
+type Memory = BTreeMap<(String, String), Heard>;
 
 /// Answers that are good for a while, by machine, feed and what was asked.
 type Cache = HashMap<String, (Instant, Arc<Value>)>;
@@ -122,6 +146,7 @@ pub(crate) struct Feeds {
     metrics: Metrics,
     cache: Arc<Mutex<Cache>>,
     looks: Arc<Mutex<Looks>>,
+    memory: Arc<Mutex<Memory>>,
 }
 
 impl Feeds {
@@ -131,7 +156,15 @@ impl Feeds {
         actions: Actions,
         metrics: Metrics,
     ) -> Self {
-        Self { webhooks, statistics, actions, metrics, cache: Arc::default(), looks: Arc::default() }
+        Self {
+            webhooks,
+            statistics,
+            actions,
+            metrics,
+            cache: Arc::default(),
+            looks: Arc::default(),
+            memory: Arc::default(),
+        }
     }
 
     /// Adds what the feed says to somebody who only looks: what was heard in the last seconds counts, and a feed is not asked
@@ -157,6 +190,7 @@ impl Feeds {
                     None if !looks().may(&format!("{} {name}", machine.name())) => return Looked::LeftAlone,
                     None => {
                         let said = self.fetch(machine, feed, &filling).await;
+                        self.remember(machine.name(), name, said.as_ref().err());
                         looks().keep(key, said.clone());
                         said
                     }
@@ -193,7 +227,9 @@ impl Feeds {
             return;
         };
         let filling = Filling { state_machine: machine.name(), label, metadata };
-        let said = match self.fetch(machine, feed, &filling).await {
+        let fetched = self.fetch(machine, feed, &filling).await;
+        self.remember(machine.name(), name, fetched.as_ref().err());
+        let said = match fetched {
             Ok(value) => {
                 self.metrics.fed("ok");
                 Some(value)
@@ -208,6 +244,38 @@ impl Feeds {
             }
         };
         to.0.insert(name.to_owned(), said);
+    }
+
+    /// Notes how it went.
+    fn remember(&self, machine: &str, feed: &str, why: Option<&String>) {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = memory.entry((machine.to_owned(), feed.to_owned())).or_default();
+        match why {
+            None => {
+                heard.health.answered += 1;
+                heard.health.failing = 0;
+                heard.answer = Some(Instant::now());
+            }
+            Some(why) => {
+                heard.health.failed += 1;
+                heard.health.failing += 1;
+                heard.health.why = Some(why.clone());
+                heard.failure = Some(Instant::now());
+            }
+        }
+    }
+
+    /// How the feeds of a machine have answered, by name.
+    pub(super) fn health(&self, machine: &str) -> BTreeMap<String, Health> {
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = memory.iter().filter(|((of, _), _)| of == machine);
+        let told = own.map(|((_, feed), heard)| {
+            let mut health = heard.health.clone();
+            health.last_answer = heard.answer.map(|at| at.elapsed());
+            health.last_failure = heard.failure.map(|at| at.elapsed());
+            (feed.clone(), health)
+        });
+        told.collect()
     }
 
     async fn fetch(

@@ -53,7 +53,7 @@ pub const CATALOG: &[Entry] = &[
         kind: "hash",
         lifetime: "2 days after its hour",
         writer: "sidecar",
-        readers: "sidecar",
+        readers: "sidecar, pacemaker",
     },
     Entry {
         pattern: "workspace:<id>",

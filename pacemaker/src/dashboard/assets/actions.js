@@ -13,10 +13,15 @@
     const dialog = document.getElementById("confirm");
     const told = document.getElementById("told");
 
+    // Notices lie over the page, so only the newest are shown, and a click takes one away.
+    const SHOWN = 2;
+
     function tell(text, bad) {
+        while (told.children.length >= SHOWN) told.firstElementChild.remove();
         const line = document.createElement("p");
         line.textContent = text;
         line.className = bad ? "bad" : "good";
+        line.addEventListener("click", () => line.remove());
         told.append(line);
         setTimeout(() => line.remove(), bad ? 15000 : 5000);
     }
@@ -83,6 +88,9 @@
         const problem = await answer.json().catch(() => ({}));
         tell(problem.detail || `It was refused (${answer.status}).`, true);
     }
+
+    // For scripts whose requests have answers to be shown.
+    window.signalboxActions = { csrf, tell, confirmed };
 
     document.addEventListener("submit", async (event) => {
         const form = event.target;

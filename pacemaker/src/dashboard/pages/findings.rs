@@ -17,11 +17,13 @@ const ERRORS_PERCENT: u64 = 5;
 const LOW_HEALTH: u8 = 50;
 /// How old the oldest waiting batch may be.
 const OLD_BATCH_MS: u64 = 60_000;
+/// How long before its end a certificate is worth a word.
+const ENDS_SOON_SECONDS: u64 = 14 * 86_400;
 /// Parked objects that are named.
 const NAMED: usize = 3;
 
 /// Something that somebody should look at.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
     /// Whether requests or events suffer from it at this moment.
     pub(super) grave: bool,
@@ -53,6 +55,74 @@ pub(super) fn of_servers(up: &[(&'static str, bool)]) -> Vec<Finding> {
         finding(true, format!("The {name} Redis does not answer."), mend, "")
     })
     .collect()
+}
+
+/// How a Redis server keeps what it has, by its INFO.
+pub(super) fn of_settings(role: &str, info: &str) -> Vec<Finding> {
+    let says = |field: &str| {
+        let mut fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
+        fields.find(|(name, _)| *name == field).map_or("", |(_, value)| value)
+    };
+    let lost = match role {
+        "routes" => "routes",
+        "stats" => "counters",
+        _ => "events and what is wanted of the table",
+    };
+    let mut findings = Vec::new();
+    let policy = says("maxmemory_policy");
+    if !policy.is_empty() && policy != "noeviction" {
+        let what = format!("The {role} Redis throws away {lost} when memory is short ({policy}).");
+        let mend =
+            "CONFIG SET maxmemory-policy noeviction helps at once; write it into its configuration, too.";
+        findings.push(finding(true, what, mend, ""));
+    }
+    if says("aof_enabled") == "0" {
+        let what = format!("The {role} Redis writes no append-only file: a restart loses {lost}.");
+        let mend = "CONFIG SET appendonly yes writes it at once; write it into its configuration, too.";
+        findings.push(finding(true, what, mend, ""));
+    } else if says("aof_last_write_status") == "err" || says("aof_last_bgrewrite_status") == "err" {
+        let what = format!("The {role} Redis could not write its append-only file the last time.");
+        findings.push(finding(
+            true,
+            what,
+            "Look whether its disk is full or broken: its log says which.",
+            "",
+        ));
+    }
+    findings
+}
+
+/// A certificate that ends at that second.
+pub(super) fn of_certificate(name: &str, ends: u64, now: u64) -> Option<Finding> {
+    let mend = format!("Give it a new one: PUT /certificates/{name}.");
+    match ends.checked_sub(now) {
+        None | Some(0) => {
+            let since = words::span(now.saturating_sub(ends) * 1000);
+            let what = format!("The certificate of {name} ended {since} ago: browsers refuse it.");
+            Some(finding(true, what, mend, ""))
+        }
+        Some(left) if left <= ENDS_SOON_SECONDS => {
+            let what = format!("The certificate of {name} ends in {}.", words::span(left * 1000));
+            Some(finding(false, what, mend, ""))
+        }
+        Some(_) => None,
+    }
+}
+
+/// Labels of a machine whose actions have failed for good, and those that move in circles.
+pub(super) fn of_machine(name: &str, errored: u64, looping: u64) -> Vec<Finding> {
+    let to = || link(Kind::Machines, name);
+    let mut findings = Vec::new();
+    if errored > 0 {
+        let what = format!("The actions of {errored} labels of the machine {name} failed for good.");
+        findings.push(finding(true, what, "Mend what they call, then have them tried again.", to()));
+    }
+    if looping > 0 {
+        let what = format!("{looping} labels of the machine {name} move in circles.");
+        let mend = "They go on a second after each fifty moves. A gate on the way has to wait for something.";
+        findings.push(finding(false, what, mend, to()));
+    }
+    findings
 }
 
 /// What routers report. `reports` is none when the stats Redis is away, which is told already.
@@ -227,6 +297,43 @@ mod tests {
         assert!(of_host("a.example", 0, 0).unwrap().what.contains("no instance"));
         assert!(of_host("a.example", 2, 0).unwrap().what.contains("is well"));
         assert_eq!(of_host("a.example", 2, 1), None);
+    }
+
+    #[test]
+    fn servers_that_forget_are_named() {
+        let info = |policy: &str, file: &str, wrote: &str| {
+            format!(
+                "# Memory\r\nmaxmemory_policy:{policy}\r\naof_enabled:{file}\r\naof_last_write_status:{wrote}\r\n"
+            )
+        };
+        let found = |policy: &str, file: &str, wrote: &str| {
+            let found = of_settings("stats", &info(policy, file, wrote));
+            found.into_iter().map(|one| one.what).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(found("noeviction", "1", "ok"), "");
+        assert!(found("allkeys-lru", "1", "ok").contains("throws away counters"));
+        assert!(found("noeviction", "0", "ok").contains("append-only"));
+        assert!(found("noeviction", "1", "err").contains("could not write"));
+        // A server that does not say is not accused.
+        assert_eq!(of_settings("routes", ""), []);
+    }
+
+    #[test]
+    fn certificates_are_named_two_weeks_before_they_end() {
+        let day = 86_400;
+        let found = |ends| of_certificate("a.example", ends, 100 * day);
+        assert_eq!(found(115 * day), None);
+        assert!(found(114 * day).is_some_and(|one| !one.grave && one.what.contains("ends in 14 d")));
+        assert!(found(98 * day).is_some_and(|one| one.grave && one.what.contains("ended 2 d ago")));
+        assert!(found(100 * day).is_some_and(|one| one.grave));
+    }
+
+    #[test]
+    fn labels_that_failed_or_go_in_circles_are_named() {
+        assert_eq!(of_machine("drip", 0, 0), []);
+        let found = of_machine("drip", 2, 1);
+        assert!(found[0].grave && found[0].link.ends_with("name=drip"));
+        assert!(!found[1].grave && found[1].what.contains("circles"));
     }
 
     #[test]

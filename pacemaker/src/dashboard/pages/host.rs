@@ -19,8 +19,9 @@ use crate::{
 /// Seconds that the first look reads, and every other one.
 const FIRST_WINDOW: i64 = 600;
 const WINDOW: i64 = 60;
-/// Minutes whose latencies are read.
+/// Minutes whose latencies are read, of version types and of instances.
 const MINUTES: i64 = 60;
+const INSTANCE_MINUTES: i64 = 5;
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/hosts.html")]
@@ -61,6 +62,8 @@ struct InstanceRow {
     faults: u64,
     last_fault: String,
     lease: String,
+    /// Percentiles of its answers.
+    times: String,
     /// Whether all its hosts are the caller's.
     own: bool,
     /// What was registered, as JSON, which a change of the weight has to repeat.
@@ -98,6 +101,10 @@ pub(super) async fn content(app: &App, caller: &Caller, name: &str, round: u64) 
     let now_ms = store.table_now_ms().await?;
     let policy = store.policy(&hostname).await?.map(|ruled| ruled.policy);
 
+    let addresses: Vec<String> =
+        stored.iter().map(|one| one.record.desired.spec.address.to_string()).collect();
+    let answers = app.dashboard.traffic.instance_latencies(&addresses, INSTANCE_MINUTES).await.ok();
+
     let mut instances = Vec::with_capacity(stored.len());
     for (one, live) in stored.into_iter().zip(live) {
         let desired = one.record.desired;
@@ -107,10 +114,12 @@ pub(super) async fn content(app: &App, caller: &Caller, name: &str, round: u64) 
             Some(at) => format!("{fault} ({})", words::ago(now_ms, at)),
             None => fault,
         });
+        let address = desired.spec.address.to_string();
         instances.push(InstanceRow {
+            times: overview::percentiles(answers.as_ref().and_then(|answers| answers.of(&address))),
             path: segment(one.id.as_str()),
             id: one.id.to_string(),
-            address: desired.spec.address.to_string(),
+            address,
             version: desired.spec.version_type_id.as_str().to_owned(),
             node: desired.spec.node_id.as_ref().map_or_else(String::new, |node| node.as_str().to_owned()),
             weight: desired.spec.weight,

@@ -3,18 +3,23 @@
 mod events;
 mod findings;
 mod host;
+mod later;
+mod machines;
 mod objects;
 mod overview;
 mod queues;
 
 use askama::Template;
 use axum::http::StatusCode;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     http::{App, Problem},
     tokens::Caller,
 };
+
+pub(super) use later::Later;
+pub(super) use machines::{Diagrams, Whys};
 
 /// Which page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,10 +29,17 @@ pub(super) enum Kind {
     Events,
     Queues,
     Objects,
+    Machines,
+    /// One label of a machine.
+    Label,
+    /// What another definition of a machine would change.
+    Plan,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 5] = [Self::Overview, Self::Host, Self::Events, Self::Queues, Self::Objects];
+    /// Those that every page links to.
+    pub(super) const MAIN: [Self; 6] =
+        [Self::Overview, Self::Host, Self::Events, Self::Queues, Self::Objects, Self::Machines];
 
     /// As it stands in addresses.
     pub(super) fn name(self) -> &'static str {
@@ -37,6 +49,9 @@ impl Kind {
             Self::Events => "events",
             Self::Queues => "queues",
             Self::Objects => "objects",
+            Self::Machines => "machines",
+            Self::Label => "label",
+            Self::Plan => "plan",
         }
     }
 
@@ -47,33 +62,92 @@ impl Kind {
             Self::Events => "Events",
             Self::Queues => "Queues",
             Self::Objects => "Objects",
+            Self::Machines | Self::Label | Self::Plan => "Machines",
         }
     }
 
     pub(super) fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
+        Self::MAIN.into_iter().chain([Self::Label, Self::Plan]).find(|kind| kind.name() == name)
     }
 }
 
-/// A page with what it was asked for.
+/// What a page may be asked for: the query of its address, and of its stream's.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Asked {
+    /// Which page, for the stream; a page itself has it in its path.
+    pub(super) page: String,
+    name: String,
+    sort: String,
+    label: String,
+    state: String,
+    status: String,
+    find: String,
+    after: String,
+    at: String,
+}
+
+impl Asked {
+    pub(super) fn of(self, kind: Kind) -> View {
+        let Self { page: _, name, sort, label, state, status, find, after, at } = self;
+        View { kind, name, sort, label, state, status, find, after, at }
+    }
+}
+
+/// A page with what it was asked for; what was not is empty.
 #[derive(Debug, Clone)]
 pub(super) struct View {
     pub(super) kind: Kind,
-    /// The host, queue or object; empty for none.
+    /// The host, queue, object or machine.
     pub(super) name: String,
-    /// By what a list is sorted; empty for the usual.
+    /// By what a list is sorted.
     pub(super) sort: String,
+    /// The label of a machine.
+    label: String,
+    /// Of which state, with which status, with what in front of their names and behind which name labels are listed.
+    state: String,
+    status: String,
+    find: String,
+    after: String,
+    /// Which version of a definition.
+    at: String,
 }
 
 impl View {
+    /// A page about something.
+    pub(super) fn of(kind: Kind, name: &str) -> Self {
+        Asked { name: name.to_owned(), ..Asked::default() }.of(kind)
+    }
+
+    /// What stands in the title of the window.
+    pub(super) fn title(&self) -> String {
+        let named = [&self.label, &self.name].into_iter().find(|name| !name.is_empty());
+        named.cloned().unwrap_or_else(|| self.kind.title().to_owned())
+    }
+
     /// Where the page's changes come from.
     pub(super) fn stream(&self) -> String {
         format!("/dashboard/stream?{}", self.query(Some(self.kind.name())))
     }
 
+    /// Where the page is.
+    fn address(&self) -> String {
+        format!("/dashboard/{}?{}", self.kind.name(), self.query(None))
+    }
+
     fn query(&self, page: Option<&str>) -> String {
         let mut query = url::form_urlencoded::Serializer::new(String::new());
-        let pairs = [("page", page.unwrap_or_default()), ("name", &self.name), ("sort", &self.sort)];
+        let pairs = [
+            ("page", page.unwrap_or_default()),
+            ("name", &self.name),
+            ("sort", &self.sort),
+            ("label", &self.label),
+            ("state", &self.state),
+            ("status", &self.status),
+            ("find", &self.find),
+            ("after", &self.after),
+            ("at", &self.at),
+        ];
         query.extend_pairs(pairs.iter().filter(|(_, value)| !value.is_empty()));
         query.finish()
     }
@@ -81,8 +155,7 @@ impl View {
 
 /// The address of a page about something.
 fn link(kind: Kind, name: &str) -> String {
-    let view = View { kind, name: name.to_owned(), sort: String::new() };
-    format!("/dashboard/{}?{}", kind.name(), view.query(None))
+    View::of(kind, name).address()
 }
 
 /// A part of a path of the API.
@@ -125,6 +198,7 @@ pub(super) async fn content(app: &App, caller: &Caller, view: &View, round: u64)
         Kind::Events => events::content(app, caller, &view.name).await,
         Kind::Queues => queues::content(app, caller, view).await,
         Kind::Objects => objects::content(app, caller, &view.name).await,
+        Kind::Machines | Kind::Label | Kind::Plan => machines::content(app, caller, view).await,
     }
 }
 
@@ -154,7 +228,7 @@ mod tests {
     fn names_are_written_as_addresses_want_them() {
         assert_eq!(link(Kind::Host, "*.a&b=c.example"), "/dashboard/host?name=*.a%26b%3Dc.example");
         assert_eq!(segment("work:1/2 +x"), "work%3A1%2F2%20%2Bx");
-        let view = View { kind: Kind::Host, name: "a?b".to_owned(), sort: "age".to_owned() };
+        let view = View { sort: "age".to_owned(), ..View::of(Kind::Host, "a?b") };
         assert_eq!(view.stream(), "/dashboard/stream?page=host&name=a%3Fb&sort=age");
     }
 }

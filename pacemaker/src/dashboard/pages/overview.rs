@@ -135,6 +135,8 @@ pub(super) async fn content(app: &App, caller: &Caller, round: u64) -> Result<Co
             .extend(minutes.filter_map(|(id, past)| findings::of_traffic(id, &host.name, &past.minute(id))));
     }
     events(app, caller, &mut findings).await;
+    machines(app, &mut findings).await;
+    findings.extend(app.dashboard.later.findings(app, caller).await);
 
     // One line for each fault, however many hosts it touches; the grave ones first.
     let mut told = BTreeSet::new();
@@ -240,6 +242,15 @@ async fn events(app: &App, caller: &Caller, findings: &mut Vec<Finding>) {
     let parked: Vec<String> = parked.into_iter().map(|(object, _)| object).collect();
     let backends = sequencer.numbers().await.map(|numbers| numbers.backends).unwrap_or_default();
     findings.extend(findings::of_objects(&parked, &backends));
+}
+
+/// What is wrong with labels.
+async fn machines(app: &App, findings: &mut Vec<Finding>) {
+    for name in app.machines.names().await.unwrap_or_default().into_iter().take(SHOWN) {
+        let Ok((_, _, busy)) = app.machines.counts(&name).await else { continue };
+        let count = |status: &str| busy.get(status).copied().unwrap_or(0);
+        findings.extend(findings::of_machine(&name, count("errored"), count("looping")));
+    }
 }
 
 fn router_row(app: &App, router: &RouterReport, in_step: bool) -> RouterRow {

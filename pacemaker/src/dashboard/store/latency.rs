@@ -1,4 +1,4 @@
-//! How long requests of version types took, from the statistics' histograms of single minutes.
+//! How long requests of version types and answers of instances took, from the statistics' histograms of single minutes.
 
 use std::{
     collections::HashMap,
@@ -32,7 +32,7 @@ pub(in crate::dashboard) struct Times {
     pub(in crate::dashboard) p99: f64,
 }
 
-/// Histograms of some version types.
+/// Histograms of some version types or instances.
 #[derive(Debug, Default)]
 pub(in crate::dashboard) struct Latencies {
     /// The beginnings of minutes, unix seconds, one after the other. The last one is not over.
@@ -41,17 +41,17 @@ pub(in crate::dashboard) struct Latencies {
 }
 
 impl Latencies {
-    /// Of all the minutes of one version type; none without a request.
+    /// Of all the minutes of one of them; none without a request.
     pub(in crate::dashboard) fn of(&self, id: &str) -> Option<Times> {
         times(&sum(self.by_id.get(id).into_iter().flatten()))
     }
 
-    /// Of all minutes and version types.
+    /// Of all of them and all minutes.
     pub(in crate::dashboard) fn all(&self) -> Option<Times> {
         times(&sum(self.by_id.values().flatten()))
     }
 
-    /// Each minute of all version types together.
+    /// Each minute of all of them together.
     pub(in crate::dashboard) fn by_minute(&self) -> Vec<Option<Times>> {
         let of = |at: usize| times(&sum(self.by_id.values().filter_map(|minutes| minutes.get(at))));
         (0..self.minutes.len()).map(of).collect()
@@ -87,7 +87,16 @@ fn quantile(counts: &Counts, part: f64) -> Option<f64> {
     None
 }
 
-type Asked = (Vec<String>, i64);
+/// What histograms are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Of {
+    /// Version types, by their ids: how long requests took.
+    VersionTypes,
+    /// Instances, by their addresses: how long their answers took.
+    Instances,
+}
+
+type Asked = (Of, Vec<String>, i64);
 /// With when it was read.
 type Known = HashMap<Asked, (Instant, Arc<Latencies>)>;
 
@@ -96,20 +105,21 @@ type Known = HashMap<Asked, (Instant, Arc<Latencies>)>;
 pub(super) struct Recent(Arc<Mutex<Known>>);
 
 impl Recent {
-    /// The last minutes of these version types, as they were a few seconds ago at most.
+    /// The last minutes of these, as they were a few seconds ago at most.
     pub(super) async fn latencies(
         &self,
         stats: &Stats,
+        of: Of,
         ids: &[String],
         minutes: i64,
     ) -> Result<Arc<Latencies>, redis::Error> {
         let now = Instant::now();
-        let asked = (ids.to_vec(), minutes);
+        let asked = (of, ids.to_vec(), minutes);
         let known = self.lock().get(&asked).cloned();
         if let Some((_, known)) = known.filter(|(read, _)| now - *read < FRESH) {
             return Ok(known);
         }
-        let read = Arc::new(read(stats, ids, minutes).await?);
+        let read = Arc::new(read(stats, of, ids, minutes).await?);
         let mut recent = self.lock();
         recent.retain(|_, (read, _)| now - *read < FRESH);
         recent.insert(asked, (now, Arc::clone(&read)));
@@ -121,7 +131,7 @@ impl Recent {
     }
 }
 
-async fn read(stats: &Stats, ids: &[String], minutes: i64) -> Result<Latencies, redis::Error> {
+async fn read(stats: &Stats, of: Of, ids: &[String], minutes: i64) -> Result<Latencies, redis::Error> {
     let now = i64::try_from(stats.now_ms().await? / 1000).unwrap_or(0);
     let last = now - now.rem_euclid(MINUTE_SECONDS);
     let minutes: Vec<i64> = (0..minutes).rev().map(|ago| last - ago * MINUTE_SECONDS).collect();
@@ -134,7 +144,11 @@ async fn read(stats: &Stats, ids: &[String], minutes: i64) -> Result<Latencies, 
         for bucket in 0..BUCKETS {
             let name = BELOW_MS.get(bucket).map_or_else(|| "inf".to_owned(), u32::to_string);
             for (hour, minutes) in &hours {
-                batch.add("HMGET", &key::latency(id, *hour, &name), minutes);
+                let key = match of {
+                    Of::VersionTypes => key::latency(id, *hour, &name),
+                    Of::Instances => key::instance_latency(id, *hour, &name),
+                };
+                batch.add("HMGET", &key, minutes);
             }
         }
     }
@@ -183,7 +197,7 @@ mod tests {
         put("17", minute(80), "1", 1000).await;
         let recent = Recent::default();
         let ids = ["17".to_owned(), "18".to_owned(), "19".to_owned()];
-        let read = recent.latencies(&stats, &ids, 70).await.unwrap();
+        let read = recent.latencies(&stats, Of::VersionTypes, &ids, 70).await.unwrap();
         assert_eq!(read.minutes.len(), 70);
         assert_eq!(read.of("17").map(|times| times.p50), Some(5.0));
         assert_eq!((read.of("19"), read.all().map(|times| times.p99)), (None, Some(65_536.0)));
@@ -192,7 +206,7 @@ mod tests {
         assert_eq!(known, [8, 69]);
         // Nothing is read again at once.
         put("19", minute(0), "1", 1).await;
-        assert_eq!(recent.latencies(&stats, &ids, 70).await.unwrap().of("19"), None);
-        assert!(recent.latencies(&stats, &ids[2..], 70).await.unwrap().of("19").is_some());
+        assert_eq!(recent.latencies(&stats, Of::VersionTypes, &ids, 70).await.unwrap().of("19"), None);
+        assert!(recent.latencies(&stats, Of::VersionTypes, &ids[2..], 70).await.unwrap().of("19").is_some());
     }
 }

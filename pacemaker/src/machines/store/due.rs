@@ -73,6 +73,34 @@ impl Store {
         Ok(found.into_iter().map(|(member, score)| (member, whole(score))).collect())
     }
 
+    /// What is due first, also what is due only later.
+    pub(in crate::machines) async fn upcoming(
+        &self,
+        shard: usize,
+        most: usize,
+    ) -> Result<Vec<(String, u64)>, Error> {
+        let command = self.redis(shard).command("ZRANGE").key(&self.keys(shard).due());
+        let command = command.arg(0).arg(most.saturating_sub(1)).arg("WITHSCORES");
+        let found: Vec<(String, f64)> = command.query().await?;
+        Ok(found.into_iter().map(|(member, score)| (member, whole(score))).collect())
+    }
+
+    /// How many labels a wave may look at: those at the gate, or those with this zone of their own.
+    pub(in crate::machines) async fn count_wave(
+        &self,
+        shard: usize,
+        machine: &str,
+        gate: &str,
+        zone: Option<&String>,
+    ) -> Result<u64, Error> {
+        let keys = self.keys(shard);
+        let key = match zone {
+            Some(zone) => keys.in_zone(machine, gate, zone),
+            None => keys.in_state(machine, gate),
+        };
+        self.redis(shard).command("ZCARD").key(&key).query().await
+    }
+
     /// How many entries are due, and since when the oldest is.
     pub(in crate::machines) async fn overdue(
         &self,

@@ -78,6 +78,16 @@ impl Store {
         [("routes", routes.is_ok()), ("fabric", fabric.is_ok()), ("stats", stats.is_ok())]
     }
 
+    /// What the servers say of themselves, by role; nothing of one that does not answer.
+    pub(crate) async fn info(&self) -> [(&'static str, Option<String>); 3] {
+        let (routes, fabric, stats) = tokio::join!(
+            self.routes.command("INFO").query(),
+            self.fabric.command("INFO").query(),
+            self.stats.command("INFO").query(),
+        );
+        [("routes", routes.ok()), ("fabric", fabric.ok()), ("stats", stats.ok())]
+    }
+
     /// Remembers a revision that certainly existed.
     pub(crate) fn saw_revision(&self, revision: u64) {
         self.revision_floor.fetch_max(revision, Ordering::Relaxed);

@@ -1,0 +1,257 @@
+//! Where exactly: rows from above to below, columns, and the lines between them.
+
+use super::{
+    Drawing, Graph, Line, Point, Rect, Step,
+    order::{Link, Rows, as_f64},
+};
+
+/// How high boxes and labels are.
+pub(super) const BOX: f64 = 44.0;
+pub(super) const LABEL: f64 = 18.0;
+/// Around everything.
+const MARGIN: f64 = 12.0;
+/// Between neighbours.
+const BESIDE: f64 = 20.0;
+/// Below boxes, and above them.
+const BELOW: f64 = 14.0;
+const ABOVE: f64 = 24.0;
+/// Between lines that run beside each other.
+const APART: f64 = 9.0;
+/// How often columns are drawn to what they are linked to.
+const PULLS: usize = 14;
+
+struct Placing<'a> {
+    graph: &'a Graph,
+    rows: &'a Rows,
+    links: &'a [Link],
+    /// The middle of each spot.
+    columns: Vec<f64>,
+    /// Where each row begins, and how high it is.
+    tops: Vec<f64>,
+    heights: Vec<f64>,
+    /// Lines across that were put above each row so far; those above the first count for it.
+    across: Vec<usize>,
+}
+
+pub(super) fn place(graph: &Graph, rows: &Rows, links: &[Link]) -> Drawing {
+    let columns = columns(rows);
+    let heights: Vec<f64> = (0..rows.rows.len()).map(|row| height(rows, row)).collect();
+    let (tops, end) = tops(graph, rows, links, &heights);
+    let mut placing =
+        Placing { graph, rows, links, columns, tops, heights, across: vec![0; rows.rows.len() + 1] };
+    let boxes: Vec<Rect> = (0..graph.widths.len()).map(|one| placing.rect(one)).collect();
+    let spots = rows.spots.iter().zip(&placing.columns);
+    let right = spots.map(|(spot, middle)| middle + spot.width / 2.0).fold(0.0, f64::max);
+    let (lines, width) = placing.lines(right);
+    Drawing { width: width + MARGIN, height: end + MARGIN, boxes, lines }
+}
+
+fn height(rows: &Rows, row: usize) -> f64 {
+    let labelled = || rows.rows[row].iter().any(|spot| rows.spots[*spot].width > 0.0);
+    match row % 2 {
+        0 => BOX,
+        _ if labelled() => LABEL,
+        _ => 0.0,
+    }
+}
+
+/// Where the rows begin, with room for the lines that run across between them, and where the last ends.
+fn tops(graph: &Graph, rows: &Rows, links: &[Link], heights: &[f64]) -> (Vec<f64>, f64) {
+    let mut across = vec![0; heights.len() + 1];
+    for (link, bends) in links.iter().zip(&rows.bends).filter(|(link, _)| link.around) {
+        across[rows.spots[bends[0]].row + 1] += 1;
+        across[rows.spots[link.arrow.to].row] += 1;
+    }
+    debug_assert_eq!(graph.arrows.len(), links.len());
+    let mut at = MARGIN;
+    let mut tops = Vec::with_capacity(heights.len());
+    for (row, height) in heights.iter().enumerate() {
+        let room = as_f64(across[row]) * APART;
+        at += match row {
+            0 => room,
+            _ if row % 2 == 0 => ABOVE + room,
+            _ => BELOW,
+        };
+        tops.push(at);
+        at += height;
+    }
+    (tops, at + as_f64(across[heights.len()]) * APART)
+}
+
+/// The middle of each spot: near those it is linked to, in the order of its row, and never upon its neighbour.
+fn columns(rows: &Rows) -> Vec<f64> {
+    let mut columns = vec![0.0; rows.spots.len()];
+    for row in &rows.rows {
+        let wanted = vec![0.0; row.len()];
+        settle(rows, row, &wanted, &mut columns);
+    }
+    for pull in 0..PULLS {
+        let down = pull % 2 == 0;
+        for at in 0..rows.rows.len() {
+            let row = &rows.rows[if down { at } else { rows.rows.len() - 1 - at }];
+            let wanted: Vec<f64> = row
+                .iter()
+                .map(|spot| {
+                    let one = &rows.spots[*spot];
+                    let linked = if down { &one.above } else { &one.below };
+                    let sum: f64 = linked.iter().map(|other| columns[*other]).sum();
+                    if linked.is_empty() { columns[*spot] } else { sum / as_f64(linked.len()) }
+                })
+                .collect();
+            settle(rows, row, &wanted, &mut columns);
+        }
+    }
+    let left = rows.spots.iter().zip(&columns).map(|(spot, middle)| middle - spot.width / 2.0);
+    let left = left.fold(f64::INFINITY, f64::min);
+    columns.iter_mut().for_each(|column| *column += MARGIN - left);
+    columns
+}
+
+/// Puts a row where it wants to be, as near as its order and widths let it: least squares, by pooling neighbours that
+/// would come too close.
+fn settle(rows: &Rows, row: &[usize], wanted: &[f64], columns: &mut [f64]) {
+    let mut offsets = Vec::with_capacity(row.len());
+    let mut offset = 0.0;
+    for (at, spot) in row.iter().enumerate() {
+        if let Some(before) = at.checked_sub(1) {
+            let half = |spot: usize| rows.spots[spot].width / 2.0;
+            offset += half(row[before]) + half(*spot) + BESIDE;
+        }
+        offsets.push(offset);
+    }
+    // Sum and count of those that move together.
+    let mut pools: Vec<(f64, usize)> = Vec::new();
+    for (wanted, offset) in wanted.iter().zip(&offsets) {
+        let mut pool = (wanted - offset, 1);
+        while let Some(last) = pools.last().copied() {
+            if last.0 / as_f64(last.1) <= pool.0 / as_f64(pool.1) {
+                break;
+            }
+            pool = (pool.0 + last.0, pool.1 + last.1);
+            pools.pop();
+        }
+        pools.push(pool);
+    }
+    let middles = pools.iter().flat_map(|(sum, count)| std::iter::repeat_n(sum / as_f64(*count), *count));
+    for ((spot, middle), offset) in row.iter().zip(middles).zip(offsets) {
+        columns[*spot] = middle + offset;
+    }
+}
+
+impl Placing<'_> {
+    fn rect(&self, spot: usize) -> Rect {
+        let Spotted { x, row, width } = self.spotted(spot);
+        Rect { x: x - width / 2.0, y: self.tops[row], width, height: self.heights[row] }
+    }
+
+    fn spotted(&self, spot: usize) -> Spotted {
+        let one = &self.rows.spots[spot];
+        Spotted { x: self.columns[spot], row: one.row, width: one.width }
+    }
+
+    /// All lines, and how far to the right they go.
+    fn lines(&mut self, right: f64) -> (Vec<Line>, f64) {
+        let (leave, arrive) = (self.ports(true), self.ports(false));
+        let mut lines: Vec<Line> = Vec::with_capacity(self.links.len());
+        let mut around = Vec::new();
+        for (n, link) in self.links.iter().enumerate() {
+            let mut line = self.begin(n, leave[n]);
+            if link.around {
+                let (row, to) = (self.rows.spots[self.rows.bends[n][0]].row, self.spotted(link.arrow.to).row);
+                around.push((n, self.slot(row + 1), self.slot(to)));
+                line.around = true;
+            } else {
+                line.steps.push(Step::Curve(self.entry(link, arrive[n])));
+            }
+            lines.push(line);
+        }
+        // The short ones inside.
+        around.sort_by(|a, b| (a.1 - a.2).abs().total_cmp(&(b.1 - b.2).abs()).then(a.0.cmp(&b.0)));
+        let mut lanes: Vec<Vec<(f64, f64)>> = Vec::new();
+        for (n, leaves, enters) in around {
+            let (from, to) = (leaves.min(enters), leaves.max(enters));
+            let free =
+                |lane: &Vec<(f64, f64)>| lane.iter().all(|(a, b)| to + APART < *a || from - APART > *b);
+            let lane = lanes.iter().position(free).unwrap_or_else(|| {
+                lanes.push(Vec::new());
+                lanes.len() - 1
+            });
+            lanes[lane].push((from, to));
+            let x = right + BESIDE + as_f64(lane) * APART;
+            let last = lines[n].steps.last().map_or(lines[n].start, Step::end);
+            let entry = self.entry(&self.links[n], arrive[n]);
+            let corners = [(last.x, leaves), (x, leaves), (x, enters), (entry.x, enters), (entry.x, entry.y)];
+            lines[n].steps.extend(corners.map(|(x, y)| Step::To(Point { x, y })));
+        }
+        let width = if lanes.is_empty() { right } else { right + BESIDE + as_f64(lanes.len() - 1) * APART };
+        (lines, width)
+    }
+
+    /// A line down to its last bend.
+    fn begin(&self, n: usize, port: f64) -> Line {
+        let from = self.rect(self.links[n].arrow.from);
+        let start = Point { x: port, y: from.y + from.height };
+        let mut line = Line { start, ..Line::default() };
+        let bends = &self.rows.bends[n];
+        for (at, bend) in bends.iter().enumerate() {
+            let rect = self.rect(*bend);
+            if at == 0 && self.links[n].arrow.label > 0.0 {
+                line.label = Some(rect);
+            }
+            // A row without height is no place to bend in, unless the line leaves the rows there.
+            if rect.height == 0.0 && !(self.links[n].around && at + 1 == bends.len()) {
+                continue;
+            }
+            let x = self.columns[*bend];
+            line.steps.push(Step::Curve(Point { x, y: rect.y }));
+            if rect.height > 0.0 {
+                line.steps.push(Step::To(Point { x, y: rect.y + rect.height }));
+            }
+        }
+        line
+    }
+
+    fn entry(&self, link: &Link, port: f64) -> Point {
+        Point { x: port, y: self.rect(link.arrow.to).y }
+    }
+
+    /// Where another line across runs above the row.
+    fn slot(&mut self, row: usize) -> f64 {
+        self.across[row] += 1;
+        let above = as_f64(self.across[row]) * APART;
+        match row {
+            0 => MARGIN + above - APART,
+            // The room between the rows begins with it, so that arrows get their heads below.
+            _ => self.tops[row - 1] + self.heights[row - 1] + above,
+        }
+    }
+
+    /// Where each line leaves its first box, or arrives at its last: beside each other, in the order of where they go.
+    fn ports(&self, leaving: bool) -> Vec<f64> {
+        let mut by_box: Vec<Vec<(f64, usize)>> = vec![Vec::new(); self.graph.widths.len()];
+        for (n, link) in self.links.iter().enumerate() {
+            let bends = &self.rows.bends[n];
+            let bend = if leaving { bends.first() } else { bends.last() };
+            let beside = link.around && !leaving;
+            let x = bend.filter(|_| !beside).map_or(f64::INFINITY, |bend| self.columns[*bend]);
+            by_box[if leaving { link.arrow.from } else { link.arrow.to }].push((x, n));
+        }
+        let mut ports = vec![0.0; self.links.len()];
+        for (one, mut lines) in by_box.into_iter().enumerate() {
+            lines.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            let Spotted { x, width, .. } = self.spotted(one);
+            let count = as_f64(lines.len());
+            let apart = ((width - 2.0 * BESIDE).max(0.0) / count.max(1.0)).min(2.0 * APART);
+            for (at, (_, n)) in lines.into_iter().enumerate() {
+                ports[n] = x + (as_f64(at) - (count - 1.0) / 2.0) * apart;
+            }
+        }
+        ports
+    }
+}
+
+struct Spotted {
+    x: f64,
+    row: usize,
+    width: f64,
+}

@@ -1,0 +1,280 @@
+//! The states of a machine as a picture: what the boxes say, what the arrows say, and where they are.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use signalbox_machine::{
+    Machine, State,
+    definition::{Call, Next},
+};
+
+use crate::dashboard::graph::{self, Arrow, Graph, Rect};
+
+/// Characters of a state's name and of an arrow's label that are shown; all of it is in the tooltip and in the table.
+const LONGEST_NAME: usize = 26;
+const LONGEST_LABEL: usize = 30;
+/// Pictures that are kept.
+const KEPT: usize = 64;
+
+/// The picture of one definition.
+#[derive(Debug, PartialEq)]
+pub(super) struct Diagram {
+    pub(super) width: f64,
+    pub(super) height: f64,
+    pub(super) boxes: Vec<StateBox>,
+    pub(super) lines: Vec<Line>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct StateBox {
+    pub(super) name: String,
+    pub(super) short: String,
+    /// A class of the style sheet: `gate`, `action` or `end`.
+    pub(super) kind: &'static str,
+    pub(super) words: String,
+    pub(super) outline: String,
+    /// Where the texts are: the left edge, the right edge, and the lines of the text.
+    pub(super) left: f64,
+    pub(super) right: f64,
+    pub(super) first: f64,
+    pub(super) second: f64,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Line {
+    pub(super) path: String,
+    pub(super) around: bool,
+    /// From where to where, and when.
+    pub(super) words: String,
+    pub(super) label: Option<Label>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Label {
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) text: String,
+}
+
+/// Pictures that were drawn, by the hash of the definition. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(in crate::dashboard) struct Diagrams(Arc<Mutex<HashMap<String, Option<Arc<Diagram>>>>>);
+
+impl Diagrams {
+    /// The picture of a machine; none of one that is too large for it.
+    pub(super) fn of(&self, machine: &Machine) -> Option<Arc<Diagram>> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(machine.hash()).cloned();
+        if let Some(known) = known {
+            return known;
+        }
+        let drawn = draw(machine).map(Arc::new);
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= KEPT {
+            all.clear();
+        }
+        all.insert(machine.hash().to_owned(), drawn.clone());
+        drawn
+    }
+}
+
+/// What a state is, in a word, and the class of its box.
+pub(super) fn kind(state: &State) -> (&'static str, &'static str) {
+    let call = state.action().map(|action| match action.call {
+        Call::Webhook(_) => "webhook",
+        Call::Route(_) => "route",
+        Call::Publish(_) => "publish",
+    });
+    match call {
+        Some(call) => ("action", call),
+        None if state.gate().is_some() => ("gate", "gate"),
+        None => ("end", "end"),
+    }
+}
+
+/// Where a state leads, each target once, and when.
+pub(super) fn ways(machine: &Machine, state: &State) -> Vec<(usize, Vec<String>)> {
+    let Some(next) = state.next() else { return Vec::new() };
+    let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let all: Vec<(usize, String)> = match next {
+        Next::Constant(to) => vec![(to.position(), String::new())],
+        Next::Context { path, destinations, default } => {
+            let one = |(value, to): &(serde_json::Value, signalbox_machine::StateIndex)| {
+                (to.position(), format!("{} = {value}", path.text()))
+            };
+            destinations.iter().map(one).chain([(default.position(), "else".to_owned())]).collect()
+        }
+        Next::Condition { branches, default } => {
+            let one = |(condition, to): &(signalbox_condition::Condition, signalbox_machine::StateIndex)| {
+                (to.position(), flat(condition.text()))
+            };
+            branches.iter().map(one).chain([(default.position(), "else".to_owned())]).collect()
+        }
+    };
+    debug_assert!(all.iter().all(|(to, _)| *to < machine.states().len()));
+    let mut order: Vec<usize> = Vec::new();
+    let mut by_target: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for (to, when) in all {
+        let whens = by_target.entry(to).or_insert_with(|| {
+            order.push(to);
+            Vec::new()
+        });
+        whens.extend(Some(when).filter(|when| !when.is_empty()));
+    }
+    order.into_iter().map(|to| (to, by_target.remove(&to).unwrap_or_default())).collect()
+}
+
+fn draw(machine: &Machine) -> Option<Diagram> {
+    let states = machine.states();
+    let shorts: Vec<String> = states.iter().map(|state| shortened(state.name(), LONGEST_NAME)).collect();
+    let mut graph =
+        Graph { widths: shorts.iter().map(|short| box_width(short)).collect(), arrows: Vec::new() };
+    let mut said: Vec<(String, String)> = Vec::new();
+    for (from, state) in states.iter().enumerate() {
+        for (to, whens) in ways(machine, state) {
+            let label = shortened(&whens.join(" | "), LONGEST_LABEL);
+            let width = if label.is_empty() { 0.0 } else { text_width(&label, 6.7) + 8.0 };
+            graph.arrows.push(Arrow { from, to, label: width });
+            let when = if whens.is_empty() { String::new() } else { format!(": {}", whens.join(" or ")) };
+            said.push((label, format!("{} → {}{when}", state.name(), states[to].name())));
+        }
+    }
+    let drawing = graph::draw(&graph)?;
+    let state_box = |((state, short), rect): ((&State, String), &Rect)| {
+        let (kind, word) = kind(state);
+        let start = if state.index() == machine.initial().index() { " · start" } else { "" };
+        let end = if state.ends() && kind != "end" { " · end" } else { "" };
+        StateBox {
+            name: state.name().to_owned(),
+            short,
+            kind,
+            words: format!("{word}{start}{end}"),
+            outline: outline(kind, rect),
+            left: rect.x + 14.0,
+            right: rect.x + rect.width - 14.0,
+            first: rect.y + 19.0,
+            second: rect.y + 35.0,
+        }
+    };
+    let line = |(line, (text, words)): (&graph::Line, (String, String))| Line {
+        path: line.path(),
+        around: line.around,
+        words,
+        label: line.label.map(|rect| Label {
+            x: rect.x + rect.width / 2.0,
+            y: rect.y + rect.height - 5.0,
+            text,
+        }),
+    };
+    Some(Diagram {
+        width: drawing.width,
+        height: drawing.height,
+        boxes: states.iter().zip(shorts).zip(&drawing.boxes).map(state_box).collect(),
+        lines: drawing.lines.iter().zip(said).map(line).collect(),
+    })
+}
+
+/// Gates have round corners, actions are pointed at their sides, ends are round.
+fn outline(kind: &str, rect: &Rect) -> String {
+    let Rect { x, y, width, height } = *rect;
+    let (right, bottom, middle) = (x + width, y + height, y + height / 2.0);
+    if kind == "action" {
+        let (left_in, right_in) = (x + 9.0, right - 9.0);
+        return format!(
+            "M{left_in:.1} {y:.1}H{right_in:.1}L{right:.1} {middle:.1}L{right_in:.1} {bottom:.1}H{left_in:.1}L{x:.1} {middle:.1}Z"
+        );
+    }
+    let round = if kind == "end" { height / 2.0 } else { 6.0 };
+    let corner = |dx: f64, dy: f64| format!("a{round:.1} {round:.1} 0 0 1 {dx:.1} {dy:.1}");
+    let (across, down) = (width - 2.0 * round, height - 2.0 * round);
+    format!(
+        "M{:.1} {y:.1}h{across:.1}{}v{down:.1}{}h{:.1}{}v{:.1}{}Z",
+        x + round,
+        corner(round, round),
+        corner(-round, round),
+        -across,
+        corner(-round, -round),
+        -down,
+        corner(round, -round),
+    )
+}
+
+fn box_width(name: &str) -> f64 {
+    // Below the name stand the kind and the number of labels.
+    (text_width(name, 8.0) + 34.0).max(136.0)
+}
+
+/// How wide a text is about. Letters of other scripts are wider than Latin ones.
+fn text_width(text: &str, letter: f64) -> f64 {
+    text.chars().map(|c| if c.is_ascii() { letter } else { 2.0 * letter }).sum()
+}
+
+fn shortened(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most - 1).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(text: &str) -> Arc<Machine> {
+        let file = signalbox_machine::load("test", text).unwrap();
+        Arc::clone(&file.machines[0])
+    }
+
+    const COURSE: &str = r#"
+state_machines:
+  course:
+    states:
+      - gate: begun
+        exit_condition: metadata.ready
+        triggers: [{metadata: ready}]
+        next:
+          type: context
+          path: metadata.kind
+          destinations: [{value: short, state: over}, {value: none, state: over}]
+          default: tell
+      - action: tell
+        webhook: http://localhost:9/tell
+        next: again
+      - gate: again
+        exit_condition: metadata.more
+        triggers: [{metadata: more}]
+        next:
+          type: condition
+          branches: [{when: "metadata.more   and not metadata.stop", state: begun}]
+          default: over
+      - gate: over
+"#;
+
+    #[test]
+    fn boxes_and_arrows_say_what_the_definition_says() {
+        let machine = machine(COURSE);
+        let ways = |name: &str| ways(&machine, machine.state(name).unwrap());
+        let both = vec!["metadata.kind = \"short\"".to_owned(), "metadata.kind = \"none\"".to_owned()];
+        assert_eq!(ways("begun"), [(3, both), (1, vec!["else".to_owned()])]);
+        assert_eq!(ways("tell"), [(2, Vec::new())]);
+        assert_eq!(ways("again")[0], (0, vec!["metadata.more and not metadata.stop".to_owned()]));
+        assert_eq!(ways("over"), []);
+
+        let diagrams = Diagrams::default();
+        let drawn = diagrams.of(&machine).unwrap();
+        let kinds: Vec<(&str, &str)> = drawn.boxes.iter().map(|one| (one.kind, &*one.words)).collect();
+        assert_eq!(
+            kinds,
+            [("gate", "gate · start"), ("action", "webhook"), ("gate", "gate"), ("end", "end")]
+        );
+        assert_eq!(drawn.lines.len(), 5);
+        let back: Vec<&str> =
+            drawn.lines.iter().filter(|line| line.around).map(|line| line.words.as_str()).collect();
+        assert_eq!(back, ["again → begun: metadata.more and not metadata.stop"]);
+        assert!(drawn.lines[0].label.as_ref().is_some_and(|label| label.text.ends_with('…')));
+        assert!(drawn.lines[2].label.is_none());
+        // The second look is the first picture.
+        assert!(Arc::ptr_eq(&drawn, &diagrams.of(&machine).unwrap()));
+    }
+}

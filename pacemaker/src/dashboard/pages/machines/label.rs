@@ -1,0 +1,135 @@
+//! One label: what is known of it, what happened to it, why it is where it is, and where it would go.
+
+use askama::Template;
+use serde_json::Value;
+
+use super::why::{Why, read};
+use crate::{
+    dashboard::{
+        pages::{Kind, View, link, render, segment},
+        words,
+    },
+    http::{App, Problem},
+    machines::{Cause, Record, Row, Status, Version},
+    tokens::{Caller, Scope},
+};
+
+#[derive(Debug, Template)]
+#[template(path = "dashboard/label.html")]
+struct Page {
+    label: String,
+    machine: String,
+    machine_link: String,
+    /// The label in the API.
+    path: String,
+    state: String,
+    status: &'static str,
+    since: String,
+    /// When it is tried again, and what went wrong last.
+    again: Option<String>,
+    error: Option<String>,
+    attempts: u32,
+    visit: u64,
+    revision: u64,
+    incarnation: u32,
+    metadata: String,
+    history: Vec<MoveRow>,
+    why: Option<Why>,
+    /// What can be assumed of the machine.
+    feeds: Vec<String>,
+    webhooks: Vec<String>,
+    may_retry: bool,
+    deleted: bool,
+}
+
+#[derive(Debug)]
+struct MoveRow {
+    key: String,
+    when: String,
+    at: String,
+    from: Option<String>,
+    to: Option<String>,
+    cause: &'static str,
+    trigger: String,
+    version: u64,
+    event: u64,
+}
+
+pub(super) async fn page(app: &App, caller: &Caller, view: &View) -> Result<String, Problem> {
+    let (machine, label) = (&view.name, &view.label);
+    let version = app.machines.current(machine).await?;
+    let record = app.machines.label_or_tombstone(machine, label).await?;
+    let now_ms = app.machines.now_ms().await?;
+    let deleted = record.status == Status::Deleted;
+    let why = if deleted { None } else { Some(why(app, view, &record, now_ms).await?) };
+    render(&Page {
+        path: format!("/state-machines/{}/labels/{}", segment(machine), segment(label)),
+        machine_link: link(Kind::Machines, machine),
+        status: record.status.as_str(),
+        since: words::ago(now_ms, record.entered_ms),
+        again: record.work.again_ms.map(|at| words::span(at.saturating_sub(now_ms))),
+        error: record.work.error.as_deref().map(str::to_owned),
+        attempts: record.work.attempts,
+        visit: record.visit,
+        revision: record.revision,
+        incarnation: record.incarnation,
+        metadata: serde_json::to_string_pretty(&record.metadata).unwrap_or_default(),
+        history: record.history.iter().rev().map(|row| move_row(now_ms, row)).collect(),
+        feeds: version.machine.feeds().iter().map(|feed| feed.name.to_string()).collect(),
+        webhooks: actions(&version),
+        may_retry: record.status == Status::Errored && caller.has_any(&[Scope::Machines]),
+        state: record.state.into(),
+        label: label.clone(),
+        machine: machine.clone(),
+        why,
+        deleted,
+    })
+}
+
+/// Why it is where it is. Asking may mean to ask feeds, so an answer is good for some seconds, unless the label changes.
+async fn why(app: &App, view: &View, record: &Record, now_ms: u64) -> Result<Why, Problem> {
+    let place = (view.name.clone(), view.label.clone());
+    let asked = match app.dashboard.whys.known(&place, record.revision) {
+        Some(known) => known,
+        None => {
+            let asked: Value = app.machines.why(&view.name, &view.label).await?;
+            app.dashboard.whys.keep(place, record.revision, asked.clone());
+            asked
+        }
+    };
+    Ok(read(&asked, now_ms))
+}
+
+fn actions(version: &Version) -> Vec<String> {
+    let actions = version.machine.states().iter().filter(|state| state.action().is_some());
+    actions.map(|state| state.name().to_owned()).collect()
+}
+
+fn move_row(now_ms: u64, row: &Row) -> MoveRow {
+    MoveRow {
+        key: format!("{}-{}", row.visit, row.event),
+        when: words::ago(now_ms, row.at_ms),
+        at: words::moment(row.at_ms),
+        from: row.from.as_deref().map(str::to_owned),
+        to: row.to.as_deref().map(str::to_owned),
+        cause: cause(row.cause),
+        trigger: row.trigger.as_deref().unwrap_or_default().to_owned(),
+        version: row.version,
+        event: row.event,
+    }
+}
+
+fn cause(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Created => "it was created",
+        Cause::Metadata => "facts came",
+        Cause::Time => "a time of day",
+        Cause::Interval => "an interval",
+        Cause::Entry => "it had just come there",
+        Cause::Topic => "an event",
+        Cause::Feed => "a feed answered",
+        Cause::Action => "the action was done",
+        Cause::Migrated => "its state went away",
+        Cause::Deleted => "it was deleted",
+    }
+}

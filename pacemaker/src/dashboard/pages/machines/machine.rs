@@ -1,0 +1,355 @@
+//! One machine: the graph of its states, its labels, what failed, what is due next, how its feeds do.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use askama::Template;
+use signalbox_machine::{
+    State,
+    definition::{FeedSource, OnError, Part, Text},
+};
+
+use super::{
+    Busy,
+    diagram::{self, Diagram},
+};
+use crate::{
+    dashboard::{
+        pages::{Kind, View, render, segment},
+        words,
+    },
+    http::{App, Problem},
+    machines::{Health, Record, Status, StoredVersion, Version, Wake, Waking},
+    tokens::{Caller, Scope},
+};
+
+/// Labels of a page, and names that are read at a time when most of them are passed over.
+const PAGE: usize = 50;
+const READ: usize = 200;
+/// Names that are looked at for one page.
+const MOST_READ: usize = 2000;
+/// Errored labels that are shown.
+const ERRORED: usize = 50;
+/// Wakes that are shown.
+const WAKES: usize = 12;
+/// Versions that are shown, the newest first.
+const VERSIONS: usize = 20;
+
+#[derive(Debug, Template)]
+#[template(path = "dashboard/machine.html")]
+struct Page {
+    name: String,
+    path: String,
+    version: u64,
+    all: u64,
+    busy: Busy,
+    diagram: Option<Arc<Diagram>>,
+    /// In the order of the definition, which is also that of the diagram's boxes.
+    states: Vec<StateRow>,
+    filter: Filter,
+    labels: Vec<LabelRow>,
+    /// The address of the next page of labels, and of the first when this is not it.
+    next: Option<String>,
+    first: Option<String>,
+    errored: Vec<ErroredRow>,
+    feeds: Vec<FeedRow>,
+    wakes: Vec<WakeRow>,
+    more_wakes: bool,
+    versions: Vec<VersionRow>,
+    may_manage: bool,
+    plan: String,
+}
+
+#[derive(Debug)]
+struct StateRow {
+    name: String,
+    /// Labels in it.
+    link: String,
+    word: &'static str,
+    labels: u64,
+    /// Of the errored labels that are shown.
+    errored: usize,
+    ways: Vec<(String, String)>,
+    condition: Option<String>,
+    triggers: String,
+}
+
+/// Which labels are listed.
+#[derive(Debug)]
+struct Filter {
+    find: String,
+    /// With whether it is the chosen one.
+    states: Vec<(String, bool)>,
+    statuses: Vec<(&'static str, bool)>,
+}
+
+#[derive(Debug)]
+struct LabelRow {
+    name: String,
+    link: String,
+    state: String,
+    status: &'static str,
+    since: String,
+}
+
+#[derive(Debug)]
+struct ErroredRow {
+    name: String,
+    link: String,
+    path: String,
+    state: String,
+    since: String,
+    attempts: u32,
+    why: String,
+}
+
+#[derive(Debug)]
+struct FeedRow {
+    name: String,
+    from: String,
+    fallback: String,
+    answered: u64,
+    failed: u64,
+    failing: bool,
+    last: String,
+    why: Option<String>,
+}
+
+#[derive(Debug)]
+struct WakeRow {
+    key: String,
+    when: String,
+    overdue: bool,
+    /// The label's name and address.
+    label: Option<(String, String)>,
+    what: String,
+}
+
+#[derive(Debug)]
+struct VersionRow {
+    number: u64,
+    when: String,
+    by: String,
+    hash: String,
+    current: bool,
+    link: String,
+}
+
+pub(super) async fn page(app: &App, caller: &Caller, view: &View) -> Result<String, Problem> {
+    let name = &view.name;
+    let (version, counts, busy) = app.machines.counts(name).await?;
+    let now_ms = app.machines.now_ms().await?;
+    let failed = app.machines.list(name, &[], Some(Status::Errored), None, ERRORED).await?;
+    let failed = app.machines.records(name, failed).await?;
+    let failed: Vec<(String, Record)> =
+        failed.into_iter().filter(|(_, record)| record.status == Status::Errored).collect();
+    let (labels, next) = labels(app, &version, view).await?;
+    let wakes = app.machines.wakes(name).await?;
+    let health = app.machines.feed_health(name);
+    let versions = app.machines.versions(name).await?;
+    let row = |(label, record): (String, Record)| LabelRow {
+        link: label_link(name, &label),
+        name: label,
+        state: record.state.into(),
+        status: record.status.as_str(),
+        since: words::ago(now_ms, record.entered_ms),
+    };
+    let version_row = |(number, stored): (u64, StoredVersion)| VersionRow {
+        number,
+        when: words::ago(now_ms, stored.at_ms),
+        by: stored.by,
+        hash: stored.hash.chars().take(12).collect(),
+        current: number == version.number,
+        link: View { at: number.to_string(), ..View::of(Kind::Plan, name) }.address(),
+    };
+    let more = versions.len().saturating_sub(VERSIONS);
+    render(&Page {
+        path: segment(name),
+        version: version.number,
+        all: counts.values().sum(),
+        busy: Busy::read(&busy),
+        diagram: app.dashboard.diagrams.of(&version.machine),
+        states: version
+            .machine
+            .states()
+            .iter()
+            .map(|state| state_row(&version, state, &counts, &failed))
+            .collect(),
+        filter: filter(&version, view),
+        labels: labels.into_iter().map(row).collect(),
+        next: next.map(|after| View { after, ..view.clone() }.address()),
+        first: (!view.after.is_empty()).then(|| View { after: String::new(), ..view.clone() }.address()),
+        errored: failed.into_iter().map(|one| errored_row(name, now_ms, one)).collect(),
+        feeds: feeds(&version, &health),
+        more_wakes: wakes.len() > WAKES,
+        wakes: wakes.into_iter().take(WAKES).map(|wake| wake_row(name, now_ms, wake)).collect(),
+        versions: versions.into_iter().skip(more).rev().map(version_row).collect(),
+        may_manage: caller.has_any(&[Scope::Machines]),
+        plan: View::of(Kind::Plan, name).address(),
+        name: name.clone(),
+    })
+}
+
+/// The address of a label's page.
+pub(super) fn label_link(machine: &str, label: &str) -> String {
+    View { label: label.to_owned(), ..View::of(Kind::Label, machine) }.address()
+}
+
+fn state_row(
+    version: &Version,
+    state: &State,
+    counts: &BTreeMap<String, u64>,
+    failed: &[(String, Record)],
+) -> StateRow {
+    let machine = &version.machine;
+    let way =
+        |(to, whens): (usize, Vec<String>)| (machine.states()[to].name().to_owned(), whens.join(" or "));
+    let gate = state.gate();
+    let triggers: Vec<String> =
+        gate.map(|gate| gate.triggers.iter().map(ToString::to_string).collect()).unwrap_or_default();
+    StateRow {
+        name: state.name().to_owned(),
+        link: View { state: state.name().to_owned(), ..View::of(Kind::Machines, machine.name()) }.address(),
+        word: diagram::kind(state).1,
+        labels: counts.get(state.name()).copied().unwrap_or(0),
+        errored: failed.iter().filter(|(_, record)| *record.state == *state.name()).count(),
+        ways: diagram::ways(machine, state).into_iter().map(way).collect(),
+        condition: gate.map(|gate| gate.condition.text().trim().to_owned()),
+        triggers: triggers.join(", "),
+    }
+}
+
+fn filter(version: &Version, view: &View) -> Filter {
+    let states = version.machine.states().iter().map(State::name);
+    let live = Status::ALL.into_iter().filter(|status| *status != Status::Deleted).map(Status::as_str);
+    Filter {
+        find: view.find.clone(),
+        states: states.map(|state| (state.to_owned(), state == view.state)).collect(),
+        statuses: live.map(|status| (status, status == view.status)).collect(),
+    }
+}
+
+/// A page of labels that fit, and the name after which the next page begins.
+async fn labels(
+    app: &App,
+    version: &Version,
+    view: &View,
+) -> Result<(Vec<(String, Record)>, Option<String>), Problem> {
+    let name = &view.name;
+    let status = Status::ALL.into_iter().find(|status| status.as_str() == view.status);
+    let all = || version.machine.states().iter().map(State::name).collect();
+    let states: Vec<&str> = if view.state.is_empty() { all() } else { vec![&view.state] };
+    let fits = |(label, record): &(String, Record)| {
+        label.starts_with(&view.find)
+            && (view.state.is_empty() || *record.state == *view.state)
+            && status.is_none_or(|status| record.status == status)
+    };
+    let mut found = Vec::new();
+    // Names come in order, so those that begin with something stand together, the shortest of them first.
+    let mut after = view.after.clone();
+    if after.is_empty() && !view.find.is_empty() {
+        found = app.machines.records(name, vec![view.find.clone()]).await?;
+        found.retain(fits);
+        after.clone_from(&view.find);
+    }
+    let mut looked = 0;
+    while looked < MOST_READ {
+        let from = Some(after.as_str()).filter(|after| !after.is_empty());
+        let names = app.machines.list(name, &states, status, from, READ).await?;
+        looked += READ;
+        let full = names.len() == READ;
+        let Some(last) = names.last().cloned() else { return Ok((found, None)) };
+        let beyond = !last.starts_with(&view.find) && last > view.find;
+        found.extend(app.machines.records(name, names).await?.into_iter().filter(fits));
+        if found.len() > PAGE {
+            found.truncate(PAGE);
+            let last = found.last().map(|(label, _)| label.clone());
+            return Ok((found, last));
+        }
+        if !full || beyond {
+            return Ok((found, None));
+        }
+        after = last;
+    }
+    Ok((found, Some(after)))
+}
+
+fn errored_row(machine: &str, now_ms: u64, (label, record): (String, Record)) -> ErroredRow {
+    ErroredRow {
+        link: label_link(machine, &label),
+        path: segment(&label),
+        state: record.state.into(),
+        since: words::ago(now_ms, record.entered_ms),
+        attempts: record.work.attempts,
+        why: record.work.error.map_or_else(String::new, Into::into),
+        name: label,
+    }
+}
+
+fn feeds(version: &Version, health: &BTreeMap<String, Health>) -> Vec<FeedRow> {
+    let row = |feed: &signalbox_machine::definition::Feed| {
+        let health = health.get(&*feed.name).cloned().unwrap_or_default();
+        let ago = |age: Option<std::time::Duration>| {
+            age.map(|age| words::ago(u64::try_from(age.as_millis()).unwrap_or(u64::MAX), 0))
+        };
+        let last = match (ago(health.last_answer), ago(health.last_failure)) {
+            (None, None) => "not asked by this pacemaker yet".to_owned(),
+            (Some(answer), None) => format!("answered {answer}"),
+            (None, Some(failure)) => format!("failed {failure}"),
+            (Some(answer), Some(failure)) => format!("answered {answer}, failed {failure}"),
+        };
+        FeedRow {
+            name: feed.name.to_string(),
+            from: match &feed.source {
+                FeedSource::Url(url) => as_written(url),
+                FeedSource::Stats(stats) => {
+                    format!(
+                        "statistics of {} {}, {} s",
+                        stats.of.name(),
+                        as_written(&stats.id),
+                        stats.window.as_secs()
+                    )
+                }
+            },
+            fallback: match &feed.on_error {
+                OnError::Hold => "labels wait".to_owned(),
+                OnError::Default(value) => value.to_string(),
+            },
+            answered: health.answered,
+            failed: health.failed,
+            failing: health.failing > 0,
+            last,
+            why: health.why,
+        }
+    };
+    version.machine.feeds().iter().map(row).collect()
+}
+
+/// A text with its placeholders.
+fn as_written(text: &Text) -> String {
+    let part = |part: &Part| match part {
+        Part::Literal(text) => text.to_string(),
+        Part::Label => "<label>".to_owned(),
+        Part::StateMachine => "<state_machine>".to_owned(),
+        Part::Metadata(path) => format!("<{path}>"),
+    };
+    text.parts().iter().map(part).collect()
+}
+
+fn wake_row(machine: &str, now_ms: u64, wake: Wake) -> WakeRow {
+    let overdue = wake.at_ms < now_ms;
+    let when = match overdue {
+        true => format!("{} overdue", words::span(now_ms - wake.at_ms)),
+        false => format!("in {}", words::span(wake.at_ms - now_ms)),
+    };
+    let (key, label, what) = match wake.what {
+        Waking::Label(label) => {
+            (format!("l {label}"), Some((label.clone(), label_link(machine, &label))), String::new())
+        }
+        Waking::Gate { gate, time, zone, labels } => {
+            let s = if labels == 1 { "" } else { "s" };
+            let key = format!("w {gate} {time} {zone}");
+            (key, None, format!("{gate}: up to {labels} label{s} at {time} in {zone}"))
+        }
+    };
+    WakeRow { key, when, overdue, label, what }
+}

@@ -1,0 +1,105 @@
+//! Machines: all of them, one with the graph of its states and its labels, one label, and what another definition would
+//! change.
+
+mod diagram;
+mod label;
+mod machine;
+mod plan;
+mod why;
+
+use std::collections::BTreeMap;
+
+use askama::Template;
+
+use super::{Content, Kind, View, link, render};
+use crate::{
+    http::{App, Problem},
+    machines::Error,
+    tokens::{Caller, Scope},
+};
+
+pub(in crate::dashboard) use diagram::Diagrams;
+pub(in crate::dashboard) use why::Whys;
+
+#[derive(Debug, Template)]
+#[template(path = "dashboard/machines.html")]
+struct List {
+    machines: Vec<MachineRow>,
+    may_manage: bool,
+}
+
+#[derive(Debug)]
+struct MachineRow {
+    name: String,
+    link: String,
+    version: u64,
+    states: usize,
+    labels: u64,
+    acting: u64,
+    errored: u64,
+    looping: u64,
+}
+
+/// How many labels do not rest, by status.
+#[derive(Debug, Default)]
+struct Busy {
+    acting: u64,
+    choosing: u64,
+    errored: u64,
+    looping: u64,
+}
+
+impl Busy {
+    fn read(by_status: &BTreeMap<String, u64>) -> Self {
+        let count = |status: &str| by_status.get(status).copied().unwrap_or(0);
+        Self {
+            acting: count("acting"),
+            choosing: count("choosing"),
+            errored: count("errored"),
+            looping: count("looping"),
+        }
+    }
+}
+
+pub(super) async fn content(app: &App, caller: &Caller, view: &View) -> Result<Content, Problem> {
+    let name = &view.name;
+    if !name.is_empty() && !is_name(name) {
+        return Err(Error::NoSuchMachine.into());
+    }
+    let html = match view.kind {
+        _ if name.is_empty() => list(app, caller).await?,
+        Kind::Label => label::page(app, caller, view).await?,
+        Kind::Plan => plan::page(app, caller, view).await?,
+        _ => machine::page(app, caller, view).await?,
+    };
+    Ok(Content { html, charts: Vec::new() })
+}
+
+/// Whether a machine can be called this.
+fn is_name(name: &str) -> bool {
+    name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+}
+
+async fn list(app: &App, caller: &Caller) -> Result<String, Problem> {
+    let mut machines = Vec::new();
+    for name in app.machines.names().await? {
+        let (version, labels, busy) = match app.machines.counts(&name).await {
+            Ok(counts) => counts,
+            // Its definition is being applied for the first time.
+            Err(Error::NoSuchMachine) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let busy = Busy::read(&busy);
+        machines.push(MachineRow {
+            link: link(Kind::Machines, &name),
+            name,
+            version: version.number,
+            states: version.machine.states().len(),
+            labels: labels.values().sum(),
+            acting: busy.acting + busy.choosing,
+            errored: busy.errored,
+            looping: busy.looping,
+        });
+    }
+    render(&List { machines, may_manage: caller.has_any(&[Scope::Machines]) })
+}

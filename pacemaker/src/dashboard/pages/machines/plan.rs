@@ -1,0 +1,57 @@
+//! What another definition of a machine would change, and applying it. The browser asks the API; here is the place for it.
+
+use askama::Template;
+
+use crate::{
+    dashboard::pages::{Kind, View, link, render, segment},
+    http::{App, Problem},
+    machines::{Error, Version},
+    tokens::{Caller, Scope},
+};
+
+#[derive(Debug, Template)]
+#[template(path = "dashboard/plan.html")]
+struct Page {
+    name: String,
+    path: String,
+    machine_link: String,
+    /// The version that counts; 0 before the first.
+    current: u64,
+    /// The version whose text is shown.
+    shown: u64,
+    text: String,
+    /// The states of the version that counts, as JSON.
+    states: String,
+    may_manage: bool,
+}
+
+pub(super) async fn page(app: &App, caller: &Caller, view: &View) -> Result<String, Problem> {
+    let name = &view.name;
+    let version = match app.machines.current(name).await {
+        Ok(version) => Some(version),
+        Err(Error::NoSuchMachine) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let current = version.as_ref().map_or(0, |version| version.number);
+    let shown = view.at.parse().unwrap_or(current);
+    let text = match &version {
+        Some(_) => app.machines.stored_version(name, shown).await?.source,
+        None => String::new(),
+    };
+    render(&Page {
+        name: name.clone(),
+        path: segment(name),
+        machine_link: link(Kind::Machines, name),
+        current,
+        shown: if version.is_some() { shown } else { 0 },
+        text,
+        states: states(version.as_ref()),
+        may_manage: caller.has_any(&[Scope::Machines]),
+    })
+}
+
+fn states(version: Option<&Version>) -> String {
+    let states = version.into_iter().flat_map(|version| version.machine.states());
+    let names: Vec<&str> = states.map(signalbox_machine::State::name).collect();
+    serde_json::to_string(&names).unwrap_or_default()
+}

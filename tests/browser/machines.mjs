@@ -1,0 +1,169 @@
+// Machines: one is defined, its labels go their way, one fails and is tried again, and another definition moves them.
+
+import { act, api, check, go, server, shoot, told, until } from "./harness.mjs";
+
+// The definition with a fault in it.
+export const expected = ["status of 400"];
+
+// What a page must show as it is and never run.
+const hostile = `"><script>document.title="owned"</script>`;
+const markup = `<img src=x onerror='document.title="owned"'>`;
+
+const definition = (address, rest) => `state_machines:
+  errands:
+    feeds:
+      - {name: weather, url: "http://${address}/weather/<label>", ttl: 1s}
+    states:
+      - gate: asked
+        exit_condition: metadata.ready and metadata.weight > 3
+        triggers: [{metadata: metadata}]
+        next:
+          type: context
+          path: metadata.kind
+          destinations: [{value: light, state: ${rest}}]
+          default: carry
+      - action: carry
+        webhook: http://${address}/carry/<label>
+        retry: {attempts: 1}
+        next: ${rest}
+      - gate: ${rest}
+        exit_condition: metadata.again or feeds.weather.sunny
+        triggers: [{metadata: again}, {time: 04:00}]
+        next:
+          type: condition
+          branches: [{when: metadata.again, state: asked}]
+          default: home
+      - gate: home
+`;
+
+const label = (name) => `/state-machines/errands/labels/${encodeURIComponent(name)}`;
+const node = (page, state) => page.locator(`a.state[data-key="state-${state}"]`);
+const counts = (page, state, text) => node(page, state).locator(".count", { hasText: new RegExp(`^${text}$`) }).waitFor();
+
+async function define(page, text) {
+    await page.locator("#definition").fill(text);
+    await page.getByRole("button", { name: "What would change?" }).press("Enter");
+}
+
+// Presses a button, and says yes to the question.
+async function confirm(page, button) {
+    await button.press("Enter");
+    await page.locator("dialog[open]").waitFor();
+    await page.keyboard.press("Enter");
+    await page.locator("dialog[open]").waitFor({ state: "detached" });
+}
+
+async function first(page, address) {
+    await go(page, "/dashboard/machines");
+    await page.getByLabel("A new machine").fill("errands");
+    await page.keyboard.press("Enter");
+    await page.getByText("There is no machine of this name yet.").waitFor();
+    await define(page, definition(address, "resting").replace("default: home", "default: hom"));
+    const problem = await page.locator("#planned pre.problems").innerText();
+    check(problem.includes("default: hom\n") && problem.includes("^^^"), `the place is shown: ${problem}`);
+    await shoot(page, "plan-refused");
+    await define(page, definition(address, "resting"));
+    await page.locator(".change", { hasText: "New states: asked, carry, resting, home" }).waitFor();
+    await confirm(page, page.getByRole("button", { name: "Apply" }));
+    await told(page, "Version 1 counts now.");
+}
+
+async function failAndRetry(page, answers) {
+    const errored = page.locator('section[aria-labelledby="errored"] tbody tr');
+    for (const name of ["b1", hostile]) await api("PATCH", label(name), { metadata: { ready: true, weight: 4 } });
+    await errored.nth(1).waitFor();
+    await node(page, "carry").getByText("2 errored").waitFor();
+    check((await errored.allInnerTexts()).every((text) => text.includes("500")), "with what the action was answered");
+    await shoot(page, "machine-errored");
+    answers.carry = 204;
+    await act(page, errored.filter({ hasText: hostile }).locator("form"));
+    await told(page, "is tried again.");
+    await counts(page, "resting", 1);
+    await act(page, page.locator('form[data-key="retry-all"]'));
+    await page.locator('section[aria-labelledby="errored"]').waitFor({ state: "detached" });
+    await counts(page, "resting", 2);
+}
+
+// The list, by pages, by the beginnings of names, and by way of the graph with the keyboard.
+async function lists(page) {
+    const names = Array.from({ length: 60 }, (_, n) => ({ name: `bulk-${String(n).padStart(2, "0")}`, metadata: {} }));
+    await api("POST", "/state-machines/errands/labels", { labels: names });
+    await counts(page, "asked", 60);
+    const rows = page.locator('section[aria-labelledby="labels"] tbody tr');
+    await go(page, "/dashboard/machines?name=errands&state=asked");
+    check((await rows.count()) === 50, "a page has fifty");
+    await page.locator("#next-page").click();
+    await page.getByRole("link", { name: "bulk-59" }).waitFor();
+    check((await rows.count()) === 10, "the next one has the rest");
+    await page.getByLabel("Name begins with").fill("bulk-3");
+    await page.keyboard.press("Enter");
+    await until("ten to be found", async () => (await rows.count()) === 10 && (await rows.first().innerText()).includes("bulk-30"));
+    await node(page, "resting").focus();
+    await page.keyboard.press("Enter");
+    await rows.filter({ hasText: hostile }).waitFor();
+    await until("only those who rest", async () => (await rows.count()) === 2);
+    await page.getByText("at 04:00:00 in").waitFor();
+}
+
+async function one(page, answers) {
+    await page.getByRole("link", { name: hostile }).press("Enter");
+    await page.locator("#facts", { hasText: markup.slice(0, 10) }).waitFor();
+    check((await page.locator("h1").innerText()) === hostile, "its name is text");
+    check((await page.locator("main script, main img").count()) === 0, "and makes nothing");
+    check((await page.title()) !== "owned", "and does nothing");
+    await page.locator("#why-tree li", { hasText: "would open it if true" }).first().waitFor();
+    await api("PATCH", label(hostile), { metadata: { seen: "live" } });
+    await page.locator("#facts", { hasText: "live" }).waitFor();
+    answers.weather = 500;
+    await page.locator("#why-tree", { hasText: "the feed failed" }).waitFor();
+
+    const facts = page.locator('#simulation textarea[name="metadata"]');
+    await facts.fill("{again");
+    await page.getByRole("button", { name: "Simulate" }).press("Enter");
+    check(await facts.evaluate((field) => field.validationMessage.includes("no JSON")), "what is no JSON is not sent");
+    await facts.fill(`{"again": true, "ready": false, "note": ${JSON.stringify(markup)}}`);
+    await page.getByRole("button", { name: "Simulate" }).press("Enter");
+    await page.locator("#simulated ol.steps li", { hasText: "asked" }).waitFor();
+    await page.locator("#simulated", { hasText: "It is in asked then" }).waitFor();
+    check((await api("GET", label(hostile))).state === "resting", "nothing has changed");
+    await shoot(page, "label");
+}
+
+async function redefine(page, address) {
+    await go(page, "/dashboard/machines?name=errands");
+    await page.locator('section[aria-labelledby="feeds"]', { hasText: "failing" }).waitFor();
+    await shoot(page, "machine");
+    await page.getByRole("link", { name: "Plan another definition" }).click();
+    await page.locator("#definition").waitFor();
+    check((await page.locator("#definition").inputValue()).includes("gate: resting"), "the text that counts is there");
+    await define(page, definition(address, "idle"));
+    await page.locator(".change", { hasText: "States that go: resting" }).waitFor();
+    await page.getByLabel("2 in resting go to").selectOption("idle");
+    await shoot(page, "plan");
+    await confirm(page, page.getByRole("button", { name: "Apply" }));
+    await told(page, "Version 2 counts now.");
+    await until("the labels to be taken along", async () => (await api("GET", label("b1"))).state === "idle");
+    await go(page, "/dashboard/machines");
+    await page.locator('tr[data-key="errands"] td:nth-child(2)', { hasText: "2" }).waitFor();
+    await shoot(page, "machines");
+}
+
+export async function run(page) {
+    const answers = { carry: 500, weather: 200 };
+    const app = await server(
+        (request) => answers[request.url.split("/")[1]] ?? 404,
+        () => JSON.stringify({ sunny: false }),
+    );
+    await first(page, app.address);
+    await go(page, "/dashboard/machines?name=errands");
+    check((await page.locator("a.state").count()) === 4, "every state is drawn");
+    check((await page.locator("path.way").count()) === 5, "and every way");
+    await api("POST", label("b1"), { metadata: {} });
+    await api("POST", label(hostile), { metadata: { note: markup } });
+    await counts(page, "asked", 2);
+    await failAndRetry(page, answers);
+    await lists(page);
+    await one(page, answers);
+    await redefine(page, app.address);
+    app.stop();
+}
