@@ -41,7 +41,7 @@ use tokio::sync::Semaphore;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::http::App;
-use pages::{Diagrams, Later, Whys};
+use pages::{Diagrams, Later};
 use store::Traffic;
 
 /// Rows of a list.
@@ -54,7 +54,6 @@ const SEATS: usize = 100;
 pub(crate) struct Dashboard {
     traffic: Traffic,
     diagrams: Diagrams,
-    whys: Whys,
     later: Later,
     seats: Arc<Semaphore>,
     now: fn() -> SystemTime,
@@ -65,7 +64,6 @@ impl Dashboard {
         Self {
             traffic: Traffic::new(stats),
             diagrams: Diagrams::default(),
-            whys: Whys::default(),
             later: Later::default(),
             seats: Arc::new(Semaphore::new(SEATS)),
             now,

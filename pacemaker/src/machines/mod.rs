@@ -75,6 +75,7 @@ pub(crate) use check::Cursor as CheckCursor;
 pub(crate) use definitions::{StoredVersion, Version};
 pub(crate) use engine::Engine;
 pub(crate) use error::Error;
+pub(crate) use explain::Counts;
 pub(crate) use feeds::Health;
 pub(crate) use glance::{Wake, Waking};
 pub(crate) use open::Around;

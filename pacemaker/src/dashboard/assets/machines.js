@@ -121,7 +121,7 @@
 
     function show(place, form, said) {
         const { added, removed, changed } = said.states;
-        const none = !added.length && !removed.length && !changed.length;
+        const none = !added.length && !removed.length && !changed.length && !said.changed.length;
         const wanted = removed.filter((state) => said.labels[state] > 0);
         const kept = JSON.parse(form.dataset.states).filter((state) => !removed.includes(state));
         const choices = wanted.map((state) => choice(state, said.labels[state], [...kept, ...added]));
@@ -137,8 +137,8 @@
         const moves = `${said.would_move} of ${said.checked} labels at gates would move if their gate looked now`;
         const feeds = said.needs_feed ? `; of ${said.needs_feed} only a feed could tell` : "";
         const change = element("div", { className: "change" }, ...list("New states", added), ...list("States that go", removed));
-        change.append(...list("States that say something else", changed));
-        if (none) change.append(line("The states stay as they are."));
+        change.append(...list("States that say something else", changed), ...list("What else is new", said.changed));
+        if (none) change.append(line("It stays as it is."));
         if (said.version > 0) change.append(line(`${moves}${feeds}.`));
         const warnings = said.warnings.map((text) => element("pre", { className: "problems", textContent: text }));
         const refused = element("div", { id: "applied" });

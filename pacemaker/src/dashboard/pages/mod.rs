@@ -19,7 +19,7 @@ use crate::{
 };
 
 pub(super) use later::Later;
-pub(super) use machines::{Diagrams, Whys};
+pub(super) use machines::Diagrams;
 
 /// Which page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

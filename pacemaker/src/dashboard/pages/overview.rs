@@ -16,6 +16,7 @@ use crate::{
         words,
     },
     http::{App, Problem},
+    machines::Counts,
     routing::{Hostname, InstanceId, LIVE_MS, RouterReport, TableHost, has_acknowledged},
     tokens::Caller,
 };
@@ -247,7 +248,7 @@ async fn events(app: &App, caller: &Caller, findings: &mut Vec<Finding>) {
 /// What is wrong with labels.
 async fn machines(app: &App, findings: &mut Vec<Finding>) {
     for name in app.machines.names().await.unwrap_or_default().into_iter().take(SHOWN) {
-        let Ok((_, _, busy)) = app.machines.counts(&name).await else { continue };
+        let Ok(Counts { busy, .. }) = app.machines.counts(&name).await else { continue };
         let count = |status: &str| busy.get(status).copied().unwrap_or(0);
         findings.extend(findings::of_machine(&name, count("errored"), count("looping")));
     }

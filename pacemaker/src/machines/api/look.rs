@@ -15,7 +15,7 @@ use crate::{
         auth::Granted,
         body::{Body, Json, Path},
     },
-    machines::explain::{Asking, Counts},
+    machines::{Counts, explain::Asking},
 };
 
 /// How far a route looks ahead, and a simulation at most.

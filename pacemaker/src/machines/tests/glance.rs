@@ -73,7 +73,8 @@ state_machines:
     let health = world.engine.feed_health(M).remove("load").unwrap();
     assert_eq!((health.answered, health.failed, health.failing), (0, 1, 1));
     assert!(health.why.is_some_and(|why| why.contains("500")) && health.last_failure.is_some());
-    world.engine.why(M, "a").await.unwrap();
+    let told = world.tell("a", json!({"look": 1})).await.revision;
+    world.until("a", |record| record.revision > told && record.work.held.is_none()).await;
     let health = world.engine.feed_health(M).remove("load").unwrap();
     assert_eq!((health.answered, health.failed, health.failing), (1, 1, 0));
     assert!(health.last_answer.is_some());

@@ -1,7 +1,6 @@
 //! One label: what is known of it, what happened to it, why it is where it is, and where it would go.
 
 use askama::Template;
-use serde_json::Value;
 
 use super::why::{Why, read};
 use crate::{
@@ -10,7 +9,7 @@ use crate::{
         words,
     },
     http::{App, Problem},
-    machines::{Cause, Record, Row, Status, Version},
+    machines::{Cause, Row, Status, Version},
     tokens::{Caller, Scope},
 };
 
@@ -61,7 +60,7 @@ pub(super) async fn page(app: &App, caller: &Caller, view: &View) -> Result<Stri
     let record = app.machines.label_or_tombstone(machine, label).await?;
     let now_ms = app.machines.now_ms().await?;
     let deleted = record.status == Status::Deleted;
-    let why = if deleted { None } else { Some(why(app, view, &record, now_ms).await?) };
+    let why = if deleted { None } else { Some(read(&app.machines.why(machine, label).await?, now_ms)) };
     render(&Page {
         path: format!("/state-machines/{}/labels/{}", segment(machine), segment(label)),
         machine_link: link(Kind::Machines, machine),
@@ -84,20 +83,6 @@ pub(super) async fn page(app: &App, caller: &Caller, view: &View) -> Result<Stri
         why,
         deleted,
     })
-}
-
-/// Why it is where it is. Asking may mean to ask feeds, so an answer is good for some seconds, unless the label changes.
-async fn why(app: &App, view: &View, record: &Record, now_ms: u64) -> Result<Why, Problem> {
-    let place = (view.name.clone(), view.label.clone());
-    let asked = match app.dashboard.whys.known(&place, record.revision) {
-        Some(known) => known,
-        None => {
-            let asked: Value = app.machines.why(&view.name, &view.label).await?;
-            app.dashboard.whys.keep(place, record.revision, asked.clone());
-            asked
-        }
-    };
-    Ok(read(&asked, now_ms))
 }
 
 fn actions(version: &Version) -> Vec<String> {

@@ -18,7 +18,7 @@ use crate::{
         words,
     },
     http::{App, Problem},
-    machines::{Health, Record, Status, StoredVersion, Version, Wake, Waking},
+    machines::{Counts, Health, Record, Status, StoredVersion, Version, Wake, Waking},
     tokens::{Caller, Scope},
 };
 
@@ -42,6 +42,8 @@ struct Page {
     version: u64,
     all: u64,
     busy: Busy,
+    /// Labels that nothing looks at again.
+    stuck: u64,
     diagram: Option<Arc<Diagram>>,
     /// In the order of the definition, which is also that of the diagram's boxes.
     states: Vec<StateRow>,
@@ -136,7 +138,7 @@ struct VersionRow {
 
 pub(super) async fn page(app: &App, caller: &Caller, view: &View) -> Result<String, Problem> {
     let name = &view.name;
-    let (version, counts, busy) = app.machines.counts(name).await?;
+    let Counts { version, labels: counts, busy, stuck } = app.machines.counts(name).await?;
     let now_ms = app.machines.now_ms().await?;
     let failed = app.machines.list(name, &[], Some(Status::Errored), None, ERRORED).await?;
     let failed = app.machines.records(name, failed).await?;
@@ -167,6 +169,7 @@ pub(super) async fn page(app: &App, caller: &Caller, view: &View) -> Result<Stri
         version: version.number,
         all: counts.values().sum(),
         busy: Busy::read(&busy),
+        stuck: stuck.values().sum(),
         diagram: app.dashboard.diagrams.of(&version.machine),
         states: version
             .machine

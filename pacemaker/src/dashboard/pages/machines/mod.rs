@@ -14,12 +14,11 @@ use askama::Template;
 use super::{Content, Kind, View, link, render};
 use crate::{
     http::{App, Problem},
-    machines::Error,
+    machines::{Counts, Error},
     tokens::{Caller, Scope},
 };
 
 pub(in crate::dashboard) use diagram::Diagrams;
-pub(in crate::dashboard) use why::Whys;
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/machines.html")]
@@ -83,7 +82,7 @@ fn is_name(name: &str) -> bool {
 async fn list(app: &App, caller: &Caller) -> Result<String, Problem> {
     let mut machines = Vec::new();
     for name in app.machines.names().await? {
-        let (version, labels, busy) = match app.machines.counts(&name).await {
+        let Counts { version, labels, busy, .. } = match app.machines.counts(&name).await {
             Ok(counts) => counts,
             // Its definition is being applied for the first time.
             Err(Error::NoSuchMachine) => continue,

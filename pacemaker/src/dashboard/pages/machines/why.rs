@@ -1,45 +1,9 @@
 //! The answer to "why is it here" as a person reads it: a tree with what every test compares, and what would open the gate.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
-
 use jiff::Timestamp;
 use serde_json::Value;
-use tokio::time::Instant;
 
 use crate::dashboard::words;
-
-/// How long an answer is good for.
-const GOOD_FOR: Duration = Duration::from_secs(3);
-const KEPT: usize = 200;
-
-/// A label: machine and name.
-type Place = (String, String);
-/// The revision that an answer is of, and when it was given.
-type Answer = (u64, Instant, Value);
-
-/// Answers that were given a moment ago. Cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub(in crate::dashboard) struct Whys(Arc<Mutex<HashMap<Place, Answer>>>);
-
-impl Whys {
-    pub(super) fn known(&self, place: &Place, revision: u64) -> Option<Value> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (of, at, answer) = all.get(place)?;
-        (*of == revision && at.elapsed() < GOOD_FOR).then(|| answer.clone())
-    }
-
-    pub(super) fn keep(&self, place: Place, revision: u64, answer: Value) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= KEPT {
-            all.clear();
-        }
-        all.insert(place, (revision, Instant::now(), answer));
-    }
-}
 
 /// What is told.
 #[derive(Debug, Default, PartialEq)]
@@ -262,15 +226,5 @@ mod tests {
         let why = read(&json!({"reason": "it has come to its end", "stuck": "nothing will"}), 0);
         assert_eq!((why.tree.len(), why.reason.as_deref()), (0, Some("it has come to its end")));
         assert_eq!(why.earliest, "never, unless facts come");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_answer_is_good_until_it_is_old_or_the_label_changes() {
-        let (whys, place) = (Whys::default(), ("m".to_owned(), "l".to_owned()));
-        whys.keep(place.clone(), 1, json!(1));
-        assert_eq!(whys.known(&place, 1), Some(json!(1)));
-        assert_eq!(whys.known(&place, 2), None);
-        tokio::time::advance(GOOD_FOR).await;
-        assert_eq!(whys.known(&place, 1), None);
     }
 }
