@@ -5,6 +5,9 @@
 //! measured lies between the first byte of the change and the last byte of that answer, so it includes one request.
 //! The idle edge has nothing else to do; the saturated one serves as much as it can to 64 other connections, and the
 //! measured request queues behind theirs.
+//!
+//! Beside it stands what else might grow with the table: what one change costs worker and replica, how long the first
+//! request for a host takes that nobody asked for yet, and how soon each of the two serves again after it was killed.
 
 use std::{
     io::{Read as _, Write as _},
@@ -24,7 +27,7 @@ use crate::{
     load::{Choice, Ends, Pace, Plan, Requests},
     machine::pin,
     probe::{Probe, fetch},
-    process::private_memory,
+    process::{CpuTime, private_memory},
     report::{Figure, Figures},
     session::{Output, Session},
 };
@@ -37,6 +40,11 @@ const LOST: Duration = Duration::from_secs(10);
 /// Hosts that changes and load touch, out of a table of any size. They are in the cache when they change, as the hosts
 /// of a living application are.
 const TOUCHED: usize = 100;
+
+/// Hosts that nobody asked for before, each asked for once.
+const COLD: usize = 5_000;
+/// Changes whose cost is counted, a millisecond apart: closer together they would share the worker's wake-ups.
+const COUNTED: usize = 1_000;
 
 /// How many changes, and how long they may take together.
 #[derive(Debug, Clone, Copy)]
@@ -67,9 +75,7 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
         .start()
         .await
         .context("starting the stack (its programs are built by `cargo build --release`)")?;
-    for worker in stack.part(&Part::NGINX).workers() {
-        pin(worker.unsigned_abs(), &[session.cores.worker])?;
-    }
+    pin_worker(session, &stack)?;
     let ports = stack.ports();
     let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
     let addresses = Addresses {
@@ -85,6 +91,13 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
         output.figures(figures)?;
     }
     stack.stop().await;
+    Ok(())
+}
+
+fn pin_worker(session: &Session, stack: &Stack) -> anyhow::Result<()> {
+    for worker in stack.part(&Part::NGINX).workers() {
+        pin(worker.unsigned_abs(), &[session.cores.worker])?;
+    }
     Ok(())
 }
 
@@ -124,17 +137,107 @@ async fn at_size(
         figures.push(figure(&format!("PUT → answered, {state}"), &put, None));
         figures.push(figure(&format!("PUT → served, {state}"), &served, None));
     }
+    if count >= TOUCHED + COLD {
+        let (cold, again) = spawn_blocking({
+            let (table, addresses) = (table.clone(), addresses.clone());
+            move || lookups(&table, &addresses)
+        })
+        .await
+        .context("the thread of the lookups")??;
+        figures.push(figure("first request for a host, idle", &cold, None));
+        figures.push(figure("second request for it, idle", &again, None));
+    }
     let megabytes = |part: &Part| {
         let pid = stack.part(part).pid().unwrap_or_default().unsigned_abs();
         private_memory(pid).map_or(0, |bytes| bytes / (1024 * 1024))
     };
-    let notes = vec![format!(
+    let mut notes = vec![format!(
         "table loaded, replicated and acknowledged in {:.1} s; routes master {} MiB, replica {} MiB",
         loaded.as_secs_f64(),
         megabytes(&Part::ROUTES_MASTER),
         megabytes(&Part::ROUTES_REPLICA)
     )];
+    notes.push(cost_of_a_change(stack, &table, addresses).await?);
+    for (part, name) in [(Part::NGINX, "nginx"), (Part::ROUTES_REPLICA, "the routes replica")] {
+        let took = killed_and_back(stack, part, &table, addresses).await?;
+        notes.push(format!("{name} killed and started: serves again after {:.2} s", took.as_secs_f64()));
+        pin_worker(session, stack)?;
+    }
     Ok(Figures { title: format!("change → routed with {count} hosts in the table"), figures, notes })
+}
+
+/// What a change of a host that is in the worker's cache takes of the worker and of the replica, until it is known.
+async fn cost_of_a_change(stack: &Stack, table: &Table, addresses: &Addresses) -> anyhow::Result<String> {
+    let master = RoutesMaster::open(&stack.routes_url(), Options::default())?;
+    let mut edge = Probe::connect(addresses.edge)?;
+    let touched = TOUCHED.min(table.len());
+    for host in table.hosts().take(touched) {
+        answering(&mut edge, &host)?;
+    }
+    let workers: Vec<_> =
+        stack.part(&Part::NGINX).workers().iter().map(|worker| worker.unsigned_abs()).collect();
+    let replica = [stack.part(&Part::ROUTES_REPLICA).pid().context("a replica")?.unsigned_abs()];
+    let before = (CpuTime::of(&workers), CpuTime::of(&replica));
+    let mut serial = 0;
+    for trial in 0..COUNTED {
+        let key = keys::routes::instances(&table.host(trial % touched));
+        let new = addresses.instances[trial / touched % addresses.instances.len()].to_string();
+        let mut batch = master.batch();
+        batch.add("DEL", &key, None::<&str>);
+        batch.add("SADD", &key, new);
+        batch.add("INCR", &keys::routes::serial(), None::<&str>);
+        let replies = batch.query::<Vec<u64>>().await?;
+        serial = replies.last().copied().context("the new serial")?;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    acknowledged(addresses, serial)?;
+    let after = (CpuTime::of(&workers), CpuTime::of(&replica));
+    let micros = |spent: CpuTime| spent.on_cpu.as_secs_f64() * 1e6 / COUNTED as f64;
+    Ok(format!(
+        "a change of a cached host: {:.0} µs of the worker's time, {:.0} µs of the replica's",
+        micros(after.0 - before.0),
+        micros(after.1 - before.1)
+    ))
+}
+
+/// From the start of a killed part until the edge serves a host that is not in any cache.
+async fn killed_and_back(
+    stack: &Stack,
+    part: Part,
+    table: &Table,
+    addresses: &Addresses,
+) -> anyhow::Result<Duration> {
+    let host = table.host(table.len() - 1);
+    let handle = stack.part(&part);
+    handle.kill().await?;
+    let begun = Instant::now();
+    handle.start_only().await?;
+    loop {
+        let served = Probe::connect(addresses.edge).and_then(|mut edge| edge.get(&host, "/"));
+        if served.is_ok_and(|reply| reply.status == 200) {
+            return Ok(begun.elapsed());
+        }
+        if begun.elapsed() > Duration::from_secs(120) {
+            bail!("{part} was killed, and {host} is not served any more");
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Requests for hosts spread over the whole table that nobody asked for yet, and the same once more.
+fn lookups(table: &Table, addresses: &Addresses) -> anyhow::Result<(Histogram, Histogram)> {
+    let mut edge = Probe::connect(addresses.edge)?;
+    let stride = (table.len() - TOUCHED) / COLD;
+    let (mut cold, mut again) = (Histogram::default(), Histogram::default());
+    for histogram in [&mut cold, &mut again] {
+        for index in 0..COLD {
+            let host = table.host(TOUCHED + index * stride);
+            let begun = Instant::now();
+            answering(&mut edge, &host)?;
+            histogram.record(nanos(begun.elapsed()));
+        }
+    }
+    Ok((cold, again))
 }
 
 /// Fills the table and waits until the worker has seen all of it.
@@ -155,10 +258,15 @@ async fn load(stack: &Stack, table: &Table, addresses: &Addresses) -> anyhow::Re
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let ack = fetch(addresses.admin, &format!("/edge/ack?serial={wanted}&wait=30"))?;
+    acknowledged(addresses, wanted)
+}
+
+/// Waits until the worker knows what the table was at `serial`.
+fn acknowledged(addresses: &Addresses, serial: u64) -> anyhow::Result<()> {
+    let ack = fetch(addresses.admin, &format!("/edge/ack?serial={serial}&wait=30"))?;
     let ack: serde_json::Value = serde_json::from_slice(&ack.body)?;
     if ack["reached"] != true {
-        bail!("the worker did not acknowledge serial {wanted}: {ack}");
+        bail!("the worker did not acknowledge serial {serial}: {ack}");
     }
     Ok(())
 }
