@@ -10,7 +10,10 @@ state_machines:
   m:
     timezone: {metadata: zone, default: UTC}
     states:
-      - {gate: waiting, exit_condition: metadata.go, triggers: [{time: 18h30m}, {interval: 30d}], next: done}
+      - gate: waiting
+        exit_condition: metadata.go or 365d has passed since system.entered_state
+        triggers: [{time: 18h30m}, {interval: 30d}]
+        next: done
       - {gate: done}
 ";
 
@@ -61,7 +64,7 @@ state_machines:
   m:
     feeds: [{{name: load, url: \"{}/<label>\"}}]
     states:
-      - {{gate: busy, exit_condition: feeds.load.value < 5, triggers: [{{metadata: look}}], next: done}}
+      - {{gate: busy, exit_condition: feeds.load.value < 5, triggers: [{{metadata: look}}, {{interval: 30d}}], next: done}}
       - {{gate: done}}
 ",
         feeder.url
