@@ -133,6 +133,28 @@ impl Judge<'_> {
         })
     }
 
+    /// Whether a time of day would change a label that waits, and how many conditions it took to say so. Nothing is written:
+    /// of most labels that a time of day comes for there is nothing to write.
+    pub(super) fn stirs(&self, record: &Record, trigger: usize) -> (bool, u64) {
+        let Some(label) = self.label(record) else { return (false, 0) };
+        let event = Event::Trigger(trigger);
+        let decision = step::decide(self.machine, label, event, instant(self.now_ms), self.feeds);
+        let work = &record.work;
+        let stays = decision.moves.is_empty()
+            && decision.facts_waiting == work.facts
+            && decision.status().is_none_or(|status| Status::from_step(status) == record.status)
+            && match decision.rest {
+                Rest::Unchanged => true,
+                // What `rest` would set is set already.
+                Rest::Waiting { failed_feed: None } => {
+                    (work.feed_failures, work.again_ms, &work.held) == (0, None, &None)
+                        && decision.error.as_deref() == work.error.as_deref()
+                }
+                _ => false,
+            };
+        (!stays, decision.evaluations as u64)
+    }
+
     fn decide(&self, record: &mut Record, event: Event<'_>, turn: &mut Turn) {
         let Some(label) = self.label(record) else { return };
         let decision = step::decide(self.machine, label, event, instant(self.now_ms), self.feeds);

@@ -66,6 +66,7 @@ mod service;
 mod store;
 #[cfg(test)]
 mod tests;
+mod wave;
 
 /// The leases of the shards.
 #[rustfmt::skip]

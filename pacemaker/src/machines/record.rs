@@ -10,6 +10,8 @@
 //! id of a row's event is only known to the script that writes the record, so the `fresh` newest rows have theirs by
 //! counting from the id in front; the next commit writes them down.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 use signalbox_machine::step;
 
@@ -179,13 +181,13 @@ pub(crate) struct Row {
     pub(crate) visit: u64,
     /// When, unix milliseconds.
     pub(crate) at_ms: u64,
-    /// Nothing for the first.
-    pub(crate) from: Option<Box<str>>,
+    /// Nothing for the first. Names are shared among rows: a record is copied for each change that is tried.
+    pub(crate) from: Option<Arc<str>>,
     /// Nothing where the label ended.
-    pub(crate) to: Option<Box<str>>,
+    pub(crate) to: Option<Arc<str>>,
     pub(crate) cause: Cause,
     /// What exactly: a trigger, a status.
-    pub(crate) trigger: Option<Box<str>>,
+    pub(crate) trigger: Option<Arc<str>>,
     /// The version of the definition that it moved under.
     pub(crate) version: u64,
     /// The id of its event.
@@ -202,7 +204,7 @@ pub(crate) struct Seen {
     pub(crate) revision: u64,
     pub(crate) visit: u64,
     pub(crate) since_ms: u64,
-    pub(crate) state: Box<str>,
+    pub(crate) state: Arc<str>,
     pub(crate) status: Status,
 }
 
@@ -234,7 +236,7 @@ pub(crate) struct Record {
     pub(crate) visit: u64,
     /// +1 with every change.
     pub(crate) revision: u64,
-    pub(crate) state: Box<str>,
+    pub(crate) state: Arc<str>,
     pub(crate) status: Status,
     /// Unix milliseconds.
     pub(crate) entered_ms: u64,
@@ -263,7 +265,7 @@ impl Record {
             incarnation,
             visit: 0,
             revision: 0,
-            state: Box::from(""),
+            state: Arc::from(""),
             status: Status::Waiting,
             entered_ms: 0,
             metadata: Value::Object(Map::new()),
@@ -381,7 +383,7 @@ impl Record {
         };
         let mut body = Reader::new(body);
         let mut record = Self { visit, revision, status, ..Self::new(incarnation) };
-        record.state = body.text()?;
+        record.state = body.text()?.into();
         record.entered_ms = body.number()?;
         let zones = body.option(Reader::text)?;
         record.zones = zones.iter().flat_map(|zones| zones.split(' ')).map(Box::from).collect();
@@ -440,7 +442,7 @@ impl Record {
         }
         to.number(names.len() as u64);
         names.iter().for_each(|name| to.text(name));
-        let place = |name: &Option<Box<str>>| {
+        let place = |name: &Option<Arc<str>>| {
             let place = name.as_deref().and_then(|name| names.iter().position(|known| *known == name));
             place.map_or(0, |place| place as u64 + 1)
         };
@@ -473,7 +475,7 @@ impl Record {
     }
 
     fn read_history(&mut self, from: &mut Reader<'_>) -> Option<()> {
-        let names: Vec<Box<str>> = from.list(Reader::text)?;
+        let names: Vec<Arc<str>> = from.list(|from| Some(Reader::text(from)?.into()))?;
         let name = |place: u64| match place {
             0 => Some(None),
             place => names.get(usize::try_from(place - 1).ok()?).cloned().map(Some),
@@ -533,7 +535,7 @@ impl Record {
                 revision: apart(self.revision, from.signed()?.checked_neg()?),
                 visit: apart(self.visit, from.signed()?.checked_neg()?),
                 since_ms: apart(self.entered_ms, from.signed()?.checked_neg()?),
-                state: from.text()?,
+                state: from.text()?.into(),
                 status: *Status::ALL.get(usize::from(from.byte()?))?,
             });
         }
@@ -567,8 +569,8 @@ mod tests {
 
     use super::*;
 
-    fn name() -> impl Strategy<Value = Box<str>> {
-        prop_oneof!["[a-z_]{1,12}", Just("wait".to_owned()), Just("send".to_owned())].prop_map(String::into)
+    fn name<T: From<String> + std::fmt::Debug>() -> impl Strategy<Value = T> {
+        prop_oneof!["[a-z_]{1,12}", Just("wait".to_owned()), Just("send".to_owned())].prop_map(T::from)
     }
 
     fn row() -> impl Strategy<Value = Row> {

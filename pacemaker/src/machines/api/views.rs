@@ -1,5 +1,7 @@
 //! Labels and machines as answers show them.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use serde_json::Value;
 
@@ -48,7 +50,7 @@ impl LabelView {
         let previous_state = record.previous_state().map(str::to_owned);
         Self {
             name,
-            state: record.state.into(),
+            state: record.state.to_string(),
             status: record.status,
             since: moment(record.entered_ms),
             previous_state,
@@ -88,12 +90,15 @@ pub(crate) struct HistoryRow {
     visit: u64,
     at: String,
     /// Null for the first.
-    from: Option<String>,
+    #[schema(value_type = Option<String>)]
+    from: Option<Arc<str>>,
     /// Null where the label was deleted.
-    to: Option<String>,
+    #[schema(value_type = Option<String>)]
+    to: Option<Arc<str>>,
     cause: Cause,
     #[serde(skip_serializing_if = "Option::is_none")]
-    trigger: Option<String>,
+    #[schema(value_type = Option<String>)]
+    trigger: Option<Arc<str>>,
     /// The version of the definition.
     version: u64,
     /// The id of its event.
@@ -105,10 +110,10 @@ impl From<Row> for HistoryRow {
         Self {
             visit: row.visit,
             at: moment(row.at_ms),
-            from: row.from.map(Into::into),
-            to: row.to.map(Into::into),
+            from: row.from,
+            to: row.to,
             cause: row.cause,
-            trigger: row.trigger.map(Into::into),
+            trigger: row.trigger,
             version: row.version,
             event: row.event,
         }

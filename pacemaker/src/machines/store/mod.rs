@@ -81,11 +81,9 @@ impl Store {
         if labels.is_empty() {
             return Ok(Vec::new());
         }
-        let mut batch = self.redis(shard).batch();
-        for label in labels {
-            batch.add("GET", &self.keys(shard).label(machine, label), &NONE[..]);
-        }
-        batch.query().await
+        let keys = self.keys(shard);
+        let command = self.redis(shard).command("MGET");
+        labels.iter().fold(command, |command, label| command.key(&keys.label(machine, label))).query().await
     }
 
     /// The next names after `after` in the index of a state, at most `most`.

@@ -77,7 +77,7 @@ pub(super) async fn page(app: &App, caller: &Caller, view: &View) -> Result<Stri
         feeds: version.machine.feeds().iter().map(|feed| feed.name.to_string()).collect(),
         webhooks: actions(&version),
         may_retry: record.status == Status::Errored && caller.has_any(&[Scope::Machines]),
-        state: record.state.into(),
+        state: record.state.to_string(),
         label: label.clone(),
         machine: machine.clone(),
         why,

@@ -151,7 +151,7 @@ pub(super) async fn page(app: &App, caller: &Caller, view: &View) -> Result<Stri
     let row = |(label, record): (String, Record)| LabelRow {
         link: label_link(name, &label),
         name: label,
-        state: record.state.into(),
+        state: record.state.to_string(),
         status: record.status.as_str(),
         since: words::ago(now_ms, record.entered_ms),
     };
@@ -280,7 +280,7 @@ fn errored_row(machine: &str, now_ms: u64, (label, record): (String, Record)) ->
     ErroredRow {
         link: label_link(machine, &label),
         path: segment(&label),
-        state: record.state.into(),
+        state: record.state.to_string(),
         since: words::ago(now_ms, record.entered_ms),
         attempts: record.work.attempts,
         why: record.work.error.map_or_else(String::new, Into::into),
