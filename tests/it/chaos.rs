@@ -316,6 +316,12 @@ async fn chaos(name: &str, seconds: u64) {
         }
     }
     world.apps.keys().for_each(|place| world.fates.well(*place));
+    // What no worker was ever asked for is unknown while the replica is away, and that is told as such.
+    for number in 0..HOSTS {
+        let first = Request::new("GET", &host(number), "/").send(world.system.edge).await.expect("an answer");
+        assert_eq!(first.status, 200, "{}: {}", host(number), first.text());
+        world.sent[number].fetch_add(1, Ordering::SeqCst);
+    }
 
     let clients: Vec<_> = (0..CLIENTS)
         .map(|client| {
