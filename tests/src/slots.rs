@@ -1,6 +1,6 @@
 //! How many systems may run at once.
 //!
-//! Each is seven processes and a build machine has few cores: too many at a time and all are slow for no gain. The
+//! Each is nine processes and a build machine has few cores: too many at a time and all are slow for no gain. The
 //! slots are locked files, so that they hold across test processes as well as across the threads of one.
 
 use std::{fs::File, time::Duration};
@@ -14,12 +14,13 @@ pub struct Slot {
     _file: Flock<File>,
 }
 
-/// Waits for a slot. There are as many as cores, at least two: tests mostly wait, for processes to start and end.
+/// Waits for a slot. There are three for each core, as `.ci/test` runs tests: they mostly wait, for processes to start
+/// and to end.
 ///
 /// # Panics
 /// When the temporary folder cannot be written.
 pub async fn take() -> Slot {
-    let count = std::thread::available_parallelism().map_or(2, |cores| cores.get().max(2));
+    let count = std::thread::available_parallelism().map_or(3, |cores| 3 * cores.get());
     let folder = std::env::temp_dir().join("signalbox-tests-slots");
     std::fs::create_dir_all(&folder).expect("a temporary folder that can be written");
     // No patience here: the queue is as long as the suite.
