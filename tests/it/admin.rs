@@ -8,10 +8,11 @@ use signalbox_client::Client;
 
 use crate::bus_api::Bus;
 use signalbox_tests::{
-    http::{Request, Response},
+    http::{Connection, Request, Response},
     load, openmetrics, poll,
     receiver::Receiver,
     system::System,
+    tls::Authority,
     upstream::App,
 };
 
@@ -149,6 +150,41 @@ async fn operators_requests_are_counted_apart() {
     system.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_under_way_are_shown_by_instance_while_it_drains() {
+    let system = System::start("in-flight").await;
+    let (counted, plain) = (App::start("counted").await, App::start("plain").await);
+    system.register("i-1", &counted, "app.test", "17").await;
+    system.register("i-2", &plain, "plain.test", "17").await;
+    let policy = json!({"balance": {"algorithm": "p2c"}});
+    let ruled = system.api("PUT", "/hosts/app.test?wait=20s", Some(policy)).await;
+    assert_eq!(ruled.status, 200, "{}", ruled.text());
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut connection = Connection::open(system.edge).await.unwrap();
+        connection.write(&Request::get("app.test", "/hold").to_bytes()).await.unwrap();
+        held.push(connection);
+    }
+    poll::equal("requests at the instance", 3, async || counted.running()).await;
+    let shown = async || system.api("GET", "/instances/i-1", None).await.json()["in_flight"].as_u64();
+    poll::equal("in_flight", Some(3), &shown).await;
+    let listed = system.api("GET", "/instances", None).await.json();
+    assert_eq!(listed["instances"][0]["in_flight"], 3, "{listed}");
+    assert!(listed["instances"][1].get("in_flight").is_none(), "nobody counts for a plain host: {listed}");
+    let page = system.api("GET", "/dashboard/host?name=app.test", None).await.text();
+    assert!(page.contains(r#"<td class="number">3</td>"#), "{page}");
+
+    let drain = json!({"deadline_seconds": 600});
+    let drained = system.api("POST", "/instances/i-1/drain?wait=20s", Some(drain)).await;
+    assert_eq!(drained.status, 200, "{}", drained.text());
+    held.pop();
+    poll::equal("in_flight of what drains", Some(2), &shown).await;
+    counted.release();
+    poll::equal("in_flight of what has drained", Some(0), &shown).await;
+    drop(held);
+    system.stop().await;
+}
+
 /// Names of metrics in a text.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let words = text.split(|char: char| !char.is_ascii_alphanumeric() && char != '_');
@@ -183,6 +219,10 @@ async fn the_dashboard_and_the_alerts_of_the_documentation_name_metrics_that_exi
     // A family without a member is not on the page: something of everything has to happen.
     let (app, receiver) = (App::start("app").await, Receiver::start().await);
     system.register("i-1", &app, "app.test", "17").await;
+    let issued = Authority::new("test authority").issue("app.test", "app");
+    let certificate = json!({"chain": issued.chain, "key": issued.key});
+    let put = system.api("PUT", "/certificates/app.test", Some(certificate)).await;
+    assert_eq!(put.status, 201, "{}", put.text());
     bus.subscribe(&bus.client("reader").await, &["orders"], &receiver.url()).await;
     bus.publish(&system.token, "orders", 1).await;
     receiver.until_events(1).await;
