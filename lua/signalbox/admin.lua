@@ -5,6 +5,7 @@ local answer = require("signalbox.answer")
 local explain = require("signalbox.explain")
 local follow = require("signalbox.follow")
 local hostname = require("signalbox.hostname")
+local in_flight = require("signalbox.in_flight")
 local json = require("signalbox.json")
 local resolve = require("signalbox.resolve")
 local routes = require("signalbox.routes")
@@ -12,7 +13,8 @@ local shared = require("signalbox.shared")
 local snapshot = require("signalbox.snapshot")
 
 local format, lower, match = string.format, string.lower, string.match
-local tonumber, type = tonumber, type
+local concat = table.concat
+local pairs, tonumber, type = pairs, tonumber, type
 
 local _M = {}
 
@@ -42,6 +44,15 @@ local function acknowledgement()
     ngx.print(ack.await(serial, wait or 0))
 end
 
+-- Requests under way by address, of hosts whose policy has them counted.
+local function under_way()
+    local parts = {}
+    for address, count in pairs(in_flight.everywhere()) do
+        parts[#parts + 1] = format("%s:%.0f", json.string(address), count)
+    end
+    return "{" .. concat(parts, ",") .. "}"
+end
+
 local function status()
     local workers = ack.workers()
     local alarm
@@ -55,10 +66,11 @@ local function status()
     local _, connected = follow.state()
     ngx.print(format(
         '{"connected":%s,"stale":%s,"alarm":%s,"serial":%.0f,"epoch":%s,"hosts":%d,"suspects":%d,"negative":%d,'
-            .. '"known":%d,"generation":%.0f,"worker":%d,"memory_kb":%d,"workers":%s}\n',
+            .. '"known":%d,"generation":%.0f,"worker":%d,"memory_kb":%d,"in_flight":%s,"workers":%s}\n',
         connected and "true" or "false", stale and "true" or "false", alarm and json.string(alarm) or "null",
         ack.lowest(workers), json.string(ack.epoch(workers)), routes.hosts, routes.suspects, routes.absent:size(),
-        shared.size(), shared.generation(), ngx.worker.id() or -1, collectgarbage("count"), ack.workers_json(workers)))
+        shared.size(), shared.generation(), ngx.worker.id() or -1, collectgarbage("count"), under_way(),
+        ack.workers_json(workers)))
 end
 
 local function table_text()

@@ -7,18 +7,23 @@
 -- are over (until_end): it calls the clean-up handlers of a request that ends, and one that adds 1 to a number in
 -- memory is there in every C library, sem_post. What was begun less what that semaphore counts is under way.
 --
--- In the shared dictionary each worker only shows its sum, once a second, for /metrics.
+-- In the shared dictionary each worker only shows what it has, once a second: its sum for /metrics, and how many at
+-- each address for whoever looks at instances.
 
 local ffi = require("ffi")
 
 local worker_id, worker_count = ngx.worker.id, ngx.worker.count
 local state = ngx.shared.signalbox_state
-local pairs, pcall = pairs, pcall
+local pairs, pcall, tonumber = pairs, pcall, tonumber
+local concat, gmatch = table.concat, string.gmatch
 
 local _M = { total = 0 }
 
 -- How long a sum counts that its worker does not renew, seconds.
 local FRESH = 3
+
+-- Addresses that a worker shows: the dictionary is small, and what is beyond is still in the sum.
+local SHOWN = 500
 
 local counts = {}
 
@@ -106,10 +111,32 @@ function _M.sweep()
     return sum
 end
 
--- Shows the worker's sum to whoever is asked for metrics.
+-- "address number address number …" of what this worker has under way.
+local function by_address()
+    local parts, n = {}, 0
+    local function add_one(address, count)
+        if count > 0 and n < 2 * SHOWN then
+            parts[n + 1], parts[n + 2] = address, count
+            n = n + 2
+        end
+    end
+    for address in pairs(counts) do
+        add_one(address, _M.of(address))
+    end
+    for address in pairs(slots) do
+        if not counts[address] then
+            add_one(address, _M.of(address))
+        end
+    end
+    return concat(parts, " ")
+end
+
+-- Shows the worker's sum to whoever is asked for metrics, and what it is made of.
 function _M.publish(premature)
     if not premature then
-        state:set("in_flight:" .. worker_id(), _M.total + _M.sweep(), FRESH)
+        local sum = _M.total + _M.sweep()
+        state:set("in_flight:" .. worker_id(), sum, FRESH)
+        state:set("in_flight_at:" .. worker_id(), sum > 0 and by_address() or "", FRESH)
     end
 end
 
@@ -120,6 +147,17 @@ function _M.sum()
         sum = sum + (state:get("in_flight:" .. id) or 0)
     end
     return sum
+end
+
+-- Address → requests under way there, of all workers. What is idle is not in it.
+function _M.everywhere()
+    local sums = {}
+    for id = 0, worker_count() - 1 do
+        for address, count in gmatch(state:get("in_flight_at:" .. id) or "", "(%S+) (%d+)") do
+            sums[address] = (sums[address] or 0) + tonumber(count)
+        end
+    end
+    return sums
 end
 
 return _M

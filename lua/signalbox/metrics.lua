@@ -28,7 +28,7 @@ local SAMPLES = {
     { "limited", "counter", "Requests refused by a limit of their host.", function()
         return counters.get("limited")
     end },
-    { "in_flight", "gauge", "Requests under way at instances of hosts with a policy.", in_flight.sum },
+    { "in_flight", "gauge", "Requests under way where a policy has them counted.", in_flight.sum },
 }
 
 local function samples()

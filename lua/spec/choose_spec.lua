@@ -158,6 +158,20 @@ return function(it)
         equal(in_flight.of(LIST[1]), 0)
     end)
 
+    it("shows what is under way by address, and no address that is idle", function()
+        in_flight.begin(LIST[1])
+        in_flight.begin(LIST[1])
+        in_flight.begin("unix:/run/app.sock")
+        in_flight.publish()
+        equal(in_flight.everywhere(), { [LIST[1]] = 2, ["unix:/run/app.sock"] = 1 })
+        equal(in_flight.sum(), 3)
+        in_flight.finish(LIST[1])
+        in_flight.finish(LIST[1])
+        in_flight.finish("unix:/run/app.sock")
+        in_flight.publish()
+        equal(in_flight.everywhere(), {})
+    end)
+
     it("survives any nonsense in a policy", function()
         local junk = { "null", "true", "5", '"x"', "[]", "{}", '{"a":null}', '["a",1,null]', "[[1]]", "-1", "1e300" }
         local names = { "log_keys", "draining", "weights", "unhealthy", "joined", "slow_start_ms", "balance", "shares",

@@ -110,6 +110,9 @@ pub struct Instance {
     /// When its lease ends, unix milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_expires_ms: Option<u64>,
+    /// Requests under way there; absent where the edge does not count them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<u64>,
     /// Everything else.
     #[serde(flatten)]
     pub more: More,

@@ -254,6 +254,7 @@ mod tests {
             workers: serde_json::Value::Null,
             alarm: None,
             address: None,
+            in_flight: std::collections::BTreeMap::new(),
         }
     }
 

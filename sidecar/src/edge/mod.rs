@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  nginx /edge/ack (long poll) ─▶ Report ─▶ router:<node> + PUBLISH on the statistics Redis ─▶ pacemaker's ?wait=
-//!  nginx /edge/status          ─▶ alarm; generation changed ─▶ /edge/snapshot ─▶ routes.snapshot on disk
+//!  nginx /edge/status          ─▶ alarm, requests under way; generation changed ─▶ /edge/snapshot ─▶ routes.snapshot on disk
 //!  nginx /edge/connections     ─▶ lost lines (with what the follower counted)
 //!  routes replica              ─▶ metrics
 //! ```
@@ -58,6 +58,8 @@ pub struct Report {
     pub workers: String,
     /// Why the edge does not believe its table.
     pub alarm: Option<String>,
+    /// Requests under way at instances by address, as nginx' JSON; of hosts whose policy has them counted.
+    pub in_flight: String,
     /// Requests that never came to the log.
     pub lost: u64,
     /// Snapshots written.
@@ -216,7 +218,12 @@ impl Service {
             ticks.tick().await;
             match self.nginx.status().await {
                 Ok(status) => {
-                    self.watch.lock().alarm = status.alarm;
+                    {
+                        let mut report = self.watch.lock();
+                        report.alarm = status.alarm;
+                        report.in_flight =
+                            status.in_flight.map_or_else(String::new, |counts| counts.get().to_owned());
+                    }
                     self.snapshot(&mut snapshot, status.generation).await;
                 }
                 Err(error) => tracing::debug!(%error, "no status of the edge"),

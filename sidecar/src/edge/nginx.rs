@@ -40,6 +40,8 @@ pub(super) struct Status {
     pub(super) alarm: Option<String>,
     #[serde(default)]
     pub(super) generation: Option<u64>,
+    /// Requests under way by address, as an object.
+    pub(super) in_flight: Option<Box<RawValue>>,
 }
 
 /// `/edge/connections`, as far as it is used.

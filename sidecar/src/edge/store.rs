@@ -29,6 +29,7 @@ pub(super) async fn report(
         .arg(address)
         .arg(keys::stats::ROUTERS_CHANNEL)
         .arg(FORGOTTEN_AFTER_SECONDS)
+        .arg(&report.in_flight)
         .run::<u64>(stats)
         .await
         .map(drop)

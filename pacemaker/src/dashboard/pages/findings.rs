@@ -269,6 +269,7 @@ mod tests {
             workers: serde_json::Value::Null,
             alarm: alarm.map(str::to_owned),
             address: None,
+            in_flight: std::collections::BTreeMap::new(),
         };
         let found = |reports: &[RouterReport], in_step: bool| {
             of_routers(Some(reports), |_| in_step).into_iter().map(|one| one.what).collect::<String>()

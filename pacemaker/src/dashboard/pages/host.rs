@@ -12,7 +12,7 @@ use crate::{
         words,
     },
     http::{App, Problem},
-    routing::{Answer, Error, Explanation, Hostname, InstanceId, Question, State},
+    routing::{Answer, Error, Explanation, Hostname, InstanceId, Question, Spec, State, in_flight},
     tokens::{Caller, Scope},
 };
 
@@ -62,6 +62,8 @@ struct InstanceRow {
     faults: u64,
     last_fault: String,
     lease: String,
+    /// Requests under way there.
+    in_flight: String,
     /// Percentiles of its answers.
     times: String,
     /// Whether all its hosts are the caller's.
@@ -105,8 +107,11 @@ pub(super) async fn content(app: &App, caller: &Caller, name: &str, round: u64) 
         stored.iter().map(|one| one.record.desired.spec.address.to_string()).collect();
     let answers = app.dashboard.traffic.instance_latencies(&addresses, INSTANCE_MINUTES).await.ok();
 
+    let specs: Vec<&Spec> = stored.iter().map(|one| &one.record.desired.spec).collect();
+    let under_way = in_flight(store, &specs).await;
+
     let mut instances = Vec::with_capacity(stored.len());
-    for (one, live) in stored.into_iter().zip(live) {
+    for ((one, live), under_way) in stored.into_iter().zip(live).zip(under_way) {
         let desired = one.record.desired;
         let spec = serde_json::to_string(&desired.spec).unwrap_or_default();
         let left = |until: u64| words::span(until.saturating_sub(now_ms));
@@ -116,6 +121,7 @@ pub(super) async fn content(app: &App, caller: &Caller, name: &str, round: u64) 
         });
         let address = desired.spec.address.to_string();
         instances.push(InstanceRow {
+            in_flight: under_way.map_or_else(|| "–".to_owned(), |count| count.to_string()),
             times: overview::percentiles(answers.as_ref().and_then(|answers| answers.of(&address))),
             path: segment(one.id.as_str()),
             id: one.id.to_string(),

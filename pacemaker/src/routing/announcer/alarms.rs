@@ -173,6 +173,7 @@ mod tests {
             workers: serde_json::Value::Null,
             alarm: None,
             address: None,
+            in_flight: std::collections::BTreeMap::new(),
         };
         let seconds = |ages: &[u64]| pause(&ages.iter().copied().map(router).collect::<Vec<_>>());
         assert_eq!(seconds(&[]), Duration::from_secs(10));

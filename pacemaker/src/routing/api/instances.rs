@@ -12,7 +12,7 @@ use crate::{
         body::{Path, Query},
     },
     routing::{
-        Error, Hostname, InstanceId, Label,
+        Error, Hostname, InstanceId, Label, Spec, in_flight,
         instance::State,
         page,
         store::{Live, Stored},
@@ -117,9 +117,13 @@ async fn list(
     };
     let ids: Vec<InstanceId> = found.iter().map(|stored| stored.id.clone()).collect();
     let live = live(&app, &ids).await;
-    let views = found.into_iter().zip(live);
-    let instances =
-        views.map(|(stored, live)| InstanceView::new(stored.id.as_str(), stored.record, live)).collect();
+    let specs: Vec<&Spec> = found.iter().map(|stored| &stored.record.desired.spec).collect();
+    let under_way = in_flight(app.registry.store(), &specs).await;
+    let views = found.into_iter().zip(live).zip(under_way);
+    let view = |((stored, live), under_way): ((Stored, Option<Live>), Option<u64>)| {
+        InstanceView::new(stored.id.as_str(), stored.record, live).with_in_flight(under_way)
+    };
+    let instances = views.map(view).collect();
     Ok(Answer(InstanceList { instances, next }))
 }
 
@@ -180,5 +184,6 @@ async fn get(
         return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
     }
     let live = live(&app, std::slice::from_ref(&id)).await.pop().flatten();
-    Ok(Answer(InstanceView::new(id.as_str(), stored.record, live)))
+    let under_way = in_flight(app.registry.store(), &[&stored.record.desired.spec]).await.pop().flatten();
+    Ok(Answer(InstanceView::new(id.as_str(), stored.record, live).with_in_flight(under_way)))
 }

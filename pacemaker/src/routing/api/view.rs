@@ -34,6 +34,10 @@ pub(super) struct InstanceView {
     drain_deadline_ms: Option<u64>,
     /// Rises with each change of any instance.
     revision: u64,
+    /// Requests under way there, as the routers reported within the last seconds. Absent where the edge does not count
+    /// them: they are counted for hosts whose policy has p2c, or anything that takes requests off the hot path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_flight: Option<u64>,
     #[serde(flatten)]
     table: Option<TableView>,
 }
@@ -94,8 +98,14 @@ impl InstanceView {
             state: desired.state,
             drain_deadline_ms: desired.drain_deadline_ms,
             revision,
+            in_flight: None,
             table,
         }
+    }
+
+    /// With what is under way there.
+    pub(super) fn with_in_flight(self, in_flight: Option<u64>) -> Self {
+        Self { in_flight, ..self }
     }
 }
 

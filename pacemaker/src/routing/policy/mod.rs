@@ -132,6 +132,22 @@ impl Policy {
         *self == Self::default()
     }
 
+    /// Whether the edge counts what is under way at the instances of its host: for p2c, which goes by it, and for
+    /// whatever takes a request off the hot path (`is_light` in lua/signalbox/candidates.lua).
+    pub(crate) fn counts_in_flight(&self) -> bool {
+        let p2c = self.balance.as_ref().is_some_and(|how| how.algorithm == balance::Algorithm::P2c);
+        p2c || self.sticky.is_some()
+            || self.timeouts.is_some()
+            || self.limits.is_some()
+            || self.body_bytes.is_some()
+            || self.methods.is_some()
+            || self.headers.is_some()
+            || self.maintenance.is_some()
+            || self.https.as_ref().is_some_and(|https| *https != Https::Any)
+            || self.upstream.is_some()
+            || self.target_header == Some(true)
+    }
+
     /// The same without shares: what a host is left with when all of it changes its version.
     pub(crate) fn without_shares(&self) -> Self {
         Self { shares: None, ..self.clone() }
@@ -179,6 +195,25 @@ mod tests {
 
     fn check(json: &str) -> Result<Policy, Invalid> {
         serde_json::from_str::<Policy>(json).unwrap_or_else(|error| panic!("{json}: {error}")).check()
+    }
+
+    #[test]
+    fn what_takes_requests_off_the_hot_path_has_them_counted() {
+        let counted = |json: &str| check(json).unwrap().counts_in_flight();
+        for json in [
+            r#"{"balance":{"algorithm":"p2c"}}"#,
+            r#"{"sticky":{"cookie":"s"}}"#,
+            r#"{"body_bytes":5}"#,
+            r#"{"https":"redirect"}"#,
+            r#"{"target_header":true}"#,
+        ] {
+            assert!(counted(json), "{json}");
+        }
+        for json in
+            ["{}", r#"{"balance":{"algorithm":"round_robin"}}"#, r#"{"https":"any"}"#, r#"{"hold_ms":5}"#]
+        {
+            assert!(!counted(json), "{json}");
+        }
     }
 
     #[test]

@@ -72,6 +72,18 @@ impl Store {
         text.map(|text| serde_json::from_str(&text).map_err(Error::Record)).transpose()
     }
 
+    /// The policies that are wanted of these hosts, in the order asked for.
+    pub(crate) async fn policies_of(&self, hostnames: &[&Hostname]) -> Result<Vec<Option<Ruled>>, Error> {
+        if hostnames.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names: Vec<&str> = hostnames.iter().map(|hostname| hostname.as_str()).collect();
+        let command = self.fabric.command("HMGET").key(&fabric::routes_policies()).arg(&names);
+        let texts: Vec<Option<String>> = command.query().await.map_err(Error::Fabric)?;
+        let read = |text: String| serde_json::from_str(&text).map_err(Error::Record);
+        texts.into_iter().map(|text| text.map(read).transpose()).collect()
+    }
+
     /// One step of a walk over all policies: the next cursor, and names with texts. A name may come twice.
     pub(crate) async fn policies(&self, cursor: u64) -> Result<(u64, Vec<(String, String)>), Error> {
         let command = self.fabric.command("HSCAN").key(&fabric::routes_policies()).arg(cursor);

@@ -26,6 +26,8 @@ pub(crate) struct RouterReport {
     pub(crate) workers: serde_json::Value,
     pub(crate) alarm: Option<String>,
     pub(crate) address: Option<String>,
+    /// Requests under way by the address of the instance that has them.
+    pub(crate) in_flight: BTreeMap<String, u64>,
 }
 
 impl Store {
@@ -55,6 +57,10 @@ impl Store {
                 .unwrap_or(serde_json::Value::Null),
             alarm: fields.remove("alarm").filter(|alarm| !alarm.is_empty() && alarm != "null"),
             address: fields.remove("address").filter(|address| !address.is_empty()),
+            in_flight: fields
+                .get("in_flight")
+                .and_then(|counts| serde_json::from_str(counts).ok())
+                .unwrap_or_default(),
         };
         Ok(seen.into_iter().zip(reports).map(report).collect())
     }

@@ -11,6 +11,7 @@
 -- ARGV[7]: string, the channel on which a changed serial is announced as "<node> <serial>"; when the alarm changed as
 --          "<node> <serial> alarm"
 -- ARGV[8]: integer, seconds after which a silent router is forgotten
+-- ARGV[9]: string, requests under way by address as JSON, or ""
 -- Returns integer, unix milliseconds of the report.
 -- Caller: edge::store::report
 local router, routers = KEYS[1], KEYS[2]
@@ -20,7 +21,7 @@ local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local before, alarm_before = unpack(redis.call('HMGET', router, 'serial', 'alarm'))
 redis.call('HSET', router, 'serial', serial, 'epoch', ARGV[3], 'at_ms', string.format('%.0f', now_ms), 'workers', ARGV[4],
-  'alarm', ARGV[5], 'address', ARGV[6])
+  'alarm', ARGV[5], 'address', ARGV[6], 'in_flight', ARGV[9])
 redis.call('EXPIRE', router, ARGV[8])
 redis.call('ZADD', routers, string.format('%.0f', now_ms), node)
 -- A router that is gone for a week is not expected back under its name.
