@@ -525,7 +525,7 @@ async fn what_a_sidecar_reports_of_its_alarm_is_heard() {
     let report = async |serial: &str, alarm: &str| {
         let command = stats.command("EVAL").arg(REPORT).arg(2).arg("router:r-1").arg("routers").arg("r-1");
         let command = command.arg(serial).arg("e").arg("[]").arg(alarm).arg("http://127.0.0.1:1");
-        command.arg("routers").arg(60).query::<u64>().await.unwrap();
+        command.arg("routers").arg(60).arg("{}").query::<u64>().await.unwrap();
     };
     for (alarm, change) in [("", None), ("table_regressed", Some("refuses")), ("", Some("believes"))] {
         report("5", alarm).await;

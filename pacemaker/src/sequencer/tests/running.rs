@@ -107,11 +107,14 @@ async fn four_shards_each_have_their_queues_and_their_workers() {
     let status = running.handle.object("work:1").await.unwrap().unwrap();
     let last = wanted["work:1"].last().copied();
     assert_eq!(status.last_id.map(|id| id.0), last);
-    until("the last commit", || async {
-        let status = running.handle.object("work:1").await.unwrap().unwrap();
-        status.last_sent.map(|id| id.0) == last && status.backend.is_none()
-    })
-    .await;
+    // Of every object: what has arrived is not committed yet, and keeps a backend from being gone.
+    for (object, ids) in &wanted {
+        until("the last commit", || async {
+            let status = running.handle.object(object).await.unwrap().unwrap();
+            status.last_sent.map(|id| id.0) == ids.last().copied() && status.backend.is_none()
+        })
+        .await;
+    }
     assert!(running.handle.object("work:unknown").await.unwrap().is_none());
     assert_eq!(running.handle.remove_backend("search", None).await.unwrap(), Removed::Gone);
 }
