@@ -214,6 +214,8 @@ pub struct Simulator<'m> {
     failures: u32,
     /// What the last look was for, if a feed kept it from being judged.
     held: Option<(Cause, Option<String>)>,
+    /// Moves since it rested last: an action that is done at once is no rest.
+    moved: usize,
     steps: Vec<Step>,
     looks: usize,
 }
@@ -247,6 +249,7 @@ impl<'m> Simulator<'m> {
             again: None,
             failures: 0,
             held: None,
+            moved: 0,
             steps: Vec::new(),
             looks: 0,
         };
@@ -373,9 +376,17 @@ impl<'m> Simulator<'m> {
         self.now.checked_add(wait).unwrap_or(Timestamp::MAX)
     }
 
+    /// Something happens to a label that rests.
     fn decide(&mut self, event: Event<'_>) {
+        self.moved = 0;
+        self.go_on(event);
+    }
+
+    /// The same, of one that has not rested.
+    fn go_on(&mut self, event: Event<'_>) {
         let label = borrowed(&self.label);
-        let decision = step::decide(self.machine, label, event, self.now, &self.feeds);
+        let decision = step::decide_after(self.moved, self.machine, label, event, self.now, &self.feeds);
+        self.moved += decision.moves.len();
         let name = |state: StateIndex| self.machine.at(state).name().to_owned();
         for step in &decision.moves {
             let what = What::Moves {
@@ -433,8 +444,11 @@ impl<'m> Simulator<'m> {
             Err(unfilled) => (Outcome::Refused, unfilled.to_string()),
         };
         match attempt::judge(&action.retry, self.label.attempts, outcome, 1.0) {
-            Verdict::Done => self.decide(Event::Done),
-            Verdict::Again(wait) => self.again = Some(self.after(wait)),
+            Verdict::Done => self.go_on(Event::Done),
+            Verdict::Again(wait) => {
+                self.moved = 0;
+                self.again = Some(self.after(wait));
+            }
             Verdict::Errored => {
                 self.label.status = Status::Errored;
                 let what = What::Errs { state: state.name().to_owned(), error };

@@ -172,7 +172,8 @@ pub enum Rest {
     Choosing(String),
     /// The same, but nobody has asked the feed yet: ask it, and call again with [`Event::Done`].
     ChoosingNeedsFeed(String),
-    /// It has moved [`MOST_MOVES`] times: call again with [`Event::Again`] a second later.
+    /// It has moved [`MOST_MOVES`] times: call again with [`Event::Again`] a second later. At a gate it is judged then, in an
+    /// action that is started then.
     Looping,
     /// In a state without a next; what it does, if anything, is done.
     Ended,
@@ -291,7 +292,7 @@ pub fn gate_zone(machine: &Machine, label: &Label<'_>) -> Zone {
     rule.of(label.metadata).zone
 }
 
-/// What a label does.
+/// What a label does that has rested until now.
 #[must_use]
 pub fn decide(
     machine: &Machine,
@@ -300,7 +301,22 @@ pub fn decide(
     now: Timestamp,
     feeds: &dyn Feeds,
 ) -> Decision {
+    decide_after(0, machine, label, event, now, feeds)
+}
+
+/// What a label does that has moved so many times without a rest: actions that are done at once, and feeds that answer, are
+/// none, so a circle through them is one too.
+#[must_use]
+pub fn decide_after(
+    moved: usize,
+    machine: &Machine,
+    label: Label<'_>,
+    event: Event<'_>,
+    now: Timestamp,
+    feeds: &dyn Feeds,
+) -> Decision {
     let mut walk = Walk {
+        moved,
         machine,
         label,
         now,
@@ -320,6 +336,8 @@ pub fn decide(
 }
 
 struct Walk<'a> {
+    /// Moves before this decision.
+    moved: usize,
     machine: &'a Machine,
     label: Label<'a>,
     now: Timestamp,
@@ -343,6 +361,8 @@ impl<'a> Walk<'a> {
                 Some(next) => self.leave_action(next),
             },
             (Kind::Action(_), Event::Facts(_)) => self.decision.facts_waiting = true,
+            // The rest before it is over.
+            (Kind::Action(_), Event::Again { .. }) => self.decision.rest = Rest::Acting,
             (Kind::Gate(gate), event) => {
                 if let Some(look) = looks(gate, event) {
                     self.look(gate, look);
@@ -357,6 +377,11 @@ impl<'a> Walk<'a> {
     fn arrive(&mut self) {
         match self.machine.at(self.label.state).kind() {
             Kind::End => self.decision.rest = Rest::Ended,
+            Kind::Action(_) if self.is_tired() => {
+                self.decision.cause = Some(Cause::Action);
+                self.decision.trigger = None;
+                self.decision.rest = Rest::Looping;
+            }
             Kind::Action(_) => self.decision.rest = Rest::Acting,
             Kind::Gate(gate) => {
                 let waiting = std::mem::take(&mut self.decision.facts_waiting);
@@ -369,7 +394,7 @@ impl<'a> Walk<'a> {
                 };
                 match look {
                     None => self.decision.rest = Rest::Waiting { failed_feed: None },
-                    Some(look) if self.decision.moves.len() >= MOST_MOVES => {
+                    Some(look) if self.is_tired() => {
                         self.decision.cause = Some(look.cause);
                         self.decision.trigger = look.trigger;
                         self.decision.rest = Rest::Looping;
@@ -378,6 +403,11 @@ impl<'a> Walk<'a> {
                 }
             }
         }
+    }
+
+    /// Whether it has moved so often that it rests for a second.
+    fn is_tired(&self) -> bool {
+        self.moved + self.decision.moves.len() >= MOST_MOVES
     }
 
     /// Judges the gate that the label stands at, and goes on if it opens.

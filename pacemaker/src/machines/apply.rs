@@ -163,8 +163,13 @@ impl Engine {
                 }
                 _ => Ok(Edit::Leave),
             })
-            .await?;
-        self.follow(&machine, &label, &done);
+            .await;
+        match done {
+            Ok(done) => self.follow(&machine, &label, &done),
+            // Nobody can move it, and the others shall not wait for it.
+            Err(Error::Unreadable) => self.pass_over(&machine, &label),
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 

@@ -101,6 +101,12 @@ impl Definitions {
         known.current.remove(&(machine.to_owned(), shard));
     }
 
+    /// The same of all machines, and of what their versions say: a server that forgot the last one may have given its number
+    /// to another.
+    pub(super) fn forget_all(&self) {
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Known::default();
+    }
+
     /// The one that counts, for questions about the machine as a whole.
     pub(super) async fn current(&self, machine: &str) -> Result<Version, Error> {
         self.forget(machine, 0);

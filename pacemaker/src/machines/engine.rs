@@ -59,6 +59,10 @@ pub(super) struct Inner {
     pub(super) shutdown: CancellationToken,
     /// Waves that stand in the due set for certain, by version.
     pub(super) waves: Mutex<HashSet<(u64, usize, String)>>,
+    /// Notified when the fabric was away, and may have forgotten something.
+    pub(super) doubted: tokio::sync::Notify,
+    /// Labels whose records cannot be read, as far as that was told already.
+    pub(super) unreadable: Mutex<HashSet<String>>,
     /// Notified when a definition was applied here.
     pub(super) redefined: tokio::sync::Notify,
     /// One change of definition at a time in this process.
@@ -210,12 +214,11 @@ impl Engine {
         }
         let Some(record) = &done.record else { return };
         let (engine, machine, label) = (self.clone(), machine.to_owned(), label.to_owned());
-        let (record, version, turn) = (record.clone(), done.version.clone(), done.turn.needs.clone());
-        let attempt = done.turn.attempt;
+        let (record, version, turn) = (record.clone(), done.version.clone(), done.turn.clone());
         self.0.tasks.spawn(async move {
             let shutdown = engine.0.shutdown.clone();
             shutdown
-                .run_until_cancelled(Box::pin(engine.go_on(&machine, &label, record, version, attempt, turn)))
+                .run_until_cancelled(Box::pin(engine.go_on(&machine, &label, record, version, turn)))
                 .await;
         });
     }
@@ -227,15 +230,18 @@ impl Engine {
         label: &str,
         mut record: Record,
         mut version: Version,
-        mut attempt: bool,
-        mut needs: Option<String>,
+        mut turn: Turn,
     ) {
+        // A circle of actions that are done at once is a circle as well, and pauses as others do.
+        let mut moved = turn.steps;
         loop {
-            let done = if attempt {
-                let Some(done) = self.act(machine, label, &record, &version).await else { return };
+            let done = if turn.attempt {
+                let Some(done) = self.act((machine, label), &record, &version, moved).await else { return };
                 done
-            } else if needs.is_some() {
-                match self.ask_and_resume(machine, label, needs.take(), &record, &version).await {
+            } else if turn.needs.is_some() {
+                let resumed =
+                    self.ask_and_resume(machine, label, turn.needs.take(), &record, &version, moved);
+                match resumed.await {
                     Ok(done) => done,
                     Err(error) => {
                         // Its time in the due set brings it back.
@@ -247,11 +253,12 @@ impl Engine {
                 return;
             };
             let Some(now) = done.record else { return };
-            (record, version, attempt, needs) = (now, done.version, done.turn.attempt, done.turn.needs);
+            moved += done.turn.steps;
+            (record, version, turn) = (now, done.version, done.turn);
         }
     }
 
-    /// Asks feeds until the label can be judged, and judges it.
+    /// Asks feeds until the label can be judged, and judges it; it has moved so many times without a rest.
     pub(super) async fn ask_and_resume(
         &self,
         machine: &str,
@@ -259,22 +266,27 @@ impl Engine {
         first: Option<String>,
         record: &Record,
         version: &Version,
+        moved: usize,
     ) -> Result<Done, Error> {
         let mut asked = Asked::default();
+        let mut steps = 0;
         let (mut needs, mut record, mut version) = (first, record.clone(), version.clone());
         for _ in 0..MOST_FEEDS {
             if let Some(feed) = needs.take() {
                 self.0.feeds.ask(&mut asked, &version.machine, label, &record.metadata, &feed).await;
             }
             let visit = record.visit;
-            let done = self
+            let resumed = Happened::Resumed(moved + steps);
+            let mut done = self
                 .change((machine, label), &asked, |before, _, _| match before {
                     Some(before) if before.visit == visit && before.status != Status::Deleted => {
-                        Ok(Edit::Write { record: before.clone(), happened: Some(Happened::Resumed), rows: 0 })
+                        Ok(Edit::Write { record: before.clone(), happened: Some(resumed.clone()), rows: 0 })
                     }
                     _ => Ok(Edit::Leave),
                 })
                 .await?;
+            done.turn.steps += steps;
+            steps = done.turn.steps;
             let Some(now) = &done.record else { return Ok(done) };
             if done.turn.needs.is_none() || done.turn.attempt {
                 return Ok(done);
@@ -290,11 +302,17 @@ impl Engine {
     }
 
     /// Makes the attempt that was counted, and writes what came of it; nothing when the label is elsewhere by now.
-    async fn act(&self, machine: &str, label: &str, record: &Record, version: &Version) -> Option<Done> {
+    async fn act(
+        &self,
+        (machine, label): (&str, &str),
+        record: &Record,
+        version: &Version,
+        moved: usize,
+    ) -> Option<Done> {
         let outcome = self.0.actions.perform(&version.machine, label, record).await;
         self.0.metrics.acted(&outcome);
         for _ in 0..PATIENCE {
-            match self.settle((machine, label), record, &outcome).await {
+            match self.settle((machine, label), record, &outcome, moved).await {
                 Ok(done) => return Some(done),
                 Err(Error::NoSuchMachine | Error::Unreadable) => return None,
                 Err(error) => {
@@ -308,7 +326,13 @@ impl Engine {
     }
 
     /// Writes the outcome of an attempt that was made for `made_for`.
-    async fn settle(&self, place: (&str, &str), made_for: &Record, outcome: &Outcome) -> Result<Done, Error> {
+    async fn settle(
+        &self,
+        place: (&str, &str),
+        made_for: &Record,
+        outcome: &Outcome,
+        moved: usize,
+    ) -> Result<Done, Error> {
         self.change(place, &Asked::default(), |before, version, now_ms| {
             let Some(before) = before.filter(|one| one.incarnation == made_for.incarnation) else {
                 return Ok(Edit::Leave);
@@ -334,7 +358,7 @@ impl Engine {
                 return Ok(Edit::Leave);
             }
             let happened = match outcome {
-                Outcome::Done => Some(Happened::Done),
+                Outcome::Done => Some(Happened::Done(moved)),
                 Outcome::Failed { .. } if before.work.attempts != made_for.work.attempts => {
                     return Ok(Edit::Leave);
                 }

@@ -161,6 +161,11 @@ impl Engine {
                 self.0.metrics.took("too_much");
             }
             Err(Error::NoSuchMachine) => {}
+            // One label that cannot be told keeps nothing from the others.
+            Err(Error::Unreadable) => {
+                self.pass_over(machine, &label);
+                self.0.metrics.took("unreadable");
+            }
             Err(error) => return Err(error),
         }
         Ok(())

@@ -43,10 +43,10 @@ pub(super) enum Happened<'a> {
     Daily(usize),
     /// One of its own times.
     Due,
-    /// What it waited for is there: a feed was asked.
-    Resumed,
-    /// Its action is done.
-    Done,
+    /// What it waited for is there: a feed was asked. It had moved so many times before, without a rest.
+    Resumed(usize),
+    /// Its action is done, and the same.
+    Done(usize),
     /// It goes on trying an action that had failed for good.
     Retried,
     /// Its state is no more: it goes there.
@@ -56,10 +56,12 @@ pub(super) enum Happened<'a> {
 }
 
 /// What a turn came to, besides the record.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Turn {
     /// New rows of history, each of which is an event.
     pub(super) moves: usize,
+    /// Those of them that it went by itself: not because it was created, or its state is no more.
+    pub(super) steps: usize,
     /// An attempt of its action was counted and is to be made.
     pub(super) attempt: bool,
     /// The feed that has to be asked before it can go on.
@@ -103,9 +105,9 @@ impl Judge<'_> {
             }
             Happened::Topic(topic, update) => self.told(record, topic, *update, &mut turn),
             Happened::Daily(trigger) => self.decide(record, Event::Trigger(*trigger), &mut turn),
-            Happened::Due => self.due(record, false, &mut turn),
-            Happened::Resumed => self.due(record, true, &mut turn),
-            Happened::Done => self.decide(record, Event::Done, &mut turn),
+            Happened::Due => self.due(record, None, &mut turn),
+            Happened::Resumed(moved) => self.due(record, Some(*moved), &mut turn),
+            Happened::Done(moved) => self.decide_after(*moved, record, Event::Done, &mut turn),
             Happened::Retried => {
                 record.work.attempts = 0;
                 self.attempt(record, &mut turn);
@@ -156,9 +158,16 @@ impl Judge<'_> {
     }
 
     fn decide(&self, record: &mut Record, event: Event<'_>, turn: &mut Turn) {
+        self.decide_after(0, record, event, turn);
+    }
+
+    /// Of a label that has moved so many times without a rest.
+    fn decide_after(&self, moved: usize, record: &mut Record, event: Event<'_>, turn: &mut Turn) {
         let Some(label) = self.label(record) else { return };
-        let decision = step::decide(self.machine, label, event, instant(self.now_ms), self.feeds);
+        let now = instant(self.now_ms);
+        let decision = step::decide_after(moved, self.machine, label, event, now, self.feeds);
         turn.evaluations += decision.evaluations as u64;
+        turn.steps += decision.moves.len();
         for moved in &decision.moves {
             let to = self.machine.at(moved.to);
             self.row(record, to, Cause::from_step(moved.cause), moved.trigger.as_deref(), turn);
@@ -243,18 +252,19 @@ impl Judge<'_> {
         work.error = Some(format!("the feed {feed} failed").into());
     }
 
-    /// One of the label's own times has come, or what it waited for.
-    fn due(&self, record: &mut Record, resumed: bool, turn: &mut Turn) {
+    /// One of the label's own times has come, or what it waited for (`resumed`: after so many moves without a rest).
+    fn due(&self, record: &mut Record, resumed: Option<usize>, turn: &mut Turn) {
+        let (moved, resumed) = (resumed.unwrap_or(0), resumed.is_some());
         let over = record.work.again_ms.is_some_and(|at_ms| at_ms <= self.now_ms);
         let interval_ms = record.work.interval_ms.filter(|at_ms| *at_ms <= self.now_ms);
         match record.status {
             // An attempt whose outcome nobody told is over by now, or the pause before the next one.
             Status::Acting if over => self.attempt(record, turn),
-            Status::Choosing if over || resumed => self.decide(record, Event::Done, turn),
+            Status::Choosing if over || resumed => self.decide_after(moved, record, Event::Done, turn),
             Status::Waiting | Status::Looping if (over || resumed) && record.work.held.is_some() => {
                 let work = Work { held: record.work.held.take(), ..Work::default() };
                 if let Some((cause, trigger)) = held(&work) {
-                    self.decide(record, Event::Again { cause, trigger }, turn);
+                    self.decide_after(moved, record, Event::Again { cause, trigger }, turn);
                 }
             }
             Status::Waiting => {
@@ -292,7 +302,11 @@ impl Judge<'_> {
     fn settle(&self, record: &mut Record, turn: &mut Turn) {
         let Some(state) = self.state(record) else { return };
         let fits = match (state.gate(), state.action()) {
-            (Some(_), _) => matches!(record.status, Status::Waiting | Status::Looping),
+            // What looped in front of an action does not wait for a gate.
+            (Some(_), _) if record.status == Status::Looping => {
+                held(&record.work).is_some_and(|(cause, _)| cause != step::Cause::Action)
+            }
+            (Some(_), _) => record.status == Status::Waiting,
             (_, Some(action)) if record.status == Status::Ended => {
                 if action.next.is_some() {
                     // It is done already, and is not done again because it leads on now.
@@ -300,7 +314,9 @@ impl Judge<'_> {
                 }
                 true
             }
-            (_, Some(_)) => matches!(record.status, Status::Acting | Status::Errored | Status::Choosing),
+            (_, Some(_)) => {
+                matches!(record.status, Status::Acting | Status::Errored | Status::Choosing | Status::Looping)
+            }
             _ => record.status == Status::Ended,
         };
         if !fits {

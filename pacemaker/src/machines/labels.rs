@@ -1,6 +1,6 @@
 //! What can be asked of labels: create, tell facts, delete, retry, look, list.
 
-use std::time::Duration;
+use std::{sync::PoisonError, time::Duration};
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -18,6 +18,8 @@ use super::{
 
 /// The longest name, in bytes.
 const LONGEST_NAME: usize = 256;
+/// Labels of which it is told that they cannot be read.
+const MOST_UNREADABLE: usize = 1_000;
 /// Between two looks at a label that somebody waits for.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const LOOK_AGAIN_MOST: Duration = Duration::from_millis(250);
@@ -221,6 +223,15 @@ impl Engine {
             return Ok(first);
         }
         Ok(answer(record, false))
+    }
+
+    /// Notes that a label's record cannot be read, and says so once. What is due for it, or came for it, is left undone.
+    pub(super) fn pass_over(&self, machine: &str, label: &str) {
+        self.0.metrics.passed_over();
+        let mut told = self.0.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() < MOST_UNREADABLE && told.insert(format!("{machine} {label}")) {
+            tracing::error!(machine, label, "the record of a label cannot be read; it is passed over");
+        }
     }
 
     async fn read_if(&self, machine: &str, label: &str, wanted: bool) -> Result<Option<Record>, Error> {

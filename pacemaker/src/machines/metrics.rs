@@ -56,6 +56,7 @@ pub(crate) struct Metrics {
     feeds: Family<Result, Counter>,
     inputs: Family<Result, Counter>,
     waves: Counter,
+    unreadable: Counter,
 }
 
 impl Metrics {
@@ -79,6 +80,10 @@ impl Metrics {
         self.inputs.get_or_create(&Result { result }).inc();
     }
 
+    pub(super) fn passed_over(&self) {
+        self.unreadable.inc();
+    }
+
     pub(super) fn wave(&self) {
         self.waves.inc();
     }
@@ -92,6 +97,11 @@ impl Metrics {
         registry.register("feeds", "Feeds asked, by result", self.feeds.clone());
         registry.register("inputs", "Events taken as facts, by result", self.inputs.clone());
         registry.register("waves", "Times of day that came at a gate", self.waves.clone());
+        registry.register(
+            "unreadable",
+            "Labels that were passed over because their record cannot be read",
+            self.unreadable.clone(),
+        );
         if let Some(numbers) = numbers {
             let states = Family::<InState, Gauge>::default();
             for (machine, state, count) in &numbers.states {

@@ -35,6 +35,10 @@
 //!   timeout and five seconds, for a feed half a minute), and whoever holds the shard's lease goes on.
 //! * **a reply is lost**: the bus sends the same call again and gets the first reply; if the outcome stays unknown, the
 //!   client gets 503 and may repeat it under its idempotency key, and everything else looks at the label again.
+//! * **a record cannot be read** (it is damaged, or of a later build): the label stays, everybody else goes on, and the check
+//!   and a number of the metrics tell of it.
+//! * **Redis has lost its last second**: what this process took for certain is doubted, and a gate's time of day that is not
+//!   in the due set any more is put back (`reconcile.rs`).
 //! * **Redis restarts**: an outcome of an action is kept in memory and written when it is back, for a quarter of an hour.
 //! * **a label is deleted during an attempt**: the outcome goes to its history, and nothing follows.
 //! * **an event is read twice**, or by a pacemaker that slept meanwhile: the label knows the last one that it took of each shard.
@@ -61,6 +65,7 @@ mod metrics;
 mod open;
 mod options;
 mod packing;
+mod reconcile;
 mod record;
 mod service;
 mod store;

@@ -65,6 +65,8 @@ impl Engine {
             #[cfg(test)]
             shutdown,
             waves: std::sync::Mutex::default(),
+            doubted: tokio::sync::Notify::new(),
+            unreadable: std::sync::Mutex::default(),
             redefined: tokio::sync::Notify::new(),
             applying: tokio::sync::Mutex::default(),
         }))

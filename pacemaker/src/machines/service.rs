@@ -10,13 +10,15 @@ use futures_util::{StreamExt as _, stream};
 use signalbox_store::Notice;
 use tokio::{
     sync::Notify,
-    time::{MissedTickBehavior, interval, sleep},
+    time::{Instant, MissedTickBehavior, interval, sleep},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Error,
     engine::Engine,
+    judge::ms,
+    reconcile,
     record::{Record, Status},
     store::Due,
 };
@@ -28,6 +30,8 @@ const PAGE: usize = 500;
 const PAUSE: Duration = Duration::from_secs(1);
 /// How often the lease is looked at while work goes on.
 const HOLD_AGAIN: Duration = Duration::from_secs(1);
+/// Before a label is looked at again whose record could not be read.
+const UNREADABLE_PAUSE: Duration = Duration::from_secs(60);
 /// How often unfinished changes of definition are looked for.
 const LOOK_FOR_UNFINISHED: Duration = Duration::from_secs(10);
 
@@ -42,6 +46,8 @@ impl Engine {
             }
             tasks.spawn(self.clone().listen(dues, shutdown.clone()));
             tasks.spawn(self.clone().take_inputs(shutdown.clone()));
+        } else {
+            tasks.spawn(self.clone().listen(Vec::new(), shutdown.clone()));
         }
         tasks.spawn(self.clone().look_for_unfinished(shutdown.clone()));
         tasks.close();
@@ -53,6 +59,7 @@ impl Engine {
 
     async fn look_for_unfinished(self, shutdown: CancellationToken) {
         let mut folder = self.0.options.folder.clone();
+        let mut looked: Option<Instant> = None;
         loop {
             let look = async {
                 let finished = self.finish_all().await;
@@ -64,7 +71,16 @@ impl Engine {
                 if let Err(error) = finished {
                     tracing::debug!(%error, "changes of definition are finished later");
                 }
-                sleep(LOOK_FOR_UNFINISHED).await;
+                if self.0.options.serve && looked.is_none_or(|at| at.elapsed() >= reconcile::EVERY) {
+                    match self.put_back_waves().await {
+                        Ok(_) => looked = Some(Instant::now()),
+                        Err(error) => tracing::debug!(%error, "times of day are looked for later"),
+                    }
+                }
+                tokio::select! {
+                    () = sleep(LOOK_FOR_UNFINISHED) => {}
+                    () = self.0.doubted.notified() => looked = None,
+                }
             };
             if shutdown.run_until_cancelled(Box::pin(look)).await.is_none() {
                 return;
@@ -78,8 +94,12 @@ impl Engine {
             (0..self.0.store.count()).map(|shard| (self.0.store.wake_channel(shard), shard)).collect();
         while let Some(notice) = shutdown.run_until_cancelled(wakes.next()).await {
             match notice {
-                // What was said while nobody listened is found out by looking.
-                Notice::Resumed => dues.iter().for_each(|due| due.notify_one()),
+                // What was said while nobody listened is found out by looking, and who was away may have forgotten something.
+                Notice::Resumed => {
+                    self.doubt();
+                    self.0.doubted.notify_one();
+                    dues.iter().for_each(|due| due.notify_one());
+                }
                 Notice::Message { channel, .. } => {
                     if let Some(due) = channels.get(&channel).and_then(|shard| dues.get(*shard)) {
                         due.notify_one();
@@ -157,6 +177,12 @@ impl Engine {
                     // The commit has put the entry where it belongs.
                     Ok(true) => Ok(()),
                     Ok(false) => self.correct(&machine, &label).await,
+                    // It does not keep the others waiting, and is looked at again in case somebody mends it.
+                    Err(Error::Unreadable) => {
+                        self.pass_over(&machine, &label);
+                        let later_ms = now_ms + ms(UNREADABLE_PAUSE);
+                        Ok(self.0.store.set_due(shard, &member, Some(later_ms)).await?)
+                    }
                     Err(error) => Err(error),
                 },
                 Some(wave @ Due::Wave { .. }) => self.wave(shard, &member, wave, at_ms).await,

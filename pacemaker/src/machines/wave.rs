@@ -122,7 +122,10 @@ impl Engine {
 
     /// Whether the time would change a label, as it was read for its page.
     fn stirs(&self, look: &Look, label: &str, record: &[u8], now_ms: u64) -> bool {
-        let Ok(record) = Record::read(record) else { return false };
+        let Ok(record) = Record::read(record) else {
+            self.pass_over(&look.machine, label);
+            return false;
+        };
         let Some(trigger) = look.trigger_for(&record) else { return false };
         let (machine, version) = (&*look.version.machine, look.version.number);
         let judge = Judge { machine, version, label, now_ms, feeds: &Asked::default() };

@@ -2,7 +2,7 @@
 
 use signalbox_store::{Error, FabricRole, Script, Value, from_redis_value};
 
-use super::Store;
+use super::{NONE, Store};
 
 pub(super) static WALK: Script<FabricRole> =
     Script::new("machines/walk", include_str!("../scripts/walk.lua"));
@@ -53,6 +53,25 @@ impl Store {
         }
         let scores: Vec<Option<f64>> = batch.query().await?;
         Ok(scores.into_iter().map(|score| score.map(super::due::whole)).collect())
+    }
+
+    /// Whether labels at a gate have each of these zones for themselves.
+    pub(in crate::machines) async fn zones_there(
+        &self,
+        shard: usize,
+        machine: &str,
+        gate: &str,
+        zones: &[String],
+    ) -> Result<Vec<bool>, Error> {
+        if zones.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut batch = self.redis(shard).batch();
+        for zone in zones {
+            batch.add("EXISTS", &self.keys(shard).in_zone(machine, gate, zone), &NONE[..]);
+        }
+        let there: Vec<u64> = batch.query().await?;
+        Ok(there.into_iter().map(|there| there == 1).collect())
     }
 
     /// How many labels are at gates that look at nobody who is there already, by gate: those that loop do go on.

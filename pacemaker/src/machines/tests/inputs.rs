@@ -178,3 +178,29 @@ state_machines:
     assert_eq!((&record.metadata["one"]["n"], &record.metadata["two"]["n"]), (&json!(1), &json!(1)));
     assert_eq!(record.revision, 4);
 }
+
+#[tokio::test]
+async fn an_event_for_a_label_that_nobody_can_read_keeps_none_from_the_others() {
+    let world = World::new(ORDERS).await;
+    let _taking = Taking::start(&world.engine);
+    begun(&world).await;
+    for label in ["a", "bad"] {
+        world.create(label, json!({})).await;
+    }
+    let key = "object:machine:m:bad:data";
+    world
+        .servers
+        .fabric()
+        .command("SET")
+        .arg(key)
+        .arg("no record at all, whatever it is")
+        .run()
+        .await
+        .unwrap();
+    for label in ["bad", "a", "bad"] {
+        world.publish("orders", label, json!({"items": 1})).await;
+    }
+    world.until("a", |record| record.metadata["order"]["items"] == 1).await;
+    until_counted(&world, "unreadable", 2).await;
+    assert_eq!(world.metric("signalbox_machines_unreadable_total").await, 2);
+}

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::support::{M, World};
-use crate::machines::record::Status;
+use super::support::{Feeder, M, Say, World};
+use crate::machines::{explain::Asking, record::Status};
 
 const CIRCLE: &str = "
 state_machines:
@@ -43,4 +43,60 @@ async fn after_fifty_moves_a_label_pauses_and_then_goes_on() {
     let record = world.label("a").await;
     assert_eq!((record.status, record.visit, record.due_ms()), (Status::Waiting, 101, None));
     assert!(world.engine.list(M, &[], Some(Status::Looping), None, 10).await.unwrap().is_empty());
+}
+
+/// Two actions that are done at once, and a gate that asks a feed between them.
+fn actions(feed: &str) -> String {
+    format!(
+        "
+state_machines:
+  m:
+    feeds: [{{name: f, url: \"{feed}/<label>\"}}]
+    states:
+      - {{action: tell, publish: {{topic: told, url: 'https://shop.test/<label>'}}, next: tock}}
+      - {{gate: tock, exit_condition: feeds.f.go, triggers: [{{event: entry}}, {{interval: 1h}}], next: again}}
+      - {{action: again, publish: {{topic: told, url: 'https://shop.test/<label>'}}, next: tell}}
+"
+    )
+}
+
+#[tokio::test]
+async fn a_circle_of_actions_pauses_as_well() {
+    let feeder = Feeder::start(&[Say::Json(json!({"go": true}))]).await;
+    let world = World::new(&actions(&feeder.url)).await;
+    let until = jiff::Timestamp::from_millisecond(i64::try_from(world.now_ms() + 2_000).unwrap()).unwrap();
+    world.create("a", json!({})).await;
+    let record = world.until("a", |record| record.status == Status::Looping).await;
+    assert_eq!((record.visit, record.due_ms()), (51, Some(world.now_ms() + 1_000)));
+    let why = world.engine.why(M, "a").await.unwrap();
+    assert_eq!(why["reason"], "it moved fifty times in a row and goes on a second later", "{why}");
+    let asking = Asking {
+        until: Some(until),
+        feeds: [("f".to_owned(), Some(json!({"go": true})))].into(),
+        ..Asking::default()
+    };
+    let said = world.engine.simulate(M, "a", asking).await.unwrap();
+    let moves = said["steps"].as_array().unwrap().iter().filter(|step| step["to"].is_string()).count();
+    assert_eq!((moves, &said["status"]), (100, &json!("looping")), "{said}");
+    // Facts wait for a gate, also in front of an action that pauses.
+    world.tell("a", json!({"x": 1})).await;
+    for visit in [101, 151] {
+        world.time.advance(1_000);
+        world.work_off().await;
+        let record = world.until("a", |record| record.visit == visit).await;
+        assert_eq!(record.status, Status::Looping);
+    }
+    // What is no action any more is not done.
+    let gates = actions(&feeder.url).replace(
+        "action: again, publish: {topic: told, url: 'https://shop.test/<label>'}",
+        "gate: again, exit_condition: metadata.x, triggers: [{metadata: x}]",
+    );
+    let gates = gates.replace(
+        "action: tell, publish: {topic: told, url: 'https://shop.test/<label>'}",
+        "gate: tell, exit_condition: metadata.x, triggers: [{metadata: x}]",
+    );
+    let state = world.label("a").await.state;
+    world.apply(&gates, 1).await;
+    let record = world.until("a", |record| record.status == Status::Waiting).await;
+    assert_eq!((&record.state, record.visit, record.due_ms()), (&state, 151, None));
 }

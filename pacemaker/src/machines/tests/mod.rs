@@ -8,10 +8,12 @@ mod checking;
 mod fates;
 mod feeds;
 mod folder;
+
 mod glance;
 mod inputs;
 mod labels;
 mod loops;
+mod lost;
 mod racing;
 mod scripts;
 mod shards;
