@@ -127,7 +127,10 @@ fn print(plan: &Planned) {
     for what in &plan.changed {
         terminal::line(&format!("  changed  {what}"));
     }
-    let Planned { would_move, needs_feed, checked, .. } = plan;
+    let Planned { starts, would_move, needs_feed, checked, .. } = plan;
+    if *starts > 0 {
+        terminal::line(&format!("  {starts} labels go on at once: their state becomes something else"));
+    }
     terminal::line(&format!(
         "  of {checked} labels {would_move} would move if their gate looked now, and of {needs_feed} only a feed can tell"
     ));

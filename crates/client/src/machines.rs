@@ -110,6 +110,9 @@ pub struct Plan {
     pub changed: Vec<String>,
     /// Labels in states that go.
     pub labels: BTreeMap<String, u64>,
+    /// Labels that go on as soon as it is applied, because their state has become something else.
+    #[serde(default)]
+    pub starts: u64,
     /// Labels that would move if their gate looked now.
     pub would_move: u64,
     /// Labels of which only a feed could tell.
@@ -262,6 +265,40 @@ impl Machines<'_> {
     /// `no_such_label`, `label_deleted`.
     pub async fn simulate(&self, machine: &str, label: &str, assumed: &Value) -> Result<Value, Error> {
         self.0.post(&label_path(machine, label, "/simulate"), Some(assumed)).await
+    }
+
+    /// Tells a label facts: they are merged, or with `removes` merged so that null removes (RFC 7396). With `wait` (`5s`) the
+    /// answer comes when the label has come to rest. `{"name","state","status","since","visit","revision"}`.
+    ///
+    /// # Errors
+    /// `no_such_machine`, `no_such_label`, `label_deleted`, `bad_metadata`.
+    pub async fn tell(
+        &self,
+        machine: &str,
+        label: &str,
+        metadata: &Value,
+        removes: bool,
+        wait: Option<&str>,
+    ) -> Result<Value, Error> {
+        let kind = if removes { "application/merge-patch+json" } else { "application/json" };
+        let body = json!({"metadata": metadata}).to_string().into_bytes();
+        let path = with_query(&label_path(machine, label, ""), &[("wait", wait)]);
+        self.0.send_bytes("PATCH", &path, Some((kind, body))).await
+    }
+
+    /// Creates a label with these facts; the answer is as that of [`Machines::tell`].
+    ///
+    /// # Errors
+    /// `no_such_machine`, `label_exists`, `label_deleted`, `bad_metadata`.
+    pub async fn create(
+        &self,
+        machine: &str,
+        label: &str,
+        metadata: &Value,
+        wait: Option<&str>,
+    ) -> Result<Value, Error> {
+        let path = with_query(&label_path(machine, label, ""), &[("wait", wait)]);
+        self.0.post(&path, Some(&json!({"metadata": metadata}))).await
     }
 
     /// Tries the action of an errored label again.

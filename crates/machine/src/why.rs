@@ -17,33 +17,51 @@ pub struct Why {
     pub explanation: Explanation,
     /// The text of the condition.
     pub condition: String,
-    /// When the gate could first open if nothing but time changes.
+    /// When the gate could first open if nothing but time changes. What a feed keeps from being true can change only when the
+    /// feed is asked next.
     pub earliest: Earliest,
-    /// The next time that the gate looks by itself: when, and by which trigger.
+    /// The next time that the gate looks by itself: when, and by which trigger (or `feed`, `looping`).
     pub next: Option<(Timestamp, String)>,
     /// What else would make it look.
     pub triggers: Vec<String>,
     /// Whether any of the triggers can fire for a label that is there already.
     pub looks_again: bool,
+    /// Whether one of them is an interval: it rests while only facts could help, and comes again with whatever facts help.
+    pub has_interval: bool,
     /// The zone of its clock.
     pub zone: time::Local,
 }
 
 /// Why a label at a gate does not go on; none when it is not at a gate that could open.
 ///
-/// What a feed says that nobody has asked is unknown: ask those of [`signalbox_condition::Condition::feeds`] first.
+/// What a feed says that nobody has asked is unknown: ask those of [`signalbox_condition::Condition::feeds`] first. `again` is
+/// when a label goes on that loops, or that waits for a feed that failed.
 #[must_use]
-pub fn why(machine: &Machine, label: &Label<'_>, feeds: &dyn Feeds, now: Timestamp) -> Option<Why> {
+pub fn why(
+    machine: &Machine,
+    label: &Label<'_>,
+    feeds: &dyn Feeds,
+    now: Timestamp,
+    again: Option<Timestamp>,
+) -> Option<Why> {
     let gate = machine.at(label.state).gate()?;
     let zone = gate.zone.of(label.metadata);
     let facts = step::facts(machine, label, feeds, &zone.zone, now);
+    let explanation = gate.condition.explain(&facts);
+    let next = next_look(gate, label, &facts, now, again);
+    let earliest = match (gate.condition.earliest(&facts), &next) {
+        // Only a feed that says something else could open it now, and nobody asks before then.
+        (Earliest::Now, Some((at, _))) if !explanation.truth.holds() => Earliest::At(*at),
+        (earliest, _) => earliest,
+    };
     Some(Why {
-        explanation: gate.condition.explain(&facts),
+        explanation,
         condition: gate.condition.text().to_owned(),
-        earliest: gate.condition.earliest(&facts),
-        next: next_look(gate, label, &facts, now),
+        earliest,
+        next,
         triggers: gate.triggers.iter().map(Trigger::to_string).collect(),
         looks_again: gate.looks_again(),
+        has_interval: gate.intervals().next().is_some(),
         zone,
     })
 }
@@ -53,21 +71,24 @@ fn next_look(
     label: &Label<'_>,
     facts: &signalbox_condition::Facts<'_>,
     now: Timestamp,
+    again: Option<Timestamp>,
 ) -> Option<(Timestamp, String)> {
     if label.status == Status::Looping {
-        return Some((now, "looping".to_owned()));
+        return Some((again.unwrap_or(now).max(now), "looping".to_owned()));
     }
+    let again = again.map(|at| (at.max(now), "feed".to_owned()));
     let interval = gate.next_interval(facts, label.entered, now);
     let daily = gate.next_daily(label.metadata, now);
-    let (n, at) = interval.into_iter().chain(daily).min_by_key(|(_, at)| *at)?;
-    Some((at, gate.triggers.get(n)?.to_string()))
+    let looks = interval.into_iter().chain(daily);
+    let looks = looks.filter_map(|(n, at)| Some((at, gate.triggers.get(n)?.to_string())));
+    looks.chain(again).min_by_key(|(at, _)| *at)
 }
 
 impl Why {
-    /// Whether nothing will ever look at the label again unless facts or events come.
+    /// Whether nothing will ever look at the label again unless facts or events come for one of its triggers.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
-        self.next.is_none()
+        self.next.is_none() && !self.has_interval
     }
 
     /// `{"condition","result","tree","blocking","fewest","earliest","next","triggers","timezone","stuck"?}`.

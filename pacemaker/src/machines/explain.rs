@@ -18,7 +18,7 @@ use super::{
     Engine, Error,
     definitions::{StoredPlan, StoredVersion, Version},
     feeds::Asked,
-    judge::{Judge, held, instant},
+    judge::{Happened, Judge, held, instant},
     record::{Record, Status},
 };
 
@@ -57,6 +57,9 @@ pub(crate) struct Preview {
     pub(crate) changed: Vec<String>,
     /// Labels in states that go.
     pub(crate) labels: BTreeMap<String, u64>,
+    /// Labels that go on as soon as it counts, because their state has become something else: a gate that is an action now, an
+    /// end that leads on.
+    pub(crate) starts: u64,
     /// Labels that would move if their gate looked now.
     pub(crate) would_move: u64,
     /// Labels of which only a feed could tell.
@@ -141,7 +144,10 @@ impl Engine {
         }
         let judge = judge(&version, label, now_ms, &asked);
         let standing = judge.label(&record);
-        let explained = standing.and_then(|label| why(&version.machine, &label, &asked, instant(now_ms)));
+        // Also while a feed is being asked: if nothing is heard of it.
+        let again = record.work.again_ms.filter(|_| record.work.held.is_some()).map(instant);
+        let explained =
+            standing.and_then(|label| why(&version.machine, &label, &asked, instant(now_ms), again));
         let mut told = explained.map_or_else(|| json!({}), |why| why.to_json());
         told["state"] = json!(record.state);
         told["status"] = json!(record.status);
@@ -155,10 +161,6 @@ impl Engine {
         }
         if let Some(again_ms) = record.work.again_ms {
             told["next_retry"] = json!(instant(again_ms).to_string());
-            if matches!(record.status, Status::Waiting | Status::Looping | Status::Choosing) {
-                // A feed is asked again then, and with it the gate.
-                told.as_object_mut().and_then(|told| told.remove("stuck"));
-            }
         }
         let reason = match record.status {
             Status::Waiting => None,
@@ -235,8 +237,10 @@ impl Engine {
         let mut preview = Preview { states, changed, labels, ..Preview::default() };
         let now_ms = self.0.clock.now_ms().await?;
         let asked = Asked::default();
+        let unsettled = plan::unsettled(&old.machine, new);
         for shard in 0..self.0.store.count() {
-            for state in by_interest(new, &preview.states.changed) {
+            for state in by_interest(new, &preview.states.changed, &unsettled) {
+                let settles = unsettled.iter().any(|name| name == state.name());
                 let mut after: Option<String> = None;
                 loop {
                     let cursor = after.as_deref();
@@ -250,6 +254,8 @@ impl Engine {
                         let judge = judge(old, name, now_ms, &asked);
                         let Some(standing) = judge.label(&record) else { continue };
                         preview.checked += 1;
+                        preview.starts +=
+                            u64::from(settles && starts(new, old.number + 1, name, &record, now_ms));
                         match plan::outlook(new, state.name(), standing, &asked, instant(now_ms)) {
                             Outlook::Moves => preview.would_move += 1,
                             Outlook::NeedsFeed => preview.needs_feed += 1,
@@ -267,12 +273,22 @@ impl Engine {
     }
 }
 
-/// The gates, those first at which something is different: not all labels may be looked at.
-fn by_interest<'m>(machine: &'m Machine, changed: &[String]) -> Vec<&'m State> {
+/// The gates, and what else has to be looked over; those first at which something is different, because not all labels may be
+/// looked at.
+fn by_interest<'m>(machine: &'m Machine, changed: &[String], unsettled: &[String]) -> Vec<&'m State> {
     let changed: HashSet<&str> = changed.iter().map(String::as_str).collect();
-    let mut gates: Vec<&State> = machine.states().iter().filter(|state| state.gate().is_some()).collect();
-    gates.sort_by_key(|gate| !changed.contains(gate.name()));
-    gates
+    let counts = |state: &&State| state.gate().is_some() || unsettled.iter().any(|name| name == state.name());
+    let mut states: Vec<&State> = machine.states().iter().filter(counts).collect();
+    states.sort_by_key(|state| !changed.contains(state.name()));
+    states
+}
+
+/// Whether a label goes on by itself when it is brought in line with another definition.
+fn starts(new: &Machine, version: u64, label: &str, record: &Record, now_ms: u64) -> bool {
+    let mut record = record.clone();
+    let judge = Judge { machine: new, version, label, now_ms, feeds: &Asked::default() };
+    let turn = judge.run(&mut record, &Happened::Redefined);
+    turn.moves > 0 || turn.attempt
 }
 
 /// When a label goes on that loops, or waits for a feed that failed. What is under way goes on now.

@@ -26,7 +26,7 @@ fn a_label_that_waits_can_say_for_what_and_until_when() {
         facts_waiting: false,
     };
     let now = at("2026-01-31T18:45:00Z");
-    let said = why(&machine, &label, &Known::nothing(&machine), now).unwrap().to_json();
+    let said = why(&machine, &label, &Known::nothing(&machine), now, None).unwrap().to_json();
     assert_eq!(said["result"], json!(false));
     let blocking: Vec<&str> =
         said["blocking"].as_array().unwrap().iter().map(|leaf| leaf["text"].as_str().unwrap()).collect();
@@ -43,7 +43,7 @@ fn a_label_that_waits_can_say_for_what_and_until_when() {
 
     let metadata = json!({"has_recommendations": true});
     label.metadata = &metadata;
-    let said = why(&machine, &label, &Known::nothing(&machine), now).unwrap();
+    let said = why(&machine, &label, &Known::nothing(&machine), now, None).unwrap();
     assert_eq!(said.to_json()["earliest"], json!("2026-01-31T22:00:00Z"));
 }
 
@@ -63,10 +63,52 @@ fn a_label_that_nothing_will_look_at_again_says_so() {
         facts_waiting: false,
     };
     let feeds = Known::nothing(&machine);
-    let said = why(&machine, &label, &feeds, at("2026-01-31T18:45:00Z")).unwrap();
+    let said = why(&machine, &label, &feeds, at("2026-01-31T18:45:00Z"), None).unwrap();
     assert!(said.is_stuck());
     assert_eq!(said.triggers, ["metadata.a"]);
     assert!(said.to_json()["stuck"].as_str().unwrap().starts_with("nothing will evaluate this again"));
     let ended = Label { state: machine.state("b").unwrap().index(), ..label };
-    assert!(why(&machine, &ended, &feeds, at("2026-01-31T18:45:00Z")).is_none());
+    assert!(why(&machine, &ended, &feeds, at("2026-01-31T18:45:00Z"), None).is_none());
+}
+
+#[test]
+fn a_gate_that_a_failed_feed_keeps_shut_could_open_when_the_feed_is_asked_next() {
+    let machine = machine(
+        "    feeds: [{name: load, url: 'http://h/'}]\n    states:\n      - gate: a\n        exit_condition: feeds.load < 5 and metadata.go\n        \
+         triggers: [{interval: 1h}]\n        next: b\n      - gate: b\n",
+    );
+    let metadata = json!({"go": true});
+    let label = Label {
+        name: "l",
+        state: machine.initial().index(),
+        status: Status::Waiting,
+        metadata: &metadata,
+        entered: at("2026-01-31T10:00:00Z"),
+        previous_state: None,
+        facts_waiting: false,
+    };
+    let now = at("2026-01-31T10:15:00Z");
+    let mut feeds = Known::nothing(&machine);
+    feeds.learn("load", None);
+    let said = |feeds: &Known<'_>, label: &Label<'_>, again: Option<&str>| {
+        let said = why(&machine, label, feeds, now, again.map(at)).unwrap().to_json();
+        assert_eq!(said["stuck"], json!(null), "{said}");
+        (said["earliest"].clone(), said["next"].clone())
+    };
+    let hour =
+        (json!("2026-01-31T11:00:00Z"), json!({"at": "2026-01-31T11:00:00Z", "trigger": "interval 1h"}));
+    assert_eq!(said(&feeds, &label, None), hour, "it failed for who asks why, and for nobody else yet");
+    let again = Some("2026-01-31T10:15:02Z");
+    let next = json!({"at": "2026-01-31T10:15:02Z", "trigger": "feed"});
+    assert_eq!(said(&feeds, &label, again), (json!("2026-01-31T10:15:02Z"), next));
+    feeds.learn("load", Some(json!(9)));
+    assert_eq!(said(&feeds, &label, None), hour, "it may say something else then");
+    feeds.learn("load", Some(json!(1)));
+    assert_eq!(said(&feeds, &label, None).0, json!("now"));
+    // While only facts can help the interval rests; any fact that helps wakes it.
+    let metadata = json!({"go": false});
+    let label = Label { metadata: &metadata, ..label };
+    assert_eq!(said(&feeds, &label, None), (json!(null), json!(null)));
+    let label = Label { status: Status::Looping, ..label };
+    assert_eq!(said(&feeds, &label, again).1["trigger"], json!("looping"));
 }

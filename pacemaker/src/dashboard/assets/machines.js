@@ -139,6 +139,7 @@
         const change = element("div", { className: "change" }, ...list("New states", added), ...list("States that go", removed));
         change.append(...list("States that say something else", changed), ...list("What else is new", said.changed));
         if (none) change.append(line("It stays as it is."));
+        if (said.starts) change.append(line(`${said.starts} labels go on at once, because their state becomes something else.`));
         if (said.version > 0) change.append(line(`${moves}${feeds}.`));
         const warnings = said.warnings.map((text) => element("pre", { className: "problems", textContent: text }));
         const refused = element("div", { id: "applied" });

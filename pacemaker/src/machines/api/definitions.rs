@@ -49,6 +49,9 @@ pub(crate) struct Plan {
     changed: Vec<String>,
     /// Labels in states that go.
     labels: BTreeMap<String, u64>,
+    /// Labels that go on as soon as it is applied, because their state has become something else: a gate that is an action now,
+    /// an end that leads on.
+    starts: u64,
     /// Labels that would move if their gate looked now.
     would_move: u64,
     /// Labels of which only a feed could tell.
@@ -127,6 +130,7 @@ async fn plan(
         states: json!({"added": states.added, "removed": states.removed, "changed": states.changed}),
         changed: preview.changed,
         labels: preview.labels,
+        starts: preview.starts,
         would_move: preview.would_move,
         needs_feed: preview.needs_feed,
         checked: preview.checked,

@@ -294,7 +294,7 @@ pub(super) async fn forget_all(world: &World) {
 }
 
 /// By label, the moves that were published, in the order of their ids.
-async fn moves(world: &World, after: EventId) -> BTreeMap<String, Vec<Value>> {
+pub(super) async fn moves(world: &World, after: EventId) -> BTreeMap<String, Vec<Value>> {
     let mut window = world.bus.handle.window(0, after);
     let mut moves: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     loop {
@@ -304,6 +304,9 @@ async fn moves(world: &World, after: EventId) -> BTreeMap<String, Vec<Value>> {
         }
         for logged in logged {
             let event = Event::from_log(&logged.entry).unwrap();
+            if event.topic != "signalbox.labels" {
+                continue;
+            }
             let data: Value = serde_json::from_str(event.data.unwrap().get()).unwrap();
             moves.entry(data["label"].as_str().unwrap().to_owned()).or_default().push(data);
         }

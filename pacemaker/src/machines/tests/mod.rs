@@ -8,6 +8,7 @@ mod checking;
 mod fates;
 mod feeds;
 mod folder;
+mod foretold;
 
 mod glance;
 mod inputs;
