@@ -10,6 +10,7 @@ use crate::{
     exit::Failure,
     remote::Remote,
     terminal::{self, Progress},
+    why,
 };
 
 /// How long all errored labels of a machine may take to be tried again.
@@ -135,7 +136,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Why(One { machine, label, remote }) => {
             let why = remote.client()?.machines().why(&machine, &label).await?;
-            remote.show(&why, print)
+            remote.show(&why, |why| {
+                why::lines(why, |more| outlined(more, 0))
+                    .iter()
+                    .for_each(|line| terminal::line(&printable(line)));
+            })
         }
         Command::Simulate(args) => simulate(args).await,
         Command::Retry(args) => retry(args).await,
@@ -197,6 +202,13 @@ fn word(text: &str) -> String {
     let plain = !text.is_empty() && !text.contains(char::is_control);
     // JSON lets the control characters above 0x7f stand.
     if plain { text.to_owned() } else { format!("{text:?}") }
+}
+
+/// A line with nothing in it that could move the cursor.
+fn printable(line: &str) -> String {
+    line.chars()
+        .map(|one| if one.is_control() { one.escape_default().to_string() } else { one.to_string() })
+        .collect()
 }
 
 fn outlined(value: &Value, depth: usize) -> Vec<String> {

@@ -27,6 +27,7 @@ mod subscribers;
 mod terminal;
 mod tokens;
 mod up;
+mod why;
 
 use std::process::ExitCode;
 

@@ -335,7 +335,10 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
     let history = type_in(&system, &at("labels history orders 8")).await.done().out;
     assert!(history.lines().any(|row| row.contains("asked") && row.contains("ship")), "{history}");
     let why = type_in(&system, &at("labels why orders 7")).await.done().out;
-    assert!(why.contains("state: asked") && why.contains("metadata.paid"), "{why}");
+    assert!(
+        why.starts_with("asked (waiting) since ") && why.contains("  metadata.paid should be true\n"),
+        "{why}"
+    );
     let simulate = ["labels", "simulate", "orders", "7", "--metadata", r#"{"paid":true}"#];
     let simulated = type_in(&system, &simulate).await.done().out;
     assert!(simulated.contains("shipped"), "{simulated}");

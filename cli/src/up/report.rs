@@ -17,7 +17,7 @@ pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
     let row = |name: &str, what: &str| terminal::line(&format!("  {name:<16} {what}"));
     row("applications", &format!("{edge}/   by Host"));
     row("", &format!("{}/   the same over HTTPS, HTTP/2 and HTTP/1.1", stack.edge_tls_url()));
-    row("operators", &format!("{admin}/   page, API, /stats, /metrics; user name: the token"));
+    row("operators", &format!("{admin}/   page, API, /stats, /metrics; log in with the token"));
     for part in stack.parts() {
         row(part.part().as_str(), part.address());
     }

@@ -1,0 +1,192 @@
+//! `signalbox labels why` for people: what the gate compares, as a tree, and what would open it.
+//!
+//! ```text
+//! signed_up (waiting) since 2026-11-22T15:52:27.846Z
+//! The gate's condition is false. The fewest changes that would open it:
+//!   metadata.has_recommendations should be true
+//! all of these                      false
+//!   metadata.has_recommendations    false  it is missing
+//!   system.time >= 18:30            false  system.time is "15:52:27"
+//! opens at the earliest  never, unless facts come
+//! looked at next         2026-11-22T18:30:00Z, by time 18:30 metadata.timezone
+//! ```
+
+use serde_json::{Map, Value};
+
+/// What the lines below say already: the tree is the condition, and blocking the leaves of it.
+const SAID: [&str; 12] = [
+    "state",
+    "status",
+    "since",
+    "result",
+    "fewest",
+    "blocking",
+    "tree",
+    "condition",
+    "earliest",
+    "next",
+    "triggers",
+    "timezone",
+];
+/// Further to the right results are not moved for the sake of one long test.
+const WIDEST: usize = 64;
+
+/// A test or a group of tests: depth, text, result, and what it compares.
+type Row = (usize, String, String, String);
+
+/// The answer as lines. `outline` is for members that are not known here, so that nothing is left out.
+pub(crate) fn lines(why: &Value, outline: impl Fn(&Value) -> Vec<String>) -> Vec<String> {
+    let Some(members) = why.as_object() else { return outline(why) };
+    let text = |name: &str| why[name].as_str().unwrap_or_default();
+    let mut lines = vec![format!("{} ({}) since {}", text("state"), text("status"), text("since"))];
+    if why["tree"].is_object() {
+        lines.push(condition(why));
+        for wish in why["fewest"].as_array().into_iter().flatten() {
+            let wanted = wish["should_be"].as_bool().unwrap_or(true);
+            lines.push(format!("  {} should be {wanted}", wish["text"].as_str().unwrap_or_default()));
+        }
+        let mut rows = Vec::new();
+        flatten(&why["tree"], 0, &mut rows);
+        lines.extend(aligned(&rows));
+        lines.push(format!(
+            "opens at the earliest  {}",
+            why["earliest"].as_str().unwrap_or("never, unless facts come")
+        ));
+        lines.push(format!("looked at next         {}", next(&why["next"])));
+        let triggers: Vec<&str> =
+            why["triggers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        lines.push(format!("is looked at on        {}", triggers.join(", ")));
+        lines.push(format!("its time zone          {}", text("timezone")));
+    }
+    let known = |name: &str| SAID.contains(&name) && (why["tree"].is_object() || name.starts_with('s'));
+    let more: Map<String, Value> = members
+        .iter()
+        .filter(|(name, value)| !known(name) && !value.is_null())
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    if !more.is_empty() {
+        lines.extend(outline(&Value::Object(more)));
+    }
+    lines
+}
+
+fn condition(why: &Value) -> String {
+    let wishes = why["fewest"].as_array().is_some_and(|wishes| !wishes.is_empty());
+    let end = if wishes { " The fewest changes that would open it:" } else { "" };
+    format!("The gate's condition is {}.{end}", truth(&why["result"]))
+}
+
+fn truth(value: &Value) -> String {
+    value.as_bool().map_or_else(|| "unknown".to_owned(), |truth| truth.to_string())
+}
+
+fn next(next: &Value) -> String {
+    match next["at"].as_str() {
+        Some(at) => format!("{at}, by {}", next["trigger"].as_str().unwrap_or_default()),
+        None => "nothing but facts or events".to_owned(),
+    }
+}
+
+/// The node and all below it.
+fn flatten(node: &Value, depth: usize, rows: &mut Vec<Row>) {
+    let text = node["text"].as_str().unwrap_or_default();
+    let kind = node["kind"].as_str();
+    let words = match kind {
+        Some("and") => "all of these",
+        Some("or") => "any of these",
+        Some("not") => "not",
+        _ => text,
+    };
+    let operands = || node["operands"].as_array().into_iter().flatten();
+    let mut notes: Vec<String> = operands().filter_map(|one| operand(one, text)).collect();
+    notes.extend(node["error"].as_str().map(str::to_owned));
+    if node["reached"] == false {
+        notes.push("decided before".to_owned());
+    }
+    rows.push((depth, words.to_owned(), truth(&node["result"]), notes.join(", ")));
+    let below: Vec<&Value> = match kind {
+        Some("test") => operands().map(|one| &one["tree"]).collect(),
+        _ => node["parts"].as_array().into_iter().flatten().collect(),
+    };
+    below.into_iter().filter(|one| one.is_object()).for_each(|one| flatten(one, depth + 1, rows));
+}
+
+/// A side of a test, unless it says no more than the test does.
+fn operand(operand: &Value, test: &str) -> Option<String> {
+    if matches!(operand["source"].as_str(), Some("literal" | "tests")) {
+        return None;
+    }
+    let text = operand["text"].as_str().unwrap_or_default();
+    let name = if text == test { "it" } else { text };
+    Some(match operand["note"].as_str() {
+        Some("feed_failed") => "the feed failed".to_owned(),
+        Some("feed_not_asked") => "the feed was not asked".to_owned(),
+        Some(note) => format!("{name} is {note}"),
+        None => format!("{name} is {}", operand["value"]),
+    })
+}
+
+fn aligned(rows: &[Row]) -> Vec<String> {
+    let width = |(depth, text, ..): &Row| 2 * depth + text.chars().count();
+    let column = rows.iter().map(width).filter(|width| *width <= WIDEST).max().unwrap_or_default();
+    rows.iter()
+        .map(|row| {
+            let (depth, text, truth, notes) = row;
+            let gap = " ".repeat(column.saturating_sub(width(row)) + 2);
+            format!("{}{text}{gap}{truth:<7}  {notes}", "  ".repeat(*depth)).trim_end().to_owned()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(why: &Value) -> Vec<String> {
+        lines(why, |more| vec![more.to_string()])
+    }
+
+    #[test]
+    fn a_gate_is_a_tree_with_what_each_test_compares() {
+        let why = json!({
+            "state": "signed_up", "status": "waiting", "since": "2026-01-01T00:00:00Z", "result": false, "version": 3,
+            "condition": "…", "reason": null, "earliest": null, "timezone": "Europe/London", "blocking": [],
+            "next": {"at": "2026-01-01T18:30:00Z", "trigger": "time 18:30"}, "triggers": ["time 18:30", "entry"],
+            "fewest": [{"text": "metadata.paid", "is": false, "should_be": true}],
+            "tree": {"kind": "and", "result": false, "reached": true, "parts": [
+                {"kind": "test", "text": "metadata.paid", "result": false, "reached": true, "operands": [
+                    {"text": "metadata.paid", "value": null, "source": "metadata", "note": "missing"}]},
+                {"kind": "or", "result": "unknown", "reached": false, "parts": [
+                    {"kind": "test", "text": "feeds.crm.tier = gold", "result": "unknown", "reached": false, "operands": [
+                        {"text": "feeds.crm.tier", "value": null, "source": "feed", "note": "feed_failed"},
+                        {"text": "gold", "value": "gold", "source": "literal"}]}]}]},
+        });
+        let expected = [
+            "signed_up (waiting) since 2026-01-01T00:00:00Z",
+            "The gate's condition is false. The fewest changes that would open it:",
+            "  metadata.paid should be true",
+            "all of these               false",
+            "  metadata.paid            false    it is missing",
+            "  any of these             unknown  decided before",
+            "    feeds.crm.tier = gold  unknown  the feed failed, decided before",
+            "opens at the earliest  never, unless facts come",
+            "looked at next         2026-01-01T18:30:00Z, by time 18:30",
+            "is looked at on        time 18:30, entry",
+            "its time zone          Europe/London",
+            r#"{"version":3}"#,
+        ];
+        assert_eq!(read(&why), expected);
+    }
+
+    #[test]
+    fn what_stands_at_no_gate_is_told_with_everything_else_that_is_known() {
+        let why = json!({"state": "done", "status": "ended", "since": "x", "reason": "it has come to its end", "next": {"at": "y"}});
+        assert_eq!(
+            read(&why),
+            ["done (ended) since x", r#"{"next":{"at":"y"},"reason":"it has come to its end"}"#]
+        );
+        assert_eq!(read(&json!(5)), ["5"]);
+    }
+}
