@@ -28,12 +28,19 @@
 
     const clock = (x) => new Date(x * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 
+    // While nobody points at a moment, the legend says the newest one.
+    const newest = (plot) => {
+        if (plot.cursor.idx === null || plot.cursor.idx === undefined) plot.setLegend({ idx: plot.data[0].length - 1 }, false);
+    };
+
     function options(element, chart) {
         const [ink, edge] = [colour("ink"), colour("edge")];
         const axis = { stroke: ink, grid: { stroke: edge, width: 1 }, ticks: { stroke: edge, width: 1 } };
-        const series = chart.lines.map((line) => ({
+        const series = chart.lines.map((line, place) => ({
             label: line.label,
             stroke: colour(line.colour),
+            // The first line is what the others are part of, or stand beside.
+            fill: place === 0 ? `${colour(line.colour)}1f` : undefined,
             width: 1.5,
             points: { show: false },
             value: value(chart.unit),
@@ -42,6 +49,7 @@
             width: Math.max(element.clientWidth, 200),
             height: HEIGHT,
             cursor: { y: false },
+            hooks: { draw: [newest], setCursor: [newest] },
             axes: [{ ...axis, values: (_, splits) => splits.map(clock) }, { ...axis, size: 60 }],
             scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
             series: [{ value: (_, x) => (x ? new Date(x * 1000).toLocaleTimeString() : "–") }, ...series],

@@ -23,6 +23,7 @@ struct Page {
     path: String,
     state: String,
     status: &'static str,
+    /// How long it has been there, or ago that it was deleted.
     since: String,
     /// When it is tried again, and what went wrong last.
     again: Option<String>,
@@ -65,7 +66,11 @@ pub(super) async fn page(app: &App, caller: &Caller, view: &View) -> Result<Stri
         path: format!("/state-machines/{}/labels/{}", segment(machine), segment(label)),
         machine_link: link(Kind::Machines, machine),
         status: record.status.as_str(),
-        since: words::ago(now_ms, record.entered_ms),
+        since: if deleted {
+            words::ago(now_ms, record.entered_ms)
+        } else {
+            words::span(now_ms.saturating_sub(record.entered_ms))
+        },
         again: record.work.again_ms.map(|at| words::span(at.saturating_sub(now_ms))),
         error: record.work.error.as_deref().map(str::to_owned),
         attempts: record.work.attempts,
