@@ -1,4 +1,6 @@
-//! `signalbox labels`: where labels are, how they came there, and why they do not go on.
+//! `signalbox labels`: where labels are, how they came there, why they do not go on, and facts that move them.
+
+mod facts;
 
 use std::time::Duration;
 
@@ -33,6 +35,8 @@ enum Command {
     History(One),
     /// Say why a label is where it is, and what would move it
     Why(One),
+    /// Tell a label facts
+    Set(Box<facts::Set>),
     /// Say what would happen
     Simulate(Simulate),
     /// Try the action of an errored label again, or of all of them
@@ -142,6 +146,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                     .for_each(|line| terminal::line(&printable(line)));
             })
         }
+        Command::Set(args) => facts::set(*args).await,
         Command::Simulate(args) => simulate(args).await,
         Command::Retry(args) => retry(args).await,
     }

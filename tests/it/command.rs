@@ -20,10 +20,10 @@ use tokio::{
 };
 
 /// What a command came to.
-struct Said {
-    code: Option<i32>,
-    out: String,
-    wrong: String,
+pub(super) struct Said {
+    pub(super) code: Option<i32>,
+    pub(super) out: String,
+    pub(super) wrong: String,
 }
 
 impl Said {
@@ -32,7 +32,7 @@ impl Said {
     }
 
     /// A command that did what it was asked for.
-    fn done(self) -> Self {
+    pub(super) fn done(self) -> Self {
         assert_eq!(self.code, Some(0), "{} {}", self.out, self.wrong);
         self
     }
@@ -59,7 +59,7 @@ async fn type_at(url: &str, token: &str, arguments: &[&str]) -> Said {
     }
 }
 
-async fn type_in(system: &System, arguments: &[&str]) -> Said {
+pub(super) async fn type_in(system: &System, arguments: &[&str]) -> Said {
     type_at(&format!("http://{}", system.admin), &system.token, arguments).await
 }
 
@@ -385,8 +385,21 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
     errored().await;
     let tried = type_in(&system, &at("labels retry orders --all --state ship --json")).await.done().json();
     assert_eq!(tried, json!({"retried": 1}));
+    let told = ["labels", "set", "orders", "7", "user.plan=pro", "metadata.count=3", "gone=1", "--json"];
+    let told = type_in(&system, &told).await.done().json();
+    assert_eq!((&told["state"], &told["status"]), (&json!("asked"), &json!("waiting")));
+    let told = ["labels", "set", "orders", "7", "--metadata", r#"{"count":4}"#, "--remove", "gone"];
+    let told = type_in(&system, &told).await.done().out;
+    assert!(told.starts_with("7: asked (waiting) since "), "{told}");
+    let shown = type_in(&system, &at("labels show orders 7 --json")).await.done().json();
+    assert_eq!(shown["metadata"], json!({"user": {"plan": "pro"}, "count": 4}));
+    let told = type_in(&system, &at("labels set deaf lucky at=1 --create --wait 5s")).await.done().out;
+    assert!(told.starts_with("lucky: end (ended) since "), "{told}");
+
     for (arguments, why) in [
         (at("labels retry orders 7"), "(label_not_errored)"),
+        (at("labels set orders 9 paid=true"), "(no_such_label)"),
+        (at("labels set nothing 9 paid=true --create"), "(no_such_machine)"),
         (at("labels show orders 9"), "(no_such_label)"),
         (at("machines versions nothing"), "(no_such_machine)"),
         (vec!["machines", "apply", "orders", "--file", second], "(unmapped_state)"),

@@ -330,6 +330,14 @@ impl Path {
         Self { keys }
     }
 
+    /// Reads a path as definitions write it, with or without one leading `metadata.`.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        super::metadata_path(text)
+    }
+
     /// The keys below `metadata`.
     #[must_use]
     pub fn keys(&self) -> &[Box<str>] {

@@ -16,7 +16,7 @@ impl From<Error> for Problem {
                 Self::not_found("no_such_plan", "there is no such plan; one is kept for an hour")
             }
             Error::Gone => Self::new(StatusCode::GONE, "label_deleted", text),
-            Error::Exists => conflict("label_exists"),
+            Error::Exists => conflict("label_exists").with("hint", "PATCH tells a label that is there facts"),
             Error::Deleted => {
                 conflict("label_deleted").with("hint", "with ?recreate=true it is created again")
             }

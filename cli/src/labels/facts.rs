@@ -1,0 +1,146 @@
+//! `signalbox labels set`: facts told by hand.
+
+use serde_json::{Value, json};
+use signalbox_machine::{definition::Path, merge};
+
+use crate::{exit::Failure, remote::Remote, terminal};
+
+/// What a label is told.
+#[derive(Debug, clap::Args)]
+pub(super) struct Set {
+    /// The machine
+    machine: String,
+    /// The label
+    label: String,
+    /// What is so now: a path of the metadata and its value, as JSON, or as text where it is no JSON
+    #[arg(value_name = "PATH=VALUE", value_parser = fact)]
+    facts: Vec<Fact>,
+    /// Facts as a JSON object, which come before the others
+    #[arg(long, value_name = "JSON", value_parser = super::object)]
+    metadata: Option<Value>,
+    /// What is to be known no more: a path of the metadata
+    #[arg(long, value_name = "PATH", value_parser = path)]
+    remove: Vec<Path>,
+    /// Create the label if it is not there
+    #[arg(long)]
+    create: bool,
+    /// Wait so long for the label to come to rest
+    #[arg(long, value_name = "SPAN", value_parser = crate::remote::duration)]
+    wait: Option<std::time::Duration>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Fact {
+    path: Path,
+    value: Value,
+}
+
+fn path(text: &str) -> Result<Path, String> {
+    let path = Path::parse(text)?;
+    if path.keys().is_empty() { Err("it names all of the metadata".to_owned()) } else { Ok(path) }
+}
+
+/// Splits at the first `=` that stands in no quoted key.
+fn fact(text: &str) -> Result<Fact, String> {
+    let mut quoted = false;
+    let equals = text.find(|char| {
+        quoted ^= char == '"';
+        char == '=' && !quoted
+    });
+    let (name, value) = equals
+        .map(|at| (&text[..at], &text[at + 1..]))
+        .ok_or_else(|| "a fact is like paid=true, plan=pro, or user.age=30".to_owned())?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+    Ok(Fact { path: path(name)?, value })
+}
+
+/// All of it as one update. Where something is removed, null removes, and can be no value.
+fn update(set: &Set) -> Result<Value, Failure> {
+    let mut update = set.metadata.clone().unwrap_or_else(|| json!({}));
+    for Fact { path, value } in &set.facts {
+        merge::merge(&mut update, &merge::at_path(path, value.clone()));
+    }
+    if !set.remove.is_empty() && has_null(&update) {
+        return Err(Failure::configuration(
+            "null cannot be told while something is removed: tell it by itself",
+        ));
+    }
+    for path in &set.remove {
+        merge::merge(&mut update, &merge::at_path(path, Value::Null));
+    }
+    Ok(update)
+}
+
+fn has_null(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(members) => members.values().any(has_null),
+        _ => false,
+    }
+}
+
+pub(super) async fn set(set: Set) -> Result<(), Failure> {
+    let update = update(&set)?;
+    let Set { machine, label, remove, create, wait, remote, .. } = &set;
+    let client = remote.client()?;
+    let machines = client.machines();
+    let wait = wait.map(|wait| format!("{}ms", wait.as_millis()));
+    let told = machines.tell(machine, label, &update, !remove.is_empty(), wait.as_deref()).await;
+    let stands = match told {
+        Err(error) if *create && error.code() == Some("no_such_label") => {
+            // What is not there has nothing that could be removed.
+            let facts = if remove.is_empty() { update } else { without_null(&update) };
+            machines.create(machine, label, &facts, wait.as_deref()).await?
+        }
+        told => told?,
+    };
+    remote.show(&stands, |stands| {
+        let word = |name: &str| stands[name].as_str().unwrap_or_default().to_owned();
+        terminal::line(&format!("{label}: {} ({}) since {}", word("state"), word("status"), word("since")));
+    })
+}
+
+fn without_null(update: &Value) -> Value {
+    let mut facts = json!({});
+    merge::patch(&mut facts, update);
+    facts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str) -> Value {
+        let Fact { path, value } = fact(text).unwrap();
+        merge::at_path(&path, value)
+    }
+
+    #[test]
+    fn a_fact_is_json_or_text_at_a_path() {
+        for (text, expected) in [
+            ("paid=true", json!({"paid": true})),
+            ("metadata.plan=pro", json!({"plan": "pro"})),
+            ("plan=\"17\"", json!({"plan": "17"})),
+            ("version=17", json!({"version": 17})),
+            ("user.age=30", json!({"user": {"age": 30}})),
+            ("tags=[\"a\"]", json!({"tags": ["a"]})),
+            ("note=a=b", json!({"note": "a=b"})),
+            ("note=", json!({"note": ""})),
+            ("user.\"signed up\"=null", json!({"user": {"signed up": null}})),
+            ("\"a=b\".c=1", json!({"a=b": {"c": 1}})),
+        ] {
+            assert_eq!(told(text), expected, "{text}");
+        }
+        for text in ["paid", "=1", "metadata=1", "a..b=1", "\"a=1"] {
+            fact(text).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn what_is_removed_is_not_created() {
+        let update = json!({"a": null, "b": {"c": null, "d": 1}});
+        assert_eq!(without_null(&update), json!({"b": {"d": 1}}));
+    }
+}
