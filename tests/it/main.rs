@@ -31,6 +31,7 @@ mod keys;
 mod live;
 mod lookup;
 mod machines;
+mod machines_flaky;
 mod machines_kills;
 mod misuse;
 mod openapi;
