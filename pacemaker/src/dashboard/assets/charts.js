@@ -26,6 +26,9 @@
         return `${number.toLocaleString("en", { maximumFractionDigits: digits })} ${unit}`;
     };
 
+    // There is room for little beside the axis.
+    const short = (number) => number.toLocaleString("en", { notation: "compact" });
+
     const clock = (x) => new Date(x * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 
     // While nobody points at a moment, the legend says the newest one.
@@ -42,7 +45,8 @@
             // The first line is what the others are part of, or stand beside.
             fill: place === 0 ? `${colour(line.colour)}1f` : undefined,
             width: 1.5,
-            points: { show: false },
+            // A single value makes no line.
+            points: { show: (plot, place) => plot.data[place].filter((y) => y !== null).length < 2, size: 5 },
             value: value(chart.unit),
         }));
         return {
@@ -50,7 +54,7 @@
             height: HEIGHT,
             cursor: { y: false },
             hooks: { draw: [newest], setCursor: [newest] },
-            axes: [{ ...axis, values: (_, splits) => splits.map(clock) }, { ...axis, size: 60 }],
+            axes: [{ ...axis, values: (_, splits) => splits.map(clock) }, { ...axis, size: 60, values: (_, splits) => splits.map(short) }],
             scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
             series: [{ value: (_, x) => (x ? new Date(x * 1000).toLocaleTimeString() : "–") }, ...series],
         };

@@ -36,7 +36,7 @@
         const data = event.data === undefined ? "" : ` ${JSON.stringify(event.data).slice(0, 300)}`;
         line("event", `${time} `, code(what), " ", object, " ", code(String(event.id)), data);
         count += 1;
-        state.textContent = `${count} events since this page was opened.`;
+        state.textContent = `${count} event${count === 1 ? "" : "s"} since this page was opened.`;
     }
 
     function open() {

@@ -49,7 +49,6 @@ pub(super) struct Row {
 pub(super) struct Operand {
     pub(super) text: String,
     pub(super) value: String,
-    pub(super) source: String,
     pub(super) note: Option<&'static str>,
 }
 
@@ -162,16 +161,15 @@ fn operand(operand: &Value) -> Option<Operand> {
         return None;
     }
     let note = match operand["note"].as_str() {
-        Some("missing") => Some("missing"),
-        Some("feed_failed") => Some("the feed failed"),
-        Some("feed_not_asked") => Some("the feed was not asked"),
-        Some("unknown") => Some("unknown"),
+        Some("missing") => Some("is missing"),
+        Some("feed_failed") => Some("is not known: the feed failed"),
+        Some("feed_not_asked") => Some("is not known: the feed was not asked"),
+        Some("unknown") => Some("is not known"),
         _ => None,
     };
     Some(Operand {
         text: operand["text"].as_str().unwrap_or_default().to_owned(),
         value: operand["value"].to_string(),
-        source: source.to_owned(),
         note,
     })
 }
@@ -216,7 +214,7 @@ mod tests {
         assert_eq!(why.tree[3].opens, Some(false));
         assert_eq!(why.tree[1].opens, None);
         assert_eq!(why.tree[4].operands.len(), 1, "a literal says nothing new");
-        assert_eq!(why.tree[4].operands[0].note, Some("the feed failed"));
+        assert_eq!(why.tree[4].operands[0].note, Some("is not known: the feed failed"));
         assert_eq!(why.earliest, "2026-01-01 00:01:00 UTC (in 60 s)");
         assert_eq!(why.next, "2026-01-01 00:00:30 UTC (in 30 s), by interval 30s");
     }
