@@ -69,6 +69,11 @@ impl Remote {
         if self.url.is_some() { None } else { self.description().ok() }
     }
 
+    /// Whether the system is one that was named, and not the data folder's.
+    pub(crate) fn is_named(&self) -> bool {
+        self.url.is_some()
+    }
+
     fn token(&self) -> Result<Option<String>, Failure> {
         if let Some(token) = &self.token {
             return Ok(Some(token.clone()));

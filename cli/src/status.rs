@@ -14,6 +14,12 @@ pub(crate) struct Args {
 
 /// Prints a line for each part; fails with "unavailable" when one does not answer.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    if args.remote.is_named() {
+        return Err(Failure::unavailable(
+            "status looks at the processes of a data folder; of a system that is named by --url or SIGNALBOX_URL, \
+             `signalbox doctor` tells what is wrong, and `systemctl status 'signalbox*'` what runs here",
+        ));
+    }
     let running = args.remote.description()?;
     let (mut parts, mut silent) = (Vec::new(), 0);
     for part in &running.parts {
