@@ -226,7 +226,7 @@ impl Engine {
     }
 
     /// Notes that a label's record cannot be read, and says so once. What is due for it, or came for it, is left undone.
-    pub(super) fn pass_over(&self, machine: &str, label: &str) {
+    pub(crate) fn pass_over(&self, machine: &str, label: &str) {
         self.0.metrics.passed_over();
         let mut told = self.0.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() < MOST_UNREADABLE && told.insert(format!("{machine} {label}")) {

@@ -286,6 +286,8 @@ async fn retry_all(
                 Ok(_) => retried += 1,
                 // Somebody was faster.
                 Err(Error::NotErrored | Error::Gone | Error::NoSuchLabel) => {}
+                // It keeps the others from nothing.
+                Err(Error::Unreadable) => app.machines.pass_over(&machine, &name),
                 Err(error) => return Err(error.into()),
             }
         }
