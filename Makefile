@@ -35,9 +35,10 @@ bench: packages-bench ## Measure side by side with nginx, HAProxy, Caddy, broker
 	cargo build --workspace --release
 	cargo run --quiet --release -p signalbox-bench -- $(ARGS)
 
-# Chaos at the edge for CHAOS_SECONDS (default 600), counters of requests for SOAK_SECONDS, and the order of events through SOAK_KILLS kills (default 1000, with Redis
-# writing through and with Redis writing every second), each within SOAK_SECONDS; labels for SOAK_SECONDS, and SIGNALBOX_SEEDS random
-# machines (default 2000). SIGNALBOX_SEED repeats the choices.
+# Chaos at the edge for CHAOS_SECONDS (default 600), counters of requests for SOAK_SECONDS, and the order of events through
+# SOAK_KILLS kills (default 1000, with Redis writing through and with Redis writing every second), each within SOAK_SECONDS;
+# SOAK_LABELS labels (default 10000) while parts die for SOAK_SECONDS, and SIGNALBOX_SEEDS random machines (default 2000).
+# SIGNALBOX_SEED repeats the choices.
 soak: packages-run ## Kill parts at random under load for SOAK_SECONDS or SOAK_KILLS; fails when a promise is broken
 	cargo build --workspace
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak

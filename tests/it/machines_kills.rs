@@ -78,9 +78,10 @@ async fn labels_end_where_the_reference_has_them_whoever_is_killed() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes as long as it is told to; make soak"]
 async fn soak_labels_end_where_the_reference_has_them() {
-    let seconds = std::env::var("SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(300);
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seconds = number("SOAK_SECONDS").unwrap_or(300);
     let measure = Measure {
-        labels: 10_000,
+        labels: number("SOAK_LABELS").and_then(|labels| labels.try_into().ok()).unwrap_or(10_000),
         at_once: 1_500,
         kills: usize::MAX,
         within: Duration::from_secs(seconds),
