@@ -14,7 +14,7 @@
 //!
 //! # Data
 //!
-//! `docs/keys.md` has the rows. A label's record is one packed string (`record.rs`) where an object's state stands; its
+//! `docs/keys.md` has the rows. A label's record is one packed string (`record/packed.rs`) where an object's state stands; its
 //! events are the object's events, so they have an order of their own and `prev`. `machine:<m>:in:<state>` and its like are
 //! sorted sets of names: lists, counts and waves walk them. `machine:due` has one entry for each label with a time of its
 //! own (a retry, a feed to be asked again, an interval, an attempt that is under way) and one for each gate, time of day
@@ -64,7 +64,6 @@ mod labels;
 mod metrics;
 mod open;
 mod options;
-mod packing;
 mod reconcile;
 mod record;
 mod service;
