@@ -1,32 +1,17 @@
 //! The control plane of Signalbox.
 //!
-//! Rooms: `routing` (the route table), [`bus`] (events pushed to subscribers), [`queues`] (events pulled), `live`
-//! (events watched), `machines` (labels that move when facts change), `own_events` (what the product tells of itself),
-//! `certificates` (what the edge shows in handshakes), `tokens` (who may do what), `duty` (what only one of several
-//! pacemakers does at a time), `presence` (which pacemakers serve), `dashboard` (the pages at `/`),
-//! `http` (what all of them share towards HTTP). A
-//! library beside a program of two lines, so that tests and benchmarks reach the bus without HTTP.
+//! The subsystems are crates of their own; here is what puts them together. `config` reads what they need, `service` starts
+//! and ends them, `api` has their HTTP handlers and `router` names all routes, `dashboard` has the pages at `/`,
+//! `http` what all handlers share, and `own_events` publishes changes of the route table on the bus.
 
-#[cfg(test)]
-mod architecture;
-pub mod bus;
-mod certificates;
+mod api;
+mod app;
 mod config;
 mod dashboard;
-mod duty;
 mod http;
-mod live;
-mod machines;
-mod metrics;
 mod own_events;
-mod presence;
-pub mod queues;
-mod routing;
-pub mod sequencer;
+mod router;
 mod service;
-#[cfg(test)]
-mod testing;
-mod tokens;
 
 use std::{io::Write as _, process::ExitCode};
 
@@ -57,7 +42,7 @@ pub fn main() -> ExitCode {
         return print(config::DEFAULTS);
     }
     if args.print_openapi {
-        return print(&http::document());
+        return print(&router::document());
     }
     match start(&args) {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,10 +2,8 @@
 
 use serde_json::value::to_raw_value;
 
-use crate::{
-    bus::{Handle, Kind, NewEvent, Refusal},
-    routing::{Announce, EventKind, RouteEvent},
-};
+use signalbox_bus::{Handle, Kind, NewEvent, Refusal};
+use signalbox_routing::{Announce, EventKind, RouteEvent};
 
 /// The bus, for those who have something of Signalbox' own to tell.
 #[derive(Debug, Clone)]

@@ -12,29 +12,33 @@ use signalbox_store::{Fabric, Options, RoutesMaster, Shard, Stats};
 use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
+use signalbox_access::Tokens;
+use signalbox_bus::{self as bus, Bus, FabricMemory, Handle, Webhooks};
+use signalbox_certificates::Certificates;
+use signalbox_egress::Client;
+use signalbox_lease::{Lease, Presence};
+use signalbox_machines as machines;
+use signalbox_queues as queues;
+use signalbox_route_table::AddressRules;
+use signalbox_routing::{Announcer, Prober, Reconciler, Registry, Routers, Store, Sweeper};
+use signalbox_sequencer::{Http, Sequencer, metrics::Calls};
+use signalbox_stream::Hub;
+
 use crate::{
-    bus::{self, Bus, FabricMemory, Handle, api::Front, deliver::Webhooks},
-    certificates::Certificates,
+    api::{bus::Front, sequencer},
+    app::{App, Parts},
     config::Config,
-    dashboard::Dashboard,
-    duty::Duty,
-    http::{self, App, Parts, session::Sessions},
-    live::Hub,
-    machines,
-    metrics::Metrics,
+    dashboard::{Dashboard, Site},
+    http::{metrics::Metrics, session::Sessions},
     own_events::OwnEvents,
-    presence::Presence,
-    queues,
-    routing::{AddressRules, Announcer, Prober, Reconciler, Registry, Routers, Store, Sweeper},
-    sequencer::{self, Http, Sequencer, metrics::Calls},
-    tokens::Tokens,
+    router,
 };
 
 /// How long requests under way may take after a shutdown was asked for.
 const DRAIN: Duration = Duration::from_secs(10);
-/// How many missed turns make a holder's duty another's.
+/// After how many missed turns another pacemaker takes a lease over.
 const MISSED_TURNS: u32 = 5;
-const SHORTEST_DUTY: Duration = Duration::from_secs(3);
+const SHORTEST_LEASE: Duration = Duration::from_secs(3);
 /// How often changes are looked for that nobody noted, as those by hand.
 const ANNOUNCE: Duration = Duration::from_secs(1);
 /// How often the prober looks whom to check.
@@ -58,12 +62,13 @@ pub(crate) async fn run(
     let fabric = Shard::home(&fabric, config.fabric_shards);
     let routes = RoutesMaster::open(config.redis_routes.as_str(), options).context("redis.routes")?;
     let stats = Stats::open(config.redis_stats.as_str(), options).context("redis.stats")?;
-    let metrics = Metrics::with_spans(exporter.as_ref().map(Exporter::counts).unwrap_or_default());
+    let route_metrics = signalbox_routing::Metrics::default();
+    let metrics = Metrics::new(exporter.as_ref().map(Exporter::counts).unwrap_or_default(), &route_metrics);
     // Last of all: what ends at the very end is a span, too.
     let silence = CancellationToken::new();
     let spans = tokio::spawn(export(exporter, silence.clone()));
     let memory = FabricMemory::new(stats.clone());
-    let (handle, front, events, webhooks) = event_bus(&config, &fabric, &memory).await?;
+    let (handle, front, events, client) = event_bus(&config, &fabric, &memory).await?;
     let tokens =
         Tokens::new(config.root_token.clone(), fabric.clone(), stats.clone()).with_guests(front.guests());
     let store = Store::new(fabric.clone(), routes, stats.clone());
@@ -72,29 +77,29 @@ pub(crate) async fn run(
         reserved: config.reserved_addresses.clone(),
     };
     let nudge = Arc::new(Notify::new());
-    let registry = Registry::new(store.clone(), rules, Arc::clone(&nudge), metrics.clone());
+    let registry = Registry::new(store.clone(), rules, Arc::clone(&nudge), route_metrics.clone());
 
     // Two processes of one name, or one that was started again, must not take each other for themselves.
     let who = format!("{}/{:016x}", config.node, rand::rng().random::<u64>());
-    let duty = |name, interval: Duration| {
-        let ttl = (interval * MISSED_TURNS).max(SHORTEST_DUTY);
-        Duty::new(fabric.clone(), name, who.clone(), ttl)
+    let lease = |name: &str, interval: Duration| {
+        let ttl = (interval * MISSED_TURNS).max(SHORTEST_LEASE);
+        Lease::new(fabric.clone(), name, who.clone(), ttl)
     };
     let reconciler = Reconciler::new(
         registry.clone(),
         tokens.clone(),
-        duty("reconciler", config.reconcile_interval),
+        lease("reconciler", config.reconcile_interval),
         Arc::clone(&nudge),
         config.reconcile_interval,
-        metrics.clone(),
+        route_metrics.clone(),
     );
     let sweeper = Sweeper::new(
         registry.clone(),
-        duty("sweeper", config.sweep_interval),
+        lease("sweeper", config.sweep_interval),
         config.sweep_interval,
         config.sweep_gap,
         nudge,
-        metrics.clone(),
+        route_metrics.clone(),
     );
     let presence = Presence::new(fabric.clone(), who.clone());
     let calls = Calls::default();
@@ -103,23 +108,23 @@ pub(crate) async fn run(
         config.fabric_shards,
         config.sequencer.clone(),
         handle.clone(),
-        Http::new(webhooks.clone(), calls.clone()),
+        Http::new(client.clone(), calls.clone()),
     );
-    let sequenced = sequencer::api::Front::new(objects, calls);
+    let sequenced = sequencer::Front::new(objects, calls);
 
     // Background work outlives the server: a request under way may still need the reconciler.
     let idle = CancellationToken::new();
     let routers = Routers::start(store.clone(), idle.clone());
     let announcer = Announcer::new(
         store.clone(),
-        duty("announcer", ANNOUNCE),
+        lease("announcer", ANNOUNCE),
         OwnEvents::new(handle.clone()),
         ANNOUNCE,
         routers.alarms(),
-        metrics.clone(),
+        route_metrics.clone(),
     );
 
-    let prober = Prober::new(registry.clone(), duty("prober", PROBE), PROBE, metrics.clone());
+    let prober = Prober::new(registry.clone(), lease("prober", PROBE), PROBE, route_metrics.clone());
 
     let mut background = JoinSet::new();
     background.spawn(reconciler.run(idle.clone()));
@@ -151,15 +156,15 @@ pub(crate) async fn run(
             shards: config.fabric_shards,
             stats: stats.clone(),
             bus: handle,
-            webhooks,
+            client,
             routes: registry.clone(),
             environment: config.machine_environment.clone(),
         },
         config.machines.clone(),
     );
-    let shards = config.fabric_shards;
-    let duties = machines::DUTIES.into_iter().take(shards).map(|name| duty(name, MACHINES)).collect();
-    background.spawn(machines.clone().run(duties, idle.clone()));
+    let leases =
+        (0..config.fabric_shards).map(|shard| lease(&machines::lease_name(shard), MACHINES)).collect();
+    background.spawn(machines.clone().run(leases, idle.clone()));
     let certificates = Certificates::new(registry.clone(), config.edge_keys.clone(), wall_clock);
     background.spawn(certificates.clone().reseal(idle.clone()));
     let sessions = Sessions::new(tokens.shared_key("sessions"), wall_clock);
@@ -172,15 +177,15 @@ pub(crate) async fn run(
         sequencer: sequenced,
         live,
         queues,
-        dashboard: Dashboard::new(stats, wall_clock),
         sessions,
         machines,
         presence,
         metrics,
         shutdown: shutdown.clone(),
     });
+    let site = Site::new(app, Dashboard::new(stats, wall_clock));
     tracing::info!(listen = %listener.local_addr()?, node = config.node, "the pacemaker serves");
-    let served = serve(listener, app, shutdown).await;
+    let served = serve(listener, site, shutdown).await;
     idle.cancel();
     let ended = async { while background.join_next().await.is_some() {} };
     if time::timeout(DRAIN, ended).await.is_err() {
@@ -203,10 +208,10 @@ async fn event_bus(
     config: &Config,
     fabric: &Fabric,
     memory: &FabricMemory,
-) -> anyhow::Result<(Handle, Front, Bus<Webhooks>, Webhooks)> {
+) -> anyhow::Result<(Handle, Front, Bus<Webhooks>, Client)> {
     let metrics = bus::metrics::Metrics::default();
-    let webhooks =
-        Webhooks::new(&config.bus, wall_clock, metrics.deliveries.clone()).context("bus.ca_file")?;
+    let client = Client::new(&config.bus.egress(), wall_clock).context("bus.ca_file")?;
+    let webhooks = Webhooks::new(client.clone(), metrics.deliveries.clone());
     // Without the memory an existing fabric is still recognised; only an empty one would be taken for a new one.
     let known = memory.recall().await.unwrap_or_else(|error| {
         tracing::warn!(%error, "which fabric was used before is not known");
@@ -214,8 +219,8 @@ async fn event_bus(
     });
     let (handle, events) =
         Bus::open(fabric, config.fabric_shards, config.bus.clone(), known, webhooks.clone());
-    let front = Front::new(handle.clone(), webhooks.clone(), metrics, &config.bus, wall_clock);
-    Ok((handle, front, events, webhooks))
+    let front = Front::new(handle.clone(), webhooks, metrics, &config.bus, wall_clock);
+    Ok((handle, front, events, client))
 }
 
 /// Keeps the fabric's identity where the next process finds it. It changes once in the life of an installation, so
@@ -252,9 +257,9 @@ fn wall_clock() -> SystemTime {
     SystemTime::now()
 }
 
-async fn serve(listener: TcpListener, app: App, shutdown: CancellationToken) -> anyhow::Result<()> {
+async fn serve(listener: TcpListener, site: Site, shutdown: CancellationToken) -> anyhow::Result<()> {
     let stop = shutdown.clone();
-    let server = axum::serve(listener, http::router(app))
+    let server = axum::serve(listener, router::router(site))
         .with_graceful_shutdown(async move { stop.cancelled().await })
         .into_future();
     let mut server = std::pin::pin!(server);

@@ -150,7 +150,7 @@ struct Named {
 #[derive(Deserialize)]
 struct Page {
     labels: Vec<Named>,
-    next: Option<String>,
+    pub next: Option<String>,
 }
 
 impl Machines<'_> {

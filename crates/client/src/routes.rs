@@ -256,7 +256,7 @@ pub struct Router {
 struct Page<T> {
     #[serde(alias = "instances", alias = "hosts")]
     items: Vec<T>,
-    next: Option<String>,
+    pub next: Option<String>,
 }
 
 impl Routes<'_> {

@@ -12,6 +12,7 @@
 //! * [`Subscription`]: pub/sub as a stream of notices that says when messages may have been missed;
 //! * [`keys`]: the one place where key names are spelled, each with its type, lifetime, writer and readers.
 
+mod clock;
 mod connection;
 mod error;
 mod key;
@@ -22,6 +23,7 @@ mod shard;
 mod subscription;
 mod wire;
 
+pub use clock::Clock;
 pub use connection::{Batch, Command, Options, Redis};
 pub use error::{Error, Kind};
 pub use key::{FabricSpace, Key, RoutesSpace, StatsSpace};

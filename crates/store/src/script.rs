@@ -4,7 +4,7 @@
 //! returns. The header is not only prose: in debug builds every call is held against it, so a caller that passes one
 //! key too few fails at once instead of writing to `nil`.
 
-use std::{marker::PhantomData, sync::OnceLock};
+use std::{borrow::Cow, marker::PhantomData, sync::OnceLock};
 
 use redis::{FromRedisValue, ScriptInvocation, ToRedisArgs};
 
@@ -13,26 +13,47 @@ use crate::{Error, Key, Redis, Role};
 /// A script for the server of role `R`. Meant to be a `static` beside the one function that calls it.
 pub struct Script<R> {
     name: &'static str,
-    source: &'static str,
+    /// Joined without anything between them. The header is in the first.
+    parts: Parts,
     compiled: OnceLock<redis::Script>,
     role: PhantomData<fn() -> R>,
+}
+
+enum Parts {
+    One(&'static str),
+    Many(&'static [&'static str]),
 }
 
 impl<R: Role> Script<R> {
     /// Wraps the text of a script file (`include_str!`). `name` appears in errors and logs.
     pub const fn new(name: &'static str, source: &'static str) -> Self {
-        Self { name, source, compiled: OnceLock::new(), role: PhantomData }
+        Self { name, parts: Parts::One(source), compiled: OnceLock::new(), role: PhantomData }
+    }
+
+    /// A script made of several texts: the script's own file with its header, then those that it shares with others.
+    pub const fn composed(name: &'static str, parts: &'static [&'static str]) -> Self {
+        Self { name, parts: Parts::Many(parts), compiled: OnceLock::new(), role: PhantomData }
     }
 
     /// Starts a call. Keys and arguments follow in the order of the header.
     pub fn call(&self) -> Call<'_, R> {
-        let compiled = self.compiled.get_or_init(|| redis::Script::new(self.source));
+        let compiled = self.compiled.get_or_init(|| redis::Script::new(&self.source()));
         Call { script: self, invocation: compiled.prepare_invoke(), keys: Vec::new(), args: 0 }
     }
 
-    /// The text, for tests that read the header.
-    pub fn source(&self) -> &'static str {
-        self.source
+    /// The whole text.
+    pub fn source(&self) -> Cow<'static, str> {
+        match self.parts {
+            Parts::One(source) => source.into(),
+            Parts::Many(parts) => parts.concat().into(),
+        }
+    }
+
+    fn header(&self) -> &'static str {
+        match self.parts {
+            Parts::One(source) => source,
+            Parts::Many(parts) => parts.first().copied().unwrap_or_default(),
+        }
     }
 }
 
@@ -76,7 +97,7 @@ impl<R: Role> Call<'_, R> {
 
     fn matches_header(&self) -> Result<(), String> {
         for (table, given) in [("KEYS", self.keys.len()), ("ARGV", self.args)] {
-            let (least, open) = header_count(self.script.source, table);
+            let (least, open) = header_count(self.script.header(), table);
             if given < least || (given > least && !open) {
                 return Err(format!("header names {least} {table}, the call passes {given}"));
             }

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::Error;
-use crate::bus::Options;
+use signalbox_bus::Options;
 
 /// Writes each key once: its name, type, flag, environment variable, range and what `--help` says.
 macro_rules! keys {

@@ -14,9 +14,8 @@ use signalbox_daemon::{
     traces,
 };
 
-use super::{
-    Network, Reserved, bus::BusLayer, machines::MachinesLayer, queues::QueuesLayer, sequencer::SequencerLayer,
-};
+use super::{bus::BusLayer, machines::MachinesLayer, queues::QueuesLayer, sequencer::SequencerLayer};
+use signalbox_route_table::{Network, Reserved};
 
 /// The command line; `env` makes each flag an environment variable as well, below the flag itself.
 #[derive(Debug, Parser)]

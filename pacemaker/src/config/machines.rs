@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use super::Error;
-use crate::machines::Options;
+use signalbox_machines::Options;
 
 /// One source of the keys of `[machines]`; the same struct for files and flags.
 #[derive(Debug, Default, Clone, Deserialize, clap::Args)]

@@ -8,7 +8,6 @@ mod layer;
 mod machines;
 mod queues;
 mod sequencer;
-mod value;
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
@@ -22,12 +21,13 @@ use signalbox_daemon::{
 use signalbox_store::MAX_SHARDS;
 
 pub(crate) use layer::{Args, Layer};
-pub(crate) use value::{Network, Reserved};
 
-use crate::{
-    bus::Options, certificates::Keys, machines as machines_room, queues as queues_room,
-    sequencer as sequencer_room,
-};
+use signalbox_bus::Options;
+use signalbox_certificates::Keys;
+use signalbox_machines as machines_room;
+use signalbox_queues as queues_room;
+use signalbox_route_table::{Network, Reserved};
+use signalbox_sequencer as sequencer_room;
 
 /// The commented default file, which is the reference of all keys.
 pub(crate) const DEFAULTS: &str = include_str!("defaults.toml");
@@ -98,8 +98,11 @@ impl Config {
         }
         let mut reserved_addresses = required("reserved_addresses", layer.reserved_addresses)?;
         reserved_addresses.push(Reserved::Address(listen));
-        reserved_addresses
-            .extend([&redis_routes, &redis_stats, &redis_fabric].into_iter().flat_map(Reserved::redis));
+        reserved_addresses.extend(
+            [&redis_routes, &redis_stats, &redis_fabric]
+                .into_iter()
+                .flat_map(|url| Reserved::redis(url.as_str())),
+        );
         let interval = |key, value: Option<u64>| {
             let ms = required(key, value)?;
             let message = "must be between 10 and 3,600,000 milliseconds".to_owned();

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::Error;
-use crate::queues::Options;
+use signalbox_queues::Options;
 
 /// Writes each key once: its name, type, flag, environment variable, range and what `--help` says.
 macro_rules! keys {

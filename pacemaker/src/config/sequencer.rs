@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::Error;
-use crate::sequencer::Options;
+use signalbox_sequencer::Options;
 
 /// Writes each key once: its name, type, flag, environment variable, range and what `--help` says.
 macro_rules! keys {

@@ -9,10 +9,9 @@ use axum::{
 use serde::Deserialize;
 
 use super::{assets::STAMP, page::html};
-use crate::{
-    http::{App, Problem, session::check_site},
-    tokens::{self, Scope},
-};
+use crate::dashboard::Site;
+use crate::http::{Problem, session::check_site};
+use signalbox_access::{self as tokens, Scope};
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/login.html")]
@@ -43,7 +42,7 @@ pub(super) async fn form(Query(asked): Query<Asked>) -> Result<Response, Problem
 /// Opens a session. The form itself is not worth forging: it takes a token that only its owner has; but another site
 /// must not log a visitor in as somebody else.
 pub(super) async fn log_in(
-    State(app): State<App>,
+    State(app): State<Site>,
     headers: HeaderMap,
     Form(credentials): Form<Credentials>,
 ) -> Result<Response, Problem> {
@@ -65,7 +64,7 @@ pub(super) async fn log_in(
 }
 
 /// Ends the session. Whoever forges this gains nothing but the annoyance, and may not even that.
-pub(super) async fn log_out(State(app): State<App>, headers: HeaderMap) -> Result<Response, Problem> {
+pub(super) async fn log_out(State(app): State<Site>, headers: HeaderMap) -> Result<Response, Problem> {
     check_site(&Method::POST, &headers)?;
     redirect("/dashboard/login", &app.sessions.close(is_https(&headers)))
 }

@@ -33,14 +33,14 @@ mod store;
 mod stream;
 mod words;
 
-use std::{sync::Arc, time::SystemTime};
+use std::{ops::Deref, sync::Arc, time::SystemTime};
 
 use axum::routing::{get, post};
 use signalbox_store::Stats;
 use tokio::sync::Semaphore;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::http::App;
+use crate::app::App;
 use pages::{Diagrams, Later};
 use store::Traffic;
 
@@ -76,8 +76,29 @@ impl Dashboard {
     }
 }
 
+/// What handlers of pages work with: the API's handles, and the dashboard's own state.
+#[derive(Debug, Clone)]
+pub(crate) struct Site {
+    app: App,
+    dashboard: Dashboard,
+}
+
+impl Site {
+    pub(crate) fn new(app: App, dashboard: Dashboard) -> Self {
+        Self { app, dashboard }
+    }
+}
+
+impl Deref for Site {
+    type Target = App;
+
+    fn deref(&self) -> &App {
+        &self.app
+    }
+}
+
 /// The routes of this room. Only the first is part of the API's description: the others are for browsers alone.
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<Site> {
     OpenApiRouter::new()
         .routes(routes!(page::front))
         .route("/dashboard/login", get(login::form).post(login::log_in))

@@ -11,14 +11,13 @@ use super::{
     assets::STAMP,
     pages::{self, Asked, Content, Kind, View},
 };
-use crate::{
-    http::{
-        App, Problem,
-        auth::{Granted, ReadAll},
-        session::Session,
-    },
-    tokens::Caller,
+use crate::dashboard::Site;
+use crate::http::{
+    Problem,
+    auth::{Granted, ReadAll},
+    session::Session,
 };
+use signalbox_access::Caller;
 
 /// Only our own files, nothing inside a page, and no frame around it. Images may be data: icons in styles are.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
@@ -32,11 +31,11 @@ pub(super) struct Viewer {
     pub(super) session: Option<Session>,
 }
 
-impl FromRequestParts<App> for Viewer {
+impl FromRequestParts<Site> for Viewer {
     type Rejection = Response;
 
     /// A browser without a session is shown the way in; a program is told 401.
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Response> {
+    async fn from_request_parts(parts: &mut Parts, app: &Site) -> Result<Self, Response> {
         let accepted = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
         let browser = accepted.contains("text/html") && !parts.headers.contains_key(header::AUTHORIZATION);
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
@@ -76,13 +75,13 @@ struct Frame<'a> {
     (status = 200, body = String, content_type = "text/html"),
     (status = 303, description = "To the login, for browsers"),
     (status = 401, body = Problem), (status = 403, body = Problem)))]
-pub(super) async fn front(viewer: Viewer, State(app): State<App>) -> Result<Response, Problem> {
+pub(super) async fn front(viewer: Viewer, State(app): State<Site>) -> Result<Response, Problem> {
     show(&app, &viewer, View::of(Kind::Overview, "")).await
 }
 
 pub(super) async fn page(
     viewer: Viewer,
-    State(app): State<App>,
+    State(app): State<Site>,
     Path(kind): Path<String>,
     Query(asked): Query<Asked>,
 ) -> Result<Response, Problem> {
@@ -92,7 +91,7 @@ pub(super) async fn page(
     show(&app, &viewer, asked.of(kind)).await
 }
 
-async fn show(app: &App, viewer: &Viewer, view: View) -> Result<Response, Problem> {
+async fn show(app: &Site, viewer: &Viewer, view: View) -> Result<Response, Problem> {
     let (status, body) = match pages::content(app, &viewer.caller, &view, 0).await {
         Ok(Content { html, .. }) => (StatusCode::OK, html),
         // The page still has its frame, and a stream that shows it when that is possible again.

@@ -172,7 +172,7 @@ mod tests {
 
     #[tokio::test]
     async fn seconds_of_two_hours_are_put_together() {
-        let servers = crate::testing::Servers::start().await;
+        let servers = signalbox_testkit::Servers::start().await;
         let stats = servers.stats();
         let now = i64::try_from(stats.now_ms().await.unwrap() / 1000).unwrap();
         for (second, metric, value) in [

@@ -23,10 +23,9 @@ use super::{
     page::Viewer,
     pages::{self, Asked, Kind, View},
 };
-use crate::{
-    http::{App, Problem},
-    tokens::{Caller, Scope},
-};
+use crate::dashboard::Site;
+use crate::http::Problem;
+use signalbox_access::{Caller, Scope};
 
 /// Between two looks.
 const PACE: Duration = Duration::from_secs(1);
@@ -37,7 +36,7 @@ static UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// One who looks at a page.
 struct Watching {
-    app: App,
+    app: Site,
     caller: Caller,
     /// What the session's token is known by; a program's was checked when it came.
     digest: Option<String>,
@@ -53,7 +52,7 @@ struct Watching {
 
 pub(super) async fn stream(
     viewer: Viewer,
-    State(app): State<App>,
+    State(app): State<Site>,
     Query(asked): Query<Asked>,
 ) -> Result<Response, Problem> {
     let kind = Kind::named(&asked.page)

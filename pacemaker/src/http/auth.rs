@@ -13,12 +13,31 @@ use axum::{
 use signalbox_daemon::presented;
 
 use super::{App, Problem, session::check_site};
-use crate::tokens::{Caller, Scope};
+use signalbox_access::{Caller, Scope};
 
 /// What a route asks of its caller.
 pub(crate) trait Permission: Send + Sync {
     /// Any of these scopes is enough; none means that only root may.
     const ANY_OF: &'static [Scope];
+}
+
+/// Refuses what a token is not for.
+pub(crate) trait Confined {
+    /// # Errors
+    /// `environment_missing` when the caller's token is not for this environment.
+    fn check_environment(&self, environment: &str) -> Result<(), Problem>;
+}
+
+impl Confined for Caller {
+    fn check_environment(&self, environment: &str) -> Result<(), Problem> {
+        if self.may_use(environment) {
+            return Ok(());
+        }
+        Err(Problem::forbidden(
+            "environment_missing",
+            format!("the token is not for the environment {environment:?}"),
+        ))
+    }
 }
 
 /// Change the route table.

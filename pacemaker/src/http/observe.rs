@@ -8,10 +8,10 @@ use axum::{
 };
 use tokio::time::Instant;
 
-use crate::metrics::Metrics;
+use super::metrics::Metrics;
 
 /// Counts a request and logs it. The path is logged without its query, which may carry what nobody should read.
-pub(super) async fn observe(State(metrics): State<Metrics>, request: Request, next: Next) -> Response {
+pub(crate) async fn observe(State(metrics): State<Metrics>, request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = name_of(request.method());
     let path = request.uri().path().to_owned();

@@ -12,10 +12,10 @@ use utoipa::openapi::{
     security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
 };
 
-use super::App;
+use crate::app::App;
 
 /// Title, security schemes and what is common to all routes.
-pub(super) fn head() -> OpenApi {
+pub(crate) fn head() -> OpenApi {
     let mut info = Info::new("Signalbox pacemaker", env!("CARGO_PKG_VERSION"));
     info.description = Some(
         "The control plane of Signalbox. Errors are application/problem+json with a stable `code`. Fields that a body \
@@ -37,24 +37,19 @@ pub(super) fn head() -> OpenApi {
         .build()
 }
 
-/// The document of all routes.
-pub(crate) fn document() -> String {
-    let (_, document) = super::routes().split_for_parts();
-    Document::new(&document).0
-}
-
 /// The document as text, made once.
 #[derive(Debug, Clone)]
-pub(super) struct Document(String);
+pub(crate) struct Document(String);
 
 impl Document {
-    pub(super) fn new(document: &OpenApi) -> Self {
+    /// `spellings`: paths and the second path that each answers to.
+    pub(crate) fn new(document: &OpenApi, spellings: &[(&str, &str)]) -> Self {
         // Serialising what the macros made cannot fail; an empty document would show in the test of it.
         let mut document = serde_json::to_value(document).unwrap_or_default();
         may_be_absent(&mut document["components"]["schemas"]);
         let mut paths = document.get_mut("paths").and_then(Value::as_object_mut);
         if let Some(paths) = &mut paths {
-            for (path, other) in crate::bus::api::OTHER_SPELLINGS {
+            for &(path, other) in spellings {
                 let copy = paths.get(path).cloned().unwrap_or_default();
                 paths.insert(other.to_owned(), copy);
             }
@@ -65,6 +60,10 @@ impl Document {
             }
         }
         Self(serde_json::to_string_pretty(&document).unwrap_or_default())
+    }
+
+    pub(crate) fn into_text(self) -> String {
+        self.0
     }
 }
 
@@ -136,7 +135,7 @@ fn may_be_absent(schemas: &mut Value) {
 
 const PROBLEM: &str = "#/components/schemas/Problem";
 
-pub(super) fn routes(document: Document) -> Router<App> {
+pub(crate) fn routes(document: Document) -> Router<App> {
     let answer =
         move || async move { ([(header::CONTENT_TYPE, "application/json")], document.0).into_response() };
     Router::new().route("/openapi.json", get(answer))
@@ -196,7 +195,7 @@ mod tests {
 
     #[test]
     fn every_reference_leads_somewhere() {
-        let document: Value = serde_json::from_str(&crate::http::document()).unwrap();
+        let document: Value = serde_json::from_str(&crate::router::document()).unwrap();
         let text = document.to_string();
         let references: BTreeSet<&str> =
             text.split("\"#/components/schemas/").skip(1).filter_map(|rest| rest.split('"').next()).collect();
@@ -208,7 +207,7 @@ mod tests {
 
     #[test]
     fn what_every_operation_may_answer_is_in_the_document() {
-        let document: Value = serde_json::from_str(&crate::http::document()).unwrap();
+        let document: Value = serde_json::from_str(&crate::router::document()).unwrap();
         let answers = |path: &str, method: &str| {
             let responses = document["paths"][path][method]["responses"].as_object().unwrap();
             responses.keys().cloned().collect::<BTreeSet<_>>()
@@ -239,7 +238,7 @@ mod tests {
             .flat_map(|text| text.split(".route(").skip(1))
             .filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next())
             .collect();
-        let copied = crate::bus::api::OTHER_SPELLINGS.map(|(_, other)| other);
+        let copied = crate::api::bus::OTHER_SPELLINGS.map(|(_, other)| other);
         let by_hand: Vec<&str> = by_hand.into_iter().filter(|path| !copied.contains(path)).collect();
         assert_eq!(by_hand, ["/openapi.json"], "describe it with #[utoipa::path]");
     }

@@ -4,11 +4,11 @@ use askama::Template;
 
 use super::{Content, Kind, link, render, segment};
 use crate::{
-    bus::{OnExhausted, SubscriptionStatus},
-    dashboard::{SHOWN, words},
-    http::{App, Problem},
-    tokens::{Caller, Scope},
+    dashboard::{SHOWN, Site, words},
+    http::Problem,
 };
+use signalbox_access::{Caller, Scope};
+use signalbox_bus::{OnExhausted, SubscriptionStatus};
 
 /// Dead letters that are shown.
 const DEAD: usize = 20;
@@ -75,12 +75,12 @@ struct LetterRow {
     died: String,
 }
 
-pub(super) async fn content(app: &App, caller: &Caller, name: &str) -> Result<Content, Problem> {
+pub(super) async fn content(app: &Site, caller: &Caller, name: &str) -> Result<Content, Problem> {
     let html = if name.is_empty() { all(app, caller).await? } else { subscriber(app, caller, name).await? };
     Ok(Content { html, charts: Vec::new() })
 }
 
-async fn all(app: &App, caller: &Caller) -> Result<String, Problem> {
+async fn all(app: &Site, caller: &Caller) -> Result<String, Problem> {
     let bus = app.bus.handle();
     let now_ms = app.dashboard.now_ms();
     let subscriptions = bus.subscriptions().await?;
@@ -100,7 +100,7 @@ async fn all(app: &App, caller: &Caller) -> Result<String, Problem> {
     })
 }
 
-fn row(app: &App, status: &SubscriptionStatus, now_ms: u64) -> SubscriberRow {
+fn row(app: &Site, status: &SubscriptionStatus, now_ms: u64) -> SubscriberRow {
     let (subscription, gauges) = (&status.subscription, &status.gauges);
     let name = app.bus.name_of(&subscription.token);
     SubscriberRow {
@@ -118,12 +118,12 @@ fn row(app: &App, status: &SubscriptionStatus, now_ms: u64) -> SubscriberRow {
     }
 }
 
-async fn subscriber(app: &App, caller: &Caller, name: &str) -> Result<String, Problem> {
+async fn subscriber(app: &Site, caller: &Caller, name: &str) -> Result<String, Problem> {
     let bus = app.bus.handle();
     let now_ms = app.dashboard.now_ms();
     let subscriptions = bus.subscriptions().await?;
     let mut named = subscriptions.iter().filter(|one| app.bus.name_of(&one.subscription.token) == name);
-    let status = named.next().ok_or(crate::bus::Error::NoSuchSubscription)?;
+    let status = named.next().ok_or(signalbox_bus::Error::NoSuchSubscription)?;
     let subscription = &status.subscription;
     let is_it = subscription.token == *caller.bus_client();
     let own = caller.is_root() || (is_it && caller.has_any(&[Scope::Subscribe]));

@@ -1,13 +1,11 @@
 //! What is wrong now, in words, with the way to mend it. Pure: the overview brings what was read.
 
 use super::{Kind, link};
-use crate::{
-    bus::SubscriptionStatus,
-    dashboard::{store::Sums, words},
-    queues::QueueNumbers,
-    routing::RouterReport,
-    sequencer::BackendStatus,
-};
+use crate::dashboard::{store::Sums, words};
+use signalbox_bus::SubscriptionStatus;
+use signalbox_queues::QueueNumbers;
+use signalbox_routing::RouterReport;
+use signalbox_sequencer::BackendStatus;
 
 /// Requests in a minute below which a share of errors says nothing.
 const ENOUGH_REQUESTS: u64 = 20;

@@ -7,14 +7,15 @@ use askama::Template;
 use super::{Chart, Content, Kind, Line, link, overview, render, segment};
 use crate::{
     dashboard::{
-        SHOWN,
+        SHOWN, Site,
         store::{Past, Sums},
         words,
     },
-    http::{App, Problem},
-    routing::{Answer, Error, Explanation, Hostname, InstanceId, Question, Spec, State, in_flight},
-    tokens::{Caller, Scope},
+    http::Problem,
 };
+use signalbox_access::{Caller, Scope};
+use signalbox_route_table::{Answer, Explanation, Hostname, InstanceId, Question, Spec, State};
+use signalbox_routing::{Error, in_flight};
 
 /// Seconds that the first look reads, and every other one.
 const FIRST_WINDOW: i64 = 600;
@@ -83,7 +84,7 @@ struct VersionRow {
     percent: String,
 }
 
-pub(super) async fn content(app: &App, caller: &Caller, name: &str, round: u64) -> Result<Content, Problem> {
+pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64) -> Result<Content, Problem> {
     if name.is_empty() {
         return list(app, caller).await;
     }
@@ -185,14 +186,14 @@ pub(super) async fn content(app: &App, caller: &Caller, name: &str, round: u64) 
     Ok(Content { html: render(&page)?, charts })
 }
 
-async fn list(app: &App, caller: &Caller) -> Result<Content, Problem> {
+async fn list(app: &Site, caller: &Caller) -> Result<Content, Problem> {
     let store = app.registry.store();
     let mut names = store.hosts_after(None, SHOWN + 1).await?;
     let more = names.len() > SHOWN;
     names.truncate(SHOWN);
     names.retain(|name| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name)));
     let records = store.table_hosts(&names).await?;
-    let row = |(name, record): (String, crate::routing::TableHost)| {
+    let row = |(name, record): (String, signalbox_route_table::TableHost)| {
         (link(Kind::Host, &name), name, record.addresses.len())
     };
     let hosts = names.into_iter().zip(records).map(row).collect();

@@ -8,11 +8,10 @@ use std::{
 use tokio::time::Instant;
 
 use super::findings::{self, Finding};
-use crate::{
-    http::App,
-    routing::{Error, Hostname},
-    tokens::Caller,
-};
+use crate::dashboard::Site;
+use signalbox_access::Caller;
+use signalbox_route_table::Hostname;
+use signalbox_routing::Error;
 
 /// How long what was found is good for.
 const GOOD_FOR: Duration = Duration::from_secs(10);
@@ -27,11 +26,11 @@ type Found = Option<(Instant, Vec<About>)>;
 
 /// What was found a moment ago. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(in crate::dashboard) struct Later(Arc<Mutex<Found>>);
+pub(crate) struct Later(Arc<Mutex<Found>>);
 
 impl Later {
     /// What concerns the caller.
-    pub(super) async fn findings(&self, app: &App, caller: &Caller) -> Vec<Finding> {
+    pub(super) async fn findings(&self, app: &Site, caller: &Caller) -> Vec<Finding> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let all = match known.filter(|(at, _)| at.elapsed() < GOOD_FOR) {
             Some((_, known)) => known,
@@ -49,13 +48,13 @@ impl Later {
     }
 }
 
-async fn servers(app: &App) -> Vec<About> {
+async fn servers(app: &Site) -> Vec<About> {
     let told = app.registry.store().info().await;
     let told = told.into_iter().filter_map(|(role, info)| Some((role, info?)));
     told.flat_map(|(role, info)| findings::of_settings(role, &info)).map(|found| (None, found)).collect()
 }
 
-async fn certificates(app: &App) -> Result<Vec<About>, Error> {
+async fn certificates(app: &Site) -> Result<Vec<About>, Error> {
     let store = app.registry.store();
     let now = app.dashboard.now_ms() / 1000;
     let (mut found, mut after, mut read) = (Vec::new(), None::<String>, 0);

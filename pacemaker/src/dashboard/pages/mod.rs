@@ -13,10 +13,9 @@ use askama::Template;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    http::{App, Problem},
-    tokens::Caller,
-};
+use crate::dashboard::Site;
+use crate::http::Problem;
+use signalbox_access::Caller;
 
 pub(super) use later::Later;
 pub(super) use machines::Diagrams;
@@ -191,7 +190,12 @@ pub(super) struct Line {
 }
 
 /// Reads what a page shows. `round` counts the looks of a stream: the first one also reads what was before.
-pub(super) async fn content(app: &App, caller: &Caller, view: &View, round: u64) -> Result<Content, Problem> {
+pub(super) async fn content(
+    app: &Site,
+    caller: &Caller,
+    view: &View,
+    round: u64,
+) -> Result<Content, Problem> {
     match view.kind {
         Kind::Overview => overview::content(app, caller, round).await,
         Kind::Host => host::content(app, caller, &view.name, round).await,

@@ -3,12 +3,9 @@
 use askama::Template;
 
 use super::{Content, Kind, link, render, segment};
-use crate::{
-    bus::{Event, EventId, intake},
-    dashboard::words,
-    http::{App, Problem},
-    tokens::Caller,
-};
+use crate::{dashboard::Site, dashboard::words, http::Problem};
+use signalbox_access::Caller;
+use signalbox_bus::{Event, EventId, intake};
 
 /// Parked objects that are shown, each with a look at why.
 const PARKED: usize = 50;
@@ -84,12 +81,12 @@ struct EventRow {
     data: Option<String>,
 }
 
-pub(super) async fn content(app: &App, caller: &Caller, name: &str) -> Result<Content, Problem> {
+pub(super) async fn content(app: &Site, caller: &Caller, name: &str) -> Result<Content, Problem> {
     let html = if name.is_empty() { list(app, caller).await? } else { object(app, caller, name).await? };
     Ok(Content { html, charts: Vec::new() })
 }
 
-async fn list(app: &App, caller: &Caller) -> Result<String, Problem> {
+async fn list(app: &Site, caller: &Caller) -> Result<String, Problem> {
     let sequencer = &app.sequencer.handle;
     let now_ms = app.dashboard.now_ms();
     let mut parked = Vec::new();
@@ -108,7 +105,7 @@ async fn list(app: &App, caller: &Caller) -> Result<String, Problem> {
         });
     }
     let numbers = sequencer.numbers().await?;
-    let backend = |one: crate::sequencer::BackendStatus| BackendRow {
+    let backend = |one: signalbox_sequencer::BackendStatus| BackendRow {
         path: segment(&one.name),
         name: one.name,
         prefix: one.backend.prefix,
@@ -126,7 +123,7 @@ async fn list(app: &App, caller: &Caller) -> Result<String, Problem> {
     })
 }
 
-async fn object(app: &App, caller: &Caller, name: &str) -> Result<String, Problem> {
+async fn object(app: &Site, caller: &Caller, name: &str) -> Result<String, Problem> {
     intake::object_name(name)?;
     let status = app.sequencer.handle.object(name).await?;
     let status = status.ok_or_else(|| {

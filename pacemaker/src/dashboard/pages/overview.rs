@@ -11,15 +11,16 @@ use super::{
 };
 use crate::{
     dashboard::{
-        SHOWN,
+        SHOWN, Site,
         store::{Latencies, Past, Sums, Times},
         words,
     },
-    http::{App, Problem},
-    machines::Counts,
-    routing::{Hostname, InstanceId, LIVE_MS, RouterReport, TableHost, has_acknowledged},
-    tokens::Caller,
+    http::Problem,
 };
+use signalbox_access::Caller;
+use signalbox_machines::Counts;
+use signalbox_route_table::{Hostname, InstanceId, TableHost};
+use signalbox_routing::{LIVE_MS, RouterReport, has_acknowledged};
 
 /// Version types whose traffic is read.
 const COUNTED: usize = 50;
@@ -106,7 +107,7 @@ struct Host {
     versions: BTreeSet<String>,
 }
 
-pub(super) async fn content(app: &App, caller: &Caller, round: u64) -> Result<Content, Problem> {
+pub(super) async fn content(app: &Site, caller: &Caller, round: u64) -> Result<Content, Problem> {
     let store = app.registry.store();
     let up = store.ping().await;
     let mut findings = findings::of_servers(&up);
@@ -172,10 +173,10 @@ pub(super) async fn content(app: &App, caller: &Caller, round: u64) -> Result<Co
 
 /// The caller's hosts with their version types, by the table and by what is registered.
 async fn hosts(
-    app: &App,
+    app: &Site,
     caller: &Caller,
     findings: &mut Vec<Finding>,
-) -> Result<(Vec<Host>, bool), crate::routing::Error> {
+) -> Result<(Vec<Host>, bool), signalbox_routing::Error> {
     let store = app.registry.store();
     let mut names = store.hosts_after(None, SHOWN + 1).await?;
     let more = names.len() > SHOWN;
@@ -209,7 +210,7 @@ async fn hosts(
 }
 
 /// What is wrong with events. What cannot be read is silent here: the servers have told.
-async fn events(app: &App, caller: &Caller, findings: &mut Vec<Finding>) {
+async fn events(app: &Site, caller: &Caller, findings: &mut Vec<Finding>) {
     let bus = app.bus.handle();
     if !bus.is_ready() {
         findings.push(Finding {
@@ -246,7 +247,7 @@ async fn events(app: &App, caller: &Caller, findings: &mut Vec<Finding>) {
 }
 
 /// What is wrong with labels.
-async fn machines(app: &App, findings: &mut Vec<Finding>) {
+async fn machines(app: &Site, findings: &mut Vec<Finding>) {
     for name in app.machines.names().await.unwrap_or_default().into_iter().take(SHOWN) {
         let Ok(Counts { busy, .. }) = app.machines.counts(&name).await else { continue };
         let count = |status: &str| busy.get(status).copied().unwrap_or(0);
@@ -254,7 +255,7 @@ async fn machines(app: &App, findings: &mut Vec<Finding>) {
     }
 }
 
-fn router_row(app: &App, router: &RouterReport, in_step: bool) -> RouterRow {
+fn router_row(app: &Site, router: &RouterReport, in_step: bool) -> RouterRow {
     let state = match &router.alarm {
         Some(alarm) => alarm.clone(),
         None if in_step => "in step".to_owned(),

@@ -4,11 +4,11 @@ use askama::Template;
 
 use super::{Content, Kind, View, link, render, segment};
 use crate::{
-    dashboard::{SHOWN, words},
-    http::{App, Problem},
-    queues::{Error, FacetStatus},
-    tokens::{Caller, Scope},
+    dashboard::{SHOWN, Site, words},
+    http::Problem,
 };
+use signalbox_access::{Caller, Scope};
+use signalbox_queues::{Error, FacetStatus};
 
 /// Facets that are sorted. They come in the order of their names.
 const SORTED: usize = 1000;
@@ -91,12 +91,12 @@ struct LetterRow {
     died: String,
 }
 
-pub(super) async fn content(app: &App, caller: &Caller, view: &View) -> Result<Content, Problem> {
+pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
     let html = if view.name.is_empty() { list(app).await? } else { queue(app, caller, view).await? };
     Ok(Content { html, charts: Vec::new() })
 }
 
-async fn list(app: &App) -> Result<String, Problem> {
+async fn list(app: &Site) -> Result<String, Problem> {
     let registry = app.bus.handle().registry();
     let names: Vec<&str> = registry.queues.keys().map(String::as_str).take(SHOWN).collect();
     let numbers = app.queues.numbers(&names).await?;
@@ -113,7 +113,7 @@ async fn list(app: &App) -> Result<String, Problem> {
     render(&List { queues: queues.collect() })
 }
 
-async fn queue(app: &App, caller: &Caller, view: &View) -> Result<String, Problem> {
+async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
     let name = &*view.name;
     let registry = app.bus.handle().registry();
     let definition = registry.queues.get(name).ok_or(Error::NoSuchQueue)?;

@@ -26,33 +26,33 @@ type Counts = [u64; BUCKETS];
 
 /// The middle, and what 95 and 99 of a hundred requests were not longer than, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::dashboard) struct Times {
-    pub(in crate::dashboard) p50: f64,
-    pub(in crate::dashboard) p95: f64,
-    pub(in crate::dashboard) p99: f64,
+pub(crate) struct Times {
+    pub(crate) p50: f64,
+    pub(crate) p95: f64,
+    pub(crate) p99: f64,
 }
 
 /// Histograms of some version types or instances.
 #[derive(Debug, Default)]
-pub(in crate::dashboard) struct Latencies {
+pub(crate) struct Latencies {
     /// The beginnings of minutes, unix seconds, one after the other. The last one is not over.
-    pub(in crate::dashboard) minutes: Vec<i64>,
+    pub(crate) minutes: Vec<i64>,
     by_id: HashMap<String, Vec<Counts>>,
 }
 
 impl Latencies {
     /// Of all the minutes of one of them; none without a request.
-    pub(in crate::dashboard) fn of(&self, id: &str) -> Option<Times> {
+    pub(crate) fn of(&self, id: &str) -> Option<Times> {
         times(&sum(self.by_id.get(id).into_iter().flatten()))
     }
 
     /// Of all of them and all minutes.
-    pub(in crate::dashboard) fn all(&self) -> Option<Times> {
+    pub(crate) fn all(&self) -> Option<Times> {
         times(&sum(self.by_id.values().flatten()))
     }
 
     /// Each minute of all of them together.
-    pub(in crate::dashboard) fn by_minute(&self) -> Vec<Option<Times>> {
+    pub(crate) fn by_minute(&self) -> Vec<Option<Times>> {
         let of = |at: usize| times(&sum(self.by_id.values().filter_map(|minutes| minutes.get(at))));
         (0..self.minutes.len()).map(of).collect()
     }
@@ -183,7 +183,7 @@ mod tests {
 
     #[tokio::test]
     async fn histograms_of_minutes_are_put_together() {
-        let servers = crate::testing::Servers::start().await;
+        let servers = signalbox_testkit::Servers::start().await;
         let stats = servers.stats();
         let now = i64::try_from(stats.now_ms().await.unwrap() / 1000).unwrap();
         let minute = |ago: i64| now - now.rem_euclid(60) - ago * 60;

@@ -78,7 +78,7 @@ struct Stream {
 impl Stream {
     /// The next `event` whose data has all of `texts`.
     async fn until(&mut self, event: &str, texts: &[&str]) -> String {
-        let seen = tokio::time::timeout(crate::testing::PATIENCE, async {
+        let seen = tokio::time::timeout(signalbox_testkit::PATIENCE, async {
             loop {
                 while let Some((message, rest)) = self.buffer.split_once("\n\n") {
                     let found = message.starts_with(&format!("event: {event}\n"))
@@ -312,7 +312,7 @@ async fn a_stream_ends_with_its_token() {
     assert!(stream.chunk().await.unwrap().is_some());
     api.delete("/tokens/reader").await;
     let ended = async { while stream.chunk().await.unwrap().is_some() {} };
-    tokio::time::timeout(crate::testing::PATIENCE, ended).await.expect("the stream ends");
+    tokio::time::timeout(signalbox_testkit::PATIENCE, ended).await.expect("the stream ends");
 }
 
 #[tokio::test]

@@ -14,10 +14,8 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    config::{Args, Config},
-    testing::{Servers, eventually},
-};
+use crate::config::{Args, Config};
+use signalbox_testkit::{Servers, eventually};
 
 const ROOT: &str = "root-0123456789abcdef";
 

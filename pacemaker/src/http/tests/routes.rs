@@ -250,7 +250,7 @@ async fn the_document_describes_every_route() {
             assert_eq!(is_error, !answer["content"]["application/problem+json"].is_null(), "{operation}");
         }
     }
-    assert_eq!(serde_json::from_str::<Value>(&crate::http::document()).unwrap(), document);
+    assert_eq!(serde_json::from_str::<Value>(&crate::router::document()).unwrap(), document);
 }
 
 #[tokio::test]

@@ -60,7 +60,7 @@ pub(super) struct Label {
 
 /// Pictures that were drawn, by the hash of the definition. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(in crate::dashboard) struct Diagrams(Arc<Mutex<HashMap<String, Option<Arc<Diagram>>>>>);
+pub(crate) struct Diagrams(Arc<Mutex<HashMap<String, Option<Arc<Diagram>>>>>);
 
 impl Diagrams {
     /// The picture of a machine; none of one that is too large for it.

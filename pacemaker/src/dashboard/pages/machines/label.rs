@@ -5,13 +5,14 @@ use askama::Template;
 use super::why::{Why, read};
 use crate::{
     dashboard::{
+        Site,
         pages::{Kind, View, link, render, segment},
         words,
     },
-    http::{App, Problem},
-    machines::{Cause, Row, Status, Version},
-    tokens::{Caller, Scope},
+    http::Problem,
 };
+use signalbox_access::{Caller, Scope};
+use signalbox_machines::{Cause, Row, Status, Version};
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/label.html")]
@@ -55,7 +56,7 @@ struct MoveRow {
     event: u64,
 }
 
-pub(super) async fn page(app: &App, caller: &Caller, view: &View) -> Result<String, Problem> {
+pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
     let (machine, label) = (&view.name, &view.label);
     let version = app.machines.current(machine).await?;
     let record = app.machines.label_or_tombstone(machine, label).await?;

@@ -14,13 +14,14 @@ use super::{
 };
 use crate::{
     dashboard::{
+        Site,
         pages::{Kind, View, render, segment},
         words,
     },
-    http::{App, Problem},
-    machines::{Counts, Health, Record, Status, StoredVersion, Version, Wake, Waking},
-    tokens::{Caller, Scope},
+    http::Problem,
 };
+use signalbox_access::{Caller, Scope};
+use signalbox_machines::{Counts, Health, Record, Status, StoredVersion, Version, Wake, Waking};
 
 /// Labels of a page, and names that are read at a time when most of them are passed over.
 const PAGE: usize = 50;
@@ -136,7 +137,7 @@ struct VersionRow {
     link: String,
 }
 
-pub(super) async fn page(app: &App, caller: &Caller, view: &View) -> Result<String, Problem> {
+pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
     let name = &view.name;
     let Counts { version, labels: counts, busy, stuck } = app.machines.counts(name).await?;
     let now_ms = app.machines.now_ms().await?;
@@ -233,7 +234,7 @@ fn filter(version: &Version, view: &View) -> Filter {
 
 /// A page of labels that fit, and the name after which the next page begins.
 async fn labels(
-    app: &App,
+    app: &Site,
     version: &Version,
     view: &View,
 ) -> Result<(Vec<(String, Record)>, Option<String>), Problem> {

@@ -12,13 +12,12 @@ use std::collections::BTreeMap;
 use askama::Template;
 
 use super::{Content, Kind, View, link, render};
-use crate::{
-    http::{App, Problem},
-    machines::{Counts, Error},
-    tokens::{Caller, Scope},
-};
+use crate::dashboard::Site;
+use crate::http::Problem;
+use signalbox_access::{Caller, Scope};
+use signalbox_machines::{Counts, Error};
 
-pub(in crate::dashboard) use diagram::Diagrams;
+pub(crate) use diagram::Diagrams;
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/machines.html")]
@@ -60,7 +59,7 @@ impl Busy {
     }
 }
 
-pub(super) async fn content(app: &App, caller: &Caller, view: &View) -> Result<Content, Problem> {
+pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
     let name = &view.name;
     if !name.is_empty() && !is_name(name) {
         return Err(Error::NoSuchMachine.into());
@@ -79,7 +78,7 @@ fn is_name(name: &str) -> bool {
     name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
-async fn list(app: &App, caller: &Caller) -> Result<String, Problem> {
+async fn list(app: &Site, caller: &Caller) -> Result<String, Problem> {
     let mut machines = Vec::new();
     for name in app.machines.names().await? {
         let Counts { version, labels, busy, .. } = match app.machines.counts(&name).await {

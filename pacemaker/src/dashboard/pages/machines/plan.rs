@@ -3,11 +3,12 @@
 use askama::Template;
 
 use crate::{
+    dashboard::Site,
     dashboard::pages::{Kind, View, link, render, segment},
-    http::{App, Problem},
-    machines::{Error, Version},
-    tokens::{Caller, Scope},
+    http::Problem,
 };
+use signalbox_access::{Caller, Scope};
+use signalbox_machines::{Error, Version};
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/plan.html")]
@@ -25,7 +26,7 @@ struct Page {
     may_manage: bool,
 }
 
-pub(super) async fn page(app: &App, caller: &Caller, view: &View) -> Result<String, Problem> {
+pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
     let name = &view.name;
     let version = match app.machines.current(name).await {
         Ok(version) => Some(version),

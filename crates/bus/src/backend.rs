@@ -1,0 +1,225 @@
+//! Backends: what takes the events of some objects, in order, in place of the bus.
+//!
+//! They are part of the registry, so a publish that was computed from an older one is refused and computed again: no
+//! event goes to the lanes of subscribers behind a backend's back, and none to a backend that is gone. What delivers to
+//! them is the sequencer; here is only what the publish path has to know.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Handle, Options, Registry};
+use signalbox_egress::Secret;
+
+/// What becomes of an event that was tried as often as its backend allows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnFailure {
+    /// It is tried for ever; the object waits.
+    #[default]
+    Block,
+    /// It becomes a dead letter, the object's next event tells the gap, and the object goes on.
+    Skip,
+    /// The object waits until somebody decides to try again or to skip.
+    Park,
+}
+
+/// What becomes of the events that are queued for a backend when it is removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Queued {
+    /// They are sent first.
+    #[default]
+    Send,
+    /// They become dead letters, with a gap for each object.
+    Dead,
+    /// They are dropped, with a gap for each object.
+    Discard,
+}
+
+impl Queued {
+    /// As scripts and metrics name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Dead => "dead",
+            Self::Discard => "discard",
+        }
+    }
+}
+
+/// An HTTP backend.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backend {
+    /// What the names of its objects begin with.
+    pub prefix: String,
+    /// Where events are sent.
+    pub callback: String,
+    /// The user name of deliveries.
+    pub uuid: String,
+    /// Signing secrets, newest first.
+    pub secrets: Vec<Secret>,
+    /// What becomes of an event that fails.
+    pub on_failure: OnFailure,
+    /// How often an event is tried before that.
+    pub max_attempts: u32,
+    /// Objects that one pacemaker serves at a time.
+    pub workers: u64,
+    /// Why deliveries are stopped (the callback answered 410). Defining the backend again starts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disabled: Option<String>,
+    /// It was removed, and goes when nothing is queued for it any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub draining: bool,
+    /// While it is being drained: what becomes of what is queued.
+    #[serde(default)]
+    pub queued: Queued,
+}
+
+impl Backend {
+    /// Whether events are sent to it.
+    pub fn is_served(&self) -> bool {
+        self.disabled.is_none() && !(self.draining && self.queued != Queued::Send)
+    }
+}
+
+/// What an operator asks for with `PUT /backends/{name}`.
+#[derive(Debug, Clone)]
+pub struct WantedBackend {
+    /// What the names of its objects begin with.
+    pub prefix: String,
+    /// Where to send events.
+    pub callback: String,
+    /// The user name of deliveries.
+    pub uuid: String,
+    /// The secret that signs; the present one, or else a new one, when absent.
+    pub secret: Option<String>,
+    /// What becomes of an event that fails.
+    pub on_failure: OnFailure,
+    /// How often an event is tried before that.
+    pub max_attempts: u32,
+    /// Objects that one pacemaker serves at a time.
+    pub workers: u64,
+}
+
+impl Registry {
+    /// Defines or replaces a backend, and starts one that was stopped or being drained.
+    pub(super) fn put_backend(
+        &mut self,
+        name: &str,
+        wanted: WantedBackend,
+        new_secret: &str,
+        limits: &Options,
+    ) -> Result<(), Error> {
+        let before = self.backends.get(name);
+        if before.is_none() && self.backends.len() >= limits.backends {
+            return Err(Error::TooMany("backends"));
+        }
+        // Two with the same prefix would leave to chance which one gets an object.
+        let taken =
+            |(other, one): (&String, &Backend)| other != name && !one.draining && one.prefix == wanted.prefix;
+        if self.backends.iter().any(taken) {
+            return Err(Error::PrefixTaken);
+        }
+        let secrets = match (wanted.secret, before) {
+            (Some(secret), _) => vec![Secret { secret, until_ms: None }],
+            (None, Some(before)) => before.secrets.clone(),
+            (None, None) => vec![Secret { secret: new_secret.to_owned(), until_ms: None }],
+        };
+        let backend = Backend {
+            prefix: wanted.prefix,
+            callback: wanted.callback,
+            uuid: wanted.uuid,
+            secrets,
+            on_failure: wanted.on_failure,
+            max_attempts: wanted.max_attempts,
+            workers: wanted.workers,
+            disabled: None,
+            draining: false,
+            queued: Queued::default(),
+        };
+        self.backends.insert(name.to_owned(), backend);
+        Ok(())
+    }
+}
+
+/// Backends. What takes effect when is the sequencer's to say.
+impl Handle {
+    /// Defines or replaces a backend; from now on events of its objects go to it. Whether it is new.
+    ///
+    /// # Errors
+    /// [`Error::PrefixTaken`], or when there are too many.
+    pub async fn put_backend(
+        &self,
+        name: &str,
+        wanted: WantedBackend,
+        new_secret: &str,
+    ) -> Result<bool, Error> {
+        let limits = &self.core.options;
+        self.core
+            .change(|registry, _| {
+                let new = !registry.backends.contains_key(name);
+                registry.put_backend(name, wanted.clone(), new_secret, limits)?;
+                Ok(new)
+            })
+            .await
+    }
+
+    /// Lets a backend take no new objects, and says what becomes of what is queued for it. A repeat makes sure that every
+    /// shard knows.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchBackend`] when there is none.
+    pub async fn drain_backend(&self, name: &str, queued: Queued) -> Result<(), Error> {
+        self.core
+            .change(|registry, _| {
+                let backend = registry.backends.get_mut(name).ok_or(Error::NoSuchBackend)?;
+                backend.draining = true;
+                backend.queued = queued;
+                Ok(())
+            })
+            .await
+    }
+
+    /// Forgets a backend that is being drained; nothing may be queued for it. One that was defined again stays.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn forget_backend(&self, name: &str) -> Result<(), Error> {
+        self.core
+            .change(|registry, _| {
+                if registry.backends.get(name).is_some_and(|one| one.draining) {
+                    registry.backends.remove(name);
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// Stops a backend whose callback says that it is gone, unless it has another one by now.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn disable_backend(&self, name: &str, callback: &str) -> Result<(), Error> {
+        self.core
+            .change(|registry, _| {
+                if let Some(one) = registry.backends.get_mut(name)
+                    && one.callback == callback
+                {
+                    one.disabled = Some("the callback answered that it is gone".into());
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// The registry, read again if this process does not have the one with this stamp.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn registry_of(&self, stamp: &str) -> Result<std::sync::Arc<Registry>, Error> {
+        let mut view = self.core.view();
+        if view.stamp != stamp {
+            view = self.core.reload(&view.stamp).await?;
+        }
+        Ok(std::sync::Arc::clone(&view.registry))
+    }
+}

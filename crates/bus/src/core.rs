@@ -1,0 +1,244 @@
+//! What all parts of the bus share in one process: the shards, the registry as last seen, the cache.
+
+use std::sync::{
+    Arc, PoisonError, RwLock,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use tokio::sync::{Mutex, Notify, mpsc};
+
+use super::{
+    Error, Options, Registry,
+    cache::Cache,
+    chance::Chance,
+    commit::Item,
+    registry,
+    store::{Committed, Store, Stored},
+    view::{State, View},
+};
+use signalbox_queues as queues;
+
+/// Changes of the registry are tried so often before giving up.
+const CHANGE_TRIES: usize = 10;
+
+pub(super) struct Core {
+    pub(super) options: Options,
+    pub(super) stores: Vec<Arc<Store>>,
+    /// The same shards, for what queues keep in them.
+    pub(super) queues: Vec<Arc<queues::Store>>,
+    /// Names this process, this time: it is in the ids of its workers and calls.
+    pub(super) incarnation: String,
+    pub(super) cache: Cache,
+    pub(super) chance: Chance,
+    /// The way to each shard's committer.
+    pub(super) committers: Vec<mpsc::Sender<Item>>,
+    /// Bytes of events on that way.
+    pub(super) waiting_bytes: AtomicUsize,
+    /// A replay was asked for.
+    pub(super) replays: Notify,
+    view: RwLock<Arc<View>>,
+    /// The fabric that this process trusts; another one, or an empty one, is refused.
+    trusted: RwLock<Option<String>>,
+    reloading: Mutex<()>,
+    changing: Mutex<()>,
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("incarnation", &self.incarnation).finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    pub(super) fn new(
+        options: Options,
+        stores: Vec<Arc<Store>>,
+        queues: Vec<Arc<queues::Store>>,
+        chance: Chance,
+        committers: Vec<mpsc::Sender<Item>>,
+        trusted: Option<String>,
+    ) -> Self {
+        Self {
+            incarnation: chance.characters(20),
+            cache: Cache::new(options.cache_bytes),
+            options,
+            stores,
+            queues,
+            chance,
+            committers,
+            waiting_bytes: AtomicUsize::new(0),
+            replays: Notify::new(),
+            view: RwLock::new(Arc::new(View::unknown())),
+            trusted: RwLock::new(trusted),
+            reloading: Mutex::new(()),
+            changing: Mutex::new(()),
+        }
+    }
+
+    /// The registry as last seen.
+    pub(super) fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_view(&self, view: View) -> Arc<View> {
+        let view = Arc::new(view);
+        *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&view);
+        view
+    }
+
+    fn trusted(&self) -> Option<String> {
+        self.trusted.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn trust(&self, fabric: &str) {
+        *self.trusted.write().unwrap_or_else(PoisonError::into_inner) = Some(fabric.to_owned());
+    }
+
+    /// Reads the registry again, unless somebody did since `seen` was the stamp.
+    pub(super) async fn reload(&self, seen: &str) -> Result<Arc<View>, Error> {
+        let _one_at_a_time = self.reloading.lock().await;
+        let view = self.view();
+        if view.stamp != seen {
+            return Ok(view);
+        }
+        self.read_registry().await
+    }
+
+    /// Reads the registry again.
+    async fn read_registry(&self) -> Result<Arc<View>, Error> {
+        let stored = self.stores[0].registry().await?;
+        let before = self.view();
+        let Some(stored) = stored.filter(|stored| self.trusted().is_none_or(|known| known == stored.fabric))
+        else {
+            if before.state == State::Ready {
+                tracing::error!(
+                    known = before.fabric,
+                    "the fabric has been replaced by an empty or another one: events are refused until it is \
+                     initialised anew"
+                );
+            }
+            return Ok(self.set_view(View::unknown()));
+        };
+        if stored.shards != self.stores.len() {
+            return Err(Error::OtherShards { stored: stored.shards, configured: self.stores.len() });
+        }
+        self.trust(&stored.fabric);
+        Ok(self.set_view(View::read(stored, &before)?))
+    }
+
+    /// Trusts the fabric as it is now, and lays a registry where there is none.
+    pub(super) async fn initialise(&self) -> Result<Arc<View>, Error> {
+        let _nobody_reloads = self.reloading.lock().await;
+        let wanted = Stored {
+            fabric: self.chance.characters(20),
+            stamp: format!("1.{}", self.chance.characters(8)),
+            snapshot: serde_json::to_string(&Registry::default()).map_err(Error::BadRegistry)?,
+            shards: self.stores.len(),
+        };
+        let home = self.stores[0].initialise(&wanted).await?.ok_or(Error::Uninitialised)?;
+        if home.shards != self.stores.len() {
+            return Err(Error::OtherShards { stored: home.shards, configured: self.stores.len() });
+        }
+        for store in &self.stores[1..] {
+            store.initialise(&home).await?;
+        }
+        self.trust(&home.fabric);
+        let view = self.set_view(View::read(home, &self.view())?);
+        self.spread(&view).await?;
+        Ok(view)
+    }
+
+    /// Trusts the fabric of this identity, and no other.
+    pub(super) async fn adopt(&self, fabric: &str) -> Result<(), Error> {
+        let _nobody_reloads = self.reloading.lock().await;
+        self.trust(fabric);
+        self.read_registry().await.map(drop)
+    }
+
+    /// On start: a fabric that nobody knows yet is laid out; one that is known to have existed must still be there.
+    pub(super) async fn start(&self) -> Result<Arc<View>, Error> {
+        let view = self.reload("").await?;
+        if view.state == State::Uninitialised && self.trusted().is_none() {
+            return self.initialise().await;
+        }
+        Ok(view)
+    }
+
+    /// Changes the registry: computed from what stands in the fabric, written only if that still stands, and
+    /// answered when every shard has it.
+    pub(super) async fn change<T>(
+        &self,
+        change: impl Fn(&mut Registry, u64) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let _one_at_a_time = self.changing.lock().await;
+        for attempt in 0..CHANGE_TRIES {
+            let view = {
+                let _nobody_reloads = self.reloading.lock().await;
+                self.read_registry().await?
+            };
+            if view.state == State::Uninitialised {
+                return Err(Error::Uninitialised);
+            }
+            let mut registry = Registry::clone(&view.registry);
+            let version = view.version() + 1;
+            let value = change(&mut registry, version)?;
+            if registry == *view.registry {
+                self.spread(&view).await?;
+                return Ok(value);
+            }
+            let stamp = format!("{version}.{}", self.chance.characters(8));
+            if self.commit(&view, &stamp, &registry).await? {
+                let view = self.set_view(View::new(view.fabric.clone(), stamp, registry, &view));
+                self.spread(&view).await?;
+                return Ok(value);
+            }
+            tracing::debug!(attempt, "the registry was changed by another pacemaker, computing again");
+        }
+        Err(Error::Contended)
+    }
+
+    async fn commit(&self, view: &View, stamp: &str, registry: &Registry) -> Result<bool, Error> {
+        let snapshot = serde_json::to_string(registry).map_err(Error::BadRegistry)?;
+        let commands = registry::projection(&view.registry, registry);
+        let home = &self.stores[0];
+        let mut result = home.commit(&view.stamp, stamp, &snapshot, &commands).await;
+        // Once more after a lost reply: the script knows its own stamp.
+        if result.as_ref().is_err_and(|error| error.kind() == signalbox_store::Kind::Unavailable) {
+            result = home.commit(&view.stamp, stamp, &snapshot, &commands).await;
+        }
+        match result? {
+            Committed::Done => Ok(true),
+            Committed::Stale => Ok(false),
+            Committed::Empty => Err(Error::Uninitialised),
+        }
+    }
+
+    /// Brings every other shard to the registry of the first.
+    pub(super) async fn spread(&self, view: &View) -> Result<(), Error> {
+        for store in &self.stores[1..] {
+            let Some(there) = store.registry().await? else { return Err(Error::Uninitialised) };
+            if there.stamp == view.stamp || super::view::version(&there.stamp) > view.version() {
+                continue;
+            }
+            let snapshot = serde_json::to_string(&*view.registry).map_err(Error::BadRegistry)?;
+            let commands = registry::projection_elsewhere(&view.registry);
+            // Another pacemaker doing the same at this moment is as good.
+            let _ = store.commit(&there.stamp, &view.stamp, &snapshot, &commands).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes `bytes` of the memory for waiting events, if there is room.
+    pub(super) fn reserve(&self, bytes: usize) -> bool {
+        let limit = 64 * self.options.call_bytes;
+        if self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= limit {
+            return true;
+        }
+        self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        false
+    }
+
+    pub(super) fn release(&self, bytes: usize) {
+        self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}

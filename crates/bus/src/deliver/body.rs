@@ -1,0 +1,170 @@
+//! The body of a delivery, byte for byte as receivers of the original bus read it, with the members that it did not
+//! have behind those that it had. Pure.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{BatchContents, Event};
+use crate::EventId;
+
+/// An event of the array. `gap` is not here: it belongs to one subscriber, this part is shared by all.
+#[derive(Serialize)]
+struct Item<'a> {
+    topic: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    url: &'a str,
+    t: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a RawValue>,
+    id: EventId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prev: Option<EventId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tprev: Option<EventId>,
+    /// Whose events `prev` and the order are about, where that is not the url.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<&'a str>,
+}
+
+/// One event. Publishers' data goes in as the bytes that came: digits, spaces and the order of members are theirs.
+fn item(event: &Event) -> Vec<u8> {
+    let item = Item {
+        topic: &event.topic,
+        kind: event.kind.as_str(),
+        url: &event.url,
+        t: event.timestamp_ms,
+        data: event.data.as_deref(),
+        id: event.id,
+        prev: event.prev,
+        tprev: event.tprev,
+        object: Some(&*event.object).filter(|object| *object != event.url),
+    };
+    // Strings, numbers and JSON that was checked when it came in: there is nothing that could fail.
+    serde_json::to_vec(&item).unwrap_or_default()
+}
+
+/// One event as it is delivered, made once.
+pub fn rendered(event: &Event) -> &[u8] {
+    event.rendered(item)
+}
+
+/// The whole array.
+pub(super) fn batch(batch: &BatchContents) -> Vec<u8> {
+    let items: Vec<&[u8]> = batch.events.iter().map(|event| rendered(event)).collect();
+    let gap =
+        if batch.gaps.is_empty() { Vec::new() } else { serde_json::to_vec(&batch.gaps).unwrap_or_default() };
+    let size = items.iter().map(|item| item.len() + 1).sum::<usize>() + gap.len() + 16;
+    let mut body = Vec::with_capacity(size);
+    body.push(b'[');
+    for (index, item) in items.into_iter().enumerate() {
+        match item.strip_suffix(b"}") {
+            Some(open) if index == 0 && !gap.is_empty() => {
+                body.extend_from_slice(open);
+                body.extend_from_slice(b",\"gap\":");
+                body.extend_from_slice(&gap);
+                body.push(b'}');
+            }
+            _ => {
+                if index > 0 {
+                    body.push(b',');
+                }
+                body.extend_from_slice(item);
+            }
+        }
+    }
+    body.push(b']');
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, OnceLock};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Gap, Kind};
+
+    pub fn event(id: u64, data: Option<&str>) -> Event {
+        Event {
+            id: EventId(id),
+            prev: (id > 1).then(|| EventId(id - 1)),
+            tprev: None,
+            object: "https://shop.example/1".to_owned(),
+            topic: "orders".to_owned(),
+            kind: Kind::Update,
+            environment: "shop".to_owned(),
+            url: "https://shop.example/1".to_owned(),
+            timestamp_ms: 1_700_000_000_000,
+            data: data.map(|data| RawValue::from_string(data.to_owned()).unwrap()),
+            cause: None,
+            rendered: OnceLock::new(),
+        }
+    }
+
+    fn contents(events: Vec<Event>, gaps: Vec<Gap>) -> BatchContents {
+        let events = events.into_iter().map(Arc::new).collect();
+        BatchContents { id: "b".to_owned(), created_ms: 0, attempts: 0, events, gaps }
+    }
+
+    #[test]
+    fn the_body_is_what_the_format_says() {
+        let gap = Gap { first: EventId(3), last: EventId(9), count: 4, reason: "dead".to_owned() };
+        let body =
+            batch(&contents(vec![event(1, Some("{\"a\": 1.0e0 ,\"a\":[]}")), event(2, None)], vec![gap]));
+        assert_eq!(
+            String::from_utf8(body).unwrap(),
+            concat!(
+                r#"[{"topic":"orders","type":"update","url":"https://shop.example/1","t":1700000000000,"#,
+                r#""data":{"a": 1.0e0 ,"a":[]},"id":1,"#,
+                r#""gap":[{"first":3,"last":9,"count":4,"reason":"dead"}]},"#,
+                r#"{"topic":"orders","type":"update","url":"https://shop.example/1","t":1700000000000,"#,
+                r#""id":2,"prev":1}]"#
+            )
+        );
+    }
+
+    #[test]
+    fn an_object_of_another_name_than_the_url_is_named() {
+        let named = Event { object: "order:\"7\"".to_owned(), ..event(2, None) };
+        assert_eq!(
+            String::from_utf8(batch(&contents(vec![named, event(3, None)], vec![]))).unwrap(),
+            concat!(
+                r#"[{"topic":"orders","type":"update","url":"https://shop.example/1","t":1700000000000,"#,
+                r#""id":2,"prev":1,"object":"order:\"7\""},"#,
+                r#"{"topic":"orders","type":"update","url":"https://shop.example/1","t":1700000000000,"#,
+                r#""id":3,"prev":2}]"#
+            )
+        );
+    }
+
+    #[test]
+    fn a_gap_told_to_one_subscriber_is_not_told_to_the_next() {
+        let gap = Gap { first: EventId(3), last: EventId(9), count: 4, reason: "dead".to_owned() };
+        let shared = Arc::new(event(1, None));
+        let mut one = contents(vec![], vec![gap]);
+        one.events.push(Arc::clone(&shared));
+        let mut other = contents(vec![], vec![]);
+        other.events.push(shared);
+        assert!(String::from_utf8(batch(&one)).unwrap().contains("gap"));
+        assert!(!String::from_utf8(batch(&other)).unwrap().contains("gap"));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_published_arrives_as_json_with_the_same_bytes(
+            url in ".*", topic in ".*", numbers in proptest::collection::vec(any::<f64>(), 0..4), count in 1_u64..5,
+        ) {
+            let data = serde_json::to_string(&numbers).unwrap();
+            let events = (1..=count).map(|id| Event { url: url.clone(), topic: topic.clone(), ..event(id, Some(&data)) });
+            let body = batch(&contents(events.collect(), vec![]));
+            let kept = format!("\"data\":{data},");
+            prop_assert!(String::from_utf8(body.clone()).unwrap().contains(&kept));
+            let read: Vec<serde_json::Value> = serde_json::from_slice(&body).unwrap();
+            prop_assert_eq!(read.len() as u64, count);
+            prop_assert_eq!(read[0]["url"].as_str(), Some(url.as_str()));
+            prop_assert_eq!(read[0]["topic"].as_str(), Some(topic.as_str()));
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The seam between the life of a batch (workers, Redis) and the way it reaches its subscriber (HTTP).
+
+mod body;
+#[cfg(test)]
+mod tests;
+mod webhooks;
+
+use std::{future::Future, sync::Arc};
+
+pub use signalbox_egress::Outcome;
+
+pub use body::rendered;
+pub use webhooks::Webhooks;
+
+use super::{Event, Gap, Subscription};
+
+/// What one delivery carries.
+#[derive(Debug, Clone)]
+pub struct BatchContents {
+    /// The batch's id: the same at every attempt, so it serves as the webhook's id.
+    pub id: String,
+    /// When its first event was put into it, in unix milliseconds of the fabric's clock.
+    pub created_ms: u64,
+    /// How many attempts came before this one.
+    pub attempts: u32,
+    /// The events in id order (redriven and replayed ones stand where they were asked for). Never empty.
+    pub events: Vec<Arc<Event>>,
+    /// What the lane lost since its last delivery; to be sent with the first event.
+    pub gaps: Vec<Gap>,
+}
+
+/// Delivers batches. One implementation speaks HTTP; tests bring their own.
+pub trait Deliverer: Send + Sync + 'static {
+    /// Tries once to deliver. Must end by itself (time and size are capped in here): a worker waits for it. Dropping
+    /// the future abandons the attempt.
+    fn deliver(
+        &self,
+        subscription: Arc<Subscription>,
+        batch: Arc<BatchContents>,
+    ) -> impl Future<Output = Outcome> + Send;
+}

@@ -1,0 +1,68 @@
+//! Deliveries over HTTP.
+
+use std::{future::Future, sync::Arc};
+
+use signalbox_daemon::traces::{self, Cause};
+use signalbox_egress::{Client, Outcome, Post};
+use tokio::time;
+
+use super::{BatchContents, Deliverer, body};
+use crate::{Subscription, metrics::Deliveries};
+
+/// Delivers batches by HTTP. Cheap to clone; clones share connections.
+#[derive(Debug, Clone)]
+pub struct Webhooks {
+    client: Client,
+    counted: Deliveries,
+}
+
+impl Webhooks {
+    /// Delivers with `client` and counts what becomes of each attempt.
+    pub fn new(client: Client, counted: Deliveries) -> Self {
+        Self { client, counted }
+    }
+
+    async fn attempt(&self, subscription: &Subscription, batch: &BatchContents) -> Outcome {
+        let post = Post {
+            name: "deliver to subscriber",
+            causes: causes(batch),
+            events: batch.events.len(),
+            attempt: u64::from(batch.attempts) + 1,
+            callback: &subscription.callback,
+            uuid: &subscription.uuid,
+            secrets: &subscription.secrets,
+            id: &batch.id,
+            body: body::batch(batch),
+            headers: Vec::new(),
+        };
+        self.client.post(post).await
+    }
+}
+
+impl Deliverer for Webhooks {
+    fn deliver(
+        &self,
+        subscription: Arc<Subscription>,
+        batch: Arc<BatchContents>,
+    ) -> impl Future<Output = Outcome> + Send {
+        let webhooks = self.clone();
+        // Boxed: the state of a request in flight is large, and every worker would carry it on its stack.
+        Box::pin(async move {
+            let started = time::Instant::now();
+            let outcome = webhooks.attempt(&subscription, &batch).await;
+            webhooks.counted.count(&outcome, started.elapsed());
+            outcome
+        })
+    }
+}
+
+/// The causes of a batch's events, each once.
+fn causes(batch: &BatchContents) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for cause in batch.events.iter().filter_map(|event| event.cause) {
+        if !causes.contains(&cause) && causes.len() < traces::MOST_CAUSES {
+            causes.push(cause);
+        }
+    }
+    causes
+}

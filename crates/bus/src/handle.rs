@@ -1,0 +1,600 @@
+//! The one door to the bus.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::value::RawValue;
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::{
+    ApiToken, Change, Error, Event, EventId, NewEvent, NewMessage, Refusal, Registry, Subscription, Wanted,
+    commit::{Gather, Item, Part, Ticket},
+    core::Core,
+    dead,
+    event::{self, ID_STEP},
+    housekeeping,
+    registry::{OWN_CLIENT, RESERVED, is_reserved_topic, is_topic_name},
+    replay,
+    verdict::FULL_HEALTH,
+    view::State,
+};
+use signalbox_egress::Secret;
+
+/// The environment of a client's events that name none.
+fn name_of<'a>(client: &'a str, registry: &'a Registry) -> &'a str {
+    registry.api_tokens.get(client).map_or(client.trim_end_matches('.'), |token| &token.name)
+}
+
+/// Tokens in all.
+const API_TOKENS: usize = 10_000;
+
+/// A topic as `GET /topics` lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicStatus {
+    /// Its name.
+    pub name: String,
+    /// The client (token) that claimed it.
+    pub publisher: Option<String>,
+    /// Events accepted in all.
+    pub events: u64,
+}
+
+/// A subscription as `GET /subscriptions` lists it.
+#[derive(Debug, Clone)]
+pub struct SubscriptionStatus {
+    /// What was asked for.
+    pub subscription: Arc<Subscription>,
+    /// What it has received and what waits for it.
+    pub gauges: SubscriberGauges,
+}
+
+/// The numbers of one subscriber.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SubscriberGauges {
+    /// Events delivered in all.
+    pub sent: u64,
+    /// Events that wait or are on their way.
+    pub queued: u64,
+    /// Batches that wait or are on their way.
+    pub batches: u64,
+    /// When the oldest of them was created, unix milliseconds.
+    pub oldest_ms: Option<u64>,
+    /// Dead letters, in events.
+    pub dead: u64,
+    /// 0…100.
+    pub health: u8,
+    /// The latest attempt to deliver, unix milliseconds.
+    pub last_attempted_ms: Option<u64>,
+}
+
+/// All numbers of the bus.
+#[derive(Debug, Clone, Default)]
+pub struct Gauges {
+    /// By subscriber.
+    pub subscribers: BTreeMap<String, SubscriberGauges>,
+    /// Telemetry counters, summed over the shards.
+    pub counters: BTreeMap<String, u64>,
+    /// Jobs waiting to be taken.
+    pub jobs_instant: u64,
+    /// Jobs waiting for their time.
+    pub jobs_scheduled: u64,
+    /// Jobs being worked on.
+    pub jobs_pending: u64,
+    /// Bytes of events in the log.
+    pub log_bytes: u64,
+}
+
+/// One event that could not be delivered.
+#[derive(Debug, Clone)]
+pub struct DeadLetter {
+    /// The event.
+    pub event: Arc<Event>,
+    /// When it was given up, unix milliseconds.
+    pub died_ms: u64,
+    /// Attempts made with the batch it was in.
+    pub attempts: u32,
+    /// The last failure.
+    pub reason: String,
+}
+
+/// A part of a list.
+#[derive(Debug, Clone)]
+pub struct Page<T> {
+    /// The items.
+    pub items: Vec<T>,
+    /// What to ask with for the next part; nothing when this is the last.
+    pub cursor: Option<String>,
+}
+
+/// Events of one object that are to be accepted together.
+#[derive(Debug)]
+pub struct NewGroup {
+    /// The object of all of them.
+    pub object: String,
+    /// The object's new state as JSON, if it changes.
+    pub state: Option<Box<RawValue>>,
+    /// The main event and its sub-events, each with its topic; at least one. Their own `object` and
+    /// `idempotency_key` are not looked at.
+    pub events: Vec<(String, NewEvent)>,
+    /// A repeat under the same key, client and object returns the first group's ids.
+    pub idempotency_key: Option<String>,
+}
+
+/// The bus, for everybody who publishes, subscribes or asks. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    pub(super) core: Arc<Core>,
+}
+
+impl Handle {
+    pub(super) fn from_core(core: Arc<Core>) -> Self {
+        Self { core }
+    }
+
+    /// Publishes events of one client to one topic; one result for each, in order. `environment` of an event that
+    /// names none is the client's name, for which the token stands when it has none.
+    pub async fn publish(
+        &self,
+        client: &str,
+        topic: &str,
+        events: Vec<NewEvent>,
+    ) -> Vec<Result<EventId, Refusal>> {
+        if !is_topic_name(topic) {
+            return vec![Err(Refusal::BadTopic); events.len()];
+        }
+        self.publish_as(client, topic, events).await
+    }
+
+    /// Publishes Signalbox' own events; `topic` without its prefix (`subscriber.disabled`).
+    pub async fn announce(&self, topic: &str, events: Vec<NewEvent>) -> Vec<Result<EventId, Refusal>> {
+        let topic = format!("{RESERVED}{topic}");
+        if !is_reserved_topic(&topic) {
+            return vec![Err(Refusal::BadTopic); events.len()];
+        }
+        self.publish_as(OWN_CLIENT, &topic, events).await
+    }
+
+    async fn publish_as(
+        &self,
+        client: &str,
+        topic: &str,
+        events: Vec<NewEvent>,
+    ) -> Vec<Result<EventId, Refusal>> {
+        let count = events.len();
+        if count == 0 {
+            return Vec::new();
+        }
+        let view = self.core.view();
+        // Said at once from memory when it is known; a claim that this process does not know of is found later.
+        if let Some(Some(publisher)) = view.registry.topics.get(topic)
+            && publisher != client
+        {
+            return vec![Err(Refusal::Claimed); count];
+        }
+        let name = name_of(client, &view.registry);
+        let (client, topic): (Arc<str>, Arc<str>) = (client.into(), topic.into());
+        let (gather, answered) = Gather::new(count);
+        for (place, mut event) in events.into_iter().enumerate() {
+            let ticket = Ticket { gather: Arc::clone(&gather), place };
+            let environment = event.environment.take().unwrap_or_else(|| name.to_owned());
+            let key = event.idempotency_key.take();
+            let parts = vec![Part::new(&topic, environment, event)];
+            self.enqueue(Item::new(&client, parts, None, key.as_deref(), ticket));
+        }
+        // The sender is never dropped before all are answered.
+        let _ = answered.await;
+        gather.take()
+    }
+
+    /// Publishes events of one object together, with its new state: all are accepted, in this order, or none. The ids
+    /// of the events; those of the first time for a repeat under the group's key.
+    ///
+    /// # Errors
+    /// Why it was not accepted; nothing was done then, unless it says that this is unknown.
+    pub async fn publish_group(&self, client: &str, group: NewGroup) -> Result<Vec<EventId>, Refusal> {
+        let NewGroup { object, state, events, idempotency_key } = group;
+        if events.is_empty() || events.iter().any(|(topic, _)| !is_topic_name(topic)) {
+            return Err(Refusal::BadTopic);
+        }
+        let view = self.core.view();
+        let name = name_of(client, &view.registry);
+        let mut parts = Vec::with_capacity(events.len());
+        for (topic, mut event) in events {
+            event.object = Some(object.clone());
+            let environment = event.environment.take().unwrap_or_else(|| name.to_owned());
+            parts.push(Part::new(&topic.into(), environment, event));
+        }
+        let (gather, answered) = Gather::new(1);
+        let ticket = Ticket { gather: Arc::clone(&gather), place: 0 };
+        let count = parts.len() as u64;
+        self.enqueue(Item::new(&client.into(), parts, state, idempotency_key.as_deref(), ticket));
+        // The sender is never dropped before all are answered.
+        let _ = answered.await;
+        let first = gather.take().pop().unwrap_or(Err(Refusal::Unavailable))?;
+        Ok((0..count).map(|place| EventId(first.0 + place * ID_STEP)).collect())
+    }
+
+    /// Publishes messages of one client: to the queues that take them and to whoever watches live. One result for each,
+    /// in order.
+    pub async fn publish_messages(
+        &self,
+        client: &str,
+        messages: Vec<NewMessage>,
+    ) -> Vec<Result<EventId, Refusal>> {
+        if messages.is_empty() {
+            return Vec::new();
+        }
+        let client: Arc<str> = client.into();
+        let (gather, answered) = Gather::new(messages.len());
+        for (place, mut message) in messages.into_iter().enumerate() {
+            let ticket = Ticket { gather: Arc::clone(&gather), place };
+            let key = message.idempotency_key.take();
+            self.enqueue(Item::new(&client, vec![Part::message(message)], None, key.as_deref(), ticket));
+        }
+        // The sender is never dropped before all are answered.
+        let _ = answered.await;
+        gather.take()
+    }
+
+    /// Changes a label and publishes what tells of it, events of the topic `signalbox.labels`, in one step: both happen
+    /// or neither. The first event's id; those of further ones follow it by 64. Without events it is 0.
+    ///
+    /// # Errors
+    /// [`Refusal::Outdated`] when the label is not as the change expects it. Nothing was done then, as with every other
+    /// refusal that does not say that the outcome is unknown.
+    pub async fn change(
+        &self,
+        object: String,
+        topic: &str,
+        events: Vec<NewEvent>,
+        change: Change,
+    ) -> Result<EventId, Refusal> {
+        let topic: Arc<str> = format!("{RESERVED}{topic}").into();
+        let view = self.core.view();
+        let name = name_of(OWN_CLIENT, &view.registry);
+        let part = |mut event: NewEvent| {
+            event.object = Some(object.clone());
+            let environment = event.environment.take().unwrap_or_else(|| name.to_owned());
+            Part::new(&topic, environment, event)
+        };
+        let parts = events.into_iter().map(part).collect();
+        let (gather, answered) = Gather::new(1);
+        let ticket = Ticket { gather: Arc::clone(&gather), place: 0 };
+        self.enqueue(Item::changing(&OWN_CLIENT.into(), object, parts, change, ticket));
+        // The sender is never dropped before all are answered.
+        let _ = answered.await;
+        gather.take().pop().unwrap_or(Err(Refusal::Unavailable))
+    }
+
+    fn enqueue(&self, item: Item) {
+        let bytes = item.bytes();
+        if !self.core.reserve(bytes) {
+            return item.answer(Err(Refusal::Busy));
+        }
+        let shard = event::shard_of(item.object(), self.core.stores.len());
+        match self.core.committers[shard].try_send(item) {
+            Ok(()) => {}
+            Err(TrySendError::Full(item)) => {
+                self.core.release(bytes);
+                item.answer(Err(Refusal::Busy));
+            }
+            Err(TrySendError::Closed(item)) => {
+                self.core.release(bytes);
+                item.answer(Err(Refusal::Unavailable));
+            }
+        }
+    }
+
+    /// The registry as this pacemaker knows it; for looking up tokens on the hot path.
+    pub fn registry(&self) -> Arc<Registry> {
+        Arc::clone(&self.core.view().registry)
+    }
+
+    /// Identity of the fabric, to be remembered outside of it (see [`super::Bus::open`]).
+    pub fn fabric(&self) -> String {
+        self.core.view().fabric.clone()
+    }
+
+    /// Whether events are accepted: not when the fabric has been replaced by an empty or another one.
+    pub fn is_ready(&self) -> bool {
+        self.core.view().state == State::Ready
+    }
+
+    /// Creates or replaces the client's subscription.
+    ///
+    /// # Errors
+    /// When a value is out of range, a topic's name is none, or a limit would be passed.
+    pub async fn subscribe(&self, client: &str, wanted: Wanted) -> Result<(), Error> {
+        let limits = &self.core.options;
+        let was_disabled = self
+            .core
+            .change(|registry, generation| {
+                let disabled = registry.subscriptions.get(client).is_some_and(|one| one.disabled.is_some());
+                registry.subscribe(client, wanted.clone(), generation, limits)?;
+                Ok(disabled)
+            })
+            .await?;
+        if was_disabled {
+            for store in &self.core.stores {
+                store.kick(client).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the client's subscription.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`] when there is none.
+    pub async fn unsubscribe(&self, client: &str) -> Result<(), Error> {
+        self.core.change(|registry, _| registry.unsubscribe(client)).await?;
+        self.clear_away();
+        Ok(())
+    }
+
+    /// Takes one topic out of the client's subscription. What is in its batches already is delivered.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`], or [`Error::NoSuchTopic`] when it was not subscribed to.
+    pub async fn unsubscribe_topic(&self, client: &str, topic: &str) -> Result<(), Error> {
+        self.core.change(|registry, _| registry.unsubscribe_topic(client, topic)).await
+    }
+
+    /// Deletes a topic. `by` is the client that asks; nobody for root.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTopic`], or [`Error::Forbidden`] when it is another client's.
+    pub async fn delete_topic(&self, topic: &str, by: Option<&str>) -> Result<(), Error> {
+        self.core.change(|registry, _| registry.delete_topic(topic, by)).await
+    }
+
+    /// All topics.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn topics(&self) -> Result<Vec<TopicStatus>, Error> {
+        let registry = self.fresh().await?;
+        let names: Vec<&str> = registry.topics.keys().map(String::as_str).collect();
+        let mut events = vec![0; names.len()];
+        for store in &self.core.stores {
+            for (sum, count) in events.iter_mut().zip(store.topic_counters(&names).await?) {
+                *sum += count;
+            }
+        }
+        let topics = registry.topics.iter().zip(events);
+        Ok(topics
+            .map(|((name, publisher), events)| TopicStatus {
+                name: name.clone(),
+                publisher: publisher.clone(),
+                events,
+            })
+            .collect())
+    }
+
+    /// All subscriptions.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn subscriptions(&self) -> Result<Vec<SubscriptionStatus>, Error> {
+        let registry = self.fresh().await?;
+        let mut gauges = self.gauges_of(&registry).await?;
+        Ok(registry
+            .subscriptions
+            .iter()
+            .map(|(token, subscription)| SubscriptionStatus {
+                subscription: Arc::new(subscription.clone()),
+                gauges: gauges.subscribers.remove(token).unwrap_or_default(),
+            })
+            .collect())
+    }
+
+    /// Replaces the client's signing secrets (the caller decides which, and until when the old ones sign).
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`] when there is none.
+    pub async fn set_secrets(&self, client: &str, secrets: Vec<Secret>) -> Result<(), Error> {
+        self.core
+            .change(|registry, _| {
+                let one = registry.subscriptions.get_mut(client).ok_or(Error::NoSuchSubscription)?;
+                one.secrets.clone_from(&secrets);
+                Ok(())
+            })
+            .await
+    }
+
+    /// Token → client, from the fabric rather than from memory.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn api_tokens(&self) -> Result<BTreeMap<String, ApiToken>, Error> {
+        Ok(self.fresh().await?.api_tokens.clone())
+    }
+
+    /// The client of a token that is not in [`Self::registry`]: it may have been made elsewhere a moment ago.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn find_api_token(&self, token: &str) -> Result<Option<ApiToken>, Error> {
+        // Strangers ask this as often as they like, so the registry is only read when there is something in it.
+        if !self.core.stores[0].has_api_token(token).await? {
+            return Ok(None);
+        }
+        Ok(self.fresh().await?.api_tokens.get(token).cloned())
+    }
+
+    /// Makes a token. The same token for the same client again changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::TokenExists`] when it is another client's.
+    pub async fn create_api_token(&self, token: &str, client: ApiToken) -> Result<(), Error> {
+        self.core
+            .change(|registry, _| match registry.api_tokens.get(token) {
+                Some(known) if *known != client => Err(Error::TokenExists),
+                Some(_) => Ok(()),
+                None if registry.api_tokens.len() >= API_TOKENS => Err(Error::TooMany("tokens")),
+                None => {
+                    registry.api_tokens.insert(token.to_owned(), client.clone());
+                    Ok(())
+                }
+            })
+            .await
+    }
+
+    /// Deletes a token and ends its subscription.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchToken`] when there is none.
+    pub async fn delete_api_token(&self, token: &str) -> Result<(), Error> {
+        self.core.change(|registry, _| registry.delete_api_token(token)).await?;
+        self.clear_away();
+        Ok(())
+    }
+
+    /// A part of the client's dead letters, oldest first. The cursor names shard and place.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`] when there is none.
+    pub async fn dead_letters(
+        &self,
+        client: &str,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<DeadLetter>, Error> {
+        self.known(client)?;
+        dead::list(&self.core, client, cursor, limit).await
+    }
+
+    /// Puts all dead letters back into the client's lanes; how many there were.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`] when there is none.
+    pub async fn redrive(&self, client: &str) -> Result<u64, Error> {
+        self.known(client)?;
+        dead::redrive(&self.core, client).await
+    }
+
+    /// Forgets all dead letters; how many there were.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`] when there is none.
+    pub async fn drop_dead(&self, client: &str) -> Result<u64, Error> {
+        self.known(client)?;
+        let mut dropped = 0;
+        for store in &self.core.stores {
+            dropped += store.drop_dead(client).await?;
+        }
+        Ok(dropped)
+    }
+
+    /// Sends the client again what the log holds of its topics from `from_ms` until before `to_ms` (and not of the
+    /// future), at most `rate` events a second. A replay that is under way is replaced.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSubscription`] when there is none, [`Error::OutOfRange`] for a rate or a range that is none.
+    pub async fn replay(&self, client: &str, from_ms: u64, to_ms: u64, rate: u64) -> Result<(), Error> {
+        self.known(client)?;
+        replay::start(&self.core, client, from_ms, to_ms, rate).await
+    }
+
+    /// Whether every shard answers.
+    ///
+    /// # Errors
+    /// When one does not.
+    pub async fn pulse(&self) -> Result<(), Error> {
+        for store in &self.core.stores {
+            store.ping().await?;
+        }
+        Ok(())
+    }
+
+    /// How many jobs should have been taken already.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn overdue_jobs(&self) -> Result<u64, Error> {
+        let mut overdue = 0;
+        for store in &self.core.stores {
+            overdue += store.overdue().await?;
+        }
+        Ok(overdue)
+    }
+
+    /// All numbers.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn gauges(&self) -> Result<Gauges, Error> {
+        self.gauges_of(&self.core.view().registry).await
+    }
+
+    async fn gauges_of(&self, registry: &Registry) -> Result<Gauges, Error> {
+        let mut gauges = Gauges::default();
+        for store in &self.core.stores {
+            let numbers = store.numbers().await?;
+            gauges.jobs_instant += numbers.instant;
+            gauges.jobs_scheduled += numbers.scheduled;
+            gauges.jobs_pending += numbers.pending;
+            gauges.log_bytes += numbers.log_bytes;
+            for (name, count) in numbers.counters {
+                *gauges.counters.entry(name).or_default() += count;
+            }
+            for token in registry.subscriptions.keys() {
+                let first = !gauges.subscribers.contains_key(token);
+                let moved = store.movements(token).await?;
+                let oldest = store.oldest(token).await?;
+                let one = gauges.subscribers.entry(token.clone()).or_default();
+                one.queued += numbers.events.get(token).copied().unwrap_or_default();
+                one.batches += numbers.batches.get(token).copied().unwrap_or_default();
+                one.sent += moved.sent;
+                one.dead += moved.dead;
+                let health = moved.health.unwrap_or(FULL_HEALTH);
+                // As healthy as where it is worst.
+                one.health = if first { health } else { one.health.min(health) };
+                one.last_attempted_ms = one.last_attempted_ms.max(moved.last_attempted_ms);
+                one.oldest_ms = [one.oldest_ms, oldest].into_iter().flatten().min();
+            }
+        }
+        Ok(gauges)
+    }
+
+    /// Trusts the fabric as it is now, and lays a registry where there is none. What an operator does after the
+    /// fabric was replaced on purpose.
+    ///
+    /// # Errors
+    /// When the fabric does not answer, or was laid out for another number of shards.
+    pub async fn initialise(&self) -> Result<(), Error> {
+        self.core.initialise().await.map(drop)
+    }
+
+    /// Trusts the fabric of this identity in place of the one that was known: an operator initialised it by way of
+    /// another process.
+    ///
+    /// # Errors
+    /// When the fabric does not answer, or was laid out for another number of shards.
+    pub async fn adopt(&self, fabric: &str) -> Result<(), Error> {
+        self.core.adopt(fabric).await
+    }
+
+    async fn fresh(&self) -> Result<Arc<Registry>, Error> {
+        let view = self.core.reload(&self.core.view().stamp).await?;
+        if view.state == State::Uninitialised {
+            return Err(Error::Uninitialised);
+        }
+        Ok(Arc::clone(&view.registry))
+    }
+
+    fn known(&self, client: &str) -> Result<(), Error> {
+        if self.core.view().subscription(client).is_some() { Ok(()) } else { Err(Error::NoSuchSubscription) }
+    }
+
+    /// Clears lanes away in the background; what this does not finish, housekeeping does.
+    fn clear_away(&self) {
+        let core = Arc::clone(&self.core);
+        tokio::spawn(async move {
+            for store in &core.stores {
+                if let Err(error) = housekeeping::purge(store).await {
+                    tracing::debug!(%error, "lanes are cleared away later");
+                }
+            }
+        });
+    }
+}

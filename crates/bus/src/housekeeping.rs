@@ -1,0 +1,287 @@
+//! What has to be done now and then, whoever does it: dead workers, old segments, full memory, shards left behind.
+//!
+//! One pacemaker at a time does it, the one that holds the duty `bus`. That saves work and nothing else: every step is
+//! safe to do twice and safe to leave half done, so no fencing is needed. It runs beside the workers, never as jobs, so
+//! that no job can hold it up.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Error, EventId,
+    core::Core,
+    register::Keeping,
+    store::{SEGMENT_IDS, Store},
+    view::State,
+};
+use signalbox_lease::Lease;
+
+/// Batches cleared away in one call.
+const PURGE_PART: usize = 200;
+/// Batches dropped in one round, before memory is looked at again.
+const DROP_PART: usize = 100;
+/// Segments forgotten in one call.
+const TRIM_PART: usize = 100;
+/// Between two looks at the memory.
+const MEMORY_EVERY: Duration = Duration::from_secs(1);
+
+/// Keeps one shard in order until `shutdown`.
+pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut duty: Lease, shutdown: CancellationToken) {
+    let mut watch = Watch::default();
+    let mut keeping = Keeping::default();
+    let every = Duration::from_millis(core.options.housekeeping_ms);
+    let mut last_round: Option<Instant> = None;
+    loop {
+        if holds(&mut duty).await {
+            if let Err(error) = relieve(&core, &store).await {
+                tracing::debug!(%error, "memory cannot be looked after now");
+            }
+            if last_round.is_none_or(|at| at.elapsed() >= every) {
+                last_round = Some(Instant::now());
+                if let Err(error) = round(&core, &store, &mut watch, &mut keeping).await {
+                    tracing::debug!(%error, "housekeeping is interrupted");
+                    // What was seen before an interruption says nothing about who lives now.
+                    watch.forget();
+                }
+            }
+        } else {
+            watch.forget();
+        }
+        tokio::select! {
+            () = sleep(MEMORY_EVERY.min(every)) => {}
+            () = shutdown.cancelled() => break,
+        }
+    }
+    duty.release().await;
+}
+
+/// A server that is too full to note a duty needs its memory freed most of all.
+async fn holds(duty: &mut Lease) -> bool {
+    match duty.hold().await {
+        Ok(epoch) => epoch.is_some(),
+        Err(error) => error.kind() == signalbox_store::Kind::Refused,
+    }
+}
+
+async fn round(
+    core: &Arc<Core>,
+    store: &Store,
+    watch: &mut Watch,
+    keeping: &mut Keeping,
+) -> Result<(), Error> {
+    scrub(core, store, watch).await?;
+    purge(store).await?;
+    limit(core, store).await?;
+    keeping.round(core, store).await?;
+    trim(core, store).await?;
+    let view = core.view();
+    let view = core.reload(&view.stamp).await?;
+    if view.state == State::Ready {
+        core.spread(&view).await?;
+    }
+    Ok(())
+}
+
+/// When each busy worker was first seen with its present heartbeat, on this process' own clock. A worker is dead when
+/// this process has watched it without a beat for long enough, and not when two clocks say so: an outage of Redis, or
+/// a clock that is set, stops the heartbeats of the living too.
+#[derive(Debug, Default)]
+pub(super) struct Watch(HashMap<String, (String, Instant)>);
+
+impl Watch {
+    fn forget(&mut self) {
+        self.0.clear();
+    }
+
+    /// Notes the heartbeats seen now; the workers that have been still for `dead_after`, with their last beat.
+    fn note(
+        &mut self,
+        beats: Vec<(String, String)>,
+        now: Instant,
+        dead_after: Duration,
+    ) -> Vec<(String, String)> {
+        let before = std::mem::take(&mut self.0);
+        let mut dead = Vec::new();
+        for (worker, beat) in beats {
+            let since = match before.get(&worker) {
+                Some((known, since)) if *known == beat => *since,
+                _ => now,
+            };
+            if now.duration_since(since) >= dead_after {
+                dead.push((worker.clone(), beat.clone()));
+            }
+            self.0.insert(worker, (beat, since));
+        }
+        dead
+    }
+}
+
+async fn scrub(core: &Core, store: &Store, watch: &mut Watch) -> Result<(), Error> {
+    let beats = store.heartbeats().await?;
+    for (worker, seen) in watch.note(beats, Instant::now(), core.options.dead_after()) {
+        match store.scrub(&worker, &seen).await? {
+            Some(freed) => tracing::warn!(worker, freed, "a worker died; its job can be taken by another"),
+            None => tracing::debug!(worker, "a worker lives after all"),
+        }
+    }
+    Ok(())
+}
+
+/// Clears away the lanes of subscriptions that ended.
+pub(super) async fn purge(store: &Store) -> Result<(), signalbox_store::Error> {
+    for token in store.purges().await? {
+        while store.purge(&token, PURGE_PART).await? {}
+    }
+    Ok(())
+}
+
+/// Drops what is too much for one subscriber.
+async fn limit(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
+    let numbers = store.numbers().await?;
+    for (token, events) in numbers.events {
+        let over = events.saturating_sub(core.options.queued_events);
+        let mut dropped = 0;
+        while dropped < over {
+            match store.drop_oldest(&token, "limit").await? {
+                0 => break,
+                more => dropped += more,
+            }
+        }
+        if dropped > 0 {
+            tracing::warn!(
+                subscriber = core.name_of(&token),
+                events,
+                dropped,
+                "a subscriber's oldest batches were dropped: its limit"
+            );
+            core.announce("subscriber.autodropped", &token, json!({ "events": dropped, "reason": "limit" }));
+        }
+    }
+    Ok(())
+}
+
+/// Segments that are older than the log is kept, or more than it may weigh; the oldest first. The present one stays.
+fn outdated(segments: &BTreeMap<u64, u64>, oldest_kept: u64, bytes: u64) -> Vec<u64> {
+    let mut total: u64 = segments.values().sum();
+    let mut outdated = Vec::new();
+    for (segment, weight) in segments {
+        if *segment >= oldest_kept && total <= bytes {
+            break;
+        }
+        total -= weight;
+        outdated.push(*segment);
+    }
+    outdated
+}
+
+async fn trim(core: &Core, store: &Store) -> Result<(), Error> {
+    let now_ms = store.now_ms().await?;
+    let kept_from = now_ms.saturating_sub(core.options.log_seconds * 1000);
+    let outdated =
+        outdated(&store.segments().await?, EventId::at_ms(kept_from).0 / SEGMENT_IDS, core.options.log_bytes);
+    trim_all(store, &outdated).await
+}
+
+/// Forgets segments, as far as nobody needs them. A queue may need an old one and none of those after it, so the rest
+/// is tried as well.
+async fn trim_all(store: &Store, segments: &[u64]) -> Result<(), Error> {
+    for part in segments.chunks(TRIM_PART) {
+        store.trim(part).await?;
+    }
+    Ok(())
+}
+
+/// Frees memory when the fabric is nearly full: first what is only kept for replay, then the oldest batches of
+/// whoever has most waiting.
+async fn relieve(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
+    let full = |(used, limit): (u64, u64)| {
+        limit > 0 && used.saturating_mul(100) >= limit.saturating_mul(u64::from(core.options.memory_percent))
+    };
+    if !full(store.memory().await?) {
+        return Ok(());
+    }
+    forget_log(store).await?;
+    let mut all: BTreeMap<String, u64> = BTreeMap::new();
+    while full(store.memory().await?) {
+        let Some(noisiest) = noisiest(store.numbers().await?.events) else { break };
+        let mut dropped = 0;
+        for _ in 0..DROP_PART {
+            match store.drop_oldest(&noisiest, "autodropped").await? {
+                0 => break,
+                events => dropped += events,
+            }
+        }
+        if dropped == 0 {
+            break;
+        }
+        forget_log(store).await?;
+        *all.entry(noisiest).or_default() += dropped;
+    }
+    for (token, dropped) in all {
+        tracing::warn!(
+            subscriber = core.name_of(&token),
+            dropped,
+            "memory is short: the noisiest subscriber's oldest batches were dropped"
+        );
+        core.announce("subscriber.autodropped", &token, json!({ "events": dropped, "reason": "memory" }));
+    }
+    Ok(())
+}
+
+/// Forgets every segment that no batch and no queue needs.
+async fn forget_log(store: &Store) -> Result<(), Error> {
+    let segments: Vec<u64> = store.segments().await?.into_keys().collect();
+    trim_all(store, &segments).await
+}
+
+/// Who has most events waiting.
+fn noisiest(events: BTreeMap<String, u64>) -> Option<String> {
+    events
+        .into_iter()
+        .filter(|(_, events)| *events > 0)
+        .max_by_key(|(_, events)| *events)
+        .map(|(token, _)| token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_is_dead_only_after_being_watched_without_a_beat() {
+        let mut watch = Watch::default();
+        let dead_after = Duration::from_secs(15);
+        let beats = |beat: &str| vec![("w".to_owned(), beat.to_owned())];
+        assert_eq!(watch.note(beats("100"), Instant::now(), dead_after), []);
+        tokio::time::advance(Duration::from_secs(14)).await;
+        assert_eq!(watch.note(beats("100"), Instant::now(), dead_after), []);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(watch.note(beats("100"), Instant::now(), dead_after), beats("100"));
+        // A beat that came, however old it says it is, begins the watch anew.
+        assert_eq!(watch.note(beats("7"), Instant::now(), dead_after), []);
+        tokio::time::advance(Duration::from_secs(20)).await;
+        watch.forget();
+        assert_eq!(watch.note(beats("7"), Instant::now(), dead_after), [], "an outage is nobody's death");
+    }
+
+    #[test]
+    fn segments_go_by_age_and_by_weight() {
+        let segments = BTreeMap::from([(1, 10), (2, 10), (3, 10), (4, 10)]);
+        assert_eq!(outdated(&segments, 3, 100), [1, 2]);
+        assert_eq!(outdated(&segments, 0, 25), [1, 2]);
+        assert_eq!(outdated(&segments, 0, 100), [0; 0]);
+    }
+
+    #[test]
+    fn the_noisiest_has_most_waiting() {
+        assert_eq!(noisiest(BTreeMap::from([("a".into(), 3), ("b".into(), 5)])), Some("b".into()));
+        assert_eq!(noisiest(BTreeMap::from([("a".into(), 0)])), None);
+    }
+}

@@ -1,0 +1,118 @@
+//! What publishers and subscribers send, checked before anything else sees it. Pure.
+//!
+//! The original's checks came one at a time and half-way through the work: a body that was no object raised, a string
+//! for a timestamp failed after the first subscribers had the event. Here a request is either understood as a whole
+//! or refused with the name of the member that is wrong, and what is behind this door holds for everybody behind it.
+
+pub mod backend;
+mod callback;
+pub mod event;
+pub mod group;
+mod name;
+pub mod subscription;
+
+pub use backend::{backend, backend_name};
+pub use event::{event, events, is_reserved_object};
+pub use group::{group, object_name};
+pub use name::{TOKEN_NAME, is_token};
+pub use subscription::subscription;
+
+use serde::Deserialize;
+
+use super::Options;
+
+/// What is accepted.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Plain `http` besides `https`.
+    pub allow_http: bool,
+    /// Bytes of an event's `data`.
+    pub data_bytes: usize,
+    /// Events in an array.
+    pub events: usize,
+}
+
+impl Limits {
+    pub fn new(options: &Options) -> Self {
+        Self {
+            allow_http: options.allow_http,
+            data_bytes: options.data_bytes,
+            events: options.request_events,
+        }
+    }
+}
+
+/// Why something was refused: a stable code, and a sentence for whoever sent it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flaw {
+    pub code: &'static str,
+    pub detail: String,
+}
+
+impl Flaw {
+    pub fn new(code: &'static str, detail: impl Into<String>) -> Self {
+        Self { code, detail: detail.into() }
+    }
+}
+
+/// Reads an object. serde would take an array for a struct as well, so the brace is looked for first.
+pub fn object<'a, T: Deserialize<'a>>(text: &'a str, code: &'static str) -> Result<T, Flaw> {
+    if !text.trim_start_matches(JSON_SPACE).starts_with('{') {
+        return Err(other_shape(text, Flaw::new(code, "the body must be a JSON object")));
+    }
+    serde_json::from_str(text).map_err(|error| other_shape(text, Flaw::new(code, without_place(&error))))
+}
+
+/// The white space of JSON, which is less than Unicode's.
+const JSON_SPACE: [char; 4] = [' ', '\t', '\n', '\r'];
+
+/// The text of a body.
+pub fn text(body: &[u8]) -> Result<&str, Flaw> {
+    std::str::from_utf8(body).map_err(|_| Flaw::new("malformed_json", "the body is not UTF-8"))
+}
+
+/// The flaw of a text that is not of the expected shape: no JSON at all, or else `flaw`. serde stops at the first
+/// surprise, behind which the text may break off.
+fn other_shape(text: &str, flaw: Flaw) -> Flaw {
+    match serde_json::from_str::<serde::de::IgnoredAny>(text) {
+        Ok(_) => flaw,
+        Err(error) => malformed(&error),
+    }
+}
+
+fn malformed(error: &serde_json::Error) -> Flaw {
+    Flaw::new("malformed_json", format!("the body is no JSON: {error}"))
+}
+
+/// serde's message; line and column of a one-line body only distract.
+fn without_place(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    message.split(" at line ").next().unwrap_or_default().to_owned()
+}
+
+/// An absolute URL of the allowed schemes, with a host, in the characters that RFC 3986 gives to URLs.
+fn web_url(text: &str, allow_http: bool) -> Result<url::Url, String> {
+    const LONGEST: usize = 1024;
+    if text.chars().count() > LONGEST {
+        return Err(format!("is longer than {LONGEST} characters"));
+    }
+    // The parser would mend what is not allowed; but what we keep and hand on is the text as it came.
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
+    if !text.bytes().all(allowed) {
+        return Err("holds characters that a URL must write as %XX".to_owned());
+    }
+    let url = url::Url::parse(text).map_err(|error| format!("is no URL: {error}"))?;
+    let scheme_fits = url.scheme() == "https" || (allow_http && url.scheme() == "http");
+    if !scheme_fits {
+        let schemes = if allow_http { "https or http" } else { "https" };
+        return Err(format!("must be {schemes}"));
+    }
+    // The parser takes `https:/host`, `https:host` and `https:///host` for `https://host`; other programs do not.
+    let names_host = text[url.scheme().len()..]
+        .strip_prefix("://")
+        .is_some_and(|rest| !rest.starts_with(['/', '?', '#', ':']));
+    if !names_host || !url.has_host() {
+        return Err("must name a host after `://`".to_owned());
+    }
+    Ok(url)
+}

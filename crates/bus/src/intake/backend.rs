@@ -1,0 +1,129 @@
+//! Backends as operators define them.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Flaw, Limits, callback, event::LONGEST_NAME, is_reserved_object, object, text};
+use crate::{OnFailure, WantedBackend, deliver};
+
+const CODE: &str = "bad_backend";
+
+/// The members of a backend. Each as it came, so that a mistake can be named.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Submitted {
+    #[serde(default)]
+    prefix: Value,
+    #[serde(default)]
+    callback: Value,
+    #[serde(default)]
+    uuid: Value,
+    #[serde(default)]
+    secret: Value,
+    #[serde(default)]
+    on_failure: Value,
+    #[serde(default)]
+    max_attempts: Value,
+    #[serde(default)]
+    workers: Value,
+}
+
+/// Whether a name can be a backend's.
+pub fn backend_name(name: &str) -> Result<(), Flaw> {
+    let of_a_name =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-';
+    if (1..=64).contains(&name.len()) && name.bytes().all(of_a_name) {
+        return Ok(());
+    }
+    Err(Flaw::new(CODE, "a backend's name is 1 to 64 characters of [a-z0-9_-]"))
+}
+
+/// Reads the body of `PUT /backends/{name}`.
+pub fn backend(name: &str, body: &[u8], limits: Limits) -> Result<WantedBackend, Flaw> {
+    backend_name(name)?;
+    let submitted: Submitted = object(text(body)?, CODE)?;
+    let bad = |member: &str, what: &str| Flaw::new(CODE, format!("`{member}` {what}"));
+    let prefix = submitted.prefix.as_str().ok_or_else(|| bad("prefix", "must be a string"))?;
+    if prefix.is_empty() || prefix.chars().count() > LONGEST_NAME || prefix.chars().any(char::is_control) {
+        return Err(bad("prefix", &format!("must be 1 to {LONGEST_NAME} printable characters")));
+    }
+    if is_reserved_object(prefix) {
+        return Err(bad("prefix", "must not begin with `machine:` or `signalbox:`"));
+    }
+    let secret = match &submitted.secret {
+        Value::Null => None,
+        Value::String(secret) if signalbox_egress::secret_key(secret).is_some() => Some(secret.clone()),
+        _ => return Err(bad("secret", "must be `whsec_` and 24 to 64 bytes in base64")),
+    };
+    Ok(WantedBackend {
+        prefix: prefix.to_owned(),
+        callback: callback::url(&submitted.callback, limits).map_err(|what| bad("callback", &what))?,
+        uuid: callback::user(&submitted.uuid).map_err(|what| bad("uuid", &what))?.unwrap_or_default(),
+        secret,
+        on_failure: match &submitted.on_failure {
+            Value::Null => OnFailure::default(),
+            Value::String(word) if word == "block" => OnFailure::Block,
+            Value::String(word) if word == "skip" => OnFailure::Skip,
+            Value::String(word) if word == "park" => OnFailure::Park,
+            _ => return Err(bad("on_failure", "must be \"block\", \"skip\" or \"park\"")),
+        },
+        max_attempts: number(&submitted.max_attempts, "max_attempts", 10, 1_000_000)?,
+        workers: u64::from(number(&submitted.workers, "workers", 4, 64)?),
+    })
+}
+
+fn number(value: &Value, member: &str, default: u32, most: u32) -> Result<u32, Flaw> {
+    if value.is_null() {
+        return Ok(default);
+    }
+    let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+    number
+        .filter(|number| (1..=most).contains(number))
+        .ok_or_else(|| Flaw::new(CODE, format!("`{member}` must be a whole number between 1 and {most}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits { allow_http: false, data_bytes: 64, events: 3 };
+
+    fn with(member: &str, value: Value) -> Value {
+        let mut body = json!({"prefix": "work:", "callback": "https://a.example/"});
+        body[member] = value;
+        body
+    }
+
+    #[test]
+    fn what_is_left_out_has_a_default_and_what_is_wrong_is_named() {
+        let read = |body: &Value| backend("search", body.to_string().as_bytes(), LIMITS);
+        let least = read(&with("uuid", Value::Null)).unwrap();
+        assert_eq!((least.max_attempts, least.workers, least.on_failure), (10, 4, OnFailure::Block));
+        assert_eq!(read(&with("on_failure", json!("park"))).unwrap().on_failure, OnFailure::Park);
+        for (member, value) in [
+            ("prefix", Value::Null),
+            ("prefix", json!("")),
+            ("prefix", json!("a\u{0}")),
+            ("prefix", json!("machine:")),
+            ("prefix", json!("signalbox:x")),
+            ("prefix", json!("x".repeat(1025))),
+            ("callback", json!("http://a.example/")),
+            ("callback", Value::Null),
+            ("uuid", json!("é")),
+            ("secret", json!("short")),
+            ("on_failure", json!("dead")),
+            ("max_attempts", json!(0)),
+            ("max_attempts", json!("3")),
+            ("workers", json!(65)),
+        ] {
+            let flaw = read(&with(member, value.clone())).unwrap_err();
+            assert!(flaw.detail.contains(&format!("`{member}`")), "{value}: {flaw:?}");
+        }
+        assert!(read(&with("x", json!(1))).unwrap_err().detail.contains("unknown field"));
+        for bad in ["", "A", "a:b", "a|b", "a@b", "a/b", &"x".repeat(65)] {
+            assert!(backend_name(bad).is_err(), "{bad}");
+        }
+    }
+}

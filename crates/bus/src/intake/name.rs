@@ -1,0 +1,23 @@
+//! Names of clients.
+
+/// What a client's name and its token look like.
+pub const TOKEN_NAME: &str = "[a-z0-9:_-]{1,64}";
+
+/// Whether it can be a client's name or token.
+pub fn is_token(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b":_-".contains(&byte);
+    (1..=64).contains(&name.len()) && name.bytes().all(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_names_are_lower_case_and_short() {
+        assert!(is_token("billing--0a1b") && is_token("a:b_c-9"));
+        for bad in ["", "A", "a b", "a\n", "a.b", "@root", &"a".repeat(65)] {
+            assert!(!is_token(bad), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Subscriptions as clients ask for them.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Flaw, Limits, callback, object, text};
+use crate::{OnExhausted, Wanted, is_reserved_topic, is_topic_name};
+
+const CODE: &str = "bad_subscription";
+/// Topics of one subscription.
+const MOST_TOPICS: usize = 1_000;
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Submitted {
+    #[serde(default)]
+    topics: Value,
+    #[serde(default)]
+    callback: Value,
+    #[serde(default)]
+    uuid: Value,
+    #[serde(default)]
+    timeout: Value,
+    #[serde(default)]
+    max: Value,
+    #[serde(default)]
+    concurrency: Value,
+    #[serde(default)]
+    on_exhausted: Value,
+}
+
+/// Reads the body of `POST /subscription`.
+pub fn subscription(body: &[u8], limits: Limits) -> Result<Wanted, Flaw> {
+    let submitted: Submitted = object(text(body)?, CODE)?;
+    let bad = |member: &str, what: &str| Flaw::new(CODE, format!("`{member}` {what}"));
+    Ok(Wanted {
+        topics: topics(&submitted.topics)?,
+        callback: callback::url(&submitted.callback, limits).map_err(|what| bad("callback", &what))?,
+        uuid: callback::user(&submitted.uuid).map_err(|what| bad("uuid", &what))?,
+        timeout_ms: number(&submitted.timeout, "timeout", 0, 3_600_000)?,
+        max_events: number(&submitted.max, "max", 1, 10_000)?,
+        concurrency: number(&submitted.concurrency, "concurrency", 1, 64)?,
+        on_exhausted: match &submitted.on_exhausted {
+            Value::Null => None,
+            Value::String(word) if word == "dead" => Some(OnExhausted::Dead),
+            Value::String(word) if word == "block" => Some(OnExhausted::Block),
+            _ => return Err(bad("on_exhausted", "must be \"dead\" or \"block\"")),
+        },
+    })
+}
+
+fn topics(value: &Value) -> Result<BTreeSet<String>, Flaw> {
+    let bad = |what: String| Flaw::new(CODE, format!("`topics` {what}"));
+    let items = value.as_array().ok_or_else(|| bad("must be an array of topic names".to_owned()))?;
+    if items.is_empty() || items.len() > MOST_TOPICS {
+        return Err(bad(format!("must hold between 1 and {MOST_TOPICS} names; DELETE ends a subscription")));
+    }
+    items
+        .iter()
+        .map(|item| match item.as_str() {
+            Some(topic) if is_topic_name(topic) || is_reserved_topic(topic) => Ok(topic.to_owned()),
+            Some(topic) => Err(bad(format!("holds {topic:?}, which does not match [a-z_]{{1,64}}"))),
+            None => Err(bad("must hold strings".to_owned())),
+        })
+        .collect()
+}
+
+fn number(value: &Value, member: &str, least: u64, most: u64) -> Result<Option<u64>, Flaw> {
+    if value.is_null() {
+        return Ok(None);
+    }
+    let flaw = || Flaw::new(CODE, format!("`{member}` must be a whole number between {least} and {most}"));
+    value.as_u64().filter(|number| (least..=most).contains(number)).map(Some).ok_or_else(flaw)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits { allow_http: false, data_bytes: 64, events: 3 };
+
+    fn read(body: &Value) -> Result<Wanted, Flaw> {
+        subscription(body.to_string().as_bytes(), LIMITS)
+    }
+
+    fn with(member: &str, value: Value) -> Value {
+        let mut body = json!({"topics": ["orders"], "callback": "https://a.example/events"});
+        body[member] = value;
+        body
+    }
+
+    #[test]
+    fn what_is_left_out_is_left_to_the_defaults() {
+        let wanted =
+            read(&with("topics", json!(["orders", "_x", "orders", "signalbox.instance.registered"])))
+                .unwrap();
+        assert_eq!(wanted.topics.len(), 3);
+        assert_eq!(
+            (wanted.timeout_ms, wanted.max_events, wanted.concurrency, wanted.uuid),
+            (None, None, None, None)
+        );
+        let nulls =
+            read(&json!({"topics": ["a"], "callback": "https://a.example", "timeout": null, "max": null,
+            "uuid": null, "concurrency": null, "on_exhausted": null}));
+        assert!(nulls.is_ok());
+    }
+
+    #[test]
+    fn limits_hold_at_both_ends() {
+        for (member, good, bad) in [
+            ("timeout", [0_i64, 3_600_000], [-1_i64, 3_600_001]),
+            ("max", [1, 10_000], [0, 10_001]),
+            ("concurrency", [1, 64], [0, 65]),
+        ] {
+            for value in good {
+                assert!(read(&with(member, json!(value))).is_ok(), "{member} {value}");
+            }
+            for value in bad {
+                assert!(
+                    read(&with(member, json!(value))).unwrap_err().detail.contains(&format!("`{member}`"))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_member_that_is_wrong_is_named() {
+        for (member, value) in [
+            ("topics", Value::Null),
+            ("topics", json!([])),
+            ("topics", json!("orders")),
+            ("topics", json!([1])),
+            ("topics", json!(["Orders"])),
+            ("topics", json!(["orders\n"])),
+            ("topics", json!([""])),
+            ("topics", json!({"orders": 1})),
+            ("callback", Value::Null),
+            ("callback", json!("http://a.example/")),
+            ("callback", json!("a.example")),
+            ("callback", json!("https://u:p@a.example/")),
+            ("callback", json!("https://u@a.example/")),
+            ("callback", json!("https://a.example/#x")),
+            ("callback", json!(1)),
+            ("uuid", json!("")),
+            ("uuid", json!("a\r\nX: y")),
+            ("uuid", json!("é")),
+            ("uuid", json!(1)),
+            ("uuid", json!("x".repeat(257))),
+            ("timeout", json!("500")),
+            ("timeout", json!(0.5)),
+            ("max", json!([])),
+            ("concurrency", json!(1e3)),
+            ("on_exhausted", json!("park")),
+            ("on_exhausted", json!(true)),
+        ] {
+            let flaw = read(&with(member, value.clone())).unwrap_err();
+            assert_eq!(flaw.code, "bad_subscription");
+            assert!(flaw.detail.contains(&format!("`{member}`")), "{value}: {flaw:?}");
+        }
+        assert!(read(&with("topic", json!([]))).unwrap_err().detail.contains("unknown field `topic`"));
+        for body in ["[]", "null", "7"] {
+            assert_eq!(subscription(body.as_bytes(), LIMITS).unwrap_err().code, "bad_subscription", "{body}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_at_all_make_it_panic(body: Vec<u8>) {
+            let _ = subscription(&body, LIMITS);
+        }
+
+        #[test]
+        fn what_is_accepted_can_be_delivered_to(callback in "https://[!-~]{1,20}", uuid in ".{0,12}") {
+            let body = json!({"topics": ["a"], "callback": callback, "uuid": uuid});
+            if let Ok(wanted) = read(&body) {
+                let uri: http::Uri = wanted.callback.parse().unwrap();
+                prop_assert!(uri.host().is_some());
+                let authorization = format!("Basic {}:x", wanted.uuid.unwrap());
+                prop_assert!(http::HeaderValue::from_str(&authorization).is_ok());
+            }
+        }
+    }
+}

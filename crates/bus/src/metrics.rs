@@ -1,0 +1,234 @@
+//! What the bus counts, in Prometheus' text format.
+//!
+//! Two kinds. What this process did (requests it took, deliveries it made) is counted here. What the bus holds is
+//! counted by the fabric and read at each scrape: every pacemaker tells the same numbers of those, so they are to be
+//! looked at with `max`, not with `sum`. The only label without a fixed set of values is the subscriber's name, and
+//! the number of subscriptions is bounded.
+
+use std::{fmt, time::Duration};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode_registry},
+    metrics::{
+        counter::{ConstCounter, Counter},
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+use super::{Gauges, Refusal, SubscriberGauges};
+use signalbox_egress::Outcome;
+
+const PREFIX: &str = "signalbox_bus";
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Result {
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct State {
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Subscriber {
+    subscriber: String,
+}
+
+/// Deliveries of this process. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Deliveries {
+    results: Family<Result, Counter>,
+    seconds: Histogram,
+}
+
+impl Deliveries {
+    fn new() -> Self {
+        Self { results: Family::default(), seconds: Histogram::new(exponential_buckets(0.000_5, 2.0, 16)) }
+    }
+
+    /// Counts one attempt.
+    pub fn count(&self, outcome: &Outcome, elapsed: Duration) {
+        let result = match outcome {
+            Outcome::Delivered => "delivered",
+            Outcome::Failed { .. } => "failed",
+            Outcome::Gone => "gone",
+        };
+        self.results.get_or_create(&Result { result }).inc();
+        self.seconds.observe(elapsed.as_secs_f64());
+    }
+}
+
+/// All counts of this process. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    /// What becomes of deliveries.
+    pub deliveries: Deliveries,
+    published: Family<Result, Counter>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { deliveries: Deliveries::new(), published: Family::default() }
+    }
+}
+
+impl Metrics {
+    /// Counts one event of a publisher.
+    pub fn published<T>(&self, result: &std::result::Result<T, Refusal>) {
+        let result = match result {
+            Ok(_) => "accepted",
+            Err(Refusal::Claimed) => "claimed",
+            Err(Refusal::BadTopic) => "bad_topic",
+            Err(Refusal::Conflict) => "conflict",
+            Err(Refusal::TooManyTopics) => "too_many_topics",
+            Err(Refusal::Busy) => "busy",
+            Err(Refusal::QueueFull) => "queue_full",
+            Err(Refusal::Outdated) => "outdated",
+            Err(Refusal::Full) => "full",
+            Err(Refusal::Unavailable) => "unavailable",
+            Err(Refusal::Uninitialised) => "uninitialised",
+        };
+        self.published.get_or_create(&Result { result }).inc();
+    }
+
+    /// Counts one event that was no event.
+    pub fn invalid(&self) {
+        self.published.get_or_create(&Result { result: "invalid" }).inc();
+    }
+
+    /// The text of all metrics. Without `gauges`, when the fabric does not answer, only those of this process.
+    ///
+    /// # Errors
+    /// Never, as strings take everything.
+    pub fn encode(&self, gauges: Option<&Gauges>) -> std::result::Result<String, fmt::Error> {
+        let mut registry = Registry::with_prefix(PREFIX);
+        registry.register(
+            "published_events",
+            "Events that publishers sent, by what became of them",
+            self.published.clone(),
+        );
+        registry.register(
+            "deliveries",
+            "Attempts to deliver a batch, by result",
+            self.deliveries.results.clone(),
+        );
+        registry.register(
+            "delivery_duration_seconds",
+            "Time of an attempt to deliver a batch",
+            self.deliveries.seconds.clone(),
+        );
+        if let Some(gauges) = gauges {
+            register_fabric(&mut registry, gauges);
+        }
+        let mut text = String::new();
+        encode_registry(&mut text, &registry).map(|()| text)
+    }
+}
+
+/// What the fabric knows, as of now.
+fn register_fabric(registry: &mut Registry, gauges: &Gauges) {
+    let by_subscriber = |read: fn(&SubscriberGauges) -> Option<u64>| {
+        let family = Family::<Subscriber, Gauge>::default();
+        for (name, numbers) in &gauges.subscribers {
+            if let Some(value) = read(numbers) {
+                let label = Subscriber { subscriber: name.clone() };
+                family.get_or_create(&label).set(i64::try_from(value).unwrap_or(i64::MAX));
+            }
+        }
+        family
+    };
+    let sent = Family::<Subscriber, Counter>::default();
+    for (name, numbers) in &gauges.subscribers {
+        sent.get_or_create(&Subscriber { subscriber: name.clone() }).inc_by(numbers.sent);
+    }
+    registry.register("subscriber_sent_events", "Events delivered to the subscriber", sent);
+    let mut gauge = |name: &str, help: &str, read| registry.register(name, help, by_subscriber(read));
+    gauge("subscriber_queued_events", "Events that wait for the subscriber or are on their way", |n| {
+        Some(n.queued)
+    });
+    gauge("subscriber_queued_batches", "Batches that wait for the subscriber or are on their way", |n| {
+        Some(n.batches)
+    });
+    gauge("subscriber_dead_events", "Dead letters of the subscriber", |n| Some(n.dead));
+    gauge("subscriber_health_points", "Health of the subscriber, 0 to 100", |n| Some(u64::from(n.health)));
+    gauge(
+        "subscriber_oldest_batch_timestamp_seconds",
+        "When the subscriber's oldest batch was created; absent when there is none",
+        |n| n.oldest_ms.map(|ms| ms / 1000),
+    );
+    gauge(
+        "subscriber_last_attempt_timestamp_seconds",
+        "When a delivery to the subscriber was last attempted; absent before the first",
+        |n| n.last_attempted_ms.map(|ms| ms / 1000),
+    );
+
+    let jobs = Family::<State, Gauge>::default();
+    for (state, count) in [
+        ("instant", gauges.jobs_instant),
+        ("scheduled", gauges.jobs_scheduled),
+        ("pending", gauges.jobs_pending),
+    ] {
+        jobs.get_or_create(&State { state }).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+    registry.register("jobs", "Delivery jobs, by state", jobs);
+    let log_bytes = i64::try_from(gauges.log_bytes).unwrap_or(i64::MAX);
+    registry.register("log_bytes", "Bytes of events in the log", ConstGauge::new(log_bytes));
+    for (name, count) in &gauges.counters {
+        let help = format!("The fabric's telemetry counter {name}");
+        registry.register(metric_name(name), help, ConstCounter::new(*count));
+    }
+}
+
+/// A telemetry counter's name as a metric's: `events.delivered` is `events_delivered`.
+fn metric_name(counter: &str) -> String {
+    counter
+        .chars()
+        .map(|char| if char.is_ascii_alphanumeric() { char.to_ascii_lowercase() } else { '_' })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_carry_the_prefix_and_the_unit() {
+        let metrics = Metrics::default();
+        metrics.published::<()>(&Err(Refusal::Claimed));
+        metrics.deliveries.count(&Outcome::Gone, Duration::from_millis(2));
+        let numbers =
+            SubscriberGauges { sent: 3, queued: 2, oldest_ms: Some(5_000), health: 98, ..Default::default() };
+        let gauges = Gauges {
+            subscribers: [("billing".to_owned(), numbers)].into(),
+            counters: [("events.delivered".to_owned(), 7)].into(),
+            jobs_scheduled: 4,
+            ..Default::default()
+        };
+        let text = metrics.encode(Some(&gauges)).unwrap();
+        for line in [
+            r#"signalbox_bus_published_events_total{result="claimed"} 1"#,
+            r#"signalbox_bus_deliveries_total{result="gone"} 1"#,
+            r#"signalbox_bus_subscriber_sent_events_total{subscriber="billing"} 3"#,
+            r#"signalbox_bus_subscriber_queued_events{subscriber="billing"} 2"#,
+            r#"signalbox_bus_subscriber_health_points{subscriber="billing"} 98"#,
+            r#"signalbox_bus_subscriber_oldest_batch_timestamp_seconds{subscriber="billing"} 5"#,
+            r#"signalbox_bus_jobs{state="scheduled"} 4"#,
+            "signalbox_bus_events_delivered_total 7",
+            "signalbox_bus_delivery_duration_seconds_count 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("last_attempt_timestamp_seconds{"), "{text}");
+    }
+
+    #[test]
+    fn without_the_fabric_there_are_still_the_counts_of_this_process() {
+        let text = Metrics::default().encode(None).unwrap();
+        assert!(text.contains("signalbox_bus_delivery_duration_seconds"), "{text}");
+        assert!(!text.contains("signalbox_bus_jobs"), "{text}");
+    }
+}

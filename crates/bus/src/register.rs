@@ -1,0 +1,153 @@
+//! Queues as part of the registry: made, changed, deleted, and looked after now and then.
+//!
+//! What a queue takes is decided from the registry, so a publish that was computed before a queue was made or deleted is
+//! refused and computed again, like that of any subscription. What the queue does with messages is told to each shard
+//! afterwards (`configure`), and whoever notices that a shard was not told tells it.
+
+use std::{collections::HashMap, sync::Arc};
+
+use signalbox_store::Error as StoreError;
+
+use super::{Error, Handle, core::Core, store::Store};
+use signalbox_queues::{self as queues, Configured, Definition, Matcher};
+
+/// How often a shard is told of a definition again because the registry moved on meanwhile.
+const CONFIGURE_TRIES: usize = 10;
+
+/// Messages looked at in one round for being too old.
+const RETENTION_PART: usize = 1_000;
+
+impl Handle {
+    /// Makes a queue or replaces its definition, and returns when every shard goes by it. Whether it is new.
+    ///
+    /// # Errors
+    /// When there would be more than `most` queues, or the fabric does not answer; then it can be repeated.
+    pub async fn put_queue(&self, name: &str, definition: Definition, most: usize) -> Result<bool, Error> {
+        let put = || {
+            self.core.change(|registry, version| registry.put_queue(name, definition.clone(), version, most))
+        };
+        let created = match put().await {
+            Err(Error::QueueEnding) => {
+                clear(&self.core, name).await?;
+                put().await?
+            }
+            result => result?,
+        };
+        self.configure_queue(name).await?;
+        Ok(created)
+    }
+
+    /// Deletes a queue with all its messages.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchQueue`] when there is none. When the fabric does not answer, the queue may be deleted; what is
+    /// left of it is cleared away later.
+    pub async fn delete_queue(&self, name: &str) -> Result<(), Error> {
+        self.core.change(|registry, _| registry.delete_queue(name)).await?;
+        clear(&self.core, name).await
+    }
+
+    /// Tells every shard how the queue is defined, from what stands in the fabric now. Whether there is such a queue.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn configure_queue(&self, name: &str) -> Result<bool, Error> {
+        'again: for _ in 0..CONFIGURE_TRIES {
+            let view = self.core.reload(&self.core.view().stamp).await?;
+            let Some(queue) = view.queues.get(name) else { return Ok(false) };
+            self.core.spread(&view).await?;
+            for store in &self.core.queues {
+                if store.configure(name, &view.stamp, &queue.definition).await? == Configured::Stale {
+                    continue 'again;
+                }
+            }
+            return Ok(true);
+        }
+        Err(Error::Contended)
+    }
+
+    /// Looks at the queues as this pacemaker knows them.
+    pub fn queues<T>(&self, look: impl FnOnce(&Matcher) -> T) -> T {
+        look(&self.core.view().queues)
+    }
+
+    /// The stamp of the registry as this pacemaker knows it.
+    pub fn stamp(&self) -> String {
+        self.core.view().stamp.clone()
+    }
+
+    /// Events that may wait for a backend in the queue of one object.
+    pub fn object_events(&self) -> u64 {
+        self.core.options.object_events
+    }
+
+    /// Reads the registry again.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn look_again(&self) -> Result<(), Error> {
+        let view = self.core.reload(&self.core.view().stamp).await?;
+        self.core.spread(&view).await
+    }
+}
+
+/// Clears away what a deleted queue left, in every shard, and sets its name free.
+async fn clear(core: &Core, name: &str) -> Result<(), Error> {
+    for store in &core.queues {
+        while store.clear(name).await? {}
+    }
+    core.change(|registry, _| {
+        registry.queue_ended(name);
+        Ok(())
+    })
+    .await
+}
+
+/// What housekeeping remembers of the queues of a shard between two rounds.
+#[derive(Debug, Default)]
+pub(super) struct Keeping {
+    /// Queue → the facet after which the next look for messages that are too old begins.
+    cursors: HashMap<String, String>,
+}
+
+impl Keeping {
+    /// One round in one shard: definitions that did not arrive, messages that are too old, queues that ended.
+    pub(super) async fn round(&mut self, core: &Arc<Core>, store: &Store) -> Result<(), Error> {
+        let view = core.view();
+        if store.shard().index() == 0 {
+            for name in &view.registry.retired_queues {
+                clear(core, name).await?;
+            }
+        }
+        let Some(shard) = core.queues.get(store.shard().index()) else { return Ok(()) };
+        self.cursors.retain(|name, _| view.registry.queues.contains_key(name));
+        let names: Vec<&str> = view.registry.queues.keys().map(String::as_str).collect();
+        for (name, state) in names.iter().zip(shard.states(&names).await?) {
+            let Some(definition) = view.registry.queues.get(*name) else { continue };
+            if state.revision.is_none_or(|revision| revision < definition.revision) {
+                // What is stale by now is looked at again in the next round.
+                let _ = shard.configure(name, &view.stamp, definition).await?;
+            }
+            if state.waiting > 0 {
+                self.expire(shard, name, definition).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn expire(
+        &mut self,
+        shard: &queues::Store,
+        name: &str,
+        definition: &Definition,
+    ) -> Result<(), StoreError> {
+        let before = shard.now_ms().await?.saturating_sub(definition.retention_seconds * 1000);
+        let cursor = self.cursors.remove(name).unwrap_or_default();
+        let (dropped, next) = shard.drop_part(name, None, Some(before), &cursor, RETENTION_PART).await?;
+        if dropped > 0 {
+            tracing::info!(queue = name, dropped, "messages that had waited for too long were dropped");
+        }
+        self.cursors.insert(name.to_owned(), next);
+        Ok(())
+    }
+}

@@ -1,0 +1,394 @@
+//! Topics, their claims, subscriptions and API tokens. Pure: no Redis, no clock.
+
+use signalbox_egress::Secret;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Backend, Error, Options,
+    store::{Command, CommandTarget as Target},
+};
+use signalbox_queues::Definition;
+
+/// The prefix of Signalbox' own topics.
+pub const RESERVED: &str = "signalbox.";
+
+/// The client that Signalbox' own events are published by. No token can have this name: they have no dots.
+pub(super) const OWN_CLIENT: &str = "signalbox.";
+
+/// Subscriptions that ended, kept so that a shard that was away learns of them.
+const RETIRED: usize = 1_000;
+
+/// What happens to a batch that is exhausted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnExhausted {
+    /// It becomes a dead letter, a gap tells the subscriber, and its lane goes on.
+    #[default]
+    Dead,
+    /// It is tried for ever; its lane waits.
+    Block,
+}
+
+/// What a client asks for with `POST /subscription`.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    /// All topics it wants from now on; others are unsubscribed.
+    pub topics: BTreeSet<String>,
+    /// Where to deliver.
+    pub callback: String,
+    /// The user name of deliveries.
+    pub uuid: Option<String>,
+    /// How long to wait for a batch to fill, in milliseconds: 0…3,600,000, 500 when absent.
+    pub timeout_ms: Option<u64>,
+    /// Events in a batch: 1…10,000, 100 when absent.
+    pub max_events: Option<u64>,
+    /// Lanes: 1…64, 4 when absent.
+    pub concurrency: Option<u64>,
+    /// What happens to an exhausted batch.
+    pub on_exhausted: Option<OnExhausted>,
+}
+
+/// A client's subscription.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subscription {
+    /// The client.
+    pub token: String,
+    /// Where to deliver.
+    pub callback: String,
+    /// The user name of deliveries. A credential: only for its owner and root.
+    pub uuid: String,
+    /// How long to wait for a batch to fill.
+    pub timeout_ms: u64,
+    /// Events in a batch.
+    pub max_events: u64,
+    /// Lanes.
+    pub concurrency: u64,
+    /// Names the present set of lanes; a change of `concurrency` makes a higher one.
+    pub generation: u64,
+    /// What happens to an exhausted batch.
+    #[serde(default)]
+    pub on_exhausted: OnExhausted,
+    /// Signing secrets, newest first; each signs until it is retired.
+    pub secrets: Vec<Secret>,
+    /// Why deliveries are stopped (the callback answered 410). Subscribing again starts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disabled: Option<String>,
+    /// What it is subscribed to.
+    pub topics: BTreeSet<String>,
+}
+
+/// A client's credential.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiToken {
+    /// The client's name.
+    pub name: String,
+    /// What it may do.
+    pub scopes: BTreeSet<String>,
+}
+
+/// All of it, as of one stamp.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registry {
+    /// Topic → the client that claimed it.
+    pub topics: BTreeMap<String, Option<String>>,
+    /// Client → its subscription.
+    pub subscriptions: BTreeMap<String, Subscription>,
+    /// Token → its client.
+    pub api_tokens: BTreeMap<String, ApiToken>,
+    /// Name → what takes the events of some objects in place of the bus.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub backends: BTreeMap<String, Backend>,
+    /// Client → the generation of a subscription of it that ended.
+    #[serde(default)]
+    pub(super) retired: BTreeMap<String, u64>,
+    /// Name → queue.
+    #[serde(default)]
+    pub queues: BTreeMap<String, Definition>,
+    /// Queues that were deleted and are not cleared away yet.
+    #[serde(default)]
+    pub(super) retired_queues: BTreeSet<String>,
+}
+
+/// Whether applications may publish to a topic of this name.
+pub fn is_topic_name(name: &str) -> bool {
+    (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+}
+
+/// Whether the name is one of Signalbox' own topics.
+pub fn is_reserved_topic(name: &str) -> bool {
+    name.len() <= 64 && name.strip_prefix(RESERVED).is_some_and(|rest| rest.split('.').all(is_topic_name))
+}
+
+fn in_range(
+    field: &'static str,
+    value: Option<u64>,
+    default: u64,
+    least: u64,
+    most: u64,
+) -> Result<u64, Error> {
+    let value = value.unwrap_or(default);
+    if (least..=most).contains(&value) { Ok(value) } else { Err(Error::OutOfRange { field, least, most }) }
+}
+
+/// Changes. Each leaves the registry as it was when it fails.
+impl Registry {
+    /// How a client is called towards others. Its token, which is its identity, is also its credential.
+    pub fn name_of(&self, client: &str) -> String {
+        match self.api_tokens.get(client) {
+            Some(token) => token.name.clone(),
+            None if client == OWN_CLIENT => "signalbox".to_owned(),
+            None => client.strip_prefix('@').unwrap_or("(deleted)").to_owned(),
+        }
+    }
+
+    /// Makes `client` the publisher of a topic that nobody publishes to yet.
+    pub(super) fn claim(&mut self, topic: &str, client: &str, limits: &Options) -> Result<(), Error> {
+        let topics = self.topics.len();
+        match self.topics.get_mut(topic) {
+            Some(Some(publisher)) if publisher != client => Err(Error::Forbidden),
+            Some(claim) => {
+                *claim = Some(client.to_owned());
+                Ok(())
+            }
+            None if topics >= limits.topics => Err(Error::TooMany("topics")),
+            None => {
+                self.topics.insert(topic.to_owned(), Some(client.to_owned()));
+                Ok(())
+            }
+        }
+    }
+
+    /// Creates or replaces the client's subscription. `generation` is higher than every one before.
+    pub(super) fn subscribe(
+        &mut self,
+        client: &str,
+        wanted: Wanted,
+        generation: u64,
+        limits: &Options,
+    ) -> Result<(), Error> {
+        for topic in &wanted.topics {
+            if !is_topic_name(topic) && !is_reserved_topic(topic) {
+                return Err(Error::BadTopic(topic.clone()));
+            }
+        }
+        let timeout_ms = in_range("timeout", wanted.timeout_ms, 500, 0, 3_600_000)?;
+        let max_events = in_range("max", wanted.max_events, 100, 1, 10_000)?;
+        let concurrency = in_range("concurrency", wanted.concurrency, 4, 1, 64)?;
+        let before = self.subscriptions.get(client);
+        if before.is_none() && self.subscriptions.len() >= limits.subscriptions {
+            return Err(Error::TooMany("subscriptions"));
+        }
+        let created = wanted.topics.iter().filter(|topic| !self.topics.contains_key(*topic)).count();
+        if self.topics.len() + created > limits.topics {
+            return Err(Error::TooMany("topics"));
+        }
+        let subscription = Subscription {
+            token: client.to_owned(),
+            callback: wanted.callback,
+            uuid: wanted.uuid.unwrap_or_default(),
+            timeout_ms,
+            max_events,
+            concurrency,
+            generation: before
+                .filter(|before| before.concurrency == concurrency)
+                .map_or(generation, |before| before.generation),
+            on_exhausted: wanted.on_exhausted.unwrap_or_default(),
+            secrets: before.map(|before| before.secrets.clone()).unwrap_or_default(),
+            disabled: None,
+            topics: wanted.topics,
+        };
+        for topic in &subscription.topics {
+            self.topics.entry(topic.clone()).or_default();
+        }
+        self.subscriptions.insert(client.to_owned(), subscription);
+        Ok(())
+    }
+
+    /// Ends the client's subscription.
+    pub(super) fn unsubscribe(&mut self, client: &str) -> Result<(), Error> {
+        let ended = self.subscriptions.remove(client).ok_or(Error::NoSuchSubscription)?;
+        self.retired.insert(client.to_owned(), ended.generation);
+        if self.retired.len() > RETIRED {
+            let oldest = self.retired.iter().min_by_key(|(_, generation)| **generation);
+            if let Some(client) = oldest.map(|(client, _)| client.clone()) {
+                self.retired.remove(&client);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a topic out of the client's subscription.
+    pub(super) fn unsubscribe_topic(&mut self, client: &str, topic: &str) -> Result<(), Error> {
+        let subscription = self.subscriptions.get_mut(client).ok_or(Error::NoSuchSubscription)?;
+        if subscription.topics.remove(topic) { Ok(()) } else { Err(Error::NoSuchTopic) }
+    }
+
+    /// Deletes a topic and takes it out of every subscription. `by` is the client that asks; nobody for root.
+    pub(super) fn delete_topic(&mut self, topic: &str, by: Option<&str>) -> Result<(), Error> {
+        let publisher = self.topics.get(topic).ok_or(Error::NoSuchTopic)?;
+        if by.is_some_and(|client| publisher.as_deref() != Some(client)) {
+            return Err(Error::Forbidden);
+        }
+        self.topics.remove(topic);
+        for subscription in self.subscriptions.values_mut() {
+            subscription.topics.remove(topic);
+        }
+        Ok(())
+    }
+
+    /// Makes a queue or replaces its definition; whether it is new. One that stays the same keeps its revision.
+    pub(super) fn put_queue(
+        &mut self,
+        name: &str,
+        definition: Definition,
+        version: u64,
+        most: usize,
+    ) -> Result<bool, Error> {
+        if self.retired_queues.contains(name) {
+            return Err(Error::QueueEnding);
+        }
+        let queues = self.queues.len();
+        match self.queues.get_mut(name) {
+            Some(known) => {
+                if !known.is_same(&definition) {
+                    *known = Definition { revision: version, ..definition };
+                }
+                Ok(false)
+            }
+            None if queues >= most => Err(Error::TooMany("queues")),
+            None => {
+                self.queues.insert(name.to_owned(), Definition { revision: version, ..definition });
+                Ok(true)
+            }
+        }
+    }
+
+    /// Deletes a queue. Its name is free again when [`Self::queue_ended`] says that it has been cleared away.
+    pub(super) fn delete_queue(&mut self, name: &str) -> Result<(), Error> {
+        self.queues.remove(name).ok_or(Error::NoSuchQueue)?;
+        self.retired_queues.insert(name.to_owned());
+        Ok(())
+    }
+
+    /// Nothing is left of a queue that was deleted.
+    pub(super) fn queue_ended(&mut self, name: &str) {
+        self.retired_queues.remove(name);
+    }
+
+    /// Deletes a token and ends its subscription. Topics it published to stay claimed until root deletes them.
+    pub(super) fn delete_api_token(&mut self, token: &str) -> Result<(), Error> {
+        self.api_tokens.remove(token).ok_or(Error::NoSuchToken)?;
+        if self.subscriptions.contains_key(token) {
+            self.unsubscribe(token)?;
+        }
+        Ok(())
+    }
+}
+
+/// What has to be written beside the snapshot so that the registry can be looked up key by key, as the original's
+/// could. A pure difference: whatever the change was, what is looked up follows.
+pub(super) fn projection(before: &Registry, after: &Registry) -> Vec<Command> {
+    let mut commands = Vec::new();
+    let mut write = |name, target, args: Vec<String>| commands.push(Command { name, target, args });
+    for (topic, _) in before.topics.iter().filter(|(topic, _)| !after.topics.contains_key(*topic)) {
+        write("SREM", Target::Topics, vec![topic.clone()]);
+        write("DEL", Target::Topic(topic.clone()), Vec::new());
+        write("DEL", Target::SubscribersOf(topic.clone()), Vec::new());
+    }
+    for (topic, publisher) in &after.topics {
+        if !before.topics.contains_key(topic) {
+            write("SADD", Target::Topics, vec![topic.clone()]);
+        }
+        match publisher {
+            Some(name) if before.topics.get(topic) != Some(publisher) => {
+                write("HSET", Target::Topic(topic.clone()), vec!["publisher".into(), name.clone()]);
+            }
+            None if matches!(before.topics.get(topic), Some(Some(_))) => {
+                write("HDEL", Target::Topic(topic.clone()), vec!["publisher".into()]);
+            }
+            _ => {}
+        }
+    }
+    for (token, subscription) in &before.subscriptions {
+        if !after.subscriptions.contains_key(token) {
+            write("SREM", Target::Subscribers, vec![token.clone()]);
+            write("DEL", Target::TopicsOf(token.clone()), Vec::new());
+            for topic in subscription.topics.iter().filter(|topic| after.topics.contains_key(*topic)) {
+                write("SREM", Target::SubscribersOf(topic.clone()), vec![token.clone()]);
+            }
+        }
+    }
+    for (token, subscription) in &after.subscriptions {
+        let old = before.subscriptions.get(token);
+        if old == Some(subscription) {
+            continue;
+        }
+        let none = BTreeSet::new();
+        let old_topics = old.map_or(&none, |old| &old.topics);
+        for topic in old_topics.difference(&subscription.topics) {
+            write("SREM", Target::TopicsOf(token.clone()), vec![topic.clone()]);
+            if after.topics.contains_key(topic) {
+                write("SREM", Target::SubscribersOf(topic.clone()), vec![token.clone()]);
+            }
+        }
+        for topic in subscription.topics.difference(old_topics) {
+            write("SADD", Target::TopicsOf(token.clone()), vec![topic.clone()]);
+            write("SADD", Target::SubscribersOf(topic.clone()), vec![token.clone()]);
+        }
+        if old.is_none() {
+            write("SADD", Target::Subscribers, vec![token.clone()]);
+        }
+        let fields = [
+            ("callback", subscription.callback.clone()),
+            ("timeout", subscription.timeout_ms.to_string()),
+            ("max_events", subscription.max_events.to_string()),
+            ("uuid", subscription.uuid.clone()),
+        ];
+        let fields = fields.into_iter().flat_map(|(field, value)| [field.to_owned(), value]).collect();
+        write("HSET", Target::Subscriber(token.clone()), fields);
+    }
+    for (token, client) in &after.api_tokens {
+        if before.api_tokens.get(token) != Some(client) {
+            // A map of strings is always JSON.
+            let json = serde_json::to_string(client).unwrap_or_default();
+            write("HSET", Target::ApiTokens, vec![token.clone(), json]);
+        }
+    }
+    for token in before.api_tokens.keys().filter(|token| !after.api_tokens.contains_key(*token)) {
+        write("HDEL", Target::ApiTokens, vec![token.clone()]);
+    }
+    let ended =
+        after.retired.iter().filter(|(token, generation)| before.retired.get(*token) != Some(*generation));
+    for (token, generation) in ended {
+        retire(token, *generation, &mut write);
+    }
+    commands
+}
+
+/// What has to be written in a shard other than the first: only that ended subscriptions are cleared away.
+pub(super) fn projection_elsewhere(after: &Registry) -> Vec<Command> {
+    let mut commands = Vec::new();
+    for (token, generation) in &after.retired {
+        // One that subscribed again has newer lanes, but what it was is not what it is.
+        if !after.subscriptions.contains_key(token) {
+            let mut write = |name, target, args: Vec<String>| commands.push(Command { name, target, args });
+            retire(token, *generation, &mut write);
+        } else {
+            let args = vec![token.clone(), generation.to_string()];
+            commands.push(Command { name: "HSET", target: Target::Purge, args });
+        }
+    }
+    commands
+}
+
+fn retire(token: &str, generation: u64, write: &mut impl FnMut(&'static str, Target, Vec<String>)) {
+    let token = token.to_owned();
+    write("HSET", Target::Purge, vec![token.clone(), generation.to_string()]);
+    write("DEL", Target::Subscriber(token.clone()), Vec::new());
+    write("DEL", Target::Dead(token.clone()), Vec::new());
+    write("HDEL", Target::DeadBytes, vec![token.clone()]);
+    write("DEL", Target::Replay(token.clone()), Vec::new());
+    write("ZREM", Target::Replays, vec![token]);
+}

@@ -1,0 +1,134 @@
+//! The bus as a running part: its tasks, and how they end.
+
+use std::sync::{Arc, Mutex};
+
+use signalbox_store::{Clock, Fabric, Notice, Shard};
+use tokio::sync::mpsc;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    Deliverer, Error, Handle, Options,
+    chance::Chance,
+    commit::Committer,
+    core::Core,
+    housekeeping, replay,
+    store::Store,
+    worker::{self, Busy, Fetcher},
+};
+use signalbox_lease::Lease;
+use signalbox_queues as queues;
+
+/// The event bus of this process, not running yet.
+pub struct Bus<D> {
+    core: Arc<Core>,
+    committers: Vec<Committer>,
+    deliverer: Arc<D>,
+}
+
+impl<D> std::fmt::Debug for Bus<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bus").field("core", &self.core).finish_non_exhaustive()
+    }
+}
+
+impl<D: Deliverer> Bus<D> {
+    /// Prepares the bus on a fabric of `shards` shards. `known_fabric` is the identity that [`Handle::fabric`] told
+    /// when the fabric was seen last: when another or an empty one is there now, events are refused until
+    /// [`Handle::initialise`]. Without it, an empty fabric is laid out on start.
+    pub fn open(
+        redis: &Fabric,
+        shards: usize,
+        options: Options,
+        known_fabric: Option<String>,
+        deliverer: D,
+    ) -> (Handle, Self) {
+        Self::assemble(Shard::all(redis, shards), Clock::Server, options, known_fabric, deliverer)
+    }
+
+    /// As [`Self::open`], with shards and a clock of the caller's.
+    pub fn assemble(
+        shards: Vec<Shard>,
+        clock: Clock,
+        options: Options,
+        known_fabric: Option<String>,
+        deliverer: D,
+    ) -> (Handle, Self) {
+        let queues =
+            shards.iter().map(|shard| Arc::new(queues::Store::new(shard.clone(), clock.clone()))).collect();
+        let stores: Vec<_> =
+            shards.into_iter().map(|shard| Arc::new(Store::new(shard, clock.clone()))).collect();
+        let (senders, receivers): (Vec<_>, Vec<_>) =
+            stores.iter().map(|_| mpsc::channel(options.waiting_events.max(1))).unzip();
+        let core = Arc::new(Core::new(options, stores, queues, Chance::from_system(), senders, known_fabric));
+        let committers = core
+            .stores
+            .iter()
+            .zip(receivers)
+            .map(|(store, items)| Committer {
+                core: Arc::clone(&core),
+                store: Arc::clone(store),
+                items,
+                sequence: 0,
+            })
+            .collect();
+        let handle = Handle::from_core(Arc::clone(&core));
+        (handle, Self { core, committers, deliverer: Arc::new(deliverer) })
+    }
+
+    /// Runs until `shutdown`: what was accepted for publishing is answered, deliveries under way are abandoned and
+    /// put back. A fabric that is away on start is waited for; publishers are told meanwhile.
+    ///
+    /// # Errors
+    /// When the fabric was laid out for another number of shards.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
+        if let Err(error @ Error::OtherShards { .. }) = self.core.start().await {
+            return Err(error);
+        }
+        let tasks = TaskTracker::new();
+        for committer in self.committers {
+            tasks.spawn(committer.run(shutdown.clone()));
+        }
+        tasks.spawn(follow(Arc::clone(&self.core), shutdown.clone()));
+        for store in &self.core.stores {
+            let (core, store) = (&self.core, store);
+            let duty = Lease::new(
+                store.shard().redis().clone(),
+                "bus",
+                core.incarnation.clone(),
+                core.options.dead_after(),
+            );
+            tasks.spawn(housekeeping::run(Arc::clone(core), Arc::clone(store), duty, shutdown.clone()));
+            if core.options.deliver {
+                let busy: Busy = Arc::new(Mutex::default());
+                tasks.spawn(Fetcher::new(core, store, &self.deliverer, &busy).run(shutdown.clone()));
+                tasks.spawn(worker::beat(Arc::clone(core), Arc::clone(store), busy, shutdown.clone()));
+                tasks.spawn(replay::run(Arc::clone(core), Arc::clone(store), shutdown.clone()));
+            }
+        }
+        tasks.close();
+        tasks.wait().await;
+        Ok(())
+    }
+}
+
+/// Keeps the registry in memory up to date, so that a token that was deleted elsewhere is soon unknown here.
+async fn follow(core: Arc<Core>, shutdown: CancellationToken) {
+    let mut changes = core.stores[0].registry_changes();
+    loop {
+        let notice = tokio::select! {
+            notice = changes.next() => notice,
+            () = shutdown.cancelled() => return,
+        };
+        let seen = core.view().stamp.clone();
+        if matches!(&notice, Notice::Message { payload, .. } if *payload == seen) {
+            continue;
+        }
+        if let Err(error) = core.start().await {
+            tracing::debug!(%error, "the registry cannot be read now");
+        }
+        // `start` looks only when nothing is known; a change is read here.
+        if let Err(error) = core.reload(&seen).await {
+            tracing::debug!(%error, "the registry cannot be read now");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The life of a job: taken, acknowledged, put back, given up, scrubbed.
+
+use signalbox_store::{Error, FabricRole, FromRedisValue, Script, Value, from_redis_value};
+
+use super::{LANES, Store};
+use crate::{EventId, Gap};
+
+static ACQUIRE: Script<FabricRole> =
+    Script::composed("acquire", &[include_str!("../scripts/acquire.lua"), LANES]);
+static ACK: Script<FabricRole> = Script::composed("ack", &[include_str!("../scripts/ack.lua"), LANES]);
+static NACK: Script<FabricRole> = Script::composed("nack", &[include_str!("../scripts/nack.lua"), LANES]);
+static BURY: Script<FabricRole> = Script::composed("bury", &[include_str!("../scripts/bury.lua"), LANES]);
+static SCRUB: Script<FabricRole> = Script::composed("scrub", &[include_str!("../scripts/scrub.lua"), LANES]);
+static BEAT: Script<FabricRole> = Script::new("beat", include_str!("../scripts/beat.lua"));
+static DROP: Script<FabricRole> = Script::composed("drop", &[include_str!("../scripts/drop.lua"), LANES]);
+static KICK: Script<FabricRole> = Script::composed("kick", &[include_str!("../scripts/kick.lua"), LANES]);
+static OLDEST: Script<FabricRole> =
+    Script::composed("oldest", &[include_str!("../scripts/oldest.lua"), LANES]);
+static AUDIT: Script<FabricRole> = Script::composed("audit", &[include_str!("../scripts/audit.lua"), LANES]);
+
+#[cfg(test)]
+pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[
+    ("acquire", &ACQUIRE),
+    ("ack", &ACK),
+    ("nack", &NACK),
+    ("bury", &BURY),
+    ("scrub", &SCRUB),
+    ("beat", &BEAT),
+    ("drop", &DROP),
+    ("kick", &KICK),
+    ("oldest", &OLDEST),
+    ("audit", &AUDIT),
+];
+
+/// A job in a worker's hands: what its acknowledgement has to name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub worker: String,
+    pub job: Vec<u8>,
+    pub token: String,
+    pub generation: String,
+    pub lane: String,
+    pub batch: String,
+}
+
+/// A job that was taken, with its batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub held: Held,
+    pub health: u8,
+    pub created_ms: u64,
+    pub attempts: u32,
+    pub items: Vec<String>,
+    /// As stored, to be named when they were told.
+    pub gaps: Vec<String>,
+}
+
+/// What one round of taking jobs found.
+#[derive(Debug, Clone)]
+pub(crate) struct Turn {
+    pub now_ms: u64,
+    /// When the earliest scheduled job is due.
+    pub next_due_ms: Option<u64>,
+    /// Jobs that wait to be taken still.
+    pub left: u64,
+    pub stamp: String,
+    pub taken: Vec<Taken>,
+}
+
+/// How a job is put back.
+#[derive(Debug, Clone)]
+pub(crate) struct Nack {
+    pub pause_ms: u64,
+    /// Whether a delivery was attempted: it counts against the batch and the subscriber's health.
+    pub attempted: bool,
+    /// Whether to halve the batch.
+    pub split: bool,
+}
+
+/// What became of putting a job back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nacked {
+    /// The worker does not hold the job any more; nothing was done.
+    NotHeld,
+    Done,
+    /// Done, and the subscriber was in full health until now.
+    PacingBegins,
+}
+
+impl Store {
+    /// Takes a job for each of `workers`, as far as there are any.
+    pub(crate) async fn acquire(&self, workers: &[String], promote: usize) -> Result<Turn, Error> {
+        let call = self
+            .lanes_call(&ACQUIRE)
+            .key(&self.bus().registry())
+            .arg(self.clock.argument())
+            .arg(promote)
+            .arg(workers);
+        let reply: Vec<Value> = call.run(self.redis()).await?;
+        Ok(read_turn(reply))
+    }
+
+    /// The batch was delivered with the gaps `told`. False when the worker does not hold the job any more.
+    pub(crate) async fn ack(
+        &self,
+        held: &Held,
+        timeout_ms: u64,
+        events: usize,
+        told: &[String],
+    ) -> Result<bool, Error> {
+        let call = self.lanes_call(&ACK).key(&self.bus().subscriber(&held.token));
+        let call = self.held_args(call, held).arg(timeout_ms).arg(events).arg(told);
+        Ok(call.run::<i64>(self.redis()).await? == 1)
+    }
+
+    /// The batch was not delivered.
+    pub(crate) async fn nack(&self, held: &Held, nack: &Nack, seed: &str) -> Result<Nacked, Error> {
+        let call = self
+            .held_args(self.lanes_call(&NACK), held)
+            .arg(nack.pause_ms)
+            .arg(-2)
+            .arg(u8::from(nack.attempted))
+            .arg(u8::from(nack.split))
+            .arg(seed);
+        Ok(match call.run::<i64>(self.redis()).await? {
+            0 => Nacked::NotHeld,
+            2 => Nacked::PacingBegins,
+            _ => Nacked::Done,
+        })
+    }
+
+    /// Gives the batch up. False when the worker does not hold the job any more.
+    pub(crate) async fn bury(
+        &self,
+        held: &Held,
+        timeout_ms: u64,
+        why: &str,
+        attempted: bool,
+        keep: (u64, u64),
+    ) -> Result<bool, Error> {
+        let bus = self.bus();
+        let call = self.lanes_call(&BURY).key(&bus.dead(&held.token)).key(&bus.dead_bytes());
+        let call = self
+            .held_args(call, held)
+            .arg(timeout_ms)
+            .arg(why)
+            .arg(u8::from(attempted))
+            .arg(keep.0)
+            .arg(keep.1)
+            .arg(-2);
+        Ok(call.run::<i64>(self.redis()).await? == 1)
+    }
+
+    fn held_args<'a>(
+        &self,
+        call: signalbox_store::Call<'a, FabricRole>,
+        held: &Held,
+    ) -> signalbox_store::Call<'a, FabricRole> {
+        call.arg(self.clock.argument())
+            .arg(&held.worker)
+            .arg(&held.job[..])
+            .arg(&held.token)
+            .arg(&held.generation)
+            .arg(&held.lane)
+            .arg(&held.batch)
+    }
+
+    /// Takes the job from a worker whose last heartbeat is still `seen`. Nothing when it lives.
+    pub(crate) async fn scrub(&self, worker: &str, seen: &str) -> Result<Option<u64>, Error> {
+        let freed: i64 = self.lanes_call(&SCRUB).arg(worker).arg(seen).run(self.redis()).await?;
+        Ok(u64::try_from(freed).ok())
+    }
+
+    /// Workers that hold a job, with their last heartbeats (empty when there is none).
+    pub(crate) async fn heartbeats(&self) -> Result<Vec<(String, String)>, Error> {
+        let bus = self.bus();
+        let busy: Vec<String> =
+            self.redis().command("SMEMBERS").key(&bus.jobs_pending_index()).query().await?;
+        if busy.is_empty() {
+            return Ok(Vec::new());
+        }
+        let beats: Vec<Option<String>> =
+            self.redis().command("HMGET").key(&bus.workers()).arg(&busy).query().await?;
+        Ok(busy.into_iter().zip(beats.into_iter().map(Option::unwrap_or_default)).collect())
+    }
+
+    /// What is suspicious of a subscriber's lanes: predicate, lane or gauge, what is wrong.
+    pub(crate) async fn audit(
+        &self,
+        token: &str,
+        most_batches: u64,
+    ) -> Result<Vec<(String, String, String)>, Error> {
+        self.lanes_call(&AUDIT).arg(token).arg(most_batches).run(self.redis()).await
+    }
+
+    /// Beats the heart of busy workers.
+    pub(crate) async fn beat(&self, workers: &[String]) -> Result<u64, Error> {
+        BEAT.call().key(&self.bus().workers()).arg(self.clock.argument()).arg(workers).run(self.redis()).await
+    }
+
+    /// Drops the subscriber's oldest batch; how many events it had.
+    pub(crate) async fn drop_oldest(&self, token: &str, reason: &str) -> Result<u64, Error> {
+        self.lanes_call(&DROP).arg(token).arg(reason).run(self.redis()).await
+    }
+
+    /// Ends the pauses of the subscriber's lanes.
+    pub(crate) async fn kick(&self, token: &str) -> Result<u64, Error> {
+        self.lanes_call(&KICK).arg(token).run(self.redis()).await
+    }
+
+    /// When the subscriber's oldest batch was created.
+    pub(crate) async fn oldest(&self, token: &str) -> Result<Option<u64>, Error> {
+        let created: String = self.lanes_call(&OLDEST).arg(token).run(self.redis()).await?;
+        Ok(created.parse().ok())
+    }
+}
+
+fn text(value: &Value) -> String {
+    from_redis_value(value.clone()).unwrap_or_default()
+}
+
+fn number<T: FromRedisValue + Default>(value: &Value) -> T {
+    from_redis_value(value.clone()).unwrap_or_default()
+}
+
+fn read_turn(reply: Vec<Value>) -> Turn {
+    let mut values = reply.into_iter();
+    let mut next = || values.next().unwrap_or(Value::Nil);
+    let (now, due, left, stamp) = (next(), next(), next(), next());
+    Turn {
+        now_ms: number(&now),
+        next_due_ms: text(&due).parse().ok(),
+        left: number(&left),
+        stamp: text(&stamp),
+        taken: values.filter_map(read_taken).collect(),
+    }
+}
+
+fn read_taken(value: Value) -> Option<Taken> {
+    let (worker, job, token, generation, lane, batch, health, contents, gaps) =
+        from_redis_value::<(String, Vec<u8>, String, String, String, String, u8, Vec<String>, Vec<String>)>(
+            value,
+        )
+        .inspect_err(|error| tracing::error!(%error, "a job that was taken cannot be read"))
+        .ok()?;
+    let mut contents = contents.into_iter();
+    let _token = contents.next();
+    let created_ms = contents.next().and_then(|text| text.parse().ok()).unwrap_or_default();
+    let attempts = contents.next().and_then(|text| text.parse().ok()).unwrap_or_default();
+    Some(Taken {
+        held: Held { worker, job, token, generation, lane, batch },
+        health,
+        created_ms,
+        attempts,
+        items: contents.collect(),
+        gaps,
+    })
+}
+
+/// Reads a gap as the scripts write it: `first last count reason`.
+pub(crate) fn read_gap(text: &str) -> Option<Gap> {
+    let mut words = text.splitn(4, ' ');
+    Some(Gap {
+        first: EventId(words.next()?.parse().ok()?),
+        last: EventId(words.next()?.parse().ok()?),
+        count: words.next()?.parse().ok()?,
+        reason: words.next()?.to_owned(),
+    })
+}

@@ -1,0 +1,365 @@
+//! The log of bodies: reading, trimming, putting events into lanes again; dead letters, replays and numbers.
+
+use std::collections::BTreeMap;
+
+use signalbox_store::{Error, FabricRole, Script, keys};
+
+use super::{LANES, Store, publish::Target};
+use crate::EventId;
+
+static APPEND: Script<FabricRole> =
+    Script::composed("append", &[include_str!("../scripts/append.lua"), LANES]);
+static TRIM: Script<FabricRole> = Script::new("trim", include_str!("../scripts/trim.lua"));
+
+#[cfg(test)]
+pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("append", &APPEND), ("trim", &TRIM)];
+
+/// Ids in one segment: ten seconds of them. The scripts know the same number.
+pub(crate) const SEGMENT_IDS: u64 = 64_000_000;
+
+/// For commands without arguments.
+const NONE: &[&str] = &[];
+
+/// A dead letter as stored: MessagePack of died, attempts, reason, event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DeadEntry(pub Vec<u8>);
+
+/// A dead letter's parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Dead {
+    pub died_ms: u64,
+    pub attempts: u32,
+    pub reason: String,
+    pub entry: Vec<u8>,
+}
+
+impl DeadEntry {
+    /// Takes it apart: a MessagePack array of four strings.
+    pub(crate) fn read(&self) -> Option<Dead> {
+        let mut rest = self.0.strip_prefix(&[0x94])?;
+        let mut next = || -> Option<Vec<u8>> {
+            let (length, after) = match *rest.first()? {
+                head @ 0xa0..=0xbf => (usize::from(head & 0x1f), &rest[1..]),
+                0xd9 => (usize::from(*rest.get(1)?), &rest[2..]),
+                0xda => (usize::from(u16::from_be_bytes(rest.get(1..3)?.try_into().ok()?)), &rest[3..]),
+                0xdb => {
+                    (usize::try_from(u32::from_be_bytes(rest.get(1..5)?.try_into().ok()?)).ok()?, &rest[5..])
+                }
+                _ => return None,
+            };
+            let text = after.get(..length)?.to_vec();
+            rest = &after[length..];
+            Some(text)
+        };
+        let mut text = || next().and_then(|bytes| String::from_utf8(bytes).ok());
+        let (died, attempts, reason) = (text()?, text()?, text()?);
+        Some(Dead { died_ms: died.parse().ok()?, attempts: attempts.parse().ok()?, reason, entry: next()? })
+    }
+}
+
+/// An event that is put into a lane again.
+#[derive(Debug, Clone)]
+pub(crate) struct Resend {
+    pub id: EventId,
+    pub hash: u32,
+    pub body: Vec<u8>,
+    /// The dead letter it is, for a redrive.
+    pub letter: Vec<u8>,
+}
+
+/// How putting events in again ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Appended {
+    Put(u64),
+    /// The registry has moved on.
+    Stale,
+    /// The replay stands elsewhere: another pacemaker has moved it.
+    Moved,
+}
+
+/// A replay under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReplayState {
+    /// `segment:place` of the next id to look at.
+    pub cursor: String,
+    pub from_ms: u64,
+    pub to_ms: u64,
+    pub rate: u64,
+}
+
+impl Store {
+    /// Bodies of events by where they lie; nothing for one that is gone.
+    pub(crate) async fn bodies(
+        &self,
+        wanted: &BTreeMap<u64, Vec<EventId>>,
+    ) -> Result<Vec<(EventId, Option<Vec<u8>>)>, Error> {
+        let mut found = Vec::new();
+        for (segment, ids) in wanted {
+            let key = self.bus().log_segment(*segment);
+            // A batch is capped in bytes, so this is a megabyte or so; the replies are cut anyway.
+            for part in ids.chunks(1000) {
+                let names: Vec<u64> = part.iter().map(|id| id.0).collect();
+                let bodies: Vec<Option<Vec<u8>>> =
+                    self.redis().command("HMGET").key(&key).arg(names).query().await?;
+                found.extend(part.iter().copied().zip(bodies));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The segments of the log with their bytes.
+    pub(crate) async fn segments(&self) -> Result<BTreeMap<u64, u64>, Error> {
+        self.redis().command("HGETALL").key(&self.bus().log()).query().await
+    }
+
+    /// Ids of a segment, from a place on.
+    pub(crate) async fn order(&self, segment: u64, from: u64, count: u64) -> Result<Vec<u64>, Error> {
+        let key = self.bus().log_order(segment);
+        self.redis().command("LRANGE").key(&key).arg(from).arg(from + count - 1).query().await
+    }
+
+    /// How many ids the order of a segment names.
+    pub(crate) async fn order_length(&self, segment: u64) -> Result<u64, Error> {
+        self.redis().command("LLEN").key(&self.bus().log_order(segment)).query().await
+    }
+
+    /// The last id given out.
+    pub(crate) async fn last_id(&self) -> Result<Option<u64>, Error> {
+        self.redis().command("GET").key(&self.bus().last_event_id()).query().await
+    }
+
+    /// Forgets segments, as far as no batch and no queue needs them.
+    pub(crate) async fn trim(&self, segments: &[u64]) -> Result<u64, Error> {
+        let bus = self.bus();
+        TRIM.call()
+            .key(&bus.batches_index())
+            .key(&bus.log())
+            .key(&keys::queues::shared(self.shard.tag()).held())
+            .arg(self.clock.argument())
+            .arg(segments)
+            .run(self.redis())
+            .await
+    }
+
+    /// Puts dead letters back into their subscriber's lanes.
+    pub(crate) async fn redrive(
+        &self,
+        stamp: &str,
+        target: &Target,
+        batch_bytes: usize,
+        seed: &str,
+        events: &[Resend],
+    ) -> Result<Appended, Error> {
+        self.append(stamp, target, batch_bytes, seed, ("redrive", "", ""), events).await
+    }
+
+    /// Puts a part of a replay into the subscriber's lanes and moves its cursor (`done` ends it).
+    pub(crate) async fn replay_step(
+        &self,
+        stamp: &str,
+        target: &Target,
+        batch_bytes: usize,
+        seed: &str,
+        (from, to): (&str, &str),
+        events: &[Resend],
+    ) -> Result<Appended, Error> {
+        self.append(stamp, target, batch_bytes, seed, ("replay", from, to), events).await
+    }
+
+    async fn append(
+        &self,
+        stamp: &str,
+        target: &Target,
+        batch_bytes: usize,
+        seed: &str,
+        (mode, from, to): (&str, &str, &str),
+        events: &[Resend],
+    ) -> Result<Appended, Error> {
+        let bus = self.bus();
+        let source = if mode == "replay" { bus.replay(&target.token) } else { bus.dead(&target.token) };
+        let mut call = self
+            .lanes_call(&APPEND)
+            .key(&bus.registry())
+            .key(&bus.log())
+            .key(&source)
+            .key(&bus.dead_bytes())
+            .arg(self.clock.argument())
+            .arg(stamp)
+            .arg(seed)
+            .arg(batch_bytes)
+            .arg(&target.token)
+            .arg(target.generation)
+            .arg(target.concurrency)
+            .arg(target.max_events)
+            .arg(target.timeout_ms)
+            .arg(mode)
+            .arg(from)
+            .arg(to);
+        for event in events {
+            call = call.arg(event.id.0).arg(event.hash).arg(&event.body[..]).arg(&event.letter[..]);
+        }
+        Ok(match call.run::<i64>(self.redis()).await? {
+            -1 => Appended::Stale,
+            -2 => Appended::Moved,
+            put => Appended::Put(u64::try_from(put).unwrap_or_default()),
+        })
+    }
+
+    /// Dead letters of a subscriber from a place on, oldest first.
+    pub(crate) async fn dead(&self, token: &str, from: u64, count: u64) -> Result<Vec<DeadEntry>, Error> {
+        let key = self.bus().dead(token);
+        let entries: Vec<Vec<u8>> = self
+            .redis()
+            .command("LRANGE")
+            .key(&key)
+            .arg(from)
+            .arg((from + count).saturating_sub(1))
+            .query()
+            .await?;
+        Ok(entries.into_iter().map(DeadEntry).collect())
+    }
+
+    /// Forgets a subscriber's dead letters; how many there were.
+    pub(crate) async fn drop_dead(&self, token: &str) -> Result<u64, Error> {
+        let bus = self.bus();
+        let mut batch = self.redis().batch();
+        batch.add("LLEN", &bus.dead(token), NONE);
+        batch.add("UNLINK", &bus.dead(token), NONE);
+        batch.add("HDEL", &bus.dead_bytes(), token);
+        let (count, _, _): (u64, u64, u64) = batch.query().await?;
+        Ok(count)
+    }
+
+    /// Starts a replay, in place of one that is under way.
+    pub(crate) async fn start_replay(
+        &self,
+        token: &str,
+        replay: &ReplayState,
+        due_ms: u64,
+    ) -> Result<(), Error> {
+        let bus = self.bus();
+        let mut batch = self.redis().batch();
+        let fields = [
+            ("cursor", replay.cursor.clone()),
+            ("from", replay.from_ms.to_string()),
+            ("to", replay.to_ms.to_string()),
+            ("rate", replay.rate.to_string()),
+        ];
+        batch.add("HSET", &bus.replay(token), &fields[..]);
+        batch.add("ZADD", &bus.replays(), (due_ms, token));
+        batch.query::<(u64, u64)>().await.map(drop)
+    }
+
+    /// The replay whose next step comes first, and when.
+    pub(crate) async fn next_replay(&self) -> Result<Option<(String, u64)>, Error> {
+        let first: Vec<(String, f64)> = self
+            .redis()
+            .command("ZRANGE")
+            .key(&self.bus().replays())
+            .arg((0, 0, "WITHSCORES"))
+            .query()
+            .await?;
+        // Scores are whole milliseconds.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        Ok(first.into_iter().next().map(|(token, due)| (token, due as u64)))
+    }
+
+    /// Sets when the next step of a replay comes; nothing removes it.
+    pub(crate) async fn schedule_replay(&self, token: &str, due_ms: Option<u64>) -> Result<(), Error> {
+        let key = self.bus().replays();
+        match due_ms {
+            Some(due) => self.redis().command("ZADD").key(&key).arg((due, token)).run().await,
+            None => self.redis().command("ZREM").key(&key).arg(token).run().await,
+        }
+    }
+
+    /// Where a replay stands.
+    pub(crate) async fn replay(&self, token: &str) -> Result<Option<ReplayState>, Error> {
+        let (cursor, from, to, rate): (Option<String>, Option<u64>, Option<u64>, Option<u64>) = self
+            .redis()
+            .command("HMGET")
+            .key(&self.bus().replay(token))
+            .arg(("cursor", "from", "to", "rate"))
+            .query()
+            .await?;
+        Ok((|| Some(ReplayState { cursor: cursor?, from_ms: from?, to_ms: to?, rate: rate? }))())
+    }
+
+    /// Numbers of the shard: events and batches by token, dead bytes by token, counters.
+    pub(crate) async fn numbers(&self) -> Result<Numbers, Error> {
+        let bus = self.bus();
+        let mut batch = self.redis().batch();
+        batch.add("HGETALL", &bus.gauges_event(), NONE);
+        batch.add("HGETALL", &bus.gauges_batch(), NONE);
+        batch.add("HGETALL", &bus.counters(), NONE);
+        batch.add("LLEN", &bus.jobs_instant(), NONE);
+        batch.add("ZCARD", &bus.jobs_scheduled(), NONE);
+        batch.add("SCARD", &bus.jobs_pending_index(), NONE);
+        batch.add("HVALS", &bus.log(), NONE);
+        type Map = BTreeMap<String, u64>;
+        let (events, batches, counters, instant, scheduled, pending, log): (
+            Map,
+            Map,
+            Map,
+            u64,
+            u64,
+            u64,
+            Vec<u64>,
+        ) = batch.query().await?;
+        Ok(Numbers { events, batches, counters, instant, scheduled, pending, log_bytes: log.iter().sum() })
+    }
+
+    /// What moves in a subscription: sent, health, last attempt (unix ms), dead letters.
+    pub(crate) async fn movements(&self, token: &str) -> Result<Movements, Error> {
+        let bus = self.bus();
+        let mut batch = self.redis().batch();
+        batch.add("HMGET", &bus.subscriber(token), ("sent", "health_points", "last_attempted_at"));
+        batch.add("LLEN", &bus.dead(token), NONE);
+        type Fields = (Option<u64>, Option<u8>, Option<u64>);
+        let ((sent, health, last), dead): (Fields, u64) = batch.query().await?;
+        Ok(Movements { sent: sent.unwrap_or_default(), health, last_attempted_ms: last, dead })
+    }
+
+    /// Jobs that should have been taken: the instant ones, and the scheduled ones that are due.
+    pub(crate) async fn overdue(&self) -> Result<u64, Error> {
+        let bus = self.bus();
+        let now = self.now_ms().await?;
+        let mut batch = self.redis().batch();
+        batch.add("LLEN", &bus.jobs_instant(), NONE);
+        batch.add("ZCOUNT", &bus.jobs_scheduled(), ("-inf", now));
+        let (instant, due): (u64, u64) = batch.query().await?;
+        Ok(instant + due)
+    }
+
+    /// Memory in use and its limit (0 for none), in bytes.
+    pub(crate) async fn memory(&self) -> Result<(u64, u64), Error> {
+        let text: String = self.redis().command("INFO").arg("memory").query().await?;
+        let field = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok())
+                .unwrap_or_default()
+        };
+        Ok((field("used_memory"), field("maxmemory")))
+    }
+}
+
+/// Numbers of one shard.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Numbers {
+    pub events: BTreeMap<String, u64>,
+    pub batches: BTreeMap<String, u64>,
+    pub counters: BTreeMap<String, u64>,
+    pub instant: u64,
+    pub scheduled: u64,
+    pub pending: u64,
+    pub log_bytes: u64,
+}
+
+/// What moves in a subscription.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Movements {
+    pub sent: u64,
+    pub health: Option<u8>,
+    pub last_attempted_ms: Option<u64>,
+    pub dead: u64,
+}

@@ -1,0 +1,27 @@
+//! What is remembered of the fabric outside of it: its identity, on the stats Redis.
+//!
+//! A fabric that was replaced by an empty server has no subscriptions; accepting events there would lose them for
+//! every subscriber without anybody noticing. A process that saw the old one knows by itself; one that starts
+//! afterwards knows from here.
+
+use signalbox_store::{Error, Stats, keys};
+
+/// The place where the identity of the fabric is kept.
+#[derive(Debug, Clone)]
+pub struct FabricMemory(Stats);
+
+impl FabricMemory {
+    pub fn new(stats: Stats) -> Self {
+        Self(stats)
+    }
+
+    /// The fabric that was seen last; nothing when none was.
+    pub async fn recall(&self) -> Result<Option<String>, Error> {
+        self.0.command("GET").key(&keys::stats::fabric()).query().await
+    }
+
+    /// Remembers a fabric.
+    pub async fn keep(&self, fabric: &str) -> Result<(), Error> {
+        self.0.command("SET").key(&keys::stats::fabric()).arg(fabric).run().await
+    }
+}

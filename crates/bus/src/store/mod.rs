@@ -1,0 +1,99 @@
+//! The only part of the bus that talks to Redis: one function for each script, and the plain reads.
+
+mod jobs;
+mod log;
+mod memory;
+mod publish;
+mod registry;
+
+use signalbox_store::{
+    Call, Clock, Error, Fabric, FabricRole, FabricSpace, Key, Script, Shard, Subscription, keys,
+};
+
+pub(super) use jobs::{Held, Nack, Nacked, Taken, Turn, read_gap};
+pub(super) use log::{Appended, DeadEntry, ReplayState, Resend, SEGMENT_IDS};
+pub use memory::FabricMemory;
+pub(super) use publish::{Accepted, FanOut, Group, PublishCall, PublishReply, Published, Target};
+pub(super) use registry::{Command, Committed, Stored, Target as CommandTarget};
+
+/// One shard's data.
+#[derive(Debug)]
+pub(super) struct Store {
+    shard: Shard,
+    clock: Clock,
+    /// The nine keys that every script of the lanes begins with.
+    lanes: [Key<FabricSpace>; 9],
+}
+
+impl Store {
+    pub(super) fn new(shard: Shard, clock: Clock) -> Self {
+        let bus = keys::bus::bus(shard.tag());
+        let lanes = [
+            bus.batches_index(),
+            bus.gauges_event(),
+            bus.gauges_batch(),
+            bus.jobs_index(),
+            bus.jobs_scheduled(),
+            bus.jobs_instant(),
+            bus.jobs_pending_index(),
+            bus.workers(),
+            bus.counters(),
+        ];
+        Self { shard, clock, lanes }
+    }
+
+    pub(super) fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    fn redis(&self) -> &Fabric {
+        self.shard.redis()
+    }
+
+    fn bus(&self) -> keys::bus::Bus<'_> {
+        keys::bus::bus(self.shard.tag())
+    }
+
+    /// Starts a call of a script that works on lanes.
+    fn lanes_call<'a>(&self, script: &'a Script<FabricRole>) -> Call<'a, FabricRole> {
+        self.lanes.iter().fold(script.call(), |call, key| call.key(key))
+    }
+
+    /// Whether the server answers.
+    pub(super) async fn ping(&self) -> Result<(), Error> {
+        self.redis().command("PING").run().await
+    }
+
+    /// Hears when jobs can be taken: `now`, or the time until which one may sleep, in unix milliseconds.
+    pub(super) fn wakes(&self) -> Subscription {
+        self.redis().subscribe(&[&self.bus().wake_channel()])
+    }
+
+    /// Hears the stamps of changes of the registry.
+    pub(super) fn registry_changes(&self) -> Subscription {
+        self.redis().subscribe(&[&self.bus().registry_channel()])
+    }
+
+    /// Hears every event: channels are `environment:type:topic`.
+    pub(super) fn live(&self) -> Subscription {
+        self.redis().subscribe_to_patterns(&["*:*:*"])
+    }
+
+    /// The time that scripts see, in unix milliseconds.
+    pub(super) async fn now_ms(&self) -> Result<u64, Error> {
+        self.clock.now_ms(self.redis()).await
+    }
+}
+
+/// What the scripts that work on lanes share; each defines `main`.
+const LANES: &str = concat!(include_str!("../scripts/lanes.lua"), "\nreturn main(lanes)\n");
+
+/// Every script of the bus, for the tests that read their headers.
+#[cfg(test)]
+pub(super) fn scripts() -> Vec<(&'static str, std::borrow::Cow<'static, str>)> {
+    [jobs::SCRIPTS, log::SCRIPTS, publish::SCRIPTS, registry::SCRIPTS]
+        .into_iter()
+        .flatten()
+        .map(|(name, script)| (*name, script.source()))
+        .collect()
+}

@@ -1,0 +1,306 @@
+//! Accepting events: one call of the publish script.
+
+use std::{borrow::Cow, sync::Arc};
+
+use signalbox_store::{Error, FabricRole, Script, keys};
+
+use super::Store;
+use crate::OBJECTS_LUA;
+use crate::{Change, EventId};
+
+/// What queues, backends and labels need is made in the script only when there are any, so that it costs nothing when not.
+static PUBLISH: Script<FabricRole> = Script::composed(
+    "publish",
+    &[
+        include_str!("../scripts/publish.lua"),
+        include_str!("../scripts/lanes.lua"),
+        "\nlocal function open_facets()\n",
+        signalbox_queues::FACETS_LUA,
+        "\nreturn facets\nend\nlocal function open_objects()\n",
+        OBJECTS_LUA,
+        "\nreturn objects\nend\nlocal function open_labels(lanes)\n",
+        include_str!("../scripts/labels.lua"),
+        "\nreturn labels\nend\nreturn main(lanes, open_facets, open_objects, open_labels)\n",
+    ],
+);
+
+#[cfg(test)]
+pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("publish", &PUBLISH)];
+
+/// A subscriber as the fan-out sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub token: String,
+    pub generation: u64,
+    pub concurrency: u64,
+    pub max_events: u64,
+    pub timeout_ms: u64,
+}
+
+/// Who gets the events of which topic, as of one stamp of the registry.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FanOut {
+    pub stamp: String,
+    pub targets: Vec<Target>,
+    /// The topics of the call, each with the places of its subscribers in `targets`.
+    pub topics: Vec<(Arc<str>, Vec<usize>)>,
+    /// Clients whose events carry idempotency keys.
+    pub clients: Vec<Arc<str>>,
+    /// The queues of the call, each with the number of messages in flight that its facets may have (0 for any).
+    pub queues: Vec<(Arc<str>, u64)>,
+}
+
+/// Events of one object that are accepted together.
+#[derive(Debug)]
+pub(crate) struct Group<'a> {
+    pub object: &'a str,
+    pub hash: u32,
+    /// The object's new state as JSON, if it changes.
+    pub state: Option<&'a str>,
+    /// Where its events go in place of the bus.
+    pub backend: Option<&'a str>,
+    /// Its client's place in [`FanOut::clients`], the digest of its key, the digest of what was sent.
+    pub idempotency: Option<(usize, &'a str, &'a str)>,
+    pub events: Vec<Published<'a>>,
+    /// What is written of a label in the same step, if the label is as the change expects it.
+    pub change: Option<&'a Change>,
+}
+
+/// One event of a group.
+#[derive(Debug)]
+pub(crate) struct Published<'a> {
+    /// Its place in [`FanOut::topics`]; nothing for a message, which has no topic.
+    pub topic: Option<usize>,
+    pub channel: &'a str,
+    /// The event's JSON from `"object"` on.
+    pub rest: &'a [u8],
+    /// The places of its queues in [`FanOut::queues`], each with the weight that a new facet has there.
+    pub queues: Vec<(usize, u32)>,
+}
+
+/// A call of the publish script.
+#[derive(Debug)]
+pub(crate) struct PublishCall<'a> {
+    pub pacemaker: &'a str,
+    pub sequence: u64,
+    pub seed: &'a str,
+    pub batch_bytes: usize,
+    pub objects: u64,
+    pub object_seconds: u64,
+    pub idempotency_keys: u64,
+    pub idempotency_seconds: u64,
+    pub object_events: u64,
+    pub fan_out: &'a FanOut,
+    pub groups: &'a [Group<'a>],
+}
+
+/// An event's id, `prev` and `tprev`.
+pub(crate) type Numbers = (EventId, Option<EventId>, Option<EventId>);
+
+/// What became of one group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Accepted {
+    /// The numbers of each of its events.
+    New(Vec<Numbers>),
+    /// It was accepted before; the id of its first event.
+    Repeat(EventId),
+    /// Something else was accepted under its key.
+    Conflict,
+    /// As much waits in the object's queue as may.
+    QueueFull,
+    /// The label is not as the change expects it.
+    Outdated,
+}
+
+/// What became of a call.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum PublishReply {
+    /// For each group.
+    Accepted(Vec<Accepted>),
+    /// The registry has moved on: compute the fan-out again.
+    Stale,
+    /// There is no registry here.
+    Empty,
+    /// A later call of this pacemaker came first. Nothing was done.
+    Late,
+}
+
+impl Store {
+    /// Accepts the groups of a call, all or none. A repeat of the same sequence returns the first reply.
+    pub(crate) async fn publish(&self, call: &PublishCall<'_>) -> Result<PublishReply, Error> {
+        let bus = self.bus();
+        let fan_out = call.fan_out;
+        let with_changes = call.groups.iter().any(|group| group.change.is_some());
+        let mut script = self
+            .lanes_call(&PUBLISH)
+            .key(&bus.registry())
+            .key(&bus.call(call.pacemaker, 0))
+            .key(&bus.last_event_id())
+            .key(&bus.objects())
+            .key(&bus.objects_old())
+            .key(&bus.log())
+            .key(&bus.objects_state());
+        for (topic, _) in &fan_out.topics {
+            script = script.key(&bus.topic(topic));
+        }
+        for client in &fan_out.clients {
+            script = script.key(&bus.idempotency_keys(client)).key(&bus.idempotency_ages(client));
+        }
+        if !fan_out.queues.is_empty() {
+            let shared = keys::queues::shared(self.shard.tag());
+            script = script.key(&shared.held()).key(&shared.due());
+            for (name, _) in &fan_out.queues {
+                script = script.key(&keys::queues::queue(self.shard.tag(), name).ring());
+            }
+        }
+        script = script
+            .arg(self.clock.argument())
+            .arg(&fan_out.stamp)
+            .arg(call.sequence)
+            .arg(self.shard.index())
+            .arg(call.seed)
+            .arg(call.batch_bytes)
+            .arg(call.objects)
+            .arg(call.object_seconds * 1000)
+            .arg(call.idempotency_keys)
+            .arg(call.idempotency_seconds * 1000)
+            .arg(fan_out.targets.len())
+            .arg(fan_out.topics.len())
+            .arg(fan_out.clients.len())
+            .arg(call.groups.len())
+            .arg(fan_out.queues.len())
+            .arg(call.object_events)
+            .arg(u8::from(with_changes));
+        for target in &fan_out.targets {
+            script = script
+                .arg(&target.token)
+                .arg(target.generation)
+                .arg(target.concurrency)
+                .arg(target.max_events)
+                .arg(target.timeout_ms);
+        }
+        for (topic, targets) in &fan_out.topics {
+            script = script.arg(&**topic).arg(targets.len());
+            for place in targets {
+                script = script.arg(place + 1);
+            }
+        }
+        for (_, in_flight_limit) in &fan_out.queues {
+            script = script.arg(*in_flight_limit);
+        }
+        for group in call.groups {
+            script = script.arg(group.object).arg(group.hash);
+            script = match group.idempotency {
+                None => script.arg(""),
+                Some((client, key, body)) => script.arg(format!("{} {key} {body}", client + 1)),
+            };
+            script = script
+                .arg(group.state.unwrap_or_default())
+                .arg(group.backend.unwrap_or_default())
+                .arg(group.events.len());
+            for event in &group.events {
+                let topic = event.topic.map_or(0, |place| place + 1);
+                script = script.arg(topic).arg(event.channel).arg(event.rest);
+                if !fan_out.queues.is_empty() {
+                    let places = event.queues.iter().map(|(place, weight)| format!("{}:{weight}", place + 1));
+                    script = script.arg(places.collect::<Vec<_>>().join(" "));
+                }
+            }
+            if with_changes {
+                script = words_of(group.change).into_iter().fold(script, |script, word| script.arg(&*word));
+            }
+        }
+        let reply: String = script.run(self.redis()).await?;
+        Ok(read(&reply, call.groups.iter().map(|group| group.events.len())))
+    }
+}
+
+/// A change as labels.lua reads it.
+fn words_of(change: Option<&Change>) -> Vec<Cow<'_, [u8]>> {
+    let text = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
+    let owned = |text: String| Cow::Owned(text.into_bytes());
+    let Some(change) = change else { return vec![Cow::Borrowed(&b""[..])] };
+    let mut words = vec![
+        Cow::Borrowed(change.machine.as_bytes()),
+        Cow::Borrowed(change.expected.as_slice()),
+        owned(text(change.version)),
+        Cow::Borrowed(change.head.as_slice()),
+        Cow::Borrowed(change.tail.as_slice()),
+        owned(text(change.ttl_ms)),
+        owned(change.indexes.len().to_string()),
+    ];
+    for index in &change.indexes {
+        words.push(Cow::Borrowed(index.key.as_bytes()));
+        words.push(Cow::Borrowed(index.member.as_bytes()));
+        words.push(owned(text(index.score)));
+    }
+    words
+}
+
+/// Reads the script's reply to groups of so many events. What it cannot read it takes for a conflict of that group,
+/// which cannot happen between a script and a reader of the same build.
+fn read(reply: &str, groups: impl Iterator<Item = usize>) -> PublishReply {
+    let mut words = reply.split(' ');
+    match words.next() {
+        Some("ok") => {}
+        Some("stale") => return PublishReply::Stale,
+        Some("late") => return PublishReply::Late,
+        _ => return PublishReply::Empty,
+    }
+    let accepted = groups.map_while(|events| group(&mut words, events));
+    PublishReply::Accepted(accepted.collect())
+}
+
+pub fn group<'a>(words: &mut impl Iterator<Item = &'a str>, events: usize) -> Option<Accepted> {
+    let mut triple = || Some((words.next()?, id(words.next()?), id(words.next()?)));
+    let (first, prev, tprev) = triple()?;
+    match first {
+        "r" => return Some(prev.map_or(Accepted::Conflict, Accepted::Repeat)),
+        "f" => return Some(Accepted::QueueFull),
+        "x" => return Some(Accepted::Outdated),
+        "n" => return Some(Accepted::New(Vec::new())),
+        _ => {}
+    }
+    let Some(first) = id(first) else { return Some(Accepted::Conflict) };
+    let mut numbers = Vec::with_capacity(events);
+    numbers.push((first, prev, tprev));
+    while numbers.len() < events {
+        let (next, prev, tprev) = triple()?;
+        numbers.push((id(next)?, prev, tprev));
+    }
+    Some(Accepted::New(numbers))
+}
+
+fn id(word: &str) -> Option<EventId> {
+    word.parse().ok().map(EventId)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_has_three_words_for_each_event_that_is_new_and_for_each_group_that_is_not() {
+        let numbers =
+            |id, prev: Option<u64>, tprev: Option<u64>| (EventId(id), prev.map(EventId), tprev.map(EventId));
+        assert_eq!(
+            read(
+                "ok 64 - - 128 64 - 192 128 64 r 64 - c - - f - - x - - n - -",
+                [1, 2, 3, 1, 1, 1, 0].into_iter()
+            ),
+            PublishReply::Accepted(vec![
+                Accepted::New(vec![numbers(64, None, None)]),
+                Accepted::New(vec![numbers(128, Some(64), None), numbers(192, Some(128), Some(64))]),
+                Accepted::Repeat(EventId(64)),
+                Accepted::Conflict,
+                Accepted::QueueFull,
+                Accepted::Outdated,
+                Accepted::New(Vec::new()),
+            ])
+        );
+        let none = std::iter::empty;
+        assert_eq!(read("stale", none()), PublishReply::Stale);
+        assert_eq!(read("empty", none()), PublishReply::Empty);
+        assert_eq!(read("late", none()), PublishReply::Late);
+    }
+}

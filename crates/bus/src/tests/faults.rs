@@ -1,0 +1,571 @@
+//! The faults of the original that lie on this side of HTTP, each with a test of its name; and what a running bus does
+//! when things around it fail.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{support::*, truth::*};
+use crate::{ApiToken, Error, NewEvent, Options, Refusal, Wanted};
+use signalbox_egress::Outcome;
+
+async fn running(server: &Server, recorder: &Recorder) -> Pacemaker {
+    let redis = server.redis();
+    answering(&redis).await;
+    Pacemaker::start(&redis, quick(), recorder.clone()).ready().await
+}
+
+fn delivered() -> (Duration, Outcome) {
+    (Duration::ZERO, Outcome::Delivered)
+}
+
+fn failed() -> (Duration, Outcome) {
+    (Duration::ZERO, Outcome::Failed { why: "500".into(), retry_after: None })
+}
+
+#[tokio::test]
+async fn deleting_a_topic_breaks_neither_the_list_of_subscriptions_nor_unsubscribing() {
+    let server = Server::start();
+    let recorder = Recorder::new();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    bus.subscribe("s", wanted(&["orders", "users"])).await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    bus.delete_topic("orders", Some("shop")).await.unwrap();
+    let listed = bus.subscriptions().await.unwrap();
+    assert_eq!(listed[0].subscription.topics, BTreeSet::from(["users".to_owned()]));
+    let redis = server.redis();
+    for key in ["bus:topic:orders", "bus:subscribers:orders"] {
+        assert_eq!(number(&redis, "EXISTS", &[key]).await, 0, "{key}");
+    }
+    assert_eq!(strings(&redis, "SMEMBERS", &["bus:topics:s"]).await, ["users"]);
+    bus.unsubscribe("s").await.unwrap();
+    assert!(matches!(bus.unsubscribe("s").await, Err(Error::NoSuchSubscription)));
+    assert!(bus.subscriptions().await.unwrap().is_empty());
+    until("the lanes to be cleared away", || async { number(&redis, "HLEN", &["bus:purge"]).await == 0 })
+        .await;
+    for pattern in ["bus:*:s", "bus:*:s:*"] {
+        assert_eq!(strings(&redis, "KEYS", &[pattern]).await, [""; 0]);
+    }
+    assert_true(&redis, "the end of the subscription").await;
+}
+
+#[tokio::test]
+async fn only_its_publisher_or_root_deletes_a_topic() {
+    let server = Server::start();
+    let pacemaker = running(&server, &Recorder::new()).await;
+    let bus = &pacemaker.handle;
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    assert!(matches!(bus.delete_topic("orders", Some("other")).await, Err(Error::Forbidden)));
+    assert!(matches!(bus.delete_topic("nothing", None).await, Err(Error::NoSuchTopic)));
+    bus.delete_topic("orders", None).await.unwrap();
+    // And its name is free again.
+    bus.publish("other", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    assert_eq!(bus.publish("shop", "orders", vec![event("https://a/1")]).await, [Err(Refusal::Claimed)]);
+}
+
+#[tokio::test]
+async fn a_refused_topic_name_leaves_nothing_behind() {
+    let server = Server::start();
+    let pacemaker = running(&server, &Recorder::new()).await;
+    let bus = &pacemaker.handle;
+    for name in ["", "Orders", "a b", "a\n", "signalbox.x", "ä", &"x".repeat(65), "a.b", "a1"] {
+        assert_eq!(
+            bus.publish("shop", name, vec![event("https://a/1")]).await,
+            [Err(Refusal::BadTopic)],
+            "{name:?}"
+        );
+    }
+    for name in ["Orders", "signalbox.", "signalbox..x", "other.x"] {
+        assert!(matches!(bus.subscribe("s", wanted(&[name])).await, Err(Error::BadTopic(_))), "{name:?}");
+    }
+    assert!(bus.topics().await.unwrap().is_empty());
+    assert!(bus.subscriptions().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_far_future_timestamp_withholds_nothing() {
+    let server = Server::start();
+    let recorder = Recorder::new();
+    let pacemaker = running(&server, &recorder).await;
+    pacemaker.handle.subscribe("s", wanted(&["orders"])).await.unwrap();
+    let late = NewEvent { timestamp_ms: Some(9_999_999_999_999), ..event("https://a/1") };
+    pacemaker.handle.publish("shop", "orders", vec![late]).await[0].unwrap();
+    until("the delivery", || async { recorder.ids("s").len() == 1 }).await;
+    assert_eq!(recorder.taken()[0].batch.events[0].timestamp_ms, 9_999_999_999_999);
+}
+
+/// Sixteen inversions, in the original.
+#[tokio::test]
+async fn six_hundred_events_on_one_url_arrive_in_order() {
+    let server = Server::start();
+    let recorder = Recorder::new();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    let count = AtomicUsize::new(0);
+    // Some attempts fail, and each takes another time.
+    recorder.answers(move |_, batch| match count.fetch_add(1, Ordering::SeqCst) {
+        n if n % 20 == 2 && batch.attempts == 0 => failed(),
+        n => (Duration::from_millis((n % 5) as u64), Outcome::Delivered),
+    });
+    bus.subscribe("s", Wanted { max_events: Some(7), ..wanted(&["orders"]) }).await.unwrap();
+    let mut published = Vec::new();
+    for _ in 0..60 {
+        let ten = bus.publish("shop", "orders", (0..10).map(|_| event("https://a/1")).collect()).await;
+        published.extend(ten.into_iter().map(|id| id.unwrap().0));
+    }
+    until("all deliveries", || async { recorder.ids("s").len() >= 600 }).await;
+    assert_eq!(recorder.ids("s"), published);
+    assert_true(&server.redis(), "six hundred events").await;
+}
+
+/// One exception in a job stopped the process.
+#[tokio::test]
+async fn a_delivery_that_panics_is_a_failed_delivery() {
+    let server = Server::start();
+    let recorder = Recorder::new();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|subscription, batch| {
+        assert!(subscription.token != "bad" || batch.attempts > 0, "a defect");
+        delivered()
+    });
+    bus.subscribe("bad", wanted(&["orders"])).await.unwrap();
+    bus.subscribe("good", wanted(&["orders"])).await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    until("the good one", || async { recorder.ids("good").len() == 1 }).await;
+    until("the second attempt", || async { recorder.ids("bad").len() == 1 }).await;
+}
+
+#[tokio::test]
+async fn workers_recover_from_a_restart_of_redis() {
+    let mut server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let recorder = Recorder::new();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    let first = bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap().0;
+    until("the first delivery", || async { recorder.ids("s").len() == 1 }).await;
+    // A delivery is under way while the server goes away.
+    recorder.answers(|_, _| (Duration::from_millis(300), Outcome::Delivered));
+    let second = bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap().0;
+    until("the second attempt", || async { recorder.attempts().len() == 2 }).await;
+    server.kill();
+    let refused = bus.publish("shop", "orders", vec![event("https://a/1")]).await;
+    assert_eq!(refused, [Err(Refusal::Unavailable)]);
+    server.start_again();
+    answering(&server.redis()).await;
+    recorder.answers(|_, _| delivered());
+    until("publishing again", || async {
+        bus.publish("shop", "orders", vec![event("https://a/2")]).await[0].is_ok()
+    })
+    .await;
+    until("deliveries again", || async { recorder.ids("s").len() >= 3 }).await;
+    assert_eq!(recorder.ids("s")[..2], [first, second]);
+    let redis = server.redis();
+    until("the job to be settled", || async { number(&redis, "SCARD", &["bus:jobs:index:main"]).await == 0 })
+        .await;
+    assert_true(&redis, "the restart").await;
+}
+
+#[tokio::test]
+async fn a_fabric_replaced_by_an_empty_one_is_refused_until_it_is_initialised() {
+    let mut server = Server::start();
+    let recorder = Recorder::new();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    let fabric = bus.fabric();
+    server.kill();
+    server.wipe();
+    server.start_again();
+    let redis = server.redis();
+    answering(&redis).await;
+    until("the refusal", || async {
+        bus.publish("shop", "orders", vec![event("https://a/1")]).await == [Err(Refusal::Uninitialised)]
+    })
+    .await;
+    assert!(matches!(bus.subscribe("s", wanted(&["orders"])).await, Err(Error::Uninitialised)));
+    assert!(!bus.is_ready());
+    // Nor does one that starts now and remembers the old one.
+    let other = Pacemaker::start_knowing(&redis, quick(), Some(fabric), recorder.clone());
+    until("its refusal", || async {
+        other.handle.publish("shop", "orders", vec![event("https://a/1")]).await
+            == [Err(Refusal::Uninitialised)]
+    })
+    .await;
+    assert_eq!(number(&redis, "EXISTS", &["bus:registry"]).await, 0, "nothing was written");
+    bus.initialise().await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    assert!(bus.subscriptions().await.unwrap().is_empty());
+}
+
+/// A worker killed while scrubbing stopped all scrubbing for good, and a slow one was scrubbed.
+#[tokio::test]
+async fn jobs_of_a_dead_pacemaker_are_delivered_by_another_and_those_of_a_slow_one_are_not() {
+    let server = Server::start();
+    let redis = server.redis();
+    answering(&redis).await;
+    let (dead, living) = (Recorder::new(), Recorder::new());
+    dead.answers(|_, _| (Duration::from_secs(3600), Outcome::Delivered));
+    let first = Mortal::start(&server, quick(), dead.clone());
+    until("the bus to be ready", || async { first.handle.is_ready() }).await;
+    first.handle.subscribe("s", wanted(&["orders"])).await.unwrap();
+    first.handle.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    until("the attempt", || async { dead.attempts().len() == 1 }).await;
+    let second = Pacemaker::start(&redis, quick(), living.clone()).ready().await;
+    let redis_now = server.redis();
+    let beats = || async { strings(&redis_now, "HVALS", &["bus:workers"]).await };
+    // It is slower than a dead worker is long still, but its heart beats.
+    let before = beats().await;
+    until("some heartbeats", || async { beats().await != before }).await;
+    tokio::time::sleep(Duration::from_millis(800)).await;
+    assert_eq!(living.attempts().len(), 0, "a slow one keeps its job");
+    // Killed: its tasks are gone, heartbeats too.
+    first.kill();
+    until("the delivery by the other", || async { living.ids("s").len() == 1 }).await;
+    assert_eq!(living.taken()[0].batch.attempts, 1, "the attempt that was under way counts");
+    second.stop().await;
+    assert_true(&redis, "the death").await;
+}
+
+#[tokio::test]
+async fn receivers_that_hang_cost_no_other_its_deliveries() {
+    let server = Server::start();
+    let redis = server.redis();
+    answering(&redis).await;
+    let recorder = Recorder::new();
+    let options = Options { workers: 2, slow_ms: 20, ..quick() };
+    let pacemaker = Pacemaker::start(&redis, options, recorder.clone()).ready().await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|subscription, _| match &*subscription.token {
+        "good" => delivered(),
+        _ => (Duration::from_secs(3600), Outcome::Delivered),
+    });
+    for n in 0..6 {
+        bus.subscribe(&format!("bad{n}"), wanted(&["orders"])).await.unwrap();
+    }
+    bus.subscribe("good", wanted(&["orders"])).await.unwrap();
+    for n in 0..20 {
+        bus.publish("shop", "orders", vec![event(&format!("https://a/{n}"))]).await[0].unwrap();
+    }
+    until("the good one's deliveries", || async { recorder.ids("good").len() == 20 }).await;
+}
+
+#[tokio::test]
+async fn a_subscriber_that_is_gone_is_disabled_and_gets_what_waited_when_it_comes_back() {
+    let server = Server::start();
+    let recorder = Recorder::new();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|_, _| (Duration::ZERO, Outcome::Gone));
+    bus.subscribe("watcher", wanted(&["signalbox.subscriber.disabled"])).await.unwrap();
+    bus.unsubscribe("watcher").await.unwrap();
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    until("the end", || async {
+        bus.registry().subscriptions.get("s").is_some_and(|one| one.disabled.is_some())
+    })
+    .await;
+    until("its announcement", || async {
+        bus.topics()
+            .await
+            .unwrap()
+            .iter()
+            .any(|topic| topic.name == "signalbox.subscriber.disabled" && topic.events == 1)
+    })
+    .await;
+    bus.publish("shop", "orders", vec![event("https://a/2")]).await[0].unwrap();
+    recorder.answers(|_, _| delivered());
+    assert_eq!(recorder.attempts().len(), 1, "nothing is tried any more");
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    until("what waited", || async { recorder.ids("s").len() == 1 }).await;
+    bus.publish("shop", "orders", vec![event("https://a/3")]).await[0].unwrap();
+    until("what is new", || async { recorder.ids("s").len() == 2 }).await;
+    assert_true(&server.redis(), "the comeback").await;
+}
+
+#[tokio::test]
+async fn pacing_is_told_when_it_begins_and_not_at_every_failure() {
+    let server = Server::start();
+    let (recorder, failing) = (Recorder::new(), Arc::new(AtomicUsize::new(2)));
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    let left = Arc::clone(&failing);
+    recorder.answers(move |subscription, _| {
+        let fails = subscription.token == "s"
+            && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+        if fails { failed() } else { delivered() }
+    });
+    let client = ApiToken { name: "sally".into(), scopes: BTreeSet::new() };
+    bus.create_api_token("s", client).await.unwrap();
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    bus.subscribe("watcher", wanted(&["signalbox.subscriber.paced"])).await.unwrap();
+    let publish = async |n: usize| {
+        bus.publish("shop", "orders", vec![event(&format!("https://a/{n}"))]).await[0].unwrap();
+    };
+    publish(0).await;
+    until("the first delivery after two failures", || async { recorder.ids("s").len() == 1 }).await;
+    // Four points down, and one up for each delivery. Before it is at its best again, a failure is no news.
+    failing.store(1, Ordering::SeqCst);
+    for n in 1..=5 {
+        publish(n).await;
+        until("the next delivery", || async { recorder.ids("s").len() == n + 1 }).await;
+    }
+    until("the announcement", || async { recorder.ids("watcher").len() == 1 }).await;
+    let health = bus.subscriptions().await.unwrap().iter().map(|one| one.gauges.health).min();
+    assert_eq!(health, Some(100));
+    failing.store(1, Ordering::SeqCst);
+    publish(6).await;
+    until("another announcement", || async { recorder.ids("watcher").len() == 2 }).await;
+    let taken = recorder.taken();
+    let mut told = taken.iter().filter(|one| one.token == "watcher").flat_map(|one| &one.batch.events);
+    let told = told.next().unwrap();
+    assert_eq!((&*told.object, &*told.url), ("signalbox:subscriber:sally", "/subscriptions"));
+    let data = told.data.as_ref().unwrap().get();
+    assert!(data.contains(r#""subscriber":"sally""#) && data.contains("pause_ms"), "{data}");
+}
+
+#[tokio::test]
+async fn a_poison_event_dies_alone_and_can_be_redriven_or_dropped() {
+    let server = Server::start();
+    let redis = server.redis();
+    answering(&redis).await;
+    let recorder = Recorder::new();
+    // Exhausted at once: the first failure already splits.
+    let options = Options { max_attempts: 1, ..quick() };
+    let pacemaker = Pacemaker::start(&redis, options, recorder.clone()).ready().await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|_, batch| match batch.events.iter().any(|event| event.url == "https://a/5") {
+        true => failed(),
+        false => delivered(),
+    });
+    let all = Wanted { concurrency: Some(1), timeout_ms: Some(100), ..wanted(&["orders"]) };
+    bus.subscribe("s", all).await.unwrap();
+    let urls: Vec<_> = (0..8).map(|n| event(&format!("https://a/{n}"))).collect();
+    let ids: Vec<u64> =
+        bus.publish("shop", "orders", urls).await.into_iter().map(|id| id.unwrap().0).collect();
+    until("the others", || async { recorder.ids("s").len() == 7 }).await;
+    let others: Vec<u64> = ids.iter().copied().filter(|id| *id != ids[5]).collect();
+    assert_eq!(recorder.ids("s"), others);
+    let told: Vec<_> = recorder.taken().iter().flat_map(|one| one.batch.gaps.clone()).collect();
+    assert_eq!(told.len(), 1);
+    assert_eq!(
+        (told[0].first.0, told[0].last.0, told[0].count, &*told[0].reason),
+        (ids[5], ids[5], 1, "dead")
+    );
+    let page = bus.dead_letters("s", None, 10).await.unwrap();
+    assert_eq!(page.items.len(), 1);
+    assert_eq!((page.items[0].event.id.0, &*page.items[0].reason, page.cursor), (ids[5], "500", None));
+    assert_eq!(bus.subscriptions().await.unwrap()[0].gauges.dead, 1);
+
+    recorder.answers(|_, _| delivered());
+    assert_eq!(bus.redrive("s").await.unwrap(), 1);
+    until("the redriven one", || async { recorder.ids("s").len() == 8 }).await;
+    let last = recorder.taken().pop().unwrap().batch;
+    assert_eq!((last.events[0].id.0, &*last.events[0].url), (ids[5], "https://a/5"), "the same id");
+    assert_eq!(bus.redrive("s").await.unwrap(), 0);
+    assert_eq!(strings(&redis, "HVALS", &["bus:dead.bytes"]).await, ["0"]);
+    assert_eq!(bus.drop_dead("s").await.unwrap(), 0);
+    assert!(matches!(bus.redrive("nobody").await, Err(Error::NoSuchSubscription)));
+    assert_true(&redis, "the redrive").await;
+}
+
+#[tokio::test]
+async fn a_replay_sends_a_range_again_to_one_subscriber_only() {
+    let server = Server::start();
+    let recorder = Recorder::new();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    bus.subscribe("a", wanted(&["orders"])).await.unwrap();
+    bus.subscribe("b", wanted(&["orders"])).await.unwrap();
+    let mut ids = Vec::new();
+    for n in 0..30 {
+        ids.push(bus.publish("shop", "orders", vec![event(&format!("https://a/{n}"))]).await[0].unwrap());
+        bus.publish("shop", "users", vec![event("https://u/1")]).await[0].unwrap();
+    }
+    until("the first deliveries", || async {
+        recorder.ids("a").len() == 30 && recorder.ids("b").len() == 30
+    })
+    .await;
+    assert!(matches!(bus.replay("a", 5, 5, 10).await, Err(Error::OutOfRange { .. })));
+    assert!(matches!(bus.replay("a", 0, 5, 0).await, Err(Error::OutOfRange { .. })));
+    bus.replay("a", 0, u64::MAX / 10_000, 100_000).await.unwrap();
+    until("the replay", || async { recorder.ids("a").len() >= 60 }).await;
+    let again: BTreeSet<u64> = recorder.ids("a")[30..].iter().copied().collect();
+    assert_eq!(again, ids.iter().map(|id| id.0).collect());
+    assert_eq!((recorder.ids("a").len(), recorder.ids("b").len()), (60, 30));
+    let redis = server.redis();
+    until("its end", || async { number(&redis, "ZCARD", &["bus:replays"]).await == 0 }).await;
+    assert_eq!(number(&redis, "EXISTS", &["bus:replay:a"]).await, 0);
+    until("the lanes to be empty", || async { number(&redis, "SCARD", &["bus:jobs:index:main"]).await == 0 })
+        .await;
+    assert_true(&redis, "the replay").await;
+}
+
+#[tokio::test]
+async fn autodrop_takes_the_noisiest_subscriber_s_oldest_batches_and_tells_the_gap() {
+    let server = Server::start();
+    let recorder = Recorder::new();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|_, _| {
+        (Duration::ZERO, Outcome::Failed { why: "down".into(), retry_after: Some(Duration::from_secs(3600)) })
+    });
+    let slow = Wanted { max_events: Some(10), concurrency: Some(1), ..wanted(&["orders"]) };
+    bus.subscribe("noisy", slow.clone()).await.unwrap();
+    bus.subscribe("quiet", Wanted { topics: wanted(&["users"]).topics, ..slow }).await.unwrap();
+    let data = serde_json::value::RawValue::from_string(format!("\"{}\"", "x".repeat(10_000))).unwrap();
+    let big = |url: String| NewEvent { data: Some(data.clone()), ..event(&url) };
+    bus.publish("shop", "users", vec![big("https://u/1".into())]).await[0].unwrap();
+    for part in 0..20 {
+        let events = (0..50).map(|n| big(format!("https://a/{part}/{n}"))).collect();
+        assert!(bus.publish("shop", "orders", events).await.iter().all(Result::is_ok));
+    }
+    until("both failures", || async { recorder.attempts().len() >= 2 }).await;
+    let redis = server.redis();
+    redis.command("CONFIG").arg(&["SET", "maxmemory", "12mb"][..]).run().await.unwrap();
+    until("memory to be freed", || async {
+        // Segments go once they are no more the present one, and nothing of theirs waits.
+        number(&redis, "HGET", &["bus:batches:gauges:event", "noisy"]).await < 1000
+    })
+    .await;
+    redis.command("CONFIG").arg(&["SET", "maxmemory", "0"][..]).run().await.unwrap();
+    assert_eq!(number(&redis, "HGET", &["bus:batches:gauges:event", "quiet"]).await, 1, "not the noisiest");
+    let gaps = strings(&redis, "LRANGE", &["bus:gaps:noisy:2.0", "0", "-1"]).await;
+    assert!(!gaps.is_empty() || !strings(&redis, "KEYS", &["bus:gaps:noisy:*"]).await.is_empty());
+    pacemaker.stop().await;
+    assert_true(&redis, "the drop").await;
+}
+
+#[tokio::test]
+async fn a_token_that_is_deleted_takes_its_subscription_with_it() {
+    let server = Server::start();
+    let pacemaker = running(&server, &Recorder::new()).await;
+    let bus = &pacemaker.handle;
+    let client = ApiToken { name: "shop".into(), scopes: BTreeSet::from(["publish".to_owned()]) };
+    bus.create_api_token("shop--1", client.clone()).await.unwrap();
+    bus.create_api_token("shop--1", client.clone()).await.unwrap();
+    let other = ApiToken { name: "other".into(), ..client.clone() };
+    assert!(matches!(bus.create_api_token("shop--1", other).await, Err(Error::TokenExists)));
+    assert_eq!(bus.api_tokens().await.unwrap(), BTreeMap::from([("shop--1".to_owned(), client)]));
+    bus.subscribe("shop--1", wanted(&["orders"])).await.unwrap();
+    bus.delete_api_token("shop--1").await.unwrap();
+    assert!(bus.subscriptions().await.unwrap().is_empty());
+    assert!(matches!(bus.delete_api_token("shop--1").await, Err(Error::NoSuchToken)));
+    assert_eq!(number(&server.redis(), "HLEN", &["bus:api_tokens"]).await, 0);
+}
+
+#[tokio::test]
+async fn pacemakers_side_by_side_see_each_other_s_subscriptions_at_once() {
+    let server = Server::start();
+    let redis = server.redis();
+    answering(&redis).await;
+    let recorder = Recorder::new();
+    let one = Pacemaker::start(&redis, quick(), recorder.clone()).ready().await;
+    let two = Pacemaker::start(&redis, quick(), recorder.clone()).ready().await;
+    // A confirmed subscription misses no event, whichever pacemaker accepts it next.
+    for n in 0..20 {
+        let token = format!("s{n}");
+        one.handle.subscribe(&token, wanted(&["orders"])).await.unwrap();
+        two.handle.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+        until("the delivery", || async { recorder.ids(&token).len() == 1 }).await;
+        one.handle.unsubscribe(&token).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn fifty_clients_share_calls_and_every_answer_is_their_own() {
+    let server = Server::start();
+    let recorder = Recorder::new();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = pacemaker.handle.clone();
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/first")]).await[0].unwrap();
+    let redis = server.redis();
+    redis.command("CONFIG").arg("RESETSTAT").run().await.unwrap();
+    let clients = (0..50).map(|client| {
+        let bus = bus.clone();
+        tokio::spawn(async move {
+            let mut ids = Vec::new();
+            for n in 0..40 {
+                let url = format!("https://a/{client}/{n}");
+                ids.push((url.clone(), bus.publish("shop", "orders", vec![event(&url)]).await[0].unwrap().0));
+            }
+            ids
+        })
+    });
+    let mut answers = BTreeMap::new();
+    for client in clients.collect::<Vec<_>>() {
+        let ids = client.await.unwrap();
+        assert!(ids.windows(2).all(|pair| pair[0].1 < pair[1].1));
+        answers.extend(ids.into_iter().map(|(url, id)| (id, url)));
+    }
+    assert_eq!(answers.len(), 2000, "no id twice");
+    until("all deliveries", || async { recorder.ids("s").len() >= 2001 }).await;
+    for one in recorder.taken() {
+        for event in &one.batch.events {
+            assert!(answers.get(&event.id.0).is_none_or(|url| *url == event.url), "{event:?}");
+        }
+    }
+    assert_true(&redis, "fifty clients").await;
+}
+
+#[tokio::test]
+async fn an_idle_bus_asks_redis_next_to_nothing() {
+    let server = Server::start();
+    let redis = server.redis();
+    answering(&redis).await;
+    let pacemaker = Pacemaker::start(&redis, Options::default(), Recorder::new()).ready().await;
+    pacemaker.handle.subscribe("s", wanted(&["orders"])).await.unwrap();
+    pacemaker.handle.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    until("nothing to do", || async { number(&redis, "SCARD", &["bus:jobs:index:main"]).await == 0 }).await;
+    let commands = || async {
+        let text: String = redis.command("INFO").arg("stats").query().await.unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("total_commands_processed:")).unwrap();
+        line.trim().parse::<u64>().unwrap()
+    };
+    let before = commands().await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let spent = commands().await - before;
+    assert!(spent < 60, "{spent} commands in three seconds of nothing");
+}
+
+#[tokio::test]
+async fn a_shutdown_puts_deliveries_back_for_others() {
+    let server = Server::start();
+    let redis = server.redis();
+    answering(&redis).await;
+    let (first, second) = (Recorder::new(), Recorder::new());
+    first.answers(|_, _| (Duration::from_secs(3600), Outcome::Delivered));
+    let one = Pacemaker::start(&redis, quick(), first.clone()).ready().await;
+    one.handle.subscribe("s", wanted(&["orders"])).await.unwrap();
+    one.handle.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    until("the attempt", || async { first.attempts().len() == 1 }).await;
+    let handle = one.handle.clone();
+    one.stop().await;
+    assert_eq!(
+        handle.publish("shop", "orders", vec![event("https://a/1")]).await,
+        [Err(Refusal::Unavailable)]
+    );
+    assert_eq!(number(&redis, "SCARD", &["bus:jobs:pending:index:main"]).await, 0);
+    let two = Pacemaker::start(&redis, quick(), second.clone()).ready().await;
+    until("the other's delivery", || async { second.ids("s").len() == 1 }).await;
+    assert_eq!(second.taken()[0].batch.attempts, 0, "an abandoned attempt does not count");
+    two.stop().await;
+    assert_true(&redis, "the handover").await;
+}
+
+/// For the compiler: a handle goes anywhere.
+#[test]
+fn a_handle_can_be_shared() {
+    fn shared<T: Clone + Send + Sync + 'static>() {}
+    shared::<crate::Handle>();
+    shared::<Arc<crate::Registry>>();
+}

@@ -1,0 +1,25 @@
+//! The bus against a real Redis.
+
+#![allow(clippy::expect_used, clippy::unwrap_used)] // A test that cannot set itself up has failed.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss
+)]
+
+mod changes;
+mod chaos;
+mod check;
+mod cost;
+mod faults;
+mod hands;
+mod lifecycle;
+mod model;
+mod path;
+mod publish;
+mod scripts;
+mod shards;
+#[path = "../../testkit/src/lib.rs"]
+mod support;
+mod truth;

@@ -1,0 +1,45 @@
+//! The scripts' headers are what a reader believes; this holds them against the text.
+
+use crate::store::scripts;
+
+#[test]
+fn every_script_says_what_it_takes_and_returns_and_who_calls_it() {
+    let scripts = scripts();
+    assert!(scripts.len() >= 15, "{}", scripts.len());
+    for (name, source) in scripts {
+        let header: Vec<&str> = source.lines().take_while(|line| line.starts_with("--")).collect();
+        assert!(header.len() >= 3, "{name} has no header");
+        for word in ["-- KEYS[1]", "-- Returns ", "-- Caller: Store::"] {
+            assert!(header.iter().any(|line| line.starts_with(word)), "{name}: no {word:?} in its header");
+        }
+        // Each argument that the text reads by number is in the header.
+        let body = &source[header.iter().map(|line| line.len() + 1).sum()..];
+        for table in ["KEYS", "ARGV"] {
+            for used in numbers(body, table) {
+                let documented = header.iter().any(|line| {
+                    line.strip_prefix("-- ").and_then(|line| line.strip_prefix(table)).is_some_and(|line| {
+                        let index = line.trim_start_matches('[').split(']').next().unwrap_or_default();
+                        match index.strip_suffix("...") {
+                            Some(from) => from.parse().is_ok_and(|from: usize| from <= used),
+                            None => index.parse() == Ok(used),
+                        }
+                    })
+                });
+                assert!(documented, "{name} reads {table}[{used}], its header does not say what that is");
+            }
+        }
+    }
+}
+
+fn numbers(text: &str, table: &str) -> Vec<usize> {
+    text.split(&format!("{table}[")).skip(1).filter_map(|rest| rest.split(']').next()?.parse().ok()).collect()
+}
+
+#[test]
+fn no_script_decodes_json_or_prints_a_number_as_lua_likes() {
+    for (name, source) in scripts() {
+        for bad in ["cjson", "tostring(", "math.random"] {
+            assert!(!source.contains(bad), "{name} uses {bad}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! A fabric of several shards, on a server that refuses whatever reaches across two.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::support::*;
+use crate::{Error, Options, Wanted, event::shard_of};
+
+#[tokio::test]
+async fn three_shards_deliver_everything_in_order_and_forget_a_subscription_everywhere() {
+    let server = Server::start_cluster().await;
+    let redis = server.redis();
+    let recorder = Recorder::new();
+    let pacemaker = Pacemaker::start_on(&redis, 3, quick(), None, recorder.clone()).ready().await;
+    let bus = &pacemaker.handle;
+    let all = Wanted { max_events: Some(5), ..wanted(&["orders"]) };
+    bus.subscribe("a", all.clone()).await.unwrap();
+    bus.subscribe("b", all).await.unwrap();
+    let url = |n: usize| format!("https://a/{}", n % 40);
+    let mut by_object: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for part in 0..10 {
+        let events = (0..40).map(|n| event(&url(part * 40 + n))).collect();
+        for (n, id) in bus.publish("shop", "orders", events).await.into_iter().enumerate() {
+            let id = id.unwrap().0;
+            assert_eq!((id % 64) as usize, shard_of(&url(n), 3), "the low bits name the shard");
+            by_object.entry(url(n)).or_default().push(id);
+        }
+    }
+    let ids: BTreeSet<u64> = by_object.values().flatten().copied().collect();
+    assert_eq!(ids.len(), 400, "no id twice");
+    for token in ["a", "b"] {
+        until("all deliveries", || async { recorder.ids(token).len() >= 400 }).await;
+        let got = recorder.ids(token);
+        for of_object in by_object.values() {
+            let mine: Vec<u64> = got.iter().copied().filter(|id| of_object.contains(id)).collect();
+            assert_eq!(mine, *of_object);
+        }
+    }
+    let topics = bus.topics().await.unwrap();
+    assert_eq!((topics.len(), topics[0].events), (1, 400), "the sum over the shards");
+    assert_eq!(bus.subscriptions().await.unwrap()[0].gauges.sent, 400);
+    bus.unsubscribe("a").await.unwrap();
+    for shard in 0..3 {
+        let purge = format!("{{s{shard}}}bus:purge");
+        until("the lanes to be cleared away", || async { number(&redis, "HLEN", &[&purge]).await == 0 })
+            .await;
+    }
+    for pattern in ["*bus:*:a", "*bus:*:a:*"] {
+        assert_eq!(strings(&redis, "KEYS", &[pattern]).await, [""; 0]);
+    }
+    let (_, other) = crate::Bus::open(&redis, 2, Options::default(), None, Recorder::new());
+    let refused = other.run(tokio_util::sync::CancellationToken::new()).await;
+    assert!(matches!(refused, Err(Error::OtherShards { stored: 3, configured: 2 })), "{refused:?}");
+}

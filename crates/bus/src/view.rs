@@ -1,0 +1,158 @@
+//! The registry as a pacemaker holds it in memory: with its stamp, and turned round so that a topic finds its
+//! subscribers.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use super::{
+    Error, Registry, Subscription,
+    intake::is_reserved_object,
+    store::{FanOut, Stored, Target},
+};
+use signalbox_queues::Matcher;
+
+/// Whether events can be accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// Yes.
+    Ready,
+    /// The fabric has no registry, or another one than it had.
+    Uninitialised,
+}
+
+/// The registry as of one stamp.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) state: State,
+    /// Identity of the fabric.
+    pub(super) fabric: String,
+    /// `version.nonce`. The nonce tells apart two changes to the same version, which happen when a server has lost its
+    /// last second.
+    pub(super) stamp: String,
+    pub(super) registry: Arc<Registry>,
+    subscriptions: BTreeMap<String, Arc<Subscription>>,
+    targets: Vec<Target>,
+    by_topic: HashMap<String, Vec<usize>>,
+    pub(super) queues: Matcher,
+}
+
+impl View {
+    /// What is known before the first look, and of an empty fabric.
+    pub(super) fn unknown() -> Self {
+        Self {
+            state: State::Uninitialised,
+            fabric: String::new(),
+            stamp: String::new(),
+            registry: Arc::default(),
+            subscriptions: BTreeMap::new(),
+            targets: Vec::new(),
+            by_topic: HashMap::new(),
+            queues: Matcher::default(),
+        }
+    }
+
+    /// Reads a stored registry. What `before` has compiled of it is not compiled again.
+    pub(super) fn read(stored: Stored, before: &Self) -> Result<Self, Error> {
+        let registry: Registry = serde_json::from_str(&stored.snapshot).map_err(Error::BadRegistry)?;
+        Ok(Self::new(stored.fabric, stored.stamp, registry, before))
+    }
+
+    pub(super) fn new(fabric: String, stamp: String, registry: Registry, before: &Self) -> Self {
+        let mut targets = Vec::new();
+        let mut by_topic: HashMap<String, Vec<usize>> = HashMap::new();
+        for subscription in registry.subscriptions.values() {
+            // One that said it is gone gets nothing new; what waits for it stays until it comes back or grows old.
+            if subscription.disabled.is_some() {
+                continue;
+            }
+            for topic in &subscription.topics {
+                by_topic.entry(topic.clone()).or_default().push(targets.len());
+            }
+            targets.push(target(subscription));
+        }
+        let subscriptions = registry
+            .subscriptions
+            .iter()
+            .map(|(token, one)| (token.clone(), Arc::new(one.clone())))
+            .collect();
+        Self {
+            state: State::Ready,
+            fabric,
+            stamp,
+            queues: Matcher::new(&registry.queues, &before.queues),
+            registry: Arc::new(registry),
+            subscriptions,
+            targets,
+            by_topic,
+        }
+    }
+
+    /// The number in the stamp: one higher with every change.
+    pub(super) fn version(&self) -> u64 {
+        version(&self.stamp)
+    }
+
+    pub fn subscription(&self, token: &str) -> Option<&Arc<Subscription>> {
+        self.subscriptions.get(token)
+    }
+
+    pub(super) fn subscribers(&self, topic: &str) -> usize {
+        self.by_topic.get(topic).map_or(0, Vec::len)
+    }
+
+    /// Whether `client` may publish to `topic` without asking the fabric.
+    pub(super) fn is_claimed_by(&self, topic: &str, client: &str) -> bool {
+        self.registry.topics.get(topic).is_some_and(|publisher| publisher.as_deref() == Some(client))
+    }
+
+    /// The backend that takes an object's events in place of the bus: the one whose prefix fits best. One that is being
+    /// drained takes no new objects; what has its queue there stays there, which the script knows.
+    pub(super) fn backend_of(&self, object: &str) -> Option<&str> {
+        if self.registry.backends.is_empty() || is_reserved_object(object) {
+            return None;
+        }
+        let fitting = self.registry.backends.iter();
+        let fitting = fitting.filter(|(_, one)| !one.draining && object.starts_with(&one.prefix));
+        fitting.max_by_key(|(_, one)| one.prefix.len()).map(|(name, _)| &**name)
+    }
+
+    /// The fan-out of a call over `topics`.
+    pub(super) fn fan_out(&self, topics: Vec<Arc<str>>, clients: Vec<Arc<str>>) -> FanOut {
+        let mut places: HashMap<usize, usize> = HashMap::new();
+        let mut targets = Vec::new();
+        let topics = topics
+            .into_iter()
+            .map(|topic| {
+                let subscribers = self.by_topic.get(&*topic).map_or(&[][..], Vec::as_slice);
+                let places = subscribers
+                    .iter()
+                    .map(|subscriber| {
+                        *places.entry(*subscriber).or_insert_with(|| {
+                            targets.push(self.targets[*subscriber].clone());
+                            targets.len() - 1
+                        })
+                    })
+                    .collect();
+                (topic, places)
+            })
+            .collect();
+        FanOut { stamp: self.stamp.clone(), targets, topics, clients, queues: Vec::new() }
+    }
+}
+
+pub(super) fn version(stamp: &str) -> u64 {
+    stamp.split_once('.').and_then(|(version, _)| version.parse().ok()).unwrap_or_default()
+}
+
+/// A subscription as the scripts see it.
+pub(super) fn target(subscription: &Subscription) -> Target {
+    Target {
+        token: subscription.token.clone(),
+        generation: subscription.generation,
+        concurrency: subscription.concurrency,
+        max_events: subscription.max_events,
+        timeout_ms: subscription.timeout_ms,
+    }
+}

@@ -1,0 +1,149 @@
+//! The retained window: the log in order of ids, for streams.
+//!
+//! A reader stands after some id and reads on. It finds its place in a segment from the end backwards, so catching up
+//! costs what there is to catch up and not what the segment holds. Events put into a lane again are in the log a
+//! second time, in a later segment than their ids'; a reader passes them over.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use signalbox_store::Subscription;
+
+use super::{
+    Error, Event, EventId, Handle,
+    core::Core,
+    store::{SEGMENT_IDS, Store},
+};
+
+/// Ids looked at in one step backwards.
+const LOOK: u64 = 1_000;
+
+/// An event as the log has it, and as it is published live.
+#[derive(Debug, Clone)]
+pub struct Logged {
+    /// Its number.
+    pub id: EventId,
+    /// Its JSON. `last` in it is the id of the shard's event before it.
+    pub entry: Vec<u8>,
+}
+
+/// A reader of one shard's log.
+#[derive(Debug)]
+pub struct Window {
+    core: Arc<Core>,
+    shard: usize,
+    after: EventId,
+    /// Segment and place in it of the next id to look at; nothing before the first look.
+    at: Option<(u64, u64)>,
+}
+
+impl Handle {
+    /// How many shards the fabric has.
+    pub fn shards(&self) -> usize {
+        self.core.stores.len()
+    }
+
+    /// The id given out last in a shard; nothing when there was none yet.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn last_id(&self, shard: usize) -> Result<Option<EventId>, Error> {
+        Ok(self.core.stores[shard].last_id().await?.map(EventId))
+    }
+
+    /// An event, as long as the log holds it where its id says. One that was put into a lane again lives on elsewhere and
+    /// is not found then.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn event(&self, id: EventId) -> Result<Option<Event>, Error> {
+        // The low six bits say which shard numbered it.
+        let shard = usize::try_from(id.0 & 63).unwrap_or(usize::MAX);
+        let Some(store) = self.core.stores.get::<usize>(shard) else { return Ok(None) };
+        let bodies = store.bodies(&BTreeMap::from([(id.0 / SEGMENT_IDS, vec![id])])).await?;
+        let entry = bodies.into_iter().find_map(|(_, entry)| entry);
+        Ok(entry.and_then(|entry| {
+            let read = Event::read(&entry);
+            read.inspect_err(|error| tracing::error!(%error, %id, "an event of the log cannot be read")).ok()
+        }))
+    }
+
+    /// Reads what a shard's log holds after `after`.
+    pub fn window(&self, shard: usize, after: EventId) -> Window {
+        Window { core: Arc::clone(&self.core), shard, after, at: None }
+    }
+
+    /// Hears every event of every shard as it is accepted: entries as in [`Logged`]. What was missed meanwhile, the log
+    /// has.
+    pub fn live(&self) -> Subscription {
+        // Pub/sub knows no shards: whatever node one listens at, one hears all.
+        self.core.stores[0].live()
+    }
+}
+
+impl Window {
+    /// The next events, at most `most`; none when the reader has caught up for now.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn next(&mut self, most: u64) -> Result<Vec<Logged>, Error> {
+        let core = Arc::clone(&self.core);
+        let store = &core.stores[self.shard];
+        loop {
+            let (segment, place) = match self.at {
+                Some(at) => at,
+                None => self.find(store).await?,
+            };
+            let ids = store.order(segment, place, most).await?;
+            let looked = ids.len() as u64;
+            let wanted: Vec<EventId> = ids
+                .into_iter()
+                .filter(|id| id / SEGMENT_IDS == segment && *id > self.after.0)
+                .map(EventId)
+                .collect();
+            let events = self.read(store, segment, wanted).await?;
+            self.at = Some((segment, place + looked));
+            if let Some(event) = events.last() {
+                self.after = event.id;
+                return Ok(events);
+            }
+            if looked > 0 {
+                continue;
+            }
+            // The segment is read to its end. Ids only rise, so it is complete once there is a later one.
+            match store.segments().await?.range(segment + 1..).next() {
+                Some((&later, _)) => self.at = Some((later, 0)),
+                None => return Ok(Vec::new()),
+            }
+        }
+    }
+
+    async fn read(&self, store: &Store, segment: u64, ids: Vec<EventId>) -> Result<Vec<Logged>, Error> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let bodies = store.bodies(&BTreeMap::from([(segment, ids)])).await?;
+        // A segment may be trimmed between the two reads; the hole shows in what the events say of each other.
+        Ok(bodies.into_iter().filter_map(|(id, entry)| Some(Logged { id, entry: entry? })).collect())
+    }
+
+    /// Where the first id after `after` is, or would come.
+    async fn find(&self, store: &Store) -> Result<(u64, u64), Error> {
+        let home = self.after.0 / SEGMENT_IDS;
+        let segments = store.segments().await?;
+        if !segments.contains_key(&home) {
+            let later = segments.range(home..).next().map(|(segment, _)| *segment);
+            return Ok((later.unwrap_or(home), 0));
+        }
+        let mut end = store.order_length(home).await?;
+        while end > 0 {
+            let start = end.saturating_sub(LOOK);
+            let ids = store.order(home, start, end - start).await?;
+            let known = ids.iter().rposition(|id| id / SEGMENT_IDS == home && *id <= self.after.0);
+            if let Some(known) = known {
+                return Ok((home, start + known as u64 + 1));
+            }
+            end = start;
+        }
+        Ok((home, 0))
+    }
+}

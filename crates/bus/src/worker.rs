@@ -1,0 +1,573 @@
+//! Workers: take jobs, deliver their batches, settle them.
+//!
+//! One fetcher for each shard gives jobs to its idle workers in one call. It sleeps until the earliest scheduled job
+//! is due, and is woken when that time moves forward or when a job can be taken at once; it never polls. A delivery
+//! runs in a task of its own, so a panic in one is a failed delivery and nothing else. One that takes long stops
+//! counting as a worker, so receivers that hang cannot use up the workers of those that do not.
+//!
+//! Taking a job and settling it each wait behind the publish call that Redis is busy with. So a worker's *desk* is for
+//! what is being sent only: it is free again when the receiver has answered, and the next batch lies ready beside it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use serde_json::json;
+use signalbox_store::{Kind, Notice};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    BatchContents, Deliverer, Event, EventId, NewEvent, Subscription,
+    core::Core,
+    store::{Held, Nack, Nacked, Store, Taken, Turn, read_gap},
+    verdict::{self, Failure, Patience, Verdict},
+};
+use signalbox_egress::Outcome;
+
+/// The longest time without a look at the jobs.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// Jobs held for each delivery at a time: one is sent, and others are taken or settled meanwhile.
+const HELD: usize = 3;
+/// Due jobs made instant in one call.
+const PROMOTE: usize = 1_000;
+/// How long a disabled subscription's lane rests before its age is looked at again.
+const DISABLED_PAUSE_MS: u64 = 3_600_000;
+/// How long a lane rests whose subscription this process does not know (it was ended just now).
+const UNKNOWN_PAUSE_MS: u64 = 1_000;
+/// Between two attempts to settle a job while the fabric is away.
+const LONGEST_SETTLE_PAUSE: Duration = Duration::from_secs(2);
+
+/// Attempts to settle a job that the fabric cannot understand; then it stays where it is until its worker asks again.
+const BROKEN_TRIES: u32 = 10;
+
+/// The busy workers of a shard, for their heartbeats.
+pub(super) type Busy = Arc<Mutex<BTreeSet<String>>>;
+
+/// What a delivery tells its fetcher.
+enum Note {
+    /// It has been under way for long.
+    Slow,
+    /// It is over and its job settled.
+    Done { worker: String, slow: bool },
+}
+
+/// One shard's fetcher with its workers.
+pub(super) struct Fetcher<D> {
+    core: Arc<Core>,
+    store: Arc<Store>,
+    deliverer: Arc<D>,
+    busy: Busy,
+    idle: Vec<String>,
+    /// Deliveries that count as workers, and those that no longer do.
+    quick: usize,
+    slow: usize,
+    /// Jobs that may be held at a time, slow ones apart.
+    most: usize,
+    /// One for each delivery at a time.
+    desks: Arc<Semaphore>,
+    /// There may be jobs that were not taken.
+    more: bool,
+    next_due: Option<Instant>,
+    retry_at: Option<Instant>,
+    /// The server's time, and ours when it was told.
+    clock: (u64, Instant),
+    pause: Duration,
+    deliveries: TaskTracker,
+    notes: (mpsc::UnboundedSender<Note>, mpsc::UnboundedReceiver<Note>),
+}
+
+impl<D: Deliverer> Fetcher<D> {
+    pub(super) fn new(core: &Arc<Core>, store: &Arc<Store>, deliverer: &Arc<D>, busy: &Busy) -> Self {
+        let workers = core.options.workers.div_ceil(core.stores.len()).max(1);
+        let most = workers * HELD;
+        let all = most + core.options.slow_deliveries;
+        let name = |n: usize| format!("{}.{}.{n}", core.incarnation, store.shard().index());
+        Self {
+            core: Arc::clone(core),
+            store: Arc::clone(store),
+            deliverer: Arc::clone(deliverer),
+            busy: Arc::clone(busy),
+            // The last is taken first, so the same few names are used while there is little to do.
+            idle: (0..all).rev().map(name).collect(),
+            quick: 0,
+            slow: 0,
+            most,
+            desks: Arc::new(Semaphore::new(workers)),
+            more: true,
+            next_due: None,
+            retry_at: None,
+            clock: (0, Instant::now()),
+            pause: Duration::ZERO,
+            deliveries: TaskTracker::new(),
+            notes: mpsc::unbounded_channel(),
+        }
+    }
+
+    /// Delivers until `shutdown`; deliveries under way then are waited for by the caller dropping or aborting this.
+    pub(super) async fn run(mut self, shutdown: CancellationToken) {
+        let mut wakes = self.store.wakes();
+        loop {
+            // All who are done first: a look costs the same for one worker and for all of them.
+            while let Ok(note) = self.notes.1.try_recv() {
+                self.note(Some(note));
+            }
+            if self.more && self.retry_at.is_none() && self.room() > 0 {
+                self.fetch(&shutdown).await;
+                continue;
+            }
+            // Without room there is nothing to wake up for. The last look is a safety net, not a poll: a clock that
+            // was set and a message that was lost cost a minute at most.
+            let look = (self.room() > 0).then_some(self.clock.1 + LONGEST_SLEEP);
+            let due = self.next_due.filter(|_| self.room() > 0);
+            let due = [due, self.retry_at, look].into_iter().flatten().min();
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                note = self.notes.1.recv() => self.note(note),
+                notice = wakes.next() => self.wake(&notice),
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    self.more = true;
+                    self.next_due = None;
+                    self.retry_at = None;
+                }
+            }
+        }
+        self.deliveries.close();
+        self.deliveries.wait().await;
+    }
+
+    /// How many more jobs may be taken.
+    fn room(&self) -> usize {
+        self.most.saturating_sub(self.quick).min(self.idle.len())
+    }
+
+    async fn fetch(&mut self, shutdown: &CancellationToken) {
+        let asked = self.room();
+        let workers: Vec<String> = self.idle[self.idle.len() - asked..].to_vec();
+        match self.store.acquire(&workers, PROMOTE).await {
+            Ok(turn) => {
+                self.pause = Duration::ZERO;
+                self.more = turn.left > 0 || turn.taken.len() == asked;
+                self.clock = (turn.now_ms, Instant::now());
+                self.next_due = turn.next_due_ms.map(|due| in_future(due, turn.now_ms));
+                self.start(turn, shutdown).await;
+            }
+            Err(error) => {
+                if error.kind() == Kind::Unavailable {
+                    tracing::debug!(%error, "no jobs while the fabric is away");
+                } else {
+                    tracing::error!(%error, source = ?std::error::Error::source(&error), "jobs cannot be taken");
+                }
+                self.pause = (self.pause * 2).clamp(Duration::from_millis(50), Duration::from_secs(1));
+                self.retry_at = Some(Instant::now() + self.pause);
+            }
+        }
+    }
+
+    async fn start(&mut self, turn: Turn, shutdown: &CancellationToken) {
+        let mut view = self.core.view();
+        if turn.stamp != view.stamp
+            && let Ok(reloaded) = self.core.reload(&view.stamp).await
+        {
+            view = reloaded;
+        }
+        for taken in turn.taken {
+            let worker = taken.held.worker.clone();
+            self.idle.retain(|idle| *idle != worker);
+            self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(worker.clone());
+            self.quick += 1;
+            let subscription = view.subscription(&taken.held.token).cloned();
+            let delivery = Delivery {
+                core: Arc::clone(&self.core),
+                store: Arc::clone(&self.store),
+                deliverer: Arc::clone(&self.deliverer),
+                shutdown: shutdown.clone(),
+            };
+            let notes = self.notes.0.clone();
+            let slow_after = Duration::from_millis(self.core.options.slow_ms);
+            let desks = Arc::clone(&self.desks);
+            self.deliveries.spawn(async move {
+                let desk = Desk::at(desks).await;
+                let mut running = tokio::spawn(delivery.run(taken, subscription, turn.now_ms, desk.clone()));
+                let mut slow = false;
+                tokio::select! {
+                    _ = &mut running => {}
+                    () = sleep(slow_after) => {
+                        slow = true;
+                        desk.leave();
+                        // The fetcher is gone only when everything is.
+                        let _ = notes.send(Note::Slow);
+                        let _ = running.await;
+                    }
+                }
+                let _ = notes.send(Note::Done { worker, slow });
+            });
+        }
+    }
+
+    fn note(&mut self, note: Option<Note>) {
+        match note {
+            Some(Note::Slow) => {
+                self.quick -= 1;
+                self.slow += 1;
+            }
+            Some(Note::Done { worker, slow }) => {
+                *if slow { &mut self.slow } else { &mut self.quick } -= 1;
+                self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&worker);
+                self.idle.push(worker);
+            }
+            None => {}
+        }
+    }
+
+    fn wake(&mut self, notice: &Notice) {
+        match notice {
+            // What was said while nobody listened is found out by looking.
+            Notice::Resumed => self.more = true,
+            Notice::Message { payload, .. } => match payload.parse::<u64>() {
+                Err(_) => self.more = true,
+                Ok(due) => {
+                    let (server_ms, at) = self.clock;
+                    let due = at + Duration::from_millis(due.saturating_sub(server_ms));
+                    self.next_due = Some(self.next_due.map_or(due, |known| known.min(due)));
+                }
+            },
+        }
+    }
+}
+
+/// The moment on this process' clock of `at_ms` on the server's, which shows `now_ms`.
+fn in_future(at_ms: u64, now_ms: u64) -> Instant {
+    Instant::now() + Duration::from_millis(at_ms.saturating_sub(now_ms))
+}
+
+/// Where one delivery is made; left when the receiver has answered, or when it takes too long for that.
+#[derive(Clone)]
+struct Desk(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
+
+impl Desk {
+    /// The next that is free.
+    async fn at(desks: Arc<Semaphore>) -> Self {
+        // The semaphore is never closed.
+        Self(Arc::new(Mutex::new(desks.acquire_owned().await.ok())))
+    }
+
+    /// Makes room for the next, once.
+    fn leave(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// One delivery.
+struct Delivery<D> {
+    core: Arc<Core>,
+    store: Arc<Store>,
+    deliverer: Arc<D>,
+    shutdown: CancellationToken,
+}
+
+/// What is to be done with a job in the end.
+enum Settle {
+    Ack { events: usize },
+    Nack(Nack),
+    Bury { why: String, attempted: bool },
+}
+
+impl<D: Deliverer> Delivery<D> {
+    async fn run(self, taken: Taken, subscription: Option<Arc<Subscription>>, now_ms: u64, desk: Desk) {
+        let timeout_ms = subscription.as_ref().map_or(0, |subscription| subscription.timeout_ms);
+        let settle = match subscription {
+            // It ended a moment ago, and its lanes are being cleared away; or this process is behind.
+            None => Settle::Nack(Nack { pause_ms: UNKNOWN_PAUSE_MS, attempted: false, split: false }),
+            Some(subscription) if subscription.disabled.is_some() => self.rest(&taken, now_ms),
+            Some(subscription) => self.attempt(&taken, &subscription, now_ms).await,
+        };
+        desk.leave();
+        self.settle(&taken, timeout_ms, settle).await;
+    }
+
+    /// A disabled subscription gets nothing. What waits for it becomes dead letters when it is old enough.
+    fn rest(&self, taken: &Taken, now_ms: u64) -> Settle {
+        if now_ms.saturating_sub(taken.created_ms) >= self.core.options.max_age_seconds * 1000 {
+            return Settle::Bury { why: "the subscription is disabled".into(), attempted: false };
+        }
+        Settle::Nack(Nack { pause_ms: DISABLED_PAUSE_MS, attempted: false, split: false })
+    }
+
+    async fn attempt(&self, taken: &Taken, subscription: &Arc<Subscription>, now_ms: u64) -> Settle {
+        let (events, missing) = match self.contents(taken).await {
+            Ok(contents) => contents,
+            Err(error) => {
+                tracing::debug!(%error, "a batch cannot be read now");
+                return Settle::Nack(Nack { pause_ms: 1000, attempted: false, split: false });
+            }
+        };
+        if missing > 0 {
+            tracing::error!(
+                subscriber = self.core.name_of(&taken.held.token),
+                batch = taken.held.batch,
+                missing,
+                "events of a batch are not in the log any more"
+            );
+        }
+        if events.is_empty() {
+            return Settle::Bury { why: "the events are lost".into(), attempted: false };
+        }
+        let batch = Arc::new(BatchContents {
+            id: taken.held.batch.clone(),
+            created_ms: taken.created_ms,
+            attempts: taken.attempts,
+            gaps: taken.gaps.iter().filter_map(|gap| read_gap(gap)).collect(),
+            events,
+        });
+        let count = batch.events.len();
+        // In a task of its own: a deliverer that panics has failed to deliver, and nothing more.
+        let deliverer = Arc::clone(&self.deliverer);
+        let to = Arc::clone(subscription);
+        let mut delivering = tokio::spawn(async move { deliverer.deliver(to, batch).await });
+        let outcome = tokio::select! {
+            outcome = &mut delivering => {
+                outcome.unwrap_or_else(|error| Outcome::Failed { why: error.to_string(), retry_after: None })
+            }
+            () = self.shutdown.cancelled() => {
+                delivering.abort();
+                return Settle::Nack(Nack { pause_ms: 0, attempted: false, split: false });
+            }
+        };
+        match outcome {
+            Outcome::Delivered => Settle::Ack { events: count },
+            Outcome::Gone => {
+                self.disable(subscription).await;
+                Settle::Nack(Nack { pause_ms: DISABLED_PAUSE_MS, attempted: true, split: false })
+            }
+            Outcome::Failed { why, retry_after } => {
+                self.failed(taken, subscription, why, retry_after, now_ms)
+            }
+        }
+    }
+
+    fn failed(
+        &self,
+        taken: &Taken,
+        subscription: &Subscription,
+        why: String,
+        retry_after: Option<Duration>,
+        now_ms: u64,
+    ) -> Settle {
+        let options = &self.core.options;
+        let failure = Failure {
+            attempts: taken.attempts + 1,
+            age: Duration::from_millis(now_ms.saturating_sub(taken.created_ms)),
+            events: taken.items.len(),
+            health: verdict::health_after(taken.health, false),
+            retry_after,
+        };
+        let patience = Patience {
+            max_attempts: options.max_attempts,
+            max_age: Duration::from_secs(options.max_age_seconds),
+            on_exhausted: subscription.on_exhausted,
+        };
+        let verdict = verdict::judge(&failure, &patience, self.core.chance.dice());
+        tracing::debug!(
+            subscriber = self.core.name_of(&taken.held.token),
+            batch = taken.held.batch,
+            attempts = failure.attempts,
+            why,
+            ?verdict,
+            "a batch was not delivered"
+        );
+        let nack = |pause: Duration, split| {
+            let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+            Settle::Nack(Nack { pause_ms, attempted: true, split })
+        };
+        match verdict {
+            Verdict::Retry(pause) => nack(pause, false),
+            Verdict::Split(pause) => nack(pause, true),
+            Verdict::Dead => Settle::Bury { why, attempted: true },
+        }
+    }
+
+    /// The callback said that it is gone for good.
+    async fn disable(&self, subscription: &Subscription) {
+        let token = &subscription.token;
+        let callback = &subscription.callback;
+        let disabled = self
+            .core
+            .change(|registry, _| {
+                // Unless it subscribed again meanwhile, with another callback.
+                if let Some(one) = registry.subscriptions.get_mut(token)
+                    && one.callback == *callback
+                {
+                    one.disabled = Some("the callback answered that it is gone".into());
+                }
+                Ok(())
+            })
+            .await;
+        match disabled {
+            Ok(()) => {
+                let subscriber = self.core.name_of(token);
+                tracing::warn!(subscriber, "a subscription is disabled: its callback is gone");
+                self.core.announce("subscriber.disabled", token, json!({ "reason": "gone" }));
+            }
+            // The next attempt finds the same answer.
+            Err(error) => {
+                let subscriber = self.core.name_of(token);
+                tracing::warn!(subscriber, %error, "a subscription cannot be disabled now");
+            }
+        }
+    }
+
+    /// The batch's events in order, and how many are in the log no more.
+    async fn contents(&self, taken: &Taken) -> Result<(Vec<Arc<Event>>, usize), signalbox_store::Error> {
+        let items: Vec<(EventId, u64)> = taken.items.iter().filter_map(|item| read_item(item)).collect();
+        let mut events = self.core.cache.get(items.iter().map(|(id, _)| *id));
+        let mut wanted: BTreeMap<u64, Vec<EventId>> = BTreeMap::new();
+        for ((id, segment), _) in items.iter().zip(&events).filter(|(_, event)| event.is_none()) {
+            wanted.entry(*segment).or_default().push(*id);
+        }
+        if !wanted.is_empty() {
+            let mut read = BTreeMap::new();
+            for (id, body) in self.store.bodies(&wanted).await? {
+                let event = body.and_then(|body| {
+                    Event::read(&body)
+                        .inspect_err(
+                            |error| tracing::error!(%id, %error, "an event in the log cannot be read"),
+                        )
+                        .ok()
+                });
+                read.extend(event.map(|event| (id, Arc::new(event))));
+            }
+            self.core.cache.put(read.values().cloned());
+            for ((id, _), event) in items.iter().zip(&mut events).filter(|(_, event)| event.is_none()) {
+                *event = read.get(id).cloned();
+            }
+        }
+        let missing = taken.items.len() - events.iter().flatten().count();
+        Ok((events.into_iter().flatten().collect(), missing))
+    }
+
+    /// Settles the job, for as long as the fabric does not answer. Until then the worker's heart beats and nobody
+    /// else takes the job; the scripts make a repeat harmless.
+    async fn settle(&self, taken: &Taken, timeout_ms: u64, settle: Settle) {
+        let mut pause = Duration::from_millis(50);
+        let mut broken = 0;
+        loop {
+            match self.settle_once(&taken.held, taken, timeout_ms, &settle).await {
+                Ok(true) => return,
+                Ok(false) => {
+                    tracing::debug!(worker = taken.held.worker, "a job was taken from its worker");
+                    return;
+                }
+                Err(error) if error.kind() == Kind::Broken => {
+                    tracing::error!(%error, source = ?std::error::Error::source(&error), "a job cannot be settled");
+                    broken += 1;
+                    if broken == BROKEN_TRIES {
+                        return;
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "a job cannot be settled now"),
+            }
+            tokio::select! {
+                () = sleep(pause) => {}
+                // Whoever comes next scrubs this worker.
+                () = self.shutdown.cancelled(), if pause == LONGEST_SETTLE_PAUSE => return,
+            }
+            pause = (pause * 2).min(LONGEST_SETTLE_PAUSE);
+        }
+    }
+
+    async fn settle_once(
+        &self,
+        held: &Held,
+        taken: &Taken,
+        timeout_ms: u64,
+        settle: &Settle,
+    ) -> Result<bool, signalbox_store::Error> {
+        let options = &self.core.options;
+        match settle {
+            Settle::Ack { events } => self.store.ack(held, timeout_ms, *events, &taken.gaps).await,
+            Settle::Nack(nack) => {
+                let nacked = self.store.nack(held, nack, &self.core.chance.seed()).await?;
+                // Told once: again only after it has been in full health. If this reply is lost, not at all.
+                if nacked == Nacked::PacingBegins {
+                    self.core.announce("subscriber.paced", &held.token, json!({ "pause_ms": nack.pause_ms }));
+                }
+                Ok(nacked != Nacked::NotHeld)
+            }
+            Settle::Bury { why, attempted } => {
+                let keep = (options.dead_events, options.dead_bytes);
+                let why = shortened(why);
+                self.store.bury(held, timeout_ms, why, *attempted, keep).await
+            }
+        }
+    }
+}
+
+/// A reason is for people; what a receiver answered may be of any length.
+fn shortened(why: &str) -> &str {
+    let end = (0..=why.len().min(500)).rev().find(|end| why.is_char_boundary(*end)).unwrap_or_default();
+    &why[..end]
+}
+
+/// Reads an item of a batch: the id, and the segment of the log that its body lies in.
+fn read_item(item: &str) -> Option<(EventId, u64)> {
+    match item.split_once('@') {
+        Some((id, segment)) => Some((EventId(id.parse().ok()?), segment.parse().ok()?)),
+        None => {
+            let id = item.parse().ok()?;
+            Some((EventId(id), id / super::store::SEGMENT_IDS))
+        }
+    }
+}
+
+/// Beats the heart of busy workers, off their path: neither a slow delivery nor a slow reply holds it up.
+pub(super) async fn beat(core: Arc<Core>, store: Arc<Store>, busy: Busy, shutdown: CancellationToken) {
+    let every = Duration::from_millis(core.options.beat_ms);
+    loop {
+        tokio::select! {
+            () = sleep(every) => {}
+            () = shutdown.cancelled() => return,
+        }
+        let workers: Vec<String> =
+            busy.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
+        if !workers.is_empty()
+            && let Err(error) = store.beat(&workers).await
+        {
+            tracing::debug!(%error, "a heartbeat was not noted");
+        }
+    }
+}
+
+impl Core {
+    /// How a client is called towards others, logs included.
+    pub(super) fn name_of(&self, client: &str) -> String {
+        self.view().registry.name_of(client)
+    }
+
+    /// Tells of something that happened to a subscriber, under Signalbox' own topics; `data` is an object, to which its
+    /// name is added. Nobody waits for it.
+    pub(super) fn announce(self: &Arc<Self>, topic: &'static str, client: &str, mut data: serde_json::Value) {
+        let handle = super::Handle::from_core(Arc::clone(self));
+        let subscriber = self.name_of(client);
+        data["subscriber"] = subscriber.as_str().into();
+        let event = NewEvent {
+            kind: super::Kind::Update,
+            url: "/subscriptions".to_owned(),
+            timestamp_ms: None,
+            data: serde_json::value::to_raw_value(&data).ok(),
+            environment: None,
+            object: Some(format!("signalbox:subscriber:{subscriber}")),
+            idempotency_key: None,
+        };
+        tokio::spawn(async move {
+            for refusal in handle.announce(topic, vec![event]).await.into_iter().filter_map(Result::err) {
+                tracing::warn!(topic, %refusal, "an own event was not accepted");
+            }
+        });
+    }
+}

@@ -1,0 +1,229 @@
+//! Which addresses a callback may lead to.
+//!
+//! Subscribers choose the callback and we make the request, from inside the operator's network: without a fence, a
+//! subscription would be a way to reach whatever the pacemaker can reach. A name is looked up once for a connection;
+//! the connection then goes to an address of *that* answer which was looked at, so a name server that gives another
+//! answer a moment later gains nothing. A pooled connection stays with the address it was opened to.
+
+use std::{
+    future::Future,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    pin::Pin,
+    sync::{Arc, LazyLock},
+    task::{Context, Poll},
+};
+
+use http::Uri;
+use hyper_util::client::legacy::connect::{HttpConnector, dns::Name};
+use ipnet::IpNet;
+use tower_service::Service;
+
+/// Networks of IPv4 that are not the public internet (IANA's special-purpose registry).
+static PRIVATE: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
+    [
+        "0.0.0.0/8",
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "224.0.0.0/4",
+        "240.0.0.0/4",
+        // Of IPv6 only global unicast is public at all; these parts of it are not.
+        "2001::/23",
+        "2001:db8::/32",
+        "3fff::/20",
+    ]
+    .iter()
+    .filter_map(|network| network.parse().ok())
+    .collect()
+});
+
+/// Which addresses may be called: the public internet, and what the operator added.
+#[derive(Debug, Clone)]
+pub(super) struct Fence(Arc<[IpNet]>);
+
+impl Fence {
+    pub(super) fn new(allowed: &[IpNet]) -> Self {
+        Self(allowed.into())
+    }
+
+    pub(super) fn permits(&self, address: IpAddr) -> bool {
+        // An IPv4 address in the dress of IPv6 reaches the same machine as without it.
+        let address = match address {
+            IpAddr::V6(v6) => embedded(v6).map_or(address, IpAddr::V4),
+            IpAddr::V4(_) => address,
+        };
+        let within = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&address));
+        let global = match address {
+            IpAddr::V4(_) => true,
+            IpAddr::V6(v6) => v6.segments()[0] & 0xe000 == 0x2000,
+        };
+        within(&self.0) || (global && !within(&PRIVATE))
+    }
+}
+
+/// The IPv4 address that is reached through a mapped, compatible, NAT64 or 6to4 address.
+fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let octets = address.octets();
+    let from = |at: usize| Ipv4Addr::new(octets[at], octets[at + 1], octets[at + 2], octets[at + 3]);
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => Some(from(12)),
+        [0x2002, ..] => Some(from(2)),
+        // ::1 and :: are addresses of their own.
+        [0, 0, 0, 0, 0, 0, high, _] if high != 0 => Some(from(12)),
+        _ => None,
+    }
+}
+
+/// The callback leads to where none may lead. Which address it was is not said: the subscriber reads this text, and
+/// would learn from it what names mean inside the operator's network.
+#[derive(Debug, thiserror::Error)]
+#[error("the callback leads to a network that is not allowed")]
+pub(super) struct Forbidden;
+
+type Pending<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
+
+/// Looks a name up. The system's resolver, but for tests.
+pub type Lookup = Arc<dyn Fn(String) -> Pending<Vec<SocketAddr>, io::Error> + Send + Sync>;
+
+/// Asks the system's resolver.
+pub fn system_lookup() -> Lookup {
+    Arc::new(|name| Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.collect()) }))
+}
+
+/// A resolver that keeps to itself what lies behind the fence.
+#[derive(Clone)]
+pub(super) struct FencedResolver {
+    fence: Fence,
+    lookup: Lookup,
+}
+
+impl Service<Name> for FencedResolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = io::Error;
+    type Future = Pending<Self::Response, io::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), io::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let (fence, found) = (self.fence.clone(), (self.lookup)(name.as_str().to_owned()));
+        Box::pin(async move {
+            let mut addresses = found.await?;
+            addresses.retain(|address| fence.permits(address.ip()));
+            if addresses.is_empty() {
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, Forbidden));
+            }
+            Ok(addresses.into_iter())
+        })
+    }
+}
+
+/// Opens connections within the fence. A literal address never reaches a resolver, so it is looked at here.
+#[derive(Clone)]
+pub(super) struct FencedConnector {
+    fence: Fence,
+    inner: HttpConnector<FencedResolver>,
+}
+
+impl FencedConnector {
+    pub(super) fn new(fence: Fence, lookup: Lookup, connect_timeout: std::time::Duration) -> Self {
+        let mut inner = HttpConnector::new_with_resolver(FencedResolver { fence: fence.clone(), lookup });
+        inner.enforce_http(false);
+        inner.set_connect_timeout(Some(connect_timeout));
+        inner.set_nodelay(true);
+        Self { fence, inner }
+    }
+}
+
+impl Service<Uri> for FencedConnector {
+    type Response = <HttpConnector<FencedResolver> as Service<Uri>>::Response;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Future = Pending<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Service::<Uri>::poll_ready(&mut self.inner, cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let host = uri.host().unwrap_or_default();
+        let literal = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+        if literal.parse().is_ok_and(|address| !self.fence.permits(address)) {
+            return Box::pin(async { Err(Forbidden.into()) });
+        }
+        let connecting = self.inner.call(uri);
+        Box::pin(async move { connecting.await.map_err(Into::into) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn permits(fence: &Fence, address: &str) -> bool {
+        fence.permits(address.parse().unwrap())
+    }
+
+    #[test]
+    fn every_network_of_the_table_can_be_read() {
+        assert_eq!(PRIVATE.len(), 18);
+    }
+
+    #[test]
+    fn only_the_public_internet_may_be_called() {
+        let fence = Fence::new(&[]);
+        for public in
+            ["1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::808:808"]
+        {
+            assert!(permits(&fence, public), "{public}");
+        }
+        for private in [
+            "0.0.0.0",
+            "10.1.2.3",
+            "100.64.0.1",
+            "127.0.0.1",
+            "127.9.9.9",
+            "169.254.169.254",
+            "172.31.255.255",
+            "192.168.0.1",
+            "198.18.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "fc00::1",
+            "fe80::1",
+            "ff02::1",
+            "fec0::1",
+            "2001:db8::1",
+            "2001::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "::127.0.0.1",
+            "64:ff9b::a00:1",
+            "2002:7f00:1::",
+            "2002:c0a8:101::1",
+        ] {
+            assert!(!permits(&fence, private), "{private}");
+        }
+    }
+
+    #[test]
+    fn the_operator_opens_gates() {
+        let fence = Fence::new(&["127.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()]);
+        assert!(
+            permits(&fence, "127.0.0.1") && permits(&fence, "::ffff:127.0.0.1") && permits(&fence, "fd00::1")
+        );
+        assert!(!permits(&fence, "10.0.0.1") && !permits(&fence, "fc00::1"));
+    }
+}

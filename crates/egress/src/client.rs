@@ -1,0 +1,380 @@
+//! The HTTP client.
+//!
+//! Every call ends on its own: connecting, the response head and the whole call have time limits. A response head may
+//! have 64 KiB, and at most 64 KiB of its body are read. Connections are kept and reused. Redirects are not followed,
+//! because following one would bypass the fence.
+
+use std::{
+    error::Error as StdError,
+    io,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use http::{HeaderValue, Request, Response, Uri, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper_rustls::HttpsConnector;
+use hyper_util::{
+    client::legacy,
+    rt::{TokioExecutor, TokioTimer},
+};
+use ipnet::IpNet;
+use signalbox_daemon::traces::{self, Cause};
+use tokio::{sync::Semaphore, time};
+use tracing::{Instrument as _, Span};
+
+use super::{
+    Outcome, Secret,
+    address::{Fence, FencedConnector, Forbidden, Lookup, system_lookup},
+    answer, signature, trust,
+};
+
+/// The largest head of an answer, and the most that is read of its body.
+const ANSWER_BYTES: usize = 64 * 1024;
+/// How long a finished answer's body may take to end before its connection is given up.
+const DRAIN_TIME: Duration = Duration::from_secs(5);
+/// Bodies that are read to their end at a time. Beyond that, connections are closed instead of kept.
+const DRAINS: usize = 256;
+/// Idle connections kept to one address: one for each lane that a subscriber can have.
+const IDLE_CONNECTIONS: usize = 64;
+/// Servers commonly close idle connections after a minute; leaving first avoids most races with them.
+const IDLE_TIME: Duration = Duration::from_secs(30);
+
+const USER_AGENT: &str = concat!("Signalbox/", env!("CARGO_PKG_VERSION"));
+
+/// The limits of outgoing calls.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Networks that may be called in addition to the public internet.
+    pub allow_networks: Vec<IpNet>,
+    /// A PEM file with certificate authorities to trust in addition to the system's.
+    pub ca_file: Option<PathBuf>,
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+    /// How long a POST may take in all.
+    pub timeout: Duration,
+}
+
+/// Why the client cannot be created.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file with additional certificates cannot be read.
+    #[error("{path}: no certificates can be read from it")]
+    Certificates {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: rustls::pki_types::pem::Error,
+    },
+    /// One of its certificates cannot be used.
+    #[error("a certificate of bus.ca_file cannot be used")]
+    Tls(#[from] rustls::Error),
+}
+
+/// Makes HTTP calls within the fence. Cheap to clone; clones share connections.
+#[derive(Debug, Clone)]
+pub struct Client {
+    client: legacy::Client<HttpsConnector<FencedConnector>, Full<Bytes>>,
+    drains: Arc<Semaphore>,
+    timeout: Duration,
+    now: fn() -> SystemTime,
+}
+
+impl Client {
+    /// Creates a client. `now` is the clock of signatures and of dates in `Retry-After`.
+    ///
+    /// # Errors
+    /// When the certificates of `ca_file` cannot be used.
+    pub fn new(options: &Options, now: fn() -> SystemTime) -> Result<Self, Error> {
+        Self::with_lookup(options, now, system_lookup())
+    }
+
+    /// As [`Self::new`], with another resolver than the system's.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_lookup(options: &Options, now: fn() -> SystemTime, lookup: Lookup) -> Result<Self, Error> {
+        let fence = Fence::new(&options.allow_networks);
+        let connector = FencedConnector::new(fence, lookup, options.connect_timeout);
+        let client = legacy::Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIME)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .http1_max_buf_size(ANSWER_BYTES)
+            .build(HttpsConnector::from((connector, trust::client_config(options.ca_file.as_deref())?)));
+        Ok(Self { client, drains: Arc::new(Semaphore::new(DRAINS)), timeout: options.timeout, now })
+    }
+
+    /// Makes one attempt with a request of any kind.
+    pub async fn post(&self, post: Post<'_>) -> Outcome {
+        let span = post.span();
+        let outcome = self.make(post, Cause::of(&span)).instrument(span.clone()).await;
+        match &outcome {
+            Outcome::Delivered => {}
+            Outcome::Failed { why, .. } => traces::failed(&span, why),
+            Outcome::Gone => traces::failed(&span, "the receiver is gone for good"),
+        }
+        outcome
+    }
+
+    async fn make(&self, post: Post<'_>, span: Option<Cause>) -> Outcome {
+        let Ok(request) = Prepared::new(post, span, (self.now)()) else {
+            // Looked at when the subscription was made; only another version's data can lead here.
+            return failed("the callback or its credential cannot be used");
+        };
+        match time::timeout(self.timeout, self.send(&request)).await {
+            Err(_) => failed(format!("no answer within {} ms", self.timeout.as_millis())),
+            Ok(Err(error)) => failed(describe(&error)),
+            Ok(Ok(response)) => {
+                let (head, body) = response.into_parts();
+                note_status(head.status);
+                self.finish(body);
+                answer::outcome(head.status, &head.headers, (self.now)())
+            }
+        }
+    }
+
+    /// Makes one request of any kind within the fence, and reads at most `most` bytes of its answer's body. `name` is that
+    /// of its span.
+    ///
+    /// # Errors
+    /// Why there is no answer, or none of that size.
+    pub async fn call(
+        &self,
+        name: &'static str,
+        mut request: Request<Full<Bytes>>,
+        timeout: Duration,
+        most: usize,
+    ) -> Result<Called, String> {
+        let span = traces::call(name, request.method(), || Some(request.uri().clone()), &[]);
+        if let Some(value) = traceparent(Cause::of(&span)) {
+            request.headers_mut().entry(TRACEPARENT).or_insert(value);
+        }
+        let called = self.ask(request, timeout, most).instrument(span.clone()).await;
+        if let Err(why) = &called {
+            traces::failed(&span, why);
+        }
+        called
+    }
+
+    async fn ask(
+        &self,
+        mut request: Request<Full<Bytes>>,
+        timeout: Duration,
+        most: usize,
+    ) -> Result<Called, String> {
+        request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+        let answered = async {
+            let response = self.client.request(request).await.map_err(|error| describe(&error))?;
+            let (head, mut body) = response.into_parts();
+            note_status(head.status);
+            let retry_after = match answer::outcome(head.status, &head.headers, (self.now)()) {
+                Outcome::Failed { retry_after, .. } => retry_after,
+                Outcome::Delivered | Outcome::Gone => None,
+            };
+            let mut bytes = Vec::new();
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|_| "the answer broke off".to_owned())?;
+                let Some(data) = frame.data_ref() else { continue };
+                if bytes.len() + data.len() > most {
+                    return Ok(Called { status: head.status.as_u16(), retry_after, body: None });
+                }
+                bytes.extend_from_slice(data);
+            }
+            Ok(Called { status: head.status.as_u16(), retry_after, body: Some(bytes) })
+        };
+        match time::timeout(timeout, Box::pin(answered)).await {
+            Ok(called) => called,
+            Err(_) => Err(format!("no answer within {} ms", timeout.as_millis())),
+        }
+    }
+
+    /// Sends, and sends again if the connection broke before an answer: most likely it was an idle one that the
+    /// subscriber closed in the same moment, and a whole pause for that would be a punishment for nothing. The batch
+    /// may then arrive twice, under the same id, as after any lost answer.
+    async fn send(&self, request: &Prepared<'_>) -> Result<Response<Incoming>, legacy::Error> {
+        match self.client.request(request.build()).await {
+            Err(error) if broke_before_answer(&error) => self.client.request(request.build()).await,
+            done => done,
+        }
+    }
+
+    /// Reads what is left of an answer so that its connection can be used again, without anybody waiting for it.
+    fn finish(&self, mut body: Incoming) {
+        if body.is_end_stream() || body.size_hint().lower() > ANSWER_BYTES as u64 {
+            return;
+        }
+        let Ok(permit) = Arc::clone(&self.drains).try_acquire_owned() else { return };
+        tokio::spawn(time::timeout(DRAIN_TIME, async move {
+            let _permit = permit;
+            let mut left = ANSWER_BYTES;
+            while let Some(Ok(frame)) = body.frame().await {
+                let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else { return };
+                left = rest;
+            }
+        }));
+    }
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Called {
+    pub status: u16,
+    /// How long the other side asked to be left alone (429, 503), already clamped.
+    pub retry_after: Option<Duration>,
+    /// Nothing when it was larger than was asked for.
+    pub body: Option<Vec<u8>>,
+}
+
+/// What is sent where, and under whose name.
+#[derive(Debug)]
+pub struct Post<'a> {
+    /// The name of its span.
+    pub name: &'static str,
+    /// What published its events.
+    pub causes: Vec<Cause>,
+    /// How many events it carries.
+    pub events: usize,
+    /// From 1.
+    pub attempt: u64,
+    pub callback: &'a str,
+    /// The user name.
+    pub uuid: &'a str,
+    pub secrets: &'a [Secret],
+    /// The same at every attempt.
+    pub id: &'a str,
+    pub body: Vec<u8>,
+    /// Beside those that every delivery has.
+    pub headers: Vec<(&'static str, String)>,
+}
+
+impl Post<'_> {
+    fn span(&self) -> Span {
+        // Looked at only when somebody records it.
+        let to = || self.callback.parse::<Uri>().ok();
+        let span = traces::call(self.name, &http::Method::POST, to, &self.causes);
+        span.record("messaging.batch.message_count", self.events);
+        span.record("messaging.message.id", self.id);
+        span.record("signalbox.attempt", self.attempt);
+        span
+    }
+}
+
+/// W3C Trace Context. It is not signed: whatever stands between may go on with it.
+const TRACEPARENT: &str = "traceparent";
+
+fn traceparent(span: Option<Cause>) -> Option<HeaderValue> {
+    HeaderValue::try_from(span?.to_string()).ok()
+}
+
+/// Notes an answer in the span of its request.
+fn note_status(status: http::StatusCode) {
+    Span::current().record("http.response.status_code", status.as_u16());
+}
+
+/// A request that can be made more than once.
+struct Prepared<'a> {
+    callback: Uri,
+    id: &'a str,
+    authorization: HeaderValue,
+    timestamp: u64,
+    signature: Option<HeaderValue>,
+    body: Bytes,
+    headers: Vec<(&'static str, HeaderValue)>,
+}
+
+impl<'a> Prepared<'a> {
+    fn new(post: Post<'a>, span: Option<Cause>, now: SystemTime) -> Result<Self, http::Error> {
+        let now_ms = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
+        let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
+        let body = Bytes::from(post.body);
+        let credentials = STANDARD.encode(format!("{}:x", post.uuid));
+        let mut authorization = HeaderValue::try_from(format!("Basic {credentials}"))?;
+        authorization.set_sensitive(true);
+        HeaderValue::from_str(post.id)?;
+        let signature = signature::sign(post.secrets, post.id, now_ms, &body);
+        let headers = post.headers.into_iter();
+        let headers = headers.map(|(name, value)| Ok((name, HeaderValue::try_from(value)?)));
+        let headers = headers.chain(traceparent(span).map(|value| Ok((TRACEPARENT, value))));
+        Ok(Self {
+            callback: post.callback.parse()?,
+            id: post.id,
+            authorization,
+            timestamp: now_ms / 1000,
+            signature: signature.map(HeaderValue::try_from).transpose()?,
+            body,
+            headers: headers.collect::<Result<_, http::Error>>()?,
+        })
+    }
+
+    fn build(&self) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = http::Method::POST;
+        *request.uri_mut() = self.callback.clone();
+        let headers = request.headers_mut();
+        // Exactly this: receivers of the original bus compare it as text.
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+        headers.insert(header::AUTHORIZATION, self.authorization.clone());
+        if let Ok(id) = HeaderValue::from_str(self.id) {
+            headers.insert("webhook-id", id);
+        }
+        headers.insert("webhook-timestamp", HeaderValue::from(self.timestamp));
+        if let Some(signature) = &self.signature {
+            headers.insert("webhook-signature", signature.clone());
+        }
+        for (name, value) in &self.headers {
+            headers.insert(*name, value.clone());
+        }
+        request
+    }
+}
+
+fn failed(why: impl Into<String>) -> Outcome {
+    Outcome::Failed { why: why.into(), retry_after: None }
+}
+
+/// Looks for an error of type `E` behind `error`. What an [`io::Error`] holds counts as behind it, which its `source`
+/// passes over.
+fn find<'a, E: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a E> {
+    let behind = |error: &'a (dyn StdError + 'static)| match error.downcast_ref::<io::Error>() {
+        Some(io) => io.get_ref().map(|held| held as &(dyn StdError + 'static)),
+        None => error.source(),
+    };
+    std::iter::successors(Some(error), |&error| behind(error)).find_map(|error| error.downcast_ref())
+}
+
+fn broke_before_answer(error: &legacy::Error) -> bool {
+    let broken = |kind| matches!(kind, io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);
+    !error.is_connect()
+        && (find::<hyper::Error>(error).is_some_and(hyper::Error::is_incomplete_message)
+            || find::<io::Error>(error).is_some_and(|error| broken(error.kind())))
+}
+
+/// A failure in words for the subscriber: what kind it was, without what it tells of our network.
+fn describe(error: &legacy::Error) -> String {
+    if find::<Forbidden>(error).is_some() {
+        return Forbidden.to_string();
+    }
+    if let Some(error) = find::<rustls::Error>(error) {
+        return format!("no TLS connection: {error}");
+    }
+    if error.is_connect() {
+        let kind = find::<io::Error>(error).map(io::Error::kind);
+        return match kind {
+            Some(io::ErrorKind::ConnectionRefused) => "the connection was refused".to_owned(),
+            Some(io::ErrorKind::TimedOut) => "the connection took too long".to_owned(),
+            _ => "no connection could be made".to_owned(),
+        };
+    }
+    let parse = find::<hyper::Error>(error).is_some_and(hyper::Error::is_parse);
+    if parse {
+        "the answer was no HTTP".to_owned()
+    } else {
+        "the connection broke before an answer".to_owned()
+    }
+}

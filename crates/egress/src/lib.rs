@@ -1,0 +1,45 @@
+//! Outgoing HTTP calls: webhooks, feeds and calls of backends.
+//!
+//! Clients of Signalbox choose the URLs, and the calls start inside the operator's network. Every connection therefore
+//! goes to an address that was checked against a fence of allowed networks ([`Client`]), and every POST is signed as
+//! Standard Webhooks 1.0 defines it ([`Secret`]).
+
+pub mod address;
+mod answer;
+mod client;
+mod signature;
+mod trust;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use address::{Lookup, system_lookup};
+pub use client::{Called, Client, Error, Options, Post};
+pub use signature::{key as secret_key, new_secret};
+
+/// A signing secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secret {
+    /// The secret as Standard Webhooks writes it: `whsec_…`.
+    pub secret: String,
+    /// Until when it signs, in unix milliseconds; without an end when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<u64>,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The receiver accepted it (any 2xx).
+    Delivered,
+    /// It did not; the caller decides whether to try again.
+    Failed {
+        /// For the dead letter and the log: a status, a timeout, a rejected address.
+        why: String,
+        /// How long the receiver asked to wait (429, 503), limited to an hour.
+        retry_after: Option<Duration>,
+    },
+    /// The receiver is gone for good (410).
+    Gone,
+}

@@ -1,0 +1,34 @@
+//! Whose certificates are believed: those that the operating system believes, and those of the operator's own file.
+
+use std::{path::Path, sync::Arc};
+
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, pem::PemObject as _},
+};
+
+use super::client::Error;
+
+/// The TLS side of deliveries.
+pub(super) fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, Error> {
+    let mut roots = RootCertStore::empty();
+    let native = rustls_native_certs::load_native_certs();
+    // One unreadable certificate among a hundred is the system's business, not a reason to deliver nothing.
+    let (_, unusable) = roots.add_parsable_certificates(native.certs);
+    if let Some(path) = ca_file {
+        let failed = |source| Error::Certificates { path: path.to_owned(), source };
+        for certificate in CertificateDer::pem_file_iter(path).map_err(failed)? {
+            roots.add(certificate.map_err(failed)?)?;
+        }
+    }
+    if roots.is_empty() {
+        tracing::warn!("no certificate authority is known: no delivery to an https callback can succeed");
+    }
+    tracing::debug!(roots = roots.len(), unusable, "certificate authorities for deliveries");
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(config)
+}

@@ -1,0 +1,199 @@
+//! What actions do, once, to the world outside: a webhook, a change of the route table, an event.
+//!
+//! An attempt is counted in the label's record before it is made, and all attempts of a visit carry one token, so whoever
+//! is called can tell a repetition from another visit.
+
+mod route;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use http::{HeaderName, HeaderValue, Method, Request, header};
+use http_body_util::Full;
+use serde_json::{Value, value::to_raw_value};
+use signalbox_machine::{
+    Machine, State, attempt,
+    render::{self, Filling, token},
+};
+
+use super::record::Record;
+use signalbox_bus::{self as bus, Kind, NewEvent, Refusal, is_topic_name};
+use signalbox_egress::Client;
+use signalbox_routing::Registry;
+
+/// Bytes of a webhook's answer that are read. Nobody looks at them.
+const ANSWER_BYTES: usize = 64 * 1024;
+
+/// How an attempt ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It is done.
+    Done,
+    /// It is not.
+    Failed {
+        /// For people.
+        why: String,
+        /// What decides whether and when it is tried again.
+        kind: attempt::Outcome,
+    },
+}
+
+impl Outcome {
+    /// Nobody answered, or what answered was away.
+    fn failed(why: impl Into<String>) -> Self {
+        Self::Failed { why: why.into(), kind: attempt::Outcome::Silence }
+    }
+
+    /// Trying again would end the same.
+    fn for_good(why: impl Into<String>) -> Self {
+        Self::Failed { why: why.into(), kind: attempt::Outcome::Refused }
+    }
+
+    /// For history and metrics.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed { kind: attempt::Outcome::Refused, .. } => "refused",
+            Self::Failed { .. } => "failed",
+        }
+    }
+}
+
+/// What is needed to do them. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Actions {
+    client: Client,
+    bus: bus::Handle,
+    routes: Registry,
+    /// What `${NAME}` in headers stands for: only what the configuration allows.
+    environment: Arc<BTreeMap<String, String>>,
+}
+
+impl Actions {
+    pub(crate) fn new(
+        client: Client,
+        bus: bus::Handle,
+        routes: Registry,
+        environment: BTreeMap<String, String>,
+    ) -> Self {
+        Self { client, bus, routes, environment: Arc::new(environment) }
+    }
+
+    /// Makes one attempt of the action that the label is in.
+    pub(super) async fn perform(&self, machine: &Machine, label: &str, record: &Record) -> Outcome {
+        let Some(action) = machine.state(&record.state).and_then(State::action) else {
+            return Outcome::failed("the state is no action any more");
+        };
+        let filling = Filling { state_machine: machine.name(), label, metadata: &record.metadata };
+        let request = match action.call.request(filling) {
+            Ok(request) => request,
+            Err(unfilled) => return Outcome::for_good(unfilled.to_string()),
+        };
+        let token = token(machine.name(), label, record.incarnation.into(), record.visit, &record.state);
+        let attempt = async {
+            match request {
+                render::Request::Webhook { url, body } => {
+                    self.webhook(machine, &url, body.to_string(), &token, action.timeout).await
+                }
+                render::Request::Route(change) => route::apply(&self.routes, change).await,
+                render::Request::Publish { topic, kind, url, data } => {
+                    self.publish(machine, (&topic, &kind, url), data.as_ref(), token).await
+                }
+            }
+        };
+        match tokio::time::timeout(action.timeout, Box::pin(attempt)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Outcome::failed(format!("not done within {} ms", action.timeout.as_millis())),
+        }
+    }
+
+    async fn webhook(
+        &self,
+        machine: &Machine,
+        url: &str,
+        body: String,
+        token: &str,
+        timeout: Duration,
+    ) -> Outcome {
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(url)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header("x-idempotency-token", token)
+            .body(Full::from(body));
+        let Ok(mut request) = request else { return Outcome::for_good("the URL cannot be used") };
+        if let Err(why) = self.headers(machine, url, request.headers_mut()) {
+            return Outcome::failed(why);
+        }
+        match self.client.call("machine action", request, timeout, ANSWER_BYTES).await {
+            Ok(answer) if (200..300).contains(&answer.status) => Outcome::Done,
+            Ok(answer) => Outcome::Failed {
+                why: format!("answered {}", answer.status),
+                kind: attempt::Outcome::Status { code: answer.status, retry_after: answer.retry_after },
+            },
+            Err(why) => Outcome::failed(why),
+        }
+    }
+
+    /// Adds the headers that the machine has for this address.
+    pub(super) fn headers(
+        &self,
+        machine: &Machine,
+        url: &str,
+        headers: &mut http::HeaderMap,
+    ) -> Result<(), String> {
+        for header in machine.headers_for(url) {
+            let value = header.value(|name| self.environment.get(name).cloned());
+            let value =
+                value.ok_or("a ${NAME} of its headers is not set, or not allowed in machines.environment")?;
+            // Neither is repeated in an error: it may be a secret.
+            let unusable = || "a header cannot be used".to_owned();
+            let name = HeaderName::try_from(&*header.name).map_err(|_| unusable())?;
+            let mut value = HeaderValue::try_from(value).map_err(|_| unusable())?;
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+        Ok(())
+    }
+
+    async fn publish(
+        &self,
+        machine: &Machine,
+        (topic, kind, url): (&str, &str, String),
+        data: Option<&Value>,
+        token: String,
+    ) -> Outcome {
+        let kind = match kind {
+            "create" => Kind::Create,
+            "update" => Kind::Update,
+            "delete" => Kind::Delete,
+            "noop" => Kind::Noop,
+            other => return Outcome::for_good(format!("{other:?} is no type of events")),
+        };
+        if !is_topic_name(topic) {
+            return Outcome::for_good(format!("{topic:?} is no topic"));
+        }
+        if url.is_empty() || url.len() > 1024 || url.chars().any(char::is_control) {
+            return Outcome::for_good("the url cannot be used");
+        }
+        let new = NewEvent {
+            kind,
+            url,
+            timestamp_ms: None,
+            data: data.and_then(|data| to_raw_value(data).ok()),
+            environment: None,
+            object: None,
+            idempotency_key: Some(token),
+        };
+        let client = format!("machine:{}", machine.name());
+        match self.bus.publish(&client, topic, vec![new]).await.pop() {
+            // A conflict is an event that was published before: what it said then is not said again because metadata
+            // changed meanwhile.
+            Some(Ok(_) | Err(Refusal::Conflict)) => Outcome::Done,
+            Some(Err(refusal @ (Refusal::Claimed | Refusal::BadTopic | Refusal::TooManyTopics))) => {
+                Outcome::for_good(refusal.to_string())
+            }
+            Some(Err(refusal)) => Outcome::failed(refusal.to_string()),
+            None => Outcome::failed("nothing was published"),
+        }
+    }
+}

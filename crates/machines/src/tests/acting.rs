@@ -1,0 +1,211 @@
+//! What actions do to the route table and the bus, and what happens to a label meanwhile.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+use signalbox_daemon::RootToken;
+use tokio::sync::Notify;
+
+use super::support::{M, Receiver, World};
+use crate::{
+    Error,
+    actions::Outcome,
+    record::{Cause, Record, Status},
+};
+use signalbox_access::{Caller, Tokens};
+use signalbox_lease::Lease;
+use signalbox_route_table::{Hostname, InstanceId, NewInstance, State};
+use signalbox_routing::Metrics;
+use signalbox_routing::Reconciler;
+use signalbox_testkit::eventually;
+
+/// A gate, then this action.
+fn action(call: &str) -> String {
+    format!(
+        "
+state_machines:
+  m:
+    states:
+      - {{gate: asked, exit_condition: metadata.go, triggers: [{{metadata: go}}], next: act}}
+      - action: act
+        {call}
+        retry: {{attempts: 5, first: 1s, longest: 1s}}
+        next: acted
+      - {{gate: acted, exit_condition: metadata.end, triggers: [{{metadata: end}}], next: done}}
+      - {{gate: done}}
+"
+    )
+}
+
+impl World {
+    /// Brings a label into the action, whose attempt is counted and not made.
+    async fn about_to_act(&self, label: &str, metadata: Value) -> Record {
+        self.create(label, metadata).await;
+        let dying = self.another();
+        dying.0.shutdown.cancel();
+        super::support::tell(&dying, label, &json!({"go": true})).await;
+        let record = self.label(label).await;
+        assert_eq!((record.status, record.work.attempts), (Status::Acting, 1));
+        record
+    }
+
+    /// Makes the attempt.
+    async fn perform(&self, label: &str, record: &Record) -> Outcome {
+        let machine = self.engine.current(M).await.unwrap().machine;
+        self.engine.0.actions.perform(&machine, label, record).await
+    }
+
+    /// The table as a running pacemaker has it.
+    async fn with_routes(yaml: &str) -> Self {
+        let world = Self::new(yaml).await;
+        let (fabric, stats) = (world.servers.fabric(), world.servers.stats());
+        let tokens = Tokens::new(RootToken::new("0123456789abcdef").unwrap(), fabric.clone(), stats);
+        let second = Duration::from_secs(1);
+        let duty = Lease::new(fabric, "reconciler", "test".to_owned(), second * 60);
+        let nudge = Arc::new(Notify::new());
+        let mut reconciler =
+            Reconciler::new(world.routes.clone(), tokens, duty, nudge, second, Metrics::default());
+        for _ in 0..3 {
+            reconciler.pass(1).await.unwrap();
+        }
+        world
+    }
+}
+
+#[tokio::test]
+async fn what_an_action_publishes_is_published_once() {
+    let publish =
+        "publish: {topic: orders, type: create, url: \"https://shop.test/<label>\", data: {n: <metadata.n>}}";
+    let world = World::new(&action(publish)).await;
+    let record = world.about_to_act("a", json!({"n": 7})).await;
+    assert_eq!(world.perform("a", &record).await, Outcome::Done);
+    // Nobody wrote that down; whoever takes it up repeats it, with other facts by now.
+    world.tell("a", json!({"n": 8})).await;
+    world.time.advance(15_001);
+    world.work_off().await;
+    let record = world.until("a", |record| &*record.state == "acted").await;
+    assert_eq!(record.history.last().unwrap().cause, Cause::Action);
+    let events = world.events("orders").await;
+    let [event] = &*events else { panic!("{events:?}") };
+    assert_eq!((&*event.url, event.data.as_ref().unwrap().get()), ("https://shop.test/a", "{\"n\":7}"));
+    assert_eq!(event.environment, "machine:m");
+    // Of another visit, or label, it is another event.
+    world.create("b", json!({"n": 1})).await;
+    world.tell("b", json!({"go": true})).await;
+    world.until("b", |record| &*record.state == "acted").await;
+    assert_eq!(world.events("orders").await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_topic_of_somebody_else_errs_at_once() {
+    let world = World::new(&action("publish: {topic: orders, url: \"https://shop.test/<label>\"}")).await;
+    world.publish("orders", "x", json!({})).await;
+    world.create("a", json!({})).await;
+    world.tell("a", json!({"go": true})).await;
+    let record = world.until("a", |record| record.status == Status::Errored).await;
+    assert_eq!((record.work.attempts, record.due_ms()), (1, None));
+    assert!(record.work.error.is_some());
+    // What cannot be filled in is no better the next time either.
+    let yaml = action("publish: {topic: orders, url: \"https://shop.test/<metadata.missing>\"}");
+    let world = World::new(&yaml).await;
+    world.create("a", json!({})).await;
+    world.tell("a", json!({"go": true})).await;
+    let record = world.until("a", |record| record.status == Status::Errored).await;
+    assert!(record.work.error.as_deref().unwrap().contains("metadata.missing"), "{record:?}");
+    assert!(world.events("orders").await.is_empty());
+}
+
+const ROUTE: &str = "route:
+          host: shop.test
+          shares: [{version_type: \"17\", percent: 75}, {version_type: \"18\", percent: 25}]
+          register: {version_type: \"18\", instances: <metadata.instances>}
+          retire: {version_type: \"16\", drain: 30s}";
+
+#[tokio::test]
+async fn a_change_of_routes_may_be_repeated() {
+    let world = World::with_routes(&action(ROUTE)).await;
+    let host = Hostname::parse("shop.test").unwrap();
+    for (id, version, port) in [("old", "16", 9016), ("stable", "17", 9017)] {
+        let instance = json!({"address": format!("127.0.0.1:{port}"), "hostnames": ["shop.test"], "version_type_id": version});
+        let spec =
+            serde_json::from_value::<NewInstance>(instance).unwrap().check(world.routes.rules()).unwrap();
+        world.routes.put(&Caller::root(), &InstanceId::parse(id).unwrap(), spec).await.unwrap();
+    }
+    let record = world.about_to_act("a", json!({"instances": ["127.0.0.1:9018"]})).await;
+    let mut tables = Vec::new();
+    for _ in 0..2 {
+        assert_eq!(world.perform("a", &record).await, Outcome::Done);
+        let store = world.routes.store();
+        let policy = store.policy(&host).await.unwrap().unwrap().policy;
+        let mut states = Vec::new();
+        for id in ["old", "stable", "18-1"] {
+            let stored = store.stored(&InstanceId::parse(id).unwrap()).await.unwrap().unwrap();
+            states.push(stored.record.desired.state == State::Active);
+        }
+        let table = store.table_hosts(&["shop.test".to_owned()]).await.unwrap().pop().unwrap();
+        let mut addresses = table.addresses;
+        addresses.sort_unstable();
+        tables.push((serde_json::to_value(&policy).unwrap()["shares"].clone(), states, addresses));
+    }
+    let (shares, states, addresses) = &tables[0];
+    let wanted = json!([{"version_type": "17", "percent": 75}, {"version_type": "18", "percent": 25}]);
+    assert_eq!(shares, &wanted);
+    assert_eq!(states, &[false, true, true]);
+    // What drains is in the table until its deadline.
+    assert_eq!(addresses, &["127.0.0.1:9016", "127.0.0.1:9017", "127.0.0.1:9018"]);
+    assert_eq!(tables[0], tables[1], "the second time changes nothing");
+    // Taken up by another, which does it a third time.
+    world.time.advance(15_001);
+    world.work_off().await;
+    world.until("a", |record| &*record.state == "acted").await;
+}
+
+#[tokio::test]
+async fn routes_that_are_refused_err_at_once_and_can_be_retried_with_better_facts() {
+    let world = World::with_routes(&action(ROUTE)).await;
+    world.create("a", json!({"instances": ["192.0.2.1:80"]})).await;
+    world.tell("a", json!({"go": true})).await;
+    let record = world.until("a", |record| record.status == Status::Errored).await;
+    assert_eq!((&*record.state, record.work.attempts, record.due_ms()), ("act", 1, None));
+    assert!(matches!(world.engine.retry(M, "a").await, Ok(again) if again.status == Status::Acting));
+    world.until("a", |record| record.status == Status::Errored).await;
+    // Facts alone do not start it again.
+    assert_eq!(world.tell("a", json!({"instances": ["127.0.0.1:9018"]})).await.status, Status::Errored);
+    world.engine.retry(M, "a").await.unwrap();
+    world.until("a", |record| &*record.state == "acted").await;
+}
+
+#[tokio::test]
+async fn whoever_deletes_a_label_in_an_action_wins() {
+    let receiver = Receiver::holding().await;
+    let world = World::new(&action(&format!("webhook: \"{}\"", receiver.url))).await;
+    for label in ["gone", "back", "stays"] {
+        world.create(label, json!({})).await;
+        world.tell(label, json!({"go": true})).await;
+    }
+    eventually("the attempts to be under way", async || match receiver.seen().len() {
+        3 => Ok(()),
+        seen => Err(seen.to_string()),
+    })
+    .await;
+    world.engine.delete(M, "gone").await.unwrap();
+    world.engine.delete(M, "back").await.unwrap();
+    world.engine.create(M, "back", &json!({"new": true}), true, None).await.unwrap();
+    let back = world.label("back").await;
+    // Facts that come meanwhile fire the gate on arrival.
+    assert_eq!(world.tell("stays", json!({"end": true})).await.status, Status::Acting);
+    receiver.held.add_permits(3);
+    assert_eq!(&*world.until("stays", |record| record.status == Status::Ended).await.state, "done");
+    let told = |record: &Record| {
+        record.history.iter().any(|row| row.cause == Cause::Action && row.trigger.as_deref() == Some("done"))
+    };
+    let gone = world.until("gone", told).await;
+    assert_eq!((gone.status, gone.due_ms(), gone.metadata), (Status::Deleted, None, json!({})));
+    assert!(matches!(world.engine.label(M, "gone").await, Err(Error::Gone)));
+    let names = world.engine.list(M, &["asked", "act", "acted", "done"], None, None, 10).await.unwrap();
+    assert_eq!(names, ["back", "stays"]);
+    // The label that came back is another one.
+    assert_eq!(world.label("back").await, back);
+    assert_eq!((&*back.state, back.incarnation), ("asked", 2));
+    assert_eq!(world.engine.0.store.next_due(0).await.unwrap(), None);
+}

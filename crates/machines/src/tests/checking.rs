@@ -1,0 +1,232 @@
+//! What a check finds when labels and indexes are broken on purpose, and what counts as stuck.
+
+use serde_json::json;
+
+use super::support::{M, Receiver, World};
+use crate::{
+    CheckCursor,
+    record::{Record, Status},
+};
+use signalbox_bus::Finding;
+
+fn machine(hook: &str) -> String {
+    format!(
+        "
+state_machines:
+  m:
+    states:
+      - {{gate: first, exit_condition: '1h has passed since system.entered_state', triggers: [{{interval: 1h}}, {{metadata: go}}], next: act}}
+      - {{action: act, webhook: \"{hook}\", next: daily}}
+      - {{gate: daily, exit_condition: metadata.end, triggers: [{{time: 18:30, timezone: metadata.tz}}], next: done}}
+      - {{gate: done}}
+"
+    )
+}
+
+/// Everything that is found, a page of a few labels at a time.
+async fn found(world: &World) -> Vec<Finding> {
+    let (mut findings, mut cursor, mut pages) = (Vec::new(), Some(CheckCursor::default()), 0);
+    while let Some(at) = cursor {
+        let page = world.engine.check_pages(at, 3).await.unwrap();
+        findings.extend(page.findings);
+        // As it goes from answer to answer.
+        cursor = page.next.map(|next| next.to_string().parse().unwrap());
+        pages += 1;
+    }
+    assert!(pages > 1, "one page only");
+    findings
+}
+
+async fn redis(world: &World, line: &[&str]) {
+    let fabric = world.servers.fabric();
+    let (name, rest) = line.split_first().unwrap();
+    let name = ["ZREM", "ZADD", "SET", "DEL"].into_iter().find(|known| known == name).unwrap();
+    fabric.command(name).arg(rest).run().await.unwrap();
+}
+
+async fn store(world: &World, label: &str, record: &Record) {
+    let bytes = [record.header(), 0_u64.to_be_bytes().to_vec(), record.tail(0)].concat();
+    let key = format!("object:machine:m:{label}:data");
+    world.servers.fabric().command("SET").arg(key).arg(bytes).run().await.unwrap();
+}
+
+/// Labels `first0`…, one at its action that failed for good, and one each at the gate with a time of day, with a zone of
+/// its own and without.
+async fn world() -> World {
+    let receiver = Receiver::start(&[410]).await;
+    let world = World::new(&machine(&receiver.url)).await;
+    world.create("bad", json!({})).await;
+    world.time.advance(3_600_000);
+    world.work_off().await;
+    world.until("bad", |record| record.status == Status::Errored).await;
+    for (label, facts) in [("tokyo", json!({"tz": "Asia/Tokyo"})), ("plain: x", json!({}))] {
+        world.create(label, facts).await;
+        world.time.advance(3_600_000);
+        world.work_off().await;
+        world.until(label, |record| &*record.state == "daily").await;
+    }
+    for n in 0..6 {
+        world.create(&format!("first{n}"), json!({})).await;
+    }
+    world.create("gone", json!({})).await;
+    world.engine.delete(M, "gone").await.unwrap();
+    world
+}
+
+/// What breaks it, what mends it, and then the predicate, the name and a part of what is found.
+type Break<'a> = (&'a [&'a str], &'a [&'a str], &'a str, &'a str, &'a str);
+
+#[tokio::test]
+async fn what_is_broken_is_named_by_label() {
+    let world = world().await;
+    assert_eq!(found(&world).await, [], "a sound system");
+    let far = (world.now_ms() + 86_400_000).to_string();
+    let due = (world.now_ms() + 3_600_000).to_string();
+    let wave = "o m daily 18:30:00 Asia/Tokyo";
+    let breaks: [Break<'_>; 10] = [
+        (
+            &["ZREM", "machine:m:in:first", "first1"],
+            &["ZADD", "machine:m:in:first", "0", "first1"],
+            "M1",
+            "m:first1",
+            "does not name it",
+        ),
+        (
+            &["ZADD", "machine:m:in:done", "0", "first1"],
+            &["ZREM", "machine:m:in:done", "first1"],
+            "M1",
+            "m:first1",
+            "the index of the state done names it, and it is in first and waiting",
+        ),
+        (
+            &["ZADD", "machine:m:in:first", "0", "ghost"],
+            &["ZREM", "machine:m:in:first", "ghost"],
+            "M1",
+            "m:ghost",
+            "there is no such label",
+        ),
+        (
+            &["ZADD", "machine:m:in:first", "0", "gone"],
+            &["ZREM", "machine:m:in:first", "gone"],
+            "M1",
+            "m:gone",
+            "deleted",
+        ),
+        (
+            &["ZREM", "machine:m:is:errored", "bad"],
+            &["ZADD", "machine:m:is:errored", "0", "bad"],
+            "M2",
+            "m:bad",
+            "machine:m:is:errored does not name it",
+        ),
+        (
+            &["ZADD", "machine:m:is:errored", "0", "first2"],
+            &["ZREM", "machine:m:is:errored", "first2"],
+            "M2",
+            "m:first2",
+            "what is errored names it",
+        ),
+        (
+            &["ZREM", "machine:due", "l m first3"],
+            &["ZADD", "machine:due", &due, "l m first3"],
+            "M3",
+            "m:first3",
+            "the due set does not name it",
+        ),
+        (
+            &["ZADD", "machine:due", &far, "l m first3"],
+            &["ZADD", "machine:due", &due, "l m first3"],
+            "M3",
+            "m:first3",
+            "later than its record says",
+        ),
+        (
+            &["ZREM", "machine:due", wave],
+            &["ZADD", "machine:due", &far, wave],
+            "M4",
+            "m:tokyo",
+            "no such wave",
+        ),
+        (
+            &["ZREM", "machine:m:zone:daily:Asia/Tokyo", "tokyo"],
+            &["ZADD", "machine:m:zone:daily:Asia/Tokyo", "0", "tokyo"],
+            "M4",
+            "m:tokyo",
+            "does not name it",
+        ),
+    ];
+    for (broken, mended, predicate, name, what) in breaks {
+        redis(&world, broken).await;
+        let findings = found(&world).await;
+        let [finding] = &*findings else { panic!("{broken:?}: {findings:?}") };
+        assert_eq!((&*finding.predicate, &*finding.name, finding.shard), (predicate, name, 0), "{finding:?}");
+        assert!(finding.what.contains(what), "{finding:?}");
+        redis(&world, mended).await;
+    }
+    assert_eq!(found(&world).await, [], "mended");
+}
+
+#[tokio::test]
+async fn a_record_that_does_not_follow_is_named() {
+    let world = world().await;
+    let sound = world.label("plain: x").await;
+    let mut gap = sound.clone();
+    gap.history.remove(1);
+    store(&world, "plain: x", &gap).await;
+    let findings = found(&world).await;
+    assert!(
+        matches!(&*findings, [one] if one.predicate == "M5" && one.name == "m:plain: x" && one.what.contains("follows visit 1")),
+        "{findings:?}"
+    );
+    redis(&world, &["SET", "object:machine:m:plain: x:data", "nonsense"]).await;
+    let findings = found(&world).await;
+    assert!(
+        findings.iter().all(|one| one.predicate == "M1" && one.what.contains("cannot be read")),
+        "{findings:?}"
+    );
+    assert!(!findings.is_empty());
+    store(&world, "plain: x", &sound).await;
+    assert_eq!(found(&world).await, [], "mended");
+}
+
+const STUCK: &str = "
+state_machines:
+  m:
+    states:
+      - {gate: first, exit_condition: metadata.go, triggers: [{metadata: go}], next: {type: context, path: metadata.go, destinations: [{value: 1, state: once}, {value: 2, state: tick}], default: act}}
+      - {gate: once, exit_condition: 'system.label = \"lucky\"', triggers: [{event: entry}], next: done}
+      - {gate: tick, exit_condition: true, triggers: [{event: entry}], next: tock}
+      - {gate: tock, exit_condition: true, triggers: [{event: entry}], next: tick}
+      - {action: act, webhook: \"HOOK\", next: done}
+      - {gate: done}
+";
+
+#[tokio::test]
+async fn labels_that_nothing_looks_at_again_are_counted_and_told() {
+    let receiver = Receiver::start(&[410]).await;
+    let world = World::new(&STUCK.replace("HOOK", &receiver.url)).await;
+    let stuck = async |reason: &str| {
+        world.metric(&format!("signalbox_machines_stuck_labels{{machine=\"m\",reason=\"{reason}\"}}")).await
+    };
+    for label in ["a", "b", "c", "d", "lucky", "round"] {
+        world.create(label, json!({})).await;
+    }
+    assert_eq!((stuck("no_trigger").await, stuck("errored").await), (0, 0));
+    for label in ["a", "b", "lucky"] {
+        world.tell(label, json!({"go": 1})).await;
+    }
+    // One that runs in a circle rests for a second, and goes on.
+    world.tell("round", json!({"go": 2})).await;
+    assert_eq!(world.label("round").await.status, Status::Looping);
+    world.tell("c", json!({"go": 3})).await;
+    world.until("c", |record| record.status == Status::Errored).await;
+    assert_eq!(&*world.label("lucky").await.state, "done");
+    assert_eq!((stuck("no_trigger").await, stuck("errored").await), (2, 1));
+    let why = world.engine.why(M, "a").await.unwrap();
+    assert!(why["stuck"].as_str().unwrap().contains("looks on entry only"), "{why}");
+    let why = world.engine.why(M, "d").await.unwrap();
+    assert!(why["stuck"].as_str().unwrap().contains("unless facts come"), "{why}");
+    let counts = world.engine.counts(M).await.unwrap();
+    assert_eq!(counts.stuck.into_iter().collect::<Vec<_>>(), [("once".to_owned(), 2)]);
+    assert_eq!(world.engine.check(CheckCursor::default()).await.unwrap().findings, []);
+}

@@ -1,0 +1,376 @@
+//! Many seeds: random machines on the real engine and a real Redis, with a clock that jumps, while pacemakers die at any of
+//! their calls and commits get lost, before they are made or after. Every label has to go where the naive machine goes,
+//! each visit of an action with one token, and nothing may be left due.
+//!
+//! `SIGNALBOX_SEEDS` says how many seeds, `SIGNALBOX_SEED` which is the first.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::Duration,
+};
+
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    http::{HeaderMap, StatusCode},
+    routing::{get, post},
+};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use serde_json::{Value, json};
+use signalbox_machine::render::token;
+
+use super::{
+    support::{M, World, machine},
+    tables::{self, Facts, Naive},
+};
+use crate::{
+    Engine, Error,
+    labels::Update,
+    record::{Record, Status},
+};
+use signalbox_bus::{Event, EventId};
+
+const SEEDS: u64 = 100;
+const LABELS: usize = 3;
+/// Within so long every time of day has come in every zone.
+const DAY_MS: u64 = 26 * 3_600_000;
+/// So often something may be due until a label has gone where it goes.
+const MOST_ROUNDS: usize = 2_000;
+
+pub(super) fn from_environment(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
+}
+
+/// Actions and feeds, which fail as a seed wants it.
+#[derive(Clone)]
+pub(super) struct Outside {
+    /// How likely it fails.
+    chance: Arc<Mutex<f64>>,
+    random: Arc<Mutex<StdRng>>,
+    /// Label → tokens, and how often they came.
+    came: Arc<Mutex<BTreeMap<String, BTreeMap<String, u32>>>>,
+    /// Labels that the feed sends the other way.
+    pub(super) ways: Arc<Mutex<BTreeSet<String>>>,
+    pub(super) url: String,
+}
+
+impl Outside {
+    pub(super) async fn open() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let random = Arc::new(Mutex::new(StdRng::seed_from_u64(0)));
+        let outside =
+            Self { chance: Arc::default(), random, came: Arc::default(), ways: Arc::default(), url };
+        let router = Router::new().route("/act/{label}", post(act)).route("/feed/{label}", get(feed));
+        let router = router.with_state(outside.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        outside
+    }
+
+    pub(super) fn begin(&self, seed: u64, chance: f64) {
+        *self.chance.lock().unwrap() = chance;
+        *self.random.lock().unwrap() = StdRng::seed_from_u64(seed);
+        self.came.lock().unwrap().clear();
+        self.ways.lock().unwrap().clear();
+    }
+
+    fn fails(&self) -> Option<StatusCode> {
+        let chance = *self.chance.lock().unwrap();
+        let mut random = self.random.lock().unwrap();
+        let bad = [500, 503, 410, 404, 302][random.random_range(0..5)];
+        random.random_bool(chance).then(|| StatusCode::from_u16(bad).unwrap())
+    }
+}
+
+async fn act(State(outside): State<Outside>, Path(label): Path<String>, headers: HeaderMap) -> StatusCode {
+    let token = headers["x-idempotency-token"].to_str().unwrap().to_owned();
+    *outside.came.lock().unwrap().entry(label).or_default().entry(token).or_default() += 1;
+    outside.fails().unwrap_or(StatusCode::OK)
+}
+
+async fn feed(State(outside): State<Outside>, Path(label): Path<String>) -> Result<Json<Value>, StatusCode> {
+    let way = u8::from(outside.ways.lock().unwrap().contains(&label));
+    outside.fails().map_or_else(|| Ok(Json(json!({"open": true, "way": way}))), Err)
+}
+
+/// Two pacemakers, one of which is dead now and then.
+struct Mortals<'a> {
+    world: &'a World,
+    random: StdRng,
+    alive: [Engine; 2],
+    dead: Vec<Engine>,
+}
+
+impl<'a> Mortals<'a> {
+    fn new(world: &'a World, seed: u64) -> Self {
+        let alive = [world.another(), world.another()];
+        Self { world, random: StdRng::seed_from_u64(seed), alive, dead: Vec::new() }
+    }
+
+    /// Whoever is asked next, and what is about to happen to it.
+    fn one(&mut self) -> Engine {
+        let place = self.random.random_range(0..2);
+        if self.alive[place].0.shutdown.is_cancelled() {
+            let next = self.world.another();
+            self.dead.push(std::mem::replace(&mut self.alive[place], next));
+        }
+        let engine = self.alive[place].clone();
+        match self.random.random_range(0..4) {
+            0 => engine.0.store.fate.dies_after(self.random.random_range(1..12)),
+            1 => engine.0.store.fate.refuses_after(self.random.random_range(1..5)),
+            _ => {}
+        }
+        engine
+    }
+
+    /// Asks until somebody has answered. What comes after some tries succeeds: nobody dies for ever.
+    async fn insist<T>(&mut self, what: &str, ask: impl AsyncFn(&Engine) -> Result<T, Error>) -> T {
+        for _ in 0..200 {
+            let engine = self.one();
+            match engine.0.shutdown.run_until_cancelled(Box::pin(ask(&engine))).await {
+                None | Some(Err(Error::Refused(_) | Error::Away | Error::Contended)) => {}
+                Some(answer) => return answer.unwrap_or_else(|error| panic!("{what}: {error}")),
+            }
+        }
+        panic!("nobody answers {what}");
+    }
+
+    /// Waits until nobody does anything in the background.
+    async fn idle(&self) {
+        quiet(self.alive.iter().chain(&self.dead)).await;
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.world.now_ms()
+    }
+
+    /// Lets time pass until nothing happens any more.
+    async fn settle(&mut self) {
+        let store = &self.world.engine.0.store;
+        let (mut quiet_since, mut last) = (self.now_ms(), None);
+        for _ in 0..MOST_ROUNDS {
+            self.idle().await;
+            let due = store.due(0, u64::MAX >> 12, 1_000).await.unwrap();
+            let Some((_, first)) = due.first() else { return };
+            let told = self.world.bus.handle.last_id(0).await.unwrap();
+            if told != last || due.iter().any(|(member, _)| member.starts_with('l')) {
+                (quiet_since, last) = (self.now_ms(), told);
+            } else if *first > quiet_since + DAY_MS {
+                return;
+            }
+            let now_ms = self.now_ms().max(*first);
+            self.world.time.0.store(now_ms, Ordering::SeqCst);
+            let engine = self.one();
+            // What fails or dies here is found again by the next.
+            let page = Box::pin(engine.work_off_page(0, now_ms));
+            let _found_again = engine.0.shutdown.run_until_cancelled(page).await;
+        }
+        let due = store.due(0, u64::MAX >> 12, 1_000).await.unwrap();
+        panic!("there is always something due: {due:?} at {}", self.now_ms());
+    }
+}
+
+/// Waits until none of them does anything in the background.
+pub(super) async fn quiet<'a>(engines: impl IntoIterator<Item = &'a Engine>) {
+    for engine in engines {
+        while !engine.0.tasks.is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// A label, what it is told, and where that leads.
+struct Told<'a> {
+    name: String,
+    zone: Option<&'static str>,
+    updates: Vec<Facts>,
+    naive: Naive<'a>,
+}
+
+/// A label that goes round for ever is no use here.
+fn some_label<'a>(states: &'a [tables::State], number: usize, random: &mut StdRng) -> Option<Told<'a>> {
+    let name = format!("l{number}");
+    let zone = random.random_bool(0.5).then(|| tables::ZONES[random.random_range(0..3)]);
+    let naive = Naive::new(states, &tables::facts(random, 4), random.random_bool(0.5));
+    let updates: Vec<Facts> = (0..random.random_range(0..5)).map(|_| tables::facts(random, 3)).collect();
+    (!naive.clone().gets_lost(&updates)).then_some(Told { name, zone, updates, naive })
+}
+
+/// One seed: nothing, when its machine only goes round.
+async fn run(world: &World, outside: &Outside, seed: u64) -> bool {
+    let mut random = StdRng::seed_from_u64(seed);
+    let states = tables::random(&mut random);
+    let labels: Option<Vec<Told<'_>>> =
+        (0..LABELS).map(|number| some_label(&states, number, &mut random)).collect();
+    let Some(mut labels) = labels else { return false };
+    let yaml = tables::definition(&states, &outside.url);
+    println!("SIGNALBOX_SEED={seed}\n{yaml}");
+    outside.begin(seed, 0.3);
+    forget_all(world).await;
+    let log = world.bus.handle.last_id(0).await.unwrap().unwrap_or(EventId(0));
+    let mut mortals = Mortals::new(world, seed);
+    let definition = machine(&yaml);
+    // An outcome that is unknown may be one that is under way, which whoever comes finishes.
+    mortals
+        .insist("apply", async |engine| match engine.apply(&definition, 0, "test", &BTreeMap::new()).await {
+            Ok(_) => Ok(()),
+            Err(Error::ApplyUnderWay | Error::DefinitionChanged) => engine.finish_all().await,
+            Err(error) => Err(error),
+        })
+        .await;
+
+    for label in &labels {
+        let mut metadata = label.naive.metadata();
+        if let Some(zone) = label.zone {
+            metadata["zone"] = json!(zone);
+        }
+        if label.naive.way {
+            outside.ways.lock().unwrap().insert(label.name.clone());
+        }
+        let create = async |engine: &Engine| {
+            engine.create(M, &label.name, &metadata, false, Some("create")).await.map(drop)
+        };
+        mortals.insist("create", create).await;
+    }
+    rest(&mut mortals, &labels).await;
+    for round in 0..labels.iter().map(|label| label.updates.len()).max().unwrap_or_default() {
+        for label in &mut labels {
+            let Some(update) = label.updates.get(round) else { continue };
+            label.naive.tell(update);
+            let (told, key) = (tables::told(update), format!("k{round}"));
+            let update =
+                Update { metadata: Some(&told), patch: false, event: None, create: false, key: Some(&key) };
+            mortals
+                .insist("update", async |engine| engine.update(M, &label.name, &update).await.map(drop))
+                .await;
+        }
+        rest(&mut mortals, &labels).await;
+    }
+    let told = moves(world, log).await;
+    for label in &labels {
+        expect(world, label, &told[&label.name], outside).await;
+    }
+    true
+}
+
+/// Lets all come to rest, and tries again what has failed for good.
+async fn rest(mortals: &mut Mortals<'_>, labels: &[Told<'_>]) {
+    for _ in 0..50 {
+        mortals.settle().await;
+        let mut errored = false;
+        for label in labels {
+            if stands(mortals.world, &label.name).await.status == Status::Errored {
+                errored = true;
+                let retry = async |engine: &Engine| match engine.retry(M, &label.name).await {
+                    Ok(_) | Err(Error::NotErrored) => Ok(()),
+                    Err(error) => Err(error),
+                };
+                mortals.insist("retry", retry).await;
+            }
+        }
+        if !errored {
+            return;
+        }
+    }
+    panic!("an action fails for ever");
+}
+
+pub(super) async fn stands(world: &World, label: &str) -> Record {
+    world.engine.read(M, label).await.unwrap().unwrap()
+}
+
+/// What is left of the seed before.
+pub(super) async fn forget_all(world: &World) {
+    let redis = world.servers.fabric();
+    for pattern in ["machine:*", "object:machine:*"] {
+        let keys: Vec<String> = redis.command("KEYS").arg(pattern).query().await.unwrap();
+        if !keys.is_empty() {
+            redis.command("DEL").arg(keys).run().await.unwrap();
+        }
+    }
+}
+
+/// By label, the moves that were published, in the order of their ids.
+pub(super) async fn moves(world: &World, after: EventId) -> BTreeMap<String, Vec<Value>> {
+    let mut window = world.bus.handle.window(0, after);
+    let mut moves: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    loop {
+        let logged = window.next(500).await.unwrap();
+        if logged.is_empty() {
+            return moves;
+        }
+        for logged in logged {
+            let event = Event::from_log(&logged.entry).unwrap();
+            if event.topic != "signalbox.labels" {
+                continue;
+            }
+            let data: Value = serde_json::from_str(event.data.unwrap().get()).unwrap();
+            moves.entry(data["label"].as_str().unwrap().to_owned()).or_default().push(data);
+        }
+    }
+}
+
+async fn expect(world: &World, label: &Told<'_>, told: &[Value], outside: &Outside) {
+    let record = stands(world, &label.name).await;
+    let (name, path) = (&label.name, &label.naive.path);
+    let expected: Vec<Value> = path
+        .iter()
+        .enumerate()
+        .map(|(place, state)| {
+            let from = place.checked_sub(1).map(|before| format!("s{}", path[before]));
+            json!([place + 1, from, format!("s{state}")])
+        })
+        .collect();
+    let found: Vec<Value> = told.iter().map(|one| json!([one["visit"], one["from"], one["to"]])).collect();
+    assert_eq!(found, expected, "the moves of {name}");
+    let mut metadata = label.naive.metadata();
+    if let Some(zone) = label.zone {
+        metadata["zone"] = json!(zone);
+    }
+    assert_eq!(record.metadata, metadata, "the facts of {name}");
+    assert_eq!((record.visit, record.due_ms()), (path.len() as u64, None), "{name} rests: {record:?}");
+    expect_history(&record, path);
+    let tokens: BTreeSet<String> =
+        label.naive.acts().map(|(visit, state)| token(M, name, 1, visit, &format!("s{state}"))).collect();
+    let came: BTreeSet<String> =
+        outside.came.lock().unwrap().get(name).into_iter().flat_map(BTreeMap::keys).cloned().collect();
+    assert_eq!(came, tokens, "the tokens of {name}");
+    // The indexes say the same.
+    let state = format!("s{}", path[path.len() - 1]);
+    let there = world.engine.0.store.in_state(0, M, &state, None, 10).await.unwrap();
+    assert!(there.contains(name), "{name} is not among those in {state}");
+    for status in Status::ALL.into_iter().filter(|status| status.has_index()) {
+        let busy = world.engine.0.store.with_status(0, M, status.as_str(), None, 10).await.unwrap();
+        assert!(!busy.contains(name), "{name} is {}", status.as_str());
+    }
+}
+
+fn expect_history(record: &Record, path: &[usize]) {
+    let rows: Vec<(u64, String)> = record
+        .history
+        .iter()
+        .map(|row| (row.visit, row.to.as_deref().unwrap_or_default().to_owned()))
+        .collect();
+    let all: Vec<(u64, String)> =
+        path.iter().enumerate().map(|(place, state)| (place as u64 + 1, format!("s{state}"))).collect();
+    assert_eq!(rows, all[all.len() - rows.len()..], "history");
+    assert_eq!(rows.len(), all.len().min(20));
+    assert!(record.history.windows(2).all(|pair| pair[0].event < pair[1].event), "{record:?}");
+}
+
+#[tokio::test]
+async fn labels_go_where_the_naive_machine_goes_whoever_dies_when() {
+    let (first, seeds) = (from_environment("SIGNALBOX_SEED", 1), from_environment("SIGNALBOX_SEEDS", SEEDS));
+    let world = World::bare().await;
+    let outside = Outside::open().await;
+    let (mut ran, started) = (0, tokio::time::Instant::now());
+    for seed in first.. {
+        if ran == seeds {
+            break;
+        }
+        let run = tokio::time::timeout(Duration::from_secs(120), Box::pin(run(&world, &outside, seed)));
+        ran += u64::from(run.await.unwrap_or_else(|_| panic!("seed {seed} comes to no end")));
+    }
+    println!("{ran} seeds in {:?}", started.elapsed());
+}

@@ -1,0 +1,102 @@
+//! Labels that go round in a circle.
+
+use serde_json::json;
+
+use super::support::{Feeder, M, Say, World};
+use crate::{explain::Asking, record::Status};
+
+const CIRCLE: &str = "
+state_machines:
+  m:
+    states:
+      - {gate: tick, exit_condition: not metadata.stop, triggers: [{event: entry}, {metadata: stop}], next: tock}
+      - {gate: tock, exit_condition: not metadata.stop, triggers: [{event: entry}, {metadata: stop}], next: tick}
+";
+
+#[tokio::test]
+async fn after_fifty_moves_a_label_pauses_and_then_goes_on() {
+    let world = World::new(CIRCLE).await;
+    let created = world.create("a", json!({})).await;
+    assert_eq!((created.status, created.visit), (Status::Looping, 51));
+    let record = world.label("a").await;
+    assert_eq!(record.due_ms(), Some(world.now_ms() + 1_000));
+    assert_eq!(world.engine.list(M, &[], Some(Status::Looping), None, 10).await.unwrap(), ["a"]);
+    // Every move was an event, in order, and the newest twenty are history.
+    let events = world.events("signalbox.labels").await;
+    assert_eq!(events.len(), 51);
+    assert!(events.windows(2).all(|pair| pair[1].prev == Some(pair[0].id)));
+    assert_eq!(record.history.len(), 20);
+    assert_eq!(record.history.last().unwrap().event, events.last().unwrap().id.0);
+
+    world.time.advance(999);
+    world.work_off().await;
+    assert_eq!(world.label("a").await.visit, 51, "its second is not over");
+    world.time.advance(1);
+    world.work_off().await;
+    let record = world.label("a").await;
+    assert_eq!((record.status, record.visit), (Status::Looping, 101));
+
+    // Facts are taken meanwhile, and end it.
+    world.tell("a", json!({"stop": true})).await;
+    world.time.advance(1_000);
+    world.work_off().await;
+    let record = world.label("a").await;
+    assert_eq!((record.status, record.visit, record.due_ms()), (Status::Waiting, 101, None));
+    assert!(world.engine.list(M, &[], Some(Status::Looping), None, 10).await.unwrap().is_empty());
+}
+
+/// Two actions that are done at once, and a gate that asks a feed between them.
+fn actions(feed: &str) -> String {
+    format!(
+        "
+state_machines:
+  m:
+    feeds: [{{name: f, url: \"{feed}/<label>\"}}]
+    states:
+      - {{action: tell, publish: {{topic: told, url: 'https://shop.test/<label>'}}, next: tock}}
+      - {{gate: tock, exit_condition: feeds.f.go, triggers: [{{event: entry}}, {{interval: 1h}}], next: again}}
+      - {{action: again, publish: {{topic: told, url: 'https://shop.test/<label>'}}, next: tell}}
+"
+    )
+}
+
+#[tokio::test]
+async fn a_circle_of_actions_pauses_as_well() {
+    let feeder = Feeder::start(&[Say::Json(json!({"go": true}))]).await;
+    let world = World::new(&actions(&feeder.url)).await;
+    let until = jiff::Timestamp::from_millisecond(i64::try_from(world.now_ms() + 2_000).unwrap()).unwrap();
+    world.create("a", json!({})).await;
+    let record = world.until("a", |record| record.status == Status::Looping).await;
+    assert_eq!((record.visit, record.due_ms()), (51, Some(world.now_ms() + 1_000)));
+    let why = world.engine.why(M, "a").await.unwrap();
+    assert_eq!(why["reason"], "it moved fifty times in a row and goes on a second later", "{why}");
+    let asking = Asking {
+        until: Some(until),
+        feeds: [("f".to_owned(), Some(json!({"go": true})))].into(),
+        ..Asking::default()
+    };
+    let said = world.engine.simulate(M, "a", asking).await.unwrap();
+    let moves = said["steps"].as_array().unwrap().iter().filter(|step| step["to"].is_string()).count();
+    assert_eq!((moves, &said["status"]), (100, &json!("looping")), "{said}");
+    // Facts wait for a gate, also in front of an action that pauses.
+    world.tell("a", json!({"x": 1})).await;
+    for visit in [101, 151] {
+        world.time.advance(1_000);
+        world.work_off().await;
+        let record = world.until("a", |record| record.visit == visit).await;
+        assert_eq!(record.status, Status::Looping);
+    }
+    // What is no action any more is not done.
+    let gates = actions(&feeder.url).replace(
+        "action: again, publish: {topic: told, url: 'https://shop.test/<label>'}",
+        "gate: again, exit_condition: metadata.x, triggers: [{metadata: x}]",
+    );
+    let gates = gates.replace(
+        "action: tell, publish: {topic: told, url: 'https://shop.test/<label>'}",
+        "gate: tell, exit_condition: metadata.x, triggers: [{metadata: x}]",
+    );
+    let state = world.label("a").await.state;
+    world.apply(&gates, 1).await;
+    let record = world.until("a", |record| record.status == Status::Waiting).await;
+    assert_eq!((&record.state, record.visit, record.due_ms()), (&state, 151, None));
+}

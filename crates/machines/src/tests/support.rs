@@ -1,0 +1,273 @@
+//! A machine's engine driven by hand, with a clock that stands still.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::{Duration, SystemTime},
+};
+
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse as _, Response},
+    routing::{get, post},
+};
+use serde_json::Value;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::{
+    Around, Engine, Options,
+    clock::Clock,
+    labels::{Answer, Update},
+    record::Record,
+    store::Store,
+};
+use signalbox_bus::{self as bus, NewEvent};
+use signalbox_bus_testkit::{Pacemaker, Time, event, standing_still};
+use signalbox_route_table::AddressRules;
+use signalbox_routing as routing;
+use signalbox_routing::Metrics;
+use signalbox_testkit::{Servers, eventually};
+
+pub(super) const M: &str = "m";
+
+pub(super) struct World {
+    pub(super) servers: Servers,
+    pub(super) time: Time,
+    pub(super) bus: Pacemaker,
+    pub(super) engine: Engine,
+    pub(super) routes: routing::Registry,
+    shards: usize,
+}
+
+impl World {
+    pub(super) async fn new(yaml: &str) -> Self {
+        let world = Self::bare().await;
+        world.apply(yaml, 0).await;
+        world
+    }
+
+    pub(super) async fn bare() -> Self {
+        Self::on_shards(1).await
+    }
+
+    pub(super) async fn on_shards(shards: usize) -> Self {
+        let servers = Servers::start().await;
+        let time = Time::new();
+        let bus = standing_still(&servers.fabric(), shards, &time, 86_400_000).await;
+        let routes = registry(&servers);
+        let engine = engine(&servers, &time, &bus, &routes, shards);
+        Self { servers, time, bus, engine, routes, shards }
+    }
+
+    /// Another pacemaker on the same servers.
+    pub(super) fn another(&self) -> Engine {
+        engine(&self.servers, &self.time, &self.bus, &self.routes, self.shards)
+    }
+
+    /// Publishes, and gives the events' ids.
+    pub(super) async fn publish(&self, topic: &str, object: &str, data: Value) {
+        let data = serde_json::value::to_raw_value(&data).unwrap();
+        let new =
+            NewEvent { object: Some(object.to_owned()), data: Some(data), ..event("https://shop.test/1") };
+        for published in self.bus.handle.publish("shop", topic, vec![new]).await {
+            published.unwrap();
+        }
+    }
+
+    /// All events of a topic in the first shard's log.
+    pub(super) async fn events(&self, topic: &str) -> Vec<bus::Event> {
+        let mut window = self.bus.handle.window(0, bus::EventId(0));
+        let mut found = Vec::new();
+        loop {
+            let logged = window.next(100).await.unwrap();
+            if logged.is_empty() {
+                return found;
+            }
+            let events = logged.iter().map(|logged| bus::Event::from_log(&logged.entry).unwrap());
+            found.extend(events.filter(|event| event.topic == topic));
+        }
+    }
+
+    /// Waits until the label is as wanted.
+    pub(super) async fn until(&self, label: &str, wanted: impl Fn(&Record) -> bool) -> Record {
+        eventually("the label to be as wanted", async || {
+            let record = self.engine.read(M, label).await.unwrap();
+            record.clone().filter(|record| wanted(record)).ok_or_else(|| format!("{record:?}"))
+        })
+        .await
+    }
+
+    /// A number of the engine's metrics.
+    pub(super) async fn metric(&self, name: &str) -> u64 {
+        let text = self.engine.metrics_text().await.unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        line.unwrap_or(0)
+    }
+
+    pub(super) async fn apply(&self, yaml: &str, base: u64) -> u64 {
+        let machine = machine(yaml);
+        self.engine.apply(&machine, base, "test", &BTreeMap::new()).await.unwrap()
+    }
+
+    pub(super) async fn create(&self, label: &str, metadata: Value) -> Answer {
+        self.engine.create(M, label, &metadata, false, None).await.unwrap()
+    }
+
+    pub(super) async fn tell(&self, label: &str, metadata: Value) -> Answer {
+        tell(&self.engine, label, &metadata).await
+    }
+
+    pub(super) async fn label(&self, label: &str) -> Record {
+        self.engine.label(M, label).await.unwrap()
+    }
+
+    pub(super) fn now_ms(&self) -> u64 {
+        self.time.0.load(Ordering::SeqCst)
+    }
+
+    /// Does everything that is due.
+    pub(super) async fn work_off(&self) {
+        for shard in 0..self.shards {
+            while self.engine.0.store.next_due(shard).await.unwrap().is_some_and(|next| next <= self.now_ms())
+            {
+                self.engine.work_off_page(shard, self.now_ms()).await.unwrap();
+            }
+        }
+    }
+}
+
+pub(super) async fn tell(engine: &Engine, label: &str, metadata: &Value) -> Answer {
+    let update = Update { metadata: Some(metadata), patch: false, event: None, create: false, key: None };
+    engine.update(M, label, &update).await.unwrap()
+}
+
+pub(super) fn machine(yaml: &str) -> Arc<signalbox_machine::Machine> {
+    let file = signalbox_machine::load("test", yaml).unwrap_or_else(|refused| panic!("{refused}"));
+    Arc::clone(&file.machines[0])
+}
+
+fn registry(servers: &Servers) -> routing::Registry {
+    let store = routing::Store::new(servers.fabric(), servers.routes(), servers.stats());
+    let rules = AddressRules { networks: vec!["127.0.0.0/8".parse().unwrap()], reserved: Vec::new() };
+    routing::Registry::new(store, rules, Arc::new(Notify::new()), Metrics::default())
+}
+
+fn engine(
+    servers: &Servers,
+    time: &Time,
+    bus: &Pacemaker,
+    routes: &routing::Registry,
+    shards: usize,
+) -> Engine {
+    let options =
+        bus::Options { allow_networks: vec!["127.0.0.0/8".parse().unwrap()], ..bus::Options::default() };
+    let now = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_760_000_000);
+    let client = signalbox_egress::Client::new(&options.egress(), now).unwrap();
+    let around = Around {
+        fabric: servers.fabric(),
+        shards,
+        stats: servers.stats(),
+        bus: bus.handle.clone(),
+        client,
+        routes: routes.clone(),
+        environment: BTreeMap::new(),
+    };
+    let store = Store::new(&around.fabric, shards);
+    let options = Options { page: 100, ..Options::default() };
+    Engine::assemble(around, options, store, Clock::Fixed(Arc::clone(&time.0)))
+}
+
+/// A webhook that answers what it is told, in order, and 200 afterwards.
+#[derive(Clone)]
+pub(super) struct Receiver {
+    answers: Arc<Mutex<Vec<u16>>>,
+    pub(super) tokens: Arc<Mutex<Vec<String>>>,
+    /// Answers wait for a permit.
+    pub(super) held: Arc<Semaphore>,
+    pub(super) url: String,
+}
+
+impl Receiver {
+    pub(super) async fn start(answers: &[u16]) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/hook", listener.local_addr().unwrap());
+        let mut answers = answers.to_vec();
+        answers.reverse();
+        let held = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
+        let receiver = Self { answers: Arc::new(Mutex::new(answers)), tokens: Arc::default(), held, url };
+        let router = Router::new().route("/hook", post(hook)).with_state(receiver.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        receiver
+    }
+
+    /// One whose answers wait until [`Self::held`] gets permits.
+    pub(super) async fn holding() -> Self {
+        let receiver = Self::start(&[]).await;
+        receiver.held.forget_permits(Semaphore::MAX_PERMITS);
+        receiver
+    }
+
+    pub(super) fn seen(&self) -> Vec<String> {
+        self.tokens.lock().unwrap().clone()
+    }
+}
+
+async fn hook(State(receiver): State<Receiver>, headers: HeaderMap) -> StatusCode {
+    let token = headers["x-idempotency-token"].to_str().unwrap().to_owned();
+    receiver.tokens.lock().unwrap().push(token);
+    receiver.held.acquire().await.unwrap().forget();
+    let answer = receiver.answers.lock().unwrap().pop().unwrap_or(200);
+    StatusCode::from_u16(answer).unwrap()
+}
+
+/// What a feed says.
+#[derive(Debug, Clone)]
+pub(super) enum Say {
+    Json(Value),
+    Text(String),
+    Status(u16),
+    /// Nothing, on a connection that stays open.
+    Never,
+}
+
+/// A feed that says what it is told, in order, and then always the last.
+#[derive(Clone)]
+pub(super) struct Feeder {
+    says: Arc<Mutex<Vec<Say>>>,
+    asked: Arc<Mutex<Vec<String>>>,
+    pub(super) url: String,
+}
+
+impl Feeder {
+    pub(super) async fn start(says: &[Say]) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/feed", listener.local_addr().unwrap());
+        let mut says = says.to_vec();
+        says.reverse();
+        let feeder = Self { says: Arc::new(Mutex::new(says)), asked: Arc::default(), url };
+        let router = Router::new().route("/feed/{of}", get(feed)).with_state(feeder.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        feeder
+    }
+
+    /// Of what it was asked.
+    pub(super) fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+async fn feed(State(feeder): State<Feeder>, Path(of): Path<String>) -> Response {
+    feeder.asked.lock().unwrap().push(of);
+    let say = {
+        let mut says = feeder.says.lock().unwrap();
+        if says.len() > 1 { says.pop().unwrap() } else { says[0].clone() }
+    };
+    match say {
+        Say::Json(value) => Json(value).into_response(),
+        Say::Text(text) => text.into_response(),
+        Say::Status(status) => StatusCode::from_u16(status).unwrap().into_response(),
+        Say::Never => std::future::pending().await,
+    }
+}

@@ -1,0 +1,153 @@
+//! Which queues a message goes into.
+//!
+//! One compiled pattern for each queue, and not one set of all: a set has one size limit, so that one large pattern,
+//! valid by itself, would break everybody's. What was found for `environment:type:name` is remembered for as long as
+//! the queues stay the same, which is what makes matching cheap: most messages are called like one before.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use super::{Definition, pattern::Pattern};
+
+/// How many names are remembered. Beyond that all are forgotten, which costs one look again for each.
+const REMEMBERED: usize = 65_536;
+
+/// A queue with its compiled pattern.
+#[derive(Debug, Clone)]
+pub struct Matchable {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its definition.
+    pub definition: Arc<Definition>,
+    /// Nothing when what is stored is no pattern (of a newer version): then nothing matches, and nobody else suffers.
+    pattern: Option<Pattern>,
+}
+
+/// All queues as of one version of the registry.
+#[derive(Debug, Default)]
+pub struct Matcher {
+    queues: Vec<Matchable>,
+    found: RwLock<HashMap<String, Arc<[usize]>>>,
+}
+
+impl Matcher {
+    /// Compiles what `before` had not compiled already.
+    pub fn new(queues: &BTreeMap<String, Definition>, before: &Self) -> Self {
+        let known: HashMap<&str, &Matchable> =
+            before.queues.iter().map(|queue| (&*queue.definition.pattern, queue)).collect();
+        let queues = queues
+            .iter()
+            .map(|(name, definition)| Matchable {
+                name: name.as_str().into(),
+                pattern: match known.get(definition.pattern.as_str()) {
+                    Some(queue) => queue.pattern.clone(),
+                    None => compile(name, &definition.pattern),
+                },
+                definition: Arc::new(definition.clone()),
+            })
+            .collect();
+        Self { queues, found: RwLock::default() }
+    }
+
+    /// Whether there is no queue at all.
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// A queue by its name.
+    pub fn get(&self, name: &str) -> Option<&Matchable> {
+        let place = self.queues.binary_search_by(|queue| (*queue.name).cmp(name)).ok()?;
+        self.queues.get(place)
+    }
+
+    /// A queue by its place among those that [`Self::matching`] found.
+    pub fn at(&self, place: usize) -> Option<&Matchable> {
+        self.queues.get(place)
+    }
+
+    /// The places of the queues that take `message`, an `environment:type:name`.
+    pub fn matching(&self, message: &str) -> Arc<[usize]> {
+        if self.queues.is_empty() {
+            return Arc::default();
+        }
+        if let Some(found) = self.found.read().unwrap_or_else(PoisonError::into_inner).get(message) {
+            return Arc::clone(found);
+        }
+        let matches = |queue: &Matchable| queue.pattern.as_ref().is_some_and(|one| one.matches(message));
+        let found: Arc<[usize]> = self
+            .queues
+            .iter()
+            .enumerate()
+            .filter(|(_, queue)| matches(queue))
+            .map(|(place, _)| place)
+            .collect();
+        let mut remembered = self.found.write().unwrap_or_else(PoisonError::into_inner);
+        if remembered.len() >= REMEMBERED {
+            remembered.clear();
+        }
+        remembered.insert(message.to_owned(), Arc::clone(&found));
+        found
+    }
+}
+
+fn compile(queue: &str, pattern: &str) -> Option<Pattern> {
+    Pattern::new(pattern)
+        .inspect_err(|flaw| tracing::error!(queue, pattern, %flaw, "a stored pattern cannot be used: the queue takes nothing"))
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Wanted;
+
+    fn queues(patterns: &[(&str, &str)]) -> BTreeMap<String, Definition> {
+        let definition = |pattern: &str| {
+            let wanted = Wanted { pattern: ".*".into(), ..Wanted::default() };
+            Definition { pattern: pattern.into(), ..Definition::new("q", wanted).unwrap() }
+        };
+        patterns.iter().map(|(name, pattern)| ((*name).to_owned(), definition(pattern))).collect()
+    }
+
+    fn names(matcher: &Matcher, message: &str) -> Vec<String> {
+        matcher.matching(message).iter().map(|place| matcher.at(*place).unwrap().name.to_string()).collect()
+    }
+
+    #[test]
+    fn a_message_goes_into_every_queue_that_takes_it() {
+        let matcher = Matcher::new(
+            &queues(&[("all", ".*"), ("five", "5:.*"), ("mail", ".*:mail:.*")]),
+            &Matcher::default(),
+        );
+        assert_eq!(names(&matcher, "5:mail:sent"), ["all", "five", "mail"]);
+        assert_eq!(names(&matcher, "55:page:x"), ["all"]);
+        assert_eq!(names(&matcher, "55:page:x"), ["all"], "remembered");
+        assert_eq!(matcher.get("five").unwrap().definition.pattern, "5:.*");
+        assert!(matcher.get("four").is_none());
+    }
+
+    #[test]
+    fn a_pattern_that_cannot_be_read_breaks_nobody_elses_queue() {
+        let matcher = Matcher::new(&queues(&[("bad", "("), ("good", ".*")]), &Matcher::default());
+        assert_eq!(names(&matcher, "5:mail:sent"), ["good"]);
+    }
+
+    #[test]
+    fn what_was_found_holds_for_one_version_only() {
+        let before = Matcher::new(&queues(&[("a", "5:.*")]), &Matcher::default());
+        assert_eq!(names(&before, "6:x:y"), [""; 0]);
+        let after = Matcher::new(&queues(&[("a", "6:.*")]), &before);
+        assert_eq!(names(&after, "6:x:y"), ["a"]);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let matcher = Matcher::new(&queues(&[("all", ".*")]), &Matcher::default());
+        for n in 0..REMEMBERED + 10 {
+            matcher.matching(&format!("{n}:x:y"));
+        }
+        assert!(matcher.found.read().unwrap().len() <= REMEMBERED);
+    }
+}

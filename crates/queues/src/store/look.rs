@@ -1,0 +1,167 @@
+//! Looking at queues without changing anything.
+
+use std::collections::BTreeMap;
+
+use signalbox_store::{Error, FabricRole, Script, Value, keys};
+
+use super::{
+    SHARED, Store,
+    pull::{Taken, messages},
+};
+
+static PEEK: Script<FabricRole> =
+    Script::composed("queues/peek", &[include_str!("../scripts/peek.lua"), SHARED]);
+static AUDIT: Script<FabricRole> =
+    Script::composed("queues/audit", &[include_str!("../scripts/audit.lua"), SHARED]);
+
+#[cfg(test)]
+pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("peek", &PEEK), ("audit", &AUDIT)];
+
+/// For commands without arguments.
+const NONE: &[&str] = &[];
+
+/// Numbers of a queue in this shard.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// `waiting`, `delayed`, `inflight`, and what happened in all.
+    pub numbers: BTreeMap<String, u64>,
+    pub facets: u64,
+    pub dead: u64,
+}
+
+/// What housekeeping wants to know of a queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueueState {
+    /// The revision of the definition that this shard goes by in every facet.
+    pub revision: Option<u64>,
+    /// Messages that wait.
+    pub waiting: u64,
+}
+
+/// A facet in this shard.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct FacetRow {
+    pub weight: u32,
+    pub waiting: u64,
+    pub in_flight: u64,
+    pub delayed: u64,
+    /// The item at its head.
+    pub oldest: Option<String>,
+    pub dwell_ms: Option<u64>,
+}
+
+impl Store {
+    /// Messages that wait: the first of a facet, or the next of each.
+    pub(crate) async fn peek(
+        &self,
+        queue: &str,
+        environment: Option<&str>,
+        most: usize,
+        most_bytes: usize,
+    ) -> Result<Vec<Taken>, Error> {
+        let words: Vec<Value> = self
+            .call(&PEEK, queue)
+            .key(&keys::bus::bus(self.shard.tag()).log())
+            .arg(environment.unwrap_or_default())
+            .arg(most)
+            .arg(most_bytes)
+            .run(self.redis())
+            .await?;
+        Ok(messages(words.into_iter()))
+    }
+
+    /// What must never be and is, of one moment: predicate, environment, what is wrong.
+    pub(crate) async fn audit(
+        &self,
+        queue: &str,
+        most: usize,
+    ) -> Result<Vec<(String, String, String)>, Error> {
+        let words: Vec<String> = self.call(&AUDIT, queue).arg(most).run(self.redis()).await?;
+        let finding = |words: &[String]| (words[0].clone(), words[1].clone(), words[2].clone());
+        Ok(words.chunks_exact(3).map(finding).collect())
+    }
+
+    /// What housekeeping wants to know of queues, in one round trip.
+    pub async fn states(&self, queues: &[&str]) -> Result<Vec<QueueState>, Error> {
+        if queues.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut batch = self.redis().batch();
+        for queue in queues {
+            batch.add("HGET", &self.keys(queue).settings(), "settled");
+            batch.add("HGET", &self.keys(queue).count(), "waiting");
+        }
+        let numbers: Vec<Option<u64>> = batch.query().await?;
+        let state = |pair: &[Option<u64>]| QueueState {
+            revision: pair.first().copied().flatten(),
+            waiting: pair.get(1).copied().flatten().unwrap_or_default(),
+        };
+        Ok(numbers.chunks(2).map(state).collect())
+    }
+
+    /// Numbers of queues.
+    pub(crate) async fn counts(&self, queues: &[&str]) -> Result<Vec<Counts>, Error> {
+        if queues.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut batch = self.redis().batch();
+        for queue in queues {
+            let keys = self.keys(queue);
+            batch.add("HGETALL", &keys.count(), NONE);
+            batch.add("ZCARD", &keys.facets(), NONE);
+            batch.add("LLEN", &keys.dead(), NONE);
+        }
+        let mut words: std::vec::IntoIter<Value> = batch.query::<Vec<Value>>().await?.into_iter();
+        let mut counts = Vec::with_capacity(queues.len());
+        while let (Some(numbers), Some(facets), Some(dead)) = (words.next(), words.next(), words.next()) {
+            counts.push(Counts {
+                numbers: signalbox_store::from_redis_value(numbers).unwrap_or_default(),
+                facets: signalbox_store::from_redis_value(facets).unwrap_or_default(),
+                dead: signalbox_store::from_redis_value(dead).unwrap_or_default(),
+            });
+        }
+        Ok(counts)
+    }
+
+    /// Names of facets in their order, those behind `after`.
+    pub(crate) async fn facets_after(
+        &self,
+        queue: &str,
+        after: &str,
+        count: usize,
+    ) -> Result<Vec<String>, Error> {
+        let first = if after.is_empty() { "-".to_owned() } else { format!("({after}") };
+        let key = self.keys(queue).facets();
+        self.redis().command("ZRANGE").key(&key).arg((first, "+", "BYLEX", "LIMIT", 0, count)).query().await
+    }
+
+    /// Facets by name; one that has no messages here has a weight of 0.
+    pub(crate) async fn facets(&self, queue: &str, environments: &[String]) -> Result<Vec<FacetRow>, Error> {
+        if environments.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut batch = self.redis().batch();
+        for environment in environments {
+            let keys = self.keys(queue);
+            batch.add("HMGET", &keys.facet(environment), ("weight", "flying", "delayed", "dwell"));
+            batch.add("LLEN", &keys.waiting(environment), NONE);
+            batch.add("LINDEX", &keys.waiting(environment), 0);
+        }
+        let mut words = batch.query::<Vec<Value>>().await?.into_iter();
+        let mut rows = Vec::with_capacity(environments.len());
+        while let (Some(fields), Some(waiting), Some(oldest)) = (words.next(), words.next(), words.next()) {
+            type Fields = (Option<u32>, Option<u64>, Option<u64>, Option<String>);
+            let (weight, flying, delayed, dwell): Fields =
+                signalbox_store::from_redis_value(fields).unwrap_or_default();
+            rows.push(FacetRow {
+                weight: weight.unwrap_or_default(),
+                waiting: signalbox_store::from_redis_value(waiting).unwrap_or_default(),
+                in_flight: flying.unwrap_or_default(),
+                delayed: delayed.unwrap_or_default(),
+                oldest: signalbox_store::from_redis_value(oldest).unwrap_or_default(),
+                dwell_ms: dwell.and_then(|dwell| dwell.parse().ok()),
+            });
+        }
+        Ok(rows)
+    }
+}

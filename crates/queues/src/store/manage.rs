@@ -1,0 +1,255 @@
+//! What operators do with a queue: configure it, drop messages, look after dead letters, clear it away.
+
+use signalbox_store::{Error, FabricRole, Script, keys};
+
+use super::{SHARED, Store};
+use crate::Definition;
+
+static CONFIGURE: Script<FabricRole> =
+    Script::composed("queues/configure", &[include_str!("../scripts/configure.lua"), SHARED]);
+static DROP_WAITING: Script<FabricRole> =
+    Script::composed("queues/drop", &[include_str!("../scripts/drop.lua"), SHARED]);
+static DROP_DELAYED: Script<FabricRole> =
+    Script::composed("queues/drop_delayed", &[include_str!("../scripts/drop_delayed.lua"), SHARED]);
+static DROP_FLYING: Script<FabricRole> =
+    Script::composed("queues/drop_flying", &[include_str!("../scripts/drop_flying.lua"), SHARED]);
+static REDRIVE: Script<FabricRole> =
+    Script::composed("queues/redrive", &[include_str!("../scripts/redrive.lua"), SHARED]);
+static CLEAR: Script<FabricRole> =
+    Script::composed("queues/clear", &[include_str!("../scripts/clear.lua"), SHARED]);
+
+#[cfg(test)]
+pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[
+    ("configure", &CONFIGURE),
+    ("drop", &DROP_WAITING),
+    ("drop_delayed", &DROP_DELAYED),
+    ("drop_flying", &DROP_FLYING),
+    ("redrive", &REDRIVE),
+    ("clear", &CLEAR),
+];
+
+/// Facets that one call configures.
+const FACETS: usize = 500;
+/// Messages that one call drops or looks at.
+const PART: usize = 2_000;
+
+/// For commands without arguments.
+const NONE: &[&str] = &[];
+
+/// A dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// When it was given up, unix milliseconds.
+    pub died_ms: u64,
+    /// How often it was handed out.
+    pub attempts: u32,
+    /// What happened the last time: `nacked` or `expired`.
+    pub reason: String,
+    /// Its facet.
+    pub environment: String,
+    /// Its id.
+    pub id: u64,
+    /// The entry of the log.
+    pub body: Vec<u8>,
+}
+
+impl DeadLetter {
+    /// Takes a stored one apart: a MessagePack array of six strings.
+    fn read(stored: &[u8]) -> Option<Self> {
+        let mut rest = stored.strip_prefix(&[0x96])?;
+        let mut next = || -> Option<Vec<u8>> {
+            let (length, after) = match *rest.first()? {
+                head @ 0xa0..=0xbf => (usize::from(head & 0x1f), rest.get(1..)?),
+                0xd9 => (usize::from(*rest.get(1)?), rest.get(2..)?),
+                0xda => (usize::from(u16::from_be_bytes(rest.get(1..3)?.try_into().ok()?)), rest.get(3..)?),
+                0xdb => {
+                    let length = u32::from_be_bytes(rest.get(1..5)?.try_into().ok()?);
+                    (usize::try_from(length).ok()?, rest.get(5..)?)
+                }
+                _ => return None,
+            };
+            let text = after.get(..length)?.to_vec();
+            rest = &after[length..];
+            Some(text)
+        };
+        let mut text = || next().and_then(|bytes| String::from_utf8(bytes).ok());
+        let (died, attempts, reason, environment, id) = (text()?, text()?, text()?, text()?, text()?);
+        Some(Self {
+            died_ms: died.parse().ok()?,
+            attempts: attempts.parse().ok()?,
+            reason,
+            environment,
+            id: id.parse().ok()?,
+            body: next()?,
+        })
+    }
+}
+
+/// How telling a shard of a definition ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Configured {
+    /// The shard goes by it, or by a newer one.
+    Done,
+    /// The registry has moved on.
+    Stale,
+}
+
+/// How putting dead letters back ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Redriven {
+    /// So many were put back.
+    Put(u64),
+    /// The registry has moved on.
+    Stale,
+}
+
+impl Store {
+    /// Makes a definition take effect in this shard. Not when the registry, whose `stamp` it is of, has moved on.
+    pub async fn configure(
+        &self,
+        queue: &str,
+        stamp: &str,
+        definition: &Definition,
+    ) -> Result<Configured, Error> {
+        let registry = keys::bus::bus(self.shard.tag()).registry();
+        let mut cursor = String::new();
+        loop {
+            let (stale, next): (u8, String) = self
+                .call(&CONFIGURE, queue)
+                .key(&registry)
+                .arg(stamp)
+                .arg(definition.revision)
+                .arg(definition.lease_ms)
+                .arg(definition.in_flight_limit.unwrap_or_default())
+                .arg(definition.max_attempts)
+                .arg(cursor)
+                .arg(FACETS)
+                .arg(flat(definition))
+                .run(self.redis())
+                .await?;
+            if stale == 1 {
+                return Ok(Configured::Stale);
+            }
+            if next.is_empty() {
+                return Ok(Configured::Done);
+            }
+            cursor = next;
+        }
+    }
+
+    /// Drops messages that wait; those of one facet or of all, and only what came before `before_ms` if it is given.
+    pub(crate) async fn drop_waiting(
+        &self,
+        queue: &str,
+        environment: Option<&str>,
+        before_ms: Option<u64>,
+    ) -> Result<u64, Error> {
+        let (mut dropped, mut cursor) = (0, String::new());
+        loop {
+            let (part, next): (u64, String) =
+                self.drop_part(queue, environment, before_ms, &cursor, PART).await?;
+            dropped += part;
+            if next.is_empty() {
+                return Ok(dropped);
+            }
+            cursor = next;
+        }
+    }
+
+    /// The same in part; where the next part begins, nothing at the end.
+    pub async fn drop_part(
+        &self,
+        queue: &str,
+        environment: Option<&str>,
+        before_ms: Option<u64>,
+        cursor: &str,
+        most: usize,
+    ) -> Result<(u64, String), Error> {
+        self.call(&DROP_WAITING, queue)
+            .arg(environment.unwrap_or_default())
+            .arg(cursor)
+            .arg(before_ms.map(|ms| ms.to_string()).unwrap_or_default())
+            .arg(most)
+            .run(self.redis())
+            .await
+    }
+
+    /// Drops delayed messages, of one facet or of all.
+    pub(crate) async fn drop_delayed(&self, queue: &str, environment: Option<&str>) -> Result<u64, Error> {
+        let environment = environment.unwrap_or_default();
+        self.scan(&DROP_DELAYED, queue, environment).await
+    }
+
+    /// Drops a facet's messages in flight.
+    pub(crate) async fn drop_flying(&self, queue: &str, environment: &str) -> Result<u64, Error> {
+        self.scan(&DROP_FLYING, queue, environment).await
+    }
+
+    async fn scan(&self, script: &Script<FabricRole>, queue: &str, environment: &str) -> Result<u64, Error> {
+        let (mut dropped, mut cursor) = (0, "0".to_owned());
+        loop {
+            let (part, next): (u64, String) =
+                self.call(script, queue).arg(environment).arg(cursor).arg(PART).run(self.redis()).await?;
+            dropped += part;
+            if next == "0" {
+                return Ok(dropped);
+            }
+            cursor = next;
+        }
+    }
+
+    /// Clears a part of a deleted queue away. True when there is more.
+    pub async fn clear(&self, queue: &str) -> Result<bool, Error> {
+        Ok(self.call(&CLEAR, queue).arg(PART).run::<i64>(self.redis()).await? == 1)
+    }
+
+    /// Dead letters from a place on, oldest first.
+    pub(crate) async fn dead(&self, queue: &str, from: u64, count: u64) -> Result<Vec<DeadLetter>, Error> {
+        let stored: Vec<Vec<u8>> = self
+            .redis()
+            .command("LRANGE")
+            .key(&self.keys(queue).dead())
+            .arg(from)
+            .arg((from + count).saturating_sub(1))
+            .query()
+            .await?;
+        Ok(stored.iter().filter_map(|letter| DeadLetter::read(letter)).collect())
+    }
+
+    /// Puts up to `most` dead letters back, the oldest first. `stamp` is the registry's that `definition` is of.
+    pub(crate) async fn redrive(
+        &self,
+        queue: &str,
+        stamp: &str,
+        definition: &Definition,
+        most: u64,
+    ) -> Result<Redriven, Error> {
+        let bus = keys::bus::bus(self.shard.tag());
+        let put: i64 = self
+            .call(&REDRIVE, queue)
+            .key(&bus.log())
+            .key(&bus.registry())
+            .arg(self.clock.argument())
+            .arg(stamp)
+            .arg(most)
+            .arg(flat(definition))
+            .run(self.redis())
+            .await?;
+        Ok(u64::try_from(put).map_or(Redriven::Stale, Redriven::Put))
+    }
+
+    /// Forgets all dead letters; how many there were.
+    pub(crate) async fn drop_dead(&self, queue: &str) -> Result<u64, Error> {
+        let key = self.keys(queue).dead();
+        let mut batch = self.redis().batch();
+        batch.add("LLEN", &key, NONE);
+        batch.add("UNLINK", &key, NONE);
+        let (count, _): (u64, u64) = batch.query().await?;
+        Ok(count)
+    }
+}
+
+/// Environments and weights one after another.
+fn flat(definition: &Definition) -> Vec<String> {
+    definition.weights.iter().flat_map(|(name, weight)| [name.clone(), weight.to_string()]).collect()
+}

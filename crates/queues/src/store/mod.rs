@@ -1,0 +1,78 @@
+//! The only part of the queues that talks to Redis: one function for each script, and the plain reads.
+
+mod look;
+mod manage;
+mod pull;
+#[cfg(test)]
+mod script_headers;
+mod settle;
+
+use std::sync::Arc;
+
+use signalbox_store::{Call, Clock, Error, Fabric, FabricRole, Script, Shard, Subscription, keys};
+
+pub(super) use look::FacetRow;
+pub use manage::Configured;
+pub use manage::DeadLetter;
+pub(super) use manage::Redriven;
+pub(super) use pull::{PullCall, PullReply};
+pub use pull::{Pulled, Taken};
+pub(super) use settle::Nacked;
+
+/// The queues' data in one shard.
+#[derive(Debug)]
+pub struct Store {
+    shard: Shard,
+    clock: Clock,
+}
+
+impl Store {
+    pub fn new(shard: Shard, clock: Clock) -> Self {
+        Self { shard, clock }
+    }
+
+    fn redis(&self) -> &Fabric {
+        self.shard.redis()
+    }
+
+    /// A queue's keys.
+    fn keys<'a>(&'a self, queue: &'a str) -> keys::queues::Queue<'a> {
+        keys::queues::queue(self.shard.tag(), queue)
+    }
+
+    /// Starts a call of a script with the keys that all of them begin with.
+    fn call<'a>(&self, script: &'a Script<FabricRole>, queue: &str) -> Call<'a, FabricRole> {
+        let shared = keys::queues::shared(self.shard.tag());
+        script.call().key(&self.keys(queue).ring()).key(&shared.held()).key(&shared.due())
+    }
+
+    /// The channel on which this shard's sleepers are woken.
+    pub(super) fn wake_channel(&self) -> String {
+        keys::queues::shared(self.shard.tag()).wake_channel()
+    }
+
+    /// Hears what is told on the wake channels of all `stores`, which are shards of one fabric.
+    pub(super) fn wakes(stores: &[Arc<Self>]) -> Option<Subscription> {
+        let channels: Vec<String> = stores.iter().map(|store| store.wake_channel()).collect();
+        let channels: Vec<&str> = channels.iter().map(String::as_str).collect();
+        stores.first().map(|store| store.redis().subscribe(&channels))
+    }
+
+    /// The time that scripts see, in unix milliseconds.
+    pub async fn now_ms(&self) -> Result<u64, Error> {
+        self.clock.now_ms(self.redis()).await
+    }
+}
+
+/// What the scripts of queues share; each defines `main`.
+const SHARED: &str = concat!(include_str!("../scripts/facets.lua"), "\nreturn main(facets)\n");
+
+/// Every script of the queues, for the tests that read their headers.
+#[cfg(test)]
+pub(super) fn scripts() -> Vec<(&'static str, std::borrow::Cow<'static, str>)> {
+    [manage::SCRIPTS, look::SCRIPTS, pull::SCRIPTS, settle::SCRIPTS]
+        .into_iter()
+        .flatten()
+        .map(|(name, script)| (*name, script.source()))
+        .collect()
+}

@@ -1,0 +1,131 @@
+//! Handing messages out.
+
+use signalbox_store::{Error, FabricRole, FromRedisValue, Script, Value, keys};
+
+use super::{SHARED, Store};
+
+static PULL: Script<FabricRole> =
+    Script::composed("queues/pull", &[include_str!("../scripts/pull.lua"), SHARED]);
+
+#[cfg(test)]
+pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[("pull", &PULL)];
+
+/// A call of the pull script.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PullCall<'a> {
+    pub queue: &'a str,
+    pub most: usize,
+    pub most_bytes: usize,
+    pub nonce: &'a str,
+    pub auto_ack: bool,
+    /// The revision of the queue's definition that this process knows.
+    pub revision: u64,
+    /// The only environment to hand out messages of.
+    pub environment: Option<&'a str>,
+    /// For how long something of it is waited for.
+    pub wait_ms: u64,
+}
+
+/// A message that was handed out, or is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// Its id.
+    pub id: u64,
+    /// How often it was handed out, this time included.
+    pub attempt: u32,
+    /// Its facet.
+    pub environment: String,
+    /// How many messages of the facet were waiting, this one included.
+    pub backlog: u64,
+    /// The entry of the log.
+    pub body: Vec<u8>,
+}
+
+/// What a pull handed out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pulled {
+    /// The shard's time, unix milliseconds.
+    pub now_ms: u64,
+    /// When the leases end, unix milliseconds.
+    pub until_ms: u64,
+    /// Whether there is more that could be pulled now.
+    pub more: bool,
+    /// When a lease ends or a message is due, if nothing was handed out and there is such a moment.
+    pub next_due_ms: Option<u64>,
+    /// Messages whose bodies are not in the log any more.
+    pub lost: u64,
+    /// The messages.
+    pub messages: Vec<Taken>,
+}
+
+/// How a pull ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PullReply {
+    /// There is no such queue in this shard.
+    Gone,
+    /// This shard does not have the definition that the caller knows.
+    Behind,
+    Pulled(Pulled),
+}
+
+impl Store {
+    /// Hands out messages.
+    pub(crate) async fn pull(&self, call: PullCall<'_>) -> Result<PullReply, Error> {
+        let log = keys::bus::bus(self.shard.tag()).log();
+        let reply: Value = self
+            .call(&PULL, call.queue)
+            .key(&log)
+            .arg(self.clock.argument())
+            .arg(call.most)
+            .arg(call.most_bytes)
+            .arg(call.nonce)
+            .arg(usize::from(call.auto_ack))
+            .arg(call.revision)
+            .arg(call.environment.unwrap_or_default())
+            .arg(call.wait_ms)
+            .run(self.redis())
+            .await?;
+        Ok(match reply {
+            Value::Array(words) => PullReply::Pulled(read(words)),
+            other => match String::from_redis_value(other).as_deref() {
+                Ok("behind") => PullReply::Behind,
+                _ => PullReply::Gone,
+            },
+        })
+    }
+}
+
+fn bytes(word: Option<Value>) -> Vec<u8> {
+    match word {
+        Some(Value::BulkString(bytes)) => bytes,
+        _ => Vec::new(),
+    }
+}
+
+fn number<N: std::str::FromStr + Default>(word: Option<Value>) -> N {
+    str::from_utf8(&bytes(word)).ok().and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+fn read(words: Vec<Value>) -> Pulled {
+    let mut words = words.into_iter();
+    let (now_ms, until_ms) = (number(words.next()), number(words.next()));
+    let more = number::<u8>(words.next()) == 1;
+    let next_due_ms = Some(number(words.next())).filter(|due| *due > 0);
+    let lost = number(words.next());
+    Pulled { now_ms, until_ms, more, next_due_ms, lost, messages: messages(words) }
+}
+
+/// Reads five words for each message.
+pub(super) fn messages(mut words: impl Iterator<Item = Value>) -> Vec<Taken> {
+    let mut messages = Vec::new();
+    while let Some(id) = words.next() {
+        messages.push(Taken {
+            id: number(Some(id)),
+            attempt: number(words.next()),
+            environment: String::from_utf8_lossy(&bytes(words.next())).into_owned(),
+            backlog: number(words.next()),
+            body: bytes(words.next()),
+        });
+    }
+    messages
+}

@@ -1,0 +1,114 @@
+//! What becomes of messages in flight.
+
+use signalbox_store::{Error, FabricRole, Script, keys};
+
+use super::{SHARED, Store};
+
+static ACK: Script<FabricRole> =
+    Script::composed("queues/ack", &[include_str!("../scripts/ack.lua"), SHARED]);
+static NACK: Script<FabricRole> =
+    Script::composed("queues/nack", &[include_str!("../scripts/nack.lua"), SHARED]);
+static EXTEND: Script<FabricRole> =
+    Script::composed("queues/extend", &[include_str!("../scripts/extend.lua"), SHARED]);
+static SWEEP: Script<FabricRole> =
+    Script::composed("queues/sweep", &[include_str!("../scripts/sweep.lua"), SHARED]);
+
+#[cfg(test)]
+pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] =
+    &[("ack", &ACK), ("nack", &NACK), ("extend", &EXTEND), ("sweep", &SWEEP)];
+
+/// What became of a message that was given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nacked {
+    /// It was not in flight under this receipt (any more).
+    NotHeld,
+    /// It waits at the head of its facet.
+    Back,
+    /// It waits for its delay.
+    Delayed,
+    /// It was handed out often enough.
+    Dead,
+}
+
+/// What a sweep did, in messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Swept {
+    pub expired: u64,
+    pub due: u64,
+    pub dead: u64,
+}
+
+impl Store {
+    /// Forgets messages by id and nonce; whether each was held.
+    pub(crate) async fn ack(&self, queue: &str, held: &[(u64, &str)]) -> Result<Vec<bool>, Error> {
+        let mut call = self.call(&ACK, queue);
+        for (id, nonce) in held {
+            call = call.arg(*id).arg(*nonce);
+        }
+        call.run(self.redis()).await
+    }
+
+    /// Gives messages back; what became of each.
+    pub(crate) async fn nack(
+        &self,
+        queue: &str,
+        delay_ms: u64,
+        keep_dead: u64,
+        held: &[(u64, &str)],
+    ) -> Result<Vec<Nacked>, Error> {
+        let mut call = self
+            .call(&NACK, queue)
+            .key(&keys::bus::bus(self.shard.tag()).log())
+            .arg(self.clock.argument())
+            .arg(delay_ms)
+            .arg(keep_dead);
+        for (id, nonce) in held {
+            call = call.arg(*id).arg(*nonce);
+        }
+        let codes: Vec<u8> = call.run(self.redis()).await?;
+        let read = |code| match code {
+            1 => Nacked::Back,
+            2 => Nacked::Delayed,
+            3 => Nacked::Dead,
+            _ => Nacked::NotHeld,
+        };
+        Ok(codes.into_iter().map(read).collect())
+    }
+
+    /// Makes leases end `ms` from now; when that is, and whether each message was held.
+    pub(crate) async fn extend(
+        &self,
+        queue: &str,
+        ms: u64,
+        held: &[(u64, &str)],
+    ) -> Result<(u64, Vec<bool>), Error> {
+        let mut call = self.call(&EXTEND, queue).arg(self.clock.argument()).arg(ms);
+        for (id, nonce) in held {
+            call = call.arg(*id).arg(*nonce);
+        }
+        call.run(self.redis()).await
+    }
+
+    /// Gives back what is due in one queue, up to `most` of either kind.
+    pub async fn sweep(&self, queue: &str, most: usize, keep_dead: u64) -> Result<Swept, Error> {
+        let (expired, due, dead) = self
+            .call(&SWEEP, queue)
+            .key(&keys::bus::bus(self.shard.tag()).log())
+            .arg(self.clock.argument())
+            .arg(most)
+            .arg(keep_dead)
+            .run(self.redis())
+            .await?;
+        Ok(Swept { expired, due, dead })
+    }
+
+    /// The queue that has something due first, and when, in unix milliseconds.
+    pub async fn next_due(&self) -> Result<Option<(String, u64)>, Error> {
+        let key = keys::queues::shared(self.shard.tag()).due();
+        let first: Vec<(String, f64)> =
+            self.redis().command("ZRANGE").key(&key).arg((0, 0, "WITHSCORES")).query().await?;
+        // Scores are whole milliseconds.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        Ok(first.into_iter().next().map(|(queue, due)| (queue, due as u64)))
+    }
+}

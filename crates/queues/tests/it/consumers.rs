@@ -1,0 +1,281 @@
+//! Consumers that wait, and consumers and pacemakers that die, on the server's own clock.
+
+use std::time::Duration;
+
+use signalbox_store::{Clock, Fabric, Shard};
+use tokio_util::sync::CancellationToken;
+
+use super::support::*;
+use signalbox_bus_testkit::{Mortal, Pacemaker, Recorder, answering};
+use signalbox_queues::{Definition, Error, Handed, Handle, Options, PullRequest, Wanted};
+
+/// A pacemaker's part: its bus and its queues, running.
+struct Running {
+    redis: Fabric,
+    bus: Pacemaker,
+    queues: Handle,
+    closing: CancellationToken,
+}
+
+async fn running(server: &Server, options: Options) -> Running {
+    let redis = server.redis();
+    answering(&redis).await;
+    let quiet = signalbox_bus::Options { deliver: false, housekeeping_ms: 3_600_000, ..Default::default() };
+    let bus = Pacemaker::start(&redis, quiet, Recorder::new()).ready().await;
+    let closing = CancellationToken::new();
+    let queues = Handle::assemble(Shard::all(&redis, 1), &Clock::Server, options, closing.clone());
+    tokio::spawn(queues.clone().run(closing.clone()));
+    Running { redis, bus, queues, closing }
+}
+
+impl Running {
+    async fn put(&self, wanted: Wanted) {
+        self.bus.handle.put_queue(Q, Definition::new(Q, wanted).unwrap(), 10).await.unwrap();
+    }
+
+    async fn push(&self, environment: &str, count: usize) {
+        let message = signalbox_bus::NewMessage {
+            environment: environment.into(),
+            kind: "t".into(),
+            name: "n".into(),
+            payload: None,
+            idempotency_key: None,
+        };
+        let results = self.bus.handle.publish_messages("shop", vec![message; count]).await;
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+    }
+
+    /// A pull that waits for longer than any test does.
+    fn wait(&self, most: usize) -> tokio::task::JoinHandle<Result<Handed, Error>> {
+        let queues = self.queues.clone();
+        let request =
+            PullRequest { most, wait: Duration::from_secs(600), auto_ack: false, environment: None };
+        tokio::spawn(async move { queues.pull(Q, 0, request).await })
+    }
+
+    async fn waiting(&self, count: usize) {
+        until("pulls to wait", || async { self.queues.inner.waiting.count() == count }).await;
+        // Each has looked once: scripts that ran tell when they are through.
+        let mut before = self.scripts().await;
+        loop {
+            for _ in 0..20 {
+                self.redis.command("PING").run().await.unwrap();
+            }
+            let now = self.scripts().await;
+            if now == before {
+                return;
+            }
+            before = now;
+        }
+    }
+
+    async fn scripts(&self) -> u64 {
+        let text: String = self.redis.command("INFO").arg("commandstats").query().await.unwrap();
+        text.lines()
+            .filter_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next()?.parse().ok())
+            .next()
+            .unwrap_or(0)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.closing.cancel();
+    }
+}
+
+#[tokio::test]
+async fn a_pull_that_waits_is_woken_and_does_not_poll() {
+    let server = Server::start();
+    let all = running(&server, Options::default()).await;
+    all.put(wanted(".*")).await;
+    let pull = all.wait(10);
+    all.waiting(1).await;
+    let before = all.scripts().await;
+    for _ in 0..200 {
+        all.redis.command("PING").run().await.unwrap();
+    }
+    assert_eq!(all.scripts().await, before, "nobody asks while nothing comes");
+    all.push("1", 1).await;
+    assert_eq!(pull.await.unwrap().unwrap().messages.len(), 1);
+}
+
+/// Also while the ring is full of others, and by no notice that is not for it.
+#[tokio::test]
+async fn a_pull_that_waits_for_one_environment_is_woken_by_that_one() {
+    let server = Server::start();
+    let all = running(&server, Options::default()).await;
+    all.put(wanted(".*")).await;
+    all.push("noisy", 5).await;
+    let only = |environment: &'static str| {
+        let queues = all.queues.clone();
+        let environment = Some(environment);
+        let request = PullRequest { most: 1, wait: Duration::from_secs(600), auto_ack: false, environment };
+        tokio::spawn(async move { queues.pull(Q, 0, request).await })
+    };
+    let (first, second, other) = (only("quiet"), only("quiet"), only("silent"));
+    all.waiting(3).await;
+    let before = all.scripts().await;
+    all.push("noisy", 5).await;
+    for _ in 0..200 {
+        all.redis.command("PING").run().await.unwrap();
+    }
+    assert_eq!(all.scripts().await, before + 1, "the publish, and nobody asks because of another's messages");
+    // In one call: the one who is woken wakes the other.
+    all.push("quiet", 2).await;
+    for pull in [first, second] {
+        let handed = pull.await.unwrap().unwrap().messages;
+        assert_eq!((handed.len(), &*handed[0].1.environment), (1, "quiet"));
+    }
+    assert_eq!(all.queues.inner.waiting.count(), 1);
+    other.abort();
+}
+
+#[tokio::test]
+async fn each_of_many_who_wait_gets_one_of_many_messages() {
+    let server = Server::start();
+    let all = running(&server, Options::default()).await;
+    all.put(wanted(".*")).await;
+    let pulls: Vec<_> = (0..20).map(|_| all.wait(1)).collect();
+    all.waiting(20).await;
+    // All in one call, so only the first is woken by it: each has to wake the next.
+    all.push("1", 20).await;
+    let mut ids = std::collections::BTreeSet::new();
+    for pull in pulls {
+        ids.extend(pull.await.unwrap().unwrap().messages.iter().map(|(_, taken)| taken.id));
+    }
+    assert_eq!(ids.len(), 20);
+    assert_eq!(all.queues.inner.waiting.count(), 0);
+}
+
+#[tokio::test]
+async fn a_waiter_that_goes_away_takes_no_message_along() {
+    let server = Server::start();
+    let all = running(&server, Options::default()).await;
+    all.put(wanted(".*")).await;
+    let (gone, stays) = (all.wait(1), all.wait(1));
+    all.waiting(2).await;
+    gone.abort();
+    let _ = gone.await;
+    all.push("1", 1).await;
+    assert_eq!(stays.await.unwrap().unwrap().messages.len(), 1);
+}
+
+#[tokio::test]
+async fn a_pull_that_waits_is_woken_by_what_comes_back() {
+    let server = Server::start();
+    let all = running(&server, Options::default()).await;
+    all.put(wanted(".*")).await;
+    all.push("1", 2).await;
+    let request = PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false, environment: None };
+    let first = all.queues.pull(Q, 0, request).await.unwrap().messages;
+    let pull = all.wait(1);
+    all.waiting(1).await;
+    // Given back at once.
+    all.queues.nack(Q, 0, &[&first[0].0.to_string()]).await.unwrap();
+    assert_eq!(pull.await.unwrap().unwrap().messages[0].1.id, first[0].1.id);
+    // A lease that ends: the consumer is dead, and nobody but the sweeper notices.
+    all.put(Wanted { lease_seconds: Some(1.0), ..wanted(".*") }).await;
+    all.push("2", 1).await;
+    let lost = all.queues.pull(Q, 0, request).await.unwrap().messages;
+    let again = all.wait(1).await.unwrap().unwrap().messages;
+    assert_eq!((again[0].1.id, again[0].1.attempt), (lost[0].1.id, 2));
+}
+
+#[tokio::test]
+async fn nothing_due_costs_nothing() {
+    let server = Server::start();
+    let all = running(&server, Options::default()).await;
+    all.put(wanted(".*")).await;
+    all.push("1", 1).await;
+    let request = PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false, environment: None };
+    let held = all.queues.pull(Q, 0, request).await.unwrap().messages;
+    all.queues.ack(Q, &[&held[0].0.to_string()]).await.unwrap();
+    until("the sweeper to look at what was noted", || async {
+        all.redis.command("EXISTS").arg("queue:|due").query::<u64>().await.unwrap() == 1
+    })
+    .await;
+    let commands = async || {
+        let text: String = all.redis.command("INFO").arg("stats").query().await.unwrap();
+        let calls =
+            text.lines().find_map(|line| line.strip_prefix("total_commands_processed:")?.trim().parse().ok());
+        calls.unwrap_or(0_u64)
+    };
+    let before = commands().await;
+    for _ in 0..100 {
+        all.redis.command("PING").run().await.unwrap();
+    }
+    // The bus has its own: a look at the memory each second, its duty.
+    let others = commands().await - before - 101;
+    assert!(others < 20, "{others} commands while nothing is due");
+}
+
+#[tokio::test]
+async fn as_many_wait_as_may_and_a_shutdown_ends_them() {
+    let server = Server::start();
+    let all = running(&server, Options { waiting_pulls: 1, ..Options::default() }).await;
+    all.put(wanted(".*")).await;
+    let waits = all.wait(1);
+    all.waiting(1).await;
+    assert!(matches!(all.wait(1).await.unwrap(), Err(Error::Busy)));
+    all.closing.cancel();
+    assert!(waits.await.unwrap().unwrap().messages.is_empty());
+}
+
+/// A pacemaker that dies takes nothing along: what it had handed out to nobody comes back by way of another.
+#[tokio::test]
+async fn a_pacemaker_that_dies_between_pull_and_reply_loses_nothing() {
+    let server = Server::start();
+    let all = running(&server, Options::default()).await;
+    all.put(Wanted { lease_seconds: Some(1.0), ..wanted(".*") }).await;
+    let mortal = Mortal::start(&server, signalbox_bus::Options::default(), Recorder::new());
+    let dying = {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let redis = {
+            let _inside = runtime.enter();
+            server.redis()
+        };
+        let queues = Handle::assemble(
+            Shard::all(&redis, 1),
+            &Clock::Server,
+            Options::default(),
+            CancellationToken::new(),
+        );
+        let request =
+            PullRequest { most: 5, wait: Duration::from_secs(600), auto_ack: false, environment: None };
+        runtime.spawn(queues.clone().run(CancellationToken::new()));
+        runtime.spawn(async move { queues.pull(Q, 0, request).await });
+        runtime
+    };
+    all.push("1", 5).await;
+    until("the messages to be handed out", || async {
+        all.redis.command("HLEN").arg("queue:q|inflight").query::<u64>().await.unwrap() == 5
+    })
+    .await;
+    dying.shutdown_background();
+    mortal.kill();
+    let again = all.wait(5).await.unwrap().unwrap().messages;
+    assert!(!again.is_empty() && again.iter().all(|(_, taken)| taken.attempt == 2), "{again:?}");
+}
+
+/// A publish by way of another pacemaker, right after the queue was confirmed, is in the queue.
+#[tokio::test]
+async fn no_publish_misses_a_queue_that_was_confirmed() {
+    let server = Server::start();
+    let one = running(&server, Options::default()).await;
+    let two = running(&server, Options::default()).await;
+    for round in 0..30 {
+        let name = format!("q{round}");
+        let definition = Definition::new(&name, wanted(".*")).unwrap();
+        one.bus.handle.put_queue(&name, definition, 100).await.unwrap();
+        two.push("1", 1).await;
+        let depth: u64 = one.redis.command("LLEN").arg(format!("queue:{name}:1")).query().await.unwrap();
+        assert_eq!(depth, 1, "{name}");
+        one.bus.handle.delete_queue(&name).await.unwrap();
+        two.push("1", 1).await;
+        let left: Vec<String> =
+            one.redis.command("KEYS").arg(format!("queue:{name}*")).query().await.unwrap();
+        assert_eq!(left, [""; 0], "nothing comes into a queue that was deleted");
+    }
+}

@@ -1,0 +1,298 @@
+//! The real scripts against the reference: the same calls to both, then everything that is there is compared.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::{
+    collection::{btree_map, vec},
+    prelude::*,
+    test_runner::Config,
+};
+use signalbox_protocol_model::queues::{Facet, Message, Receipt as Known, Reference, Settings, Verdict};
+
+use super::support::*;
+use signalbox_queues::{PullRequest, Settled, Wanted};
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Messages of facets, in one call.
+    Push(Vec<Facet>),
+    Pull(usize, bool),
+    /// Acknowledges some of the receipts that were ever given, again if their reply was lost.
+    Ack(Vec<usize>, bool),
+    Nack(Vec<usize>, u64),
+    Extend(Vec<usize>, u64),
+    Sweep,
+    Advance(u64),
+    Configure(BTreeMap<Facet, u32>, Option<u32>, u32),
+    Drop(Facet),
+    Purge(Facet),
+    ForgetDead,
+    FlushScripts,
+}
+
+const FACETS: u32 = 4;
+
+fn step() -> impl Strategy<Value = Step> {
+    let facet = || 1..=FACETS;
+    let receipts = || vec(0..30usize, 1..5);
+    prop_oneof![
+        8 => vec(facet(), 1..8).prop_map(Step::Push),
+        10 => (1..7usize, prop::bool::weighted(0.15)).prop_map(|(most, auto)| Step::Pull(most, auto)),
+        6 => (receipts(), prop::bool::weighted(0.2)).prop_map(|(which, lost)| Step::Ack(which, lost)),
+        5 => (receipts(), prop_oneof![Just(0), 1..2_000u64]).prop_map(|(which, delay)| Step::Nack(which, delay)),
+        2 => (receipts(), 1_000..9_000u64).prop_map(|(which, ms)| Step::Extend(which, ms)),
+        4 => Just(Step::Sweep),
+        4 => (1..3_000u64).prop_map(Step::Advance),
+        3 => (btree_map(facet(), 0..4u32, 0..4), prop::option::of(1..4u32), 0..4u32)
+            .prop_map(|(weights, limit, attempts)| Step::Configure(weights, limit, attempts)),
+        1 => facet().prop_map(Step::Drop),
+        1 => facet().prop_map(Step::Purge),
+        1 => Just(Step::ForgetDead),
+        1 => Just(Step::FlushScripts),
+    ]
+}
+
+const LEASE_MS: u64 = 4_000;
+
+struct Both {
+    hands: Hands,
+    reference: Reference,
+    /// Every receipt ever given: ours as text, and the reference's.
+    receipts: Vec<(String, Known)>,
+}
+
+impl Both {
+    async fn new(server: &Server) -> Self {
+        let hands = Hands::with(server, 1, 3_600_000).await;
+        let both = Self {
+            hands,
+            reference: Reference::new(settings(&BTreeMap::new(), None, 0)),
+            receipts: Vec::new(),
+        };
+        both.put(&BTreeMap::new(), None, 0).await;
+        both
+    }
+
+    async fn put(&self, weights: &BTreeMap<Facet, u32>, limit: Option<u32>, attempts: u32) {
+        let weights = weights.iter().map(|(facet, weight)| (facet.to_string(), *weight)).collect();
+        let wanted = Wanted {
+            weights,
+            in_flight_limit: limit.map(u64::from),
+            max_attempts: Some(attempts),
+            lease_seconds: Some(LEASE_MS as f64 / 1000.0),
+            ..wanted(".*")
+        };
+        self.hands.put(Q, wanted).await;
+    }
+
+    fn now(&self) -> i64 {
+        self.hands.time.0.load(std::sync::atomic::Ordering::SeqCst) as i64
+    }
+
+    async fn run(&mut self, step: &Step) {
+        let now = self.now();
+        match step {
+            Step::Push(facets) => {
+                let names: Vec<String> = facets.iter().map(ToString::to_string).collect();
+                let messages: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
+                let ids = self.hands.push(&messages).await;
+                let mut pairs: Vec<(Message, Facet)> = ids.into_iter().zip(facets.iter().copied()).collect();
+                pairs.sort_unstable();
+                pairs.into_iter().for_each(|(id, facet)| self.reference.push(facet, id));
+            }
+            Step::Pull(most, auto) => {
+                let request = PullRequest { auto_ack: *auto, ..pull(*most) };
+                let got = self.hands.handed(Q, request).await;
+                let expected = self.reference.pull(*most, *auto, now);
+                let seen: Vec<(u64, u32, String)> = got
+                    .messages
+                    .iter()
+                    .map(|(_, taken)| (taken.id, taken.attempt, taken.environment.clone()))
+                    .collect();
+                let wanted: Vec<(u64, u32, String)> =
+                    expected.iter().map(|one| (one.message, one.attempts, one.facet.to_string())).collect();
+                assert_eq!(seen, wanted, "what a pull gives");
+                if got.messages.is_empty() {
+                    let due = self.reference.next_due_ms().map(|due| (due - now).max(0) as u64);
+                    assert_eq!(got.next_due_in_ms, due, "when to come again");
+                }
+                let pairs = got.messages.into_iter().zip(expected);
+                self.receipts.extend(pairs.map(|((receipt, _), one)| (receipt.to_string(), one.receipt)));
+            }
+            Step::Ack(which, lost) => {
+                for _ in 0..=usize::from(*lost) {
+                    let (texts, known) = self.some(which);
+                    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+                    let got = self.hands.queues.ack(Q, &texts).await.unwrap();
+                    let expected = self.reference.ack(&known);
+                    same(&got, &expected);
+                }
+            }
+            Step::Nack(which, delay) => {
+                let (texts, known) = self.some(which);
+                let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+                let got = self.hands.queues.nack(Q, *delay, &texts).await.unwrap();
+                same(&got, &self.reference.nack(&known, *delay as i64, now));
+            }
+            Step::Extend(which, ms) => {
+                let (texts, known) = self.some(which);
+                let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+                let got = self.hands.queues.extend(Q, *ms, &texts).await.unwrap();
+                // The same receipt twice in one call is looked at once.
+                let once: BTreeSet<_> = known.iter().copied().collect();
+                let verdicts = self.reference.extend(&known, *ms as i64, now);
+                if once.len() == known.len() {
+                    same(&got, &verdicts);
+                }
+            }
+            Step::Sweep => {
+                self.hands.sweep().await;
+                self.reference.sweep(now);
+            }
+            Step::Advance(ms) => self.hands.time.advance(*ms),
+            Step::Configure(weights, limit, attempts) => {
+                self.put(weights, *limit, *attempts).await;
+                self.reference.configure(settings(weights, *limit, *attempts));
+            }
+            Step::Drop(facet) => {
+                let dropped = self.hands.queues.drop_facet(Q, &facet.to_string()).await.unwrap();
+                assert_eq!(dropped as usize, self.reference.drop_facet(*facet));
+            }
+            Step::Purge(facet) => {
+                let dropped = self.hands.queues.purge(Q, Some(&facet.to_string())).await.unwrap();
+                assert_eq!(dropped as usize, self.reference.purge(*facet));
+            }
+            Step::ForgetDead => {
+                let dropped = self.hands.queues.drop_dead(Q).await.unwrap();
+                assert_eq!(dropped as usize, self.reference.forget_dead());
+            }
+            Step::FlushScripts => self.hands.redis.command("SCRIPT").arg("FLUSH").run().await.unwrap(),
+        }
+    }
+
+    fn some(&self, which: &[usize]) -> (Vec<String>, Vec<Known>) {
+        let newest = self.receipts.iter().rev();
+        let chosen: Vec<&(String, Known)> = newest.collect();
+        let chosen = which.iter().filter_map(|place| chosen.get(*place));
+        let mut some: (Vec<String>, Vec<Known>) = chosen.map(|(text, known)| (text.clone(), *known)).unzip();
+        if some.0.is_empty() {
+            // Nothing was ever given: a receipt of nowhere.
+            some = (vec!["q~0~64~1~1~none".into()], vec![Known { message: 64, delivery: 1 }]);
+        }
+        some
+    }
+
+    /// Everything that both have.
+    async fn compare(&mut self, when: &str) {
+        self.hands.assert_true(Q, when).await;
+        self.reference.check().unwrap_or_else(|violation| panic!("{when}: {violation}"));
+        let ring: Vec<Facet> = self.hands.ring(Q).await.iter().map(|name| name.parse().unwrap()).collect();
+        self.reference.agree(&ring).unwrap_or_else(|difference| panic!("{when}: {difference}"));
+        if let Some(head) = ring.first() {
+            let used = self.hands.field(&format!("queue:q|facet:{head}"), "used").await;
+            assert_eq!(used, Some(i64::from(self.reference.used())), "{when}: the turn of {head}");
+        }
+        let (flying, delayed) = (self.hands.in_flight(Q).await, self.hands.delayed(Q).await);
+        for facet in 1..=FACETS {
+            let name = facet.to_string();
+            let view = self.reference.facet(facet);
+            let of = |map: &BTreeMap<u64, String>| -> Vec<u64> {
+                map.iter().filter(|(_, env)| **env == name).map(|(id, _)| *id).collect()
+            };
+            assert_eq!(self.hands.waiting(Q, &name).await, view.waiting, "{when}: {name} waits");
+            assert_eq!((of(&flying), of(&delayed)), (view.in_flight, view.delayed), "{when}: {name}");
+        }
+        let dead = self.hands.queues.dead(Q, "", 1_000).await.unwrap();
+        let dead: Vec<u64> = dead.items.iter().map(|letter| letter.id).collect();
+        assert_eq!(dead, self.reference.dead(), "{when}: dead letters");
+    }
+}
+
+fn settings(weights: &BTreeMap<Facet, u32>, limit: Option<u32>, attempts: u32) -> Settings {
+    Settings {
+        lease_ms: LEASE_MS as i64,
+        weights: weights.clone(),
+        default_weight: 1,
+        in_flight_limit: limit,
+        max_attempts: (attempts > 0).then_some(attempts),
+    }
+}
+
+fn same(got: &[Settled], expected: &[Verdict]) {
+    let done = |settled: &Settled| !matches!(settled, Settled::Used | Settled::Expired);
+    let got_done: Vec<bool> = got.iter().map(done).collect();
+    let expected: Vec<bool> = expected.iter().map(|verdict| *verdict == Verdict::Done).collect();
+    assert_eq!(got_done, expected, "{got:?}");
+}
+
+fn cases(default: u32) -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn block_on(future: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future);
+}
+
+#[test]
+fn the_scripts_do_what_the_reference_does() {
+    let server = Server::start();
+    // On demand longer: PROPTEST_CASES=1000.
+    let config = Config { failure_persistence: None, max_shrink_iters: 200, ..Config::with_cases(cases(12)) };
+    proptest!(config, |(steps in vec(step(), 1..60))| {
+        block_on(async {
+            let mut both = Both::new(&server).await;
+            for (place, step) in steps.iter().enumerate() {
+                both.run(step).await;
+                both.compare(&format!("step {place}, {step:?}")).await;
+            }
+        });
+    });
+}
+
+/// F3: in any window of w + 1 messages of one facet of weight w, each other facet that could be pulled from throughout
+/// is served as many as its weight says, or all it has.
+#[test]
+fn nobody_waits_for_more_than_every_others_weight() {
+    let server = Server::start();
+    let config = Config { failure_persistence: None, max_shrink_iters: 100, ..Config::with_cases(cases(8)) };
+    let facets = vec((1..5u32, 0..25usize), 2..6);
+    proptest!(config, |(facets in facets, pulls in vec(1..9usize, 1..40))| {
+        block_on(async {
+            let hands = Hands::with(&server, 1, 3_600_000).await;
+            let names: Vec<String> = (0..facets.len()).map(|n| n.to_string()).collect();
+            let given: Vec<(&str, u32)> =
+                names.iter().zip(&facets).map(|(name, (weight, _))| (name.as_str(), *weight)).collect();
+            hands.put(Q, weights(&given)).await;
+            let mut messages = Vec::new();
+            for (name, (_, count)) in names.iter().zip(&facets) {
+                messages.extend(std::iter::repeat_n((name.as_str(), "x"), *count));
+            }
+            if !messages.is_empty() {
+                hands.push(&messages).await;
+            }
+            let mut served: Vec<usize> = Vec::new();
+            for most in pulls {
+                let pulled = hands.pull(most).await;
+                served.extend(pulled.iter().map(|(_, taken)| taken.environment.parse::<usize>().unwrap()));
+            }
+            fair(&facets, &served);
+        });
+    });
+}
+
+fn fair(facets: &[(u32, usize)], served: &[usize]) {
+    for (one, (weight, _)) in facets.iter().enumerate() {
+        let places: Vec<usize> =
+            served.iter().enumerate().filter(|(_, who)| **who == one).map(|(place, _)| place).collect();
+        for window in places.windows(*weight as usize + 1) {
+            let (first, last) = (window[0], window[window.len() - 1]);
+            for (other, (its_weight, count)) in facets.iter().enumerate().filter(|(other, _)| *other != one) {
+                let times = |range: &[usize]| range.iter().filter(|who| **who == other).count();
+                let had = count - times(&served[..first]);
+                let got = times(&served[first..=last]);
+                let due = had.min(*its_weight as usize);
+                assert!(got >= due, "{other} got {got} of {due} between {first} and {last} of {served:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Addresses of instances, as nginx connects to them.
+
+use std::{fmt, net::SocketAddr, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use super::Invalid;
+use crate::{Network, Reserved};
+
+/// `127.0.0.1:9001`, `[::1]:9001` or `unix:/run/app.sock`, in one canonical spelling, because an address is compared
+/// as text in the table.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Address(String);
+
+/// Where instances may be. Set by the configuration.
+#[derive(Debug, Clone)]
+pub struct AddressRules {
+    pub networks: Vec<Network>,
+    pub reserved: Vec<Reserved>,
+}
+
+/// The length that fits a socket address (`sun_path`, with its final zero).
+const MAX_UNIX_PATH: usize = 107;
+
+impl Address {
+    /// The text as it stands in the table.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Takes an address that an earlier check accepted.
+    #[cfg(test)]
+    pub(crate) fn trusted(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl AddressRules {
+    /// Reads an address and holds it against the rules. Names are refused: the edge's balancer takes literals only,
+    /// and a name that resolves differently tomorrow would get around the networks.
+    pub fn admit(&self, text: &str) -> Result<Address, Invalid> {
+        match text.strip_prefix("unix:") {
+            Some(path) => self.admit_unix(path),
+            None => self.admit_socket(text),
+        }
+    }
+
+    fn admit_socket(&self, text: &str) -> Result<Address, Invalid> {
+        let invalid = || {
+            let detail = "an address is an IP with a port (`127.0.0.1:9001`, `[::1]:9001`) or `unix:/path`";
+            Invalid::new("invalid_address", "address", detail)
+        };
+        let socket = SocketAddr::from_str(text).map_err(|_| invalid())?;
+        if socket.port() == 0 || matches!(socket, SocketAddr::V6(v6) if v6.scope_id() != 0) {
+            return Err(invalid());
+        }
+        // ::ffff:127.0.0.1 is 127.0.0.1 in other clothes; judged and stored as what it is.
+        let socket = SocketAddr::new(socket.ip().to_canonical(), socket.port());
+        if self.reserved.iter().any(|reserved| reserved.is_socket(socket.ip(), socket.port())) {
+            return Err(Invalid::new(
+                "reserved_address",
+                "address",
+                "this address belongs to Signalbox itself",
+            ));
+        }
+        let inside = |network: &Network| matches!(network, Network::Ip(net) if net.contains(&socket.ip()));
+        if !self.networks.iter().any(inside) {
+            let detail = "the address is in none of the configured instance_networks";
+            return Err(Invalid::new("address_not_allowed", "address", detail));
+        }
+        Ok(Address(socket.to_string()))
+    }
+
+    fn admit_unix(&self, path: &str) -> Result<Address, Invalid> {
+        // Plain characters only: the path passes through nginx and JSON, and nobody needs more for a socket.
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._@+-".contains(&byte);
+        let segments_fit = path.split('/').skip(1).all(|segment| !matches!(segment, "" | "." | ".."));
+        if !path.starts_with('/') || path.len() > MAX_UNIX_PATH || !path.bytes().all(plain) || !segments_fit {
+            let detail = "a unix address is `unix:` and an absolute path of at most 107 plain characters";
+            return Err(Invalid::new("invalid_address", "address", detail));
+        }
+        if self.reserved.iter().any(|reserved| reserved.is_unix(path)) {
+            return Err(Invalid::new(
+                "reserved_address",
+                "address",
+                "this socket belongs to Signalbox itself",
+            ));
+        }
+        if !self.networks.contains(&Network::Unix) {
+            let detail = "unix sockets are not in the configured instance_networks";
+            return Err(Invalid::new("address_not_allowed", "address", detail));
+        }
+        Ok(Address(format!("unix:{path}")))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rules() -> AddressRules {
+        let networks = ["127.0.0.0/8", "10.0.0.0/8", "::1/128", "unix"];
+        AddressRules {
+            networks: networks.iter().map(|network| network.parse().unwrap()).collect(),
+            reserved: vec!["127.0.0.1:6401".parse().unwrap(), "unix:/run/routes.sock".parse().unwrap()],
+        }
+    }
+
+    fn code(text: &str) -> &'static str {
+        rules().admit(text).map_or_else(|invalid| invalid.code, |_| "ok")
+    }
+
+    #[test]
+    fn an_address_has_one_spelling() {
+        for (text, address) in [
+            ("127.0.0.1:9001", "127.0.0.1:9001"),
+            ("[0:0:0:0:0:0:0:1]:9001", "[::1]:9001"),
+            ("[::ffff:10.1.2.3]:80", "10.1.2.3:80"),
+            ("unix:/run/app.sock", "unix:/run/app.sock"),
+        ] {
+            assert_eq!(rules().admit(text).unwrap().as_str(), address);
+        }
+    }
+
+    #[test]
+    fn names_and_half_addresses_are_no_addresses() {
+        for text in [
+            "",
+            "localhost:9001",
+            "127.0.0.1",
+            "127.0.0.1:0",
+            "127.0.0.1:70000",
+            "::1:9001",
+            "[::1]",
+            "[fe80::1%2]:1",
+            "127.0.0.1:9001 ",
+            "http://127.0.0.1:9001",
+            "127.1:9001",
+            "unix:run/a",
+            "unix:/",
+            "unix:/a/../b",
+            "unix:/a b",
+            "unix:/a\"b",
+            "unix:/a:b",
+            "unix:/a\n",
+        ] {
+            assert_eq!(code(text), "invalid_address", "{text:?}");
+        }
+        assert_eq!(code(&format!("unix:/{}", "a".repeat(107))), "invalid_address");
+    }
+
+    #[test]
+    fn the_rules_keep_strangers_and_ourselves_out() {
+        assert_eq!(code("192.0.2.1:80"), "address_not_allowed");
+        assert_eq!(code("[::ffff:192.0.2.1]:80"), "address_not_allowed");
+        assert_eq!(code("0.0.0.0:80"), "address_not_allowed");
+        for own in
+            ["127.0.0.1:6401", "127.0.0.2:6401", "[::1]:6401", "[::ffff:127.0.0.1]:6401", "0.0.0.0:6401"]
+        {
+            assert_eq!(code(own), "reserved_address", "{own}");
+        }
+        assert_eq!(code("unix:/run/routes.sock"), "reserved_address");
+        let no_unix = AddressRules { networks: vec!["10.0.0.0/8".parse().unwrap()], reserved: vec![] };
+        assert_eq!(no_unix.admit("unix:/run/app.sock").unwrap_err().code, "address_not_allowed");
+    }
+
+    proptest! {
+        #[test]
+        fn an_admitted_address_is_admitted_as_itself(text in "(\\[[0-9a-f:.]{2,20}\\]|[0-9.]{7,15}):[0-9]{1,5}|unix:[/a-z.]{1,20}") {
+            if let Ok(address) = rules().admit(&text) {
+                prop_assert_eq!(&rules().admit(address.as_str()).unwrap(), &address);
+            }
+        }
+    }
+}

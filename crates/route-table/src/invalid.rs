@@ -1,0 +1,18 @@
+//! A value that does not fit.
+
+/// A rejected value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {detail}")]
+pub struct Invalid {
+    /// The stable code of the answer.
+    pub code: &'static str,
+    /// The field that is wrong.
+    pub field: &'static str,
+    pub detail: String,
+}
+
+impl Invalid {
+    pub fn new(code: &'static str, field: &'static str, detail: impl Into<String>) -> Self {
+        Self { code, field, detail: detail.into() }
+    }
+}

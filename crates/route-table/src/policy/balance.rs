@@ -1,0 +1,130 @@
+//! Who gets a request.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Number;
+
+use super::{check_name, invalid, within};
+use crate::{Invalid, Label};
+
+const MAX_SHARES: usize = 20;
+const MAX_TTL_SECONDS: u64 = 365 * 86_400;
+
+/// How an instance is chosen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Balance {
+    pub(crate) algorithm: Algorithm,
+    /// For `hash`: requests with the same value of this header go to the same instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    header: Option<String>,
+    /// For `hash`: the same by a cookie.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cookie: Option<String>,
+    /// For `hash`: the same by the client's address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    address: Option<bool>,
+}
+
+/// An algorithm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Algorithm {
+    /// In turn.
+    RoundRobin,
+    /// The less busy of two that chance picks.
+    P2c,
+    /// By a value of the request.
+    Hash,
+}
+
+impl Balance {
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        let given = [self.header.is_some(), self.cookie.is_some(), self.address == Some(true)];
+        let count =
+            given.into_iter().filter(|given| *given).count() + usize::from(self.address == Some(false));
+        let wanted = usize::from(self.algorithm == Algorithm::Hash);
+        if count != wanted || self.address == Some(false) {
+            let detail = "a hash needs one of header, cookie and address (true); other algorithms take none";
+            return Err(invalid("balance", detail));
+        }
+        self.header.as_ref().map_or(Ok(()), |name| check_name(name, "balance.header"))?;
+        self.cookie.as_ref().map_or(Ok(()), |name| check_name(name, "balance.cookie"))
+    }
+}
+
+/// The part of the requests that a version type gets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Share {
+    #[schema(value_type = String, example = "17")]
+    pub(crate) version_type: Label,
+    /// 0 to 100; fractions are allowed.
+    #[schema(value_type = f64, example = 95)]
+    pub(crate) percent: Number,
+}
+
+pub(super) fn check_shares(shares: &[Share]) -> Result<(), Invalid> {
+    if !(1..=MAX_SHARES).contains(&shares.len()) {
+        return Err(invalid(
+            "shares",
+            format!("there are 1 to {MAX_SHARES} shares; leave them out for none"),
+        ));
+    }
+    let mut total = 0.0;
+    for (at, share) in shares.iter().enumerate() {
+        Label::parse(share.version_type.as_str(), "shares")
+            .map_err(|error| invalid("shares", error.detail))?;
+        if shares[..at].iter().any(|other| other.version_type == share.version_type) {
+            return Err(invalid("shares", format!("{} has two shares", share.version_type.as_str())));
+        }
+        let percent = share.percent.as_f64().unwrap_or(f64::NAN);
+        if !(0.0..=100.0).contains(&percent) {
+            return Err(invalid("shares", "a percent is 0 to 100"));
+        }
+        total += percent;
+    }
+    // Fractions of a percent do not add up exactly in binary.
+    let complete = (total - 100.0).abs() < 1e-6;
+    complete.then_some(()).ok_or_else(|| invalid("shares", format!("the percents make {total}, not 100")))
+}
+
+/// Where a request may name the version type that it wants: the name of a header, of a cookie, or of both.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SharesBy {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "X-Version")]
+    header: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "version")]
+    cookie: Option<String>,
+}
+
+impl SharesBy {
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        if self.header.is_none() && self.cookie.is_none() {
+            return Err(invalid("shares_by", "name a header, a cookie, or both"));
+        }
+        self.header.as_ref().map_or(Ok(()), |name| check_name(name, "shares_by.header"))?;
+        self.cookie.as_ref().map_or(Ok(()), |name| check_name(name, "shares_by.cookie"))
+    }
+}
+
+/// A client stays with its instance, by a cookie of the edge's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Sticky {
+    /// `signalbox` unless told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cookie: Option<String>,
+    /// Without: until the browser closes. 1 to 31,536,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ttl_seconds: Option<u64>,
+}
+
+impl Sticky {
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        self.cookie.as_ref().map_or(Ok(()), |name| check_name(name, "sticky.cookie"))?;
+        within(self.ttl_seconds, 1..=MAX_TTL_SECONDS, "sticky.ttl_seconds")
+    }
+}

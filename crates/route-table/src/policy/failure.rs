@@ -1,0 +1,128 @@
+//! What happens when an instance fails.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::{MAX_DAY_MS, MAX_HOUR_MS, invalid, within};
+use crate::Invalid;
+
+/// The edge's own back-off, for what a policy leaves out.
+const FIRST_MS: u64 = 1000;
+const LONGEST_MS: u64 = 60_000;
+
+/// Trying again at another instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Retries {
+    /// Tries in all, the first among them, 1 to 100. Without: every instance once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    attempts: Option<u64>,
+    /// Retries for each hundred requests, 0 to 100 (20).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    budget_percent: Option<u64>,
+    /// No try begins later than this after the request came, 1 to 3,600,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    timeout_ms: Option<u64>,
+}
+
+impl Retries {
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        within(self.attempts, 1..=100, "retries.attempts")?;
+        within(self.budget_percent, 0..=100, "retries.budget_percent")?;
+        within(self.timeout_ms, 1..=MAX_HOUR_MS, "retries.timeout_ms")
+    }
+}
+
+/// Whether and when an instance that fails is left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ejection {
+    /// Never.
+    Off,
+    When(Ejected),
+}
+
+/// Leaving out what fails, for longer each time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Ejected {
+    /// Failures in a row, 1 to 1000 (5).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failures: Option<u64>,
+    /// The first time, 1 to 3,600,000 (1000).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    first_ms: Option<u64>,
+    /// The longest, 1 to 86,400,000 (60,000).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    longest_ms: Option<u64>,
+}
+
+impl Ejected {
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        within(self.failures, 1..=1000, "ejection.failures")?;
+        within(self.first_ms, 1..=MAX_HOUR_MS, "ejection.first_ms")?;
+        within(self.longest_ms, 1..=MAX_DAY_MS, "ejection.longest_ms")?;
+        let (first_ms, longest_ms) =
+            (self.first_ms.unwrap_or(FIRST_MS), self.longest_ms.unwrap_or(LONGEST_MS));
+        let rises = first_ms <= longest_ms;
+        let detail =
+            format!("the longest ejection ({longest_ms} ms) is shorter than the first ({first_ms} ms)");
+        rises.then_some(()).ok_or_else(|| invalid("ejection.longest_ms", detail))
+    }
+}
+
+impl Serialize for Ejection {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Off => serializer.serialize_bool(false),
+            Self::When(ejected) => ejected.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Ejection {
+    /// By hand, because serde's untagged enums do not say which field is wrong.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Ejection;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object or false")
+            }
+            fn visit_bool<E: de::Error>(self, on: bool) -> Result<Ejection, E> {
+                if on {
+                    return Err(E::invalid_value(de::Unexpected::Bool(true), &self));
+                }
+                Ok(Ejection::Off)
+            }
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Ejection, A::Error> {
+                Ejected::deserialize(de::value::MapAccessDeserializer::new(map)).map(Ejection::When)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// How long an instance may take, 1 to 86,400,000 each.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Timeouts {
+    /// To accept a connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    connect_ms: Option<u64>,
+    /// Between two pieces of its answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    read_ms: Option<u64>,
+    /// Between two pieces of the request that it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    send_ms: Option<u64>,
+}
+
+impl Timeouts {
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        within(self.connect_ms, 1..=MAX_DAY_MS, "timeouts.connect_ms")?;
+        within(self.read_ms, 1..=MAX_DAY_MS, "timeouts.read_ms")?;
+        within(self.send_ms, 1..=MAX_DAY_MS, "timeouts.send_ms")
+    }
+}

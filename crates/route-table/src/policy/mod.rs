@@ -1,0 +1,314 @@
+//! The policy of a host: what an operator wants of the edge beyond "requests go to the instances".
+//!
+//! It is checked strictly here, because the edge must not be: whatever stands in the table, it routes. A policy is
+//! replaced as a whole and kept as canonical JSON, so that two that say the same are the same text. What only the table
+//! knows (log keys, weights, who drains or is unhealthy) is put beside it by the scripts that project it.
+//!
+//!   balance.rs   who gets a request: algorithm, shares, stickiness
+//!   failure.rs   what happens when an instance fails: retries, ejection, timeouts
+//!   rails.rs     what is let through: limits, methods, headers, maintenance, upstream
+
+mod balance;
+mod failure;
+mod rails;
+
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+
+use super::Invalid;
+pub(crate) use balance::{Balance, Share, SharesBy, Sticky};
+pub(crate) use failure::{Ejected, Ejection, Retries, Timeouts};
+pub(crate) use rails::{Headers, Https, Limits, Maintenance, Upstream};
+
+/// The most bytes of a policy as JSON. Each worker of each router keeps it.
+const MAX_BYTES: usize = 64 * 1024;
+const MAX_HOUR_MS: u64 = 3_600_000;
+const MAX_DAY_MS: u64 = 24 * MAX_HOUR_MS;
+const MAX_HOLD_MS: u64 = 60_000;
+const MAX_BODY_BYTES: u64 = 1 << 50;
+
+/// What is wanted of the edge for a host. Every part is optional; what is left out has the edge's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// How an instance is chosen; `round_robin` unless told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    balance: Option<Balance>,
+    /// How requests are shared out between version types; the percents make 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = json!([{"version_type": "17", "percent": 95}, {"version_type": "18", "percent": 5}]))]
+    pub shares: Option<Vec<Share>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shares_by: Option<SharesBy>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sticky: Option<Sticky>,
+    /// How long a new or recovered instance takes to its full share, 1 to 3,600,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_start_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retries: Option<Retries>,
+    /// When an instance that fails is left out for a while; `false` for never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Ejected>)]
+    ejection: Option<Ejection>,
+    /// How long a request waits for an instance while the host has none, 1 to 60,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hold_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    timeouts: Option<Timeouts>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limits: Option<Limits>,
+    /// The largest body of a request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    body_bytes: Option<u64>,
+    /// The methods that are let through.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = json!(["GET", "POST"]))]
+    methods: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    headers: Option<Headers>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    maintenance: Option<Maintenance>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    https: Option<Https>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    upstream: Option<Upstream>,
+    /// Whether a request may name the one instance that it is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    target_header: Option<bool>,
+}
+
+impl Policy {
+    /// Checks everything and brings it into canonical form.
+    pub fn check(mut self) -> Result<Self, Invalid> {
+        if let Some(balance) = &self.balance {
+            balance.check()?;
+        }
+        if let Some(shares) = &self.shares {
+            balance::check_shares(shares)?;
+        }
+        if let Some(by) = &self.shares_by {
+            by.check()?;
+        }
+        if let Some(sticky) = &self.sticky {
+            sticky.check()?;
+        }
+        if let Some(retries) = &self.retries {
+            retries.check()?;
+        }
+        if let Some(Ejection::When(ejected)) = &self.ejection {
+            ejected.check()?;
+        }
+        if let Some(timeouts) = &self.timeouts {
+            timeouts.check()?;
+        }
+        if let Some(limits) = &self.limits {
+            limits.check()?;
+        }
+        if let Some(methods) = &mut self.methods {
+            rails::check_methods(methods)?;
+        }
+        if let Some(headers) = &mut self.headers {
+            headers.check()?;
+        }
+        if let Some(maintenance) = &self.maintenance {
+            maintenance.check()?;
+        }
+        if let Some(upstream) = &self.upstream {
+            upstream.check()?;
+        }
+        within(self.slow_start_ms, 1..=MAX_HOUR_MS, "slow_start_ms")?;
+        within(self.hold_ms, 1..=MAX_HOLD_MS, "hold_ms")?;
+        within(self.body_bytes, 0..=MAX_BODY_BYTES, "body_bytes")?;
+        if serde_json::to_string(&self).map_or(usize::MAX, |json| json.len()) > MAX_BYTES {
+            return Err(invalid("policy", format!("a policy has at most {MAX_BYTES} bytes as JSON")));
+        }
+        Ok(self)
+    }
+
+    /// Whether it says nothing at all, which is the same as no policy.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether the edge counts what is under way at the instances of its host: for p2c, which goes by it, and for
+    /// whatever takes a request off the hot path (`is_light` in lua/signalbox/candidates.lua).
+    pub fn counts_in_flight(&self) -> bool {
+        let p2c = self.balance.as_ref().is_some_and(|how| how.algorithm == balance::Algorithm::P2c);
+        p2c || self.sticky.is_some()
+            || self.timeouts.is_some()
+            || self.limits.is_some()
+            || self.body_bytes.is_some()
+            || self.methods.is_some()
+            || self.headers.is_some()
+            || self.maintenance.is_some()
+            || self.https.as_ref().is_some_and(|https| *https != Https::Any)
+            || self.upstream.is_some()
+            || self.target_header == Some(true)
+    }
+
+    /// The same without shares: what a host is left with when all of it changes its version.
+    pub fn without_shares(&self) -> Self {
+        Self { shares: None, ..self.clone() }
+    }
+}
+
+/// A policy as it stands in the fabric: `routes:policies`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ruled {
+    /// Of the same count as instances' revisions.
+    pub revision: u64,
+    pub policy: Policy,
+}
+
+fn invalid(field: &'static str, detail: impl Into<String>) -> Invalid {
+    Invalid::new("invalid_policy", field, detail)
+}
+
+/// Checks a number that may be left out.
+fn within(value: Option<u64>, range: RangeInclusive<u64>, field: &'static str) -> Result<(), Invalid> {
+    let fits = value.is_none_or(|value| range.contains(&value));
+    fits.then_some(())
+        .ok_or_else(|| invalid(field, format!("{field} is {} to {}", range.start(), range.end())))
+}
+
+/// Checks the name of a header or cookie: what nginx can look up, which is less than RFC 9110 allows.
+fn check_name(name: &str, field: &'static str) -> Result<(), Invalid> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let fits = (1..=128).contains(&name.len()) && name.bytes().all(plain);
+    fits.then_some(())
+        .ok_or_else(|| invalid(field, "a name of a header or cookie has 1 to 128 letters, digits, - and _"))
+}
+
+/// Checks a value that may stand in a header: control characters would begin another one.
+fn check_value(value: &str, field: &'static str) -> Result<(), Invalid> {
+    let fits =
+        value.len() <= 8192 && !value.chars().any(|character| character.is_control() && character != '\t');
+    fits.then_some(())
+        .ok_or_else(|| invalid(field, "a header's value has at most 8192 bytes and no control characters"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(json: &str) -> Result<Policy, Invalid> {
+        serde_json::from_str::<Policy>(json).unwrap_or_else(|error| panic!("{json}: {error}")).check()
+    }
+
+    #[test]
+    fn what_takes_requests_off_the_hot_path_has_them_counted() {
+        let counted = |json: &str| check(json).unwrap().counts_in_flight();
+        for json in [
+            r#"{"balance":{"algorithm":"p2c"}}"#,
+            r#"{"sticky":{"cookie":"s"}}"#,
+            r#"{"body_bytes":5}"#,
+            r#"{"https":"redirect"}"#,
+            r#"{"target_header":true}"#,
+        ] {
+            assert!(counted(json), "{json}");
+        }
+        for json in
+            ["{}", r#"{"balance":{"algorithm":"round_robin"}}"#, r#"{"https":"any"}"#, r#"{"hold_ms":5}"#]
+        {
+            assert!(!counted(json), "{json}");
+        }
+    }
+
+    #[test]
+    fn every_part_survives_as_it_was_given() {
+        let json = r#"{"balance":{"algorithm":"hash","header":"X-User"},"shares":[{"version_type":"17","percent":99.5},{"version_type":"18","percent":0.5}],"shares_by":{"header":"X-Version","cookie":"version"},"sticky":{"cookie":"signalbox","ttl_seconds":3600},"slow_start_ms":30000,"retries":{"attempts":3,"budget_percent":20,"timeout_ms":10000},"ejection":{"failures":5,"first_ms":1000,"longest_ms":60000},"hold_ms":5000,"timeouts":{"connect_ms":1,"read_ms":2,"send_ms":3},"limits":{"requests":{"per_second":100,"burst":50,"by":{"header":"X-Key"}},"connections":{"most":100,"by":"host"}},"body_bytes":1048576,"methods":["GET","POST"],"headers":{"request":{"set":{"X-Env":"live"},"remove":["X-Debug"]},"response":{"set":{"X-Frame-Options":"DENY"}}},"maintenance":{"status":503,"body":"back soon","content_type":"text/plain","retry_after":60,"except_header":{"name":"X-Preview","value":"1"}},"https":"redirect","upstream":{"tls":true,"server_name":"app.internal","verify":true,"protocol":"grpc"},"target_header":true}"#;
+        assert_eq!(serde_json::to_string(&check(json).unwrap()).unwrap(), json);
+        assert_eq!(
+            serde_json::to_string(&check(r#"{"ejection":false}"#).unwrap()).unwrap(),
+            r#"{"ejection":false}"#
+        );
+        assert!(check("{}").unwrap().is_empty() && !check(r#"{"ejection":false}"#).unwrap().is_empty());
+    }
+
+    #[test]
+    fn two_that_say_the_same_are_the_same_text() {
+        let one =
+            r#"{"methods":["post","GET","GET"],"shares":[{"percent":100,"version_type":17}],"hold_ms":null}"#;
+        let other = r#"{"shares":[{"version_type":"17","percent":100}],"methods":["GET","POST"]}"#;
+        let text = |json| serde_json::to_string(&check(json).unwrap()).unwrap();
+        assert_eq!(text(one), text(other));
+    }
+
+    #[test]
+    fn each_field_has_its_limits() {
+        for (json, field) in [
+            (r#"{"slow_start_ms":0}"#, "slow_start_ms"),
+            (r#"{"slow_start_ms":3600001}"#, "slow_start_ms"),
+            (r#"{"hold_ms":60001}"#, "hold_ms"),
+            (r#"{"body_bytes":1125899906842625}"#, "body_bytes"),
+            (r#"{"balance":{"algorithm":"hash"}}"#, "balance"),
+            (r#"{"balance":{"algorithm":"hash","header":"a","cookie":"b"}}"#, "balance"),
+            (r#"{"balance":{"algorithm":"hash","address":false}}"#, "balance"),
+            (r#"{"balance":{"algorithm":"p2c","cookie":"b"}}"#, "balance"),
+            (r#"{"balance":{"algorithm":"hash","header":"a b"}}"#, "balance.header"),
+            (r#"{"shares":[]}"#, "shares"),
+            (r#"{"shares":[{"version_type":"1","percent":99}]}"#, "shares"),
+            (r#"{"shares":[{"version_type":"1","percent":101}]}"#, "shares"),
+            (
+                r#"{"shares":[{"version_type":"1","percent":200},{"version_type":"2","percent":-100}]}"#,
+                "shares",
+            ),
+            (r#"{"shares":[{"version_type":"1","percent":50},{"version_type":"1","percent":50}]}"#, "shares"),
+            (r#"{"shares":[{"version_type":"a b","percent":100}]}"#, "shares"),
+            (r#"{"shares_by":{}}"#, "shares_by"),
+            (r#"{"shares_by":{"cookie":"a=b"}}"#, "shares_by.cookie"),
+            (r#"{"sticky":{"cookie":""}}"#, "sticky.cookie"),
+            (r#"{"sticky":{"ttl_seconds":0}}"#, "sticky.ttl_seconds"),
+            (r#"{"retries":{"attempts":0}}"#, "retries.attempts"),
+            (r#"{"retries":{"budget_percent":101}}"#, "retries.budget_percent"),
+            (r#"{"retries":{"timeout_ms":0}}"#, "retries.timeout_ms"),
+            (r#"{"ejection":{"failures":0}}"#, "ejection.failures"),
+            (r#"{"ejection":{"first_ms":9,"longest_ms":8}}"#, "ejection.longest_ms"),
+            (r#"{"ejection":{"longest_ms":1}}"#, "ejection.longest_ms"),
+            (r#"{"timeouts":{"connect_ms":0}}"#, "timeouts.connect_ms"),
+            (r#"{"limits":{"requests":{"per_second":0}}}"#, "limits.requests.per_second"),
+            (r#"{"limits":{"requests":{"per_second":1,"burst":1000001}}}"#, "limits.requests.burst"),
+            (r#"{"limits":{"requests":{"per_second":1,"by":{"header":"a:b"}}}}"#, "limits.requests.by"),
+            (r#"{"limits":{"connections":{"most":0}}}"#, "limits.connections.most"),
+            (r#"{"methods":[]}"#, "methods"),
+            (r#"{"methods":["GET /"]}"#, "methods"),
+            (r#"{"headers":{"request":{"set":{"Connection":"x"}}}}"#, "headers.request"),
+            (r#"{"headers":{"request":{"remove":["HOST"]}}}"#, "headers.request"),
+            (r#"{"headers":{"request":{"set":{"X-Forwarded-For":"::1"}}}}"#, "headers.request"),
+            (r#"{"headers":{"response":{"set":{"X-A":"1\r\nSet-Cookie: a=b"}}}}"#, "headers.response"),
+            (r#"{"headers":{"response":{"set":{"X-Signalbox-Error":"none"}}}}"#, "headers.response"),
+            (r#"{"headers":{"response":{"set":{"X-A":"1"},"remove":["x-a"]}}}"#, "headers.response"),
+            (r#"{"headers":{"response":{"set":{"":"1"}}}}"#, "headers.response"),
+            (r#"{"maintenance":{"status":99}}"#, "maintenance.status"),
+            (r#"{"maintenance":{"status":199}}"#, "maintenance.status"),
+            (r#"{"maintenance":{"content_type":"a\nb"}}"#, "maintenance.content_type"),
+            (r#"{"maintenance":{"except_header":{"name":"","value":"1"}}}"#, "maintenance.except_header"),
+            (r#"{"upstream":{"server_name":"a b"}}"#, "upstream.server_name"),
+            (r#"{"upstream":{"server_name":"app.internal"}}"#, "upstream.tls"),
+        ] {
+            let error = check(json).map(|_| json).unwrap_err();
+            assert_eq!((error.code, error.field), ("invalid_policy", field), "{json}: {}", error.detail);
+        }
+        let long = format!(r#"{{"maintenance":{{"body":"{}"}}}}"#, "a".repeat(8193));
+        assert_eq!(check(&long).unwrap_err().field, "maintenance.body");
+    }
+
+    #[test]
+    fn what_nobody_knows_is_named() {
+        for (json, name) in [
+            (r#"{"balanse":{}}"#, "balanse"),
+            (r#"{"retries":{"atempts":1}}"#, "atempts"),
+            (r#"{"ejection":{"failure":1}}"#, "failure"),
+            (r#"{"limits":{"requests":{"per_second":1,"per_minute":1}}}"#, "per_minute"),
+            (r#"{"headers":{"request":{"add":{}}}}"#, "add"),
+            (r#"{"weights":{"127.0.0.1:1":3}}"#, "weights"),
+            (r#"{"draining":[]}"#, "draining"),
+        ] {
+            let error = serde_json::from_str::<Policy>(json).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("unknown field `{name}`")), "{json}: {error}");
+        }
+        assert!(serde_json::from_str::<Policy>(r#"{"ejection":true}"#).is_err());
+    }
+}

@@ -1,0 +1,182 @@
+//! Tells which routers refuse the route table or have fallen silent, and when they are well again.
+//!
+//! A sidecar that reports another alarm than before announces it, as it announces serials; [`super::super::Routers`]
+//! hears that anyway. Silence announces nothing, but it takes its time: no router can be excluded before its last report
+//! is [`LIVE_MS`] old, so routers are read when the first of them could be, which is about every ten seconds. Beside that
+//! they are read when an alarm was heard, when the duty was taken over, and when the line to the stats Redis was broken
+//! and something may have been missed. What was told is kept in the fabric under a number that rises with each telling
+//! and makes the event's key: an event that was published when its teller died before it could note so has the same key
+//! the second time.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::{sync::watch, time::Instant};
+
+use super::{
+    Announce,
+    event::{self, SILENT},
+};
+use crate::metrics::Metrics;
+use crate::{Error, LIVE_MS, Liveness, Store, routers::KNOWN_MS, store::RouterReport};
+
+/// What a router reports while it serves an older table instead of the one in Redis (`lua/signalbox/guard.lua`). The
+/// sidecar has other alarms, about counting; they are no news of the table.
+const REFUSALS: [&str; 2] = ["table_regressed", "epoch_unknown"];
+/// What is noted of a router that believes the table.
+const NONE: &str = "-";
+/// How much longer than [`LIVE_MS`] a router is silent before it is told: after the stats Redis was away, everybody's
+/// last report is old until they have reported once.
+const CONFIRM_MS: u64 = 3000;
+/// How often routers are read while one of them is silent, to see that it is not any more.
+const WHILE_SILENT: Duration = Duration::from_secs(1);
+
+/// When routers are to be looked at next.
+#[derive(Debug)]
+pub(super) struct Alarms {
+    /// Changes when a router announced an alarm, or may have.
+    heard: watch::Receiver<()>,
+    epoch: u64,
+    /// Nothing is at once.
+    next: Option<Instant>,
+    /// Routers that were found silent each time since, with how long they had been the first time.
+    suspects: BTreeMap<String, u64>,
+}
+
+impl Alarms {
+    pub(super) fn new(heard: watch::Receiver<()>) -> Self {
+        Self { heard, epoch: 0, next: None, suspects: BTreeMap::new() }
+    }
+
+    /// The duty is held under this epoch; a new one means that it was taken over.
+    pub(super) fn held(&mut self, epoch: u64) {
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.next = None;
+            self.suspects.clear();
+        }
+    }
+
+    /// The duty is another's.
+    pub(super) fn lost(&mut self) {
+        self.epoch = 0;
+    }
+
+    /// Looks, if there is a reason to. What could not be told is looked at again with the next turn.
+    pub(super) async fn look<A: Announce>(
+        &mut self,
+        store: &Store,
+        to: &A,
+        metrics: &Metrics,
+    ) -> Result<(), Error> {
+        // Before the reading: what is announced after it is a reason to look again.
+        if self.heard.has_changed().unwrap_or(false) {
+            self.heard.borrow_and_update();
+            self.next = None;
+        }
+        if self.next.is_some_and(|next| Instant::now() < next) {
+            return Ok(());
+        }
+        self.next = None;
+        let told = store.told_alarms().await?;
+        let routers = store.routers(KNOWN_MS).await.inspect_err(|_| self.suspects.clear())?;
+        let mut all = true;
+        for router in &routers {
+            let Some(now) = self.standing(router) else { continue };
+            let Some((number, change)) = news(&told, &router.node, now) else { continue };
+            let alarm = REFUSALS.into_iter().find(|alarm| *alarm == now);
+            if !to.announce(event::ROUTERS, vec![event::router(&router.node, change, alarm, number)]).await {
+                all = false;
+                continue;
+            }
+            tracing::info!(router = router.node, change, alarm, "a router's standing was told");
+            metrics.announced("router_alarm");
+            store.told_alarm(&router.node, &format!("{number} {now}")).await?;
+        }
+        self.suspects.retain(|node, _| routers.iter().any(|router| router.node == *node));
+        self.next = all.then(|| Instant::now() + pause(&routers));
+        Ok(())
+    }
+
+    /// An alarm, [`SILENT`] or [`NONE`]; nothing while it is not sure.
+    fn standing(&mut self, router: &RouterReport) -> Option<&'static str> {
+        if Liveness::of(router.age_ms) == Liveness::Excluded {
+            let first = *self.suspects.entry(router.node.clone()).or_insert(router.age_ms);
+            return (router.age_ms >= first + CONFIRM_MS).then_some(SILENT);
+        }
+        self.suspects.remove(&router.node);
+        let alarm = REFUSALS.into_iter().find(|alarm| router.alarm.as_deref() == Some(*alarm));
+        Some(alarm.unwrap_or(NONE))
+    }
+}
+
+/// How long nothing can have happened that is not announced.
+fn pause(routers: &[RouterReport]) -> Duration {
+    let until_silent = |router: &RouterReport| (LIVE_MS + 1).saturating_sub(router.age_ms);
+    match routers.iter().map(until_silent).min() {
+        Some(0) => WHILE_SILENT,
+        Some(soonest) => Duration::from_millis(soonest),
+        None => Duration::from_millis(LIVE_MS),
+    }
+}
+
+/// The number under which it is to be told how `node` stands, and what that means after what was told before; nothing
+/// when it is known. `told` has `<number> <standing>` of each router that anything was told of.
+fn news(told: &BTreeMap<String, String>, node: &str, now: &str) -> Option<(u64, &'static str)> {
+    let (number, before) = told
+        .get(node)
+        .and_then(|text| text.split_once(' '))
+        .map_or((0, NONE), |(number, before)| (number.parse().unwrap_or(0), before));
+    let change = match (before, now) {
+        (before, now) if before == now => return None,
+        (_, SILENT) => SILENT,
+        (SILENT, NONE) => "reports",
+        (_, NONE) => "believes",
+        _ => "refuses",
+    };
+    Some((number + 1, change))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_follows_from_what_was() {
+        let told = |what: &str| BTreeMap::from([("r".to_owned(), what.to_owned())]);
+        for (before, now, expected) in [
+            ("4 -", NONE, None),
+            ("4 silent", SILENT, None),
+            ("4 epoch_unknown", "epoch_unknown", None),
+            ("4 -", "epoch_unknown", Some((5, "refuses"))),
+            ("4 table_regressed", "epoch_unknown", Some((5, "refuses"))),
+            ("4 silent", "epoch_unknown", Some((5, "refuses"))),
+            ("4 epoch_unknown", SILENT, Some((5, "silent"))),
+            ("4 -", SILENT, Some((5, "silent"))),
+            ("4 silent", NONE, Some((5, "reports"))),
+            ("4 epoch_unknown", NONE, Some((5, "believes"))),
+        ] {
+            assert_eq!(news(&told(before), "r", now), expected, "{before} {now}");
+        }
+        assert_eq!(news(&told("4 silent"), "another", NONE), None);
+        assert_eq!(news(&told("4 silent"), "another", SILENT), Some((1, "silent")));
+    }
+
+    #[test]
+    fn routers_are_read_when_the_first_can_have_fallen_silent() {
+        let router = |age_ms| RouterReport {
+            node: "r".to_owned(),
+            serial: 1,
+            epoch: String::new(),
+            age_ms,
+            workers: serde_json::Value::Null,
+            alarm: None,
+            address: None,
+            in_flight: std::collections::BTreeMap::new(),
+        };
+        let seconds = |ages: &[u64]| pause(&ages.iter().copied().map(router).collect::<Vec<_>>());
+        assert_eq!(seconds(&[]), Duration::from_secs(10));
+        assert_eq!(seconds(&[1, 900]), Duration::from_millis(9101));
+        assert_eq!(seconds(&[1, 10_000]), Duration::from_millis(1));
+        assert_eq!(seconds(&[1, 10_001]), WHILE_SILENT);
+    }
+}

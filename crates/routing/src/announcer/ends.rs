@@ -1,0 +1,157 @@
+//! Tells when certificates come to their end: 30, 14, 7 and 1 days before, and at it.
+//!
+//! Looked at once an hour, at once when a certificate changed, and by whoever has just taken the duty over; in between
+//! nobody is asked anything. What was told is kept in the fabric, so it is told once by all pacemakers together, and an
+//! event that was published when its teller died before it could note so has the same key the second time.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Announce, event};
+use crate::metrics::Metrics;
+use crate::{Error, Store};
+
+/// How often ends are looked at when nothing changes.
+const INTERVAL: Duration = Duration::from_secs(3600);
+const DAY_SECONDS: u64 = 24 * 3600;
+/// Days before the end at which it is told, and the end itself.
+const MARKS: [u32; 5] = [0, 1, 7, 14, 30];
+
+/// When ends are to be looked at next.
+#[derive(Debug, Default)]
+pub(super) struct Ends {
+    looked: Option<Instant>,
+    epoch: u64,
+}
+
+impl Ends {
+    /// Something may have changed: look at once.
+    pub(super) fn changed(&mut self) {
+        self.looked = None;
+    }
+
+    /// The duty is held under this epoch; a new one means that it was taken over.
+    pub(super) fn held(&mut self, epoch: u64) {
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.looked = None;
+        }
+    }
+
+    /// The duty is another's, and so is what there is to say of certificates: what was seen here ages.
+    pub(super) fn lost(&mut self, metrics: &Metrics) {
+        if self.epoch != 0 {
+            self.epoch = 0;
+            metrics.certificates(0, 0, None);
+        }
+    }
+
+    fn due(&self) -> bool {
+        self.looked.is_none_or(|at| at.elapsed() >= INTERVAL)
+    }
+
+    /// Looks, if it is time to. What could not be told is looked at again with the next turn.
+    pub(super) async fn look<A: Announce>(
+        &mut self,
+        store: &Store,
+        to: &A,
+        metrics: &Metrics,
+    ) -> Result<(), Error> {
+        if !self.due() {
+            return Ok(());
+        }
+        let now = store.table_now_ms().await? / 1000;
+        let (ending, count) = store.ending(now + u64::from(MARKS[MARKS.len() - 1]) * DAY_SECONDS).await?;
+        let names: Vec<String> = ending.iter().map(|(name, _)| name.clone()).collect();
+        let told = store.told_ends(&names).await?;
+        let mut all = true;
+        for ((name, ends), told) in ending.iter().zip(told) {
+            let Some(days) = mark(*ends, now) else { continue };
+            if was_told(told.as_deref(), *ends, days) {
+                continue;
+            }
+            if to.announce(event::CERTIFICATES, vec![event::ending(name, *ends, days)]).await {
+                tracing::warn!(server_name = name, days_left = days, "a certificate comes to its end");
+                store.told_end(name, &format!("{ends} {days}")).await?;
+            } else {
+                all = false;
+            }
+        }
+        let first = store.first_end().await?;
+        let expired = ending.iter().filter(|(_, ends)| *ends <= now).count();
+        let days_left = first.map(|ends| (ends as f64 - now as f64) / DAY_SECONDS as f64);
+        metrics.certificates(count, expired, days_left);
+        if all {
+            self.looked = Some(Instant::now());
+        }
+        Ok(())
+    }
+}
+
+/// The last mark that an end has reached; nothing when none yet.
+fn mark(ends: u64, now: u64) -> Option<u32> {
+    let left = ends.saturating_sub(now);
+    MARKS.into_iter().find(|days| left <= u64::from(*days) * DAY_SECONDS)
+}
+
+/// Whether `told` (`<end> <days>`) is about this end, and this mark or a later one.
+fn was_told(told: Option<&str>, ends: u64, days: u32) -> bool {
+    let Some((at, told)) = told.and_then(|told| told.split_once(' ')) else { return false };
+    at.parse() == Ok(ends) && told.parse::<u32>().is_ok_and(|told| told <= days)
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::{encoding::text::encode_registry, registry::Registry};
+
+    use super::*;
+
+    #[test]
+    fn each_mark_is_reached_once() {
+        let day = DAY_SECONDS;
+        for (left, expected) in [
+            (31 * day, None),
+            (30 * day + 1, None),
+            (30 * day, Some(30)),
+            (15 * day, Some(30)),
+            (14 * day, Some(14)),
+            (7 * day, Some(7)),
+            (2 * day, Some(7)),
+            (day, Some(1)),
+            (1, Some(1)),
+            (0, Some(0)),
+        ] {
+            assert_eq!(mark(1000 * day + left, 1000 * day), expected, "{left}");
+        }
+        assert_eq!(mark(5, 1000), Some(0), "long ago");
+    }
+
+    #[test]
+    fn who_lost_the_duty_says_nothing_of_certificates() {
+        let (mut ends, metrics) = (Ends::default(), Metrics::default());
+        ends.held(7);
+        metrics.certificates(3, 1, Some(-1.0));
+        ends.lost(&metrics);
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let mut text = String::new();
+        encode_registry(&mut text, &registry).unwrap();
+        assert!(text.contains("certificates 0"), "{text}");
+        assert!(!text.contains("first_end_days"), "{text}");
+    }
+
+    #[test]
+    fn what_was_told_is_of_one_certificate() {
+        for (told, expected) in [
+            (None, false),
+            (Some("100 14"), true),
+            (Some("100 7"), true),
+            (Some("100 30"), false),
+            (Some("99 7"), false),
+            (Some("nonsense"), false),
+        ] {
+            assert_eq!(was_told(told, 100, 14), expected, "{told:?}");
+        }
+    }
+}

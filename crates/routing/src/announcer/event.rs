@@ -1,0 +1,221 @@
+//! From an entry of the list to an event.
+
+use serde_json::{Map, Value, json};
+
+use super::gaps::News;
+use crate::store::Entry;
+
+/// Objects of these events: whoever publishes under them is Signalbox.
+const OBJECT: &str = "signalbox:";
+
+/// The topic of everything about certificates.
+pub(super) const CERTIFICATES: &str = "certificates";
+/// The topic of routers that refuse the table.
+pub(super) const ROUTERS: &str = "routers";
+/// Of a router that does not report.
+pub(super) const SILENT: &str = "silent";
+
+/// What happened to the thing that an event is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    Create,
+    Update,
+    Delete,
+}
+
+/// An event about the route table, made of nothing but its entry: who makes it again makes the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteEvent {
+    pub kind: EventKind,
+    pub object: String,
+    /// The path at which the API tells about the thing.
+    pub url: String,
+    /// By the routes master's clock, in unix milliseconds; nothing when nobody saw it.
+    pub at_ms: Option<u64>,
+    pub data: Value,
+    /// The same at every attempt.
+    pub key: String,
+}
+
+/// The topic, without the prefix of own topics, and the event. Nothing for a kind that this version does not know.
+pub(super) fn of(news: &News<'_>, epoch: &str) -> Option<(&'static str, RouteEvent)> {
+    use EventKind::{Create, Delete, Update};
+    let entry = match news {
+        News::Change(entry) => entry,
+        News::Resync { from, to, why } => {
+            let event = RouteEvent {
+                kind: Update,
+                object: format!("{OBJECT}table"),
+                url: "/routes/dump".to_owned(),
+                at_ms: None,
+                data: json!({"from": from, "to": to, "reason": why.as_str(), "epoch": epoch}),
+                key: format!("{epoch}:{from}-{to}:resynced"),
+            };
+            return Some(("table.resynced", event));
+        }
+    };
+    let (topic, kind) = match news.kind() {
+        "registered" => ("instance.registered", Create),
+        "altered" => ("instance.altered", Update),
+        "draining" => ("instance.draining", Update),
+        "resumed" => ("instance.resumed", Update),
+        "unhealthy" => ("instance.unhealthy", Update),
+        "removed" => ("instance.removed", Delete),
+        "drained" => ("instance.drained", Delete),
+        "lease_expired" => ("instance.lease_expired", Delete),
+        "failing" => ("instance.unhealthy", Update),
+        "recovered" => ("instance.healthy", Update),
+        "host_removed" => ("host.removed", Delete),
+        "host_altered" => ("host.altered", Update),
+        "certificate_put" => (CERTIFICATES, Update),
+        "certificate_removed" => (CERTIFICATES, Delete),
+        _ => {
+            tracing::error!(
+                entry = entry.id,
+                kind = entry.text("kind"),
+                "a change of an unknown kind is not told"
+            );
+            return None;
+        }
+    };
+    let subject = entry.text("subject");
+    let (object, url, mut data) = if topic == CERTIFICATES {
+        let what = if kind == Delete { "removed" } else { "put" };
+        (
+            certificate_object(subject),
+            certificate_url(subject),
+            certificate(subject, what, entry.number("ends")),
+        )
+    } else if topic.starts_with("host.") {
+        let data = Map::from_iter([("hostname".to_owned(), subject.into())]);
+        (format!("{OBJECT}host:{subject}"), format!("/hosts/{subject}"), data)
+    } else {
+        (format!("{OBJECT}instance:{subject}"), format!("/instances/{subject}"), instance(entry))
+    };
+    data.insert("serial".to_owned(), entry.serial().into());
+    data.insert("epoch".to_owned(), epoch.into());
+    let event = RouteEvent {
+        kind,
+        object,
+        url,
+        at_ms: entry.text("at_ms").parse().ok(),
+        data: Value::Object(data),
+        key: format!("{epoch}:{}", entry.id),
+    };
+    Some((topic, event))
+}
+
+fn certificate_object(name: &str) -> String {
+    format!("{OBJECT}certificate:{name}")
+}
+
+fn certificate_url(name: &str) -> String {
+    format!("/certificates/{name}")
+}
+
+/// What is said of a certificate; `ends` in unix seconds.
+fn certificate(name: &str, what: &str, ends: Option<u64>) -> Map<String, Value> {
+    let mut data =
+        Map::from_iter([("server_name".to_owned(), name.into()), ("change".to_owned(), what.into())]);
+    if let Some(ends) = ends.filter(|ends| *ends > 0) {
+        data.insert("ends".to_owned(), ends.into());
+    }
+    data
+}
+
+/// A certificate that ends in at most `days` days, or has ended when that is 0. Who makes it again makes the same.
+pub(super) fn ending(name: &str, ends: u64, days: u32) -> RouteEvent {
+    let mut data = certificate(name, if days == 0 { "expired" } else { "expiring" }, Some(ends));
+    data.insert("days_left".to_owned(), days.into());
+    RouteEvent {
+        kind: EventKind::Update,
+        object: certificate_object(name),
+        url: certificate_url(name),
+        at_ms: None,
+        data: Value::Object(data),
+        key: format!("certificate:{name}:{ends}:{days}"),
+    }
+}
+
+/// A router that refuses the table (for this reason), believes it again, is silent, or reports again. Nothing but what
+/// `number` stands for is in it, so who makes it again makes the same.
+pub(super) fn router(node: &str, change: &str, alarm: Option<&str>, number: u64) -> RouteEvent {
+    let mut data = Map::from_iter([("router".to_owned(), node.into()), ("change".to_owned(), change.into())]);
+    if let Some(alarm) = alarm {
+        data.insert("alarm".to_owned(), alarm.into());
+    }
+    // Two that differ must not share a key: the bus would take neither of them for the other.
+    let ill = alarm.unwrap_or(if change == SILENT { change } else { "" });
+    RouteEvent {
+        kind: EventKind::Update,
+        object: format!("{OBJECT}router:{node}"),
+        url: "/routes/convergence".to_owned(),
+        at_ms: None,
+        data: Value::Object(data),
+        key: format!("router:{node}:{number}:{ill}"),
+    }
+}
+
+/// What is known of an instance; a field without a value is left out.
+fn instance(entry: &Entry) -> Map<String, Value> {
+    let hostnames: Vec<&str> = entry.text("hostnames").split_whitespace().collect();
+    let mut data = Map::from_iter([
+        ("id".to_owned(), entry.text("subject").into()),
+        ("address".to_owned(), entry.text("address").into()),
+        ("hostnames".to_owned(), hostnames.into()),
+    ]);
+    for field in ["version_type_id", "node_id", "displaced_by", "fault", "health"] {
+        let text = entry.text(field);
+        if !text.is_empty() {
+            data.insert(field.to_owned(), text.into());
+        }
+    }
+    for field in ["weight", "faults"] {
+        if let Ok(number) = entry.text(field).parse::<u64>() {
+            data.insert(field.to_owned(), number.into());
+        }
+    }
+    data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::announcer::gaps::Why;
+
+    #[test]
+    fn an_event_says_what_where_and_when() {
+        let fields = [
+            ("kind", "removed"),
+            ("subject", "web-1"),
+            ("at_ms", "1795267331123"),
+            ("address", "127.0.0.1:9001"),
+            ("hostnames", "a.example b.example"),
+            ("version_type_id", "17"),
+            ("node_id", ""),
+            ("weight", "3"),
+            ("displaced_by", "web-2"),
+        ];
+        let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let entry = Entry { id: "42-1".to_owned(), fields };
+        let (topic, event) = of(&News::Change(&entry), "e1").unwrap();
+        assert_eq!(topic, "instance.removed");
+        assert_eq!(
+            event,
+            RouteEvent {
+                kind: EventKind::Delete,
+                object: "signalbox:instance:web-1".to_owned(),
+                url: "/instances/web-1".to_owned(),
+                at_ms: Some(1_795_267_331_123),
+                data: json!({
+                    "id": "web-1", "address": "127.0.0.1:9001", "hostnames": ["a.example", "b.example"],
+                    "version_type_id": "17", "weight": 3, "displaced_by": "web-2", "serial": 42, "epoch": "e1",
+                }),
+                key: "e1:42-1".to_owned(),
+            }
+        );
+        let (topic, event) = of(&News::Resync { from: 5, to: 9, why: Why::Gap }, "e1").unwrap();
+        assert_eq!((topic, &*event.object), ("table.resynced", "signalbox:table"));
+        assert_eq!(event.data, json!({"from": 5, "to": 9, "reason": "gap", "epoch": "e1"}));
+    }
+}

@@ -1,0 +1,241 @@
+//! What there is to tell, and what cannot be told one by one. Pure.
+
+use crate::store::{Changes, Entry, Place};
+
+/// Something to be told.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum News<'a> {
+    /// A change that the list describes.
+    Change(&'a Entry),
+    /// Changes that nobody described, by the first and the last of their serials.
+    Resync { from: u64, to: u64, why: Why },
+}
+
+/// Why changes are not described.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// The table was made anew.
+    Reseeded,
+    /// Somebody else changed the table, or the list does not reach back far enough.
+    Gap,
+}
+
+impl Why {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Reseeded => "reseeded",
+            Self::Gap => "gap",
+        }
+    }
+}
+
+/// Kinds of entries, as the scripts write them.
+const BEGUN: &str = "begun";
+const RESEEDED: &str = "reseeded";
+/// Happens under a serial and makes none.
+const UNHEALTHY: &str = "unhealthy";
+/// Which make the ends of certificates worth a look.
+const CERTIFICATE_PUT: &str = "certificate_put";
+const CERTIFICATE_REMOVED: &str = "certificate_removed";
+/// What may be a metric's label and an event's topic.
+const KINDS: [&str; 14] = [
+    "registered",
+    "altered",
+    "draining",
+    "resumed",
+    "removed",
+    "drained",
+    "lease_expired",
+    "host_removed",
+    "host_altered",
+    CERTIFICATE_PUT,
+    CERTIFICATE_REMOVED,
+    "failing",
+    "recovered",
+    UNHEALTHY,
+];
+
+impl News<'_> {
+    /// A word of a fixed set.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Resync { .. } => "resynced",
+            Self::Change(entry) => {
+                KINDS.into_iter().find(|kind| *kind == entry.text("kind")).unwrap_or("unknown")
+            }
+        }
+    }
+}
+
+impl News<'_> {
+    /// Whether it may be about certificates.
+    pub(super) fn concerns_certificates(&self) -> bool {
+        matches!(self, Self::Resync { .. }) || [CERTIFICATE_PUT, CERTIFICATE_REMOVED].contains(&self.kind())
+    }
+}
+
+/// What is to be told after `before`, and up to where all is told then. `complete` when `changes` holds all entries
+/// that there are; only then a serial at the end can be one that no entry describes.
+pub(super) fn find<'a>(before: &Place, changes: &'a Changes, complete: bool) -> (Vec<News<'a>>, Place) {
+    let mut news = Vec::new();
+    if changes.epoch.is_empty() {
+        return (news, before.clone());
+    }
+    let mut place = Place { epoch: changes.epoch.clone(), ..before.clone() };
+    let mut entries = changes.entries.iter();
+    if before.epoch != changes.epoch {
+        // The list of a lineage begins with the lineage itself, unless its beginning is gone.
+        let begins = |entry: &&Entry| [BEGUN, RESEEDED].contains(&entry.text("kind"));
+        if !changes.entries.first().is_some_and(|entry| begins(&entry)) {
+            news.push(resync(before.serial, changes.serial, Why::Gap));
+            let (serial, entry) = (changes.serial, changes.last.clone());
+            return (news, Place { serial, entry, ..place });
+        }
+        place.entry.clear();
+    }
+    for entry in entries.by_ref() {
+        let serial = entry.serial();
+        match entry.text("kind") {
+            // Nobody was told anything before; what an operator made by hand until then was there already.
+            BEGUN => place.serial = serial,
+            RESEEDED => {
+                news.push(resync(place.serial, serial, Why::Reseeded));
+                place.serial = serial;
+            }
+            UNHEALTHY => news.push(News::Change(entry)),
+            _ => {
+                if serial > place.serial + 1 {
+                    news.push(resync(place.serial, serial - 1, Why::Gap));
+                }
+                news.push(News::Change(entry));
+                place.serial = place.serial.max(serial);
+            }
+        }
+        place.entry.clone_from(&entry.id);
+    }
+    if complete && changes.serial > place.serial {
+        news.push(resync(place.serial, changes.serial, Why::Gap));
+        place.serial = changes.serial;
+    }
+    (news, place)
+}
+
+/// All after `told`, up to and with `to`.
+fn resync<'a>(told: u64, to: u64, why: Why) -> News<'a> {
+    News::Resync { from: (told + 1).min(to), to, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entry(id: &str, kind: &str) -> Entry {
+        Entry { id: id.to_owned(), fields: [("kind".to_owned(), kind.to_owned())].into() }
+    }
+
+    fn place(epoch: &str, serial: u64, entry: &str) -> Place {
+        Place { epoch: epoch.to_owned(), serial, entry: entry.to_owned() }
+    }
+
+    fn changes(epoch: &str, serial: u64, entries: &[(&str, &str)]) -> Changes {
+        let entries: Vec<Entry> = entries.iter().map(|(id, kind)| entry(id, kind)).collect();
+        let last = entries.last().map(|entry| entry.id.clone()).unwrap_or_default();
+        Changes { epoch: epoch.to_owned(), serial, last, entries }
+    }
+
+    /// In words: `r` and a range for a resync, else the entry's id.
+    fn told(news: &[News<'_>]) -> Vec<String> {
+        let word = |news: &News<'_>| match news {
+            News::Change(entry) => entry.id.clone(),
+            News::Resync { from, to, why } => format!("{} {from}-{to}", why.as_str()),
+        };
+        news.iter().map(word).collect()
+    }
+
+    fn check(before: &Place, changes: &Changes, expected: &[&str], after: &Place) {
+        let (news, place) = find(before, changes, true);
+        assert_eq!((told(&news), &place), (expected.iter().map(ToString::to_string).collect(), after));
+    }
+
+    #[test]
+    fn what_is_described_is_told_one_by_one() {
+        let list = changes("a", 7, &[("6-0", "removed"), ("6-1", "registered"), ("7-0", "altered")]);
+        check(&place("a", 5, "5-0"), &list, &["6-0", "6-1", "7-0"], &place("a", 7, "7-0"));
+        check(&place("a", 7, "7-0"), &changes("a", 7, &[]), &[], &place("a", 7, "7-0"));
+    }
+
+    #[test]
+    fn a_serial_that_nobody_described_is_a_gap() {
+        let list = changes("a", 12, &[("8-0", "registered"), ("9-0", "removed")]);
+        check(&place("a", 5, "5-0"), &list, &["gap 6-7", "8-0", "9-0", "gap 10-12"], &place("a", 12, "9-0"));
+        // A fault happens under a serial and describes none.
+        let list = changes("a", 6, &[("6-0", "unhealthy")]);
+        check(&place("a", 5, "5-0"), &list, &["6-0", "gap 6-6"], &place("a", 6, "6-0"));
+        // The end of a page is not the end of the list.
+        let list = changes("a", 99, &[("6-0", "registered")]);
+        let (news, after) = find(&place("a", 5, "5-0"), &list, false);
+        assert_eq!((told(&news), after), (vec!["6-0".to_owned()], place("a", 6, "6-0")));
+    }
+
+    #[test]
+    fn a_table_made_anew_is_one_event() {
+        let list = changes("b", 62, &[("61-0", "reseeded"), ("62-0", "registered")]);
+        check(&place("a", 57, "57-0"), &list, &["reseeded 58-61", "62-0"], &place("b", 62, "62-0"));
+        // Its note was repeated under a higher serial.
+        let list = changes("b", 64, &[("64-0", "reseeded")]);
+        check(&place("b", 62, "62-0"), &list, &["reseeded 63-64"], &place("b", 64, "64-0"));
+    }
+
+    #[test]
+    fn a_first_table_is_no_news_and_its_changes_are() {
+        let list = changes("a", 4, &[("3-0", "begun"), ("4-0", "registered")]);
+        check(&Place::default(), &list, &["4-0"], &place("a", 4, "4-0"));
+        check(&Place::default(), &changes("", 9, &[]), &[], &Place::default());
+    }
+
+    #[test]
+    fn a_lineage_without_its_beginning_is_told_as_a_whole() {
+        let list = changes("b", 90, &[("80-0", "registered"), ("90-0", "removed")]);
+        check(&place("a", 57, "57-0"), &list, &["gap 58-90"], &place("b", 90, "90-0"));
+        check(&Place::default(), &changes("b", 90, &[]), &["gap 1-90"], &place("b", 90, ""));
+    }
+
+    #[test]
+    fn a_table_that_went_back_is_left_to_its_seeding() {
+        check(&place("a", 9, "9-0"), &changes("a", 7, &[]), &[], &place("a", 9, "9-0"));
+    }
+
+    proptest! {
+        /// However the list is cut into pages and whatever is missing from it: every serial is told once, as a change or
+        /// in one range, and the numbers rise.
+        #[test]
+        fn every_serial_is_told_once(kept in prop::collection::vec(any::<bool>(), 1..60), page in 1_usize..9) {
+            let head = kept.len() as u64;
+            let all: Vec<Entry> = kept
+                .iter()
+                .enumerate()
+                .filter(|(_, kept)| **kept)
+                .map(|(at, _)| entry(&format!("{}-0", at + 1), "altered"))
+                .collect();
+            let (mut before, mut covered) = (place("a", 0, "0-0"), Vec::new());
+            loop {
+                let rest: Vec<Entry> =
+                    all.iter().filter(|entry| entry.serial() > before.serial).take(page).cloned().collect();
+                let complete = rest.len() < page;
+                let list = Changes { epoch: "a".into(), serial: head, last: String::new(), entries: rest };
+                let (news, after) = find(&before, &list, complete);
+                for news in news {
+                    match news {
+                        News::Change(entry) => covered.push(entry.serial()),
+                        News::Resync { from, to, .. } => covered.extend(from..=to),
+                    }
+                }
+                if complete { break }
+                before = after;
+            }
+            prop_assert_eq!(covered, (1..=head).collect::<Vec<_>>());
+        }
+    }
+}

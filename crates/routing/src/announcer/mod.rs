@@ -1,0 +1,221 @@
+//! Tells subscribers what happened to the route table, as events of Signalbox' own.
+//!
+//! The script that changes the table also writes what it did into the list `changes` on the routes master, under the
+//! serial that the change makes: both happen or neither. This service reads on in the list, publishes each entry, and
+//! notes in the fabric up to where it told. So an event follows its change however many pacemakers die between the two,
+//! in the order of the serials, and whoever holds the duty tells all pacemakers' changes: there is nothing to wait for
+//! and nobody to be mistaken for dead. It also tells when certificates come to their end ([`ends`]), and which routers
+//! refuse the table ([`alarms`]).
+//!
+//! ```text
+//!  apply, remove_host, fault ─ XADD ─▶ changes ─▶ pass: read ─▶ gaps.rs ─▶ publish under a key ─▶ note the place
+//!  publish_lineage ─ DEL, XADD ─▶         ▲                                                            │
+//!                                         └────────────── wait until something is added ◀──────────────┘
+//! ```
+//!
+//! A serial without an entry is a gap: an operator changed the table by hand, the fabric was away for longer than the
+//! list reaches, or the table was made anew. Then one event says that the table has to be read again. Nothing is kept
+//! in memory but one page of the list.
+//!
+//! **Failure.** A crash after publishing and before noting: the next holder publishes the same entries under the same
+//! keys, and within the bus' memory for keys (ten minutes) they are the same events; after it they come twice. Fabric
+//! or bus away: the place stays where it is. Table being seeded, or not the one the fabric means: nothing is told.
+
+mod alarms;
+mod ends;
+mod event;
+mod gaps;
+
+use std::{future::Future, time::Duration};
+
+use signalbox_store::RoutesMaster;
+use tokio::{sync::watch, time};
+use tokio_util::sync::CancellationToken;
+
+pub use event::{EventKind, RouteEvent};
+
+use super::{Error, Store, store::Place};
+use crate::metrics::Metrics;
+use signalbox_lease::Lease;
+
+/// How many changes one pass takes on.
+const PAGE: usize = 100;
+
+/// Where events go.
+pub trait Announce: Send + Sync + 'static {
+    /// Publishes these events of one topic, no two of one object, each once under its key. False when not all of them
+    /// were accepted: then the same are brought again later.
+    fn announce(&self, topic: &'static str, events: Vec<RouteEvent>) -> impl Future<Output = bool> + Send;
+}
+
+/// The service; [`Self::run`] it.
+#[derive(Debug)]
+pub struct Announcer<A> {
+    store: Store,
+    duty: Lease,
+    to: A,
+    interval: Duration,
+    metrics: Metrics,
+    ends: ends::Ends,
+    alarms: alarms::Alarms,
+}
+
+/// What a pass left.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// All there is is told, up to this entry.
+    All { entry: String },
+    /// There is more.
+    Some,
+    /// Nothing can be told at the moment.
+    NotNow,
+}
+
+impl<A: Announce> Announcer<A> {
+    /// `interval` is how often a change that nobody noted, as one by hand, is looked for. `alarms` changes when a
+    /// router may have another alarm than before.
+    pub fn new(
+        store: Store,
+        duty: Lease,
+        to: A,
+        interval: Duration,
+        alarms: watch::Receiver<()>,
+        metrics: Metrics,
+    ) -> Self {
+        let alarms = alarms::Alarms::new(alarms);
+        Self { store, duty, to, interval, metrics, ends: ends::Ends::default(), alarms }
+    }
+
+    /// Runs until `shutdown`, then gives the duty back.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let mut watcher: Option<RoutesMaster> = None;
+        while shutdown.run_until_cancelled(self.turn(&mut watcher)).await.is_some() {}
+        self.duty.release().await;
+    }
+
+    async fn turn(&mut self, watcher: &mut Option<RoutesMaster>) {
+        let told = match self.duty.hold().await {
+            Ok(Some(epoch)) => {
+                let told = self.pass().await;
+                self.look_at_ends(epoch).await;
+                self.look_at_alarms(epoch).await;
+                told
+            }
+            Ok(None) => {
+                self.ends.lost(&self.metrics);
+                self.alarms.lost();
+                Ok(Told::NotNow)
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the fabric is away; changes are told later");
+                Ok(Told::NotNow)
+            }
+        };
+        let waited = match told {
+            Ok(Told::Some) => return,
+            Ok(Told::NotNow) => Err(None),
+            Ok(Told::All { entry }) => self.wait(watcher, &entry).await.map_err(Some),
+            Err(error) => Err(Some(error)),
+        };
+        if let Err(why) = waited {
+            if let Some(error) = why {
+                tracing::debug!(error = &error as &dyn std::error::Error, "changes are told later");
+            }
+            time::sleep(self.interval).await;
+        }
+    }
+
+    /// Until something changes, at most the interval.
+    async fn wait(&self, watcher: &mut Option<RoutesMaster>, entry: &str) -> Result<(), Error> {
+        let connection = match watcher.take() {
+            Some(connection) => connection,
+            None => self.store.watcher()?,
+        };
+        self.store.await_change(&connection, entry, self.interval).await?;
+        *watcher = Some(connection);
+        Ok(())
+    }
+
+    /// Tells which certificates come to their end, when it is time to look.
+    pub(crate) async fn look_at_ends(&mut self, epoch: u64) {
+        self.ends.held(epoch);
+        if let Err(error) = self.ends.look(&self.store, &self.to, &self.metrics).await {
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "ends of certificates are looked at later"
+            );
+        }
+    }
+
+    /// Tells which routers refuse the table, when one may have changed its mind.
+    pub(crate) async fn look_at_alarms(&mut self, epoch: u64) {
+        self.alarms.held(epoch);
+        if let Err(error) = self.alarms.look(&self.store, &self.to, &self.metrics).await {
+            tracing::debug!(error = &error as &dyn std::error::Error, "routers' alarms are looked at later");
+        }
+    }
+
+    /// Tells what happened since the place that was noted last.
+    pub(crate) async fn pass(&mut self) -> Result<Told, Error> {
+        let before = self.store.announced().await?;
+        let changes = self.store.changes_after(&before, PAGE).await?;
+        let complete = changes.entries.len() < PAGE;
+        let (news, place) = gaps::find(&before, &changes, complete);
+        if place == before {
+            return Ok(if complete { Told::All { entry: place.entry } } else { Told::Some });
+        }
+        // Read after the list: what a seeding does to the table comes after its note in the fabric.
+        let state = self.store.table_state().await?;
+        if state.seeding || state.mark().is_none_or(|mark| mark.epoch != changes.epoch) {
+            return Ok(Told::NotNow);
+        }
+        if !self.publish(&news, &changes.epoch).await {
+            return Ok(Told::NotNow);
+        }
+        if self.store.announced_up_to(&before, &place).await? {
+            self.count(&news);
+            if news.iter().any(gaps::News::concerns_certificates) {
+                self.ends.changed();
+            }
+            self.note_resyncs(&news, &place);
+        }
+        Ok(if complete { Told::All { entry: place.entry } } else { Told::Some })
+    }
+
+    /// In order: what follows in one topic goes together, unless it is of one object.
+    async fn publish(&self, news: &[gaps::News<'_>], epoch: &str) -> bool {
+        let mut together: Vec<RouteEvent> = Vec::new();
+        let mut topic = "";
+        for news in news {
+            let Some((next, event)) = event::of(news, epoch) else { continue };
+            let fits = next == topic && together.iter().all(|other| other.object != event.object);
+            if !fits && !together.is_empty() && !self.to.announce(topic, std::mem::take(&mut together)).await
+            {
+                return false;
+            }
+            topic = next;
+            together.push(event);
+        }
+        together.is_empty() || self.to.announce(topic, together).await
+    }
+
+    fn count(&self, news: &[gaps::News<'_>]) {
+        for news in news {
+            self.metrics.announced(news.kind());
+        }
+    }
+
+    fn note_resyncs(&self, news: &[gaps::News<'_>], place: &Place) {
+        for news in news {
+            if let gaps::News::Resync { from, to, why } = news {
+                tracing::info!(
+                    from,
+                    to,
+                    why = why.as_str(),
+                    told_up_to = place.serial,
+                    "subscribers are told to read the route table again"
+                );
+            }
+        }
+    }
+}

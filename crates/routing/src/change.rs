@@ -1,0 +1,59 @@
+//! What an operation did, as a value: the answer to a client is made of it. What subscribers are told is made of what the
+//! table noted itself, because that survives whoever changed it (`announcer`).
+
+use signalbox_route_table::{InstanceId, Record};
+
+/// A change of the route table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteChange {
+    pub kind: ChangeKind,
+    /// The instance's id, or the host name.
+    pub subject: String,
+    /// The table's serial with the change in it.
+    pub serial: u64,
+    /// The newest token of the table's lineage; a serial means something only within it.
+    pub epoch: String,
+    /// The instance after the change, when there is one.
+    pub record: Option<Record>,
+    /// The instance that lost its address to this one and is gone.
+    pub displaced: Option<InstanceId>,
+}
+
+/// What kind of change it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeKind {
+    Registered,
+    Altered,
+    /// A repetition: nothing changed.
+    Unchanged,
+    Draining,
+    /// A drain was called off.
+    Resumed,
+    Removed,
+    HostRemoved,
+    /// A host got a policy or lost it.
+    HostAltered,
+    /// A server name got a certificate or lost it.
+    CertificateAltered,
+    LeaseEnded,
+    DrainEnded,
+}
+
+impl ChangeKind {
+    /// The name in logs and metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Registered => "registered",
+            Self::Altered => "altered",
+            Self::Unchanged => "unchanged",
+            Self::Draining => "draining",
+            Self::Resumed => "resumed",
+            Self::Removed => "removed",
+            Self::HostRemoved => "host_removed",
+            Self::HostAltered => "host_altered",
+            Self::CertificateAltered => "certificate_altered",
+            Self::LeaseEnded => "lease_ended",
+            Self::DrainEnded => "drain_ended",
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Active health checks: one pacemaker at a time asks each instance that has a check how it is, and tells the table.
+//!
+//! **Data.** Routes master: `checks`, the ids; in `instance:<id>` the record with its check, `unhealthy` (why) and
+//! `health_ms` (since when). What the table says is the state: whoever takes the duty over goes on from it, and only
+//! results in a row that had not become a verdict yet are counted anew.
+//!
+//! ```text
+//!  checks, instance:<id> ─▶ schedule.rs ─▶ probe.rs (at most 64 at a time) ─▶ schedule.rs ─▶ health.lua
+//!     ▲ read when the table has changed      cut off at its timeout             n in a row     one serial each
+//!     └────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! **Invariants.** An instance is checked by one prober, once at a time, at an address that the configured networks
+//! allow. A verdict counts for the address that was checked. When more is due than may be under way, checks come later;
+//! none is added. That not too much of a host is taken out is the edge's to see to, which knows who else is left.
+//!
+//! **Failure.** Fabric away: nobody holds the duty, and health stays as it is. Routes master away: verdicts are said again
+//! with each further check. A prober that lost its duty without noticing is fenced out by the script.
+
+mod probe;
+mod schedule;
+
+use std::time::Duration;
+
+use rand::RngExt as _;
+use tokio::{
+    task::JoinSet,
+    time::{self, Instant},
+};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use probe::Target;
+pub(crate) use schedule::Listed;
+use schedule::Schedule;
+
+use super::{
+    Error, Registry,
+    store::{Diagnosed, Diagnosis, Fence},
+};
+use crate::metrics::Metrics;
+use signalbox_lease::Lease;
+use signalbox_route_table::InstanceId;
+
+/// How many checks may be under way at a time.
+const MOST_AT_A_TIME: usize = 64;
+/// How often the list is read though nothing seems to have changed.
+const REREAD: Duration = Duration::from_secs(60);
+
+/// The service; [`Self::run`] it.
+#[derive(Debug)]
+pub struct Prober {
+    registry: Registry,
+    duty: Lease,
+    interval: Duration,
+    metrics: Metrics,
+    schedule: Schedule,
+    under_way: JoinSet<Finished>,
+    /// The head of the table at which the list was read, and when.
+    read: Option<((String, u64, u64), Instant)>,
+}
+
+/// A check that has ended.
+#[derive(Debug)]
+struct Finished {
+    id: InstanceId,
+    target: Target,
+    result: Result<(), String>,
+}
+
+impl Prober {
+    /// `interval` is how often the duty is renewed and the table looked at.
+    pub fn new(registry: Registry, duty: Lease, interval: Duration, metrics: Metrics) -> Self {
+        let (schedule, under_way) = (Schedule::default(), JoinSet::new());
+        Self { registry, duty, interval, metrics, schedule, under_way, read: None }
+    }
+
+    /// Runs until `shutdown`, then gives the duty back.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        while shutdown.run_until_cancelled(self.turn()).await.is_some() {}
+        self.under_way.abort_all();
+        self.duty.release().await;
+    }
+
+    async fn turn(&mut self) {
+        let until = Instant::now() + self.interval;
+        match self.duty.hold().await {
+            Ok(Some(epoch)) => {
+                if let Err(error) = self.read_list().await {
+                    tracing::debug!(%error, "who is to be checked will be read later");
+                }
+                self.work(epoch, until).await;
+            }
+            Ok(None) => {
+                self.rest();
+                time::sleep_until(until).await;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the fabric is away; nobody is checked");
+                self.rest();
+                time::sleep_until(until).await;
+            }
+        }
+    }
+
+    fn rest(&mut self) {
+        self.schedule.clear();
+        self.under_way.abort_all();
+        self.read = None;
+    }
+
+    /// Reads who is to be checked, when the table has changed since.
+    async fn read_list(&mut self) -> Result<(), Error> {
+        let head = self.registry.store().table_head().await?;
+        let now = Instant::now();
+        if self.read.as_ref().is_some_and(|(read, at)| *read == head && now < *at + REREAD) {
+            return Ok(());
+        }
+        let mut list = self.registry.store().listed_for_checks().await?;
+        // Networks may have been taken out of the configuration since somebody registered there.
+        list.retain(|listed| self.registry.rules().admit(&listed.target.address).is_ok());
+        self.schedule.update(list, now, throw);
+        self.read = Some((head, now));
+        Ok(())
+    }
+
+    /// Starts what is due and hears what has ended, until `until`.
+    async fn work(&mut self, epoch: u64, until: Instant) {
+        loop {
+            let now = Instant::now();
+            while self.under_way.len() < MOST_AT_A_TIME
+                && let Some((id, target)) = self.schedule.take_due(now)
+            {
+                self.under_way.spawn(async move {
+                    let result = probe::check(&target).await;
+                    Finished { id, target, result }
+                });
+            }
+            let full = self.under_way.len() >= MOST_AT_A_TIME;
+            let next = self.schedule.next_due().filter(|_| !full).map_or(until, |due| due.min(until));
+            tokio::select! {
+                Some(ended) = self.under_way.join_next() => match ended {
+                    Ok(finished) => self.hear(finished, epoch).await,
+                    Err(error) if error.is_cancelled() => {}
+                    Err(error) => tracing::error!(%error, "a health check panicked"),
+                },
+                () = time::sleep_until(next) => {}
+            }
+            if Instant::now() >= until {
+                return;
+            }
+        }
+    }
+
+    async fn hear(&mut self, finished: Finished, epoch: u64) {
+        let Finished { id, target, result } = finished;
+        self.metrics.checked(result.is_ok());
+        let verdict = self.schedule.finished(&id, &target, result.is_ok(), Instant::now(), throw());
+        let Some(unhealthy) = verdict else { return };
+        let why = result.err().unwrap_or_default();
+        let diagnosis =
+            Diagnosis { id: &id, address: &target.address, unhealthy: unhealthy.then_some(&*why) };
+        match self.tell(diagnosis, epoch).await {
+            Ok(Diagnosed::Done { serial }) => {
+                tracing::info!(%id, address = target.address, unhealthy, why, serial, "an instance's health changed");
+                self.read = None;
+            }
+            // The list is older than the table.
+            Ok(Diagnosed::Same | Diagnosed::Gone) => self.read = None,
+            Ok(Diagnosed::Fenced { epoch }) => {
+                self.duty.fenced(epoch);
+                self.rest();
+            }
+            Ok(other) => tracing::debug!(%id, ?other, "an instance's health is told later"),
+            Err(error) => tracing::debug!(%id, %error, "an instance's health is told later"),
+        }
+    }
+
+    async fn tell(&self, diagnosis: Diagnosis<'_>, epoch: u64) -> Result<Diagnosed, Error> {
+        let Some(mark) = self.registry.store().table_state().await?.mark() else {
+            return Err(Error::Resyncing { recorded: false });
+        };
+        let name = self.duty.name();
+        let fence = Fence { duty: &name, epoch };
+        self.registry.store().diagnose(diagnosis, &mark, fence).await
+    }
+}
+
+/// Chance, in [0, 1).
+fn throw() -> f64 {
+    rand::rng().random()
+}

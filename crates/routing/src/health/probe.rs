@@ -1,0 +1,105 @@
+//! One check of one instance.
+//!
+//! Whatever the instance does, a check ends after its timeout: connecting, the answer's head and what is read of its body
+//! share it. Nothing is followed and nothing is kept; each check has a connection of its own, as a new client would.
+
+use std::{net::SocketAddr, time::Duration};
+
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::{
+    Request,
+    body::{Bytes, Incoming},
+    client::conn::http1,
+    header,
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+    time,
+};
+
+use signalbox_route_table::health::Health;
+
+/// How much of an answer is looked through for its text.
+const MAX_BODY_BYTES: usize = 64 * 1024;
+
+/// Where and how somebody is checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// As it stands in the table.
+    pub(crate) address: String,
+    /// What stands in the Host header.
+    pub(crate) host: String,
+    pub(crate) health: Health,
+}
+
+/// Why a check failed, in words that an operator reads.
+pub(super) async fn check(target: &Target) -> Result<(), String> {
+    let timeout = Duration::from_millis(u64::from(target.health.timeout_ms));
+    let checked = async {
+        match target.address.strip_prefix("unix:") {
+            Some(path) => examine(target, UnixStream::connect(path).await.map_err(unreachable)?).await,
+            None => {
+                let address: SocketAddr =
+                    target.address.parse().map_err(|_| "the address is not readable".to_owned())?;
+                examine(target, TcpStream::connect(address).await.map_err(unreachable)?).await
+            }
+        }
+    };
+    match time::timeout(timeout, checked).await {
+        Ok(checked) => checked,
+        Err(_) => Err(format!("no answer within {} ms", timeout.as_millis())),
+    }
+}
+
+fn unreachable(error: std::io::Error) -> String {
+    format!("it cannot be connected to ({})", error.kind())
+}
+
+async fn examine(
+    target: &Target,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<(), String> {
+    let Some(path) = &target.health.path else { return Ok(()) };
+    let broken = |_| "it broke the connection or spoke no HTTP".to_owned();
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    let request = Request::get(path)
+        .header(header::HOST, &target.host)
+        .header(header::USER_AGENT, "signalbox-health")
+        .header(header::CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|_| "the path is not readable".to_owned())?;
+    // Side by side in one future, so that giving the check up closes the connection.
+    let answer = async {
+        let response = sender.send_request(request).await.map_err(broken)?;
+        judge(&target.health, response).await
+    };
+    let mut connection = std::pin::pin!(connection);
+    let mut answer = std::pin::pin!(answer);
+    tokio::select! {
+        biased;
+        judged = &mut answer => judged,
+        _ = &mut connection => answer.await,
+    }
+}
+
+async fn judge(health: &Health, response: hyper::Response<Incoming>) -> Result<(), String> {
+    let status = response.status().as_u16();
+    if !health.takes(status) {
+        return Err(format!("status {status}"));
+    }
+    let Some(wanted) = &health.body else { return Ok(()) };
+    let mut body = Limited::new(response.into_body(), MAX_BODY_BYTES);
+    let mut read = Vec::new();
+    // A longer or cut off answer is judged by what came of it.
+    while let Some(Ok(frame)) = body.frame().await {
+        if let Ok(data) = frame.into_data() {
+            read.extend_from_slice(&data);
+        }
+        if read.windows(wanted.len()).any(|part| part == wanted.as_bytes()) {
+            return Ok(());
+        }
+    }
+    Err("the text is not in the answer".to_owned())
+}

@@ -1,0 +1,36 @@
+//! How many requests are under way at instances, as the routers report it once a second.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use super::{LIVE_MS, Store};
+use signalbox_route_table::{Hostname, Spec, policy::Ruled};
+
+/// What all live routers have under way at each instance; nothing where it is not known, because the policy of one of
+/// its hosts does not have its requests counted, or because nobody reports. Whoever looks wants the rest all the same,
+/// so this fails by saying nothing.
+pub async fn in_flight(store: &Store, instances: &[&Spec]) -> Vec<Option<u64>> {
+    let unknown = || vec![None; instances.len()];
+    let names: BTreeSet<&Hostname> = instances.iter().flat_map(|spec| &spec.hostnames).collect();
+    let names: Vec<&Hostname> = names.into_iter().collect();
+    let Ok(policies) = store.policies_of(&names).await else { return unknown() };
+    let counts = |ruled: &Ruled| ruled.policy.counts_in_flight();
+    let policed = names.into_iter().zip(&policies);
+    let counted: HashSet<&Hostname> =
+        policed.filter(|(_, ruled)| ruled.as_ref().is_some_and(counts)).map(|(name, _)| name).collect();
+    if counted.is_empty() {
+        return unknown();
+    }
+    let Ok(routers) = store.routers(LIVE_MS).await else { return unknown() };
+    if routers.is_empty() {
+        return unknown();
+    }
+    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+    for (address, count) in routers.iter().flat_map(|router| &router.in_flight) {
+        *sums.entry(address).or_default() += count;
+    }
+    let of = |spec: &&Spec| {
+        let whole = spec.hostnames.iter().all(|hostname| counted.contains(hostname));
+        whole.then(|| sums.get(spec.address.to_string().as_str()).copied().unwrap_or(0))
+    };
+    instances.iter().map(of).collect()
+}

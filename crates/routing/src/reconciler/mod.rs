@@ -1,0 +1,391 @@
+//! Keeps the table what the fabric says it is, whatever was interrupted or lost.
+//!
+//! Runs periodically and when nudged, on the one pacemaker that holds the duty. Each pass compares the heads of both
+//! sides, repairs what [`judge`] finds, then projects what is outstanding. Every step can be repeated; a pass that dies
+//! half-way is simply run again.
+
+mod judge;
+mod merge;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use futures_util::{StreamExt as _, stream};
+use rand::RngExt as _;
+use tokio::{sync::Notify, time};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Error, Liveness, Registry, RouterReport, Store,
+    routers::KNOWN_MS,
+    store::{Fence, Lineage, Published, TableMark, TableState},
+};
+use crate::metrics::Metrics;
+use judge::{Head, Situation, judge};
+use signalbox_access::Tokens;
+use signalbox_lease::Lease;
+use signalbox_route_table::InstanceId;
+
+/// How many tokens a lineage keeps. A router that slept through more re-seedings than that raises an alarm.
+const MAX_LINEAGE: usize = 16;
+/// How many instances are read at a time when all are gone through.
+const CHUNK: usize = 500;
+/// How many projections are on their way at a time.
+const PARALLEL: usize = 32;
+/// How much of what is outstanding one pass takes on.
+const BATCH: usize = 1000;
+/// One pass in so many compares the sidecars' copy of the tokens; changes are copied at once anyway.
+const TOKEN_PASSES: u64 = 10;
+
+/// The service; [`Self::run`] it.
+#[derive(Debug)]
+pub struct Reconciler {
+    registry: Registry,
+    tokens: Tokens,
+    duty: Lease,
+    nudge: Arc<Notify>,
+    interval: Duration,
+    metrics: Metrics,
+    /// Go through every instance in the next pass.
+    thorough: bool,
+    /// Routers that were reported as silent.
+    silent: BTreeSet<String>,
+    /// Keys of a wrong type that were complained of.
+    blocked: BTreeSet<String>,
+    passes: u64,
+}
+
+/// What a round of projections left.
+#[derive(Debug)]
+struct Left {
+    /// There is more, and it is worth going on.
+    more: bool,
+    /// Keys of a wrong type in the way.
+    blocked: BTreeSet<String>,
+}
+
+impl Reconciler {
+    pub fn new(
+        registry: Registry,
+        tokens: Tokens,
+        duty: Lease,
+        nudge: Arc<Notify>,
+        interval: Duration,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            registry,
+            tokens,
+            duty,
+            nudge,
+            interval,
+            metrics,
+            thorough: true,
+            silent: BTreeSet::new(),
+            blocked: BTreeSet::new(),
+            passes: 0,
+        }
+    }
+
+    /// Runs until `shutdown`, then gives the duty back.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        loop {
+            match self.duty.hold().await {
+                Ok(Some(epoch)) => match self.pass(epoch).await {
+                    Ok(()) => self.metrics.reconciled(true),
+                    Err(error) => {
+                        self.metrics.reconciled(false);
+                        tracing::warn!(
+                            error = &error as &dyn std::error::Error,
+                            "reconciliation will be tried again"
+                        );
+                    }
+                },
+                Ok(None) => {
+                    // Whoever follows a holder that vanished looks for what it left.
+                    self.thorough = true;
+                    self.observe().await;
+                }
+                Err(error) => {
+                    self.thorough = true;
+                    tracing::debug!(%error, "the fabric is away");
+                }
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = self.nudge.notified() => {}
+                () = time::sleep(self.interval) => {}
+            }
+        }
+        self.duty.release().await;
+    }
+
+    /// Learns the highest revision, so that this process, too, notices a fabric that lost changes.
+    async fn observe(&mut self) {
+        if let Ok(Some((fabric, table, witnessed))) = self.heads().await
+            && judge(&fabric, &table, witnessed) == Situation::InStep
+        {
+            self.store().saw_revision(table.revision);
+        }
+    }
+
+    fn store(&self) -> &Store {
+        self.registry.store()
+    }
+
+    /// One pass in the name of the duty's `epoch`.
+    pub async fn pass(&mut self, epoch: u64) -> Result<(), Error> {
+        let name = self.duty.name();
+        let fence = Fence { duty: &name, epoch };
+        let Some((fabric, table, witnessed)) = self.heads().await? else { return Ok(()) };
+        let situation = judge(&fabric, &table, witnessed);
+        self.metrics.table_foreign(situation == Situation::Foreign);
+        match situation {
+            Situation::InStep => {
+                self.store().saw_revision(table.revision);
+                if self.thorough {
+                    self.merge(&fabric, fabric.mark().as_ref(), fence).await?;
+                }
+            }
+            Situation::SeedingEnded => {
+                self.note(&fabric, TableState { seeding: false, serial: table.serial, ..fabric.clone() })
+                    .await?;
+            }
+            Situation::FabricEmpty => self.begin(&fabric, &table, fence).await?,
+            Situation::FabricBehind => self.catch_up(&fabric, &table, fence).await?,
+            Situation::TableBehind => self.seed(&fabric, &table, witnessed, fence).await?,
+            Situation::Foreign => {
+                tracing::error!(
+                    "the routes master holds a table of another installation; nothing is written to it. If it is to \
+                     be taken over, delete its key `epoch`"
+                );
+                return Err(Error::Resyncing { recorded: true });
+            }
+        }
+        // What a fabric that was behind could not be asked to remove yet is found in a second round.
+        self.thorough = situation == Situation::FabricBehind;
+        let mark = match situation {
+            Situation::InStep => fabric.mark(),
+            _ => self.store().table_state().await?.mark(),
+        };
+        let left = self.project_outstanding(mark.as_ref(), fence).await?;
+        for key in left.blocked.difference(&self.blocked) {
+            tracing::warn!(key, "a key of another type keeps a change from the route table; delete it");
+        }
+        self.blocked = left.blocked;
+        if left.more {
+            self.nudge.notify_one();
+        }
+        self.report_outstanding().await;
+        if self.passes.is_multiple_of(TOKEN_PASSES) {
+            self.copy_tokens().await;
+        }
+        self.passes += 1;
+        Ok(())
+    }
+
+    /// Both heads, read so that changes of this moment look like neither side's loss: the fabric's revision is read
+    /// after the table's, its serial before. Nothing when the lineage changed between.
+    async fn heads(&mut self) -> Result<Option<(TableState, Head, u64)>, Error> {
+        let before = self.store().table_state().await?;
+        let witnessed = self.witnessed(&before).await;
+        let (lineage, serial, revision) = self.store().table_head().await?;
+        let after = self.store().table_state().await?;
+        let unchanged = before.lineage == after.lineage && before.seeding == after.seeding;
+        let fabric = TableState { serial: before.serial, ..after };
+        Ok(unchanged.then_some((fabric, Head { lineage, serial, revision }, witnessed)))
+    }
+
+    /// The highest serial that a router has acknowledged in our epoch. Without the stats Redis nobody bears witness.
+    async fn witnessed(&mut self, fabric: &TableState) -> u64 {
+        let Ok(routers) = self.store().routers(KNOWN_MS).await else { return 0 };
+        self.watch_over(&routers);
+        let Some(mark) = fabric.mark() else { return 0 };
+        let ours = routers.iter().filter(|router| router.epoch.split(' ').next() == Some(&mark.epoch));
+        ours.map(|router| router.serial).max().unwrap_or(0)
+    }
+
+    /// Says which routers fell silent, so that changes are not waited for them any more, and which came back.
+    fn watch_over(&mut self, routers: &[RouterReport]) {
+        for router in routers {
+            let excluded = Liveness::of(router.age_ms) == Liveness::Excluded;
+            if excluded && self.silent.insert(router.node.clone()) {
+                let age_ms = router.age_ms;
+                tracing::warn!(
+                    router = router.node,
+                    age_ms,
+                    "a router fell silent; changes do not wait for it"
+                );
+            } else if !excluded && self.silent.remove(&router.node) {
+                tracing::info!(router = router.node, "a router that had fallen silent reports again");
+            }
+        }
+        // After a minute it is no router any more: it was taken out of service, or the log has it.
+        self.silent.retain(|node| routers.iter().any(|router| router.node == *node));
+        self.metrics.silent_routers(self.silent.len());
+    }
+
+    /// A first start, or a fabric that was replaced: takes over what the table has, and its lineage or a first one.
+    async fn begin(&self, fabric: &TableState, table: &Head, fence: Fence<'_>) -> Result<(), Error> {
+        self.merge(fabric, None, fence).await?;
+        let fresh = table.lineage.is_empty();
+        let lineage = if fresh { token() } else { table.lineage.clone() };
+        tracing::info!(fresh, serial = table.serial, "the fabric takes the route table over");
+        let new = TableState { lineage, serial: table.serial, seeding: fresh, revision: table.revision };
+        self.note(fabric, new.clone()).await?;
+        if fresh {
+            self.publish(&new, &table.lineage, table.serial, Lineage::Begun, "", fence).await
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The fabric lost changes that the table has seen: takes them over.
+    async fn catch_up(&self, fabric: &TableState, table: &Head, fence: Fence<'_>) -> Result<(), Error> {
+        self.store().saw_revision(table.revision);
+        tracing::warn!(
+            fabric = fabric.revision,
+            table = table.revision,
+            "the fabric has lost changes; the route table's are taken over"
+        );
+        self.merge(fabric, None, fence).await?;
+        let Head { lineage, serial, revision } = table.clone();
+        self.note(fabric, TableState { lineage, serial, seeding: false, revision }).await
+    }
+
+    /// The table is gone or older than it was: makes it anew under a new token, and tells routers last.
+    async fn seed(
+        &self,
+        fabric: &TableState,
+        table: &Head,
+        witnessed: u64,
+        fence: Fence<'_>,
+    ) -> Result<(), Error> {
+        let floor = fabric.serial.max(witnessed);
+        let lineage = if fabric.seeding {
+            // An earlier attempt stopped before routers saw its token; it is still as good as new.
+            fabric.lineage.clone()
+        } else {
+            let mut tokens = vec![token()];
+            tokens.extend(fabric.lineage.split(' ').take(MAX_LINEAGE - 1).map(str::to_owned));
+            tokens.join(" ")
+        };
+        tracing::warn!(
+            serial = table.serial,
+            floor,
+            "the route table was lost or went back; seeding it again"
+        );
+        // From here on requests wait: the table that they mean does not exist yet.
+        let new = TableState { lineage, serial: floor, seeding: true, revision: fabric.revision };
+        self.note(fabric, new.clone()).await?;
+        let mark = new.lineage.split(' ').next().unwrap_or_default().to_owned();
+        match self.store().begin_seeding(&table.lineage, &mark, fence).await? {
+            Published::Done { .. } => {}
+            Published::Changed | Published::Fenced { .. } => {
+                return Err(Error::Resyncing { recorded: true });
+            }
+        }
+        self.merge(fabric, None, fence).await?;
+        while self.project_outstanding(None, fence).await?.more {}
+        self.seed_hosts().await?;
+        // A table restored from elsewhere may know revisions that the fabric lost with it.
+        let revision = fabric.revision.max(table.revision);
+        let new = TableState { revision, ..new };
+        self.publish(&new, "", floor, Lineage::Reseeded, &mark, fence).await?;
+        self.metrics.reseeded();
+        Ok(())
+    }
+
+    async fn publish(
+        &self,
+        new: &TableState,
+        expected: &str,
+        floor: u64,
+        why: Lineage,
+        mark: &str,
+        fence: Fence<'_>,
+    ) -> Result<(), Error> {
+        match self.store().publish_lineage(expected, &new.lineage, floor, why, mark, fence).await? {
+            Published::Done { serial } => {
+                self.note(new, TableState { serial, seeding: false, ..new.clone() }).await
+            }
+            Published::Changed | Published::Fenced { .. } => Err(Error::Resyncing { recorded: true }),
+        }
+    }
+
+    async fn note(&self, before: &TableState, after: TableState) -> Result<(), Error> {
+        match self.store().set_lineage(&before.lineage, &after).await? {
+            true => Ok(()),
+            false => Err(Error::Resyncing { recorded: true }),
+        }
+    }
+
+    /// Log keys of hosts that have no instance at the moment, so that they stay known.
+    async fn seed_hosts(&self) -> Result<(), Error> {
+        let mut after: Option<String> = None;
+        loop {
+            let names = self.store().hosts_after(after.as_deref(), CHUNK).await?;
+            let Some(last) = names.last() else { return Ok(()) };
+            after = Some(last.clone());
+            let version_types = self.store().host_version_types(&names).await?;
+            let known = names.into_iter().zip(version_types);
+            let known = known.filter_map(|(name, version_type)| Some((name, version_type?)));
+            self.store().seed_log_keys(&known.collect::<Vec<_>>()).await?;
+        }
+    }
+
+    /// Projects what interrupted changes left.
+    async fn project_outstanding(&self, mark: Option<&TableMark>, fence: Fence<'_>) -> Result<Left, Error> {
+        let outstanding = self.store().outstanding(BATCH).await?;
+        self.metrics.outstanding(outstanding.len());
+        let count = outstanding.len();
+        let results: Vec<Result<(), Error>> =
+            stream::iter(outstanding)
+                .map(|(member, revision)| async move {
+                    self.registry.complete(&member, revision, mark, fence).await
+                })
+                .buffer_unordered(PARALLEL)
+                .collect()
+                .await;
+        let mut blocked = BTreeSet::new();
+        for result in results {
+            match result {
+                // One that cannot be projected must not keep the others back.
+                Err(Error::Blocked { key, .. }) => {
+                    blocked.insert(key);
+                }
+                other => other?,
+            }
+        }
+        Ok(Left { more: count == BATCH && blocked.len() < BATCH / 2, blocked })
+    }
+
+    /// Fills membership sets, which can wait for the stats Redis.
+    async fn report_outstanding(&self) {
+        let reported = async {
+            let unreported = self.store().unreported(BATCH).await?;
+            let ids: Vec<InstanceId> =
+                unreported.iter().filter_map(|(id, _)| InstanceId::parse(id).ok()).collect();
+            let stored = self.store().stored_many(&ids).await?;
+            let specs: Vec<_> = stored.iter().map(|stored| &stored.record.desired.spec).collect();
+            self.store().add_memberships(&specs).await?;
+            for (id, revision) in unreported {
+                self.store().reported(&InstanceId::parse(&id)?, revision).await?;
+            }
+            Ok::<(), Error>(())
+        };
+        if let Err(error) = reported.await {
+            tracing::debug!(%error, "membership sets will be filled later");
+        }
+    }
+
+    async fn copy_tokens(&self) {
+        if let Err(error) = self.tokens.reconcile().await {
+            tracing::debug!(%error, "the sidecars' copy of the tokens will be corrected later");
+        }
+    }
+}
+
+/// A lineage token: 64 random bits are enough to tell the tables of one installation apart.
+fn token() -> String {
+    format!("{:016x}", rand::rng().random::<u64>())
+}

@@ -1,0 +1,207 @@
+//! Finishing what was interrupted, for the reconciler and the sweeper.
+
+use super::{Attempts, Registry};
+use crate::{
+    ChangeKind, Error, RouteChange,
+    store::{Applied, Desire, Fence, Projection, Ruling, Stored, TableMark},
+};
+use signalbox_route_table::{Hostname, InstanceId, State};
+
+impl Registry {
+    /// Projects one outstanding member of the fabric's list. Without a `mark` whatever table there is is written to,
+    /// which only its seeding may do.
+    pub(crate) async fn complete(
+        &self,
+        member: &str,
+        revision: u64,
+        mark: Option<&TableMark>,
+        fence: Fence<'_>,
+    ) -> Result<(), Error> {
+        if let Some(hostname) = member.strip_prefix('@') {
+            let hostname = Hostname::parse(hostname)?;
+            return self.complete_host_removal(&hostname, revision, mark).await;
+        }
+        if let Some(hostname) = member.strip_prefix('%') {
+            return self.complete_policy(&Hostname::parse(hostname)?, revision, mark).await;
+        }
+        if let Some(name) = member.strip_prefix('=') {
+            return self.complete_certificate(&Hostname::parse(name)?, revision, mark).await;
+        }
+        let id = InstanceId::parse(member)?;
+        if let Some(stored) = self.store.stored(&id).await? {
+            return self.complete_wanted(&stored, mark, fence).await;
+        }
+        match self.store.apply(&id, Projection::Removed(revision), mark, Some(fence)).await? {
+            Applied::Done { serial, .. } | Applied::Same { serial } => {
+                self.settled(id.as_str(), revision, serial, mark).await
+            }
+            other => self.left(id.as_str(), revision, other, mark).await,
+        }
+    }
+
+    /// Projects one instance that is wanted.
+    pub(crate) async fn complete_wanted(
+        &self,
+        stored: &Stored,
+        mark: Option<&TableMark>,
+        fence: Fence<'_>,
+    ) -> Result<(), Error> {
+        let revision = stored.record.revision;
+        let projection = Projection::Wanted(&stored.record);
+        match self.store.apply(&stored.id, projection, mark, Some(fence)).await? {
+            Applied::Done { serial, .. } | Applied::Same { serial } => {
+                self.settled(stored.id.as_str(), revision, serial, mark).await
+            }
+            // Its lease ended on the table, and whoever ended it did not get to say so here.
+            Applied::Gone { .. } => self.remove_exactly(stored, ended(stored, u64::MAX)).await.map(drop),
+            other => self.left(stored.id.as_str(), revision, other, mark).await,
+        }
+    }
+
+    async fn complete_host_removal(
+        &self,
+        hostname: &Hostname,
+        revision: u64,
+        mark: Option<&TableMark>,
+    ) -> Result<(), Error> {
+        match mark {
+            Some(mark) => {
+                let mut attempts = Attempts::new();
+                attempts.recorded = true;
+                self.project_host_removal(hostname, revision, mark.clone(), &mut attempts).await.map(drop)
+            }
+            // A table that is being seeded holds nothing of a forgotten host but what an operator made.
+            None => {
+                self.store.remove_host(hostname, revision, None).await?;
+                self.settled(&format!("@{hostname}"), revision, 0, mark).await
+            }
+        }
+    }
+
+    /// Projects a host's policy as it is wanted, or that none is.
+    pub(crate) async fn complete_policy(
+        &self,
+        hostname: &Hostname,
+        revision: u64,
+        mark: Option<&TableMark>,
+    ) -> Result<(), Error> {
+        let ruled = self.store.policy(hostname).await?;
+        let revision = ruled.as_ref().map_or(revision, |ruled| ruled.revision);
+        let policy = ruled.as_ref().map(|ruled| &ruled.policy);
+        let serial = match self.store.rule(hostname, revision, policy, mark).await? {
+            Ruling::Stands { serial } => serial,
+            // Someone projected a later word meanwhile; that one settles itself.
+            Ruling::Stale { .. } => 0,
+            Ruling::OtherTable => return Err(Error::Resyncing { recorded: true }),
+            Ruling::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
+        };
+        self.settled(&format!("%{hostname}"), revision, serial, mark).await
+    }
+
+    /// Projects a server name's certificate as it is wanted, or that none is.
+    pub(crate) async fn complete_certificate(
+        &self,
+        name: &Hostname,
+        revision: u64,
+        mark: Option<&TableMark>,
+    ) -> Result<(), Error> {
+        let wanted = self.store.certificate(name).await?;
+        let revision = wanted.as_ref().map_or(revision, |wanted| wanted.revision);
+        let certificate = wanted.as_ref().map(|wanted| &wanted.certificate);
+        let serial = match self.store.certify(name, revision, certificate, mark).await? {
+            Ruling::Stands { serial } => serial,
+            // Someone projected a later word meanwhile; that one settles itself.
+            Ruling::Stale { .. } => 0,
+            Ruling::OtherTable => return Err(Error::Resyncing { recorded: true }),
+            Ruling::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
+        };
+        self.settled(&format!("={name}"), revision, serial, mark).await
+    }
+
+    async fn settled(
+        &self,
+        member: &str,
+        revision: u64,
+        serial: u64,
+        mark: Option<&TableMark>,
+    ) -> Result<(), Error> {
+        let epoch = mark.map_or("", |mark| mark.epoch.as_str());
+        self.store.settle(member, revision, serial, epoch).await.map(drop)
+    }
+
+    async fn left(
+        &self,
+        member: &str,
+        revision: u64,
+        applied: Applied,
+        mark: Option<&TableMark>,
+    ) -> Result<(), Error> {
+        match applied {
+            // Someone projected a later word meanwhile; that one settles itself.
+            Applied::Stale { .. } | Applied::Superseded { .. } => {
+                self.settled(member, revision, 0, mark).await
+            }
+            Applied::Blocked { key } => Err(Error::Blocked { key, recorded: true }),
+            Applied::OtherTable => Err(Error::Resyncing { recorded: true }),
+            other => Err(Error::Reply { script: "apply", reply: format!("{other:?}") }),
+        }
+    }
+
+    /// Says in the fabric that an instance which stands in the table is not wanted, so that it will be taken out.
+    pub(crate) async fn unwant(&self, id: &InstanceId) -> Result<(), Error> {
+        let desire = Desire { id, before: None, after: None, owner: None };
+        self.store.desire(desire).await.map(drop)
+    }
+
+    /// Takes an instance out if its lease or drain has ended: on the table first, where heartbeats arrive, then in
+    /// the fabric. Nothing when it has not ended after all; the fence's refusal is passed on.
+    pub(crate) async fn expire(
+        &self,
+        id: &InstanceId,
+        mark: &TableMark,
+        fence: Fence<'_>,
+        now_ms: u64,
+    ) -> Result<Expired, Error> {
+        let Some(stored) = self.store.stored(id).await? else {
+            self.unwant(id).await?;
+            return Ok(Expired::No);
+        };
+        // From here to the end the reconciler would find the place, should this process die.
+        self.store.mark_outstanding(&stored).await?;
+        let applied =
+            self.store.apply(id, Projection::Expired(&stored.record), Some(mark), Some(fence)).await?;
+        match applied {
+            Applied::Done { serial, .. } => {
+                let kind = ended(&stored, now_ms);
+                let removed = self.remove_exactly(&stored, kind).await?;
+                // Registered anew in this very moment: then nothing has ended.
+                let change =
+                    removed.map(|change| RouteChange { serial: serial.max(change.serial), ..change });
+                Ok(change.map_or(Expired::No, |change| Expired::Yes(Box::new(change))))
+            }
+            Applied::Early | Applied::Same { .. } | Applied::Stale { .. } => {
+                self.settled(id.as_str(), stored.record.revision, 0, Some(mark)).await?;
+                Ok(Expired::No)
+            }
+            Applied::Fenced { epoch } => Ok(Expired::Fenced { epoch }),
+            Applied::OtherTable => Err(Error::Resyncing { recorded: true }),
+            Applied::Blocked { key } => Err(Error::Blocked { key, recorded: true }),
+            other => Err(Error::Reply { script: "apply", reply: format!("{other:?}") }),
+        }
+    }
+}
+
+/// What became of an instance whose time seemed to be up.
+#[derive(Debug)]
+pub(crate) enum Expired {
+    Yes(Box<RouteChange>),
+    No,
+    Fenced { epoch: u64 },
+}
+
+fn ended(stored: &Stored, now_ms: u64) -> ChangeKind {
+    let desired = &stored.record.desired;
+    let drained = desired.state == State::Draining
+        && desired.drain_deadline_ms.is_some_and(|deadline_ms| deadline_ms <= now_ms);
+    if drained { ChangeKind::DrainEnded } else { ChangeKind::LeaseEnded }
+}

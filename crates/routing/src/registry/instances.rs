@@ -1,0 +1,399 @@
+//! Instances: register, remove, drain, keep alive.
+
+use std::time::Duration;
+
+use super::{
+    Attempts, Registry, check_names, check_record,
+    project::{Confirmed, Standing},
+};
+use crate::{
+    ChangeKind, Error, RouteChange,
+    store::{Desire, DesireOutcome, Heartbeat, Noted, Projection, Sight, Stored, TableMark},
+};
+use signalbox_access::Caller;
+use signalbox_route_table::{Desired, InstanceId, Label, Record, Spec, State};
+
+/// The most instances one host may have: each change of one looks at all of them inside Redis.
+const MAX_INSTANCES_PER_HOST: usize = 1000;
+const ROOM_PATIENCE: Duration = Duration::from_millis(250);
+/// How many instances are read at a time when all are gone through.
+const CHUNK: usize = 500;
+
+/// What draining a node, or calling that off, did.
+#[derive(Debug)]
+pub struct DrainedNode {
+    pub ids: Vec<InstanceId>,
+    pub serial: u64,
+    pub epoch: String,
+}
+
+impl Registry {
+    /// Registers an instance, or alters it. Repeating it changes nothing, but completes what an earlier try left and
+    /// renews the lease.
+    pub async fn put(&self, caller: &Caller, id: &InstanceId, spec: Spec) -> Result<RouteChange, Error> {
+        check_names(caller, &spec.hostnames)?;
+        let mut attempts = Attempts::new();
+        let mut expired = false;
+        loop {
+            let sight = self.store.sight(id, &spec.address).await?;
+            if let Some(current) = &sight.current {
+                check_record(caller, &current.record)?;
+            }
+            if sight.owner.as_ref().is_some_and(|owner| check_record(caller, &owner.record).is_err()) {
+                return Err(Error::AddressTaken);
+            }
+            let Some(table) = sight.table.clone() else {
+                attempts.await_reconciliation(&self.nudge).await?;
+                continue;
+            };
+            let before = sight.current.as_ref().map(|current| &current.record.desired);
+            let after = Desired::registered(spec.clone(), before);
+            if let (Some(current), false) = (&sight.current, expired)
+                && sight.owner.is_none()
+                && current.record.desired == after
+            {
+                match self.confirm(current, sight.outstanding.is_some(), table, &mut attempts).await? {
+                    Confirmed::Stands(standing) => {
+                        let kind = ChangeKind::Unchanged;
+                        return Ok(self.changed(kind, id, standing, Some(current.record.clone()), None));
+                    }
+                    // Wanted again: it needs a revision above its tombstone's.
+                    Confirmed::Expired => {
+                        expired = true;
+                        continue;
+                    }
+                }
+            }
+            self.check_room(&spec, before).await?;
+            match self.commit(id, &sight, Some(&after)).await? {
+                Committed::Lost => attempts.lost()?,
+                Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
+                Committed::Accepted { revision, table } => {
+                    let record = Record { revision, desired: after };
+                    attempts.recorded = true;
+                    let standing = self.stand(id, Projection::Wanted(&record), table, &mut attempts).await?;
+                    self.report(id.clone(), record.clone());
+                    let kind =
+                        if sight.current.is_some() { ChangeKind::Altered } else { ChangeKind::Registered };
+                    let displaced = sight.owner.map(|owner| owner.id);
+                    return Ok(self.changed(kind, id, standing, Some(record), displaced));
+                }
+            }
+        }
+    }
+
+    /// Removes an instance. One that is not there is no error; a removal that was interrupted is completed.
+    pub async fn remove(&self, caller: &Caller, id: &InstanceId) -> Result<RouteChange, Error> {
+        let mut attempts = Attempts::new();
+        loop {
+            let current = self.store.stored(id).await?;
+            let Some(current) = current else {
+                let standing = self.complete_removal(id, &mut attempts).await?;
+                return Ok(self.changed(ChangeKind::Unchanged, id, standing, None, None));
+            };
+            check_record(caller, &current.record)?;
+            match self.commit_over(&current, None).await? {
+                Committed::Lost => attempts.lost()?,
+                Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
+                Committed::Accepted { revision, table } => {
+                    attempts.recorded = true;
+                    let standing =
+                        self.stand(id, Projection::Removed(revision), table, &mut attempts).await?;
+                    return Ok(self.changed(ChangeKind::Removed, id, standing, None, None));
+                }
+            }
+        }
+    }
+
+    async fn complete_removal(&self, id: &InstanceId, attempts: &mut Attempts) -> Result<Standing, Error> {
+        let state = self.store.table_state().await?;
+        let outstanding = self.store.outstanding_of(id.as_str()).await?;
+        match (outstanding, state.mark()) {
+            (Some(revision), Some(table)) => {
+                attempts.recorded = true;
+                self.stand(id, Projection::Removed(revision), table, attempts).await
+            }
+            _ => {
+                let epoch = state.mark().map_or_else(String::new, |mark| mark.epoch);
+                Ok(Standing { serial: state.serial, epoch })
+            }
+        }
+    }
+
+    /// Starts a drain: no new requests, and removal at the deadline. A repetition moves the deadline.
+    pub async fn drain(
+        &self,
+        caller: &Caller,
+        id: &InstanceId,
+        deadline_seconds: u32,
+    ) -> Result<RouteChange, Error> {
+        let now_ms = self.store.table_now_ms().await?;
+        let deadline_ms = now_ms + u64::from(deadline_seconds) * 1000;
+        let drain = |before: &Desired| Desired {
+            state: State::Draining,
+            drain_deadline_ms: Some(deadline_ms),
+            ..before.clone()
+        };
+        self.alter(caller, id, ChangeKind::Draining, drain).await
+    }
+
+    /// Calls a drain off.
+    pub async fn resume(&self, caller: &Caller, id: &InstanceId) -> Result<RouteChange, Error> {
+        let resume =
+            |before: &Desired| Desired { state: State::Active, drain_deadline_ms: None, ..before.clone() };
+        self.alter(caller, id, ChangeKind::Resumed, resume).await
+    }
+
+    /// Drains every instance of a node. Interrupted, it can be repeated.
+    pub async fn drain_node(
+        &self,
+        caller: &Caller,
+        node: &Label,
+        deadline_seconds: u32,
+    ) -> Result<DrainedNode, Error> {
+        self.for_node(caller, node, Some(deadline_seconds)).await
+    }
+
+    /// Calls the drains of a node's instances off. Interrupted, it can be repeated.
+    pub async fn resume_node(&self, caller: &Caller, node: &Label) -> Result<DrainedNode, Error> {
+        self.for_node(caller, node, None).await
+    }
+
+    /// Drains every instance of a node, or without a deadline resumes those that drain.
+    async fn for_node(
+        &self,
+        caller: &Caller,
+        node: &Label,
+        deadline_seconds: Option<u32>,
+    ) -> Result<DrainedNode, Error> {
+        let table = self.store.table_state().await?;
+        let epoch = table.mark().map_or_else(String::new, |mark| mark.epoch);
+        let mut done = DrainedNode { ids: Vec::new(), serial: table.serial, epoch };
+        let mut after: Option<InstanceId> = None;
+        loop {
+            let ids = self.store.ids_after(after.as_ref().map(InstanceId::as_str), CHUNK).await?;
+            let Some(last) = ids.last() else { return Ok(done) };
+            after = Some(last.clone());
+            for stored in self.store.stored_many(&ids).await? {
+                let desired = &stored.record.desired;
+                let concerned = deadline_seconds.is_some() || desired.state == State::Draining;
+                if desired.spec.node_id.as_ref() != Some(node) || !concerned {
+                    continue;
+                }
+                let changed = match deadline_seconds {
+                    Some(seconds) => self.drain(caller, &stored.id, seconds).await,
+                    None => self.resume(caller, &stored.id).await,
+                };
+                match changed {
+                    Ok(change) => {
+                        (done.serial, done.epoch) = (change.serial, change.epoch);
+                        done.ids.push(stored.id);
+                    }
+                    // Removed in the meantime: that is drained enough.
+                    Err(Error::NoInstance(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+
+    /// Renews a lease. The table may have lost the instance while the fabric has it: then it is projected anew.
+    pub async fn heartbeat(&self, caller: &Caller, id: &InstanceId) -> Result<Heartbeat, Error> {
+        if !caller.is_unconfined() {
+            let current = self.store.stored(id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
+            check_record(caller, &current.record)?;
+        }
+        let heartbeat = self.store.heartbeat(id).await?;
+        if heartbeat != Heartbeat::Unknown {
+            return Ok(heartbeat);
+        }
+        let gone = || Error::NoInstance(id.clone());
+        let current = self.store.stored(id).await?.ok_or_else(gone)?;
+        let mut attempts = Attempts::new();
+        attempts.recorded = true;
+        let Some(table) = self.store.table_state().await?.mark() else {
+            return Err(Error::Resyncing { recorded: true });
+        };
+        match self.project(id, Projection::Wanted(&current.record), table, &mut attempts).await? {
+            Confirmed::Stands(_) => match self.store.heartbeat(id).await? {
+                Heartbeat::Unknown => Err(gone()),
+                heartbeat => Ok(heartbeat),
+            },
+            Confirmed::Expired => Err(gone()),
+        }
+    }
+
+    /// Counts a fault that a client saw at an instance; the number so far.
+    pub async fn fault(
+        &self,
+        caller: &Caller,
+        id: &InstanceId,
+        message: &str,
+        fault_id: Option<&str>,
+    ) -> Result<u64, Error> {
+        let current = self.store.stored(id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
+        check_record(caller, &current.record)?;
+        match self.store.fault(id, message, fault_id).await? {
+            Noted::Counted(count) => Ok(count),
+            Noted::Unknown => Err(Error::Resyncing { recorded: false }),
+        }
+    }
+
+    /// Alters an instance that is there.
+    async fn alter(
+        &self,
+        caller: &Caller,
+        id: &InstanceId,
+        kind: ChangeKind,
+        change: impl Fn(&Desired) -> Desired,
+    ) -> Result<RouteChange, Error> {
+        let mut attempts = Attempts::new();
+        loop {
+            let current = self.store.stored(id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
+            check_record(caller, &current.record)?;
+            let after = change(&current.record.desired);
+            if after == current.record.desired {
+                let Some(table) = self.store.table_state().await?.mark() else {
+                    attempts.await_reconciliation(&self.nudge).await?;
+                    continue;
+                };
+                let standing = match self.confirm(&current, true, table, &mut attempts).await? {
+                    Confirmed::Stands(standing) => standing,
+                    Confirmed::Expired => return Err(Error::NoInstance(id.clone())),
+                };
+                return Ok(self.changed(ChangeKind::Unchanged, id, standing, Some(current.record), None));
+            }
+            match self.commit_over(&current, Some(&after)).await? {
+                Committed::Lost => attempts.lost()?,
+                Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
+                Committed::Accepted { revision, table } => {
+                    let record = Record { revision, desired: after };
+                    attempts.recorded = true;
+                    let standing = self.stand(id, Projection::Wanted(&record), table, &mut attempts).await?;
+                    return Ok(self.changed(kind, id, standing, Some(record), None));
+                }
+            }
+        }
+    }
+
+    /// Removes the instance that `current` describes, if it is still that; nothing when it has changed.
+    pub(crate) async fn remove_exactly(
+        &self,
+        current: &Stored,
+        kind: ChangeKind,
+    ) -> Result<Option<RouteChange>, Error> {
+        let mut attempts = Attempts::new();
+        match self.commit_over(current, None).await? {
+            Committed::Lost => Ok(None),
+            Committed::Behind => Err(Error::Resyncing { recorded: false }),
+            Committed::Accepted { revision, table } => {
+                attempts.recorded = true;
+                let standing =
+                    self.stand(&current.id, Projection::Removed(revision), table, &mut attempts).await?;
+                Ok(Some(self.changed(kind, &current.id, standing, None, None)))
+            }
+        }
+    }
+
+    /// Makes sure that an unchanged instance stands, and renews its lease.
+    async fn confirm(
+        &self,
+        current: &Stored,
+        outstanding: bool,
+        table: TableMark,
+        attempts: &mut Attempts,
+    ) -> Result<Confirmed, Error> {
+        attempts.recorded = true;
+        let projection = Projection::Wanted(&current.record);
+        if outstanding || self.store.heartbeat(&current.id).await? == Heartbeat::Unknown {
+            return self.project(&current.id, projection, table, attempts).await;
+        }
+        let (lineage, serial, _) = self.store.table_head().await?;
+        if lineage.split(' ').next() != Some(&table.epoch) {
+            attempts.await_reconciliation(&self.nudge).await?;
+            return self.project(&current.id, projection, table, attempts).await;
+        }
+        Ok(Confirmed::Stands(Standing { serial, epoch: table.epoch }))
+    }
+
+    async fn stand(
+        &self,
+        id: &InstanceId,
+        projection: Projection<'_>,
+        table: TableMark,
+        attempts: &mut Attempts,
+    ) -> Result<Standing, Error> {
+        match self.project(id, projection, table, attempts).await? {
+            Confirmed::Stands(standing) => Ok(standing),
+            // A revision of this moment cannot have expired before it stood.
+            Confirmed::Expired => Err(Error::Contended),
+        }
+    }
+
+    async fn check_room(&self, spec: &Spec, before: Option<&Desired>) -> Result<(), Error> {
+        let new = |name: &&signalbox_route_table::Hostname| {
+            before.is_none_or(|before| !before.spec.hostnames.contains(name))
+        };
+        let added: Vec<_> = spec.hostnames.iter().filter(new).cloned().collect();
+        if added.is_empty() {
+            return Ok(());
+        }
+        // A master that is away cannot tell. The limit keeps scripts short, it is no promise; so let it pass.
+        let counts = tokio::time::timeout(ROOM_PATIENCE, self.store.instance_counts(&added)).await;
+        let Ok(Ok(counts)) = counts else { return Ok(()) };
+        match added.iter().zip(counts).find(|(_, count)| *count >= MAX_INSTANCES_PER_HOST) {
+            Some((hostname, _)) => Err(Error::HostFull { hostname: hostname.to_string() }),
+            None => Ok(()),
+        }
+    }
+
+    async fn commit(
+        &self,
+        id: &InstanceId,
+        sight: &Sight,
+        after: Option<&Desired>,
+    ) -> Result<Committed, Error> {
+        let (before, owner) = (sight.current.as_ref(), sight.owner.as_ref());
+        let desire = Desire { id, before, after, owner };
+        self.store.desire(desire).await.map(Committed::from)
+    }
+
+    async fn commit_over(&self, current: &Stored, after: Option<&Desired>) -> Result<Committed, Error> {
+        let desire = Desire { id: &current.id, before: Some(current), after, owner: None };
+        self.store.desire(desire).await.map(Committed::from)
+    }
+
+    pub(super) fn changed(
+        &self,
+        kind: ChangeKind,
+        id: &InstanceId,
+        standing: Standing,
+        record: Option<Record>,
+        displaced: Option<InstanceId>,
+    ) -> RouteChange {
+        self.metrics.count_change(kind.as_str());
+        if kind != ChangeKind::Unchanged {
+            tracing::info!(%id, change = kind.as_str(), serial = standing.serial, "route table changed");
+        }
+        let Standing { serial, epoch } = standing;
+        RouteChange { kind, subject: id.to_string(), serial, epoch, record, displaced }
+    }
+}
+
+/// A compare-and-set in the fabric, from the registry's side.
+#[derive(Debug)]
+enum Committed {
+    Accepted { revision: u64, table: TableMark },
+    Lost,
+    Behind,
+}
+
+impl From<DesireOutcome> for Committed {
+    fn from(outcome: DesireOutcome) -> Self {
+        match outcome {
+            DesireOutcome::Accepted { revision, table } => Self::Accepted { revision, table },
+            DesireOutcome::Changed => Self::Lost,
+            DesireOutcome::Behind => Self::Behind,
+        }
+    }
+}

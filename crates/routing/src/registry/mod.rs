@@ -1,0 +1,125 @@
+//! Changes to the route table, each from what a client asked to what it is told.
+//!
+//! Every operation has the same shape: read, decide here, commit in the fabric by compare-and-set, project to the
+//! table. A commit that lost against another reads again; a table that is being reconciled is waited for a while.
+
+mod certificates;
+mod complete;
+mod hosts;
+mod instances;
+mod policies;
+mod project;
+mod switch;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use tokio::{sync::Notify, time::Instant};
+
+use super::{Error, Store};
+use crate::metrics::Metrics;
+use signalbox_access::Caller;
+use signalbox_route_table::{
+    AddressRules, Hostname, Record,
+    explain::{Explanation, Question, explain},
+    lookup,
+};
+
+pub(crate) use complete::Expired;
+pub use instances::DrainedNode;
+pub use policies::RuledHost;
+pub use switch::NotSwitched;
+#[cfg(test)]
+pub(crate) use switch::Switched;
+
+/// How long a request waits for a reconciliation that it needs. One takes milliseconds unless the table is large, and
+/// then the client is better off asking again.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);
+/// How often a request loses its compare-and-set before it gives up. Others won each of those rounds.
+const ROUNDS: usize = 100;
+
+/// The handle to the route table. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    store: Store,
+    rules: Arc<AddressRules>,
+    nudge: Arc<Notify>,
+    metrics: Metrics,
+}
+
+impl Registry {
+    /// `nudge` wakes the reconciler.
+    pub fn new(store: Store, rules: AddressRules, nudge: Arc<Notify>, metrics: Metrics) -> Self {
+        Self { store, rules: Arc::new(rules), nudge, metrics }
+    }
+
+    /// What is counted of the route table.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub fn rules(&self) -> &AddressRules {
+        &self.rules
+    }
+
+    /// Why the edge answers as it does for `host`, which is as [`lookup::host_of`] gives it, and
+    /// what the request gets that `question` is about.
+    pub async fn explain(&self, host: String, question: Question<'_>) -> Result<Explanation, Error> {
+        let candidates = lookup::candidates(&host);
+        let records = self.store.table_hosts(&candidates).await?;
+        let matched = records.iter().find(|record| record.exists());
+        let owners = match matched {
+            Some(record) => self.store.owners(&record.addresses).await?,
+            None => HashMap::new(),
+        };
+        let (_, serial, _) = self.store.table_head().await?;
+        let now_ms = self.store.table_now_ms().await?;
+        Ok(explain(host, candidates, &records, &owners, question, (serial, now_ms)))
+    }
+}
+
+/// How often and how long one operation may try.
+#[derive(Debug)]
+struct Attempts {
+    rounds: usize,
+    until: Instant,
+    /// Whether the fabric has the change already.
+    recorded: bool,
+}
+
+impl Attempts {
+    fn new() -> Self {
+        Self { rounds: ROUNDS, until: Instant::now() + PATIENCE, recorded: false }
+    }
+
+    /// After a lost compare-and-set.
+    fn lost(&mut self) -> Result<(), Error> {
+        self.rounds -= 1;
+        if self.rounds == 0 { Err(Error::Contended) } else { Ok(()) }
+    }
+
+    /// When nothing can be done before a reconciliation: wakes the reconciler and waits a moment.
+    async fn await_reconciliation(&mut self, nudge: &Notify) -> Result<(), Error> {
+        if Instant::now() >= self.until {
+            return Err(Error::Resyncing { recorded: self.recorded });
+        }
+        nudge.notify_one();
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
+    }
+}
+
+fn check_names(caller: &Caller, hostnames: &[Hostname]) -> Result<(), Error> {
+    match hostnames.iter().find(|hostname| !caller.may_touch(hostname)) {
+        Some(hostname) => Err(Error::HostNotAllowed { hostname: hostname.to_string() }),
+        None => Ok(()),
+    }
+}
+
+fn check_record(caller: &Caller, record: &Record) -> Result<(), Error> {
+    check_names(caller, &record.desired.spec.hostnames)
+}

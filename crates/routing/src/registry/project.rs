@@ -1,0 +1,89 @@
+//! From the fabric to the table.
+
+use super::{Attempts, Registry};
+use crate::{
+    Error,
+    store::{Applied, Projection, TableMark},
+};
+use signalbox_route_table::{InstanceId, Record};
+
+/// Where the table is after a projection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Standing {
+    pub(super) serial: u64,
+    pub(super) epoch: String,
+}
+
+/// Whether an instance that is wanted as it is also stands.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Confirmed {
+    Stands(Standing),
+    /// Its lease or drain ended on the table a moment ago, and the fabric is about to learn of it.
+    Expired,
+}
+
+impl Registry {
+    /// Brings a change that the fabric has taken to the table.
+    pub(super) async fn project(
+        &self,
+        id: &InstanceId,
+        projection: Projection<'_>,
+        table: TableMark,
+        attempts: &mut Attempts,
+    ) -> Result<Confirmed, Error> {
+        let revision = match projection {
+            Projection::Wanted(record) | Projection::Expired(record) => record.revision,
+            Projection::Removed(revision) => revision,
+        };
+        let mut table = table;
+        let (serial, settled) = loop {
+            let applied = self.store.apply(id, projection, Some(&table), None).await;
+            match applied.map_err(Error::after_recording)? {
+                Applied::Done { serial, displaced, .. } => {
+                    if let Some(displaced) = displaced {
+                        tracing::info!(%id, displaced, "an address was taken over");
+                    }
+                    break (serial, true);
+                }
+                Applied::Same { serial } => break (serial, true),
+                Applied::Gone { .. } => return Ok(Confirmed::Expired),
+                // A later word on the instance or its address stands. Ours was accepted before it, and is history.
+                Applied::Stale { .. } | Applied::Superseded { .. } => {
+                    let (_, serial, _) = self.store.table_head().await.map_err(Error::after_recording)?;
+                    break (serial, true);
+                }
+                Applied::OtherTable => {
+                    attempts.await_reconciliation(&self.nudge).await?;
+                    if let Some(mark) = self.store.table_state().await?.mark() {
+                        table = mark;
+                    }
+                }
+                Applied::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
+                Applied::Early => break (table.serial, false),
+                Applied::Fenced { epoch } => {
+                    return Err(Error::Reply { script: "apply", reply: format!("fenced {epoch}") });
+                }
+            }
+        };
+        // The table has it. If noting that fails, the reconciler finds it standing and notes it then.
+        if settled && let Err(error) = self.store.settle(id.as_str(), revision, serial, &table.epoch).await {
+            tracing::debug!(%id, %error, "a projected change stays noted as outstanding");
+        }
+        Ok(Confirmed::Stands(Standing { serial, epoch: table.epoch }))
+    }
+
+    /// Notes an instance in the membership sets of the statistics, in the background: a stats Redis that is away must
+    /// not hold up a registration. The reconciler does what is left.
+    pub(super) fn report(&self, id: InstanceId, record: Record) {
+        let store = self.store.clone();
+        tokio::spawn(async move {
+            let reported = async {
+                store.add_memberships(&[&record.desired.spec]).await?;
+                store.reported(&id, record.revision).await
+            };
+            if let Err(error) = reported.await {
+                tracing::debug!(%id, %error, "membership sets will be filled later");
+            }
+        });
+    }
+}

@@ -1,0 +1,129 @@
+//! Switching a host to another version: the new ones in first, then the old ones out.
+
+use super::{Registry, check_names, check_record};
+use crate::{
+    Error,
+    store::{Live, Stored},
+};
+use signalbox_access::Caller;
+use signalbox_route_table::{Hostname, InstanceId, Label, State};
+
+/// What a switch did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Switched {
+    /// Instances of the new version whose drain was called off.
+    pub resumed: Vec<InstanceId>,
+    /// Instances of other versions that drain from now on.
+    pub drained: Vec<InstanceId>,
+    /// Whether anything changed.
+    pub changed: bool,
+    pub serial: u64,
+    pub epoch: String,
+}
+
+/// Who comes and who goes.
+#[derive(Debug, PartialEq, Eq)]
+struct Plan {
+    resume: Vec<InstanceId>,
+    drain: Vec<InstanceId>,
+}
+
+impl Registry {
+    /// Makes `version_type` the one that serves the host: its instances that drain are resumed, then the others are
+    /// drained, then shares between versions are taken out of the policy. Interrupted, it can be repeated; what drains
+    /// already keeps its deadline.
+    pub async fn switch_version(
+        &self,
+        caller: &Caller,
+        hostname: &Hostname,
+        version_type: &Label,
+        deadline_seconds: u32,
+    ) -> Result<Switched, Error> {
+        check_names(caller, std::slice::from_ref(hostname))?;
+        let state = self.store.table_state().await?;
+        let ids = self.store.ids_of_host(hostname).await?;
+        let mut ids = ids.iter().map(|id| InstanceId::parse(id)).collect::<Result<Vec<_>, _>>()?;
+        ids.sort_unstable();
+        let mut stored = self.store.stored_many(&ids).await?;
+        stored.retain(|one| one.record.desired.spec.hostnames.contains(hostname));
+        // All of it is allowed before any of it is done.
+        stored.iter().try_for_each(|one| check_record(caller, &one.record))?;
+        let ids: Vec<_> = stored.iter().map(|one| one.id.clone()).collect();
+        let live = self.store.live(&ids).await?;
+        let plan = plan(hostname, version_type, &stored, &live)?;
+
+        let epoch = state.mark().map_or_else(String::new, |mark| mark.epoch);
+        let mut switched = Switched {
+            resumed: Vec::new(),
+            drained: Vec::new(),
+            changed: false,
+            serial: state.serial,
+            epoch,
+        };
+        for id in plan.resume {
+            let change = self.resume(caller, &id).await?;
+            (switched.serial, switched.epoch) = (change.serial, change.epoch);
+            switched.resumed.push(id);
+        }
+        for id in plan.drain {
+            match self.drain(caller, &id, deadline_seconds).await {
+                Ok(change) => {
+                    (switched.serial, switched.epoch) = (change.serial, change.epoch);
+                    switched.drained.push(id);
+                }
+                // Removed in the meantime: that is drained enough.
+                Err(Error::NoInstance(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let unshared = self.drop_shares(hostname).await?;
+        switched.changed = unshared.is_some() || !switched.resumed.is_empty() || !switched.drained.is_empty();
+        if let Some(ruled) = unshared {
+            (switched.serial, switched.epoch) = (ruled.serial, ruled.epoch);
+        }
+        Ok(switched)
+    }
+}
+
+/// Decides, or says why the host cannot be switched. `live` is what the table knows of `stored`, in its order.
+fn plan(hostname: &Hostname, version_type: &Label, stored: &[Stored], live: &[Live]) -> Result<Plan, Error> {
+    let is_new = |one: &&Stored| one.record.desired.spec.version_type_id == *version_type;
+    let new: Vec<&Stored> = stored.iter().filter(is_new).collect();
+    let refused = |why| Error::CannotSwitch {
+        hostname: hostname.to_string(),
+        version_type: version_type.as_str().to_owned(),
+        why,
+    };
+    if new.is_empty() {
+        return Err(refused(NotSwitched::NoInstance));
+    }
+    let well = stored.iter().zip(live).any(|(one, live)| is_new(&one) && live.unhealthy.is_none());
+    if !well {
+        return Err(refused(NotSwitched::Unhealthy));
+    }
+    let active = |one: &&Stored| one.record.desired.state == State::Active;
+    let old: Vec<&Stored> = stored.iter().filter(|one| !is_new(one)).filter(active).collect();
+    // An instance drains for all its names; none of them may be left without anybody.
+    let covered = |name: &&Hostname| new.iter().any(|one| one.record.desired.spec.hostnames.contains(name));
+    let names = old.iter().flat_map(|one| &one.record.desired.spec.hostnames);
+    let mut bare: Vec<String> = names.filter(|name| !covered(name)).map(ToString::to_string).collect();
+    bare.sort_unstable();
+    bare.dedup();
+    if !bare.is_empty() {
+        return Err(refused(NotSwitched::Incomplete(bare)));
+    }
+    let ids = |list: Vec<&Stored>| list.into_iter().map(|one| one.id.clone()).collect();
+    let resume = new.into_iter().filter(|one| !active(one)).collect();
+    Ok(Plan { resume: ids(resume), drain: ids(old) })
+}
+
+/// Why a host is not switched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotSwitched {
+    /// No instance of the version serves it.
+    NoInstance,
+    /// None of those that do is healthy.
+    Unhealthy,
+    /// The instances that would go also serve these names, and none of the version does.
+    Incomplete(Vec<String>),
+}

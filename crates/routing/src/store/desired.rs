@@ -1,0 +1,420 @@
+//! What is wanted, in the fabric.
+
+use std::collections::HashMap;
+
+use signalbox_store::{FabricRole, Script, Value, keys::fabric as key};
+
+use super::{Store, TableMark, reply::Reply};
+use crate::Error;
+use signalbox_route_table::{Address, Desired, Hostname, InstanceId, Record};
+
+static DESIRE: Script<FabricRole> = Script::new("routing/desire", include_str!("../scripts/desire.lua"));
+static SETTLE: Script<FabricRole> = Script::new("routing/settle", include_str!("../scripts/settle.lua"));
+static REPORT: Script<FabricRole> = Script::new("routing/report", include_str!("../scripts/report.lua"));
+static FORGET_HOST: Script<FabricRole> =
+    Script::new("routing/forget_host", include_str!("../scripts/forget_host.lua"));
+static ADOPT: Script<FabricRole> = Script::new("routing/adopt", include_str!("../scripts/adopt.lua"));
+static SET_LINEAGE: Script<FabricRole> =
+    Script::new("routing/set_lineage", include_str!("../scripts/set_lineage.lua"));
+
+/// A record together with its exact text, which is what a change is compared against.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    pub id: InstanceId,
+    pub record: Record,
+    pub(super) text: String,
+}
+
+impl Stored {
+    fn parse(id: InstanceId, text: String) -> Result<Self, Error> {
+        let record = serde_json::from_str(&text).map_err(Error::Record)?;
+        Ok(Self { id, record, text })
+    }
+}
+
+/// What bears on a registration, read in one round trip or two. It may be outdated the next moment; the script that
+/// commits compares.
+#[derive(Debug)]
+pub struct Sight {
+    pub(crate) current: Option<Stored>,
+    /// Another instance that owns the wanted address.
+    pub(crate) owner: Option<Stored>,
+    /// The revision of this instance that is not known to stand in the table.
+    pub(crate) outstanding: Option<u64>,
+    pub(crate) table: Option<TableMark>,
+}
+
+/// A change to what is wanted of one instance.
+#[derive(Debug)]
+pub struct Desire<'a> {
+    pub(crate) id: &'a InstanceId,
+    pub(crate) before: Option<&'a Stored>,
+    /// Nothing removes the instance.
+    pub(crate) after: Option<&'a Desired>,
+    /// The owner of the new address, who loses it.
+    pub(crate) owner: Option<&'a Stored>,
+}
+
+/// What became of a [`Desire`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum DesireOutcome {
+    Accepted {
+        revision: u64,
+        table: TableMark,
+    },
+    /// Read again: somebody else was faster.
+    Changed,
+    /// The fabric is empty or has lost changes; nothing may be written before a reconciliation.
+    Behind,
+}
+
+/// What the fabric knows of the table on the routes master.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TableState {
+    /// Newest token first; empty when this fabric never had a table.
+    pub lineage: String,
+    pub(crate) serial: u64,
+    /// The newest token is not published on the routes master yet.
+    pub seeding: bool,
+    pub(crate) revision: u64,
+}
+
+impl TableState {
+    pub(crate) fn mark(&self) -> Option<TableMark> {
+        let epoch = newest(&self.lineage)?.to_owned();
+        Some(TableMark { epoch, serial: self.serial })
+    }
+}
+
+pub(super) fn newest(lineage: &str) -> Option<&str> {
+    lineage.split(' ').next().filter(|token| !token.is_empty())
+}
+
+impl Store {
+    /// One instance as it is wanted.
+    pub async fn stored(&self, id: &InstanceId) -> Result<Option<Stored>, Error> {
+        let text: Option<String> = self
+            .fabric
+            .command("HGET")
+            .key(&key::routes_instances())
+            .arg(id.as_str())
+            .query()
+            .await
+            .map_err(Error::Fabric)?;
+        text.map(|text| Stored::parse(id.clone(), text)).transpose()
+    }
+
+    /// Many instances, in the order asked for; those that are gone are left out.
+    pub async fn stored_many(&self, ids: &[InstanceId]) -> Result<Vec<Stored>, Error> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names: Vec<&str> = ids.iter().map(InstanceId::as_str).collect();
+        let texts: Vec<Option<String>> = self
+            .fabric
+            .command("HMGET")
+            .key(&key::routes_instances())
+            .arg(names)
+            .query()
+            .await
+            .map_err(Error::Fabric)?;
+        let pairs = ids.iter().zip(texts);
+        pairs.filter_map(|(id, text)| text.map(|text| Stored::parse(id.clone(), text))).collect()
+    }
+
+    /// Everything that bears on giving `id` the `address`.
+    pub(crate) async fn sight(&self, id: &InstanceId, address: &Address) -> Result<Sight, Error> {
+        let mut batch = self.fabric.batch();
+        batch
+            .add("HGET", &key::routes_instances(), id.as_str())
+            .add("HGET", &key::routes_addresses(), address.as_str())
+            .add("ZSCORE", &key::routes_unprojected(), id.as_str())
+            .add("HMGET", &key::routes_table(), &["epoch", "serial"]);
+        type Row = (Option<String>, Option<String>, Option<u64>, (Option<String>, Option<u64>));
+        let (text, owner, outstanding, (lineage, serial)): Row =
+            batch.query().await.map_err(Error::Fabric)?;
+        let owner = match owner.filter(|owner| owner != id.as_str()) {
+            Some(owner) => self.stored(&InstanceId::parse(&owner)?).await?,
+            None => None,
+        };
+        let epoch = lineage.as_deref().and_then(newest).map(ToOwned::to_owned);
+        Ok(Sight {
+            current: text.map(|text| Stored::parse(id.clone(), text)).transpose()?,
+            owner,
+            outstanding,
+            table: epoch.map(|epoch| TableMark { epoch, serial: serial.unwrap_or(0) }),
+        })
+    }
+
+    /// Changes what is wanted, if nothing moved since it was read.
+    pub(crate) async fn desire(&self, desire: Desire<'_>) -> Result<DesireOutcome, Error> {
+        // The script puts the opening brace and the revision before it, so that no JSON need be read there.
+        let after =
+            desire.after.map(|after| serde_json::to_string(after).map_err(Error::Record)).transpose()?;
+        let tail = after.as_deref().map_or("", |json| json.trim_start_matches('{'));
+        let spec = desire.after.map(|after| &after.spec);
+        let before = desire.before;
+        let reply = DESIRE
+            .call()
+            .key(&key::routes_instances())
+            .key(&key::routes_instances_index())
+            .key(&key::routes_addresses())
+            .key(&key::routes_hosts())
+            .key(&key::routes_hosts_index())
+            .key(&key::routes_revision())
+            .key(&key::routes_unprojected())
+            .key(&key::routes_unreported())
+            .key(&key::routes_table())
+            .arg(desire.id.as_str())
+            .arg(before.map_or("", |stored| &stored.text))
+            .arg(tail)
+            .arg(before.map_or("", |stored| stored.record.desired.spec.address.as_str()))
+            .arg(spec.map_or("", |spec| spec.address.as_str()))
+            .arg(desire.owner.map_or("", |owner| owner.id.as_str()))
+            .arg(desire.owner.map_or("", |owner| &owner.text))
+            .arg(self.floor())
+            .arg(spec.map_or("", |spec| spec.version_type_id.as_str()))
+            .arg(hostnames(spec.map_or(&[], |spec| &spec.hostnames)))
+            .run::<Vec<Value>>(&self.fabric)
+            .await
+            .map_err(Error::Fabric)?;
+        self.outcome(Reply::new("desire", reply))
+    }
+
+    /// Forgets a host name that no instance is wanted for, and its policy.
+    pub(crate) async fn forget_host(&self, hostname: &Hostname) -> Result<DesireOutcome, Error> {
+        let reply = FORGET_HOST
+            .call()
+            .key(&key::routes_hosts())
+            .key(&key::routes_hosts_index())
+            .key(&key::routes_revision())
+            .key(&key::routes_unprojected())
+            .key(&key::routes_table())
+            .key(&key::routes_policies())
+            .arg(hostname.as_str())
+            .arg(self.floor())
+            .run::<Vec<Value>>(&self.fabric)
+            .await
+            .map_err(Error::Fabric)?;
+        self.outcome(Reply::new("forget_host", reply))
+    }
+
+    fn outcome(&self, reply: Reply) -> Result<DesireOutcome, Error> {
+        match reply.word()?.as_str() {
+            "accepted" => {
+                let revision = reply.at(1)?;
+                self.saw_revision(revision);
+                let lineage: String = reply.at(3)?;
+                let epoch = newest(&lineage).unwrap_or("").to_owned();
+                Ok(DesireOutcome::Accepted { revision, table: TableMark { epoch, serial: reply.at(2)? } })
+            }
+            "changed" => Ok(DesireOutcome::Changed),
+            "regressed" | "uninitialised" => Ok(DesireOutcome::Behind),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    /// Notes a host name again that was forgotten while somebody registered it.
+    pub(crate) async fn remember_host(&self, hostname: &Hostname, version_type: &str) -> Result<(), Error> {
+        let mut batch = self.fabric.batch();
+        batch.add("HSET", &key::routes_hosts(), (hostname.as_str(), version_type)).add(
+            "ZADD",
+            &key::routes_hosts_index(),
+            (0, hostname.as_str()),
+        );
+        batch.query::<Value>().await.map(drop).map_err(Error::Fabric)
+    }
+
+    /// Notes that `revision` of `member` stands in the table; false when a later one is outstanding.
+    pub(crate) async fn settle(
+        &self,
+        member: &str,
+        revision: u64,
+        serial: u64,
+        epoch: &str,
+    ) -> Result<bool, Error> {
+        SETTLE
+            .call()
+            .key(&key::routes_unprojected())
+            .key(&key::routes_table())
+            .arg(member)
+            .arg(revision)
+            .arg(serial)
+            .arg(epoch)
+            .run(&self.fabric)
+            .await
+            .map_err(Error::Fabric)
+    }
+
+    /// Marks an instance as outstanding without changing it: if its caller dies half-way, the reconciler looks.
+    pub(crate) async fn mark_outstanding(&self, stored: &Stored) -> Result<(), Error> {
+        self.fabric
+            .command("ZADD")
+            .key(&key::routes_unprojected())
+            .arg("NX")
+            .arg(stored.record.revision)
+            .arg(stored.id.as_str())
+            .run()
+            .await
+            .map_err(Error::Fabric)
+    }
+
+    /// The revision of a member that is not known to stand in the table.
+    pub(crate) async fn outstanding_of(&self, member: &str) -> Result<Option<u64>, Error> {
+        let command = self.fabric.command("ZSCORE").key(&key::routes_unprojected()).arg(member);
+        command.query().await.map_err(Error::Fabric)
+    }
+
+    /// What is not known to stand in the table, oldest first, with its revisions.
+    pub(crate) async fn outstanding(&self, limit: usize) -> Result<Vec<(String, u64)>, Error> {
+        self.waiting(&key::routes_unprojected(), limit).await
+    }
+
+    /// What is not known to stand in the membership sets, oldest first, with its revisions.
+    pub(crate) async fn unreported(&self, limit: usize) -> Result<Vec<(String, u64)>, Error> {
+        self.waiting(&key::routes_unreported(), limit).await
+    }
+
+    async fn waiting(
+        &self,
+        key: &signalbox_store::Key<signalbox_store::FabricSpace>,
+        limit: usize,
+    ) -> Result<Vec<(String, u64)>, Error> {
+        let last = limit.saturating_sub(1);
+        let command = self.fabric.command("ZRANGE").key(key).arg(0).arg(last).arg("WITHSCORES");
+        command.query().await.map_err(Error::Fabric)
+    }
+
+    /// Notes that `revision` of an instance stands in the membership sets.
+    pub(crate) async fn reported(&self, id: &InstanceId, revision: u64) -> Result<(), Error> {
+        REPORT
+            .call()
+            .key(&key::routes_unreported())
+            .arg(id.as_str())
+            .arg(revision)
+            .run::<u64>(&self.fabric)
+            .await
+            .map(drop)
+            .map_err(Error::Fabric)
+    }
+
+    /// Up to `limit` instance ids after `after`, in order.
+    pub async fn ids_after(&self, after: Option<&str>, limit: usize) -> Result<Vec<InstanceId>, Error> {
+        let names = self.index_after(&key::routes_instances_index(), after, limit).await?;
+        names.iter().map(|name| InstanceId::parse(name).map_err(Error::from)).collect()
+    }
+
+    /// Up to `limit` host names after `after`, in order.
+    pub async fn hosts_after(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
+        self.index_after(&key::routes_hosts_index(), after, limit).await
+    }
+
+    pub(super) async fn index_after(
+        &self,
+        key: &signalbox_store::Key<signalbox_store::FabricSpace>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<String>, Error> {
+        let from = after.map_or("-".to_owned(), |after| format!("({after}"));
+        let command = self.fabric.command("ZRANGEBYLEX").key(key).arg(from).arg("+").arg("LIMIT").arg(0);
+        command.arg(limit).query().await.map_err(Error::Fabric)
+    }
+
+    /// Version types of host names, in the order asked for.
+    pub async fn host_version_types(&self, names: &[String]) -> Result<Vec<Option<String>>, Error> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let command = self.fabric.command("HMGET").key(&key::routes_hosts()).arg(names);
+        command.query().await.map_err(Error::Fabric)
+    }
+
+    /// What the fabric knows of the table.
+    pub async fn table_state(&self) -> Result<TableState, Error> {
+        let mut batch = self.fabric.batch();
+        batch.add("HGETALL", &key::routes_table(), &[] as &[&str]).add(
+            "GET",
+            &key::routes_revision(),
+            &[] as &[&str],
+        );
+        let (mut fields, revision): (HashMap<String, String>, Option<u64>) =
+            batch.query().await.map_err(Error::Fabric)?;
+        Ok(TableState {
+            lineage: fields.remove("epoch").unwrap_or_default(),
+            serial: fields.get("serial").and_then(|serial| serial.parse().ok()).unwrap_or(0),
+            seeding: fields.get("seeding").is_some_and(|token| !token.is_empty()),
+            revision: revision.unwrap_or(0),
+        })
+    }
+
+    /// The mark that changes of the table have to carry; nothing while there is no table.
+    pub(crate) async fn table_mark(&self) -> Result<Option<TableMark>, Error> {
+        let (epoch, serial): (Option<String>, Option<u64>) = self
+            .fabric
+            .command("HMGET")
+            .key(&key::routes_table())
+            .arg(("epoch", "serial"))
+            .query()
+            .await
+            .map_err(Error::Fabric)?;
+        let state = TableState {
+            lineage: epoch.unwrap_or_default(),
+            serial: serial.unwrap_or(0),
+            seeding: false,
+            revision: 0,
+        };
+        Ok(state.mark())
+    }
+
+    /// Notes the lineage that the routes master has, or with `seeding` is about to get; false when somebody else
+    /// changed it.
+    pub(crate) async fn set_lineage(&self, expected: &str, new: &TableState) -> Result<bool, Error> {
+        SET_LINEAGE
+            .call()
+            .key(&key::routes_table())
+            .key(&key::routes_revision())
+            .arg(expected)
+            .arg(&new.lineage)
+            .arg(new.serial)
+            .arg(if new.seeding { newest(&new.lineage).unwrap_or("") } else { "" })
+            .arg(new.revision)
+            .run(&self.fabric)
+            .await
+            .map_err(Error::Fabric)
+    }
+
+    /// Takes over what the routes master knows better; `record` is its text there, nothing when it was removed.
+    pub(crate) async fn adopt(
+        &self,
+        id: &InstanceId,
+        before: Option<&Stored>,
+        record: Option<&str>,
+    ) -> Result<bool, Error> {
+        let theirs =
+            record.map(|text| serde_json::from_str::<Record>(text).map_err(Error::Record)).transpose()?;
+        let spec = theirs.as_ref().map(|record| &record.desired.spec);
+        ADOPT
+            .call()
+            .key(&key::routes_instances())
+            .key(&key::routes_instances_index())
+            .key(&key::routes_addresses())
+            .key(&key::routes_hosts())
+            .key(&key::routes_hosts_index())
+            .key(&key::routes_unreported())
+            .arg(id.as_str())
+            .arg(before.map_or("", |stored| &stored.text))
+            .arg(record.unwrap_or(""))
+            .arg(before.map_or("", |stored| stored.record.desired.spec.address.as_str()))
+            .arg(spec.map_or("", |spec| spec.address.as_str()))
+            .arg(theirs.as_ref().map_or(0, |record| record.revision))
+            .arg(spec.map_or("", |spec| spec.version_type_id.as_str()))
+            .arg(hostnames(spec.map_or(&[], |spec| &spec.hostnames)))
+            .run(&self.fabric)
+            .await
+            .map_err(Error::Fabric)
+    }
+}
+
+pub(super) fn hostnames(hostnames: &[Hostname]) -> Vec<&str> {
+    hostnames.iter().map(Hostname::as_str).collect()
+}

@@ -1,0 +1,127 @@
+//! Who is to be checked, and what was found, on the routes master.
+
+use signalbox_store::{RoutesMasterRole, Script, Value, keys::routes as key};
+
+use super::{Fence, SHARED, Store, TableMark, reply::Reply};
+use crate::{
+    Error,
+    health::{Listed, Target},
+};
+use signalbox_route_table::{InstanceId, Record};
+
+static HEALTH: Script<RoutesMasterRole> =
+    Script::composed("routing/health", &[include_str!("../scripts/health.lua"), SHARED]);
+
+/// How many instances are read at a time.
+const CHUNK: usize = 500;
+
+/// What the prober found of an instance.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Diagnosis<'a> {
+    pub(crate) id: &'a InstanceId,
+    /// The address that was checked.
+    pub(crate) address: &'a str,
+    /// Why it is unhealthy; nothing when it is healthy.
+    pub(crate) unhealthy: Option<&'a str>,
+}
+
+/// What became of a [`Diagnosis`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Diagnosed {
+    Done {
+        serial: u64,
+    },
+    /// The table has it already.
+    Same,
+    /// The instance is gone, elsewhere, or not to be checked any more.
+    Gone,
+    /// This is not the table that was meant, or it has lost changes.
+    OtherTable,
+    /// A key of another type is in the way.
+    Blocked {
+        key: String,
+    },
+    /// The duty is another's; its epoch.
+    Fenced {
+        epoch: u64,
+    },
+}
+
+impl Store {
+    /// Everybody who is to be checked.
+    pub(crate) async fn listed_for_checks(&self) -> Result<Vec<Listed>, Error> {
+        let mut ids: Vec<String> = Vec::new();
+        let mut cursor: u64 = 0;
+        loop {
+            let command =
+                self.routes.command("SSCAN").key(&key::checks()).arg(cursor).arg("COUNT").arg(CHUNK);
+            let (next, some): (u64, Vec<String>) = command.query().await.map_err(Error::table)?;
+            ids.extend(some);
+            if next == 0 {
+                break;
+            }
+            cursor = next;
+        }
+        let mut list = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(CHUNK) {
+            let mut batch = self.routes.batch();
+            for id in chunk {
+                batch.add("HMGET", &key::instance(id), &["record", "unhealthy"]);
+            }
+            let rows: Vec<(Option<String>, Option<String>)> = batch.query().await.map_err(Error::table)?;
+            for (id, (record, unhealthy)) in chunk.iter().zip(rows) {
+                // Taken out since, or not of this hand: nobody to be checked.
+                let record = record.and_then(|text| serde_json::from_str::<Record>(&text).ok());
+                let Some(target) = record.and_then(target) else { continue };
+                list.push(Listed { id: InstanceId::parse(id)?, target, unhealthy: unhealthy.is_some() });
+            }
+        }
+        Ok(list)
+    }
+
+    /// Notes what was found.
+    pub(crate) async fn diagnose(
+        &self,
+        diagnosis: Diagnosis<'_>,
+        mark: &TableMark,
+        fence: Fence<'_>,
+    ) -> Result<Diagnosed, Error> {
+        let reply = HEALTH
+            .call()
+            .key(&key::serial())
+            .key(&key::instance(diagnosis.id.as_str()))
+            .key(&key::checks())
+            .key(&key::epoch())
+            .key(&key::duties())
+            .key(&key::changes())
+            .arg(diagnosis.id.as_str())
+            .arg(diagnosis.address)
+            .arg(diagnosis.unhealthy.unwrap_or(""))
+            .arg(&mark.epoch)
+            .arg(mark.serial)
+            .arg(self.clock())
+            .arg(fence.duty)
+            .arg(fence.epoch)
+            .run::<Vec<Value>>(&self.routes)
+            .await
+            .map_err(Error::table)?;
+        let reply = Reply::new("health", reply);
+        Ok(match reply.word()?.as_str() {
+            "done" => Diagnosed::Done { serial: reply.at(1)? },
+            "same" => Diagnosed::Same,
+            "gone" => Diagnosed::Gone,
+            "foreign" | "behind" => Diagnosed::OtherTable,
+            "blocked" => Diagnosed::Blocked { key: reply.at(1)? },
+            "fenced" => Diagnosed::Fenced { epoch: reply.at(1)? },
+            _ => return Err(reply.unexpected()),
+        })
+    }
+}
+
+fn target(record: Record) -> Option<Target> {
+    let spec = record.desired.spec;
+    // A wildcard is no name that an application would know itself by.
+    let host = spec.hostnames.iter().find(|name| !name.as_str().contains('*'));
+    let host = host.map_or("localhost", |name| name.as_str()).to_owned();
+    Some(Target { address: spec.address.as_str().to_owned(), host, health: spec.health? })
+}

@@ -1,0 +1,124 @@
+//! The room's Redis: desired state in the fabric, the route table on the routes master, routers and membership sets on
+//! the stats Redis. Nothing else of the room talks to Redis, and nothing here decides anything.
+
+mod certificates;
+mod changes;
+mod desired;
+mod health;
+mod membership;
+mod policies;
+mod reply;
+mod routers;
+mod table;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use signalbox_store::{Fabric, RoutesMaster, Stats, Value};
+
+pub use certificates::{Certificate, Certified};
+pub(crate) use changes::{Changes, Entry, Place};
+pub use desired::{Desire, DesireOutcome, Sight, Stored, TableState};
+pub(crate) use health::{Diagnosed, Diagnosis};
+pub(crate) use policies::{PolicyOutcome, Rule, Ruling};
+pub use routers::RouterReport;
+pub use table::{Applied, Fence, Heartbeat, HostRemoved, Lineage, Live, Noted, Projection, Published, Swept};
+
+use super::Error;
+
+/// What the scripts of the route table share.
+const SHARED: &str = include_str!("../scripts/shared.lua");
+
+/// Which table a change is meant for. A projection that meets another one must not write to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableMark {
+    /// The newest token of its lineage.
+    pub(crate) epoch: String,
+    /// A serial that it has reached.
+    pub(crate) serial: u64,
+}
+
+/// The connections of the room. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Store {
+    fabric: Fabric,
+    routes: RoutesMaster,
+    stats: Stats,
+    /// The highest revision this process has seen; a fabric that knows less has lost changes.
+    revision_floor: Arc<AtomicU64>,
+    /// Replaces the servers' clocks in tests; 0 leaves them.
+    clock_ms: Arc<AtomicU64>,
+}
+
+impl Store {
+    pub fn new(fabric: Fabric, routes: RoutesMaster, stats: Stats) -> Self {
+        Self { fabric, routes, stats, revision_floor: Arc::default(), clock_ms: Arc::default() }
+    }
+
+    /// Every server, for the readiness check.
+    pub async fn ping(&self) -> [(&'static str, bool); 3] {
+        let (routes, fabric, stats) = tokio::join!(
+            self.routes.command("PING").query::<Value>(),
+            self.fabric.command("PING").query::<Value>(),
+            self.stats.command("PING").query::<Value>(),
+        );
+        [("routes", routes.is_ok()), ("fabric", fabric.is_ok()), ("stats", stats.is_ok())]
+    }
+
+    /// What the servers say of themselves, by role; nothing of one that does not answer.
+    pub async fn info(&self) -> [(&'static str, Option<String>); 3] {
+        let (routes, fabric, stats) = tokio::join!(
+            self.routes.command("INFO").query(),
+            self.fabric.command("INFO").query(),
+            self.stats.command("INFO").query(),
+        );
+        [("routes", routes.ok()), ("fabric", fabric.ok()), ("stats", stats.ok())]
+    }
+
+    /// Remembers a revision that certainly existed.
+    pub(crate) fn saw_revision(&self, revision: u64) {
+        self.revision_floor.fetch_max(revision, Ordering::Relaxed);
+    }
+
+    fn floor(&self) -> u64 {
+        self.revision_floor.load(Ordering::Relaxed)
+    }
+
+    /// The clock argument of a script: empty for the server's own.
+    fn clock(&self) -> String {
+        match self.clock_ms.load(Ordering::Relaxed) {
+            0 => String::new(),
+            fixed => fixed.to_string(),
+        }
+    }
+
+    /// The routes master's clock, in unix milliseconds.
+    pub async fn table_now_ms(&self) -> Result<u64, Error> {
+        match self.clock_ms.load(Ordering::Relaxed) {
+            0 => self.routes.now_ms().await.map_err(Error::table),
+            fixed => Ok(fixed),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_clock_ms(&self, now_ms: u64) {
+        self.clock_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn routes(&self) -> &RoutesMaster {
+        &self.routes
+    }
+
+    #[cfg(test)]
+    pub(crate) fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
+    #[cfg(test)]
+    pub(crate) fn stats(&self) -> &Stats {
+        &self.stats
+    }
+}

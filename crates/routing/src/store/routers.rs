@@ -1,0 +1,88 @@
+//! What routers report of themselves, on the stats Redis.
+
+use std::collections::{BTreeMap, HashMap};
+
+use signalbox_store::{
+    Subscription,
+    keys::{fabric, stats as key},
+};
+
+use super::Store;
+use crate::Error;
+
+/// How long it is remembered what was told of alarms, after the last.
+const ALARMS_TOLD_SECONDS: u64 = 30 * 24 * 3600;
+
+/// A router's latest report.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RouterReport {
+    pub node: String,
+    /// The serial that all of its workers have acknowledged.
+    pub serial: u64,
+    pub epoch: String,
+    /// Milliseconds since the report, by the clock of the server that holds it.
+    pub age_ms: u64,
+    /// Its workers, as it wrote them.
+    pub workers: serde_json::Value,
+    pub alarm: Option<String>,
+    pub address: Option<String>,
+    /// Requests under way by the address of the instance that has them.
+    pub in_flight: BTreeMap<String, u64>,
+}
+
+impl Store {
+    /// Routers that reported within `within_ms`, by name.
+    pub async fn routers(&self, within_ms: u64) -> Result<Vec<RouterReport>, Error> {
+        let now_ms = self.stats.now_ms().await.map_err(Error::Stats)?;
+        let oldest = now_ms.saturating_sub(within_ms);
+        let command = self.stats.command("ZRANGEBYSCORE").key(&key::routers()).arg(oldest).arg("+inf");
+        let mut seen: Vec<(String, f64)> = command.arg("WITHSCORES").query().await.map_err(Error::Stats)?;
+        if seen.is_empty() {
+            return Ok(Vec::new());
+        }
+        seen.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut batch = self.stats.batch();
+        for (node, _) in &seen {
+            batch.add("HGETALL", &key::router(node), &[] as &[&str]);
+        }
+        let reports: Vec<HashMap<String, String>> = batch.query().await.map_err(Error::Stats)?;
+        let report = |((node, at_ms), mut fields): ((String, f64), HashMap<String, String>)| RouterReport {
+            node,
+            serial: fields.get("serial").and_then(|serial| serial.parse().ok()).unwrap_or(0),
+            epoch: fields.remove("epoch").unwrap_or_default(),
+            age_ms: now_ms.saturating_sub(at_ms as u64),
+            workers: fields
+                .get("workers")
+                .and_then(|workers| serde_json::from_str(workers).ok())
+                .unwrap_or(serde_json::Value::Null),
+            alarm: fields.remove("alarm").filter(|alarm| !alarm.is_empty() && alarm != "null"),
+            address: fields.remove("address").filter(|address| !address.is_empty()),
+            in_flight: fields
+                .get("in_flight")
+                .and_then(|counts| serde_json::from_str(counts).ok())
+                .unwrap_or_default(),
+        };
+        Ok(seen.into_iter().zip(reports).map(report).collect())
+    }
+
+    /// What was told of routers' alarms, by node: `<number> <alarm>`.
+    pub(crate) async fn told_alarms(&self) -> Result<BTreeMap<String, String>, Error> {
+        let command = self.fabric.command("HGETALL").key(&fabric::routes_alarms_told());
+        command.query().await.map_err(Error::Fabric)
+    }
+
+    /// Notes what was told.
+    pub(crate) async fn told_alarm(&self, node: &str, what: &str) -> Result<(), Error> {
+        let key = fabric::routes_alarms_told();
+        let mut batch = self.fabric.batch();
+        batch.add("HSET", &key, &[node, what]);
+        // Names of routers come and go. One that has had an alarm for so long is told of again.
+        batch.add("EXPIRE", &key, &[ALARMS_TOLD_SECONDS]);
+        batch.query::<(u64, u64)>().await.map(drop).map_err(Error::Fabric)
+    }
+
+    /// Announcements of new serials and alarms, as `<node> <serial>` and `<node> <serial> alarm`.
+    pub(crate) fn router_announcements(&self) -> Subscription {
+        self.stats.subscribe(&[key::ROUTERS_CHANNEL])
+    }
+}

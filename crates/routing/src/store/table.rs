@@ -1,0 +1,544 @@
+//! The route table, on the routes master.
+
+use std::collections::HashMap;
+
+use signalbox_store::{RoutesMasterRole, Script, Value, keys::routes as key};
+
+use super::{SHARED, Store, TableMark, desired::hostnames, reply::Reply};
+use crate::Error;
+use signalbox_route_table::{Hostname, InstanceId, Owner, Record, State, TableHost};
+
+static APPLY: Script<RoutesMasterRole> =
+    Script::composed("routing/apply", &[include_str!("../scripts/apply.lua"), SHARED]);
+static HEARTBEAT: Script<RoutesMasterRole> =
+    Script::new("routing/heartbeat", include_str!("../scripts/heartbeat.lua"));
+static FAULT: Script<RoutesMasterRole> = Script::new("routing/fault", include_str!("../scripts/fault.lua"));
+static SWEEP: Script<RoutesMasterRole> = Script::new("routing/sweep", include_str!("../scripts/sweep.lua"));
+static REMOVE_HOST: Script<RoutesMasterRole> =
+    Script::composed("routing/remove_host", &[include_str!("../scripts/remove_host.lua"), SHARED]);
+static BEGIN_SEEDING: Script<RoutesMasterRole> =
+    Script::new("routing/begin_seeding", include_str!("../scripts/begin_seeding.lua"));
+static PUBLISH_LINEAGE: Script<RoutesMasterRole> =
+    Script::new("routing/publish_lineage", include_str!("../scripts/publish_lineage.lua"));
+
+fn published(reply: &Reply) -> Result<Published, Error> {
+    match reply.word()?.as_str() {
+        "done" => Ok(Published::Done { serial: reply.at(1)? }),
+        "changed" => Ok(Published::Changed),
+        "fenced" => Ok(Published::Fenced { epoch: reply.at(1)? }),
+        _ => Err(reply.unexpected()),
+    }
+}
+
+/// What an instance is to become in the table.
+#[derive(Debug, Clone, Copy)]
+pub enum Projection<'a> {
+    /// As the record says; its revision is the record's.
+    Wanted(&'a Record),
+    /// Out, by this revision.
+    Removed(u64),
+    /// Out if its lease or drain has ended and this is still the record that stands.
+    Expired(&'a Record),
+}
+
+/// The proof that a singleton duty is still its holder's.
+#[derive(Debug, Clone, Copy)]
+pub struct Fence<'a> {
+    pub(crate) duty: &'a str,
+    pub(crate) epoch: u64,
+}
+
+/// What became of a [`Projection`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Applied {
+    /// It stands now. `visible` when routers see a difference; `displaced` lost its address.
+    Done { serial: u64, visible: bool, displaced: Option<String> },
+    /// It stood already.
+    Same { serial: u64 },
+    /// This revision stood and has expired since.
+    Gone { serial: u64 },
+    /// A later revision stands.
+    Stale { revision: u64 },
+    /// The address belongs to a later registration.
+    Superseded { by: String },
+    /// Nothing has ended yet.
+    Early,
+    /// This is not the table that was meant, or it has lost changes.
+    OtherTable,
+    /// A key of another type is in the way.
+    Blocked { key: String },
+    /// The duty is another's; its epoch.
+    Fenced { epoch: u64 },
+}
+
+/// What became of a heartbeat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Heartbeat {
+    Renewed { expires_ms: u64, lease_ms: u64 },
+    Unleased,
+    Unknown,
+}
+
+/// What became of a reported fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Noted {
+    Counted(u64),
+    Unknown,
+}
+
+/// What a sweep found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Swept {
+    /// Ids whose lease or drain has ended by the clock; after an absence each lease gets its period again.
+    Due {
+        after_absence: bool,
+        ids: Vec<String>,
+    },
+    Fenced {
+        epoch: u64,
+    },
+}
+
+/// What became of a host's removal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostRemoved {
+    Done { serial: u64 },
+    InUse { serial: u64 },
+    OtherTable,
+    Blocked { key: String },
+}
+
+/// Why a table gets a new lineage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lineage {
+    /// It is the installation's first; nobody was told anything before.
+    Begun,
+    /// The table was lost or went back, and was made anew.
+    Reseeded,
+}
+
+impl Lineage {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Begun => "begun",
+            Self::Reseeded => "reseeded",
+        }
+    }
+}
+
+/// What became of a lineage's publication.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Published {
+    Done { serial: u64 },
+    Changed,
+    Fenced { epoch: u64 },
+}
+
+/// What the table alone knows of an instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Live {
+    /// The revision that stands, when the instance does.
+    pub revision: Option<u64>,
+    pub lease_expires_ms: Option<u64>,
+    /// Why its health check says that it is unhealthy.
+    pub unhealthy: Option<String>,
+    /// When its health changed last.
+    pub health_ms: Option<u64>,
+    pub faults: u64,
+    pub last_fault: Option<String>,
+    pub last_fault_ms: Option<u64>,
+}
+
+impl Store {
+    /// Brings the table up to `projection`. `mark` says which table is meant; none while it is being seeded.
+    pub(crate) async fn apply(
+        &self,
+        id: &InstanceId,
+        projection: Projection<'_>,
+        mark: Option<&TableMark>,
+        fence: Option<Fence<'_>>,
+    ) -> Result<Applied, Error> {
+        let (revision, state, record) = match projection {
+            Projection::Wanted(record) => (record.revision, record.desired.state.as_str(), Some(record)),
+            Projection::Removed(revision) => (revision, "removed", None),
+            Projection::Expired(record) => (record.revision, "expired", None),
+        };
+        let desired = record.map(|record| &record.desired);
+        let spec = desired.map(|desired| &desired.spec);
+        let text = record.map(|record| serde_json::to_string(record).map_err(Error::Record)).transpose()?;
+        let drains = desired.filter(|desired| desired.state == State::Draining);
+        let reply = APPLY
+            .call()
+            .key(&key::serial())
+            .key(&key::instance(id.as_str()))
+            .key(&key::addresses())
+            .key(&key::leases())
+            .key(&key::drains())
+            .key(&key::revision())
+            .key(&key::epoch())
+            .key(&key::duties())
+            .key(&key::changes())
+            .key(&key::checks())
+            .arg(id.as_str())
+            .arg(revision)
+            .arg(state)
+            .arg(mark.map_or("", |mark| &mark.epoch))
+            .arg(mark.map_or(0, |mark| mark.serial))
+            .arg(self.clock())
+            .arg(fence.map_or("", |fence| fence.duty))
+            .arg(fence.map_or(0, |fence| fence.epoch))
+            .arg(spec.map_or("", |spec| spec.address.as_str()))
+            .arg(spec.map_or("", |spec| spec.version_type_id.as_str()))
+            .arg(spec.and_then(|spec| spec.node_id.as_ref()).map_or("", |node| node.as_str()))
+            .arg(spec.map_or(1, |spec| spec.weight))
+            .arg(spec.and_then(|spec| spec.lease_seconds).map_or(0, |seconds| u64::from(seconds) * 1000))
+            .arg(drains.and_then(|desired| desired.drain_deadline_ms).unwrap_or(0))
+            .arg(text.as_deref().unwrap_or(""))
+            .arg(u8::from(spec.is_some_and(|spec| spec.health.is_some())))
+            .arg(hostnames(spec.map_or(&[], |spec| &spec.hostnames)))
+            .run::<Vec<Value>>(&self.routes)
+            .await
+            .map_err(Error::table)?;
+        applied(Reply::new("apply", reply))
+    }
+
+    /// Renews a lease.
+    pub(crate) async fn heartbeat(&self, id: &InstanceId) -> Result<Heartbeat, Error> {
+        let reply = HEARTBEAT
+            .call()
+            .key(&key::instance(id.as_str()))
+            .key(&key::leases())
+            .arg(id.as_str())
+            .arg(self.clock())
+            .run::<Vec<Value>>(&self.routes)
+            .await
+            .map_err(Error::table)?;
+        let reply = Reply::new("heartbeat", reply);
+        match reply.word()?.as_str() {
+            "renewed" => Ok(Heartbeat::Renewed { expires_ms: reply.at(1)?, lease_ms: reply.at(2)? }),
+            "unleased" => Ok(Heartbeat::Unleased),
+            "unknown" => Ok(Heartbeat::Unknown),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    /// Counts a fault at an instance; one whose id was the latest already is not counted again.
+    pub(crate) async fn fault(
+        &self,
+        id: &InstanceId,
+        message: &str,
+        fault_id: Option<&str>,
+    ) -> Result<Noted, Error> {
+        let reply = FAULT
+            .call()
+            .key(&key::instance(id.as_str()))
+            .key(&key::serial())
+            .key(&key::changes())
+            .arg(id.as_str())
+            .arg(message)
+            .arg(fault_id.unwrap_or(""))
+            .arg(self.clock())
+            .run::<Vec<Value>>(&self.routes)
+            .await
+            .map_err(Error::table)?;
+        let reply = Reply::new("fault", reply);
+        match reply.word()?.as_str() {
+            "noted" | "repeated" => Ok(Noted::Counted(reply.at(1)?)),
+            "unknown" => Ok(Noted::Unknown),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    /// Asks which leases and drains have ended, at most `limit` of each.
+    pub(crate) async fn sweep(&self, epoch: u64, gap_ms: u64, limit: usize) -> Result<Swept, Error> {
+        let reply = SWEEP
+            .call()
+            .key(&key::duties())
+            .key(&key::leases())
+            .key(&key::drains())
+            .arg(epoch)
+            .arg(gap_ms)
+            .arg(limit)
+            .arg(self.clock())
+            .run::<Vec<Value>>(&self.routes)
+            .await
+            .map_err(Error::table)?;
+        let reply = Reply::new("sweep", reply);
+        match reply.word()?.as_str() {
+            "due" => Ok(Swept::Due { after_absence: reply.at::<u64>(1)? == 1, ids: reply.rest(2)? }),
+            "fenced" => Ok(Swept::Fenced { epoch: reply.at(1)? }),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    /// Takes a host name out of the table, unless instances serve it; its policy goes in any case.
+    pub(crate) async fn remove_host(
+        &self,
+        hostname: &Hostname,
+        revision: u64,
+        mark: Option<&TableMark>,
+    ) -> Result<HostRemoved, Error> {
+        let name = hostname.as_str();
+        let reply = REMOVE_HOST
+            .call()
+            .key(&key::serial())
+            .key(&key::instances(name))
+            .key(&key::instance_ids(name))
+            .key(&key::logkey(name))
+            .key(&key::policy(name))
+            .key(&key::epoch())
+            .key(&key::changes())
+            .key(&key::rules(name))
+            .arg(mark.map_or("", |mark| &mark.epoch))
+            .arg(mark.map_or(0, |mark| mark.serial))
+            .arg(name)
+            .arg(self.clock())
+            .arg(revision)
+            .run::<Vec<Value>>(&self.routes)
+            .await
+            .map_err(Error::table)?;
+        let reply = Reply::new("remove_host", reply);
+        match reply.word()?.as_str() {
+            "done" => Ok(HostRemoved::Done { serial: reply.at(1)? }),
+            "in_use" => Ok(HostRemoved::InUse { serial: reply.at(1)? }),
+            "foreign" | "behind" => Ok(HostRemoved::OtherTable),
+            "blocked" => Ok(HostRemoved::Blocked { key: reply.at(1)? }),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    /// Begins the seeding of the table: it has no lineage from here on, and the mark `token`.
+    pub(crate) async fn begin_seeding(
+        &self,
+        expected: &str,
+        token: &str,
+        fence: Fence<'_>,
+    ) -> Result<Published, Error> {
+        let reply = BEGIN_SEEDING
+            .call()
+            .key(&key::epoch())
+            .key(&key::seeding())
+            .key(&key::duties())
+            .arg(expected)
+            .arg(token)
+            .arg(fence.duty)
+            .arg(fence.epoch)
+            .run::<Vec<Value>>(&self.routes)
+            .await
+            .map_err(Error::table)?;
+        published(&Reply::new("begin_seeding", reply))
+    }
+
+    /// Ends the seeding of the table: serial above `floor`, then the lineage. `token` is the mark that it began with;
+    /// empty for a table that was not seeded.
+    pub(crate) async fn publish_lineage(
+        &self,
+        expected: &str,
+        lineage: &str,
+        floor: u64,
+        why: Lineage,
+        token: &str,
+        fence: Fence<'_>,
+    ) -> Result<Published, Error> {
+        let reply = PUBLISH_LINEAGE
+            .call()
+            .key(&key::serial())
+            .key(&key::epoch())
+            .key(&key::duties())
+            .key(&key::changes())
+            .key(&key::seeding())
+            .arg(expected)
+            .arg(lineage)
+            .arg(floor)
+            .arg(fence.duty)
+            .arg(fence.epoch)
+            .arg(why.as_str())
+            .arg(self.clock())
+            .arg(token)
+            .run::<Vec<Value>>(&self.routes)
+            .await
+            .map_err(Error::table)?;
+        published(&Reply::new("publish_lineage", reply))
+    }
+
+    /// The table's lineage (newest token first), serial, and highest revision.
+    pub async fn table_head(&self) -> Result<(String, u64, u64), Error> {
+        let mut batch = self.routes.batch();
+        let none: &[&str] = &[];
+        batch.add("GET", &key::epoch(), none).add("GET", &key::serial(), none).add(
+            "GET",
+            &key::revision(),
+            none,
+        );
+        let (lineage, serial, revision): (Option<String>, Option<u64>, Option<u64>) =
+            batch.query().await.map_err(Error::table)?;
+        Ok((lineage.unwrap_or_default(), serial.unwrap_or(0), revision.unwrap_or(0)))
+    }
+
+    /// What the table alone knows of these instances, in their order.
+    pub async fn live(&self, ids: &[InstanceId]) -> Result<Vec<Live>, Error> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut batch = self.routes.batch();
+        for id in ids {
+            let fields = ["state", "revision", "faults", "fault", "fault_ms", "unhealthy", "health_ms"];
+            batch.add("HMGET", &key::instance(id.as_str()), &fields);
+            batch.add("ZSCORE", &key::leases(), id.as_str());
+        }
+        let replies: Vec<Value> = batch.query().await.map_err(Error::table)?;
+        let unreadable = |_| Error::Reply { script: "live", reply: "unreadable".to_owned() };
+        replies
+            .chunks(2)
+            .map(|pair| {
+                type Text = Option<String>;
+                type Number = Option<u64>;
+                type Fields = (Text, Number, Number, Text, Number, Text, Number);
+                let fields = signalbox_store::from_redis_value::<Fields>(pair[0].clone());
+                let (state, revision, faults, last_fault, last_fault_ms, unhealthy, health_ms) =
+                    fields.map_err(unreadable)?;
+                let expires = signalbox_store::from_redis_value::<Option<f64>>(pair[1].clone());
+                let stands = matches!(state.as_deref(), Some("active" | "draining"));
+                Ok(Live {
+                    revision: revision.filter(|_| stands),
+                    lease_expires_ms: expires.map_err(unreadable)?.map(|ms| ms as u64),
+                    unhealthy,
+                    health_ms,
+                    faults: faults.unwrap_or(0),
+                    last_fault,
+                    last_fault_ms,
+                })
+            })
+            .collect()
+    }
+
+    /// Revision, state and record of instances as they stand in the table, tombstones included.
+    pub(crate) async fn standing(
+        &self,
+        ids: &[InstanceId],
+    ) -> Result<Vec<(u64, Option<String>, Option<String>)>, Error> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut batch = self.routes.batch();
+        for id in ids {
+            batch.add("HMGET", &key::instance(id.as_str()), &["revision", "state", "record"]);
+        }
+        type Row = (Option<u64>, Option<String>, Option<String>);
+        let rows: Vec<Row> = batch.query().await.map_err(Error::table)?;
+        Ok(rows.into_iter().map(|(revision, state, record)| (revision.unwrap_or(0), state, record)).collect())
+    }
+
+    /// Sets log keys of host names that have none, given as name and version type.
+    pub(crate) async fn seed_log_keys(&self, hosts: &[(String, String)]) -> Result<(), Error> {
+        let mut batch = self.routes.batch();
+        for (name, version_type) in hosts.iter().filter(|(_, version_type)| !version_type.is_empty()) {
+            batch.add("SETNX", &key::logkey(name), version_type);
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        batch.query::<Value>().await.map(drop).map_err(Error::table)
+    }
+
+    /// Ids of the instances that serve a host name, by the table.
+    pub async fn ids_of_host(&self, hostname: &Hostname) -> Result<Vec<String>, Error> {
+        let command = self.routes.command("SMEMBERS").key(&key::instance_ids(hostname.as_str()));
+        command.query().await.map_err(Error::table)
+    }
+
+    /// How many instances serve each host name, by the table.
+    pub(crate) async fn instance_counts(&self, hostnames: &[Hostname]) -> Result<Vec<usize>, Error> {
+        let mut batch = self.routes.batch();
+        for hostname in hostnames {
+            batch.add("SCARD", &key::instance_ids(hostname.as_str()), &[] as &[&str]);
+        }
+        batch.query().await.map_err(Error::table)
+    }
+
+    /// The keys of host names, in the order asked for.
+    pub async fn table_hosts(&self, names: &[String]) -> Result<Vec<TableHost>, Error> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut batch = self.routes.batch();
+        let none: &[&str] = &[];
+        for name in names {
+            batch.add("SMEMBERS", &key::instances(name), none);
+            batch.add("SMEMBERS", &key::instance_ids(name), none);
+            batch.add("GET", &key::logkey(name), none);
+            batch.add("GET", &key::policy(name), none);
+        }
+        let replies: Vec<Value> = batch.query().await.map_err(Error::table)?;
+        let unreadable = |_| Error::Reply { script: "table_hosts", reply: "unreadable".to_owned() };
+        replies
+            .chunks(4)
+            .map(|keys| {
+                let mut addresses: Vec<String> =
+                    signalbox_store::from_redis_value(keys[0].clone()).map_err(unreadable)?;
+                let mut instance_ids: Vec<String> =
+                    signalbox_store::from_redis_value(keys[1].clone()).map_err(unreadable)?;
+                addresses.sort_unstable();
+                instance_ids.sort_unstable();
+                Ok(TableHost {
+                    addresses,
+                    instance_ids,
+                    log_key: signalbox_store::from_redis_value(keys[2].clone()).map_err(unreadable)?,
+                    policy: signalbox_store::from_redis_value(keys[3].clone()).map_err(unreadable)?,
+                })
+            })
+            .collect()
+    }
+
+    /// Who owns these addresses, and each owner's version type and state.
+    pub(crate) async fn owners(&self, addresses: &[String]) -> Result<HashMap<String, Owner>, Error> {
+        if addresses.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let command = self.routes.command("HMGET").key(&key::addresses()).arg(addresses);
+        let ids: Vec<Option<String>> = command.query().await.map_err(Error::table)?;
+        let owned: Vec<(&String, String)> =
+            addresses.iter().zip(ids).filter_map(|(address, id)| Some((address, id?))).collect();
+        if owned.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let mut batch = self.routes.batch();
+        for (_, id) in &owned {
+            batch.add("HMGET", &key::instance(id), &["version_type_id", "state"]);
+        }
+        let rows: Vec<(Option<String>, Option<String>)> = batch.query().await.map_err(Error::table)?;
+        let owners = owned.into_iter().zip(rows).map(|((address, id), (version_type_id, state))| {
+            (address.clone(), Owner { id, version_type_id, draining: state.as_deref() == Some("draining") })
+        });
+        Ok(owners.collect())
+    }
+
+    /// One step of a walk over all keys: the next cursor, and what it found that matches `pattern`.
+    pub async fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), Error> {
+        let command =
+            self.routes.command("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(1000);
+        command.query().await.map_err(Error::table)
+    }
+}
+
+fn applied(reply: Reply) -> Result<Applied, Error> {
+    Ok(match reply.word()?.as_str() {
+        "done" => {
+            let displaced: String = reply.at(3)?;
+            Applied::Done {
+                serial: reply.at(1)?,
+                visible: reply.at::<u64>(2)? == 1,
+                displaced: Some(displaced).filter(|id| !id.is_empty()),
+            }
+        }
+        "same" => Applied::Same { serial: reply.at(1)? },
+        "gone" => Applied::Gone { serial: reply.at(1)? },
+        "stale" => Applied::Stale { revision: reply.at(1)? },
+        "superseded" => Applied::Superseded { by: reply.at(1)? },
+        "early" => Applied::Early,
+        "foreign" | "behind" => Applied::OtherTable,
+        "blocked" => Applied::Blocked { key: reply.at(1)? },
+        "fenced" => Applied::Fenced { epoch: reply.at(1)? },
+        _ => return Err(reply.unexpected()),
+    })
+}

@@ -1,0 +1,122 @@
+//! Ends leases and drains.
+//!
+//! One pacemaker sweeps at a time. The deadlines and the clock they are held against are the routes master's, so
+//! pacemakers' clocks do not matter; the check and the removal are one script there, so a heartbeat either comes
+//! before it and counts, or after it and is told that the instance is gone.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::Notify, time};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Error, Registry,
+    registry::Expired,
+    store::{Fence, Swept},
+};
+use crate::metrics::Metrics;
+use signalbox_lease::Lease;
+use signalbox_route_table::InstanceId;
+
+/// How many ended leases, and as many drains, one look brings.
+const BATCH: usize = 200;
+
+/// The service; [`Self::run`] it.
+#[derive(Debug)]
+pub struct Sweeper {
+    registry: Registry,
+    duty: Lease,
+    interval: Duration,
+    gap: Duration,
+    nudge: Arc<Notify>,
+    metrics: Metrics,
+}
+
+impl Sweeper {
+    /// `gap` is the silence that counts as absence of all pacemakers; `nudge` wakes the reconciler.
+    pub fn new(
+        registry: Registry,
+        duty: Lease,
+        interval: Duration,
+        gap: Duration,
+        nudge: Arc<Notify>,
+        metrics: Metrics,
+    ) -> Self {
+        Self { registry, duty, interval, gap, nudge, metrics }
+    }
+
+    /// Runs until `shutdown`, then gives the duty back.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        loop {
+            match self.duty.hold().await {
+                Ok(Some(epoch)) => {
+                    if let Err(error) = self.pass(epoch).await {
+                        tracing::debug!(
+                            error = &error as &dyn std::error::Error,
+                            "sweeping will be tried again"
+                        );
+                    }
+                }
+                Ok(None) => self.show_presence().await,
+                Err(error) => tracing::debug!(%error, "the fabric is away; nothing expires"),
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = time::sleep(self.interval) => {}
+            }
+        }
+        self.duty.release().await;
+    }
+
+    fn gap_ms(&self) -> u64 {
+        u64::try_from(self.gap.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Lets the table know that a pacemaker is there to take heartbeats, though another one sweeps.
+    async fn show_presence(&self) {
+        if let Err(error) = self.registry.store().sweep(0, self.gap_ms(), 0).await {
+            tracing::debug!(%error, "the routes master is away");
+        }
+    }
+
+    /// One sweep in the name of the duty's `epoch`; how many instances ended.
+    pub(crate) async fn pass(&mut self, epoch: u64) -> Result<usize, Error> {
+        let Some(mark) = self.registry.store().table_mark().await? else {
+            self.nudge.notify_one();
+            return Ok(0);
+        };
+        let ids = match self.registry.store().sweep(epoch, self.gap_ms(), BATCH).await? {
+            Swept::Due { after_absence, ids } => {
+                if after_absence {
+                    tracing::info!("no pacemaker swept for a while: every lease gets its full period again");
+                }
+                ids
+            }
+            Swept::Fenced { epoch } => {
+                self.duty.fenced(epoch);
+                return Ok(0);
+            }
+        };
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        let now_ms = self.registry.store().table_now_ms().await?;
+        let name = self.duty.name();
+        let fence = Fence { duty: &name, epoch };
+        let mut ended = 0;
+        for id in ids {
+            match self.registry.expire(&InstanceId::parse(&id)?, &mark, fence, now_ms).await? {
+                Expired::Yes(change) => {
+                    self.metrics.expired(change.kind.as_str());
+                    ended += 1;
+                }
+                Expired::No => {}
+                Expired::Fenced { epoch } => {
+                    self.duty.fenced(epoch);
+                    return Ok(ended);
+                }
+            }
+        }
+        Ok(ended)
+    }
+}

@@ -1,0 +1,251 @@
+//! Policies of hosts, from what is wanted to what the edge reads.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{Error, store::PolicyOutcome};
+use signalbox_access::Caller;
+use signalbox_route_table::policy::Policy;
+
+const HOST: &str = "a.example";
+
+fn policy(json: Value) -> Policy {
+    serde_json::from_value::<Policy>(json).unwrap().check().unwrap()
+}
+
+impl Rig {
+    async fn set_policy(&self, json: Value) -> (bool, u64) {
+        let set = self.registry.set_policy(&Caller::root(), &host(HOST), &policy(json)).await.unwrap();
+        (set.changed, set.serial)
+    }
+
+    async fn remove_policy(&self) -> (bool, u64) {
+        let removed = self.registry.remove_policy(&Caller::root(), &host(HOST)).await.unwrap();
+        (removed.changed, removed.serial)
+    }
+
+    /// What the edge reads.
+    async fn projected(&self) -> Option<Value> {
+        self.table(HOST).await.policy.map(|text| serde_json::from_str(&text).unwrap())
+    }
+}
+
+#[tokio::test]
+async fn a_policy_is_there_before_the_first_instance_and_after_the_last() {
+    let rig = Rig::new().await;
+    let serial = rig.serial().await;
+    assert_eq!(rig.set_policy(json!({"hold_ms": 5000})).await, (true, serial + 1));
+    assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 5000})));
+    assert_eq!(rig.store.hosts_after(None, 10).await.unwrap(), [HOST]);
+    rig.put("one", spec(9001, &[HOST], "1")).await;
+    assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 5000})));
+    rig.registry.remove(&Caller::root(), &instance_id("one")).await.unwrap();
+    assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 5000})));
+    assert!(rig.remove_policy().await.0);
+    assert_eq!(rig.projected().await, None);
+    // It was registered: the name stays known without its policy.
+    assert!(rig.table(HOST).await.exists());
+    assert!(rig.outstanding().await.is_empty());
+    rig.check_catalog().await;
+}
+
+#[tokio::test]
+async fn a_name_that_was_known_by_its_policy_alone_goes_with_it() {
+    let rig = Rig::new().await;
+    rig.set_policy(json!({"https": "only"})).await;
+    rig.remove_policy().await;
+    assert!(!rig.table(HOST).await.exists());
+    assert!(rig.store.hosts_after(None, 10).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_repetition_changes_nothing_and_raises_nothing() {
+    let rig = Rig::new().await;
+    let (changed, serial) = rig.set_policy(json!({"methods": ["GET", "post"]})).await;
+    assert!(changed);
+    assert_eq!(rig.set_policy(json!({"methods": ["POST", "GET"]})).await, (false, serial));
+    assert_eq!(rig.serial().await, serial);
+    // One that says nothing is none.
+    assert_eq!(rig.set_policy(json!({})).await, (true, serial + 1));
+    assert_eq!(rig.remove_policy().await, (false, serial + 1));
+    assert_eq!((rig.serial().await, rig.projected().await), (serial + 1, None));
+}
+
+#[tokio::test]
+async fn what_only_the_table_knows_stands_beside_what_was_set() {
+    let rig = Rig::new().await;
+    rig.store.set_clock_ms(1_000_000);
+    rig.put("one", Spec { weight: 3, ..spec(9001, &[HOST], "17") }).await;
+    // Weights mean something only beside others.
+    assert_eq!(rig.projected().await, None);
+    rig.put("two", Spec { weight: 0, ..spec(9002, &[HOST], "17") }).await;
+    let weights = json!({"127.0.0.1:9001": 3, "127.0.0.1:9002": 0});
+    assert_eq!(rig.projected().await, Some(json!({"v": 1, "weights": weights})));
+    rig.store.set_clock_ms(2_000_000);
+    rig.put("two", spec(9003, &[HOST], "17")).await;
+    let shares = json!([{"version_type": "17", "percent": 100}]);
+    rig.set_policy(json!({"slow_start_ms": 1000, "shares": shares})).await;
+    let expected = json!({
+        "v": 1, "slow_start_ms": 1000, "shares": shares,
+        "weights": {"127.0.0.1:9001": 3, "127.0.0.1:9003": 1},
+        "log_keys": {"127.0.0.1:9001": "17", "127.0.0.1:9003": "17"},
+        // One is where it was; the other is at a new address.
+        "joined": {"127.0.0.1:9001": 1_000_000, "127.0.0.1:9003": 2_000_000},
+    });
+    assert_eq!(rig.projected().await, Some(expected));
+    // A change that is no arrival starts nobody slowly.
+    rig.store.set_clock_ms(3_000_000);
+    rig.put("one", spec(9001, &[HOST], "17")).await;
+    assert_eq!(rig.projected().await.unwrap()["joined"]["127.0.0.1:9001"], 1_000_000);
+}
+
+#[tokio::test]
+async fn texts_of_a_policy_reach_the_edge_as_they_are() {
+    let rig = Rig::new().await;
+    let body = "back soon: \"quotes\", \\ backslashes, \n lines, ünïcödé, %d and }";
+    rig.set_policy(json!({"maintenance": {"body": body}})).await;
+    assert_eq!(rig.projected().await, Some(json!({"v": 1, "maintenance": {"body": body}})));
+    assert!(!rig.set_policy(json!({"maintenance": {"body": body}})).await.0);
+}
+
+#[tokio::test]
+async fn a_late_projection_changes_nothing() {
+    let rig = Rig::new().await;
+    let (name, mark) = (host(HOST), rig.mark().await);
+    let (old, new) = (policy(json!({"hold_ms": 1})), policy(json!({"hold_ms": 2})));
+    let rule = async |revision, policy| rig.store.rule(&name, revision, policy, Some(&mark)).await.unwrap();
+    use crate::store::Ruling;
+    let serial = rig.serial().await;
+    assert_eq!(rule(2, Some(&new)).await, Ruling::Stands { serial: serial + 1 });
+    assert_eq!(rule(1, Some(&old)).await, Ruling::Stale { revision: 2 });
+    assert_eq!(rule(2, Some(&new)).await, Ruling::Stands { serial: serial + 1 });
+    assert_eq!(rule(3, None).await, Ruling::Stands { serial: serial + 2 });
+    assert_eq!(rule(2, Some(&new)).await, Ruling::Stale { revision: 3 });
+    assert_eq!(rig.projected().await, None);
+    let ttl: i64 = rig.routes("TTL", &["rules:a.example"]).await;
+    assert!((1..=3600).contains(&ttl), "{ttl}");
+    rule(4, Some(&old)).await;
+    assert_eq!(rig.routes::<i64>("TTL", &["rules:a.example"]).await, -1);
+    assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 1})));
+}
+
+#[tokio::test]
+async fn another_table_gets_no_policy() {
+    use crate::store::Ruling;
+    let rig = Rig::new().await;
+    let mark = rig.mark().await;
+    let set = policy(json!({"hold_ms": 1}));
+    for wrong in [TableMark { epoch: "x".into(), ..mark.clone() }, TableMark { serial: 99, ..mark.clone() }] {
+        let ruling = rig.store.rule(&host(HOST), 1, Some(&set), Some(&wrong)).await.unwrap();
+        assert_eq!(ruling, Ruling::OtherTable);
+    }
+    let () = rig.routes("SADD", &["policy:a.example", "x"]).await;
+    let serial = rig.serial().await;
+    let ruling = rig.store.rule(&host(HOST), 1, Some(&set), Some(&mark)).await.unwrap();
+    assert_eq!(ruling, Ruling::Blocked { key: "policy:a.example".to_owned() });
+    assert_eq!(rig.routes::<u64>("EXISTS", &["rules:a.example"]).await, 0);
+    assert_eq!(rig.serial().await, serial);
+}
+
+#[tokio::test]
+async fn a_change_that_was_interrupted_is_completed() {
+    let rig = Rig::new().await;
+    let name = host(HOST);
+    let set = policy(json!({"hold_ms": 1}));
+    // Whoever wanted it died before the table had it.
+    rig.store.desire_policy(&name, Some(&set), None).await.unwrap();
+    assert_eq!(rig.projected().await, None);
+    rig.reconcile().await;
+    assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 1})));
+    rig.store.desire_policy(&name, None, None).await.unwrap();
+    rig.reconcile().await;
+    assert_eq!(rig.projected().await, None);
+    assert!(rig.outstanding().await.is_empty());
+    // Repeating it does the same without the reconciler.
+    rig.store.desire_policy(&name, Some(&set), None).await.unwrap();
+    let (changed, serial) = rig.set_policy(json!({"hold_ms": 1})).await;
+    assert!(!changed && serial == rig.serial().await);
+    assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 1})));
+}
+
+#[tokio::test]
+async fn a_table_that_was_lost_gets_its_policies_again() {
+    let rig = Rig::new().await;
+    rig.put("one", spec(9001, &[HOST], "1")).await;
+    let before = rig.set_policy(json!({"hold_ms": 1})).await.1;
+    let () = rig.routes("FLUSHALL", &[]).await;
+    rig.reconcile().await;
+    assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 1})));
+    assert!(rig.serial().await > before);
+    assert!(!rig.set_policy(json!({"hold_ms": 1})).await.0);
+}
+
+#[tokio::test]
+async fn a_fabric_that_was_lost_takes_policies_over() {
+    let rig = Rig::new().await;
+    rig.put("one", spec(9001, &[HOST], "1")).await;
+    rig.set_policy(json!({"hold_ms": 1, "shares": [{"version_type": "1", "percent": 100}]})).await;
+    let wanted = rig.store.policy(&host(HOST)).await.unwrap();
+    let projected = rig.projected().await;
+    let () = rig.fabric("FLUSHALL", &[]).await;
+    rig.reconcile().await;
+    assert_eq!(rig.store.policy(&host(HOST)).await.unwrap(), wanted);
+    assert_eq!(rig.projected().await, projected);
+    // And goes on from there.
+    assert!(rig.set_policy(json!({"hold_ms": 2})).await.0);
+    assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 2})));
+}
+
+#[tokio::test]
+async fn a_policy_that_nobody_wants_is_taken_out() {
+    let rig = Rig::new().await;
+    rig.set_policy(json!({"hold_ms": 1})).await;
+    rig.put("later", spec(9001, &["b.example"], "1")).await;
+    // As a fabric restored without it would have it, after other changes.
+    let () = rig.fabric("HDEL", &["routes:policies", HOST]).await;
+    rig.reconcile().await;
+    assert_eq!(rig.projected().await, None);
+    assert!(rig.outstanding().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_removed_host_takes_its_policy_along() {
+    let rig = Rig::new().await;
+    rig.put("one", spec(9001, &[HOST], "1")).await;
+    rig.set_policy(json!({"hold_ms": 1})).await;
+    rig.registry.remove_host(&Caller::root(), &host(HOST)).await.unwrap();
+    assert!(!rig.table(HOST).await.exists());
+    assert_eq!(rig.store.policy(&host(HOST)).await.unwrap(), None);
+    // Given again afterwards it is a new one, and a removal that comes late leaves it.
+    rig.set_policy(json!({"hold_ms": 2})).await;
+    rig.store.remove_host(&host(HOST), 1, Some(&rig.mark().await)).await.unwrap();
+    assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 2})));
+    rig.check_catalog().await;
+}
+
+#[tokio::test]
+async fn a_confined_token_sets_policies_of_its_own_hosts_only() {
+    let rig = Rig::new().await;
+    let hosts = vec![signalbox_access::HostPattern::new(host("b.example"))];
+    let tenant = Caller::named("t".to_owned(), vec![signalbox_access::Scope::Routes], Some(hosts));
+    let set = policy(json!({"hold_ms": 1}));
+    for refused in [
+        rig.registry.set_policy(&tenant, &host(HOST), &set).await,
+        rig.registry.remove_policy(&tenant, &host(HOST)).await,
+    ] {
+        assert!(matches!(refused, Err(Error::HostNotAllowed { .. })));
+    }
+    rig.registry.set_policy(&tenant, &host("b.example"), &set).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_policy_that_changed_since_it_was_read_is_left() {
+    let rig = Rig::new().await;
+    rig.set_policy(json!({"hold_ms": 1})).await;
+    let read = rig.store.policy(&host(HOST)).await.unwrap().unwrap().revision;
+    rig.set_policy(json!({"hold_ms": 2})).await;
+    let mine = policy(json!({"hold_ms": 3}));
+    let outcome = rig.store.desire_policy(&host(HOST), Some(&mine), Some(read)).await.unwrap();
+    assert_eq!(outcome, PolicyOutcome::Changed);
+    assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 2})));
+}

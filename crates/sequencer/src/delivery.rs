@@ -1,0 +1,143 @@
+//! The seam between the life of an object's queue (workers, Redis) and the way an event reaches its backend (HTTP).
+
+use std::{future::Future, sync::Arc, time::Instant};
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use signalbox_bus::{Backend, Event, EventId, Gap};
+use signalbox_egress::{Client, Outcome, Post};
+
+/// One event on its way to a backend.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The object.
+    pub object: String,
+    /// The event.
+    pub event: Arc<Event>,
+    /// The lease it is sent under. Rises with every lease of the shard: a call with a lower one than was seen before is
+    /// that of a worker that lost its object and does not know it yet.
+    pub epoch: u64,
+    /// How many attempts came before this one.
+    pub attempts: u32,
+    /// Whether it was given up before and was put back by an operator: then it comes behind later ones.
+    pub redriven: bool,
+    /// What the object lost since its last event.
+    pub gaps: Vec<Gap>,
+}
+
+/// Sends events. One implementation speaks HTTP; tests bring their own.
+pub trait Sink: Send + Sync + 'static {
+    /// Tries once. Must end by itself. Dropping the future abandons the attempt.
+    fn send(&self, backend: &Backend, call: &Call) -> impl Future<Output = Outcome> + Send;
+}
+
+/// The body: the event as subscribers of the bus get it, then whose it is and what was lost before it.
+#[derive(Serialize)]
+struct Body<'a> {
+    topic: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    url: &'a str,
+    t: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a RawValue>,
+    id: EventId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prev: Option<EventId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tprev: Option<EventId>,
+    object: &'a str,
+    environment: &'a str,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    redriven: bool,
+    #[serde(skip_serializing_if = "<[Gap]>::is_empty")]
+    gap: &'a [Gap],
+}
+
+fn body(call: &Call) -> Vec<u8> {
+    let event = &call.event;
+    let body = Body {
+        topic: &event.topic,
+        kind: event.kind.as_str(),
+        url: &event.url,
+        t: event.timestamp_ms,
+        data: event.data.as_deref(),
+        id: event.id,
+        prev: event.prev,
+        tprev: event.tprev,
+        object: &event.object,
+        environment: &event.environment,
+        redriven: call.redriven,
+        gap: &call.gaps,
+    };
+    // Strings, numbers and JSON that was checked when it came in: there is nothing that could fail.
+    serde_json::to_vec(&body).unwrap_or_default()
+}
+
+/// Sends over HTTP, signed as deliveries of the bus are.
+#[derive(Debug, Clone)]
+pub struct Http {
+    client: Client,
+    counted: super::metrics::Calls,
+}
+
+impl Http {
+    pub fn new(client: Client, counted: super::metrics::Calls) -> Self {
+        Self { client, counted }
+    }
+}
+
+impl Sink for Http {
+    async fn send(&self, backend: &Backend, call: &Call) -> Outcome {
+        let id = call.event.id.to_string();
+        let post = Post {
+            name: "call backend",
+            causes: call.event.cause.into_iter().collect(),
+            events: 1,
+            attempt: u64::from(call.attempts) + 1,
+            callback: &backend.callback,
+            uuid: &backend.uuid,
+            secrets: &backend.secrets,
+            id: &id,
+            body: body(call),
+            headers: vec![
+                ("x-signalbox-epoch", call.epoch.to_string()),
+                ("x-signalbox-attempt", (u64::from(call.attempts) + 1).to_string()),
+            ],
+        };
+        let started = now();
+        let outcome = self.client.post(post).await;
+        self.counted.count(&outcome, started.elapsed());
+        outcome
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a duration is measured; nothing is decided by it")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_body_names_object_numbers_and_what_was_lost() {
+        let entry = br#"{"id":192,"prev":128,"tprev":64,"last":128,"object":"work:1","topic":"works","type":"update","environment":"shop","url":"https://a.example/1","timestamp":7,"data":{"a": 1.0e0}}"#;
+        let event = Arc::new(Event::from_log(entry).unwrap());
+        let gaps = vec![Gap { first: EventId(128), last: EventId(128), count: 1, reason: "dead".to_owned() }];
+        let call = Call { object: "work:1".to_owned(), event, epoch: 5, attempts: 0, redriven: false, gaps };
+        assert_eq!(
+            String::from_utf8(body(&call)).unwrap(),
+            concat!(
+                r#"{"topic":"works","type":"update","url":"https://a.example/1","t":7,"data":{"a": 1.0e0},"#,
+                r#""id":192,"prev":128,"tprev":64,"object":"work:1","environment":"shop","#,
+                r#""gap":[{"first":128,"last":128,"count":1,"reason":"dead"}]}"#
+            )
+        );
+        let call = Call { gaps: Vec::new(), redriven: true, ..call };
+        let text = String::from_utf8(body(&call)).unwrap();
+        assert!(!text.contains("gap") && text.ends_with(",\"redriven\":true}"), "{text}");
+    }
+}

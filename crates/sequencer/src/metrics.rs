@@ -1,0 +1,111 @@
+//! What the sequencer counts, in Prometheus' text format.
+//!
+//! What this process sent is counted here; what the fabric holds is read from it at each scrape, and every pacemaker
+//! tells the same of that.
+
+use std::{fmt, time::Duration};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode_registry},
+    metrics::{
+        counter::{ConstCounter, Counter},
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+use super::handle::{BackendStatus, Numbers};
+use signalbox_egress::Outcome;
+
+const PREFIX: &str = "signalbox_sequencer";
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Result {
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct State {
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Backend {
+    backend: String,
+}
+
+/// Attempts of this process. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Calls {
+    results: Family<Result, Counter>,
+    seconds: Histogram,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self { results: Family::default(), seconds: Histogram::new(exponential_buckets(0.000_5, 2.0, 16)) }
+    }
+}
+
+impl Calls {
+    /// Counts one attempt.
+    pub fn count(&self, outcome: &Outcome, elapsed: Duration) {
+        let result = match outcome {
+            Outcome::Delivered => "sent",
+            Outcome::Failed { .. } => "failed",
+            Outcome::Gone => "gone",
+        };
+        self.results.get_or_create(&Result { result }).inc();
+        self.seconds.observe(elapsed.as_secs_f64());
+    }
+
+    /// The text of all metrics. Without `numbers`, when the fabric does not answer, only those of this process.
+    ///
+    /// # Errors
+    /// Never, as strings take everything.
+    pub fn encode(&self, numbers: Option<&Numbers>) -> std::result::Result<String, fmt::Error> {
+        let mut registry = Registry::with_prefix(PREFIX);
+        registry.register("calls", "Attempts to send an event to a backend, by result", self.results.clone());
+        registry.register(
+            "call_duration_seconds",
+            "Time of an attempt to send an event to a backend",
+            self.seconds.clone(),
+        );
+        if let Some(numbers) = numbers {
+            register_fabric(&mut registry, numbers);
+        }
+        let mut text = String::new();
+        encode_registry(&mut text, &registry).map(|()| text)
+    }
+}
+
+/// What the fabric knows, as of now.
+fn register_fabric(registry: &mut Registry, numbers: &Numbers) {
+    let by_backend = |value: fn(&BackendStatus) -> u64| {
+        let family = Family::<Backend, Gauge>::default();
+        for one in &numbers.backends {
+            let count = i64::try_from(value(one)).unwrap_or(i64::MAX);
+            family.get_or_create(&Backend { backend: one.name.clone() }).set(count);
+        }
+        family
+    };
+    registry.register("queued_objects", "Objects with events for a backend", by_backend(|one| one.objects));
+    registry.register("queued_events", "Events that wait for a backend", by_backend(|one| one.events));
+    registry.register("dead_events", "Events of a backend that were given up", by_backend(|one| one.dead));
+    let objects = Family::<State, Gauge>::default();
+    for (state, count) in [
+        ("ready", numbers.backends.iter().map(|one| one.ready).sum()),
+        ("leased", numbers.leased),
+        ("retry", numbers.retry),
+        ("parked", numbers.parked),
+    ] {
+        objects.get_or_create(&State { state }).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+    registry.register("objects", "Objects with a queue, by state", objects);
+    for (name, count) in &numbers.counters {
+        let help = format!("Events of all pacemakers: {name}");
+        registry.register(format!("events_{name}"), help, ConstCounter::new(*count));
+    }
+}

@@ -1,0 +1,133 @@
+//! Dead letters go back to the queues of their objects.
+
+use std::sync::Arc;
+
+use super::{
+    handle::letter_parts,
+    store::{Letter, REDRIVEN, Store},
+};
+use signalbox_bus::{self as bus, Error, Event};
+
+/// Dead letters in one call of the script.
+const PART: usize = 100;
+/// Bytes in one call of the script, about.
+const PART_BYTES: usize = 1 << 20;
+/// Tries with a newer registry.
+const TRIES: usize = 3;
+
+/// Puts back what is dead now: how many, and how many had to stay.
+pub(super) async fn run(
+    bus: &bus::Handle,
+    stores: &[Arc<Store>],
+    backend: &str,
+) -> Result<(u64, u64), Error> {
+    served(bus, backend)?;
+    let (mut redriven, mut kept) = (0, 0);
+    for store in stores {
+        let mut left = store.dead_count(backend).await?;
+        // Those that cannot be put back stay where they are, at the front.
+        let mut from = 0;
+        while left > 0 {
+            let entries = store.dead_from(backend, from, left.min(PART)).await?;
+            if entries.is_empty() {
+                break;
+            }
+            let (letters, looked_at) = part(&entries);
+            let unreadable = looked_at - letters.len();
+            let (put, full) =
+                if letters.is_empty() { (0, 0) } else { put(bus, store, backend, &letters).await? };
+            left = left.saturating_sub(looked_at);
+            from += usize::try_from(full).unwrap_or(usize::MAX).saturating_add(unreadable);
+            redriven += put;
+            kept += full + unreadable as u64;
+        }
+    }
+    Ok((redriven, kept))
+}
+
+/// As many as go into one call, and how many entries that were, the unreadable included.
+fn part(entries: &[Vec<u8>]) -> (Vec<Letter>, usize) {
+    let (mut letters, mut bytes, mut looked_at) = (Vec::new(), 0, 0);
+    for entry in entries {
+        bytes += 2 * entry.len();
+        if looked_at > 0 && bytes > PART_BYTES {
+            break;
+        }
+        looked_at += 1;
+        letters.extend(letter(entry));
+    }
+    (letters, looked_at)
+}
+
+/// One that cannot be read cannot be sent: it stays, for whoever looks at the list.
+fn letter(letter: &[u8]) -> Option<Letter> {
+    let (_, _, _, event) = letter_parts(letter)?;
+    let object = Event::from_log(event).ok()?.object;
+    Some(Letter { object, letter: letter.to_owned(), entry: marked(event) })
+}
+
+/// The entry with its mark behind the id; once, however often it dies.
+fn marked(entry: &[u8]) -> Vec<u8> {
+    let comma = entry.iter().position(|byte| *byte == b',').unwrap_or(entry.len());
+    let (id, rest) = entry.split_at(comma);
+    if rest.starts_with(REDRIVEN) {
+        return entry.to_owned();
+    }
+    [id, REDRIVEN, rest].concat()
+}
+
+/// Nothing is put back for a backend that is gone or going.
+fn served(bus: &bus::Handle, backend: &str) -> Result<(), Error> {
+    match bus.registry().backends.get(backend) {
+        Some(one) if !one.draining => Ok(()),
+        _ => Err(Error::NoSuchBackend),
+    }
+}
+
+async fn put(
+    bus: &bus::Handle,
+    store: &Store,
+    backend: &str,
+    letters: &[Letter],
+) -> Result<(u64, u64), Error> {
+    for _ in 0..TRIES {
+        // In this order: a registry that is newer than its stamp makes the script refuse.
+        let stamp = bus.stamp();
+        served(bus, backend)?;
+        match store.redrive(&stamp, backend, bus.object_events(), letters).await? {
+            Some(done) => return Ok(done),
+            None => bus.look_again().await?,
+        }
+    }
+    Err(Error::Contended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVENT: &str = r#"{"id":64,"last":7,"object":"work:1","topic":"works","type":"update","environment":"shop","url":"https://a.example/1","timestamp":7}"#;
+
+    #[test]
+    fn a_letter_is_marked_once_and_its_event_stays_as_it_was() {
+        let back = letter(format!("1 2 3 bad{EVENT}").as_bytes()).unwrap();
+        assert_eq!(back.object, "work:1");
+        let text = String::from_utf8(back.entry.clone()).unwrap();
+        assert_eq!(text, EVENT.replacen("64,", "64,\"redriven\":true,", 1));
+        assert_eq!(marked(&back.entry), back.entry);
+        let (before, after) =
+            (Event::from_log(EVENT.as_bytes()).unwrap(), Event::from_log(&back.entry).unwrap());
+        assert_eq!((before.id, before.prev, before.object), (after.id, after.prev, after.object));
+        assert!(letter(b"1 2 3 bad{}").is_none());
+    }
+
+    #[test]
+    fn a_part_is_bounded_in_bytes_and_counts_what_it_cannot_read() {
+        let good = format!("1 2 3 bad{EVENT}").into_bytes();
+        let (letters, looked_at) = part(&[b"?".to_vec(), good.clone(), good.clone()]);
+        assert_eq!((letters.len(), looked_at), (2, 3));
+        let large = [good.clone(), vec![b' '; PART_BYTES]].concat();
+        let (_, looked_at) = part(&[large.clone(), good]);
+        assert_eq!(looked_at, 1, "at least one, however large");
+    }
+}

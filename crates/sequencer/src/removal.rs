@@ -1,0 +1,99 @@
+//! Removing a backend that still has events.
+//!
+//! The registry is changed first: the backend takes no new objects and says what becomes of those it has. Only then is
+//! anything given up, a part in each call of a script that refuses to work under another registry. So a publish that is
+//! under way either came before and is given up with the others, or is computed again and goes elsewhere; and any
+//! pacemaker can go on at any point.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::timeout;
+
+use super::store::Store;
+use signalbox_bus::{self as bus, Error, Queued};
+
+/// How long a request waits for the end of it. The fetchers go on.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What one step found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing is queued for the backend in this shard, and nothing can come.
+    Empty,
+    /// Something is left.
+    Going,
+    /// The shard or this process has an old registry.
+    Stale,
+}
+
+/// Does one step in one shard. `cursor` begins as `0`.
+pub(super) async fn step(
+    bus: &bus::Handle,
+    store: &Store,
+    name: &str,
+    cursor: &mut String,
+) -> Result<Step, Error> {
+    // In this order: a registry that is newer than its stamp makes the script refuse.
+    let stamp = bus.stamp();
+    let registry = bus.registry();
+    let Some(backend) = registry.backends.get(name).filter(|one| one.draining) else {
+        return Ok(Step::Stale);
+    };
+    let cleared = store.clear(&stamp, name, backend.queued, cursor).await?;
+    if cleared.given_up > 0 {
+        tracing::info!(
+            backend = name,
+            events = cleared.given_up,
+            queued = backend.queued.as_str(),
+            "events of a removed backend were given up"
+        );
+    }
+    *cursor = cleared.cursor;
+    Ok(match cleared.left {
+        Some(0) => Step::Empty,
+        Some(_) => Step::Going,
+        None => Step::Stale,
+    })
+}
+
+/// Forgets a backend of which no shard has anything queued. Whether it is gone.
+pub(super) async fn forget_if_empty(
+    bus: &bus::Handle,
+    stores: &[Arc<Store>],
+    name: &str,
+) -> Result<bool, Error> {
+    for store in stores {
+        let stamp = bus.stamp();
+        let registry = bus.registry();
+        let Some(backend) = registry.backends.get(name) else { return Ok(true) };
+        // A look, whatever is to become of what is queued.
+        if !backend.draining || store.clear(&stamp, name, Queued::Send, "0").await?.left != Some(0) {
+            return Ok(false);
+        }
+    }
+    bus.forget_backend(name).await?;
+    Ok(true)
+}
+
+/// Does all that can be done while somebody waits. Whether the backend is gone.
+pub(super) async fn run(
+    bus: &bus::Handle,
+    stores: &[Arc<Store>],
+    name: &str,
+    queued: Queued,
+) -> Result<bool, Error> {
+    if queued != Queued::Send {
+        let all = async {
+            for store in stores {
+                let mut cursor = "0".to_owned();
+                while step(bus, store, name, &mut cursor).await? == Step::Going {}
+            }
+            Ok::<_, Error>(())
+        };
+        match timeout(PATIENCE, all).await {
+            Ok(done) => done?,
+            Err(_) => return Ok(false),
+        }
+    }
+    forget_if_empty(bus, stores, name).await
+}

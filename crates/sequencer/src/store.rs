@@ -1,0 +1,546 @@
+//! The only part of the sequencer that talks to Redis: one function for each script, and the plain reads.
+
+use std::collections::BTreeMap;
+
+use signalbox_store::{
+    Clock, Error, Fabric, FabricRole, FromRedisValue, Script, Shard, Subscription, Value, from_redis_value,
+    keys::{bus, objects},
+};
+
+use signalbox_bus::{OBJECTS_LUA, Queued};
+
+/// Calls the `main` that each script defines.
+const MAIN: &str = "\nreturn main(objects)\n";
+
+static TAKE: Script<FabricRole> =
+    Script::composed("take", &[include_str!("scripts/take.lua"), OBJECTS_LUA, MAIN]);
+static COMMIT: Script<FabricRole> =
+    Script::composed("commit", &[include_str!("scripts/commit.lua"), OBJECTS_LUA, MAIN]);
+static FAIL: Script<FabricRole> =
+    Script::composed("fail", &[include_str!("scripts/fail.lua"), OBJECTS_LUA, MAIN]);
+static DECIDE: Script<FabricRole> =
+    Script::composed("decide", &[include_str!("scripts/decide.lua"), OBJECTS_LUA, MAIN]);
+static BEAT: Script<FabricRole> =
+    Script::composed("beat", &[include_str!("scripts/beat.lua"), OBJECTS_LUA, MAIN]);
+static STATUS: Script<FabricRole> =
+    Script::composed("status", &[include_str!("scripts/status.lua"), OBJECTS_LUA, MAIN]);
+static AUDIT: Script<FabricRole> =
+    Script::composed("audit", &[include_str!("scripts/audit.lua"), OBJECTS_LUA, MAIN]);
+static SUMS: Script<FabricRole> =
+    Script::composed("sums", &[include_str!("scripts/sums.lua"), OBJECTS_LUA, MAIN]);
+static REDRIVE: Script<FabricRole> =
+    Script::composed("redrive", &[include_str!("scripts/redrive.lua"), OBJECTS_LUA, MAIN]);
+static CLEAR: Script<FabricRole> =
+    Script::composed("clear", &[include_str!("scripts/clear.lua"), OBJECTS_LUA, MAIN]);
+
+/// Every script, for the tests that read their headers.
+#[cfg(test)]
+pub(super) const SCRIPTS: &[&Script<FabricRole>] =
+    &[&TAKE, &COMMIT, &FAIL, &DECIDE, &BEAT, &STATUS, &AUDIT, &SUMS, &REDRIVE, &CLEAR];
+
+const NONE: &[&str] = &[];
+/// The mark of an event that was a dead letter before, behind its id.
+pub(super) const REDRIVEN: &[u8] = b",\"redriven\":true";
+/// How long the id of the last event sent is kept, in milliseconds.
+const LAST_ID_MS: u64 = 30 * 24 * 3600 * 1000;
+/// Objects looked at, about, and events given up, in one call of what removes a backend.
+const CLEARED: (usize, usize) = (100, 500);
+
+/// A dead letter on its way back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Letter {
+    pub object: String,
+    /// As it stands in the list.
+    pub letter: Vec<u8>,
+    /// What is queued: the event's JSON with its mark.
+    pub entry: Vec<u8>,
+}
+
+/// What one call of what removes a backend did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cleared {
+    /// Where to go on: `0` when all objects were looked at.
+    pub cursor: String,
+    /// Events given up.
+    pub given_up: u64,
+    /// Objects that the backend still has; nothing when the shard has another registry, and nothing was done.
+    pub left: Option<u64>,
+}
+
+/// An object in a worker's hands: what a commit has to name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Held {
+    pub object: String,
+    pub worker: String,
+    pub epoch: u64,
+}
+
+impl Held {
+    /// As `object:<object>:event.worker` holds it.
+    pub(super) fn owner(&self) -> String {
+        format!("{}/{}", self.worker, self.epoch)
+    }
+}
+
+/// What is in flight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sending {
+    /// The event's JSON.
+    pub entry: Vec<u8>,
+    pub attempts: u32,
+    /// As stored: `first last count reason`.
+    pub gaps: Vec<String>,
+}
+
+impl Sending {
+    /// Whether it was a dead letter before, so that its id may be lower than that of the event before.
+    pub(super) fn is_redriven(&self) -> bool {
+        let rest = self.entry.strip_prefix(b"{\"id\":").unwrap_or_default();
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        rest[digits..].starts_with(REDRIVEN)
+    }
+
+    /// The event's id, which the entry begins with; 0 when it is no entry.
+    pub(super) fn id(&self) -> u64 {
+        let digits = self.entry.strip_prefix(b"{\"id\":").unwrap_or_default();
+        let digits = digits.iter().take_while(|byte| byte.is_ascii_digit());
+        digits.fold(0, |id: u64, digit| id.wrapping_mul(10).wrapping_add(u64::from(digit - b'0')))
+    }
+}
+
+/// A lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub held: Held,
+    pub backend: String,
+    pub sending: Sending,
+}
+
+/// What one round of taking objects found.
+#[derive(Debug, Clone)]
+pub(super) struct Turn {
+    pub stamp: String,
+    pub now_ms: u64,
+    /// When a lease ends or an object is tried again, at the earliest.
+    pub next_due_ms: Option<u64>,
+    /// Objects that can still be taken.
+    pub left: u64,
+    pub taken: Vec<Taken>,
+}
+
+/// An event that was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Commit {
+    pub held: Held,
+    /// The event's id.
+    pub id: u64,
+    /// Gaps that were told with it.
+    pub told: usize,
+    /// Go on with the object's next event.
+    pub more: bool,
+}
+
+/// What a commit led to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Committed {
+    /// This is in flight now.
+    Next(Sending),
+    /// The object was given back.
+    Done,
+    /// The lease is another's; nothing was recorded.
+    Lost,
+}
+
+/// What becomes of an event that was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Failed {
+    Retry { pause_ms: u64 },
+    Park,
+    Skip,
+    Release,
+}
+
+/// Where an object stands.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Status {
+    pub data: Option<Vec<u8>>,
+    /// `id topic id topic id…`
+    pub memory: Option<String>,
+    pub backend: Option<String>,
+    pub waiting: u64,
+    pub flight: Option<Vec<u8>>,
+    pub owner: Option<String>,
+    pub lease_ms: Option<f64>,
+    pub retry_ms: Option<f64>,
+    pub parked_ms: Option<f64>,
+    pub attempts: u64,
+    pub why: Option<String>,
+    pub sent: Option<u64>,
+    pub head: Option<Vec<u8>>,
+}
+
+/// Numbers of one shard.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ShardNumbers {
+    pub numbers: BTreeMap<String, u64>,
+    pub leased: u64,
+    pub retry: u64,
+    pub parked: u64,
+    /// By backend: ready objects and dead letters.
+    pub backends: Vec<(u64, u64)>,
+}
+
+/// A suspicion: predicate, name, what is wrong.
+pub(super) type Suspicion = (String, String, String);
+
+/// One shard's data.
+#[derive(Debug)]
+pub(super) struct Store {
+    shard: Shard,
+    clock: Clock,
+}
+
+impl Store {
+    pub(super) fn new(shard: Shard, clock: Clock) -> Self {
+        Self { shard, clock }
+    }
+
+    pub(super) fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    fn redis(&self) -> &Fabric {
+        self.shard.redis()
+    }
+
+    fn keys(&self) -> objects::Objects<'_> {
+        objects::objects(self.shard.tag())
+    }
+
+    /// Hears when objects can be taken: `now`, or the time until which one may sleep, in unix milliseconds.
+    pub(super) fn wakes(&self) -> Subscription {
+        self.redis().subscribe(&[&self.keys().wake_channel()])
+    }
+
+    /// Lets every pacemaker look, after something changed that the scripts do not see.
+    pub(super) async fn wake(&self) -> Result<(), Error> {
+        self.redis().command("PUBLISH").arg(self.keys().wake_channel()).arg("now").run().await
+    }
+
+    /// Gives objects to free workers, by backend. `part` bounds what is swept and made ready besides.
+    pub(super) async fn take(
+        &self,
+        free: &[(String, Vec<String>)],
+        lease_ms: u64,
+        part: usize,
+    ) -> Result<Turn, Error> {
+        let mut call = TAKE
+            .call()
+            .key(&self.keys().queued())
+            .key(&bus::bus(self.shard.tag()).registry())
+            .arg(self.clock.argument())
+            .arg(lease_ms)
+            .arg(part);
+        for (backend, workers) in free {
+            call = call.arg(backend).arg(workers.len()).arg(workers);
+        }
+        let (stamp, now_ms, due, left, taken): (String, u64, u64, u64, Vec<Value>) =
+            call.run(self.redis()).await?;
+        Ok(Turn {
+            stamp,
+            now_ms,
+            next_due_ms: (due > 0).then_some(due),
+            left,
+            taken: taken.into_iter().filter_map(read_taken).collect(),
+        })
+    }
+
+    /// Records that events were sent; what came of each, in the same order.
+    pub(super) async fn commit(&self, commits: &[Commit], lease_ms: u64) -> Result<Vec<Committed>, Error> {
+        let mut call =
+            COMMIT.call().key(&self.keys().queued()).arg(self.clock.argument()).arg(lease_ms).arg(LAST_ID_MS);
+        for Commit { held, id, told, more } in commits {
+            call = call
+                .arg(&held.object)
+                .arg(&held.worker)
+                .arg(held.epoch)
+                .arg(*id)
+                .arg(*told)
+                .arg(u8::from(*more));
+        }
+        let replies: Vec<Vec<Value>> = call.run(self.redis()).await?;
+        Ok(replies.into_iter().map(read_committed).collect())
+    }
+
+    /// Ends a lease without a commit. False when it is another's by now.
+    pub(super) async fn fail(
+        &self,
+        held: &Held,
+        id: u64,
+        failed: &Failed,
+        why: &str,
+        dead_events: u64,
+    ) -> Result<bool, Error> {
+        let (what, pause_ms) = match failed {
+            Failed::Retry { pause_ms } => ("retry", *pause_ms),
+            Failed::Park => ("park", 0),
+            Failed::Skip => ("skip", 0),
+            Failed::Release => ("release", 0),
+        };
+        let done: i64 = FAIL
+            .call()
+            .key(&self.keys().queued())
+            .arg(self.clock.argument())
+            .arg(&held.object)
+            .arg(&held.worker)
+            .arg(held.epoch)
+            .arg(id)
+            .arg(what)
+            .arg(pause_ms)
+            .arg(why)
+            .arg(dead_events)
+            .run(self.redis())
+            .await?;
+        Ok(done == 1)
+    }
+
+    /// Tries again now, or gives the event `skipped` at the head up. The script's word for what came of it.
+    pub(super) async fn decide(
+        &self,
+        object: &str,
+        skipped: Option<u64>,
+        dead_events: u64,
+    ) -> Result<String, Error> {
+        DECIDE
+            .call()
+            .key(&self.keys().queued())
+            .arg(self.clock.argument())
+            .arg(object)
+            .arg(if skipped.is_some() { "skip" } else { "unpark" })
+            .arg(dead_events)
+            .arg(skipped.map(|id| id.to_string()).unwrap_or_default())
+            .run(self.redis())
+            .await
+    }
+
+    /// Makes leases last longer; how many of them stand.
+    pub(super) async fn beat(&self, held: &[Held], lease_ms: u64) -> Result<u64, Error> {
+        let pairs: Vec<String> = held.iter().flat_map(|held| [held.object.clone(), held.owner()]).collect();
+        BEAT.call()
+            .key(&self.keys().queued())
+            .arg(self.clock.argument())
+            .arg(lease_ms)
+            .arg(pairs)
+            .run(self.redis())
+            .await
+    }
+
+    /// Where an object stands.
+    pub(super) async fn status(&self, object: &str) -> Result<Status, Error> {
+        let bus = bus::bus(self.shard.tag());
+        let reply: Vec<Value> = STATUS
+            .call()
+            .key(&self.keys().queued())
+            .key(&bus.objects())
+            .key(&bus.objects_old())
+            .arg(object)
+            .run(self.redis())
+            .await?;
+        let mut reply = reply.into_iter();
+        Ok(Status {
+            data: read(reply.next()),
+            memory: read(reply.next()),
+            backend: read(reply.next()),
+            waiting: read(reply.next()).unwrap_or_default(),
+            flight: read(reply.next()),
+            owner: read(reply.next()),
+            lease_ms: read(reply.next()),
+            retry_ms: read(reply.next()),
+            parked_ms: read(reply.next()),
+            attempts: read(reply.next()).unwrap_or_default(),
+            why: read(reply.next()),
+            sent: read(reply.next()),
+            head: read(reply.next()),
+        })
+    }
+
+    /// Entries of an object's queue, oldest first: the latest `most` of those that wait, and what is in flight.
+    pub(super) async fn queue(&self, object: &str, most: usize) -> Result<Vec<Vec<u8>>, Error> {
+        let keys = self.keys();
+        let from = -i64::try_from(most).unwrap_or(i64::MAX);
+        let mut batch = self.redis().batch();
+        batch.add("GET", &keys.flight(object), NONE).add("LRANGE", &keys.waiting(object), (from, -1));
+        let (flight, waiting): (Option<Vec<u8>>, Vec<Vec<u8>>) = batch.query().await?;
+        // With as many waiting as are wanted, what lies before them is not known to be the next.
+        let flight = flight.filter(|_| waiting.len() < most);
+        Ok(flight.into_iter().chain(waiting).collect())
+    }
+
+    /// Numbers of the shard, with those of each of `backends`.
+    pub(super) async fn numbers(&self, backends: &[&str]) -> Result<ShardNumbers, Error> {
+        let keys = self.keys();
+        let mut batch = self.redis().batch();
+        batch.add("HGETALL", &keys.numbers(), NONE);
+        batch.add("ZCARD", &keys.leases(), NONE);
+        batch.add("ZCARD", &keys.retry(), NONE);
+        batch.add("ZCARD", &keys.parked(), NONE);
+        let (numbers, leased, retry, parked) = batch.query().await?;
+        let mut of_backends = Vec::with_capacity(backends.len());
+        for backend in backends {
+            let mut batch = self.redis().batch();
+            batch.add("ZCARD", &keys.ready(backend), NONE);
+            batch.add("LLEN", &keys.dead(backend), NONE);
+            of_backends.push(batch.query().await?);
+        }
+        Ok(ShardNumbers { numbers, leased, retry, parked, backends: of_backends })
+    }
+
+    /// Objects that are parked, with since when, oldest first.
+    pub(super) async fn parked(&self, limit: usize) -> Result<Vec<(String, u64)>, Error> {
+        let range = (0, limit.saturating_sub(1), "WITHSCORES");
+        self.redis().command("ZRANGE").key(&self.keys().parked()).arg(range).query().await
+    }
+
+    /// The latest dead letters of a backend, oldest first: `died attempts length why` and the event's JSON.
+    pub(super) async fn dead(&self, backend: &str, limit: usize) -> Result<Vec<Vec<u8>>, Error> {
+        let from = i64::try_from(limit).map_or(i64::MIN, |limit| -limit);
+        self.redis().command("LRANGE").key(&self.keys().dead(backend)).arg((from, -1)).query().await
+    }
+
+    /// Forgets the dead letters of a backend.
+    pub(super) async fn drop_dead(&self, backend: &str) -> Result<u64, Error> {
+        let key = self.keys().dead(backend);
+        let mut batch = self.redis().batch();
+        batch.add("LLEN", &key, NONE);
+        batch.add("UNLINK", &key, NONE);
+        let (count, _): (u64, u64) = batch.query().await?;
+        Ok(count)
+    }
+
+    /// A part of the dead letters of a backend, oldest first.
+    pub(super) async fn dead_from(
+        &self,
+        backend: &str,
+        from: usize,
+        count: usize,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        let range = (from, (from + count).saturating_sub(1));
+        self.redis().command("LRANGE").key(&self.keys().dead(backend)).arg(range).query().await
+    }
+
+    /// How many dead letters a backend has.
+    pub(super) async fn dead_count(&self, backend: &str) -> Result<usize, Error> {
+        self.redis().command("LLEN").key(&self.keys().dead(backend)).query().await
+    }
+
+    /// Puts dead letters back into the queues of their objects: how many, and how many had to be left. Nothing when the
+    /// registry is another one than that with this stamp.
+    pub(super) async fn redrive(
+        &self,
+        stamp: &str,
+        backend: &str,
+        most: u64,
+        letters: &[Letter],
+    ) -> Result<Option<(u64, u64)>, Error> {
+        let mut call = REDRIVE
+            .call()
+            .key(&self.keys().queued())
+            .key(&bus::bus(self.shard.tag()).registry())
+            .arg(stamp)
+            .arg(backend)
+            .arg(most);
+        for Letter { object, letter, entry } in letters {
+            call = call.arg(object).arg(letter.as_slice()).arg(entry.as_slice());
+        }
+        let (put, left): (i64, i64) = call.run(self.redis()).await?;
+        Ok(u64::try_from(put).ok().zip(u64::try_from(left).ok()))
+    }
+
+    /// Gives a part of what is queued for a backend up, which takes no new objects under the registry with this stamp.
+    pub(super) async fn clear(
+        &self,
+        stamp: &str,
+        backend: &str,
+        queued: Queued,
+        cursor: &str,
+    ) -> Result<Cleared, Error> {
+        let (cursor, given_up, left): (String, u64, i64) = CLEAR
+            .call()
+            .key(&self.keys().queued())
+            .key(&bus::bus(self.shard.tag()).registry())
+            .arg(self.clock.argument())
+            .arg(stamp)
+            .arg(backend)
+            .arg(queued.as_str())
+            .arg(cursor)
+            .arg(CLEARED.0)
+            .arg(CLEARED.1)
+            .arg(LAST_ID_MS)
+            .run(self.redis())
+            .await?;
+        Ok(Cleared { cursor, given_up, left: u64::try_from(left).ok() })
+    }
+
+    /// Looks at a part of the objects with a queue: where to go on (`0` at the end), how many, what is suspicious.
+    pub(super) async fn audit(
+        &self,
+        cursor: &str,
+        count: usize,
+        late_ms: u64,
+    ) -> Result<(String, u64, Vec<Suspicion>), Error> {
+        AUDIT
+            .call()
+            .key(&self.keys().queued())
+            .arg(self.clock.argument())
+            .arg(late_ms)
+            .arg(cursor)
+            .arg(count)
+            .run(self.redis())
+            .await
+    }
+
+    /// Looks at these objects only.
+    pub(super) async fn audit_again(&self, objects: &[&str], late_ms: u64) -> Result<Vec<Suspicion>, Error> {
+        let (_, _, suspicions): (String, u64, Vec<Suspicion>) = AUDIT
+            .call()
+            .key(&self.keys().queued())
+            .arg(self.clock.argument())
+            .arg(late_ms)
+            .arg("-")
+            .arg(0)
+            .arg(objects)
+            .run(self.redis())
+            .await?;
+        Ok(suspicions)
+    }
+
+    /// Compares the numbers of the shard with each other.
+    pub(super) async fn sums(&self, backends: &[&str]) -> Result<Vec<Suspicion>, Error> {
+        SUMS.call().key(&self.keys().queued()).arg(backends).run(self.redis()).await
+    }
+}
+
+fn read<T: FromRedisValue>(value: Option<Value>) -> Option<T> {
+    value.and_then(|value| from_redis_value::<Option<T>>(value).ok().flatten())
+}
+
+fn read_sending(value: Value) -> Option<Sending> {
+    let (entry, attempts, _, gaps): (Vec<u8>, u32, u64, Vec<String>) = from_redis_value(value).ok()?;
+    Some(Sending { entry, attempts, gaps })
+}
+
+fn read_committed(reply: Vec<Value>) -> Committed {
+    let mut reply = reply.into_iter();
+    let word: Option<String> = reply.next().and_then(|word| from_redis_value(word).ok());
+    match (word.as_deref(), reply.next().and_then(read_sending)) {
+        (Some("next"), Some(sending)) => Committed::Next(sending),
+        (Some("done"), _) => Committed::Done,
+        _ => Committed::Lost,
+    }
+}
+
+fn read_taken(value: Value) -> Option<Taken> {
+    let (worker, object, backend, epoch, sending): (String, String, String, u64, Value) =
+        from_redis_value(value).ok()?;
+    Some(Taken { held: Held { object, worker, epoch }, backend, sending: read_sending(sending)? })
+}

@@ -1,0 +1,139 @@
+//! What an event through a backend costs Redis, in commands: those that scripts call are counted as well. Prints what
+//! `docs/sequencer.md` says, and fails when it is no longer true.
+
+use std::sync::Arc;
+
+use super::support::*;
+use crate::{Options, store::Commit};
+use signalbox_bus::{NewGroup, OnFailure, WantedBackend};
+
+/// Every command that the server carried out since it started.
+async fn commands(world: &World) -> f64 {
+    let text: String = world.redis.command("INFO").arg("commandstats").query().await.unwrap();
+    text.lines().filter_map(|line| line.split_once(":calls=")?.1.split(',').next()?.parse::<f64>().ok()).sum()
+}
+
+async fn world() -> World {
+    let world = World::start().await;
+    let wanted = WantedBackend { workers: 16, ..wanted("work:", OnFailure::Block) };
+    world.bus.handle.put_backend("search", wanted, "whsec_").await.unwrap();
+    world
+}
+
+async fn publish_at_once(world: &World, events: usize, objects: usize, key: Option<&str>) {
+    let publishes = (0..events).map(|n| {
+        let object = format!("work:{}", n % objects);
+        let idempotency_key = key.map(|key| format!("{key}-{n}"));
+        let group = NewGroup { idempotency_key, ..group(&object, 1) };
+        world.bus.handle.publish_group("shop", group)
+    });
+    let accepted = futures_util::future::join_all(publishes).await;
+    assert!(accepted.iter().all(Result::is_ok));
+}
+
+/// Sixteen workers take and commit together, one event of each object: what a busy shard does, and the dearest case,
+/// since nothing of a visit is shared with a second event.
+#[tokio::test]
+async fn an_event_costs_few_commands_when_many_are_under_way() {
+    const EVENTS: usize = 320;
+    let world = world().await;
+    let start = commands(&world).await;
+    publish_at_once(&world, EVENTS, EVENTS, None).await;
+    let accepted = commands(&world).await;
+    let workers: Vec<String> = (0..16).map(|n| format!("w{n}")).collect();
+    let free = [("search".to_owned(), workers)];
+    let mut sent = 0;
+    loop {
+        let turn = world.stores[0].take(&free, LEASE_MS, 100).await.unwrap();
+        let commits: Vec<Commit> = turn
+            .taken
+            .into_iter()
+            .map(|taken| Commit { id: taken.sending.id(), held: taken.held, told: 0, more: true })
+            .collect();
+        if commits.is_empty() {
+            break;
+        }
+        sent += world.stores[0].commit(&commits, LEASE_MS).await.unwrap().len();
+    }
+    assert_eq!(sent, EVENTS);
+    let accepting = (accepted - start) / EVENTS as f64;
+    let sending = (commands(&world).await - accepted) / EVENTS as f64;
+    println!("{accepting:.1} commands to accept an event, {sending:.1} to send it");
+    assert!(accepting < 4.0, "{accepting}");
+    assert!(sending < 6.5, "{sending}");
+    world.sound("at the end").await;
+}
+
+/// What idempotency keys cost more: a look for each, and little else.
+#[tokio::test]
+async fn an_event_under_a_key_costs_one_command_more() {
+    const EVENTS: usize = 320;
+    let world = world().await;
+    let start = commands(&world).await;
+    publish_at_once(&world, EVENTS, EVENTS, Some("k")).await;
+    let first = (commands(&world).await - start) / EVENTS as f64;
+    let middle = commands(&world).await;
+    publish_at_once(&world, EVENTS, EVENTS, Some("k")).await;
+    let again = (commands(&world).await - middle) / EVENTS as f64;
+    println!("{first:.1} commands to accept an event under a key, {again:.1} to say so again");
+    assert!(first < 5.0, "{first}");
+    assert!(again < first, "{again}");
+}
+
+/// A hot object: the events of a visit share its lease.
+#[tokio::test]
+async fn events_of_one_object_share_what_a_visit_costs() {
+    let world = world().await;
+    publish_at_once(&world, 160, 1, None).await;
+    let start = commands(&world).await;
+    let receiver = Receiver::new();
+    let running = Running::start(&world, Options { lease_ms: 60_000, ..Options::default() }, &receiver);
+    until("all to be sent", || async { number(&world.redis, "EXISTS", &["object:queued"]).await == 0 }).await;
+    println!("{} calls of the hot object", receiver.log().len());
+    let asked = commands(&world).await - start;
+    println!(
+        "{:.1} commands to send one of 160 events of one object, with the questions of this test",
+        asked / 160.0
+    );
+    assert_eq!(receiver.log().len(), 160);
+    running.stop().await;
+}
+
+/// Nothing is asked while nothing happens: the numbers of an idle sequencer do not move.
+#[tokio::test]
+async fn an_idle_sequencer_asks_nothing() {
+    let world = world().await;
+    let receiver = Receiver::new();
+    let running = Running::start(&world, Options::default(), &receiver);
+    world.publish("work:1", 1).await;
+    until("it to be sent", || async { number(&world.redis, "EXISTS", &["object:queued"]).await == 0 }).await;
+    let scripts = || async {
+        let text: String = world.redis.command("INFO").arg("commandstats").query().await.unwrap();
+        let line =
+            text.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default().to_owned();
+        line.split(',').next().unwrap_or_default().to_owned()
+    };
+    // What the last visit still asks is over when two looks, with much between them, say the same.
+    let mut before = scripts().await;
+    until("the last questions to be over", || async {
+        for _ in 0..100 {
+            world.redis.command("PING").run().await.unwrap();
+        }
+        true
+    })
+    .await;
+    for _ in 0..50 {
+        let now = scripts().await;
+        if now == before {
+            break;
+        }
+        before = now;
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..300 {
+        world.redis.command("PING").run().await.unwrap();
+    }
+    assert_eq!(scripts().await, before);
+    let _keeps = Arc::clone(&world.clock);
+    running.stop().await;
+}

@@ -1,0 +1,290 @@
+//! Every short history of the real scripts, with a reply lost or everybody dead after any of its steps.
+//!
+//! A history begins from one of several situations and goes on with any two steps (`CRASH_DEPTH` for more). After each
+//! step every predicate of the check must hold. Then everybody is dead: their leases end, one worker finishes what is
+//! left, and the account must be right: what was accepted was sent, is a dead letter, or was discarded; per object first
+//! sendings are in id order, but for those that are marked; nobody who lost a lease commits anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::support::*;
+use crate::{
+    removal,
+    store::{Committed, Failed, Held, Sending},
+};
+use signalbox_bus::{OnFailure, Queued};
+
+/// What may be wrong with a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Well,
+    /// It was carried out and nobody heard of it, so it is made again.
+    ReplyLost,
+    /// It was carried out, and whoever asked for it is dead.
+    Crash,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Act {
+    /// Another event of the object.
+    Accept(&'static str),
+    Take,
+    /// Sent; on with the next.
+    Commit,
+    /// Sent; the visit is over.
+    CommitLast,
+    Retry,
+    Park,
+    Skip,
+    /// The lease ends, and somebody else looks.
+    Sweep,
+    Redrive,
+    /// One step of the removal with this word, then the backend is defined again.
+    Remove(Queued),
+}
+
+const FATES: [Fate; 3] = [Fate::Well, Fate::ReplyLost, Fate::Crash];
+
+/// Every step with every fate that it can have.
+fn steps() -> Vec<(Act, Fate)> {
+    let mut steps = vec![
+        (Act::Accept("work:1"), Fate::Well),
+        (Act::Accept("work:2"), Fate::Well),
+        (Act::Sweep, Fate::Well),
+    ];
+    for act in [Act::Take, Act::Commit, Act::CommitLast, Act::Retry, Act::Park, Act::Skip] {
+        steps.extend(FATES.map(|fate| (act, fate)));
+    }
+    steps.extend([Fate::Well, Fate::ReplyLost].map(|fate| (Act::Redrive, fate)));
+    steps.extend([(Act::Remove(Queued::Dead), Fate::ReplyLost), (Act::Remove(Queued::Discard), Fate::Well)]);
+    steps
+}
+
+/// Where histories begin: after these steps, two events of one object and one of another being there.
+fn situations() -> Vec<Vec<Act>> {
+    vec![
+        vec![],
+        vec![Act::Take],
+        vec![Act::Take, Act::Commit],
+        vec![Act::Take, Act::Skip],
+        vec![Act::Take, Act::Skip, Act::Redrive, Act::Take],
+    ]
+}
+
+struct History<'a> {
+    world: &'a World,
+    worker: u32,
+    /// What the living worker holds and sends.
+    held: Option<(Held, Sending)>,
+    /// Leases that are over, with what was in flight.
+    lost: Vec<(Held, u64)>,
+    accepted: BTreeSet<u64>,
+    /// By object: what was sent, in order, with the mark.
+    sent: BTreeMap<String, Vec<(u64, bool)>>,
+    committed: BTreeSet<u64>,
+    discarding: bool,
+}
+
+impl<'a> History<'a> {
+    async fn begin(world: &'a World) -> Self {
+        let keys = strings(&world.redis, "KEYS", &["object:*"]).await;
+        for key in &keys {
+            number(&world.redis, "DEL", &[key]).await;
+        }
+        let mut history = Self {
+            world,
+            worker: 0,
+            held: None,
+            lost: Vec::new(),
+            accepted: BTreeSet::new(),
+            sent: BTreeMap::new(),
+            committed: BTreeSet::new(),
+            discarding: false,
+        };
+        history.accepted.extend(world.publish("work:1", 2).await);
+        history.accepted.extend(world.publish("work:2", 1).await);
+        history
+    }
+
+    fn name(&self) -> String {
+        format!("w{}", self.worker)
+    }
+
+    /// The worker sends what it got.
+    fn sends(&mut self, held: Held, sending: Sending) {
+        let sent = self.sent.entry(held.object.clone()).or_default();
+        sent.push((sending.id(), sending.is_redriven()));
+        self.held = Some((held, sending));
+    }
+
+    /// The worker is gone, and does not know it.
+    fn dies(&mut self) {
+        if let Some((held, sending)) = self.held.take() {
+            self.lost.push((held, sending.id()));
+        }
+        self.worker += 1;
+    }
+
+    async fn act(&mut self, act: Act, fate: Fate) {
+        match act {
+            Act::Accept(object) => self.accepted.extend(self.world.publish(object, 1).await),
+            Act::Take => self.take(fate).await,
+            Act::Commit => self.commit(true, fate).await,
+            Act::CommitLast => self.commit(false, fate).await,
+            Act::Retry => self.fail(&Failed::Retry { pause_ms: 1_000 }, fate).await,
+            Act::Park => self.fail(&Failed::Park, fate).await,
+            Act::Skip => self.fail(&Failed::Skip, fate).await,
+            Act::Sweep => {
+                self.world.advance(LEASE_MS);
+                self.dies();
+                self.take(Fate::Crash).await;
+            }
+            Act::Redrive => {
+                for _ in 0..=usize::from(fate == Fate::ReplyLost) {
+                    self.world.handle().redrive("search").await.unwrap();
+                }
+            }
+            Act::Remove(queued) => {
+                self.discarding |= queued == Queued::Discard;
+                self.world.bus.handle.drain_backend("search", queued).await.unwrap();
+                for _ in 0..=usize::from(fate == Fate::ReplyLost) {
+                    let mut cursor = "0".to_owned();
+                    removal::step(&self.world.bus.handle, &self.world.stores[0], "search", &mut cursor)
+                        .await
+                        .unwrap();
+                    self.world.sound("a step of a removal").await;
+                }
+                // Whoever was sending has lost its lease, and finds out when it commits.
+                self.dies();
+                self.world.backend("search", "work:", OnFailure::Skip).await;
+            }
+        }
+    }
+
+    async fn take(&mut self, fate: Fate) {
+        let mut taken = self.world.take("search", &self.name()).await;
+        if fate == Fate::ReplyLost {
+            let again = self.world.take("search", &self.name()).await;
+            assert_eq!(again, taken, "a repeat gets the same");
+            taken = again;
+        }
+        let Some(taken) = taken else { return };
+        if self.held.as_ref().is_some_and(|(held, _)| *held == taken.held) {
+            return;
+        }
+        if fate == Fate::Crash {
+            self.lost.push((taken.held, taken.sending.id()));
+            self.worker += 1;
+        } else {
+            self.sends(taken.held, taken.sending);
+        }
+    }
+
+    async fn commit(&mut self, more: bool, fate: Fate) {
+        let Some((held, sending)) = self.held.take() else { return };
+        let (id, told) = (sending.id(), sending.gaps.len());
+        let mut reply = self.world.commit(&held, id, told, more).await;
+        assert_ne!(reply, Committed::Lost, "its lease stands");
+        self.committed.insert(id);
+        if fate == Fate::ReplyLost {
+            let again = self.world.commit(&held, id, told, more).await;
+            match reply {
+                Committed::Next(_) => assert_eq!(again, reply),
+                _ => assert_eq!(again, Committed::Lost),
+            }
+            reply = again;
+        }
+        match reply {
+            Committed::Next(next) if fate == Fate::Crash => {
+                self.lost.push((held, next.id()));
+                self.worker += 1;
+            }
+            Committed::Next(next) => self.sends(held, next),
+            _ => self.lost.push((held, id)),
+        }
+    }
+
+    async fn fail(&mut self, failed: &Failed, fate: Fate) {
+        let Some((held, sending)) = self.held.take() else { return };
+        assert!(self.world.fail(&held, sending.id(), failed).await, "its lease stands");
+        if fate == Fate::ReplyLost {
+            assert!(!self.world.fail(&held, sending.id(), failed).await, "a repeat finds nothing");
+        }
+        self.lost.push((held, sending.id()));
+        if fate == Fate::Crash {
+            self.worker += 1;
+        }
+    }
+
+    /// Everybody is dead. One worker comes and finishes.
+    async fn end(mut self) {
+        self.dies();
+        for object in ["work:1", "work:2"] {
+            self.world.unpark(object).await;
+        }
+        for _ in 0..2 {
+            self.world.advance(LEASE_MS);
+            self.take(Fate::Well).await;
+            while self.held.is_some() {
+                self.commit(true, Fate::Well).await;
+                if self.held.is_none() {
+                    self.take(Fate::Well).await;
+                }
+            }
+        }
+        self.world.sound("at the end").await;
+        assert_eq!(number(&self.world.redis, "EXISTS", &["object:queued", "object:leases"]).await, 0, "O7");
+        for (held, id) in &self.lost {
+            assert_eq!(self.world.commit(held, *id, 0, true).await, Committed::Lost, "O10");
+        }
+        let dead = self.world.handle().dead("search", 100).await.unwrap();
+        let id = |event: &str| event[6..].split(',').next().unwrap().parse::<u64>().unwrap();
+        let dead: Vec<u64> = dead.iter().map(|one| id(one.event.get())).collect();
+        let given_up: BTreeSet<u64> = dead.iter().copied().collect();
+        assert_eq!(given_up.len(), dead.len(), "O9: a dead letter is one once");
+        assert!(given_up.is_disjoint(&self.committed), "O9: what was committed is no dead letter");
+        let known: BTreeSet<u64> = given_up.union(&self.committed).copied().collect();
+        assert!(known.is_subset(&self.accepted));
+        assert!(
+            known == self.accepted || self.discarding,
+            "O9: {:?} are nowhere",
+            self.accepted.difference(&known)
+        );
+        for (object, sent) in &self.sent {
+            let mut first = BTreeSet::new();
+            let order: Vec<u64> = sent
+                .iter()
+                .filter(|(id, redriven)| !redriven && first.insert(*id))
+                .map(|(id, _)| *id)
+                .collect();
+            assert!(order.is_sorted(), "O1: {object} {sent:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_short_history_with_every_crash_and_lost_reply_ends_well() {
+    let depth = std::env::var("CRASH_DEPTH").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
+    let world = World::start().await;
+    world.backend("search", "work:", OnFailure::Skip).await;
+    let steps = steps();
+    let mut count = 0;
+    for situation in situations() {
+        for number in 0..steps.len().pow(depth) {
+            let history: Vec<(Act, Fate)> =
+                (0..depth).map(|place| steps[number / steps.len().pow(place) % steps.len()]).collect();
+            let told = format!("{situation:?}, then {history:?}");
+            let mut all = History::begin(&world).await;
+            for act in &situation {
+                all.act(*act, Fate::Well).await;
+            }
+            for (act, fate) in &history {
+                all.act(*act, *fate).await;
+                world.sound(&told).await;
+            }
+            all.end().await;
+            count += 1;
+        }
+    }
+    println!("{count} histories");
+}

@@ -1,0 +1,300 @@
+//! What goes wrong with the algorithm as it was printed, on the real scripts: a worker is abandoned between any two of
+//! them, a reply is lost by making the call again.
+
+use super::support::*;
+use crate::store::{Committed, Failed};
+use signalbox_bus::OnFailure;
+
+async fn world() -> World {
+    let world = World::start().await;
+    world.backend("search", "work:", OnFailure::Park).await;
+    world
+}
+
+/// `restart()` compared the owner with a literal `2`: whoever came back took another's object, or not its own.
+#[tokio::test]
+async fn fault_of_the_printed_algorithm_a_worker_that_comes_back_takes_nothing_of_another() {
+    let world = world().await;
+    let ids = world.publish("work:1", 3).await;
+    let old = world.take("search", "2").await.unwrap();
+    // It is away for longer than its lease; another goes on with the same event under a higher epoch.
+    world.advance(LEASE_MS);
+    let new = world.take("search", "3").await.unwrap();
+    assert_eq!((new.sending.id(), new.held.epoch > old.held.epoch), (ids[0], true));
+    world.sound("after the take-over").await;
+    // The old one comes back: nothing that it does counts, and it gets nothing while the other has it.
+    assert_eq!(world.commit(&old.held, ids[0], 0, true).await, Committed::Lost);
+    assert!(!world.fail(&old.held, ids[0], &Failed::Skip).await);
+    assert!(world.take("search", "2").await.is_none());
+    let Committed::Next(next) = world.commit(&new.held, ids[0], 0, true).await else {
+        panic!("its lease stands")
+    };
+    assert_eq!(next.id(), ids[1]);
+    world.sound("at the end").await;
+}
+
+/// "Queued events are at most as many as visits to come" is false while nothing has failed at all.
+#[tokio::test]
+async fn fault_of_the_printed_algorithm_a_backlog_is_always_in_exactly_one_place() {
+    let world = world().await;
+    world.publish("work:1", 2).await;
+    world.sound("ready").await;
+    world.publish("work:1", 1).await;
+    world.sound("ready, and more came").await;
+    let taken = world.take("search", "a").await.unwrap();
+    world.publish("work:1", 1).await;
+    world.sound("leased, and more came").await;
+    assert!(world.take("search", "b").await.is_none(), "an object is nobody else's while it is held");
+    let mut id = taken.sending.id();
+    for left in [3, 2, 1] {
+        let Committed::Next(next) = world.commit(&taken.held, id, 0, true).await else {
+            panic!("{left} are left")
+        };
+        id = next.id();
+        world.sound("in the middle of a visit").await;
+    }
+    assert_eq!(world.commit(&taken.held, id, 0, true).await, Committed::Done);
+    world.sound("idle").await;
+    for key in ["object:queued", "object:leases", "object:workers", "object:work:1:event.worker"] {
+        assert_eq!(number(&world.redis, "EXISTS", &[key]).await, 0, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn fault_of_the_printed_algorithm_a_worker_that_never_comes_back_blocks_nothing() {
+    let world = world().await;
+    let ids = world.publish("work:1", 1).await;
+    world.take("search", "gone").await.unwrap();
+    world.advance(LEASE_MS - 1);
+    assert!(world.take("search", "b").await.is_none(), "its lease stands");
+    world.advance(1);
+    let taken = world.take("search", "b").await.unwrap();
+    assert_eq!(
+        (taken.sending.id(), taken.sending.attempts),
+        (ids[0], 1),
+        "perhaps it was sent: that is an attempt"
+    );
+    assert_eq!(world.commit(&taken.held, ids[0], 0, true).await, Committed::Done);
+    world.sound("at the end").await;
+}
+
+/// The reply of the `SETNX` that took an object: whoever did not hear it believed that another had it, for ever.
+#[tokio::test]
+async fn fault_of_the_printed_algorithm_a_lost_reply_of_a_take_loses_no_object() {
+    let world = world().await;
+    world.publish("work:1", 2).await;
+    world.publish("work:2", 1).await;
+    let first = world.take("search", "a").await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(
+            world.take("search", "a").await.as_ref(),
+            Some(&first),
+            "the same object, epoch and event"
+        );
+    }
+    world.sound("after repeats").await;
+    let other = world.take("search", "b").await.unwrap();
+    assert_eq!(other.held.object, "work:2", "a worker holds at most one object");
+}
+
+#[tokio::test]
+async fn a_lost_reply_of_a_commit_commits_once() {
+    let world = world().await;
+    let ids = world.publish("work:1", 3).await;
+    let taken = world.take("search", "a").await.unwrap();
+    let Committed::Next(next) = world.commit(&taken.held, ids[0], 0, true).await else {
+        panic!("more is there")
+    };
+    assert_eq!(world.commit(&taken.held, ids[0], 0, true).await, Committed::Next(next.clone()));
+    assert_eq!(next.id(), ids[1]);
+    assert_eq!(world.commit(&taken.held, ids[1], 0, false).await, Committed::Done, "the visit is over");
+    assert_eq!(world.commit(&taken.held, ids[1], 0, false).await, Committed::Lost);
+    assert_eq!(strings(&world.redis, "LRANGE", &["object:work:1:events", "0", "-1"]).await.len(), 1);
+    assert_eq!(strings(&world.redis, "MGET", &["object:work:1:last.event.id"]).await, [ids[1].to_string()]);
+    world.sound("at the end").await;
+}
+
+#[tokio::test]
+async fn a_lost_reply_of_a_failure_fails_once() {
+    let world = world().await;
+    let ids = world.publish("work:1", 2).await;
+    let taken = world.take("search", "a").await.unwrap();
+    assert!(world.fail(&taken.held, ids[0], &Failed::Retry { pause_ms: 1_000 }).await);
+    assert!(!world.fail(&taken.held, ids[0], &Failed::Retry { pause_ms: 1_000 }).await);
+    world.sound("waiting for its retry").await;
+    assert!(world.take("search", "a").await.is_none());
+    world.publish("work:1", 1).await;
+    assert!(world.take("search", "a").await.is_none(), "what comes does not shorten the pause");
+    world.advance(1_000);
+    let again = world.take("search", "a").await.unwrap();
+    assert_eq!((again.sending.id(), again.sending.attempts), (ids[0], 1));
+}
+
+/// A poison event wedged its object, and the worker with it. Each policy is a decision of the worker; these are what
+/// the decisions do.
+#[tokio::test]
+async fn fault_of_the_printed_algorithm_a_poison_event_that_is_skipped_leaves_a_gap() {
+    let world = world().await;
+    let ids = world.publish("work:1", 2).await;
+    let taken = world.take("search", "a").await.unwrap();
+    assert!(world.fail(&taken.held, ids[0], &Failed::Skip).await);
+    world.sound("skipped").await;
+    let next = world.take("search", "a").await.unwrap();
+    assert_eq!(next.sending.id(), ids[1]);
+    assert_eq!(next.sending.gaps, [format!("{} {} 1 dead", ids[0], ids[0])]);
+    assert_eq!(world.commit(&next.held, ids[1], 1, true).await, Committed::Done);
+    assert_eq!(number(&world.redis, "EXISTS", &["object:work:1:gaps"]).await, 0, "told once");
+    let dead = world.handle().dead("search", 10).await.unwrap();
+    assert_eq!((dead.len(), dead[0].attempts, &*dead[0].why), (1, 1, "answered 500"));
+    assert!(dead[0].event.get().starts_with(&format!("{{\"id\":{}", ids[0])));
+    world.sound("at the end").await;
+}
+
+#[tokio::test]
+async fn fault_of_the_printed_algorithm_a_poison_event_that_is_parked_waits_for_a_decision() {
+    let world = world().await;
+    let ids = world.publish("work:1", 3).await;
+    let decide = async |skip: bool| {
+        if skip { world.skip("work:1", ids[0]).await } else { world.unpark("work:1").await }
+    };
+    for skip in [false, true] {
+        let taken = world.take("search", "a").await.unwrap();
+        assert_eq!((taken.sending.id(), taken.sending.attempts), (ids[0], 0), "{skip}");
+        assert_eq!(decide(skip).await, "leased");
+        assert!(world.fail(&taken.held, ids[0], &Failed::Park).await);
+        world.sound("parked").await;
+        world.advance(LEASE_MS * 100);
+        world.publish("work:1", 1).await;
+        assert!(world.take("search", "a").await.is_none(), "nothing overtakes a parked event");
+        assert_eq!(decide(skip).await, "done");
+        // The reply was lost, and the decision is sent again: it gives up no other event.
+        assert_eq!(decide(skip).await, if skip { "other" } else { "ready" });
+        world.sound("decided").await;
+    }
+    let next = world.take("search", "a").await.unwrap();
+    assert_eq!((next.sending.id(), next.sending.gaps.len()), (ids[1], 1));
+    assert_eq!(world.skip("work:9", 1).await, "idle");
+}
+
+#[tokio::test]
+async fn a_worker_without_its_lease_beats_for_nothing_and_one_with_it_keeps_it() {
+    let world = world().await;
+    world.publish("work:1", 1).await;
+    let taken = world.take("search", "a").await.unwrap();
+    for _ in 0..5 {
+        world.advance(LEASE_MS - 1);
+        assert_eq!(world.stores[0].beat(std::slice::from_ref(&taken.held), LEASE_MS).await.unwrap(), 1);
+        assert!(world.take("search", "b").await.is_none());
+    }
+    world.advance(LEASE_MS);
+    let other = world.take("search", "b").await.unwrap();
+    assert_eq!(world.stores[0].beat(&[taken.held], LEASE_MS).await.unwrap(), 0);
+    assert_eq!(world.stores[0].beat(&[other.held], LEASE_MS).await.unwrap(), 1);
+}
+
+/// Epochs are the backend's fence as well, so they rise also when the fabric forgot the last one.
+#[tokio::test]
+async fn epochs_rise_also_after_a_failover_that_lost_writes() {
+    let world = world().await;
+    world.publish("work:1", 2).await;
+    let first = world.take("search", "a").await.unwrap();
+    number(&world.redis, "HDEL", &["object:numbers", "epoch"]).await;
+    world.advance(LEASE_MS);
+    assert!(world.take("search", "b").await.unwrap().held.epoch > first.held.epoch);
+}
+
+#[tokio::test]
+async fn a_direct_publish_never_overtakes_and_a_full_queue_refuses() {
+    let world = world().await;
+    let bus = &world.bus.handle;
+    let mut ids = world.publish("work:1", 2).await;
+    let direct = || {
+        let event = signalbox_bus_testkit::event("https://a.example/1");
+        vec![signalbox_bus::NewEvent { object: Some("work:1".to_owned()), ..event }]
+    };
+    ids.push(bus.publish("shop", "works", direct()).await.remove(0).unwrap().0);
+    // Also when the backend is gone: what is queued is sent first, and what comes meanwhile is queued behind it.
+    bus.drain_backend("search", signalbox_bus::Queued::Send).await.unwrap();
+    ids.push(bus.publish("shop", "works", direct()).await.remove(0).unwrap().0);
+    let taken = world.take("search", "a").await.unwrap();
+    let mut id = taken.sending.id();
+    let mut sent = vec![id];
+    while let Committed::Next(next) = world.commit(&taken.held, id, 0, true).await {
+        id = next.id();
+        sent.push(id);
+    }
+    assert_eq!(sent, ids);
+    world.sound("drained").await;
+    // Nothing is queued any more: the bus takes it.
+    let log = number(&world.redis, "HLEN", &["bus:log"]).await;
+    bus.publish("shop", "works", direct()).await.remove(0).unwrap();
+    assert_eq!(number(&world.redis, "HLEN", &["bus:log"]).await, log + 1);
+    // As many as may wait, the one in flight included.
+    world.backend("search", "work:", OnFailure::Block).await;
+    for _ in 0..10 {
+        world.publish("work:2", 100).await;
+    }
+    assert_eq!(world.try_publish("work:2", 1).await, Err(signalbox_bus::Refusal::QueueFull));
+    let taken = world.take("search", "a").await.unwrap();
+    assert_eq!(world.try_publish("work:2", 1).await, Err(signalbox_bus::Refusal::QueueFull));
+    world.commit(&taken.held, taken.sending.id(), 0, true).await;
+    assert_eq!(world.publish("work:2", 1).await.len(), 1);
+    world.sound("at the end").await;
+}
+
+/// Redis does not undo a script that fails half-way, so a key of another type must be found before the first write.
+#[tokio::test]
+async fn a_foreign_key_in_the_way_of_one_object_stops_no_other() {
+    let world = world().await;
+    world.publish("work:1", 1).await;
+    world.publish("work:2", 1).await;
+    strings(&world.redis, "LRANGE", &["object:work:1:events", "0", "0"]).await;
+    number(&world.redis, "SADD", &["object:work:1:gaps", "x"]).await;
+    let taken = world.take("search", "a").await.unwrap();
+    assert_eq!(taken.held.object, "work:2");
+    world.sound("one is set aside").await;
+    number(&world.redis, "DEL", &["object:work:1:gaps"]).await;
+    assert_eq!(world.unpark("work:1").await, "done");
+    assert_eq!(world.take("search", "b").await.unwrap().held.object, "work:1");
+}
+
+/// A stream that follows the log tells by `last` that it missed something; what went to a backend is nothing missed.
+#[tokio::test]
+async fn events_of_a_backend_are_no_hole_in_the_log() {
+    let world = world().await;
+    let mut chain = Vec::new();
+    for object in ["page:1", "work:1", "work:2", "page:1", "page:2", "work:1", "page:1"] {
+        let ids = world.publish(object, 1).await;
+        if object.starts_with("page:") {
+            chain.push(ids[0]);
+        }
+    }
+    let segment = format!("bus:log:{}", chain[0] / 64_000_000);
+    let later = format!("bus:log:{}", chain[0] / 64_000_000 + 1);
+    let mut entries = strings(&world.redis, "HVALS", &[&segment]).await;
+    entries.extend(strings(&world.redis, "HVALS", &[&later]).await);
+    assert_eq!(entries.len(), chain.len(), "the log holds what the bus took");
+    for pair in chain.windows(2) {
+        let entry = entries.iter().find(|entry| entry.starts_with(&format!("{{\"id\":{}", pair[1]))).unwrap();
+        assert!(entry.contains(&format!(",\"last\":{},", pair[0])), "{entry}");
+    }
+    assert_eq!(number(&world.redis, "HEXISTS", &["bus:objects:state", "logged"]).await, 0);
+}
+
+/// What an event is appended to is looked at before anything is written.
+#[tokio::test]
+async fn a_foreign_key_in_the_place_of_a_queue_refuses_the_event_and_nothing_is_half_done() {
+    for key in
+        ["object:work:1:events", "object:objects.with.events@search", "object:numbers", "object:leases"]
+    {
+        let world = world().await;
+        strings(&world.redis, "KEYS", &["*"]).await;
+        number(&world.redis, "DEL", &[key]).await;
+        number(&world.redis, "PFADD", &[key, "x"]).await;
+        assert!(world.try_publish("work:1", 1).await.is_err(), "{key}");
+        assert_eq!(number(&world.redis, "EXISTS", &["object:queued", "bus:objects"]).await, 0, "{key}");
+        number(&world.redis, "DEL", &[key]).await;
+        world.publish("work:1", 1).await;
+        world.sound(key).await;
+    }
+}

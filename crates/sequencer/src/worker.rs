@@ -1,0 +1,464 @@
+//! Workers: take objects, send their events, commit.
+//!
+//! One fetcher for each shard gives ready objects to the free workers of all backends in one call. It sleeps until a
+//! lease may end or a retry is due, and is woken when something can be taken; it never polls. A visit (the events of
+//! one object under one lease) runs in a task of its own.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use rand::RngExt as _;
+use signalbox_store::{Kind, Notice};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    Options,
+    delivery::{Call, Sink},
+    desk::Desk,
+    removal::{self, Step},
+    store::{Commit, Committed, Failed, Held, Store, Taken, Turn},
+    verdict::{self, Verdict},
+};
+use signalbox_bus::{self as bus, Backend, Event, Gap, Queued, Registry};
+use signalbox_egress::Outcome;
+
+/// The longest time without a look.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// Leases swept, and objects made ready, in one call.
+const PART: usize = 100;
+/// The longest pause between two attempts to settle a visit while the fabric is away.
+const LONGEST_SETTLE_PAUSE: Duration = Duration::from_secs(2);
+/// Attempts to settle what the fabric does not understand; then the lease ends by itself.
+const BROKEN_TRIES: u32 = 10;
+
+/// What this process holds in a shard, for its heartbeats: by worker.
+pub(super) type Holding = Arc<Mutex<BTreeMap<String, Held>>>;
+
+/// A visit that is over: its backend and worker.
+type Over = (String, String);
+
+/// What all parts of one process share.
+pub(super) struct Shared<S> {
+    pub(super) options: Options,
+    pub(super) bus: bus::Handle,
+    pub(super) sink: Arc<S>,
+    /// Names this process, this time.
+    pub(super) incarnation: String,
+    pub(super) stores: Vec<Arc<Store>>,
+}
+
+/// One shard's fetcher with its workers.
+pub(super) struct Fetcher<S> {
+    shared: Arc<Shared<S>>,
+    store: Arc<Store>,
+    desk: Desk,
+    holding: Holding,
+    /// Backends that had fewer objects ready than workers free when they were last looked at. Whatever is ready since
+    /// then was told.
+    dry: HashSet<String>,
+    /// By backend: the workers that are free, and how many there are in all.
+    workers: HashMap<String, (Vec<String>, u64)>,
+    /// There may be objects that were not taken.
+    more: bool,
+    next_due: Option<Instant>,
+    retry_at: Option<Instant>,
+    /// The server's time, and ours when it was told.
+    clock: (u64, Instant),
+    pause: Duration,
+    /// Backends that are being removed: where the look at their objects goes on.
+    clearing: HashMap<String, String>,
+    visits: TaskTracker,
+    over: (mpsc::UnboundedSender<Over>, mpsc::UnboundedReceiver<Over>),
+}
+
+impl<S: Sink> Fetcher<S> {
+    pub(super) fn new(shared: &Arc<Shared<S>>, store: &Arc<Store>, holding: &Holding, desk: Desk) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            store: Arc::clone(store),
+            desk,
+            holding: Arc::clone(holding),
+            dry: HashSet::new(),
+            workers: HashMap::new(),
+            more: true,
+            next_due: None,
+            retry_at: None,
+            clock: (0, Instant::now()),
+            pause: Duration::ZERO,
+            clearing: HashMap::new(),
+            visits: TaskTracker::new(),
+            over: mpsc::unbounded_channel(),
+        }
+    }
+
+    /// Serves until `shutdown`; visits under way are abandoned then, and their objects given back.
+    pub(super) async fn run(mut self, shutdown: CancellationToken) {
+        let mut wakes = self.store.wakes();
+        loop {
+            if self.more && self.retry_at.is_none() {
+                self.fetch(&shutdown).await;
+                continue;
+            }
+            // The last look is a safety net, not a poll: a message that was lost costs a minute at most.
+            let look = Some(self.clock.1 + LONGEST_SLEEP);
+            let due = [self.next_due, self.retry_at, look].into_iter().flatten().min();
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                over = self.over.1.recv() => self.visits_over(over).await,
+                notice = wakes.next() => self.wake(&notice),
+                () = sleep_until(due.unwrap_or_else(Instant::now)) => {
+                    self.more = true;
+                    self.next_due = None;
+                    self.retry_at = None;
+                }
+            }
+        }
+        self.visits.close();
+        self.visits.wait().await;
+    }
+
+    /// The free workers of each backend that can be sent to. Those of a backend that is no more are forgotten when
+    /// they are free.
+    fn free(&mut self, registry: &Registry) -> Vec<(String, Vec<String>)> {
+        let shards = self.shared.stores.len() as u64;
+        let shard = self.store.shard().index();
+        let mut free = Vec::new();
+        for (name, backend) in &registry.backends {
+            let (idle, made) = self.workers.entry(name.clone()).or_default();
+            let wanted = backend.workers.div_ceil(shards).max(1);
+            while *made < wanted {
+                idle.push(format!("{}.{shard}.{name}.{made}", self.shared.incarnation));
+                *made += 1;
+            }
+            while *made > wanted && idle.pop().is_some() {
+                *made -= 1;
+            }
+            if backend.is_served() && !idle.is_empty() {
+                free.push((name.clone(), idle.clone()));
+            }
+        }
+        free
+    }
+
+    async fn fetch(&mut self, shutdown: &CancellationToken) {
+        let registry = self.shared.bus.registry();
+        let free = self.free(&registry);
+        match self.store.take(&free, self.shared.options.lease_ms, PART).await {
+            Ok(turn) => {
+                self.pause = Duration::ZERO;
+                self.clock = (turn.now_ms, Instant::now());
+                let in_future =
+                    |due: u64| Instant::now() + Duration::from_millis(due.saturating_sub(turn.now_ms));
+                self.next_due = turn.next_due_ms.map(in_future);
+                // Ready objects are only those of backends with a free worker, so some of them can be taken.
+                self.more = turn.left > 0 && !turn.taken.is_empty();
+                self.dry.clear();
+                for (backend, workers) in &free {
+                    let taken = turn.taken.iter().filter(|taken| taken.backend == *backend).count();
+                    if taken < workers.len() {
+                        self.dry.insert(backend.clone());
+                    }
+                }
+                self.start(turn, registry, shutdown).await;
+            }
+            Err(error) => {
+                if error.kind() == Kind::Unavailable {
+                    tracing::debug!(%error, "no objects while the fabric is away");
+                } else {
+                    tracing::error!(%error, source = ?std::error::Error::source(&error), "objects cannot be taken");
+                }
+                self.pause = (self.pause * 2).clamp(Duration::from_millis(50), Duration::from_secs(1));
+                self.retry_at = Some(Instant::now() + self.pause);
+            }
+        }
+    }
+
+    async fn start(&mut self, turn: Turn, mut registry: Arc<Registry>, shutdown: &CancellationToken) {
+        match self.shared.bus.registry_of(&turn.stamp).await {
+            // A backend may have come, or may be sent to again.
+            Ok(newer) if newer.backends != registry.backends => {
+                registry = newer;
+                self.more = true;
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "the registry cannot be read now"),
+        }
+        for taken in turn.taken {
+            let (worker, name) = (taken.held.worker.clone(), taken.backend.clone());
+            if let Some((idle, _)) = self.workers.get_mut(&name) {
+                idle.retain(|idle| *idle != worker);
+            }
+            self.hold(&worker, Some(taken.held.clone()));
+            let visit = Visit {
+                shared: Arc::clone(&self.shared),
+                store: Arc::clone(&self.store),
+                desk: self.desk.clone(),
+                backend: registry.backends.get(&name).cloned(),
+                shutdown: shutdown.clone(),
+            };
+            let over = self.over.0.clone();
+            self.visits.spawn(async move {
+                // In a task of its own: a visit that panics leaves its object to the end of the lease.
+                if let Err(error) = tokio::spawn(visit.run(taken)).await {
+                    tracing::error!(%error, "a visit ended in the middle");
+                }
+                // The fetcher is gone only when everything is.
+                let _ = over.send((name, worker));
+            });
+        }
+        self.go_on_removing(&registry).await;
+    }
+
+    fn hold(&self, worker: &str, held: Option<Held>) {
+        let mut holding = self.holding.lock().unwrap_or_else(PoisonError::into_inner);
+        match held {
+            Some(held) => holding.insert(worker.to_owned(), held),
+            None => holding.remove(worker),
+        };
+    }
+
+    /// Visits whose commits shared a call are over together, so all that are done are heard before the next look.
+    async fn visits_over(&mut self, over: Option<Over>) {
+        tokio::task::yield_now().await;
+        let mut next = over;
+        while let Some((backend, worker)) = next {
+            self.hold(&worker, None);
+            self.more |= !self.dry.contains(&backend);
+            if let Some((idle, _)) = self.workers.get_mut(&backend) {
+                idle.push(worker);
+            }
+            next = self.over.1.try_recv().ok();
+        }
+    }
+
+    fn wake(&mut self, notice: &Notice) {
+        match notice {
+            // What was said while nobody listened is found out by looking.
+            Notice::Resumed => {
+                self.dry.clear();
+                self.more = true;
+            }
+            Notice::Message { payload, .. } => match payload.parse::<u64>() {
+                Err(_) => self.more = true,
+                Ok(due) => {
+                    let (server_ms, at) = self.clock;
+                    let due = at + Duration::from_millis(due.saturating_sub(server_ms));
+                    self.next_due = Some(self.next_due.map_or(due, |known| known.min(due)));
+                }
+            },
+        }
+    }
+
+    /// Goes on with what removes backends, a step at a time: whoever began it may be dead.
+    async fn go_on_removing(&mut self, registry: &Registry) {
+        self.clearing.retain(|name, _| registry.backends.contains_key(name));
+        for (name, backend) in registry.backends.iter().filter(|(_, one)| one.draining) {
+            let cursor = self.clearing.entry(name.clone()).or_insert_with(|| "0".to_owned());
+            match removal::step(&self.shared.bus, &self.store, name, cursor).await {
+                Ok(Step::Empty) => {
+                    let forgotten =
+                        removal::forget_if_empty(&self.shared.bus, &self.shared.stores, name).await;
+                    if let Err(error) = forgotten {
+                        tracing::debug!(backend = name, %error, "the backend is forgotten later");
+                    }
+                }
+                Ok(Step::Going) => self.more |= backend.queued != Queued::Send,
+                Ok(Step::Stale) => {}
+                Err(error) => tracing::debug!(backend = name, %error, "the backend is cleared later"),
+            }
+        }
+    }
+}
+
+/// The events of one object under one lease.
+struct Visit<S> {
+    shared: Arc<Shared<S>>,
+    store: Arc<Store>,
+    desk: Desk,
+    backend: Option<Backend>,
+    shutdown: CancellationToken,
+}
+
+/// How an event's turn ended.
+enum Settle {
+    Commit { told: usize, more: bool },
+    Fail { failed: Failed, why: String },
+}
+
+impl<S: Sink> Visit<S> {
+    async fn run(self, taken: Taken) {
+        let Taken { held, backend: name, mut sending } = taken;
+        let mut served = 0;
+        loop {
+            served += 1;
+            let id = sending.id();
+            let settle = match &self.backend {
+                Some(backend) => {
+                    self.send(&name, backend, &held, &sending, served < self.shared.options.quantum).await
+                }
+                // This process is behind: the registry is read again before the next take.
+                None => Settle::Fail { failed: Failed::Release, why: String::new() },
+            };
+            match self.settle(&held, id, settle).await {
+                Some(next) => sending = next,
+                None => return,
+            }
+        }
+    }
+
+    async fn send(
+        &self,
+        name: &str,
+        backend: &Backend,
+        held: &Held,
+        sending: &super::store::Sending,
+        more: bool,
+    ) -> Settle {
+        let event = match Event::from_log(&sending.entry) {
+            Ok(event) => Arc::new(event),
+            Err(error) => {
+                tracing::error!(object = held.object, %error, "an event of a queue cannot be read");
+                return Settle::Fail { failed: Failed::Park, why: "the event cannot be read".to_owned() };
+            }
+        };
+        let call = Call {
+            object: held.object.clone(),
+            event,
+            epoch: held.epoch,
+            attempts: sending.attempts,
+            redriven: sending.is_redriven(),
+            gaps: sending.gaps.iter().filter_map(|gap| Gap::from_words(gap)).collect(),
+        };
+        let outcome = tokio::select! {
+            outcome = self.shared.sink.send(backend, &call) => outcome,
+            () = self.shutdown.cancelled() => {
+                return Settle::Fail { failed: Failed::Release, why: String::new() };
+            }
+        };
+        match outcome {
+            Outcome::Delivered => {
+                Settle::Commit { told: sending.gaps.len(), more: more && !self.shutdown.is_cancelled() }
+            }
+            Outcome::Gone => {
+                self.disable(name, backend).await;
+                Settle::Fail { failed: Failed::Release, why: String::new() }
+            }
+            Outcome::Failed { why, retry_after } => {
+                let attempts = sending.attempts.saturating_add(1);
+                let verdict = verdict::judge(
+                    attempts,
+                    backend.max_attempts,
+                    backend.on_failure,
+                    retry_after,
+                    &self.shared.options,
+                    rand::rng().random(),
+                );
+                tracing::debug!(
+                    backend = name,
+                    object = held.object,
+                    attempts,
+                    why,
+                    ?verdict,
+                    "an event was not taken"
+                );
+                let failed = match verdict {
+                    Verdict::Retry(pause) => {
+                        Failed::Retry { pause_ms: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) }
+                    }
+                    Verdict::Skip => Failed::Skip,
+                    Verdict::Park => Failed::Park,
+                };
+                Settle::Fail { failed, why }
+            }
+        }
+    }
+
+    /// The callback said that it is gone for good.
+    async fn disable(&self, name: &str, backend: &Backend) {
+        match self.shared.bus.disable_backend(name, &backend.callback).await {
+            Ok(()) => tracing::warn!(backend = name, "a backend is stopped: its callback is gone"),
+            // The next attempt finds the same answer.
+            Err(error) => tracing::warn!(backend = name, %error, "a backend cannot be stopped now"),
+        }
+    }
+
+    /// Settles for as long as the fabric does not answer; the scripts make a repeat harmless. What is in flight next,
+    /// if the visit goes on.
+    async fn settle(&self, held: &Held, id: u64, settle: Settle) -> Option<super::store::Sending> {
+        let mut pause = Duration::from_millis(50);
+        let mut broken = 0;
+        loop {
+            match self.settle_once(held, id, &settle).await {
+                Ok(Committed::Next(sending)) => return Some(sending),
+                Ok(Committed::Done) => return None,
+                Ok(Committed::Lost) => {
+                    tracing::debug!(
+                        worker = held.worker,
+                        object = held.object,
+                        "an object was taken from its worker"
+                    );
+                    return None;
+                }
+                Err(error) if error.kind() == Kind::Broken => {
+                    tracing::error!(%error, source = ?std::error::Error::source(&*error), "a visit cannot be settled");
+                    broken += 1;
+                    if broken == BROKEN_TRIES {
+                        return None;
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "a visit cannot be settled now"),
+            }
+            tokio::select! {
+                () = sleep(pause) => {}
+                // The lease ends by itself.
+                () = self.shutdown.cancelled(), if pause == LONGEST_SETTLE_PAUSE => return None,
+            }
+            pause = (pause * 2).min(LONGEST_SETTLE_PAUSE);
+        }
+    }
+
+    async fn settle_once(
+        &self,
+        held: &Held,
+        id: u64,
+        settle: &Settle,
+    ) -> Result<Committed, Arc<signalbox_store::Error>> {
+        let options = &self.shared.options;
+        match settle {
+            Settle::Commit { told, more } => {
+                self.desk.commit(Commit { held: held.clone(), id, told: *told, more: *more }).await
+            }
+            Settle::Fail { failed, why } => {
+                let stood = self.store.fail(held, id, failed, why, options.dead_events).await?;
+                Ok(if stood { Committed::Done } else { Committed::Lost })
+            }
+        }
+    }
+}
+
+/// Shows that this process lives, for as long as it holds objects.
+pub(super) async fn beat<S: Sink>(
+    shared: Arc<Shared<S>>,
+    store: Arc<Store>,
+    holding: Holding,
+    shutdown: CancellationToken,
+) {
+    let every = Duration::from_millis((shared.options.lease_ms / 3).max(1));
+    while shutdown.run_until_cancelled(sleep(every)).await.is_some() {
+        let held: Vec<Held> =
+            holding.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        if held.is_empty() {
+            continue;
+        }
+        if let Err(error) = store.beat(&held, shared.options.lease_ms).await {
+            tracing::debug!(%error, "leases cannot be extended now");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Which events somebody wants to watch.
+
+use regex::{Regex, RegexBuilder};
+
+use super::entry::Head;
+
+/// Longest text of each part.
+const LONGEST: usize = 1024;
+/// Bytes of a compiled pattern.
+const PATTERN_BYTES: usize = 64 << 10;
+
+/// What is asked for; every part that is given must hold.
+#[derive(Debug, Default)]
+pub struct Filter {
+    topic: Option<String>,
+    environment: Option<String>,
+    object: Option<String>,
+    pattern: Option<Regex>,
+}
+
+/// Why a filter is refused.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    #[error("`{0}` is longer than {LONGEST} bytes")]
+    TooLong(&'static str),
+    #[error("`pattern` is no regular expression over `environment:type:topic`: {0}")]
+    BadPattern(String),
+}
+
+impl Filter {
+    pub fn new(
+        topic: Option<String>,
+        environment: Option<String>,
+        object: Option<String>,
+        pattern: Option<&str>,
+    ) -> Result<Self, Error> {
+        for (name, part) in [
+            ("topic", topic.as_deref()),
+            ("environment", environment.as_deref()),
+            ("object", object.as_deref()),
+            ("pattern", pattern),
+        ] {
+            if part.is_some_and(|part| part.len() > LONGEST) {
+                return Err(Error::TooLong(name));
+            }
+        }
+        let pattern = pattern.map(whole).transpose()?;
+        Ok(Self { topic, environment, object, pattern })
+    }
+
+    pub(super) fn takes(&self, event: &Head<'_>) -> bool {
+        let is =
+            |wanted: &Option<String>, value: &str| wanted.as_deref().is_none_or(|wanted| wanted == value);
+        is(&self.topic, &event.topic)
+            && is(&self.environment, &event.environment)
+            && is(&self.object, &event.object)
+            && self.pattern.as_ref().is_none_or(|pattern| {
+                pattern.is_match(&format!("{}:{}:{}", event.environment, event.kind, event.topic))
+            })
+    }
+}
+
+/// The pattern, for a whole text and nothing less.
+fn whole(pattern: &str) -> Result<Regex, Error> {
+    let build = |text: &str| {
+        RegexBuilder::new(text)
+            .size_limit(PATTERN_BYTES)
+            .build()
+            .map_err(|error| Error::BadPattern(error.to_string()))
+    };
+    // By itself first: only what is balanced alone cannot break out of the group around it.
+    build(pattern)?;
+    build(&format!(r"\A(?:{pattern})\z"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use signalbox_bus::EventId;
+
+    fn event<'a>(environment: &'a str, kind: &'a str, topic: &'a str, object: &'a str) -> Head<'a> {
+        Head {
+            id: EventId(64),
+            last: EventId(0),
+            object: object.into(),
+            topic: topic.into(),
+            kind: kind.into(),
+            environment: environment.into(),
+        }
+    }
+
+    fn pattern(text: &str) -> Result<Filter, Error> {
+        Filter::new(None, None, None, Some(text))
+    }
+
+    #[test]
+    fn every_part_that_is_given_must_hold() {
+        let filter =
+            Filter::new(Some("orders".into()), Some("shop".into()), Some("o1".into()), Some("shop:.*"));
+        let filter = filter.unwrap();
+        assert!(filter.takes(&event("shop", "update", "orders", "o1")));
+        for (environment, topic, object) in
+            [("mall", "orders", "o1"), ("shop", "users", "o1"), ("shop", "orders", "o2")]
+        {
+            assert!(!filter.takes(&event(environment, "update", topic, object)));
+        }
+        assert!(Filter::default().takes(&event("e", "k", "t", "o")), "no filter takes everything");
+    }
+
+    #[test]
+    fn a_pattern_speaks_of_the_whole_name() {
+        let filter = pattern("5:page:x|6:page:y").unwrap();
+        assert!(filter.takes(&event("5", "page", "x", "o")) && filter.takes(&event("6", "page", "y", "o")));
+        assert!(
+            !filter.takes(&event("55", "page", "x", "o")) && !filter.takes(&event("5", "page", "xx", "o"))
+        );
+    }
+
+    #[test]
+    fn a_pattern_cannot_break_out_of_its_anchors() {
+        for text in ["a|b)|(?:c", "(", "a)", "(?x)a #", "[", "(?P<n>x){1000}{1000}"] {
+            assert!(matches!(pattern(text), Err(Error::BadPattern(_))), "{text}");
+        }
+        assert!(matches!(pattern(&"a".repeat(2000)), Err(Error::TooLong("pattern"))));
+    }
+}

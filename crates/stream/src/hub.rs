@@ -1,0 +1,193 @@
+//! One subscription for all who watch.
+
+use std::{sync::Arc, time::Duration};
+
+use signalbox_store::Notice;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch},
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{entry::Entry, metrics::Metrics};
+use signalbox_bus::{self as bus, EventId, Handle};
+
+/// Events kept for watchers that are a little behind.
+pub(super) const KEPT: usize = 4096;
+/// How long a new watcher waits for the subscription to stand.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the subscription stays when nobody watches any more: clients that reconnect find it.
+const LINGER: Duration = Duration::from_secs(10);
+/// Between two attempts to find out where the shards stand.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What watchers hear.
+#[derive(Debug, Clone)]
+pub(super) enum Heard {
+    Event(Arc<Entry>),
+    /// Something was missed: the log has it.
+    ReadTheLog,
+}
+
+/// Streams for all who want to watch. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Hub {
+    pub(super) bus: Handle,
+    pub(super) metrics: Metrics,
+    heard: broadcast::Sender<Heard>,
+    /// Whether the subscription stands.
+    standing: Arc<watch::Sender<bool>>,
+    watchers: Arc<watch::Sender<usize>>,
+    seats: Arc<Semaphore>,
+}
+
+/// A place among those who watch; given back when dropped.
+#[derive(Debug)]
+pub struct Seat {
+    watchers: Arc<watch::Sender<usize>>,
+    metrics: Metrics,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.watchers.send_modify(|count| *count -= 1);
+        self.metrics.open.dec();
+    }
+}
+
+/// Why there is no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoSeat {
+    /// As many watch as may.
+    Full,
+    /// The fabric cannot be listened to.
+    Away,
+}
+
+impl Hub {
+    /// A hub with `seats` places, which listens while [`Self::run`] runs.
+    pub fn new(bus: Handle, seats: usize) -> Self {
+        Self {
+            bus,
+            metrics: Metrics::default(),
+            heard: broadcast::channel(KEPT).0,
+            standing: Arc::new(watch::channel(false).0),
+            watchers: Arc::new(watch::channel(0).0),
+            seats: Arc::new(Semaphore::new(seats)),
+        }
+    }
+
+    /// The counts of streams in Prometheus' text format.
+    pub fn metrics_text(&self) -> Result<String, std::fmt::Error> {
+        let mut registry = prometheus_client::registry::Registry::default();
+        self.metrics.register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode_registry(&mut text, &registry)?;
+        Ok(text)
+    }
+
+    /// Takes a place. When it is there, everything that is accepted from now on is heard.
+    pub async fn sit(&self) -> Result<Seat, NoSeat> {
+        let permit = Arc::clone(&self.seats).try_acquire_owned().map_err(|_| NoSeat::Full)?;
+        self.watchers.send_modify(|count| *count += 1);
+        self.metrics.open.inc();
+        let seat =
+            Seat { watchers: Arc::clone(&self.watchers), metrics: self.metrics.clone(), _permit: permit };
+        let mut standing = self.standing.subscribe();
+        match timeout(PATIENCE, standing.wait_for(|standing| *standing)).await {
+            Ok(Ok(_)) => Ok(seat),
+            _ => Err(NoSeat::Away),
+        }
+    }
+
+    /// What is heard from now on.
+    pub(super) fn listen(&self) -> broadcast::Receiver<Heard> {
+        self.heard.subscribe()
+    }
+
+    /// Listens while somebody watches, until `shutdown`.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let mut watchers = self.watchers.subscribe();
+        loop {
+            tokio::select! {
+                ended = watchers.wait_for(|count| *count > 0) => if ended.is_err() { return },
+                () = shutdown.cancelled() => return,
+            }
+            tokio::select! {
+                () = self.relay() => {}
+                () = self.nobody_left() => {}
+                () = shutdown.cancelled() => return,
+            }
+            self.standing.send_replace(false);
+        }
+    }
+
+    /// Returns when nobody has watched for a while.
+    async fn nobody_left(&self) {
+        let mut watchers = self.watchers.subscribe();
+        loop {
+            if watchers.wait_for(|count| *count == 0).await.is_err() {
+                return;
+            }
+            if timeout(LINGER, watchers.wait_for(|count| *count > 0)).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Passes on what is published, and says when something is missing.
+    async fn relay(&self) {
+        let mut notices = self.bus.live();
+        let mut last = vec![EventId(0); self.bus.shards()];
+        loop {
+            match notices.next().await {
+                Notice::Resumed => {
+                    last = self.stand(last.len()).await;
+                    self.standing.send_replace(true);
+                    let _ = self.heard.send(Heard::ReadTheLog);
+                }
+                Notice::Message { payload, .. } => {
+                    let Some(entry) = Entry::read(payload) else { continue };
+                    let Some(place) = last.get_mut(entry.shard()) else { continue };
+                    if entry.id <= *place {
+                        continue;
+                    }
+                    let missed = entry.last > *place;
+                    *place = entry.id;
+                    // The log has this one, too.
+                    let heard = if missed { Heard::ReadTheLog } else { Heard::Event(Arc::new(entry)) };
+                    // Nobody there: nothing to do.
+                    let _ = self.heard.send(heard);
+                }
+            }
+        }
+    }
+
+    /// Where the shards stand, as soon as they say so.
+    async fn stand(&self, shards: usize) -> Vec<EventId> {
+        loop {
+            match self.ends(shards).await {
+                Ok(ends) => return ends,
+                Err(error) => {
+                    tracing::debug!(%error, "the fabric does not say which event came last, asking again");
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// How many shards the fabric has.
+    pub fn shards(&self) -> usize {
+        self.bus.shards()
+    }
+
+    /// The last id of each shard.
+    pub async fn ends(&self, shards: usize) -> Result<Vec<EventId>, bus::Error> {
+        let mut ends = Vec::with_capacity(shards);
+        for shard in 0..shards {
+            ends.push(self.bus.last_id(shard).await?.unwrap_or(EventId(0)));
+        }
+        Ok(ends)
+    }
+}

@@ -1,0 +1,82 @@
+//! Where a stream stands: the last id of each shard, as text for a client to bring back.
+
+use signalbox_bus::EventId;
+
+/// One id for each shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Position(Vec<EventId>);
+
+impl Position {
+    pub fn new(ids: Vec<EventId>) -> Self {
+        Self(ids)
+    }
+
+    /// Reads what a client brought back; nothing when it is none of `shards` shards.
+    pub fn read(text: &str, shards: usize) -> Option<Self> {
+        let ids: Vec<EventId> =
+            text.split('.').map(|id| u64::from_str_radix(id, 36).ok().map(EventId)).collect::<Option<_>>()?;
+        // An id from the future would silence the stream until then.
+        (ids.len() == shards && ids.iter().all(|id| id.0 < 1 << 53)).then_some(Self(ids))
+    }
+
+    pub(super) fn of(&self, shard: usize) -> EventId {
+        self.0.get(shard).copied().unwrap_or(EventId(0))
+    }
+
+    pub(super) fn set(&mut self, shard: usize, id: EventId) {
+        if let Some(place) = self.0.get_mut(shard) {
+            *place = id;
+        }
+    }
+}
+
+impl std::fmt::Display for Position {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (shard, id) in self.0.iter().enumerate() {
+            if shard > 0 {
+                f.write_str(".")?;
+            }
+            f.write_str(&base36(id.0))?;
+        }
+        Ok(())
+    }
+}
+
+/// Short, and nothing that one is tempted to count with.
+fn base36(mut number: u64) -> String {
+    let mut digits = Vec::new();
+    loop {
+        digits.push(char::from_digit((number % 36) as u32, 36).unwrap_or('0'));
+        number /= 36;
+        if number == 0 {
+            return digits.iter().rev().collect();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_position_reads_back(ids in prop::collection::vec(0_u64..1 << 53, 1..64)) {
+            let position = Position::new(ids.iter().copied().map(EventId).collect());
+            prop_assert_eq!(Position::read(&position.to_string(), ids.len()), Some(position));
+        }
+
+        #[test]
+        fn whatever_a_client_brings_is_read_or_refused(text in "\\PC{0,80}", shards in 1_usize..4) {
+            let _ = Position::read(&text, shards);
+        }
+    }
+
+    #[test]
+    fn a_position_of_another_fabric_is_none() {
+        for text in ["", ".", "1", "1.2.3", "1.-2", "zzzzzzzzzzzz.1", "1.2 "] {
+            assert_eq!(Position::read(text, 2), None, "{text}");
+        }
+    }
+}

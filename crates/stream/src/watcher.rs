@@ -1,0 +1,176 @@
+//! One who watches: from a position on, first what the log holds, then what is heard.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{broadcast::error::RecvError, mpsc},
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Message,
+    entry::Entry,
+    filter::Filter,
+    hub::{Heard, Hub, Seat},
+    position::Position,
+};
+use signalbox_bus::{self as bus, EventId};
+
+/// Messages on their way to a client. What the kernel's and nginx' buffers hold comes on top.
+pub(super) const QUEUE: usize = 64;
+/// How long a client may leave its queue full.
+const STALLED: Duration = Duration::from_secs(10);
+/// Between two signs of life, each with the position, on a stream where nothing matches.
+const QUIET: Duration = Duration::from_secs(15);
+/// Events read from the log at once.
+const PART: u64 = 500;
+/// Between two attempts to read the log.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Why a stream ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The client hung up.
+    Left,
+    /// It does not read what it is sent.
+    Slow,
+    /// The pacemaker ends.
+    Shutdown,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason())
+    }
+}
+
+impl End {
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Left => "client_left",
+            Self::Slow => "slow_reader",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+pub(super) struct Watcher {
+    pub(super) hub: Hub,
+    pub(super) seat: Seat,
+    pub(super) filter: Filter,
+    pub(super) position: Position,
+    pub(super) messages: mpsc::Sender<Message>,
+}
+
+impl Watcher {
+    /// Sends until the client leaves, is too slow, or `shutdown`.
+    pub(super) async fn run(mut self, shutdown: CancellationToken) {
+        let end = tokio::select! {
+            end = self.watch() => end,
+            () = shutdown.cancelled() => End::Shutdown,
+        };
+        if end != End::Left {
+            self.hub.metrics.ended(end.reason());
+            let last_words =
+                Message { kind: Some("end"), data: Some(format!(r#"{{"reason":"{end}"}}"#)), id: None };
+            // Only if there is room: a client that does not read is not waited for again.
+            let _ = self.messages.try_send(last_words);
+        }
+        tracing::debug!(%end, "a stream of events ended");
+        drop(self.seat);
+    }
+
+    async fn watch(&mut self) -> End {
+        loop {
+            // Listening starts before the log is read, so nothing can fall between the two.
+            let mut heard = self.hub.listen();
+            if let Err(end) = self.catch_up().await {
+                return end;
+            }
+            loop {
+                let passed_on = match timeout(QUIET, heard.recv()).await {
+                    Ok(Ok(Heard::Event(entry))) => self.pass_on(&entry).await,
+                    Ok(Ok(Heard::ReadTheLog)) => break,
+                    // Thousands of events behind: only a client that does not take them keeps this loop from them.
+                    Ok(Err(RecvError::Lagged(_))) => Err(End::Slow),
+                    Ok(Err(RecvError::Closed)) => Err(End::Shutdown),
+                    Err(_) => {
+                        self.say(Message { id: Some(self.position.to_string()), ..Message::default() }).await
+                    }
+                };
+                if let Err(end) = passed_on {
+                    return end;
+                }
+            }
+        }
+    }
+
+    /// Reads what the log holds after the position, shard by shard.
+    async fn catch_up(&mut self) -> Result<(), End> {
+        for shard in 0..self.hub.bus.shards() {
+            let mut window = self.hub.bus.window(shard, self.position.of(shard));
+            loop {
+                let part = match window.next(PART).await {
+                    Ok(part) if part.is_empty() => break,
+                    Ok(part) => part,
+                    Err(error) => {
+                        self.wait(&error).await?;
+                        window = self.hub.bus.window(shard, self.position.of(shard));
+                        continue;
+                    }
+                };
+                for event in part {
+                    let Some(entry) = String::from_utf8(event.entry).ok().and_then(Entry::read) else {
+                        continue;
+                    };
+                    let entry = Arc::new(entry);
+                    self.pass_on(&entry).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The fabric is away: the stream stays, and goes on when it is back.
+    async fn wait(&self, error: &bus::Error) -> Result<(), End> {
+        tracing::debug!(%error, "the log cannot be read for a stream, reading again");
+        tokio::select! {
+            () = sleep(PAUSE) => Ok(()),
+            () = self.messages.closed() => Err(End::Left),
+        }
+    }
+
+    /// Sends an event if it is wanted and was not sent before, and says when something before it is missing.
+    async fn pass_on(&mut self, entry: &Arc<Entry>) -> Result<(), End> {
+        let shard = entry.shard();
+        let stood = self.position.of(shard);
+        if entry.id <= stood {
+            return Ok(());
+        }
+        if entry.last > stood {
+            self.gap(stood, entry.last).await?;
+        }
+        self.position.set(shard, entry.id);
+        if entry.head().is_some_and(|head| self.filter.takes(&head)) {
+            let (id, data) = (Some(self.position.to_string()), Some(entry.for_client()));
+            let message = Message { id, kind: None, data };
+            self.say(message).await?;
+            self.hub.metrics.sent.inc();
+        }
+        Ok(())
+    }
+
+    async fn gap(&self, after: EventId, last: EventId) -> Result<(), End> {
+        let data = format!(r#"{{"after":{after},"last":{last},"reason":"no_longer_kept"}}"#);
+        self.say(Message { kind: Some("gap"), data: Some(data), id: None }).await
+    }
+
+    async fn say(&self, message: Message) -> Result<(), End> {
+        match timeout(STALLED, self.messages.send(message)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(End::Left),
+            Err(_) => Err(End::Slow),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The clients' tokens, for root.
+//!
+//! The original lists them, so they are stored as they are; nothing else of Signalbox stores a token.
+
+use std::collections::BTreeSet;
+
+use axum::{
+    Json as Answer,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{front::guest, subscriptions::random_hex};
+use crate::http::{
+    App, Problem,
+    auth::{Granted, RootOnly},
+    body::{JsonBytes, Path},
+};
+use signalbox_access::Scope;
+use signalbox_bus::{
+    ApiToken, Error,
+    intake::{self, TOKEN_NAME},
+};
+
+const CODE: &str = "bad_api_token";
+/// What a client may do when nothing else is said.
+const DEFAULT_SCOPES: [Scope; 3] = [Scope::Publish, Scope::Subscribe, Scope::Read];
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))
+}
+
+/// A client's token.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = BusTokenView)]
+pub(crate) struct TokenView {
+    #[schema(example = "billing")]
+    name: String,
+    #[schema(example = "billing--5f1d7a84db00d2fce00b31a7fc73224f")]
+    token: String,
+}
+
+/// A token to be made.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewApiToken {
+    /// `[a-z0-9:_-]{1,64}`.
+    name: String,
+    /// The same; made up as `name--` and 32 hexadecimal digits when it is left out.
+    token: Option<String>,
+    /// `publish`, `subscribe` and `read` when left out.
+    scopes: Option<BTreeSet<Scope>>,
+}
+
+/// List the clients' tokens
+#[utoipa::path(get, path = "/api_tokens", tag = "bus", responses(
+    (status = 200, body = Vec<TokenView>), (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 503, description = "fabric_unavailable, fabric_uninitialised", body = Problem)))]
+async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<Vec<TokenView>>, Problem> {
+    let tokens = app.bus.handle.api_tokens().await?;
+    Ok(Answer(tokens.into_iter().map(|(token, client)| TokenView { name: client.name, token }).collect()))
+}
+
+/// Make a client's token
+///
+/// The token is the client: topics are claimed by it, and it has at most one subscription. Making the same one again
+/// changes nothing.
+#[utoipa::path(post, path = "/api_tokens", tag = "bus", request_body = NewApiToken, responses(
+    (status = 201, body = TokenView), (status = 400, description = "bad_api_token, malformed_json", body = Problem),
+    (status = 401, body = Problem), (status = 403, description = "scope_missing, limit_reached", body = Problem),
+    (status = 409, description = "token_exists", body = Problem),
+    (status = 503, description = "fabric_unavailable, fabric_uninitialised", body = Problem)))]
+async fn create(
+    _: Granted<RootOnly>,
+    State(app): State<App>,
+    JsonBytes(body): JsonBytes,
+) -> Result<Response, Problem> {
+    let NewApiToken { name, token, scopes } = intake::object(intake::text(&body)?, CODE)?;
+    check("name", &name)?;
+    let token = token.unwrap_or_else(|| format!("{name}--{}", random_hex()));
+    check("token", &token)?;
+    let scopes = scopes.unwrap_or_else(|| DEFAULT_SCOPES.into());
+    if scopes.is_empty() {
+        return Err(Problem::bad_request(CODE, "`scopes` must hold at least one"));
+    }
+    let scopes = scopes.into_iter().map(|scope| scope.as_str().to_owned()).collect();
+    let client = ApiToken { name: name.clone(), scopes };
+    app.bus.handle.create_api_token(&token, client.clone()).await?;
+    app.tokens.admit(&guest(&token, &client)).await?;
+    let answer = Answer(TokenView { name, token });
+    Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], answer).into_response())
+}
+
+/// Delete a client's token
+///
+/// Its subscription ends with it. Repeating it is no error.
+#[utoipa::path(delete, path = "/api_tokens/{token}", tag = "bus", params(("token" = String, Path)), responses(
+    (status = 204), (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 503, description = "fabric_unavailable, fabric_uninitialised", body = Problem)))]
+async fn remove(
+    _: Granted<RootOnly>,
+    State(app): State<App>,
+    Path(token): Path<String>,
+) -> Result<StatusCode, Problem> {
+    match app.bus.handle.delete_api_token(&token).await {
+        Ok(()) | Err(Error::NoSuchToken) => {
+            app.tokens.dismiss(&token).await;
+            Ok(StatusCode::NO_CONTENT)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn check(member: &str, text: &str) -> Result<(), Problem> {
+    if intake::is_token(text) {
+        return Ok(());
+    }
+    let hint = if text.len() > 64 { "; give a shorter name, or a `token` of your own" } else { "" };
+    Err(Problem::bad_request(CODE, format!("`{member}` must match {TOKEN_NAME}{hint}")))
+}

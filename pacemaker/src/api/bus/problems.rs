@@ -1,0 +1,139 @@
+//! Errors of the bus as answers. The original's statuses: a bad event, topic or subscription is 400.
+
+use axum::http::StatusCode;
+use signalbox_store::Kind;
+
+use crate::http::Problem;
+use signalbox_bus::{Error, Refusal, intake::Flaw};
+
+impl From<Flaw> for Problem {
+    fn from(flaw: Flaw) -> Self {
+        Self::bad_request(flaw.code, flaw.detail)
+    }
+}
+
+/// The fabric has no registry, or not the one it had.
+pub(super) fn uninitialised() -> Problem {
+    Problem::unavailable(
+        "fabric_uninitialised",
+        "the fabric was replaced by an empty or another one: nothing is accepted until an operator calls POST /bus/initialise",
+    )
+}
+
+fn unavailable() -> Problem {
+    Problem::unavailable(
+        "fabric_unavailable",
+        "the event bus does not reach its data at the moment; try again",
+    )
+}
+
+fn bad_topic(name: &str) -> Problem {
+    let detail = format!("{name} is no topic name that a client may publish to: [a-z_]{{1,64}}");
+    Problem::bad_request("bad_topic", detail)
+}
+
+fn claimed() -> Problem {
+    Problem::forbidden("topic_claimed", "another client published to this topic first")
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Claimed => claimed(),
+            Refusal::BadTopic => bad_topic("this"),
+            Refusal::Conflict => Self::unprocessable(
+                "idempotency_conflict",
+                "another event was published under this Idempotency-Key within the last minutes",
+            ),
+            Refusal::TooManyTopics => too_many("topics"),
+            Refusal::Busy => {
+                Self::unavailable("busy", "more events are waiting than the bus will hold; try again")
+            }
+            Refusal::QueueFull => queue_full(),
+            // Whoever changes a label reads it again instead of answering this.
+            Refusal::Outdated => unavailable(),
+            Refusal::Full => Self::unavailable("fabric_full", "the bus is out of memory; try again"),
+            Refusal::Unavailable => unavailable(),
+            Refusal::Uninitialised => uninitialised(),
+        }
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Store(source) if source.kind() == Kind::Broken => {
+                tracing::error!(
+                    error = &source as &dyn std::error::Error,
+                    "the bus met something it does not understand"
+                );
+                internal()
+            }
+            Error::Store(source) => {
+                tracing::warn!(error = &source as &dyn std::error::Error, "the bus does not reach its data");
+                unavailable()
+            }
+            Error::BadRegistry(source) => {
+                tracing::error!(%source, "the registry of the bus cannot be read");
+                internal()
+            }
+            Error::OtherShards { stored, configured } => {
+                tracing::error!(stored, configured, "the fabric was laid out for another number of shards");
+                internal()
+            }
+            Error::Contended => {
+                Self::unavailable("busy", "others change the subscriptions at the same time; try again")
+            }
+            Error::Closed => Self::unavailable("shutting_down", "this pacemaker is ending; try again"),
+            Error::Uninitialised => uninitialised(),
+            Error::NoSuchTopic => Self::not_found("no_such_topic", "there is no such topic"),
+            Error::NoSuchQueue => {
+                Self::not_found("no_such_queue", "there is no such queue; PUT /queues/{name} makes one")
+            }
+            Error::QueueEnding => Self::unavailable(
+                "queue_ending",
+                "a queue of this name is still being cleared away; try again",
+            ),
+            Error::NoSuchSubscription => Self::not_found(
+                "no_such_subscription",
+                "there is no subscription; POST /subscription makes one",
+            ),
+            Error::NoSuchBackend => Self::not_found("no_such_backend", "there is no such backend"),
+            Error::PrefixTaken => Self::new(
+                StatusCode::CONFLICT,
+                "prefix_taken",
+                "another backend has this prefix; objects go to the backend with the longest prefix that fits",
+            ),
+            Error::NoSuchToken => Self::not_found("no_such_token", "there is no such token"),
+            Error::TokenExists => Self::new(
+                StatusCode::CONFLICT,
+                "token_exists",
+                "the token exists already with another name or other scopes",
+            ),
+            Error::Forbidden => claimed(),
+            Error::BadTopic(name) => bad_topic(&format!("{name:?}")),
+            Error::OutOfRange { field, least, most } => {
+                let detail = format!("`{field}` must be a whole number between {least} and {most}");
+                Self::bad_request("out_of_range", detail)
+            }
+            Error::TooMany(what) => too_many(what),
+        }
+    }
+}
+
+fn queue_full() -> Problem {
+    Problem::new(
+        StatusCode::TOO_MANY_REQUESTS,
+        "object_queue_full",
+        "as many events of this object wait for its backend as may; try again later",
+    )
+    .retry_after(1)
+}
+
+fn too_many(what: &str) -> Problem {
+    Problem::forbidden("limit_reached", format!("there are as many {what} as the configuration allows"))
+}
+
+fn internal() -> Problem {
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
+}

@@ -1,0 +1,223 @@
+//! Topics: publishing to them, listing and deleting them.
+
+use std::borrow::Cow;
+
+use axum::{
+    Json as Answer,
+    extract::{DefaultBodyLimit, State},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::front::name_of;
+use crate::http::auth::Confined as _;
+use crate::http::{
+    App, Problem,
+    auth::{BeKnown, Granted, PublishEvents},
+    body::{JsonBytes, Path},
+};
+use signalbox_access::Caller;
+use signalbox_bus::{EventId, NewEvent, Refusal, intake, is_topic_name};
+
+/// The largest array of events that is read: a hundred of the largest events, about.
+pub(super) const ARRAY_BYTES: usize = 8 << 20;
+/// Characters of an idempotency key.
+const LONGEST_KEY: usize = 255;
+
+static EVENT_ID: HeaderName = HeaderName::from_static("x-signalbox-event-id");
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    let many = OpenApiRouter::new().routes(routes!(publish_many)).layer(DefaultBodyLimit::max(ARRAY_BYTES));
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(publish, remove)).merge(many)
+}
+
+/// A topic.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct Topic {
+    #[schema(example = "orders")]
+    name: String,
+    /// The client that published to it first; null while nobody has.
+    publisher: Option<String>,
+    /// Events accepted in all.
+    events: u64,
+}
+
+/// What became of one event of an array.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct Published {
+    /// The status that the event would have got alone.
+    #[schema(example = 200)]
+    status: u16,
+    /// Its id, when it was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    id: Option<EventId>,
+    /// The stable name of the error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+    /// What is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+impl Published {
+    pub(super) fn new(result: Result<EventId, Problem>) -> Self {
+        match result {
+            Ok(id) => Self { status: 200, id: Some(id), code: None, detail: None },
+            Err(problem) => Self {
+                status: problem.status().as_u16(),
+                id: None,
+                code: Some(problem.code()),
+                detail: Some(problem.detail().to_owned()),
+            },
+        }
+    }
+}
+
+/// List the topics
+#[utoipa::path(get, path = "/topics", tag = "bus", responses(
+    (status = 200, body = Vec<Topic>), (status = 401, body = Problem),
+    (status = 503, description = "fabric_unavailable, fabric_uninitialised", body = Problem)))]
+async fn list(_: Granted<BeKnown>, State(app): State<App>) -> Result<Answer<Vec<Topic>>, Problem> {
+    let topics = app.bus.handle.topics().await?;
+    let registry = app.bus.handle.registry();
+    let view = |topic: signalbox_bus::TopicStatus| Topic {
+        name: topic.name,
+        publisher: topic.publisher.map(|client| name_of(&client, &registry)),
+        events: topic.events,
+    };
+    Ok(Answer(topics.into_iter().map(view).collect()))
+}
+
+/// Publish an event
+///
+/// The first client that publishes to a topic claims it. The body: `type` (`create`, `update`, `delete`, `noop`), `url`
+/// (https, no query string, up to 1,024 characters), and if wanted `timestamp` (unix milliseconds), `data` (any JSON,
+/// kept byte for byte), `environment` (else the client's name) and `object` (else the url; events of one object stay in
+/// order). An event of an object that has a backend goes to that and to no subscriber. With the header `Idempotency-Key` a repeat within ten minutes returns the first one's id.
+#[utoipa::path(post, path = "/topics/{name}", tag = "bus", params(("name" = String, Path, example = "orders")),
+    request_body = Object, responses(
+    (status = 200, description = "Accepted; the body is empty", headers(("X-Signalbox-Event-Id" = u64))),
+    (status = 400, description = "bad_topic, bad_event, malformed_json, bad_idempotency_key", body = Problem),
+    (status = 401, body = Problem),
+    (status = 403, description = "topic_claimed, limit_reached, environment_missing", body = Problem),
+    (status = 422, description = "idempotency_conflict", body = Problem),
+    (status = 503, description = "fabric_unavailable, fabric_full, fabric_uninitialised, busy", body = Problem)))]
+async fn publish(
+    Granted { 0: caller, .. }: Granted<PublishEvents>,
+    State(app): State<App>,
+    Path(topic): Path<String>,
+    headers: HeaderMap,
+    JsonBytes(body): JsonBytes,
+) -> Result<Response, Problem> {
+    let topic = topic_name(&topic)?;
+    let key = idempotency_key(&headers)?;
+    let event = intake::event(&body, app.bus.limits).inspect_err(|_| app.bus.metrics.invalid())?;
+    let event = NewEvent { idempotency_key: key.map(str::to_owned), ..addressed(event, &caller)? };
+    let results = app.bus.handle.publish(&caller.bus_client(), topic, vec![event]).await;
+    // One result for each event, says the handle; none would be an event of unknown outcome.
+    let result = results.into_iter().next().unwrap_or(Err(Refusal::Unavailable));
+    app.bus.metrics.published(&result);
+    let id = HeaderValue::from(result?.0);
+    Ok((StatusCode::OK, [(EVENT_ID.clone(), id)]).into_response())
+}
+
+/// Publish many events
+///
+/// An array of events as `POST /topics/{name}` takes them; each is accepted or refused alone, in order. With an
+/// `Idempotency-Key`, each event's place in the array belongs to its key, so a repeat must hold the same events.
+#[utoipa::path(post, path = "/topics/{name}/events", tag = "bus", params(("name" = String, Path, example = "orders")),
+    request_body = Vec<Object>, responses(
+    (status = 200, description = "A result for each event", body = Vec<Published>),
+    (status = 400, description = "bad_topic, bad_event, too_many_events, malformed_json, bad_idempotency_key", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem), (status = 413, body = Problem),
+    (status = 503, description = "No event was accepted; codes as of one event", body = Problem)))]
+async fn publish_many(
+    Granted { 0: caller, .. }: Granted<PublishEvents>,
+    State(app): State<App>,
+    Path(topic): Path<String>,
+    headers: HeaderMap,
+    JsonBytes(body): JsonBytes,
+) -> Result<Answer<Vec<Published>>, Problem> {
+    let topic = topic_name(&topic)?;
+    let key = idempotency_key(&headers)?;
+    let read = intake::events(&body, app.bus.limits)?;
+    let mut good = Vec::with_capacity(read.len());
+    let mut bad = Vec::new();
+    for (place, event) in read.into_iter().enumerate() {
+        match event.map_err(Problem::from).and_then(|event| addressed(event, &caller)) {
+            Ok(event) => {
+                let idempotency_key = key.map(|key| format!("{key}/{place}"));
+                good.push(NewEvent { idempotency_key, ..event });
+            }
+            Err(problem) => {
+                app.bus.metrics.invalid();
+                bad.push((place, Published::new(Err(problem))));
+            }
+        }
+    }
+    let results = app.bus.handle.publish(&caller.bus_client(), topic, good).await;
+    results.iter().for_each(|result| app.bus.metrics.published(result));
+    if bad.is_empty()
+        && let Some(refusal) = refused_alike(&results)
+    {
+        return Err(refusal.into());
+    }
+    let mut answer: Vec<Published> =
+        results.into_iter().map(|result| Published::new(result.map_err(Problem::from))).collect();
+    // In rising order, so each place is right when its turn comes.
+    for (place, result) in bad {
+        answer.insert(place.min(answer.len()), result);
+    }
+    Ok(Answer(answer))
+}
+
+/// When all are refused because the bus can take nothing now, or the topic is another's, the request as a whole says it:
+/// a client that looks at statuses only must not believe that it has published.
+pub(super) fn refused_alike(results: &[Result<EventId, Refusal>]) -> Option<Refusal> {
+    let first = results.first()?.err()?;
+    let of_each_alone = matches!(first, Refusal::Conflict);
+    (!of_each_alone && results.iter().all(|result| *result == Err(first))).then_some(first)
+}
+
+/// Delete a topic
+///
+/// For its publisher and root. Events that were accepted are still delivered.
+#[utoipa::path(delete, path = "/topics/{name}", tag = "bus", params(("name" = String, Path)), responses(
+    (status = 204), (status = 401, body = Problem), (status = 403, description = "topic_claimed", body = Problem),
+    (status = 404, description = "no_such_topic", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn remove(
+    Granted { 0: caller, .. }: Granted<PublishEvents>,
+    State(app): State<App>,
+    Path(topic): Path<String>,
+) -> Result<StatusCode, Problem> {
+    let client = caller.bus_client();
+    let by = (!caller.is_root()).then_some(&*client);
+    app.bus.handle.delete_topic(&topic, by).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn topic_name(name: &str) -> Result<&str, Problem> {
+    if is_topic_name(name) { Ok(name) } else { Err(Refusal::BadTopic.into()) }
+}
+
+/// The event with its environment: the client's name, unless it has one. Names may hold colons, environments may not.
+/// A token that is confined to environments publishes in no other.
+pub(super) fn addressed(event: NewEvent, caller: &Caller) -> Result<NewEvent, Problem> {
+    let environment = event.environment.unwrap_or_else(|| caller.name.replace(':', "."));
+    caller.check_environment(&environment)?;
+    Ok(NewEvent { environment: Some(environment), ..event })
+}
+
+/// The key as draft-ietf-httpapi-idempotency-key-header has it, with or without its quotes.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let detail = || Cow::Owned(format!("an Idempotency-Key is 1 to {LONGEST_KEY} visible ASCII characters"));
+    let flaw = || Problem::bad_request("bad_idempotency_key", detail());
+    let key = value.to_str().map_err(|_| flaw())?.trim();
+    let key = key.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(key);
+    if key.is_empty() || key.len() > LONGEST_KEY { Err(flaw()) } else { Ok(Some(key)) }
+}

@@ -1,0 +1,261 @@
+//! Certificates over HTTP. A private key goes in and never comes out.
+
+use axum::{
+    Json as Answer,
+    extract::State as AppState,
+    http::{HeaderValue, StatusCode},
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{
+    api::routing::{PageQuery, WaitQuery, wait},
+    http::{
+        App, Problem, SERIAL_HEADER,
+        auth::{Granted, ManageRoutes, ReadRoutes},
+        body::{Body, Json, Path, Query},
+    },
+};
+use signalbox_certificates::{Certificates, Error, Facts, Found, Put};
+use signalbox_route_table::{Hostname, page};
+use signalbox_routing::Error as TableError;
+
+/// How many certificates one request looks at to find those that a confined token may see.
+const MAX_LOOKED_AT: usize = 10_000;
+
+/// The routes of this room.
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, put, remove))
+}
+
+/// A certificate and its private key.
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NewCertificate {
+    /// PEM: the server's certificate, then each one's authority. The last authority may be left out. At most 64 KiB.
+    #[schema(example = "-----BEGIN CERTIFICATE-----\n…")]
+    chain: String,
+    /// PEM of the private key, not encrypted: RSA, ECDSA (P-256, P-384) or Ed25519. At most 16 KiB.
+    #[schema(example = "-----BEGIN PRIVATE KEY-----\n…", write_only)]
+    key: String,
+}
+
+impl Body for NewCertificate {}
+
+/// A certificate, as it says of itself.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct CertificateView {
+    /// Whose handshakes it is shown in: this name; every name one label below a `*.` name; `*` for all without another.
+    #[schema(example = "shop.example")]
+    server_name: String,
+    /// The DNS names that it is for.
+    names: Vec<String>,
+    #[schema(example = "CN=shop.example")]
+    subject: String,
+    #[schema(example = "C=US, O=Example Trust, CN=E5")]
+    issuer: String,
+    /// Unix seconds.
+    not_before: i64,
+    /// Unix seconds.
+    not_after: i64,
+    /// Whole days until its end, negative after it.
+    days_left: i64,
+    /// SHA-256 of the certificate, in hexadecimal.
+    fingerprint_sha256: String,
+    /// PEM; of a single certificate only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chain: Option<String>,
+}
+
+impl CertificateView {
+    fn new(certificates: &Certificates, server_name: String, facts: Facts, chain: Option<String>) -> Self {
+        let Facts { names, subject, issuer, not_before, not_after, fingerprint } = facts;
+        let days_left = (not_after - certificates.now()).div_euclid(24 * 3600);
+        Self {
+            server_name,
+            names,
+            subject,
+            issuer,
+            not_before,
+            not_after,
+            days_left,
+            fingerprint_sha256: fingerprint,
+            chain,
+        }
+    }
+}
+
+/// A certificate after it was put.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct ChangedCertificate {
+    #[serde(flatten)]
+    certificate: CertificateView,
+    /// The serial of the route table with this change in it.
+    serial: u64,
+    /// The newest token of the table's lineage, within which the serial means something.
+    epoch: String,
+    /// Whether anything changed.
+    changed: bool,
+}
+
+/// A page of certificates, in the order of their server names.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct CertificateList {
+    certificates: Vec<CertificateView>,
+    /// Pass it as `cursor` for the next page. Absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// Put a certificate
+///
+/// It is shown from the next handshake on, by every router that has acknowledged the change; nothing is reloaded. The
+/// private key is encrypted before it is stored, and cannot be read again. Repeating it changes nothing.
+#[utoipa::path(put, path = "/certificates/{server_name}", tag = "certificates",
+    params(("server_name" = String, Path, description = "A name, `*.example.org`, or `*`"), WaitQuery),
+    request_body = NewCertificate, responses(
+    (status = 200, description = "Replaced, or as it was", body = ChangedCertificate),
+    (status = 201, description = "The name had none", body = ChangedCertificate),
+    (status = 400, description = "malformed_json, invalid_query", body = Problem),
+    (status = 401, body = Problem),
+    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
+    (status = 409, description = "no_edge_key: the pacemaker has no `edge_key_file`; foreign_key", body = Problem),
+    (status = 413, description = "body_too_large", body = Problem),
+    (status = 415, description = "unsupported_media_type", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_chain, chain_order, invalid_key, key_mismatch, \
+        name_not_covered, certificate_expired, certificate_not_yet_valid, unknown_field, missing_field, invalid_body, \
+        invalid_wait", body = Problem),
+    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing", body = Problem),
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the change stands", body = Problem)))]
+async fn put(
+    caller: Granted<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Path(server_name): Path<String>,
+    Query(query): Query<WaitQuery>,
+    Json(new): Json<NewCertificate>,
+) -> Result<Response, Problem> {
+    let patience = query.patience()?;
+    let name = Hostname::parse(&server_name)?;
+    may_touch(&caller.0, &name)?;
+    let Put { facts, change, created } = app.certificates.put(&caller.0, &name, &new.chain, &new.key).await?;
+    wait(&app, &change.epoch, change.serial, patience).await?;
+    let view = ChangedCertificate {
+        certificate: CertificateView::new(&app.certificates, name.to_string(), facts, None),
+        serial: change.serial,
+        epoch: change.epoch,
+        changed: change.changed,
+    };
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, [(SERIAL_HEADER.clone(), HeaderValue::from(change.serial))], Answer(view)).into_response())
+}
+
+/// One certificate
+///
+/// With its chain, and without its private key, which nobody can read.
+#[utoipa::path(get, path = "/certificates/{server_name}", tag = "certificates", params(("server_name" = String, Path)),
+    responses(
+    (status = 200, body = CertificateView),
+    (status = 401, body = Problem),
+    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
+    (status = 404, description = "unknown_certificate", body = Problem),
+    (status = 422, description = "invalid_hostname", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn get(
+    caller: Granted<ReadRoutes>,
+    AppState(app): AppState<App>,
+    Path(server_name): Path<String>,
+) -> Result<Answer<CertificateView>, Problem> {
+    let name = Hostname::parse(&server_name)?;
+    may_touch(&caller.0, &name)?;
+    let Found { chain, facts } = app.certificates.get(&name).await?;
+    Ok(Answer(CertificateView::new(&app.certificates, name.to_string(), facts, Some(chain))))
+}
+
+/// List the certificates
+#[utoipa::path(get, path = "/certificates", tag = "certificates", params(PageQuery), responses(
+    (status = 200, body = CertificateList),
+    (status = 400, description = "invalid_query", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn list(
+    caller: Granted<ReadRoutes>,
+    AppState(app): AppState<App>,
+    Query(query): Query<PageQuery>,
+) -> Result<Answer<CertificateList>, Problem> {
+    let limit = page::limit(query.limit)?;
+    let mut after = query.cursor.as_deref().map(page::decode).transpose()?;
+    let mut found: Vec<(String, Found)> = Vec::new();
+    let mut looked_at = 0;
+    let mut more = true;
+    while found.len() <= limit && looked_at < MAX_LOOKED_AT && more {
+        let chunk = app.certificates.after(after.as_deref(), limit + 1).await?;
+        more = chunk.len() > limit;
+        looked_at += chunk.len();
+        after = chunk.last().map(|(name, _)| name.clone()).or(after);
+        let visible = |name: &str| Hostname::parse(name).is_ok_and(|name| caller.0.may_touch(&name));
+        found.extend(chunk.into_iter().filter(|(name, _)| visible(name)));
+    }
+    let next = if found.len() > limit {
+        found.truncate(limit);
+        found.last().map(|(name, _)| page::encode(name))
+    } else {
+        after.filter(|_| more).map(|last| page::encode(&last))
+    };
+    let view =
+        |(name, found): (String, Found)| CertificateView::new(&app.certificates, name, found.facts, None);
+    Ok(Answer(CertificateList { certificates: found.into_iter().map(view).collect(), next }))
+}
+
+/// Take a certificate away
+///
+/// Handshakes for the name are answered with a wildcard's, or with the listener's own. One that is not there is no
+/// error, so it can be repeated.
+#[utoipa::path(delete, path = "/certificates/{server_name}", tag = "certificates",
+    params(("server_name" = String, Path), WaitQuery), responses(
+    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this change in it"))),
+    (status = 401, body = Problem),
+    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
+    (status = 409, description = "foreign_key", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem),
+    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing", body = Problem),
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the change stands", body = Problem)))]
+async fn remove(
+    caller: Granted<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Path(server_name): Path<String>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Problem> {
+    let patience = query.patience()?;
+    let change = app.certificates.remove(&caller.0, &Hostname::parse(&server_name)?).await?;
+    wait(&app, &change.epoch, change.serial, patience).await?;
+    Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(change.serial))]).into_response())
+}
+
+fn may_touch(caller: &signalbox_access::Caller, name: &Hostname) -> Result<(), Problem> {
+    if caller.may_touch(name) {
+        Ok(())
+    } else {
+        Err(TableError::HostNotAllowed { hostname: name.to_string() }.into())
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Invalid(invalid) => invalid.into(),
+            Error::Table(error) => error.into(),
+            Error::NoKey => Self::new(
+                StatusCode::CONFLICT,
+                "no_edge_key",
+                "private keys are stored encrypted, and this pacemaker has no `edge_key_file` to encrypt with",
+            ),
+            Error::Unknown => Self::not_found("unknown_certificate", "there is no certificate for this name"),
+            error @ (Error::Seal | Error::Stored(_)) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "a certificate cannot be handled");
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Is the daemon alive, and can it work. Open to everybody, like the metrics, which name nobody.
+
+use axum::{
+    Json as Answer,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::http::{App, Problem};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(live)).routes(routes!(ready)).routes(routes!(metrics))
+}
+
+/// That the process answers. Clients of the event bus expect an object without members.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct Live {}
+
+/// Which servers answer.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct Ready {
+    ready: bool,
+    routes: bool,
+    stats: bool,
+    fabric: bool,
+    /// The fabric and the routes master have agreed on a table, so changes are possible.
+    initialised: bool,
+}
+
+/// Whether the process answers
+#[utoipa::path(get, path = "/health", tag = "health", security(()), responses((status = 200, body = Live)))]
+async fn live() -> Answer<Live> {
+    Answer(Live {})
+}
+
+/// Whether changes are possible
+///
+/// The stats Redis is named and not required: without it only waiting for routers fails.
+#[utoipa::path(get, path = "/health/ready", tag = "health", security(()), responses(
+    (status = 200, body = Ready), (status = 503, body = Ready)))]
+async fn ready(State(app): State<App>) -> Response {
+    let store = app.registry.store();
+    let up = store.ping().await;
+    let is_up = |name| up.iter().any(|(other, up)| *other == name && *up);
+    let initialised = is_up("fabric")
+        && store.table_state().await.is_ok_and(|state| !state.lineage.is_empty() && !state.seeding);
+    let ready = Ready {
+        ready: is_up("routes") && is_up("fabric") && initialised,
+        routes: is_up("routes"),
+        stats: is_up("stats"),
+        fabric: is_up("fabric"),
+        initialised,
+    };
+    let status = if ready.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Answer(ready)).into_response()
+}
+
+/// Metrics as OpenMetrics text
+#[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
+async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
+    let failed =
+        |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the metrics could not be written");
+    let queues = app.bus.handle().registry().queues.keys().cloned().collect();
+    let text = [
+        app.metrics.encode().map_err(failed)?,
+        app.bus.metrics_text().await.map_err(failed)?,
+        app.sequencer.metrics_text().await.map_err(failed)?,
+        app.machines.metrics_text().await.map_err(failed)?,
+        app.live.metrics_text().map_err(failed)?,
+        app.queues.metrics_text(queues).await.map_err(failed)?,
+    ];
+    let text = text.concat() + "# EOF\n";
+    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())
+}

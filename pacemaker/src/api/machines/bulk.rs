@@ -1,0 +1,299 @@
+//! Many labels at once: each with a result of its own, not atomically. And lists.
+
+use axum::{
+    Json as Answer,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+};
+use futures_util::{StreamExt as _, stream};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{ManageMachines, ReadMachines, TellFacts, label_name, machine_name, removes, views::Changed};
+use crate::http::{
+    App, Problem,
+    auth::Granted,
+    body::{Body, JsonBytes, Path, Query, RawBytes, parse},
+};
+use signalbox_machines::{Error, labels::Update, record::Status};
+
+/// Items of one request.
+const MOST_ITEMS: usize = 1_000;
+/// Items that are worked on at a time.
+const AT_A_TIME: usize = 100;
+/// Labels of a page, unless told, and at most.
+const PAGE: usize = 100;
+const MOST_PAGE: usize = 1_000;
+/// Names that are looked at for one page when a filter passes most of them over.
+const MOST_LOOKED: usize = 10_000;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(list, create_many, update_many)).routes(routes!(retry_all))
+}
+
+/// One label among many.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = LabelItem)]
+pub(crate) struct Item {
+    name: String,
+    #[schema(value_type = Object)]
+    metadata: Value,
+    /// As the header of the same name.
+    #[serde(default)]
+    idempotency_key: Option<String>,
+}
+
+/// Many labels.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = LabelItems)]
+pub(crate) struct Items {
+    labels: Vec<Item>,
+}
+
+impl Body for Items {}
+
+/// The results, in order: a change, or a problem.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = LabelResults)]
+pub(crate) struct Results {
+    #[schema(value_type = Vec<Object>)]
+    results: Vec<Value>,
+}
+
+/// Which labels are listed.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Wanted {
+    /// Only those in this state.
+    state: Option<String>,
+    /// Only those with this status.
+    status: Option<Status>,
+    /// From `next` of the page before.
+    cursor: Option<String>,
+    /// 1 to 1,000; 100 unless told.
+    limit: Option<usize>,
+}
+
+/// A label in a list.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = LabelName)]
+pub(crate) struct Name {
+    name: String,
+}
+
+/// A page of labels, by name.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = LabelPage)]
+pub(crate) struct Page {
+    labels: Vec<Name>,
+    /// Where a label is created with POST.
+    create: String,
+    /// The cursor of the next page, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// Whose actions are tried again.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Which {
+    /// Only those in this state.
+    state: Option<String>,
+}
+
+/// How many were.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = LabelsRetried)]
+pub(crate) struct Retried {
+    retried: u64,
+}
+
+/// List labels
+#[utoipa::path(get, path = "/state-machines/{machine}/labels", tag = "machines",
+    params(("machine" = String, Path), Wanted), responses((status = 200, body = Page),
+    (status = 400, description = "invalid_query, bad_limit", body = Problem), (status = 401, body = Problem),
+    (status = 403, body = Problem), (status = 404, description = "no_such_machine", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn list(
+    _: Granted<ReadMachines>,
+    State(app): State<App>,
+    Path(machine): Path<String>,
+    Query(wanted): Query<Wanted>,
+) -> Result<Answer<Page>, Problem> {
+    machine_name(&machine)?;
+    let limit = wanted.limit.unwrap_or(PAGE);
+    if !(1..=MOST_PAGE).contains(&limit) {
+        return Err(Problem::bad_request("bad_limit", format!("a page has 1 to {MOST_PAGE} labels")));
+    }
+    let version = app.machines.current(&machine).await?;
+    let all: Vec<&str> = version.machine.states().iter().map(signalbox_machine::State::name).collect();
+    let states: Vec<&str> = match wanted.state.as_deref() {
+        None => all,
+        // Of a state that is no more, labels may be left while a definition is being applied.
+        Some(state) => vec![state],
+    };
+    // Whether every name of the index is wanted, or each has to be looked at.
+    let filtered =
+        wanted.status.is_some() && (wanted.state.is_some() || !wanted.status.is_some_and(Status::has_index));
+    let (mut names, mut cursor, mut looked) = (Vec::new(), wanted.cursor.clone(), 0);
+    let mut more = true;
+    while names.len() < limit && more && looked < MOST_LOOKED {
+        let page = limit.max(PAGE);
+        let found = app.machines.list(&machine, &states, wanted.status, cursor.as_deref(), page).await?;
+        more = found.len() == page;
+        looked += found.len();
+        for name in found {
+            if names.len() == limit {
+                more = true;
+                break;
+            }
+            cursor = Some(name.clone());
+            let fits = !filtered
+                || app.machines.label_or_tombstone(&machine, &name).await.is_ok_and(|record| {
+                    Some(record.status) == wanted.status
+                        && wanted.state.as_ref().is_none_or(|state| *state == *record.state)
+                });
+            if fits {
+                names.push(Name { name });
+            }
+        }
+    }
+    let create = format!("/state-machines/{machine}/labels/{{label}}");
+    Ok(Answer(Page { labels: names, create, next: cursor.filter(|_| more) }))
+}
+
+/// Create many labels
+///
+/// `{"labels":[{"name","metadata","idempotency_key"?}]}`, up to 1,000; a result for each, in order.
+#[utoipa::path(post, path = "/state-machines/{machine}/labels", tag = "machines", params(("machine" = String, Path)),
+    request_body = Items, responses((status = 200, body = Results), (status = 400, body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_machine", body = Problem), (status = 413, body = Problem),
+    (status = 415, body = Problem), (status = 422, description = "too_many_items", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn create_many(
+    _: Granted<TellFacts>,
+    State(app): State<App>,
+    Path(machine): Path<String>,
+    JsonBytes(body): JsonBytes,
+) -> Result<Answer<Results>, Problem> {
+    let items = read(&app, &machine, &body).await?;
+    let (app, machine) = (&app, machine.as_str());
+    let work = |item: Item| async move {
+        let result = match label_name(&item.name) {
+            Ok(()) => {
+                let key = item.idempotency_key.as_deref();
+                let created = app.machines.create(machine, &item.name, &item.metadata, false, key).await;
+                created.map_err(Problem::from)
+            }
+            Err(problem) => Err(problem),
+        };
+        told(item.name, result, StatusCode::CREATED)
+    };
+    Ok(Answer(Results { results: stream::iter(items).map(work).buffered(AT_A_TIME).collect().await }))
+}
+
+/// Tell many labels facts
+///
+/// `{"labels":[{"name","metadata","idempotency_key"?}]}`, up to 1,000; a result for each, in order. As
+/// `application/merge-patch+json` null removes.
+#[utoipa::path(patch, path = "/state-machines/{machine}/labels", tag = "machines", params(("machine" = String, Path)),
+    request_body = Items, responses((status = 200, body = Results), (status = 400, body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_machine", body = Problem), (status = 413, body = Problem),
+    (status = 415, body = Problem), (status = 422, description = "too_many_items", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn update_many(
+    _: Granted<TellFacts>,
+    State(app): State<App>,
+    Path(machine): Path<String>,
+    headers: HeaderMap,
+    RawBytes(body): RawBytes,
+) -> Result<Answer<Results>, Problem> {
+    let patch = removes(&headers)?;
+    let items = read(&app, &machine, &body).await?;
+    let (app, machine) = (&app, machine.as_str());
+    let work = |item: Item| async move {
+        let key = item.idempotency_key.as_deref();
+        let update = Update { metadata: Some(&item.metadata), patch, event: None, create: false, key };
+        let result = match label_name(&item.name) {
+            Ok(()) => app.machines.update(machine, &item.name, &update).await.map_err(Problem::from),
+            Err(problem) => Err(problem),
+        };
+        told(item.name, result, StatusCode::OK)
+    };
+    Ok(Answer(Results { results: stream::iter(items).map(work).buffered(AT_A_TIME).collect().await }))
+}
+
+async fn read(app: &App, machine: &str, body: &[u8]) -> Result<Vec<Item>, Problem> {
+    let items: Items = parse(body)?;
+    machine_name(machine)?;
+    app.machines.current(machine).await?;
+    if items.labels.len() > MOST_ITEMS {
+        let detail = format!("send at most {MOST_ITEMS} labels at a time, not {}", items.labels.len());
+        return Err(Problem::unprocessable("too_many_items", detail));
+    }
+    Ok(items.labels)
+}
+
+fn told(
+    name: String,
+    result: Result<signalbox_machines::labels::Answer, Problem>,
+    good: StatusCode,
+) -> Value {
+    let (status, mut value) = match result {
+        Ok(answer) => (good.as_u16(), serde_json::to_value(Changed::new(name, answer)).unwrap_or_default()),
+        Err(problem) => (
+            problem.status().as_u16(),
+            json!({"name": name, "code": problem.code(), "detail": problem.detail()}),
+        ),
+    };
+    value["result"] = json!(status);
+    value
+}
+
+/// Try the actions of all errored labels again
+#[utoipa::path(post, path = "/state-machines/{machine}/retry", tag = "machines",
+    params(("machine" = String, Path), Which), responses((status = 200, body = Retried),
+    (status = 400, description = "invalid_query", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_machine", body = Problem),
+    (status = 503, description = "fabric_unavailable, fabric_full, busy", body = Problem)))]
+async fn retry_all(
+    _: Granted<ManageMachines>,
+    State(app): State<App>,
+    Path(machine): Path<String>,
+    Query(which): Query<Which>,
+) -> Result<Answer<Retried>, Problem> {
+    machine_name(&machine)?;
+    app.machines.current(&machine).await?;
+    let (mut retried, mut cursor) = (0, None::<String>);
+    loop {
+        let errored = Some(Status::Errored);
+        let names = app.machines.list(&machine, &[], errored, cursor.as_deref(), PAGE).await?;
+        let Some(last) = names.last().cloned() else { break };
+        for name in names {
+            if let Some(state) = &which.state {
+                let record = app.machines.label_or_tombstone(&machine, &name).await;
+                if !record.is_ok_and(|record| *record.state == **state) {
+                    continue;
+                }
+            }
+            match app.machines.retry(&machine, &name).await {
+                Ok(_) => retried += 1,
+                // Somebody was faster.
+                Err(Error::NotErrored | Error::Gone | Error::NoSuchLabel) => {}
+                // It keeps the others from nothing.
+                Err(Error::Unreadable) => app.machines.pass_over(&machine, &name),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        cursor = Some(last);
+    }
+    Ok(Answer(Retried { retried }))
+}

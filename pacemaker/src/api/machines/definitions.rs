@@ -1,0 +1,222 @@
+//! Definitions: plan, apply, versions.
+
+use std::collections::BTreeMap;
+
+use axum::{Json as Answer, extract::State};
+use rand::RngExt as _;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use signalbox_machine::{
+    Machine,
+    definition::{self, Call},
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{ManageMachines, ReadMachines, machine_name, views::moment};
+use crate::http::{
+    App, Problem,
+    auth::Granted,
+    body::{Body, Json, Path, RawBytes},
+};
+use signalbox_access::{Caller, Scope};
+use signalbox_machines::{
+    Error,
+    definitions::{StoredPlan, only},
+};
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(plan))
+        .routes(routes!(apply))
+        .routes(routes!(versions))
+        .routes(routes!(version))
+}
+
+/// What a definition would change.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = MachinePlan)]
+pub(crate) struct Plan {
+    /// What to apply it by, for an hour.
+    plan: String,
+    /// The version that it is computed from; 0 for a machine that is new.
+    version: u64,
+    /// `{"added","removed","changed"}`.
+    #[schema(value_type = Object)]
+    states: Value,
+    /// What differs beside the states: `timezone`, `feeds.NAME`, `inputs.TOPIC`, `webhooks`.
+    changed: Vec<String>,
+    /// Labels in states that go.
+    labels: BTreeMap<String, u64>,
+    /// Labels that go on as soon as it is applied, because their state has become something else: a gate that is an action now,
+    /// an end that leads on.
+    starts: u64,
+    /// Labels that would move if their gate looked now.
+    would_move: u64,
+    /// Labels of which only a feed could tell.
+    needs_feed: u64,
+    /// Labels that were looked at.
+    checked: u64,
+    /// What is odd about the definition.
+    warnings: Vec<String>,
+}
+
+/// Which plan to apply.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = MachineApply)]
+pub(crate) struct Apply {
+    plan: String,
+    /// Where labels go that stand in states that go.
+    #[serde(default)]
+    map: BTreeMap<String, String>,
+}
+
+impl Body for Apply {}
+
+/// What was applied.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = MachineApplied)]
+pub(crate) struct Applied {
+    version: u64,
+}
+
+/// The versions of a machine, the oldest first.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = MachineVersions)]
+pub(crate) struct Versions {
+    #[schema(value_type = Vec<Object>)]
+    versions: Vec<Value>,
+}
+
+/// Plan a definition
+///
+/// The body is YAML, with this machine in it (and perhaps others, which are not looked at). Nothing changes.
+#[utoipa::path(post, path = "/state-machines/{machine}/plan", tag = "machines", params(("machine" = String, Path)),
+    request_body(content = String, content_type = "application/yaml"), responses((status = 200, body = Plan),
+    (status = 400, description = "bad_definition: every problem with its place", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem), (status = 413, body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn plan(
+    _: Granted<ManageMachines>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    RawBytes(body): RawBytes,
+) -> Result<Answer<Plan>, Problem> {
+    machine_name(&name)
+        .map_err(|_| Problem::bad_request("bad_definition", "this can be no machine's name"))?;
+    let source = std::str::from_utf8(&body)
+        .map_err(|_| Problem::bad_request("bad_definition", "the definition is no UTF-8 text"))?;
+    let file = definition::load_with("definition", source, app.machines.environment())
+        .map_err(|refused| Problem::bad_request("bad_definition", refused.to_string()))?;
+    let warnings = file.warnings.iter().map(ToString::to_string).collect();
+    let machine = file.machines.into_iter().find(|machine| machine.name() == name).ok_or_else(|| {
+        Problem::bad_request("bad_definition", format!("the definition holds no machine called {name}"))
+    })?;
+    let old = match app.machines.current(&name).await {
+        Ok(old) => Some(old),
+        Err(Error::NoSuchMachine) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let preview = app.machines.preview(old.as_ref(), &machine).await?;
+    let version = old.map_or(0, |old| old.number);
+    let plan = format!("{:016x}", rand::rng().random::<u64>());
+    app.machines.keep_plan(&name, &plan, version, machine.source()).await?;
+    let states = preview.states;
+    Ok(Answer(Plan {
+        plan,
+        version,
+        states: json!({"added": states.added, "removed": states.removed, "changed": states.changed}),
+        changed: preview.changed,
+        labels: preview.labels,
+        starts: preview.starts,
+        would_move: preview.would_move,
+        needs_feed: preview.needs_feed,
+        checked: preview.checked,
+        warnings,
+    }))
+}
+
+/// Apply a plan
+///
+/// The definition becomes the next version, shard by shard; labels in states that go are moved by `map`. Actions that change
+/// routes need the scope `routes` as well, those that publish `publish`.
+#[utoipa::path(post, path = "/state-machines/{machine}/apply", tag = "machines", params(("machine" = String, Path)),
+    request_body = Apply, responses((status = 200, body = Applied), (status = 400, body = Problem),
+    (status = 401, body = Problem), (status = 403, description = "scope_missing", body = Problem),
+    (status = 404, description = "no_such_plan", body = Problem),
+    (status = 409, description = "definition_changed, apply_under_way", body = Problem), (status = 413, body = Problem),
+    (status = 415, body = Problem),
+    (status = 422, description = "unmapped_state, bad_map, unknown_field, missing_field, invalid_body", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn apply(
+    Granted { 0: caller, .. }: Granted<ManageMachines>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Json(asked): Json<Apply>,
+) -> Result<Answer<Applied>, Problem> {
+    machine_name(&name)?;
+    let StoredPlan { base, source } = app.machines.kept_plan(&name, &asked.plan).await?;
+    let machine = only(&name, &source).ok().flatten().ok_or(Error::Unreadable)?;
+    allowed(&caller, &machine)?;
+    let version = app.machines.apply(&machine, base, &caller.name, &asked.map).await?;
+    Ok(Answer(Applied { version }))
+}
+
+/// Whoever lets a machine do something must be allowed to do it.
+fn allowed(caller: &Caller, machine: &Machine) -> Result<(), Problem> {
+    for action in machine.states().iter().filter_map(signalbox_machine::State::action) {
+        let needed = match action.call {
+            Call::Route(_) => Scope::Routes,
+            Call::Publish(_) => Scope::Publish,
+            Call::Webhook(_) => continue,
+        };
+        if !caller.has_any(&[needed]) || (needed == Scope::Routes && !caller.is_unconfined()) {
+            let detail = format!("its actions need the scope {}, without a limit to hosts", needed.as_str());
+            return Err(Problem::forbidden("scope_missing", detail));
+        }
+    }
+    Ok(())
+}
+
+/// List the versions of a machine
+#[utoipa::path(get, path = "/state-machines/{machine}/versions", tag = "machines", params(("machine" = String, Path)),
+    responses((status = 200, body = Versions), (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_machine", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn versions(
+    _: Granted<ReadMachines>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<Answer<Versions>, Problem> {
+    machine_name(&name)?;
+    let current = app.machines.current(&name).await?;
+    let versions = app.machines.versions(&name).await?.into_iter().map(|(number, stored)| {
+        json!({
+            "version": number, "at": moment(stored.at_ms), "by": stored.by, "hash": stored.hash,
+            "current": number == current.number,
+        })
+    });
+    Ok(Answer(Versions { versions: versions.collect() }))
+}
+
+/// Look at a version of a machine
+///
+/// With its text.
+#[utoipa::path(get, path = "/state-machines/{machine}/versions/{version}", tag = "machines",
+    params(("machine" = String, Path), ("version" = u64, Path)), responses((status = 200, body = Object),
+    (status = 400, description = "invalid_path", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_machine, no_such_version", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn version(
+    _: Granted<ReadMachines>,
+    State(app): State<App>,
+    Path((name, number)): Path<(String, u64)>,
+) -> Result<Answer<Value>, Problem> {
+    machine_name(&name)?;
+    app.machines.current(&name).await?;
+    let stored = app.machines.stored_version(&name, number).await?;
+    Ok(Answer(json!({
+        "version": number, "at": moment(stored.at_ms), "by": stored.by, "hash": stored.hash, "source": stored.source,
+    })))
+}

@@ -1,0 +1,161 @@
+//! One label: create, look, tell, delete, retry.
+
+use axum::{
+    Json as Answer,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+};
+use serde::Deserialize;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    Facts, ManageMachines, ReadMachines, TellFacts, facts, key, label_name, machine_name, patience,
+    views::{Changed, LabelView},
+};
+use crate::http::{
+    App, Problem,
+    auth::Granted,
+    body::{Path, Query, RawBytes},
+};
+use signalbox_machines::labels::Update;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(show, create, update, delete)).routes(routes!(retry))
+}
+
+/// How a label is created or told.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Asked {
+    /// Lets a label that was deleted come back.
+    recreate: Option<bool>,
+    /// Answer when the label has come to rest: `5s`, at most `60s`.
+    wait: Option<String>,
+}
+
+/// Look at a label
+#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
+    params(("machine" = String, Path, example = "drip"), ("label" = String, Path, example = "88625")), responses(
+    (status = 200, body = LabelView), (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_machine, no_such_label", body = Problem),
+    (status = 410, description = "label_deleted", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn show(
+    _: Granted<ReadMachines>,
+    State(app): State<App>,
+    Path((machine, label)): Path<(String, String)>,
+) -> Result<Answer<LabelView>, Problem> {
+    machine_name(&machine)?;
+    label_name(&label)?;
+    let record = app.machines.label(&machine, &label).await?;
+    Ok(Answer(LabelView::new(label, record)))
+}
+
+/// Create a label
+///
+/// It begins in the machine's first state. With an `Idempotency-Key` a repeat gets the first answer and does nothing.
+#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
+    params(("machine" = String, Path), ("label" = String, Path), Asked), request_body = Facts, responses(
+    (status = 201, body = Changed),
+    (status = 400, description = "bad_metadata, bad_label_name, malformed_json, bad_idempotency_key, bad_wait", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_machine", body = Problem),
+    (status = 409, description = "label_exists, label_deleted", body = Problem),
+    (status = 415, body = Problem), (status = 422, description = "idempotency_conflict", body = Problem),
+    (status = 503, description = "fabric_unavailable, fabric_full, busy", body = Problem)))]
+async fn create(
+    _: Granted<TellFacts>,
+    State(app): State<App>,
+    Path((machine, label)): Path<(String, String)>,
+    Query(asked): Query<Asked>,
+    headers: HeaderMap,
+    RawBytes(body): RawBytes,
+) -> Result<(StatusCode, Answer<Changed>), Problem> {
+    machine_name(&machine)?;
+    label_name(&label)?;
+    let (wait, key) = (patience(asked.wait.as_deref())?, key(&headers)?);
+    let (metadata, _) = facts(&headers, &body)?;
+    let recreate = asked.recreate.unwrap_or(false);
+    let mut answer = app.machines.create(&machine, &label, &metadata, recreate, key).await?;
+    if let Some(wait) = wait.filter(|_| !answer.repeated) {
+        answer = app.machines.rest(&machine, &label, wait).await?;
+    }
+    Ok((StatusCode::CREATED, Answer(Changed::new(label, answer))))
+}
+
+/// Tell a label facts
+///
+/// Objects merge deeply, lists and scalars are replaced, null is stored; as `application/merge-patch+json` null removes. A
+/// gate that this fires and that needs no feed is judged before the answer.
+#[utoipa::path(patch, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
+    params(("machine" = String, Path), ("label" = String, Path), Asked),
+    request_body = Facts, responses(
+    (status = 200, body = Changed),
+    (status = 400, description = "bad_metadata, bad_label_name, malformed_json, bad_idempotency_key, bad_wait", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_machine, no_such_label", body = Problem),
+    (status = 410, description = "label_deleted", body = Problem),
+    (status = 415, body = Problem), (status = 422, description = "idempotency_conflict", body = Problem),
+    (status = 503, description = "fabric_unavailable, fabric_full, busy", body = Problem)))]
+async fn update(
+    _: Granted<TellFacts>,
+    State(app): State<App>,
+    Path((machine, label)): Path<(String, String)>,
+    Query(asked): Query<Asked>,
+    headers: HeaderMap,
+    RawBytes(body): RawBytes,
+) -> Result<Answer<Changed>, Problem> {
+    machine_name(&machine)?;
+    label_name(&label)?;
+    let (wait, key) = (patience(asked.wait.as_deref())?, key(&headers)?);
+    let (metadata, patch) = facts(&headers, &body)?;
+    let update = Update { metadata: Some(&metadata), patch, event: None, create: false, key };
+    let mut answer = app.machines.update(&machine, &label, &update).await?;
+    if let Some(wait) = wait.filter(|_| !answer.repeated) {
+        answer = app.machines.rest(&machine, &label, wait).await?;
+    }
+    Ok(Answer(Changed::new(label, answer)))
+}
+
+/// Delete a label
+///
+/// Its metadata is gone; its name and history are kept for thirty days.
+#[utoipa::path(delete, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
+    params(("machine" = String, Path), ("label" = String, Path)), responses(
+    (status = 204, description = "also when there was none"), (status = 401, body = Problem),
+    (status = 400, description = "bad_label_name", body = Problem),
+    (status = 403, body = Problem), (status = 404, description = "no_such_machine", body = Problem),
+    (status = 503, description = "fabric_unavailable, fabric_full, busy", body = Problem)))]
+async fn delete(
+    _: Granted<TellFacts>,
+    State(app): State<App>,
+    Path((machine, label)): Path<(String, String)>,
+) -> Result<StatusCode, Problem> {
+    machine_name(&machine)?;
+    label_name(&label)?;
+    app.machines.delete(&machine, &label).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Try the action of an errored label again
+///
+/// With a new count of attempts and the same token.
+#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/retry", tag = "machines",
+    params(("machine" = String, Path), ("label" = String, Path)), responses(
+    (status = 200, body = Changed), (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 400, description = "bad_label_name", body = Problem),
+    (status = 404, description = "no_such_machine, no_such_label", body = Problem),
+    (status = 409, description = "label_not_errored", body = Problem),
+    (status = 410, description = "label_deleted", body = Problem),
+    (status = 503, description = "fabric_unavailable, fabric_full, busy", body = Problem)))]
+async fn retry(
+    _: Granted<ManageMachines>,
+    State(app): State<App>,
+    Path((machine, label)): Path<(String, String)>,
+) -> Result<Answer<Changed>, Problem> {
+    machine_name(&machine)?;
+    label_name(&label)?;
+    let answer = app.machines.retry(&machine, &label).await?;
+    Ok(Answer(Changed::new(label, answer)))
+}

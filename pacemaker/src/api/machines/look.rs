@@ -1,0 +1,234 @@
+//! Looking: machines with their counts, a label's history, why it is where it is, and where it will go.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use axum::{Json as Answer, extract::State};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{ReadMachines, label_name, machine_name, views::HistoryRow};
+use crate::http::{
+    App, Problem,
+    auth::Granted,
+    body::{Body, Json, Path},
+};
+use signalbox_machines::{Counts, explain::Asking};
+
+/// How far a route looks ahead, and a simulation at most.
+const YEAR: Duration = Duration::from_secs(366 * 86_400);
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(show))
+        .routes(routes!(history))
+        .routes(routes!(why))
+        .routes(routes!(route))
+        .routes(routes!(simulate))
+}
+
+/// The machines.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct Machines {
+    #[serde(rename = "state-machines")]
+    state_machines: Vec<MachineName>,
+}
+
+/// A machine in a list.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct MachineName {
+    name: String,
+    /// Where its labels are.
+    labels: String,
+}
+
+/// A machine.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct MachineView {
+    name: String,
+    /// The version that counts.
+    version: u64,
+    /// Its states in order.
+    #[schema(value_type = Vec<Object>)]
+    states: Vec<Value>,
+    /// Labels by state.
+    labels: BTreeMap<String, u64>,
+    /// Labels that do not rest, by status.
+    busy: BTreeMap<String, u64>,
+    /// Labels that wait at gates which look on entry only, by gate: nothing will look at these again.
+    stuck: BTreeMap<String, u64>,
+}
+
+/// What has happened to a label, oldest first.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct History {
+    history: Vec<HistoryRow>,
+}
+
+/// What is assumed of the future.
+#[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Simulate {
+    /// How far to look: `30d`.
+    #[serde(rename = "for")]
+    span: Option<String>,
+    /// Or until when, RFC 3339.
+    until: Option<String>,
+    /// Facts that come now.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Value>,
+    /// What feeds say; null for one that fails.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    feeds: BTreeMap<String, Option<Value>>,
+    /// What the actions of states answer: 200 unless told.
+    #[serde(default)]
+    webhooks: BTreeMap<String, u16>,
+}
+
+impl Body for Simulate {}
+
+/// List the machines
+#[utoipa::path(get, path = "/state-machines", tag = "machines", responses((status = 200, body = Machines),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn list(_: Granted<ReadMachines>, State(app): State<App>) -> Result<Answer<Machines>, Problem> {
+    let names = app.machines.names().await?;
+    let view = |name: String| MachineName { labels: format!("/state-machines/{name}/labels"), name };
+    Ok(Answer(Machines { state_machines: names.into_iter().map(view).collect() }))
+}
+
+/// Look at a machine
+#[utoipa::path(get, path = "/state-machines/{machine}", tag = "machines", params(("machine" = String, Path)),
+    responses((status = 200, body = MachineView), (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_machine", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn show(
+    _: Granted<ReadMachines>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<Answer<MachineView>, Problem> {
+    machine_name(&name)?;
+    let Counts { version, labels, busy, stuck } = app.machines.counts(&name).await?;
+    let shape = |state: &signalbox_machine::State| {
+        let kind = if state.action().is_some() {
+            "action"
+        } else if state.gate().is_some() {
+            "gate"
+        } else {
+            "end"
+        };
+        let mut next: Vec<&str> = state
+            .next()
+            .map(|next| next.targets().map(|target| version.machine.at(target).name()).collect())
+            .unwrap_or_default();
+        next.dedup();
+        let triggers: Vec<String> = state
+            .gate()
+            .map(|gate| gate.triggers.iter().map(ToString::to_string).collect())
+            .unwrap_or_default();
+        json!({"name": state.name(), "kind": kind, "next": next, "triggers": triggers})
+    };
+    let states = version.machine.states().iter().map(shape).collect();
+    Ok(Answer(MachineView { name, version: version.number, states, labels, busy, stuck }))
+}
+
+/// Look at a label's history
+///
+/// The last twenty moves; also of a label that was deleted within thirty days.
+#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/history", tag = "machines",
+    params(("machine" = String, Path), ("label" = String, Path)), responses((status = 200, body = History),
+    (status = 400, description = "bad_label_name", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_machine, no_such_label", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn history(
+    _: Granted<ReadMachines>,
+    State(app): State<App>,
+    Path((machine, label)): Path<(String, String)>,
+) -> Result<Answer<History>, Problem> {
+    machine_name(&machine)?;
+    label_name(&label)?;
+    let record = app.machines.label_or_tombstone(&machine, &label).await?;
+    Ok(Answer(History { history: record.history.into_iter().map(Into::into).collect() }))
+}
+
+/// Why a label is where it is
+///
+/// The gate's condition as a tree with every operand's value, what blocks, the fewest changes that would open it, the earliest
+/// time at which it could open by itself, and what will make it look next. Feeds are asked.
+#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/why", tag = "machines",
+    params(("machine" = String, Path), ("label" = String, Path)), responses((status = 200, body = Object),
+    (status = 400, description = "bad_label_name", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_machine, no_such_label", body = Problem),
+    (status = 410, description = "label_deleted", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn why(
+    _: Granted<ReadMachines>,
+    State(app): State<App>,
+    Path((machine, label)): Path<(String, String)>,
+) -> Result<Answer<Value>, Problem> {
+    machine_name(&machine)?;
+    label_name(&label)?;
+    Ok(Answer(app.machines.why(&machine, &label).await?))
+}
+
+/// Where a label will go as things stand
+///
+/// What a simulation answers that assumes nothing and looks a year ahead.
+#[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/route", tag = "machines",
+    params(("machine" = String, Path), ("label" = String, Path)), responses((status = 200, body = Object),
+    (status = 400, description = "bad_label_name", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_machine, no_such_label", body = Problem),
+    (status = 410, description = "label_deleted", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn route(
+    _: Granted<ReadMachines>,
+    State(app): State<App>,
+    Path((machine, label)): Path<(String, String)>,
+) -> Result<Answer<Value>, Problem> {
+    machine_name(&machine)?;
+    label_name(&label)?;
+    Ok(Answer(app.machines.simulate(&machine, &label, Asking { span: YEAR, ..Asking::default() }).await?))
+}
+
+/// Where a label would go
+///
+/// With facts, answers of feeds and answers of webhooks that are assumed; `for` (or `until`) says how far to look. At most
+/// 1,000 steps. Nothing changes.
+#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/simulate", tag = "machines",
+    params(("machine" = String, Path), ("label" = String, Path)), request_body = Simulate,
+    responses((status = 200, body = Object), (status = 400, body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_machine, no_such_label", body = Problem),
+    (status = 410, description = "label_deleted", body = Problem), (status = 413, body = Problem),
+    (status = 415, body = Problem), (status = 422, description = "bad_span, unknown_field", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn simulate(
+    _: Granted<ReadMachines>,
+    State(app): State<App>,
+    Path((machine, label)): Path<(String, String)>,
+    Json(asked): Json<Simulate>,
+) -> Result<Answer<Value>, Problem> {
+    machine_name(&machine)?;
+    label_name(&label)?;
+    let bad = || {
+        Problem::unprocessable("bad_span", "`for` is a duration like 30d, `until` a moment as in RFC 3339")
+    };
+    let until =
+        asked.until.as_deref().map(|until| until.parse::<Timestamp>().map_err(|_| bad())).transpose()?;
+    let span = match &asked.span {
+        Some(span) => {
+            let seconds = signalbox_condition::duration(span).ok_or_else(bad)?;
+            Duration::from_secs(seconds).min(10 * YEAR)
+        }
+        None => YEAR,
+    };
+    let asking =
+        Asking { span, until, metadata: asked.metadata, feeds: asked.feeds, webhooks: asked.webhooks };
+    Ok(Answer(app.machines.simulate(&machine, &label, asking).await?))
+}

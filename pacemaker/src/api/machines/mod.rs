@@ -1,0 +1,135 @@
+//! Machines and labels over HTTP.
+
+mod bulk;
+mod definitions;
+mod labels;
+mod look;
+mod problems;
+mod views;
+
+use axum::{
+    body::Bytes,
+    extract::DefaultBodyLimit,
+    http::{HeaderMap, header},
+};
+use serde::Deserialize;
+use serde_json::Value;
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::http::{App, Problem, auth::Permission};
+use signalbox_access::Scope;
+use signalbox_machines::labels::check_name;
+
+/// The largest body: a thousand updates of eight kilobytes, about.
+const MOST_BYTES: usize = 8 << 20;
+/// Characters of an idempotency key.
+const LONGEST_KEY: usize = 255;
+
+/// Tell facts: create, update and delete labels.
+#[derive(Debug)]
+pub(crate) enum TellFacts {}
+impl Permission for TellFacts {
+    const ANY_OF: &'static [Scope] = &[Scope::Facts, Scope::Machines];
+}
+
+/// Define machines, and retry what failed.
+#[derive(Debug)]
+pub(crate) enum ManageMachines {}
+impl Permission for ManageMachines {
+    const ANY_OF: &'static [Scope] = &[Scope::Machines];
+}
+
+/// Look at machines and labels.
+#[derive(Debug)]
+pub(crate) enum ReadMachines {}
+impl Permission for ReadMachines {
+    const ANY_OF: &'static [Scope] = &[Scope::Read, Scope::Facts, Scope::Machines];
+}
+
+/// The routes of this room.
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .merge(labels::routes())
+        .merge(bulk::routes())
+        .merge(look::routes())
+        .merge(definitions::routes())
+        .layer(DefaultBodyLimit::max(MOST_BYTES))
+}
+
+/// The name of a label as it stands in a path.
+fn label_name(name: &str) -> Result<(), Problem> {
+    check_name(name).map_err(|()| {
+        let detail = "a label's name is 1 to 256 bytes without control characters, and not . or ..";
+        Problem::bad_request("bad_label_name", detail)
+    })
+}
+
+/// The name of a machine as it stands in a path: what cannot be one is not there.
+fn machine_name(name: &str) -> Result<(), Problem> {
+    let good = (1..=64).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+    if good { Ok(()) } else { Err(signalbox_machines::Error::NoSuchMachine.into()) }
+}
+
+/// What a label is told.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = LabelFacts)]
+pub(crate) struct Facts {
+    /// An object. At most 64 KiB and 32 levels, after it is merged.
+    #[schema(value_type = Object)]
+    metadata: Value,
+}
+
+/// Whether null removes: the body says so by its type.
+fn removes(headers: &HeaderMap) -> Result<bool, Problem> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    let patch = kind.eq_ignore_ascii_case("application/merge-patch+json");
+    if !patch && !kind.eq_ignore_ascii_case("application/json") {
+        let detail = "send the body with `Content-Type: application/json`, or application/merge-patch+json";
+        let status = axum::http::StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return Err(Problem::new(status, "unsupported_media_type", detail));
+    }
+    Ok(patch)
+}
+
+/// Reads `{"metadata": {…}}`, and whether null removes.
+fn facts(headers: &HeaderMap, body: &Bytes) -> Result<(Value, bool), Problem> {
+    let patch = removes(headers)?;
+    let bad = |error: serde_json::Error| match error.classify() {
+        serde_json::error::Category::Data => Problem::bad_request("bad_metadata", error.to_string()),
+        _ => Problem::bad_request("malformed_json", format!("the body is no JSON: {error}")),
+    };
+    let facts: Facts = serde_json::from_slice(body).map_err(bad)?;
+    if !facts.metadata.is_object() {
+        return Err(Problem::bad_request("bad_metadata", "metadata is an object"));
+    }
+    Ok((facts.metadata, patch))
+}
+
+/// The idempotency key of a request.
+fn key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
+    let key = key.to_str().ok().filter(|key| {
+        (1..=LONGEST_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic())
+    });
+    let detail = format!("an Idempotency-Key is 1 to {LONGEST_KEY} visible ASCII characters");
+    key.map(Some).ok_or_else(|| Problem::bad_request("bad_idempotency_key", detail))
+}
+
+/// Reads `5s`, `500ms` or `5`: how long an answer may wait for the label to come to rest.
+fn patience(text: Option<&str>) -> Result<Option<std::time::Duration>, Problem> {
+    let Some(text) = text else { return Ok(None) };
+    let (number, unit_ms) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(number), _) => (number, 1),
+        (None, Some(number)) => (number, 1000),
+        (None, None) => (text, 1000),
+    };
+    let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let ms = digits.then(|| number.parse::<u64>().ok()?.checked_mul(unit_ms)).flatten();
+    let ms = ms.filter(|ms| *ms <= 60_000);
+    let detail = "a wait is like 5s, 500ms or 5, and at most 60s";
+    ms.map(|ms| Some(std::time::Duration::from_millis(ms)))
+        .ok_or_else(|| Problem::bad_request("bad_wait", detail))
+}

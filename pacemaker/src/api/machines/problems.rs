@@ -1,0 +1,44 @@
+//! What goes wrong, as answers.
+
+use axum::http::StatusCode;
+
+use crate::http::Problem;
+use signalbox_machines::Error;
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let text = error.to_string();
+        let conflict = |code| Self::new(StatusCode::CONFLICT, code, text.clone());
+        match error {
+            Error::NoSuchMachine => Self::not_found("no_such_machine", text),
+            Error::NoSuchVersion => Self::not_found("no_such_version", text),
+            Error::NoSuchLabel => Self::not_found("no_such_label", text),
+            Error::NoSuchPlan => {
+                Self::not_found("no_such_plan", "there is no such plan; one is kept for an hour")
+            }
+            Error::Gone => Self::new(StatusCode::GONE, "label_deleted", text),
+            Error::Exists => conflict("label_exists").with("hint", "PATCH tells a label that is there facts"),
+            Error::Deleted => {
+                conflict("label_deleted").with("hint", "with ?recreate=true it is created again")
+            }
+            Error::NotErrored => conflict("label_not_errored"),
+            Error::DefinitionChanged => conflict("definition_changed"),
+            Error::ApplyUnderWay => conflict("apply_under_way").retry_after(1),
+            Error::BadMetadata(_) => Self::bad_request("bad_metadata", text),
+            Error::Conflict => Self::unprocessable("idempotency_conflict", text),
+            Error::Unmapped(states) => Self::unprocessable("unmapped_state", text).with("states", states),
+            Error::BadMap(_) => Self::unprocessable("bad_map", text),
+            Error::Contended => Self::unavailable("busy", text),
+            Error::Away => Self::unavailable("fabric_unavailable", text),
+            Error::Refused(refusal) => refusal.into(),
+            Error::Store(error) => {
+                tracing::debug!(%error, "the fabric does not answer a request about machines");
+                Self::unavailable("fabric_unavailable", "the fabric does not answer; try again")
+            }
+            Error::Unreadable => {
+                tracing::error!("what is stored of a machine or label cannot be read");
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "unreadable", text)
+            }
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Pulling messages and settling their receipts.
+
+use std::time::Duration;
+
+use axum::{
+    Json as Answer,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{UseQueues, find, own_part, problems::refused, with_queue};
+use crate::http::{
+    App, Problem,
+    auth::Granted,
+    body::{Body, Json, Path},
+};
+use signalbox_queues::{LONGEST_LEASE_MS, Matchable, PullRequest, Receipt, Settled, Taken, milliseconds};
+
+/// Messages in one pull when nothing is said.
+const DEFAULT_MOST: usize = 10;
+/// Receipts in one request.
+const RECEIPTS: usize = 1_000;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(pull))
+        .routes(routes!(ack))
+        .routes(routes!(nack))
+        .routes(routes!(extend))
+}
+
+/// What to pull.
+#[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+struct PullBody {
+    /// Most messages, 1 to 1,000 (10).
+    max: Option<usize>,
+    /// How long to wait for the first, up to 30 seconds (0).
+    wait_seconds: Option<f64>,
+    /// Forget the messages at once: there are no receipts, and a consumer that dies has lost them.
+    #[serde(default)]
+    auto_ack: bool,
+    /// Only messages of this environment, whoever's turn it is. A token that is confined to environments has to name one
+    /// of them.
+    environment: Option<String>,
+}
+
+impl Body for PullBody {}
+
+/// The parts of a log's entry that a message shows, each as it stands there.
+#[derive(Deserialize)]
+struct Entry<'a> {
+    #[serde(borrow)]
+    environment: &'a RawValue,
+    #[serde(borrow, rename = "type")]
+    kind: &'a RawValue,
+    #[serde(borrow)]
+    topic: &'a RawValue,
+    #[serde(borrow)]
+    object: &'a RawValue,
+    #[serde(borrow, default)]
+    url: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    timestamp: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    data: Option<&'a RawValue>,
+}
+
+/// A message as consumers get it.
+#[derive(Serialize)]
+pub(super) struct MessageView<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receipt: Option<String>,
+    id: u64,
+    environment: &'a RawValue,
+    #[serde(rename = "type")]
+    kind: &'a RawValue,
+    name: &'a RawValue,
+    payload: Option<&'a RawValue>,
+    attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_until_ms: Option<u64>,
+    /// Of events of the bus.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timestamp: Option<&'a RawValue>,
+}
+
+/// Shows a message; nothing when the log holds something else, which is logged.
+pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Option<MessageView<'a>> {
+    let entry: Entry<'_> = serde_json::from_slice(&taken.body)
+        .inspect_err(|error| tracing::error!(id = taken.id, %error, "a message in the log cannot be read"))
+        .ok()?;
+    Some(MessageView {
+        receipt: receipt.map(ToString::to_string),
+        id: taken.id,
+        environment: entry.environment,
+        kind: entry.kind,
+        name: entry.topic,
+        payload: entry.data,
+        attempt: taken.attempt,
+        lease_until_ms: receipt.map(|receipt| receipt.until_ms),
+        object: entry.url.and(Some(entry.object)),
+        url: entry.url,
+        timestamp: entry.timestamp,
+    })
+}
+
+/// What was pulled.
+#[derive(Serialize)]
+struct PulledView<'a> {
+    messages: Vec<MessageView<'a>>,
+    /// How long until something may be pulled again, when nothing was.
+    next_due_in_ms: Option<u64>,
+}
+
+/// Pull messages
+///
+/// Fair between environments: round robin, weighted. Each message comes with a receipt and is held for
+/// `lease_seconds`; not acknowledged by then, it is handed out again. With `wait_seconds` an empty queue is waited for.
+/// The answer: `{"messages": [{"receipt", "id", "environment", "type", "name", "payload", "attempt", "lease_until_ms"}],
+/// "next_due_in_ms"}`; events of the bus also have `url`, `object` and `timestamp`, and their topic as name. The last
+/// member tells when a lease or a delay ends, if nothing can be pulled now.
+#[utoipa::path(post, path = "/queues/{name}/pull", tag = "queues", params(("name" = String, Path)),
+    request_body = Option<PullBody>, responses(
+    (status = 200, body = Object), (status = 401, body = Problem),
+    (status = 403, description = "scope_missing, environment_missing", body = Problem),
+    (status = 404, description = "no_such_queue", body = Problem),
+    (status = 422, description = "out_of_range, unknown_field, invalid_environment", body = Problem),
+    (status = 503, description = "fabric_unavailable, too_many_waiting", body = Problem)))]
+async fn pull(
+    Granted { 0: caller, .. }: Granted<UseQueues>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    body: Option<Json<PullBody>>,
+) -> Result<Response, Problem> {
+    let PullBody { max, wait_seconds, auto_ack, environment } =
+        body.map(|Json(body)| body).unwrap_or_default();
+    own_part(&caller, environment.as_deref())?;
+    let options = app.queues.options();
+    let most = max.unwrap_or(DEFAULT_MOST.min(options.pull_messages));
+    if !(1..=options.pull_messages).contains(&most) {
+        return Err(out_of_range("max", format!("must be between 1 and {}", options.pull_messages)));
+    }
+    #[allow(clippy::cast_precision_loss, reason = "minutes at most")]
+    let longest = options.wait_seconds as f64;
+    let wait_ms = milliseconds(wait_seconds.unwrap_or_default(), 0.0, longest)
+        .ok_or_else(|| out_of_range("wait_seconds", format!("must be between 0 and {longest}")))?;
+    let environment = environment.as_deref();
+    let request = PullRequest { most, wait: Duration::from_millis(wait_ms), auto_ack, environment };
+    let (queues, queue) = (&app.queues, &*name);
+    let pull = |known: Matchable| async move { queues.pull(queue, known.definition.revision, request).await };
+    let handed = with_queue(&app, queue, pull).await?;
+    let messages = handed
+        .messages
+        .iter()
+        .filter_map(|(receipt, taken)| show(taken, (!auto_ack).then_some(receipt)))
+        .collect();
+    Ok(Answer(PulledView { messages, next_due_in_ms: handed.next_due_in_ms }).into_response())
+}
+
+fn out_of_range(member: &str, what: String) -> Problem {
+    Problem::unprocessable("out_of_range", format!("`{member}` {what}"))
+}
+
+/// Receipts to be settled. Whoever has one was handed the message, or was given the receipt by whoever was, so it opens
+/// no other tenant's messages to a token that is confined to environments.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Receipts {
+    /// 1 to 1,000 of them.
+    receipts: Vec<String>,
+}
+
+impl Body for Receipts {}
+
+/// Receipts of messages that are given back.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Nack {
+    /// 1 to 1,000 of them.
+    receipts: Vec<String>,
+    /// How long they wait before they can be pulled again: up to 43,200 (0).
+    delay_seconds: Option<f64>,
+}
+
+impl Body for Nack {}
+
+/// Receipts of messages that are held for longer.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Extend {
+    /// 1 to 1,000 of them.
+    receipts: Vec<String>,
+    /// When their leases end, from now: 1 to 43,200.
+    lease_seconds: f64,
+}
+
+impl Body for Extend {}
+
+/// What became of a receipt.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct Outcome {
+    receipt: String,
+    /// `acked`, `back`, `delayed`, `dead`, `extended`; absent when it settled nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'static str>,
+    /// When the lease ends now, unix milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_until_ms: Option<u64>,
+    /// `receipt_malformed`, `receipt_of_other_queue`, `receipt_used`, `receipt_expired`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+    /// What is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+/// What became of each receipt, in order.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct Outcomes {
+    results: Vec<Outcome>,
+}
+
+impl Outcome {
+    fn new(receipt: String, settled: Settled) -> Self {
+        let problem = refused(settled);
+        let result = match settled {
+            Settled::Acked => Some("acked"),
+            Settled::Back => Some("back"),
+            Settled::Delayed => Some("delayed"),
+            Settled::Dead => Some("dead"),
+            Settled::Extended(_) => Some("extended"),
+            Settled::Malformed | Settled::OtherQueue | Settled::Used | Settled::Expired => None,
+        };
+        let lease_until_ms = if let Settled::Extended(until_ms) = settled { Some(until_ms) } else { None };
+        Self {
+            receipt,
+            result,
+            lease_until_ms,
+            code: problem.as_ref().map(Problem::code),
+            detail: problem.map(|problem| problem.detail().to_owned()),
+        }
+    }
+}
+
+/// Each receipt's outcome. When none settled anything, the request as a whole says so: a client that looks at statuses
+/// only must not believe that it has settled something.
+fn outcomes(receipts: Vec<String>, settled: Vec<Settled>) -> Result<Answer<Outcomes>, Problem> {
+    let none = settled.iter().all(|settled| refused(*settled).is_some());
+    let first = settled.first().copied().and_then(refused);
+    let results: Vec<Outcome> =
+        receipts.into_iter().zip(settled).map(|(receipt, settled)| Outcome::new(receipt, settled)).collect();
+    match first.filter(|_| none) {
+        Some(problem) => Err(problem.with("results", serde_json::to_value(&results).unwrap_or_default())),
+        None => Ok(Answer(Outcomes { results })),
+    }
+}
+
+/// The texts of receipts, so many as there may be.
+fn checked(receipts: &[String]) -> Result<Vec<&str>, Problem> {
+    if receipts.is_empty() || receipts.len() > RECEIPTS {
+        return Err(out_of_range("receipts", format!("must have between 1 and {RECEIPTS} items")));
+    }
+    Ok(receipts.iter().map(String::as_str).collect())
+}
+
+fn seconds(member: &str, seconds: f64, least: f64) -> Result<u64, Problem> {
+    #[allow(clippy::cast_precision_loss, reason = "twelve hours")]
+    let most = LONGEST_LEASE_MS as f64 / 1000.0;
+    milliseconds(seconds, least, most)
+        .ok_or_else(|| out_of_range(member, format!("must be between {least} and {most}")))
+}
+
+/// Acknowledge messages
+///
+/// They are forgotten. A result for each receipt, in order; when none settled anything, the error of the first with
+/// `results` in it.
+#[utoipa::path(post, path = "/queues/{name}/ack", tag = "queues", params(("name" = String, Path)),
+    request_body = Receipts, responses(
+    (status = 200, body = Outcomes), (status = 400, description = "receipt_malformed", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_queue", body = Problem),
+    (status = 409, description = "receipt_used, receipt_of_other_queue", body = Problem),
+    (status = 410, description = "receipt_expired", body = Problem),
+    (status = 422, description = "out_of_range, unknown_field", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn ack(
+    _: Granted<UseQueues>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Json(body): Json<Receipts>,
+) -> Result<Answer<Outcomes>, Problem> {
+    find(&app, &name).await?;
+    let settled = app.queues.ack(&name, &checked(&body.receipts)?).await?;
+    outcomes(body.receipts, settled)
+}
+
+/// Give messages back
+///
+/// They can be pulled again at once, before others of their environment, or after `delay_seconds`. One that was handed
+/// out `max_attempts` times becomes a dead letter.
+#[utoipa::path(post, path = "/queues/{name}/nack", tag = "queues", params(("name" = String, Path)),
+    request_body = Nack, responses(
+    (status = 200, body = Outcomes), (status = 400, description = "receipt_malformed", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_queue", body = Problem),
+    (status = 409, description = "receipt_used, receipt_of_other_queue", body = Problem),
+    (status = 410, description = "receipt_expired", body = Problem),
+    (status = 422, description = "out_of_range, unknown_field", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn nack(
+    _: Granted<UseQueues>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Json(body): Json<Nack>,
+) -> Result<Answer<Outcomes>, Problem> {
+    let delay_ms = seconds("delay_seconds", body.delay_seconds.unwrap_or_default(), 0.0)?;
+    find(&app, &name).await?;
+    let settled = app.queues.nack(&name, delay_ms, &checked(&body.receipts)?).await?;
+    outcomes(body.receipts, settled)
+}
+
+/// Hold messages for longer
+#[utoipa::path(post, path = "/queues/{name}/extend", tag = "queues", params(("name" = String, Path)),
+    request_body = Extend, responses(
+    (status = 200, body = Outcomes), (status = 400, description = "receipt_malformed", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_queue", body = Problem),
+    (status = 409, description = "receipt_used, receipt_of_other_queue", body = Problem),
+    (status = 410, description = "receipt_expired", body = Problem),
+    (status = 422, description = "out_of_range, unknown_field", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn extend(
+    _: Granted<UseQueues>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Json(body): Json<Extend>,
+) -> Result<Answer<Outcomes>, Problem> {
+    let lease_ms = seconds("lease_seconds", body.lease_seconds, 1.0)?;
+    find(&app, &name).await?;
+    let settled = app.queues.extend(&name, lease_ms, &checked(&body.receipts)?).await?;
+    outcomes(body.receipts, settled)
+}

@@ -1,0 +1,96 @@
+//! Queues over HTTP. Publishing messages (`POST /messages`) is the bus' part.
+
+mod consume;
+mod definitions;
+mod look;
+mod problems;
+
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::http::auth::Confined as _;
+use crate::http::{App, Problem, auth::Permission};
+use signalbox_access::{Caller, Scope};
+use signalbox_queues::{Error, Matchable, is_part};
+
+/// Define, pull from and look after queues.
+#[derive(Debug)]
+enum UseQueues {}
+impl Permission for UseQueues {
+    const ANY_OF: &'static [Scope] = &[Scope::Queues];
+}
+
+/// Look at queues.
+#[derive(Debug)]
+enum ReadQueues {}
+impl Permission for ReadQueues {
+    const ANY_OF: &'static [Scope] = &[Scope::Read, Scope::Queues];
+}
+
+/// The routes of this room.
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().merge(definitions::routes()).merge(consume::routes()).merge(look::routes())
+}
+
+/// A queue as this pacemaker knows it. One that it does not know may have been made elsewhere a moment ago.
+async fn find(app: &App, name: &str) -> Result<Matchable, Problem> {
+    let bus = app.bus.handle();
+    if let Some(queue) = bus.queues(|queues| queues.get(name).cloned()) {
+        return Ok(queue);
+    }
+    bus.look_again().await?;
+    bus.queues(|queues| queues.get(name).cloned()).ok_or_else(|| Error::NoSuchQueue.into())
+}
+
+/// Does something with a queue that depends on its definition, and once more after telling every shard how the queue
+/// is defined now if one did not know.
+async fn with_queue<T, F: Future<Output = Result<T, Error>> + Send>(
+    app: &App,
+    name: &str,
+    act: impl Fn(Matchable) -> F,
+) -> Result<T, Problem> {
+    match act(find(app, name).await?).await {
+        Err(Error::NoSuchQueue | Error::Behind | Error::Stale) => {
+            if !app.bus.handle().configure_queue(name).await? {
+                return Err(Error::NoSuchQueue.into());
+            }
+            Ok(act(find(app, name).await?).await?)
+        }
+        result => Ok(result?),
+    }
+}
+
+/// Refuses a caller who is confined to some environments where a whole queue is meant.
+fn whole_queue(caller: &Caller) -> Result<(), Problem> {
+    match caller.environments() {
+        None => Ok(()),
+        Some(_) => Err(Problem::forbidden(
+            "environment_missing",
+            "a token that is confined to environments cannot do this with a whole queue",
+        )),
+    }
+}
+
+/// Refuses a caller who means an environment that is not his, or a whole queue where only a part of it is.
+fn own_part(caller: &Caller, environment: Option<&str>) -> Result<(), Problem> {
+    let Some(environment) = environment else { return whole_queue(caller) };
+    caller.check_environment(environment)?;
+    check_environment(environment)
+}
+
+/// Refuses what can be no environment's name.
+fn check_environment(environment: &str) -> Result<(), Problem> {
+    if is_part(environment) {
+        return Ok(());
+    }
+    let detail = "an environment is 1 to 1024 printable characters without `:` and `|`";
+    Err(Problem::unprocessable("invalid_environment", detail))
+}
+
+/// Refuses a caller who may not look at messages of every tenant.
+fn every_tenant(caller: &Caller) -> Result<(), Problem> {
+    whole_queue(caller)?;
+    if caller.has_any(&[Scope::Read]) {
+        return Ok(());
+    }
+    Err(Problem::forbidden("scope_missing", "looking at the messages of every tenant needs the scope read"))
+}

@@ -1,0 +1,82 @@
+//! Errors of queues as answers.
+
+use axum::http::StatusCode;
+use signalbox_store::Kind;
+
+use crate::http::Problem;
+use signalbox_queues::{Error, Flaw, Settled};
+
+impl From<Flaw> for Problem {
+    fn from(flaw: Flaw) -> Self {
+        let code = match flaw {
+            Flaw::Name => "invalid_queue_name",
+            Flaw::Pattern(_) => "invalid_pattern",
+            Flaw::OutOfRange { .. } => "out_of_range",
+            Flaw::Environment(_) | Flaw::Weights => "invalid_weights",
+        };
+        let problem = Self::unprocessable(code, flaw.to_string());
+        match flaw {
+            Flaw::Pattern(flaw) => match flaw.position() {
+                Some(position) => problem.with("position", position),
+                None => problem,
+            },
+            _ => problem,
+        }
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Store(source) if source.kind() == Kind::Broken => {
+                tracing::error!(
+                    error = &source as &dyn std::error::Error,
+                    "the queues met something they do not understand"
+                );
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
+            }
+            Error::Store(source) => {
+                tracing::warn!(
+                    error = &source as &dyn std::error::Error,
+                    "the queues do not reach their data"
+                );
+                Self::unavailable(
+                    "fabric_unavailable",
+                    "the queues do not reach their data at the moment; try again",
+                )
+            }
+            Error::NoSuchQueue => {
+                Self::not_found("no_such_queue", "there is no such queue; PUT /queues/{name} makes one")
+            }
+            Error::Behind | Error::Stale => {
+                Self::unavailable("queue_changing", "the queue's definition is being changed; try again")
+            }
+            Error::Busy => {
+                Self::unavailable("too_many_waiting", "as many pulls are waiting as this pacemaker holds")
+            }
+        }
+    }
+}
+
+/// Why a receipt settled nothing; nothing for one that did.
+pub(super) fn refused(settled: Settled) -> Option<Problem> {
+    Some(match settled {
+        Settled::Malformed => Problem::bad_request("receipt_malformed", "this is no receipt"),
+        Settled::OtherQueue => {
+            Problem::new(StatusCode::CONFLICT, "receipt_of_other_queue", "this receipt is of another queue")
+        }
+        Settled::Used => Problem::new(
+            StatusCode::CONFLICT,
+            "receipt_used",
+            "this receipt was used before, or its message was dropped",
+        ),
+        Settled::Expired => Problem::new(
+            StatusCode::GONE,
+            "receipt_expired",
+            "the lease is over: the message went back to its queue, or was settled since",
+        ),
+        Settled::Acked | Settled::Back | Settled::Delayed | Settled::Dead | Settled::Extended(_) => {
+            return None;
+        }
+    })
+}

@@ -1,0 +1,431 @@
+//! Changing instances.
+
+use axum::{
+    Json as Answer,
+    extract::State as AppState,
+    http::{HeaderValue, StatusCode},
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    answers::{NoInstance, NotConverged, Refused},
+    view::ChangedInstance,
+    wait::{self, wait},
+};
+use crate::http::{
+    App, Problem, SERIAL_HEADER,
+    auth::{Granted, ManageRoutes},
+    body::{self, Body, Json, Path, Query},
+};
+use signalbox_access::Caller;
+use signalbox_route_table::{InstanceId, Invalid, Label, NewInstance};
+use signalbox_routing::{ChangeKind, RouteChange, registry::DrainedNode, store::Heartbeat};
+
+const MAX_BULK: usize = 1000;
+const DEFAULT_DEADLINE_SECONDS: u32 = 30;
+const MAX_DEADLINE_SECONDS: u32 = 86_400;
+const MAX_FAULT_MESSAGE: usize = 1000;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(put))
+        .routes(routes!(put_many))
+        .routes(routes!(remove))
+        .routes(routes!(heartbeat))
+        .routes(routes!(drain, resume))
+        .routes(routes!(drain_node, resume_node))
+        .routes(routes!(report_fault))
+}
+
+/// How long to wait for the routers.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WaitQuery {
+    /// Answer when every live router has the change: `5s`, `500ms`, `5`; at most 60 s. 504 when it takes longer; the
+    /// change itself stands then.
+    #[param(example = "5s")]
+    wait: Option<String>,
+}
+
+impl WaitQuery {
+    pub(crate) fn patience(&self) -> Result<Option<std::time::Duration>, Invalid> {
+        self.wait.as_deref().map(wait::parse).transpose()
+    }
+}
+
+/// Register or alter an instance
+///
+/// Repeating it changes nothing and raises nothing, but renews the lease. An address belongs to one instance: who
+/// registers it last takes it over, and the instance that had it is removed (`displaced` names it).
+#[utoipa::path(put, path = "/instances/{id}", tag = "instances", params(("id" = String, Path), WaitQuery),
+    request_body = NewInstance, responses(
+    (status = 200, description = "Altered, or as it was", body = ChangedInstance),
+    (status = 201, description = "Registered", body = ChangedInstance),
+    (status = 400, description = "malformed_json, invalid_query", body = Problem),
+    (status = 401, body = Problem),
+    (status = 403, description = "scope_missing, host_not_allowed, address_taken", body = Problem),
+    (status = 409, description = "foreign_key", body = Problem),
+    (status = 413, description = "body_too_large", body = Problem),
+    (status = 415, description = "unsupported_media_type", body = Problem),
+    (status = 422, description = "invalid_id, invalid_address, address_not_allowed, reserved_address, \
+        invalid_hostname, invalid_hostnames, invalid_label, invalid_weight, invalid_lease, invalid_health, \
+        too_many_instances, unknown_field, missing_field, invalid_body, invalid_wait", body = Problem),
+    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing, contended. `recorded` says whether the change will be made all the same", body = Problem),
+    NotConverged))]
+async fn put(
+    caller: Granted<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Path(id): Path<String>,
+    Query(query): Query<WaitQuery>,
+    Json(new): Json<NewInstance>,
+) -> Result<Response, Problem> {
+    let patience = query.patience()?;
+    let id = InstanceId::parse(&id)?;
+    let spec = new.check(app.registry.rules())?;
+    let change = app.registry.put(&caller.0, &id, spec).await?;
+    wait(&app, &change.epoch, change.serial, patience).await?;
+    Ok(answer(change))
+}
+
+/// The answer to a change of one instance.
+fn answer(change: RouteChange) -> Response {
+    let created = change.kind == ChangeKind::Registered;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    let serial = HeaderValue::from(change.serial);
+    let headers = [(SERIAL_HEADER.clone(), serial)];
+    match ChangedInstance::new(change) {
+        Some(view) => (status, headers, Answer(view)).into_response(),
+        None => (StatusCode::NO_CONTENT, headers).into_response(),
+    }
+}
+
+/// An item of a bulk registration: an instance with its id. Described to clients by [`BulkItem`].
+#[derive(Debug, Deserialize)]
+struct Named {
+    id: String,
+}
+
+impl Body for Named {}
+
+impl Body for NewInstance {}
+
+/// An instance with its id.
+#[derive(Debug, utoipa::ToSchema)]
+#[allow(dead_code)] // only a description: an item is read in two steps, so that each gets its own error
+struct BulkItem {
+    id: String,
+    #[schema(inline)]
+    #[allow(clippy::struct_field_names)]
+    instance: NewInstance,
+}
+
+/// The results, in the order of the items.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct BulkResult {
+    results: Vec<ItemResult>,
+    /// The serial of the route table after the last change.
+    serial: u64,
+}
+
+/// What became of one item.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct ItemResult {
+    /// As if the item had been sent alone.
+    status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance: Option<ChangedInstance>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Problem>,
+}
+
+/// Register many instances
+///
+/// An array of at most 1000 objects, each as for one instance plus its `id`. Each is a change of its own and has its
+/// own result; one that is wrong does not keep the others back. They are done in order.
+#[utoipa::path(put, path = "/instances", tag = "instances", params(WaitQuery), request_body = Vec<BulkItem>, responses(
+    (status = 200, body = BulkResult),
+    (status = 400, description = "malformed_json", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 413, description = "body_too_large", body = Problem),
+    (status = 422, description = "invalid_body, too_many_items, invalid_wait", body = Problem),
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
+async fn put_many(
+    caller: Granted<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Query(query): Query<WaitQuery>,
+    Json(items): Json<Vec<Box<RawValue>>>,
+) -> Result<Response, Problem> {
+    let patience = query.patience()?;
+    if items.len() > MAX_BULK {
+        let detail = format!("at most {MAX_BULK} instances at a time");
+        return Err(Problem::unprocessable("too_many_items", detail));
+    }
+    let mut results = Vec::with_capacity(items.len());
+    let (mut serial, mut epoch) = (0, String::new());
+    for item in items {
+        results.push(match put_item(&app, &caller.0, &item).await {
+            Ok(change) => {
+                (serial, epoch) = (change.serial, change.epoch.clone());
+                let status = if change.kind == ChangeKind::Registered { 201 } else { 200 };
+                ItemResult { status, instance: ChangedInstance::new(change), error: None }
+            }
+            Err(problem) => {
+                ItemResult { status: problem.status().as_u16(), instance: None, error: Some(problem) }
+            }
+        });
+    }
+    if !epoch.is_empty() {
+        wait(&app, &epoch, serial, patience).await?;
+    }
+    Ok(Answer(BulkResult { results, serial }).into_response())
+}
+
+async fn put_item(app: &App, caller: &Caller, item: &RawValue) -> Result<RouteChange, Problem> {
+    let Named { id } = body::parse(item.get().as_bytes())?;
+    let mut object: serde_json::Map<_, _> = body::parse(item.get().as_bytes())?;
+    object.remove("id");
+    let new: NewInstance = body::parse(serde_json::Value::Object(object).to_string().as_bytes())?;
+    let id = InstanceId::parse(&id)?;
+    let spec = new.check(app.registry.rules())?;
+    Ok(app.registry.put(caller, &id, spec).await?)
+}
+
+/// Remove an instance
+///
+/// One that is not there is no error, so it can be repeated.
+#[utoipa::path(delete, path = "/instances/{id}", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
+    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this change in it"))),
+    (status = 422, description = "invalid_id, invalid_wait", body = Problem),
+    Refused, NotConverged))]
+async fn remove(
+    caller: Granted<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Path(id): Path<String>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Problem> {
+    let patience = query.patience()?;
+    let change = app.registry.remove(&caller.0, &InstanceId::parse(&id)?).await?;
+    wait(&app, &change.epoch, change.serial, patience).await?;
+    Ok(answer(change))
+}
+
+/// A renewed lease.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct HeartbeatView {
+    /// The length of the lease; absent when the instance has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_seconds: Option<u64>,
+    /// When it ends, in unix milliseconds of the routes master's clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_expires_ms: Option<u64>,
+}
+
+/// Renew an instance's lease
+///
+/// 404 means that the instance is not registered (any more): register it again.
+#[utoipa::path(post, path = "/instances/{id}/heartbeat", tag = "instances", params(("id" = String, Path)), responses(
+    (status = 200, body = HeartbeatView),
+    (status = 422, description = "invalid_id", body = Problem),
+    NoInstance, Refused))]
+async fn heartbeat(
+    caller: Granted<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Path(id): Path<String>,
+) -> Result<Answer<HeartbeatView>, Problem> {
+    let heartbeat = app.registry.heartbeat(&caller.0, &InstanceId::parse(&id)?).await?;
+    Ok(Answer(match heartbeat {
+        Heartbeat::Renewed { expires_ms, lease_ms } => {
+            HeartbeatView { lease_seconds: Some(lease_ms / 1000), lease_expires_ms: Some(expires_ms) }
+        }
+        _ => HeartbeatView { lease_seconds: None, lease_expires_ms: None },
+    }))
+}
+
+/// How long a drain lasts.
+#[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Drain {
+    /// Seconds until the instance is removed, 0 to 86,400 (30).
+    #[schema(example = 30)]
+    deadline_seconds: Option<u32>,
+}
+
+impl Body for Drain {}
+
+impl Drain {
+    fn seconds(body: Option<Json<Self>>) -> Result<u32, Invalid> {
+        deadline(body.and_then(|Json(drain)| drain.deadline_seconds))
+    }
+}
+
+/// Checks how long a drain is to last.
+pub(super) fn deadline(seconds: Option<u32>) -> Result<u32, Invalid> {
+    let seconds = seconds.unwrap_or(DEFAULT_DEADLINE_SECONDS);
+    let detail = format!("a deadline is 0 to {MAX_DEADLINE_SECONDS} seconds");
+    let fits = seconds <= MAX_DEADLINE_SECONDS;
+    fits.then_some(seconds).ok_or_else(|| Invalid::new("invalid_deadline", "deadline_seconds", detail))
+}
+
+/// Drain an instance
+///
+/// It gets no new requests, finishes those it has, and is removed at the deadline. Repeating it moves the deadline.
+#[utoipa::path(post, path = "/instances/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery),
+    request_body = Option<Drain>, responses(
+    (status = 200, body = ChangedInstance),
+    (status = 422, description = "invalid_id, invalid_deadline, invalid_wait, unknown_field, invalid_body", body = Problem),
+    NoInstance, Refused, NotConverged))]
+async fn drain(
+    caller: Granted<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Path(id): Path<String>,
+    Query(query): Query<WaitQuery>,
+    body: Option<Json<Drain>>,
+) -> Result<Response, Problem> {
+    let patience = query.patience()?;
+    let id = InstanceId::parse(&id)?;
+    let change = app.registry.drain(&caller.0, &id, Drain::seconds(body)?).await?;
+    wait(&app, &change.epoch, change.serial, patience).await?;
+    Ok(answer(change))
+}
+
+/// Call a drain off
+#[utoipa::path(delete, path = "/instances/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
+    (status = 200, body = ChangedInstance),
+    (status = 422, description = "invalid_id, invalid_wait", body = Problem),
+    NoInstance, Refused, NotConverged))]
+async fn resume(
+    caller: Granted<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Path(id): Path<String>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Problem> {
+    let patience = query.patience()?;
+    let change = app.registry.resume(&caller.0, &InstanceId::parse(&id)?).await?;
+    wait(&app, &change.epoch, change.serial, patience).await?;
+    Ok(answer(change))
+}
+
+/// The instances of a node that were drained, or resumed.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct DrainedNodeView {
+    instances: Vec<String>,
+    serial: u64,
+}
+
+/// Drain every instance of a node
+///
+/// For a token without host limits: a node is shared.
+#[utoipa::path(post, path = "/nodes/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery),
+    request_body = Option<Drain>, responses(
+    (status = 200, body = DrainedNodeView),
+    (status = 401, body = Problem),
+    (status = 403, description = "scope_missing, token_confined", body = Problem),
+    (status = 422, description = "invalid_label, invalid_deadline, invalid_wait", body = Problem),
+    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing", body = Problem),
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
+async fn drain_node(
+    caller: Granted<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Path(id): Path<String>,
+    Query(query): Query<WaitQuery>,
+    body: Option<Json<Drain>>,
+) -> Result<Response, Problem> {
+    let patience = query.patience()?;
+    let node = node(&caller.0, &id)?;
+    let seconds = Drain::seconds(body)?;
+    let drained = app.registry.drain_node(&caller.0, &node, seconds).await?;
+    node_answer(&app, drained, patience).await
+}
+
+/// Call the drain of a node off
+///
+/// Every instance of it gets requests again. For a token without host limits.
+#[utoipa::path(delete, path = "/nodes/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
+    (status = 200, body = DrainedNodeView),
+    (status = 401, body = Problem),
+    (status = 403, description = "scope_missing, token_confined", body = Problem),
+    (status = 422, description = "invalid_label, invalid_wait", body = Problem),
+    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing", body = Problem),
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
+async fn resume_node(
+    caller: Granted<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Path(id): Path<String>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Problem> {
+    let patience = query.patience()?;
+    let node = node(&caller.0, &id)?;
+    let resumed = app.registry.resume_node(&caller.0, &node).await?;
+    node_answer(&app, resumed, patience).await
+}
+
+fn node(caller: &Caller, id: &str) -> Result<Label, Problem> {
+    let node = Label::parse(id, "node")?;
+    if !caller.is_unconfined() {
+        let detail = "a node is drained with a token that is not confined to hosts";
+        return Err(Problem::forbidden("token_confined", detail));
+    }
+    Ok(node)
+}
+
+async fn node_answer(
+    app: &App,
+    drained: DrainedNode,
+    patience: Option<std::time::Duration>,
+) -> Result<Response, Problem> {
+    if !drained.ids.is_empty() {
+        wait(app, &drained.epoch, drained.serial, patience).await?;
+    }
+    let instances = drained.ids.iter().map(ToString::to_string).collect();
+    let headers = [(SERIAL_HEADER.clone(), HeaderValue::from(drained.serial))];
+    Ok((headers, Answer(DrainedNodeView { instances, serial: drained.serial })).into_response())
+}
+
+/// A fault that somebody saw.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Fault {
+    /// What was seen, at most 1000 bytes.
+    #[schema(example = "connection refused")]
+    message: String,
+    /// The reporter's id of this fault. The same one twice in a row is counted once, so a report can be repeated.
+    #[schema(value_type = Option<String>)]
+    fault_id: Option<Label>,
+}
+
+impl Body for Fault {}
+
+/// The number of faults so far.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct FaultView {
+    faults: u64,
+}
+
+/// Report a fault of an instance
+///
+/// It is counted and the latest is kept. Nothing is taken out of the table for it.
+#[utoipa::path(post, path = "/instances/{id}/errors", tag = "instances", params(("id" = String, Path)),
+    request_body = Fault, responses(
+    (status = 200, body = FaultView),
+    (status = 422, description = "invalid_id, invalid_message, unknown_field, missing_field, invalid_body", body = Problem),
+    NoInstance, Refused))]
+async fn report_fault(
+    caller: Granted<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Path(id): Path<String>,
+    Json(fault): Json<Fault>,
+) -> Result<Answer<FaultView>, Problem> {
+    let id = InstanceId::parse(&id)?;
+    if fault.message.is_empty() || fault.message.len() > MAX_FAULT_MESSAGE {
+        let detail = format!("a message has 1 to {MAX_FAULT_MESSAGE} bytes");
+        return Err(Invalid::new("invalid_message", "message", detail).into());
+    }
+    let fault_id = fault.fault_id.map(|id| Label::parse(id.as_str(), "fault_id")).transpose()?;
+    let fault_id = fault_id.as_ref().map(Label::as_str);
+    let faults = app.registry.fault(&caller.0, &id, &fault.message, fault_id).await?;
+    Ok(Answer(FaultView { faults }))
+}

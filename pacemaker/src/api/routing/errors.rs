@@ -1,0 +1,107 @@
+//! This room's errors as answers.
+
+use axum::http::StatusCode;
+
+use crate::http::Problem;
+use signalbox_route_table::Invalid;
+use signalbox_routing::{Error, registry::NotSwitched};
+
+impl From<Invalid> for Problem {
+    fn from(invalid: Invalid) -> Self {
+        Self::unprocessable(invalid.code, invalid.detail).with("field", invalid.field)
+    }
+}
+
+/// What to do after a change that the fabric took but the table has not seen.
+const RECORDED: &str = "The change is recorded and will be made as soon as it can; repeating it is safe.";
+const NOT_RECORDED: &str = "Nothing was changed; try again.";
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let after = |recorded| if recorded { RECORDED } else { NOT_RECORDED };
+        let chain = &error as &dyn std::error::Error;
+        match &error {
+            Error::Fabric(_) => {
+                tracing::warn!(error = chain, "the fabric failed");
+                let detail = "the fabric Redis does not answer; whether the change was taken is unknown, and \
+                              repeating it is safe";
+                Self::unavailable("fabric_unavailable", detail)
+            }
+            Error::Table { recorded, .. } => {
+                tracing::warn!(error = chain, recorded, "the routes master failed");
+                let detail = format!("the routes master does not answer. {}", after(*recorded));
+                Self::unavailable("routes_unavailable", detail).with("recorded", *recorded)
+            }
+            Error::Stats(_) => {
+                tracing::warn!(error = chain, "the stats Redis failed");
+                Self::unavailable("stats_unavailable", "the stats Redis does not answer; try again")
+            }
+            Error::Resyncing { recorded } => {
+                let detail = format!("the route table is being brought in line. {}", after(*recorded));
+                Self::unavailable("routes_resyncing", detail).with("recorded", *recorded)
+            }
+            Error::Blocked { key, recorded } => {
+                let detail = format!(
+                    "the key {key} of the route table holds another type than it must; delete it. {}",
+                    after(*recorded)
+                );
+                Self::new(StatusCode::CONFLICT, "foreign_key", detail).with("recorded", *recorded)
+            }
+            Error::Contended => {
+                Self::unavailable("contended", "others change the same instance or address again and again")
+            }
+            other => from_client(other).unwrap_or_else(|| {
+                tracing::error!(error = chain, "a defect, or a foreign record in the way");
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
+            }),
+        }
+    }
+}
+
+/// Errors that the client can do something about.
+fn from_client(error: &Error) -> Option<Problem> {
+    Some(match error {
+        Error::NoInstance(id) => {
+            Problem::not_found("unknown_instance", format!("there is no instance {id}; register it with PUT"))
+        }
+        Error::NoHost => Problem::not_found("unknown_host", "no instance was ever registered for this host"),
+        Error::HostNotAllowed { hostname } => {
+            Problem::forbidden("host_not_allowed", format!("the token does not cover {hostname}"))
+                .with("hostname", hostname.as_str())
+        }
+        Error::AddressTaken => {
+            let detail = "the address belongs to an instance of hosts that the token does not cover";
+            Problem::forbidden("address_taken", detail)
+        }
+        Error::HostFull { hostname } => {
+            let detail = format!("{hostname} has as many instances as a host may have");
+            Problem::unprocessable("too_many_instances", detail).with("hostname", hostname.as_str())
+        }
+        Error::CannotSwitch { hostname, version_type, why } => cannot_switch(hostname, version_type, why),
+        Error::Invalid(invalid) => Problem::from(invalid.clone()),
+        _ => return None,
+    })
+}
+
+fn cannot_switch(hostname: &str, version_type: &str, why: &NotSwitched) -> Problem {
+    let conflict = |code, detail| Problem::new(StatusCode::CONFLICT, code, detail).with("hostname", hostname);
+    match why {
+        NotSwitched::NoInstance => {
+            let detail =
+                format!("no instance of version type {version_type} serves {hostname}; register one first");
+            conflict("no_instance_of_version", detail)
+        }
+        NotSwitched::Unhealthy => {
+            let detail =
+                format!("no instance of version type {version_type} that serves {hostname} is healthy");
+            conflict("version_unhealthy", detail)
+        }
+        NotSwitched::Incomplete(names) => {
+            let detail = format!(
+                "the instances that would be drained also serve names that none of version type {version_type} does; \
+                 register some for these, or take the names from the old ones"
+            );
+            conflict("version_incomplete", detail).with("hostnames", names.clone())
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Reading instances.
+
+use axum::{Json as Answer, extract::State as AppState};
+use serde::{Deserialize, Serialize};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::view::InstanceView;
+use crate::http::{
+    App, Problem,
+    auth::{Granted, ReadRoutes},
+    body::{Path, Query},
+};
+use signalbox_access::Caller;
+use signalbox_route_table::{Hostname, InstanceId, Label, Spec, instance::State, page};
+use signalbox_routing::{
+    Error, in_flight,
+    store::{Live, Stored},
+};
+
+/// How many instances one request looks at to find those that fit its filter. A page may come out short, or empty,
+/// with a cursor: then there is more to look at.
+const MAX_LOOKED_AT: usize = 20_000;
+const CHUNK: usize = 500;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get))
+}
+
+/// Which instances, and where to go on.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListQuery {
+    /// The `next` of the page before.
+    cursor: Option<String>,
+    /// Items of a page, 1 to 1000 (100).
+    limit: Option<usize>,
+    /// Only instances of this host name, spelled as registered.
+    host: Option<String>,
+    version_type: Option<String>,
+    node: Option<String>,
+    state: Option<State>,
+}
+
+/// A page of instances, in the order of their ids.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct InstanceList {
+    instances: Vec<InstanceView>,
+    /// Pass it as `cursor` for the next page. Absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// A filter that was understood.
+#[derive(Debug)]
+struct Filter {
+    host: Option<Hostname>,
+    version_type: Option<Label>,
+    node: Option<Label>,
+    state: Option<State>,
+}
+
+impl Filter {
+    fn fits(&self, stored: &Stored, caller: &Caller) -> bool {
+        let desired = &stored.record.desired;
+        let spec = &desired.spec;
+        self.host.as_ref().is_none_or(|host| spec.hostnames.contains(host))
+            && self.version_type.as_ref().is_none_or(|wanted| *wanted == spec.version_type_id)
+            && self.node.as_ref().is_none_or(|wanted| Some(wanted) == spec.node_id.as_ref())
+            && self.state.is_none_or(|wanted| wanted == desired.state)
+            && caller.may_touch_all(&spec.hostnames)
+    }
+}
+
+/// List instances
+///
+/// A token that is confined to hosts sees the instances it could change.
+#[utoipa::path(get, path = "/instances", tag = "instances", params(ListQuery), responses(
+    (status = 200, body = InstanceList),
+    (status = 400, description = "invalid_query", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 422, description = "invalid_cursor, invalid_limit, invalid_hostname, invalid_label", body = Problem),
+    (status = 503, description = "fabric_unavailable, routes_unavailable", body = Problem)))]
+async fn list(
+    caller: Granted<ReadRoutes>,
+    AppState(app): AppState<App>,
+    Query(query): Query<ListQuery>,
+) -> Result<Answer<InstanceList>, Problem> {
+    let limit = page::limit(query.limit)?;
+    let mut after = query.cursor.as_deref().map(page::decode).transpose()?;
+    let filter = Filter {
+        host: query.host.as_deref().map(Hostname::parse).transpose()?,
+        version_type: query.version_type.as_deref().map(|id| Label::parse(id, "version_type")).transpose()?,
+        node: query.node.as_deref().map(|id| Label::parse(id, "node")).transpose()?,
+        state: query.state,
+    };
+    let mut source = Source::new(&app, filter.host.as_ref()).await?;
+    let mut found: Vec<Stored> = Vec::new();
+    let mut looked_at = 0;
+    // One more than a page tells whether there is a next one.
+    while found.len() <= limit && looked_at < MAX_LOOKED_AT {
+        let ids = source.after(&app, after.as_deref()).await?;
+        let Some(last) = ids.last() else { break };
+        looked_at += ids.len();
+        after = Some(last.to_string());
+        let stored = app.registry.store().stored_many(&ids).await?;
+        found.extend(stored.into_iter().filter(|stored| filter.fits(stored, &caller.0)));
+    }
+    let next = if found.len() > limit {
+        found.truncate(limit);
+        found.last().map(|stored| page::encode(stored.id.as_str()))
+    } else {
+        after.filter(|_| looked_at >= MAX_LOOKED_AT).map(|last| page::encode(&last))
+    };
+    let ids: Vec<InstanceId> = found.iter().map(|stored| stored.id.clone()).collect();
+    let live = live(&app, &ids).await;
+    let specs: Vec<&Spec> = found.iter().map(|stored| &stored.record.desired.spec).collect();
+    let under_way = in_flight(app.registry.store(), &specs).await;
+    let views = found.into_iter().zip(live).zip(under_way);
+    let view = |((stored, live), under_way): ((Stored, Option<Live>), Option<u64>)| {
+        InstanceView::new(stored.id.as_str(), stored.record, live).with_in_flight(under_way)
+    };
+    let instances = views.map(view).collect();
+    Ok(Answer(InstanceList { instances, next }))
+}
+
+/// Where ids come from, in order: the fabric's index of all, or the table's set of one host, which is far shorter.
+enum Source {
+    All,
+    Host(Vec<InstanceId>),
+}
+
+impl Source {
+    async fn new(app: &App, host: Option<&Hostname>) -> Result<Self, Error> {
+        let Some(host) = host else { return Ok(Self::All) };
+        let ids = app.registry.store().ids_of_host(host).await?;
+        let mut ids = ids.iter().filter_map(|id| InstanceId::parse(id).ok()).collect::<Vec<_>>();
+        ids.sort_unstable();
+        Ok(Self::Host(ids))
+    }
+
+    async fn after(&mut self, app: &App, after: Option<&str>) -> Result<Vec<InstanceId>, Error> {
+        match self {
+            Self::All => app.registry.store().ids_after(after, CHUNK).await,
+            Self::Host(ids) => {
+                let behind = |id: &&InstanceId| after.is_none_or(|after| id.as_str() > after);
+                Ok(ids.iter().filter(behind).take(CHUNK).cloned().collect())
+            }
+        }
+    }
+}
+
+/// What the table knows of instances; nothing of any while the master is away, which must not hide the rest.
+async fn live(app: &App, ids: &[InstanceId]) -> Vec<Option<Live>> {
+    match app.registry.store().live(ids).await {
+        Ok(live) => live.into_iter().map(Some).collect(),
+        Err(error) => {
+            tracing::debug!(%error, "instances are shown without what the table knows");
+            ids.iter().map(|_| None).collect()
+        }
+    }
+}
+
+/// One instance
+#[utoipa::path(get, path = "/instances/{id}", tag = "instances", params(("id" = String, Path)), responses(
+    (status = 200, body = InstanceView),
+    (status = 401, body = Problem),
+    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
+    (status = 404, description = "unknown_instance", body = Problem),
+    (status = 422, description = "invalid_id", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn get(
+    caller: Granted<ReadRoutes>,
+    AppState(app): AppState<App>,
+    Path(id): Path<String>,
+) -> Result<Answer<InstanceView>, Problem> {
+    let id = InstanceId::parse(&id)?;
+    let stored = app.registry.store().stored(&id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
+    let hostnames = &stored.record.desired.spec.hostnames;
+    if let Some(hostname) = hostnames.iter().find(|hostname| !caller.0.may_touch(hostname)) {
+        return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
+    }
+    let live = live(&app, std::slice::from_ref(&id)).await.pop().flatten();
+    let under_way = in_flight(app.registry.store(), &[&stored.record.desired.spec]).await.pop().flatten();
+    Ok(Answer(InstanceView::new(id.as_str(), stored.record, live).with_in_flight(under_way)))
+}

@@ -1,0 +1,172 @@
+//! What is wanted of the edge for a host.
+
+use axum::{
+    Json as Answer,
+    extract::State as AppState,
+    http::{HeaderValue, StatusCode},
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    answers::{NotConverged, Refused},
+    changes::{WaitQuery, deadline},
+    wait::wait,
+};
+use crate::http::{
+    App, Problem, SERIAL_HEADER,
+    auth::{Granted, ManageRoutes},
+    body::{Body, Json, Path, Query},
+};
+use signalbox_route_table::{Hostname, Label, policy::Policy};
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(remove)).routes(routes!(switch))
+}
+
+impl Body for Policy {}
+
+/// A host after its policy was set.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct RuledView {
+    #[schema(example = "shop.example")]
+    hostname: String,
+    /// The policy as it was set; absent when it says nothing, which is the same as none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rules: Option<Policy>,
+    /// The serial of the route table with this change in it.
+    serial: u64,
+    /// The newest token of the table's lineage, within which the serial means something.
+    epoch: String,
+    /// Whether anything changed.
+    changed: bool,
+}
+
+/// Set a host's policy
+///
+/// The whole policy: what is left out has the edge's default afterwards. It may be set before the first instance comes,
+/// stays when the last one goes, and ends with the host. Weights belong to instances.
+#[utoipa::path(put, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
+    request_body = Policy, responses(
+    (status = 200, body = RuledView),
+    (status = 400, description = "malformed_json, invalid_query", body = Problem),
+    (status = 409, description = "foreign_key", body = Problem),
+    (status = 413, description = "body_too_large", body = Problem),
+    (status = 415, description = "unsupported_media_type", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_policy (`field` says which), unknown_field, \
+        missing_field, invalid_body, invalid_wait", body = Problem),
+    Refused, NotConverged))]
+pub(super) async fn put(
+    caller: Granted<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Path(hostname): Path<String>,
+    Query(query): Query<WaitQuery>,
+    Json(policy): Json<Policy>,
+) -> Result<Response, Problem> {
+    let patience = query.patience()?;
+    let hostname = Hostname::parse(&hostname)?;
+    let policy = policy.check()?;
+    let ruled = app.registry.set_policy(&caller.0, &hostname, &policy).await?;
+    wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    let view = RuledView {
+        hostname: hostname.to_string(),
+        rules: Some(policy).filter(|policy| !policy.is_empty()),
+        serial: ruled.serial,
+        epoch: ruled.epoch,
+        changed: ruled.changed,
+    };
+    Ok(([(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))], Answer(view)).into_response())
+}
+
+/// Take a host's policy away
+///
+/// Its instances serve it as before, by the edge's defaults. A policy that is not there is no error, so it can be
+/// repeated.
+#[utoipa::path(delete, path = "/hosts/{hostname}/policy", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
+    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this change in it"))),
+    (status = 409, description = "foreign_key", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem),
+    Refused, NotConverged))]
+async fn remove(
+    caller: Granted<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Path(hostname): Path<String>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Response, Problem> {
+    let patience = query.patience()?;
+    let ruled = app.registry.remove_policy(&caller.0, &Hostname::parse(&hostname)?).await?;
+    wait(&app, &ruled.epoch, ruled.serial, patience).await?;
+    Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))]).into_response())
+}
+
+/// Which version a host is to be switched to.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Switch {
+    #[schema(value_type = String, example = "18")]
+    version_type_id: Label,
+    /// Seconds until the instances of other versions are removed, 0 to 86,400 (30).
+    #[schema(example = 30)]
+    deadline_seconds: Option<u32>,
+}
+
+impl Body for Switch {}
+
+/// A host that was switched.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct SwitchedView {
+    hostname: String,
+    version_type_id: String,
+    /// Instances of the version whose drain was called off.
+    resumed: Vec<String>,
+    /// Instances of other versions that drain from now on.
+    drained: Vec<String>,
+    /// The serial of the route table with these changes in it.
+    serial: u64,
+    /// The newest token of the table's lineage, within which the serial means something.
+    epoch: String,
+    /// Whether anything changed.
+    changed: bool,
+}
+
+/// Switch a host to a version
+///
+/// Its instances of this version type get requests from now on, then those of others get none: they are drained, with
+/// all the names that they serve. Shares between versions are taken out of the policy. Nothing is done unless a healthy
+/// instance of the version is there, and one for each name that would be left alone. It can be repeated.
+#[utoipa::path(post, path = "/hosts/{hostname}/current", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
+    request_body = Switch, responses(
+    (status = 200, body = SwitchedView),
+    (status = 400, description = "malformed_json, invalid_query", body = Problem),
+    (status = 409, description = "no_instance_of_version, version_unhealthy, version_incomplete (`hostnames` says which \
+        names), foreign_key", body = Problem),
+    (status = 415, description = "unsupported_media_type", body = Problem),
+    (status = 422, description = "invalid_hostname, invalid_label, invalid_deadline, unknown_field, missing_field, \
+        invalid_body, invalid_wait", body = Problem),
+    Refused, NotConverged))]
+async fn switch(
+    caller: Granted<ManageRoutes>,
+    AppState(app): AppState<App>,
+    Path(hostname): Path<String>,
+    Query(query): Query<WaitQuery>,
+    Json(body): Json<Switch>,
+) -> Result<Response, Problem> {
+    let patience = query.patience()?;
+    let hostname = Hostname::parse(&hostname)?;
+    let version_type = Label::parse(body.version_type_id.as_str(), "version_type_id")?;
+    let seconds = deadline(body.deadline_seconds)?;
+    let switched = app.registry.switch_version(&caller.0, &hostname, &version_type, seconds).await?;
+    wait(&app, &switched.epoch, switched.serial, patience).await?;
+    let ids = |ids: Vec<signalbox_route_table::InstanceId>| ids.iter().map(ToString::to_string).collect();
+    let view = SwitchedView {
+        hostname: hostname.to_string(),
+        version_type_id: version_type.as_str().to_owned(),
+        resumed: ids(switched.resumed),
+        drained: ids(switched.drained),
+        serial: switched.serial,
+        epoch: switched.epoch,
+        changed: switched.changed,
+    };
+    Ok(([(SERIAL_HEADER.clone(), HeaderValue::from(switched.serial))], Answer(view)).into_response())
+}

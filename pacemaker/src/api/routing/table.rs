@@ -1,0 +1,178 @@
+//! The table as it stands, why it answers as it does, and who has it.
+
+use axum::{Json as Answer, extract::State as AppState};
+use serde::{Deserialize, Serialize};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::wait::behind_by;
+use crate::http::{
+    App, Problem,
+    auth::{Granted, ReadRoutes},
+    body::Query,
+};
+use signalbox_route_table::{Hostname, Invalid, Question, choice::Asked, explain, lookup};
+use signalbox_routing::{
+    Error,
+    propagation::BOUNDS_MS,
+    routers::{self, Liveness},
+};
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(super::dump::dump))
+        .routes(routes!(explain_host))
+        .routes(routes!(convergence))
+}
+
+/// Which host to explain.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ExplainQuery {
+    /// As in a Host header.
+    #[param(example = "a.shop.example")]
+    host: String,
+    /// A header of the request that is asked about, as `Name: value`.
+    #[param(example = "X-User: ann")]
+    header: Option<String>,
+    /// Its cookies, as in a Cookie header.
+    #[param(example = "sid=1f7a")]
+    cookie: Option<String>,
+    /// Its client's IP address.
+    address: Option<String>,
+}
+
+/// Explain a host
+///
+/// By the rules of the edge, from the routes master: which keys are candidates, which one decides, and which of its
+/// addresses get requests. With `header`, `cookie` or `address`, `request` says which instance a request like that gets
+/// where it goes by that alone (sessions, shares asked for by name, consistent hashing), else the chances.
+#[utoipa::path(get, path = "/routes/explain", tag = "routes", params(ExplainQuery), responses(
+    (status = 200, body = explain::Explanation),
+    (status = 400, description = "invalid_query", body = Problem),
+    (status = 401, body = Problem),
+    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
+    (status = 422, description = "invalid_host, invalid_header, invalid_cookie, invalid_address", body = Problem),
+    (status = 503, description = "routes_unavailable", body = Problem)))]
+async fn explain_host(
+    caller: Granted<ReadRoutes>,
+    AppState(app): AppState<App>,
+    Query(query): Query<ExplainQuery>,
+) -> Result<Answer<explain::Explanation>, Problem> {
+    let host = lookup::host_of(&query.host);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
+    if host.is_empty() || host.len() > 253 || !host.bytes().all(plain) {
+        return Err(Invalid::new("invalid_host", "host", "give a host as it stands in a Host header").into());
+    }
+    if !caller.0.is_unconfined() {
+        let hostname = Hostname::parse(&host)?;
+        if !caller.0.may_touch(&hostname) {
+            return Err(Error::HostNotAllowed { hostname: host }.into());
+        }
+    }
+    let asked = Asked::parse(query.header.as_deref(), query.cookie.as_deref(), query.address.as_deref())?;
+    let secret = app.certificates.edge_key_for("sticky");
+    let question = Question { asked: asked.as_ref(), secret: secret.as_ref() };
+    Ok(Answer(app.registry.explain(host, question).await?))
+}
+
+/// Who has what of the table.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct ConvergenceView {
+    /// The table's serial and the newest token of its lineage.
+    serial: u64,
+    epoch: String,
+    /// Whether every router that is waited for has acknowledged this serial. False without any.
+    converged: bool,
+    /// Routers that fell silent and are not waited for any more.
+    excluded: usize,
+    routers: Vec<RouterView>,
+}
+
+/// A router that reported in the last minute.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct RouterView {
+    node: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    /// What all its workers have acknowledged.
+    serial: u64,
+    epoch: String,
+    /// Changes it has yet to see; absent while it follows another table.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    behind_by: Option<u64>,
+    /// Milliseconds since its last report. It reports every second.
+    age_ms: u64,
+    state: Liveness,
+    /// How long this pacemaker's changes took to get there and the word of it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    propagation: Option<PropagationView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alarm: Option<String>,
+    /// What each of its workers has acknowledged.
+    #[schema(value_type = Vec<Object>)]
+    workers: serde_json::Value,
+}
+
+/// Percentiles of a router's latest acknowledgements.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(super) struct PropagationView {
+    p50_ms: f64,
+    p99_ms: f64,
+    samples: usize,
+    histogram: Vec<BucketView>,
+}
+
+/// A bucket of a histogram, with those of all buckets before it.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = PropagationBucket)]
+pub(super) struct BucketView {
+    /// Its upper bound.
+    le_ms: u64,
+    count: usize,
+}
+
+/// Who has what of the table
+///
+/// The routers that reported in the last minute. One that has been silent for three seconds is shown as silent and still
+/// waited for; after ten it is excluded: changes count as converged without it.
+#[utoipa::path(get, path = "/routes/convergence", tag = "routes", responses(
+    (status = 200, body = ConvergenceView),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 503, description = "routes_unavailable, stats_unavailable", body = Problem)))]
+async fn convergence(
+    _: Granted<ReadRoutes>,
+    AppState(app): AppState<App>,
+) -> Result<Answer<ConvergenceView>, Problem> {
+    let store = app.registry.store();
+    let (lineage, serial, _) = store.table_head().await?;
+    let epoch = lineage.split(' ').next().unwrap_or("").to_owned();
+    let reports = store.routers(routers::KNOWN_MS).await?;
+    let waited_for = || reports.iter().filter(|router| Liveness::of(router.age_ms) != Liveness::Excluded);
+    let converged = waited_for().next().is_some()
+        && waited_for().all(|router| routers::has_acknowledged(router, &epoch, serial));
+    let excluded = reports.len() - waited_for().count();
+    let view = |router: signalbox_routing::store::RouterReport| RouterView {
+        behind_by: behind_by(&router, &epoch, serial),
+        propagation: app.routers.percentiles(&router.node).map(|measured| PropagationView {
+            p50_ms: measured.p50.as_secs_f64() * 1000.0,
+            p99_ms: measured.p99.as_secs_f64() * 1000.0,
+            samples: measured.samples,
+            histogram: BOUNDS_MS
+                .into_iter()
+                .zip(measured.within)
+                .map(|(le_ms, count)| BucketView { le_ms, count })
+                .collect(),
+        }),
+        node: router.node,
+        address: router.address,
+        serial: router.serial,
+        epoch: router.epoch,
+        age_ms: router.age_ms,
+        state: Liveness::of(router.age_ms),
+        alarm: router.alarm,
+        workers: router.workers,
+    };
+    let routers = reports.into_iter().map(view).collect();
+    Ok(Answer(ConvergenceView { serial, epoch: epoch.clone(), converged, excluded, routers }))
+}

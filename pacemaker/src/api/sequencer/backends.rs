@@ -1,0 +1,273 @@
+//! Backends: defining, looking at and removing them.
+
+use axum::{Json as Answer, extract::State, http::StatusCode};
+use rand::RngExt as _;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::http::{
+    App, Problem,
+    auth::{Granted, ReadAll, RootOnly},
+    body::{JsonBytes, Path, Query},
+};
+use signalbox_bus::{OnFailure, Queued, deliver, intake};
+use signalbox_sequencer::{BackendStatus, DeadEvent, Removed};
+
+/// Dead letters that are listed.
+const MOST_DEAD: usize = 1_000;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(show, put, remove))
+        .routes(routes!(dead, drop_dead))
+        .routes(routes!(redrive))
+}
+
+/// A backend.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct BackendView {
+    /// Its name.
+    #[schema(example = "search")]
+    name: String,
+    /// What the names of its objects begin with.
+    #[schema(example = "work:")]
+    prefix: String,
+    /// Where events are sent.
+    callback: String,
+    /// The user name of deliveries; only root sees it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uuid: Option<String>,
+    /// The secret that signs; only root sees it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret: Option<String>,
+    /// What becomes of an event that fails.
+    on_failure: OnFailure,
+    /// How often an event is tried before that.
+    max_attempts: u32,
+    /// Objects that one pacemaker serves at a time.
+    workers: u64,
+    /// Why deliveries are stopped; null while they are not.
+    disabled: Option<String>,
+    /// It was removed, and goes when nothing is queued for it any more.
+    draining: bool,
+    /// What becomes of what is queued, if it was removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queued: Option<Queued>,
+    /// Objects with a queue.
+    objects: u64,
+    /// Events that wait or are in flight.
+    events: u64,
+    /// Events that were given up.
+    dead: u64,
+}
+
+impl BackendView {
+    fn new(status: BackendStatus, with_secrets: bool) -> Self {
+        let BackendStatus { name, backend, objects, events, dead, .. } = status;
+        let secret = backend.secrets.into_iter().next().map(|secret| secret.secret);
+        Self {
+            name,
+            prefix: backend.prefix,
+            callback: backend.callback,
+            uuid: with_secrets.then_some(backend.uuid),
+            secret: secret.filter(|_| with_secrets),
+            on_failure: backend.on_failure,
+            max_attempts: backend.max_attempts,
+            workers: backend.workers,
+            disabled: backend.disabled,
+            draining: backend.draining,
+            queued: backend.draining.then_some(backend.queued),
+            objects,
+            events,
+            dead,
+        }
+    }
+}
+
+/// An event that was given up.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = BackendDeadView)]
+pub(crate) struct DeadView {
+    /// When, unix milliseconds.
+    died_ms: u64,
+    /// Attempts made.
+    attempts: u32,
+    /// Why the last one failed.
+    why: String,
+    /// The event as it was accepted.
+    #[schema(value_type = Object)]
+    event: Box<RawValue>,
+}
+
+/// How many there were.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = BackendDropped)]
+pub(crate) struct Dropped {
+    dropped: u64,
+}
+
+/// List the backends
+#[utoipa::path(get, path = "/backends", tag = "objects", responses((status = 200, body = Vec<BackendView>),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn list(
+    Granted { 0: caller, .. }: Granted<ReadAll>,
+    State(app): State<App>,
+) -> Result<Answer<Vec<BackendView>>, Problem> {
+    let numbers = app.sequencer.handle.numbers().await?;
+    let view = |status| BackendView::new(status, caller.is_root());
+    Ok(Answer(numbers.backends.into_iter().map(view).collect()))
+}
+
+/// Look at a backend
+#[utoipa::path(get, path = "/backends/{name}", tag = "objects", params(("name" = String, Path, example = "search")),
+    responses((status = 200, body = BackendView), (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_backend", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn show(
+    Granted { 0: caller, .. }: Granted<ReadAll>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<Answer<BackendView>, Problem> {
+    find(&app, &name).await.map(|status| Answer(BackendView::new(status, caller.is_root())))
+}
+
+async fn find(app: &App, name: &str) -> Result<BackendStatus, Problem> {
+    let numbers = app.sequencer.handle.numbers().await?;
+    let found = numbers.backends.into_iter().find(|one| one.name == name);
+    Ok(found.ok_or(signalbox_bus::Error::NoSuchBackend)?)
+}
+
+/// Define a backend
+///
+/// From now on, events of objects whose names begin with `prefix` are POSTed to `callback`, one at a time for each
+/// object, in order, in place of going to subscribers. Of several prefixes that fit the longest counts. The body:
+/// `prefix`, `callback` (https), and if wanted `uuid` (the user name of deliveries), `secret` (`whsec_…`; one is made
+/// else), `on_failure` (`block`, `skip`, `park`), `max_attempts` (10), `workers` (4): the objects that one pacemaker
+/// serves at a time. Defining it again starts deliveries that a 410 stopped.
+#[utoipa::path(put, path = "/backends/{name}", tag = "objects", params(("name" = String, Path, example = "search")),
+    request_body = Object, responses((status = 200, body = BackendView), (status = 201, body = BackendView),
+    (status = 400, description = "bad_backend, malformed_json", body = Problem), (status = 401, body = Problem),
+    (status = 403, description = "scope_missing, limit_reached", body = Problem),
+    (status = 409, description = "prefix_taken", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn put(
+    _: Granted<RootOnly>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    JsonBytes(body): JsonBytes,
+) -> Result<(StatusCode, Answer<BackendView>), Problem> {
+    let wanted = app.bus.wanted_backend(&name, &body)?;
+    let new_secret = signalbox_egress::new_secret(rand::rng().random());
+    let new = app.sequencer.handle.put_backend(&name, wanted, &new_secret).await?;
+    let view = BackendView::new(find(&app, &name).await?, true);
+    Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, Answer(view)))
+}
+
+/// What becomes of what is queued.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Removal {
+    /// `send`: it is sent first. `dead`: it becomes dead letters. `discard`: it is dropped.
+    queued: Option<Queued>,
+}
+
+/// Remove a backend
+///
+/// While events are queued for it, the request has to say what becomes of them: `queued=send` sends them first;
+/// `queued=dead` makes them dead letters, which can be redriven when a backend of this name is defined again;
+/// `queued=discard` drops them. Without that, 409 says how many they are. What is being sent at this moment is given up
+/// with the others, and may have arrived. From now on the backend takes no new objects. 204 when it is gone; 202 when
+/// it goes by itself as soon as nothing is queued any more. It may be repeated, also with another word.
+#[utoipa::path(delete, path = "/backends/{name}", tag = "objects", params(("name" = String, Path), Removal), responses(
+    (status = 202), (status = 204), (status = 400, description = "invalid_query", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_such_backend", body = Problem),
+    (status = 409, description = "backend_not_empty", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn remove(
+    _: Granted<RootOnly>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Query(Removal { queued }): Query<Removal>,
+) -> Result<StatusCode, Problem> {
+    match app.sequencer.handle.remove_backend(&name, queued).await? {
+        Removed::Gone => Ok(StatusCode::NO_CONTENT),
+        Removed::Going => Ok(StatusCode::ACCEPTED),
+        Removed::NotEmpty { objects, events } => {
+            let detail = format!(
+                "{events} events of {objects} objects are queued for it; say what becomes of them: \
+                 ?queued=send, dead or discard"
+            );
+            let choices = [Queued::Send, Queued::Dead, Queued::Discard].map(Queued::as_str);
+            Err(Problem::new(StatusCode::CONFLICT, "backend_not_empty", detail)
+                .with("events", events)
+                .with("objects", objects)
+                .with("choices", choices.to_vec()))
+        }
+    }
+}
+
+/// List a backend's dead letters
+///
+/// The latest thousand, oldest first.
+#[utoipa::path(get, path = "/backends/{name}/dead", tag = "objects", params(("name" = String, Path)), responses(
+    (status = 200, body = Vec<DeadView>), (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 400, description = "bad_backend", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn dead(
+    _: Granted<ReadAll>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<Answer<Vec<DeadView>>, Problem> {
+    intake::backend_name(&name)?;
+    let dead = app.sequencer.handle.dead(&name, MOST_DEAD).await?;
+    let view = |DeadEvent { died_ms, attempts, why, event }| DeadView { died_ms, attempts, why, event };
+    Ok(Answer(dead.into_iter().map(view).collect()))
+}
+
+/// Forget a backend's dead letters
+#[utoipa::path(delete, path = "/backends/{name}/dead", tag = "objects", params(("name" = String, Path)), responses(
+    (status = 200, body = Dropped), (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 400, description = "bad_backend", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn drop_dead(
+    _: Granted<RootOnly>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<Answer<Dropped>, Problem> {
+    intake::backend_name(&name)?;
+    Ok(Answer(Dropped { dropped: app.sequencer.handle.drop_dead(&name).await? }))
+}
+
+/// How many dead letters were put back.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct RedrivenEvents {
+    /// Those that are queued again.
+    redriven: u64,
+    /// Those that stay, because their object's queue is full or they cannot be read.
+    left: u64,
+}
+
+/// Send a backend's dead letters again
+///
+/// Each goes behind what is queued for its object, with the id that it had and `"redriven": true`, since later ones
+/// came before it. Events that die meanwhile stay. It may be repeated.
+#[utoipa::path(post, path = "/backends/{name}/dead/redrive", tag = "objects", params(("name" = String, Path)), responses(
+    (status = 200, body = RedrivenEvents), (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 400, description = "bad_backend", body = Problem),
+    (status = 404, description = "no_such_backend", body = Problem),
+    (status = 503, description = "fabric_unavailable, busy", body = Problem)))]
+async fn redrive(
+    _: Granted<RootOnly>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<Answer<RedrivenEvents>, Problem> {
+    intake::backend_name(&name)?;
+    let (redriven, left) = app.sequencer.handle.redrive(&name).await?;
+    Ok(Answer(RedrivenEvents { redriven, left }))
+}

@@ -1,0 +1,35 @@
+//! Objects, backends and the check over HTTP.
+
+mod backends;
+mod objects;
+
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::http::App;
+use signalbox_sequencer::{Handle, metrics::Calls};
+
+/// What the routes of this room work with. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Front {
+    pub(crate) handle: Handle,
+    counted: Calls,
+}
+
+impl Front {
+    pub(crate) fn new(handle: Handle, counted: Calls) -> Self {
+        Self { handle, counted }
+    }
+
+    /// All metrics of the sequencer.
+    pub(crate) async fn metrics_text(&self) -> Result<String, std::fmt::Error> {
+        let numbers = self.handle.numbers().await;
+        let numbers =
+            numbers.inspect_err(|error| tracing::debug!(%error, "the fabric tells no numbers at the moment"));
+        self.counted.encode(numbers.ok().as_ref())
+    }
+}
+
+/// The routes of this room.
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().merge(objects::routes()).merge(backends::routes())
+}

@@ -1,0 +1,213 @@
+//! Objects: their events and state, and what an operator decides about one that waits.
+
+use axum::{
+    Json as Answer,
+    extract::{DefaultBodyLimit, State},
+    http::{HeaderMap, StatusCode},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::http::{
+    App, Problem,
+    auth::{Granted, PublishEvents, ReadAll, RootOnly},
+    body::{Body, Json, JsonBytes, Path},
+};
+use signalbox_bus::{EventId, intake};
+use signalbox_sequencer::{Decided, Decision, ObjectStatus};
+
+/// The largest group that is read: a state and a hundred events of the largest size, about.
+const GROUP_BYTES: usize = 8 << 20;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    let publish = OpenApiRouter::new().routes(routes!(publish)).layer(DefaultBodyLimit::max(GROUP_BYTES));
+    OpenApiRouter::new().routes(routes!(show)).routes(routes!(unpark)).routes(routes!(skip)).merge(publish)
+}
+
+/// The ids of the events of a group, in order.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct Accepted {
+    #[schema(value_type = Vec<u64>)]
+    ids: Vec<EventId>,
+}
+
+/// Which event to give up.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Skip {
+    /// The id of the event at the head.
+    #[schema(value_type = u64)]
+    id: EventId,
+}
+
+impl Body for Skip {}
+
+/// Where an object stands.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct ObjectView {
+    /// Its name.
+    #[schema(example = "work:1")]
+    object: String,
+    /// Its state as it was sent last; null when none was sent.
+    #[schema(value_type = Object)]
+    data: Option<Box<RawValue>>,
+    /// The id of its latest event; null when it had none for long.
+    #[schema(value_type = Option<u64>)]
+    last_id: Option<EventId>,
+    /// The backend that its queue goes to; null when it has no queue.
+    backend: Option<String>,
+    /// Events that wait, the one in flight included.
+    queued: u64,
+    /// The event that is being sent at this moment.
+    #[schema(value_type = Option<u64>)]
+    in_flight: Option<EventId>,
+    /// The event that is sent next: the one that `skip` gives up, when it is parked or waits for a retry.
+    #[schema(value_type = Option<u64>)]
+    next_id: Option<EventId>,
+    /// The worker that sends what is in flight, and the epoch of its lease behind the slash.
+    owner: Option<String>,
+    /// When the lease ends unless the worker shows that it lives, unix milliseconds.
+    lease_until_ms: Option<u64>,
+    /// Whether it waits for a decision: `unpark` or `skip`.
+    parked: bool,
+    /// Since when, unix milliseconds.
+    parked_since_ms: Option<u64>,
+    /// Failed attempts with the event at the head.
+    attempts: u64,
+    /// Why the last one failed.
+    last_error: Option<String>,
+    /// When it is tried again, unix milliseconds.
+    next_try_ms: Option<u64>,
+    /// The id of the latest event that the backend took.
+    #[schema(value_type = Option<u64>)]
+    last_sent_id: Option<EventId>,
+}
+
+impl ObjectView {
+    fn new(object: String, status: ObjectStatus) -> Self {
+        Self {
+            object,
+            data: status.data,
+            last_id: status.last_id,
+            backend: status.backend,
+            queued: status.waiting + u64::from(status.flight.is_some()),
+            in_flight: status.flight,
+            next_id: status.head,
+            owner: status.owner,
+            lease_until_ms: status.lease_until_ms,
+            parked: status.parked_since_ms.is_some(),
+            parked_since_ms: status.parked_since_ms,
+            attempts: status.attempts,
+            last_error: status.why,
+            next_try_ms: status.retry_at_ms,
+            last_sent_id: status.last_sent,
+        }
+    }
+}
+
+/// Publish events of an object, with its new state
+///
+/// The body: `events`, the main event and up to 99 sub-events, each with `topic` and `type` and if wanted `url` (else
+/// one made from the object's name), `timestamp`, `data` and `environment`; `data`, the object's new state, if it changes; and
+/// `idempotency_key` for all of it. All are accepted together, in this order, or none. An object whose name begins with
+/// a backend's prefix has its events sent there, one at a time; all others go to the bus. In the path, `/` and other
+/// reserved characters of the object's name are written as `%XX`. What is published to a topic directly for such an
+/// object (`POST /topics/{name}` with its name as `object`) goes to its backend as well, also while nothing waits there.
+#[utoipa::path(post, path = "/objects/{object}/events", tag = "objects",
+    params(("object" = String, Path, example = "work:1")), request_body = Object, responses(
+    (status = 202, body = Accepted),
+    (status = 400, description = "bad_object, bad_event, bad_topic, too_many_events, malformed_json, bad_idempotency_key", body = Problem),
+    (status = 401, body = Problem),
+    (status = 403, description = "reserved_object, topic_claimed, limit_reached", body = Problem),
+    (status = 413, body = Problem), (status = 422, description = "idempotency_conflict", body = Problem),
+    (status = 429, description = "object_queue_full", body = Problem),
+    (status = 503, description = "fabric_unavailable, fabric_full, fabric_uninitialised, busy", body = Problem)))]
+async fn publish(
+    Granted { 0: caller, .. }: Granted<PublishEvents>,
+    State(app): State<App>,
+    Path(object): Path<String>,
+    headers: HeaderMap,
+    JsonBytes(body): JsonBytes,
+) -> Result<(StatusCode, Answer<Accepted>), Problem> {
+    app.bus.check_object(&object)?;
+    let ids = app.bus.publish_group(&caller, object, &headers, &body).await?;
+    Ok((StatusCode::ACCEPTED, Answer(Accepted { ids })))
+}
+
+/// Look at an object
+#[utoipa::path(get, path = "/objects/{object}", tag = "objects", params(("object" = String, Path, example = "work:1")),
+    responses((status = 200, body = ObjectView), (status = 400, description = "bad_object", body = Problem),
+    (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "unknown_object", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn show(
+    _: Granted<ReadAll>,
+    State(app): State<App>,
+    Path(object): Path<String>,
+) -> Result<Answer<ObjectView>, Problem> {
+    intake::object_name(&object)?;
+    let status = app.sequencer.handle.object(&object).await?;
+    let status = status.ok_or_else(|| {
+        Problem::not_found(
+            "unknown_object",
+            "nothing is known of this object: it had no events and has no state",
+        )
+    })?;
+    Ok(Answer(ObjectView::new(object, status)))
+}
+
+/// Try an object's event again
+///
+/// For an object that is parked, or waits for a retry: the event at the head is tried again now, with all its attempts.
+#[utoipa::path(post, path = "/objects/{object}/unpark", tag = "objects", params(("object" = String, Path)), responses(
+    (status = 204), (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_queue", body = Problem),
+    (status = 409, description = "nothing_to_decide, in_flight", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn unpark(
+    _: Granted<RootOnly>,
+    State(app): State<App>,
+    Path(object): Path<String>,
+) -> Result<StatusCode, Problem> {
+    decide(&app, &object, Decision::Unpark).await
+}
+
+/// Give an object's event up
+///
+/// For an object that is parked, or waits for a retry: the event `id` at the head (`next_id` of the object) becomes a dead
+/// letter of its backend, and the object's next event tells the gap. It has to be named, so that a repeat of a request
+/// whose answer was lost gives up no other.
+#[utoipa::path(post, path = "/objects/{object}/skip", tag = "objects", params(("object" = String, Path)),
+    request_body = Skip, responses((status = 204),
+    (status = 400, description = "bad_object, malformed_json", body = Problem),
+    (status = 422, description = "missing_field, invalid_body, unknown_field", body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
+    (status = 404, description = "no_queue", body = Problem),
+    (status = 409, description = "nothing_to_decide, in_flight, another_event", body = Problem),
+    (status = 503, description = "fabric_unavailable", body = Problem)))]
+async fn skip(
+    _: Granted<RootOnly>,
+    State(app): State<App>,
+    Path(object): Path<String>,
+    Json(Skip { id }): Json<Skip>,
+) -> Result<StatusCode, Problem> {
+    decide(&app, &object, Decision::Skip(id)).await
+}
+
+async fn decide(app: &App, object: &str, decision: Decision) -> Result<StatusCode, Problem> {
+    intake::object_name(object)?;
+    let conflict = |code, detail: &str| Err(Problem::new(StatusCode::CONFLICT, code, detail));
+    match app.sequencer.handle.decide(object, decision).await? {
+        Decided::Done => Ok(StatusCode::NO_CONTENT),
+        Decided::Idle => Err(Problem::not_found("no_queue", "no events of this object wait for a backend")),
+        Decided::InFlight => {
+            conflict("in_flight", "its event is being sent at this moment; look at the object again")
+        }
+        Decided::AnotherEvent => {
+            conflict("another_event", "another event is at the head; look at the object's `next_id`")
+        }
+        Decided::NothingToDecide => {
+            conflict("nothing_to_decide", "it is neither parked nor waiting for a retry")
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The one place that names all routes.
+
+use axum::{
+    Router,
+    extract::DefaultBodyLimit,
+    http::{HeaderValue, StatusCode, header},
+    middleware,
+    response::{IntoResponse, Response},
+};
+use tower_http::{catch_panic::CatchPanicLayer, timeout::RequestBodyTimeoutLayer};
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::{
+    api,
+    app::App,
+    dashboard::{self, Site},
+    http::{Problem, body, observe, openapi},
+};
+
+/// How long a body may take to arrive.
+const BODY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// The routes of the API with their descriptions.
+fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(openapi::head())
+        .merge(api::health::routes())
+        .merge(api::check::routes())
+        .merge(api::presence::routes())
+        .merge(api::tokens::routes())
+        .merge(api::routing::routes())
+        .merge(api::certificates::routes())
+        .merge(api::bus::routes())
+        .merge(api::sequencer::routes())
+        .merge(api::stream::routes())
+        .merge(api::queues::routes())
+        .merge(api::machines::routes())
+}
+
+fn parts() -> (Router<App>, Router<Site>, OpenApi) {
+    let (api, mut document) = routes().split_for_parts();
+    let (pages, of_pages) = dashboard::routes().split_for_parts();
+    document.merge(of_pages);
+    (api, pages, document)
+}
+
+/// The OpenAPI document of all routes.
+pub(crate) fn document() -> String {
+    let (_, _, document) = parts();
+    openapi::Document::new(&document, &api::bus::OTHER_SPELLINGS).into_text()
+}
+
+/// The API and the dashboard.
+pub(crate) fn router(site: Site) -> Router {
+    let app = App::clone(&site);
+    let (api, pages, document) = parts();
+    let document = openapi::Document::new(&document, &api::bus::OTHER_SPELLINGS);
+    api.merge(openapi::routes(document))
+        .with_state(app.clone())
+        .merge(pages.with_state(site))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(DefaultBodyLimit::max(body::LIMIT_BYTES))
+        .layer(RequestBodyTimeoutLayer::new(BODY_TIMEOUT))
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(middleware::map_response(protect))
+        .layer(middleware::from_fn(signalbox_daemon::traces::serve))
+        .layer(middleware::from_fn_with_state(app.metrics.clone(), observe::observe))
+}
+
+async fn not_found() -> Problem {
+    Problem::not_found("no_such_route", "there is nothing here; /openapi.json lists what there is")
+}
+
+async fn method_not_allowed() -> Problem {
+    let detail = "this path takes other methods; /openapi.json lists them";
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+}
+
+fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    tracing::error!("a handler panicked");
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log").into_response()
+}
+
+/// Nothing here is to be sniffed, framed or, as answers hang on a token, cached by anything between.
+async fn protect(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
