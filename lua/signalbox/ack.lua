@@ -9,7 +9,7 @@
 -- and what the old one still writes under its pid is read by nobody. So workers that are exiting do not count.
 
 local json = require("signalbox.json")
-local guard = require("signalbox.guard")
+local lineage = require("signalbox.lineage")
 
 local worker_pid, worker_id, worker_count = ngx.worker.pid, ngx.worker.id, ngx.worker.count
 local now, update_time, sleep = ngx.now, ngx.update_time, ngx.sleep
@@ -42,7 +42,7 @@ function _M.publish(acknowledged, seen, epoch, believed, alarm)
         raised = true
     end
     state:set("pid:" .. worker_pid(), format("%.0f|%.0f|%.0f|%d|%.0f|%s|%s", own_serial, own_at, now_ms,
-        believed and 1 or 0, seen or 0, alarm or "", guard.newest(epoch) or ""), FORGET_AFTER)
+        believed and 1 or 0, seen or 0, alarm or "", lineage.newest(epoch) or ""), FORGET_AFTER)
     if raised then
         state:incr("acks", 1, 0)
     end

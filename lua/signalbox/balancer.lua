@@ -10,7 +10,7 @@ local attempts = require("signalbox.attempts")
 local balancer = require("ngx.balancer")
 local base = require("resty.core.base")
 local budget = require("signalbox.budget")
-local circuits = require("signalbox.circuits")
+local outliers = require("signalbox.outliers")
 local choose = require("signalbox.choose")
 local counters = require("signalbox.counters")
 local ffi = require("ffi")
@@ -23,7 +23,7 @@ local C, ffi_string = ffi.C, ffi.string
 local get_request = base.get_request
 local set_current_peer, set_more_tries = balancer.set_current_peer, balancer.set_more_tries
 local get_last_failure = balancer.get_last_failure
-local pick, pick_open, any_out = round_robin.pick, circuits.pick, circuits.any
+local pick, pick_open, any_out = round_robin.pick, outliers.pick, outliers.any
 local broke = budget.broke
 local until_end = in_flight.until_end
 local exit, DECLINED, ERROR = ngx.exit, ngx.DECLINED, ngx.ERROR
@@ -68,7 +68,7 @@ local function again(request, route, status)
     end
     local tried, last, count = attempts.addresses()
     if last then
-        circuits.failed(route, last, status)
+        outliers.failed(route, last, status)
     end
     local connected = attempts.was_connected()
     if connected then

@@ -74,7 +74,7 @@ local function is_light(record)
     if rules.algorithm == "p2c" and not in_flight.ends_are_told then
         return false
     end
-    return #record.candidates > 0 and not (rules.rails or rules.sticky or rules.timeouts
+    return #record.candidates > 0 and not (rules.guarded or rules.sticky or rules.timeouts
         or rules.tls or rules.grpc or rules.response_headers)
 end
 

@@ -2,7 +2,7 @@
 --
 --   target (a ticket for one instance) ─▶ sticky cookie ─▶ share (version type) ─▶ without what is ejected ─▶ algorithm
 
-local circuits = require("signalbox.circuits")
+local outliers = require("signalbox.outliers")
 local hash = require("signalbox.balance.hash")
 local in_flight = require("signalbox.in_flight")
 local p2c = require("signalbox.balance.p2c")
@@ -42,7 +42,7 @@ local function weight_of(address, route, now_ms)
     local rules = route.rules
     local weight = route.weightless and 1 or rules.weights[address] or 1
     if rules.slow_start_ms then
-        local back = circuits.returned_at(address)
+        local back = outliers.returned_at(address)
         local joined = rules.joined[address]
         if back and (not joined or back * 1000 > joined) then
             joined = back * 1000
@@ -58,7 +58,7 @@ local function by_algorithm(route, list)
     local now_ms = now() * 1000
     -- An instance that came back from an ejection starts slowly too; who that is changes, so weights are looked at.
     local uneven = route.weighted or now_ms < route.slow_until
-        or (rules.slow_start_ms and circuits.returned_lately(now_ms, rules.slow_start_ms))
+        or (rules.slow_start_ms and outliers.returned_lately(now_ms, rules.slow_start_ms))
     if rules.algorithm == "p2c" then
         if uneven then
             return p2c.pick_weighted(list, in_flight.of, weight_of, route, now_ms)
@@ -103,7 +103,7 @@ local function earlier_choice(route)
     end
     local address, version_type = sticky.read(route, value)
     if address and ((route.rules.unhealthy[address] and not route.fail_open)
-        or (circuits.any() and circuits.is_out(address))) then
+        or (outliers.any() and outliers.is_out(address))) then
         address = nil
     end
     return address, version_type
@@ -127,11 +127,11 @@ local function special(route)
     if address or #list == 0 then
         return address
     end
-    if circuits.any() then
-        list = circuits.without(list, route.candidates)
+    if outliers.any() then
+        list = outliers.without(list, route.candidates)
         if #list == 0 then
             -- All of the share. Another version is a better answer than none.
-            list = circuits.without(route.candidates, route.candidates)
+            list = outliers.without(route.candidates, route.candidates)
         end
     end
     return by_algorithm(route, list)
@@ -145,7 +145,7 @@ end
 -- The instance for a request's first try; nil when there is none.
 function _M.first(route)
     if record.is_plain(route) then
-        return circuits.any() and circuits.pick(route) or round_robin.pick(route)
+        return outliers.any() and outliers.pick(route) or round_robin.pick(route)
     end
     route.served = route.served + 1
     return special(route)
@@ -155,7 +155,7 @@ end
 local function untried(list, tried, even_out)
     local left, n = {}, 0
     for i = 1, #list do
-        if not tried[list[i]] and (even_out or not circuits.is_out(list[i])) then
+        if not tried[list[i]] and (even_out or not outliers.is_out(list[i])) then
             n = n + 1
             left[n] = list[i]
         end
@@ -168,12 +168,12 @@ end
 -- tried: a set. Second value: true when all were tried, and it is one of those again.
 function _M.another(route, tried, last)
     if record.is_plain(route) then
-        return circuits.after(route, last, tried)
+        return outliers.after(route, last, tried)
     elseif #route.candidates == 0 then
         return last, true
     end
     local list = route.candidates
-    circuits.any()
+    outliers.any()
     local group = route.groups and route.groups[_M.log_key_of(route, last)]
     local left = group and untried(group, tried) or untried(list, tried) or untried(list, tried, true)
     if left then

@@ -8,7 +8,7 @@
 -- in_flight: requests under way that this one worker has sent there under a policy.
 
 local choose = require("signalbox.choose")
-local circuits = require("signalbox.circuits")
+local outliers = require("signalbox.outliers")
 local in_flight = require("signalbox.in_flight")
 local json = require("signalbox.json")
 local record = require("signalbox.record")
@@ -27,7 +27,7 @@ local function state_of(rules, address, till)
 end
 
 local function instance(route, rules, address)
-    local till, times, failures = circuits.describe(address)
+    local till, times, failures = outliers.describe(address)
     return format('{"address":%s,"version_type":%s,"weight":%.15g,"state":"%s","until_ms":%.0f,"times":%d,'
             .. '"failures":%d,"in_flight":%d}',
         json.string(address), json.string(choose.log_key_of(route, address)), rules and rules.weights[address] or 1,

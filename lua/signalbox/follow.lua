@@ -13,7 +13,7 @@
 
 local ack = require("signalbox.ack")
 local certificates = require("signalbox.certificates")
-local guard = require("signalbox.guard")
+local lineage = require("signalbox.lineage")
 local hostname = require("signalbox.hostname")
 local link = require("signalbox.link")
 local lookups = require("signalbox.lookups")
@@ -136,8 +136,8 @@ local function ack_serial(value, kind, of_attempt)
         ack_running = false
         return verify()
     end
-    local shown = guard.serial(value)
-    if guard.refusal(nil, serial, nil, shown) then
+    local shown = lineage.serial(value)
+    if lineage.refusal(nil, serial, nil, shown) then
         ack_running = false
         return verify()
     end
@@ -165,7 +165,7 @@ local function retry_verify(premature, of_attempt)
 end
 
 local function judge(shown_serial)
-    local refusal = guard.refusal(epoch, serial, shown_epoch, shown_serial)
+    local refusal = lineage.refusal(epoch, serial, shown_epoch, shown_serial)
     if refusal then
         if alarm ~= refusal then
             log(WARN, "the table in Redis is not believed (", refusal, "): it shows epoch ", shown_epoch or "none",
@@ -224,7 +224,7 @@ local function verify_serial(value, kind, of_attempt)
         end
         return
     end
-    judge(guard.serial(value))
+    judge(lineage.serial(value))
 end
 
 function verify()

@@ -12,12 +12,12 @@ local answer = require("signalbox.answer")
 local attempts = require("signalbox.attempts")
 local balancer = require("ngx.balancer")
 local choose = require("signalbox.choose")
-local circuits = require("signalbox.circuits")
+local outliers = require("signalbox.outliers")
 local counters = require("signalbox.counters")
 local held = require("signalbox.held")
 local hostname = require("signalbox.hostname")
 local in_flight = require("signalbox.in_flight")
-local rails = require("signalbox.rails")
+local guards = require("signalbox.guards")
 local record = require("signalbox.record")
 local resolve = require("signalbox.resolve")
 local routes = require("signalbox.routes")
@@ -133,7 +133,7 @@ local function go_on(route, name, tried, last, count)
         return failed(status, connected)
     end
     if FAILURE[status or ""] then
-        circuits.failed(route, last, status)
+        outliers.failed(route, last, status)
     end
     ngx.var.logkey = choose.log_key_of(route, last)
     ngx.ctx.free = not connected
@@ -206,8 +206,8 @@ function _M.access()
     local ctx = ngx.ctx
     local route, name = find_route(host)
     go_the_right_way(route, host)
-    if not tried and not record.is_plain(route) and route.rules.rails then
-        ctx.target = rails.check(route)
+    if not tried and not record.is_plain(route) and route.rules.guarded then
+        ctx.target = guards.check(route)
     end
     if ctx.target then
         ctx.route, ngx.var.edge_target = route, "1"
@@ -254,7 +254,7 @@ function _M.balance()
         address = ctx.target
     elseif is_retry then
         local last = ngx.var.edge_counted
-        circuits.failed(route, last, failure_status)
+        outliers.failed(route, last, failure_status)
         free = not attempts.was_connected()
         if not free then
             tries.spend(route)
@@ -289,7 +289,7 @@ function _M.header()
     local route = ngx.ctx.route
     local rules = route and rules_of(route)
     if rules and rules.response_headers then
-        rails.response(rules)
+        guards.response(rules)
     end
     if rules and rules.sticky and not ngx.ctx.target then
         local address = ngx.var.edge_counted
@@ -300,7 +300,7 @@ function _M.header()
 end
 
 function _M.log()
-    rails.finish()
+    guards.finish()
     local address = uncount()
     if not address then
         return
@@ -309,10 +309,10 @@ function _M.log()
     if FAILURE[status or ""] then
         local route = ngx.ctx.route or routes.known(ngx.var.host)
         if route then
-            circuits.failed(route, address, status)
+            outliers.failed(route, address, status)
         end
     elseif status then
-        circuits.worked(address)
+        outliers.worked(address)
     end
 end
 

@@ -3,7 +3,7 @@
 
 local ack = require("signalbox.ack")
 local answer = require("signalbox.answer")
-local circuits = require("signalbox.circuits")
+local outliers = require("signalbox.outliers")
 local counters = require("signalbox.counters")
 local in_flight = require("signalbox.in_flight")
 
@@ -21,7 +21,7 @@ local SAMPLES = {
     { "retries", "counter", "Tries after the first, at another instance.", function()
         return counters.get("retries")
     end },
-    { "ejections", "counter", "Times an instance was taken out for failing.", circuits.ejections },
+    { "ejections", "counter", "Times an instance was taken out for failing.", outliers.ejections },
     { "held", "counter", "Requests that waited for their host to get an instance.", function()
         return counters.get("held")
     end },

@@ -6,7 +6,7 @@
 --
 --   balance.lua   who gets a request: weights, algorithm, shares, stickiness, slow start
 --   failure.lua   what happens when an instance fails: retries, ejection, holding
---   rails.lua     what is let through: limits, methods, sizes, headers, maintenance, https
+--   guards.lua     what is let through: limits, methods, sizes, headers, maintenance, https
 --
 -- Each of these has read(given, take), and returns the rules of its part; `take` holds the readers of values below.
 
@@ -146,7 +146,7 @@ end
 -- ── the whole ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 local PARTS = { require("signalbox.policy.balance"), require("signalbox.policy.failure"),
-    require("signalbox.policy.rails") }
+    require("signalbox.policy.guards") }
 
 local function warn(name)
     log(WARN, "the policy of ", name, " makes no sense in parts, which are ignored: ", complaints[1],

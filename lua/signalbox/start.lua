@@ -10,7 +10,7 @@ function _M.master(given)
     settings = given
     local shared = require("signalbox.shared")
     require("signalbox.secret").load(settings.key_file)
-    require("signalbox.rails").https_port = settings.https_port
+    require("signalbox.guards").https_port = settings.https_port
     require("signalbox.balancer")
     require("signalbox.full")
     require("signalbox.admin")

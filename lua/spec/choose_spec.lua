@@ -7,7 +7,7 @@ local vars = {}
 local real_var = ngx.var
 ngx.var = vars
 local choose = require("signalbox.choose")
-local circuits = require("signalbox.circuits")
+local outliers = require("signalbox.outliers")
 local in_flight = require("signalbox.in_flight")
 local record = require("signalbox.record")
 local secret = require("signalbox.secret")
@@ -196,6 +196,6 @@ return function(it)
         truthy(third == LIST[3] or third == LIST[4], third)
         tried[LIST[3]], tried[LIST[4]] = true, true
         equal(select(2, choose.another(route, tried, LIST[4])), true)
-        truthy(not circuits.any(), "none was ejected here")
+        truthy(not outliers.any(), "none was ejected here")
     end)
 end

@@ -2,7 +2,7 @@
 -- made anew after a change does not send every worker to the same first instance.
 --
 -- It never goes back: it counts the requests that this worker has routed with the record, which is how a failure is
--- weighed against all that went well (circuits.lua) and retries against requests (budget.lua), at no cost here.
+-- weighed against all that went well (outliers.lua) and retries against requests (budget.lua), at no cost here.
 
 local FIRST = 3
 

@@ -7,11 +7,11 @@ local real_now = ngx.now
 local clock = 1000
 rawset(ngx, "now", function() return clock end)
 local budget = require("signalbox.budget")
-local circuits = require("signalbox.circuits")
+local outliers = require("signalbox.outliers")
 local record = require("signalbox.record")
 rawset(ngx, "now", real_now)
 
-local dict = ngx.shared.signalbox_circuits
+local dict = ngx.shared.signalbox_outliers
 local ports = 9000
 
 -- New addresses each time: what is known of an address outlives a record.
@@ -26,18 +26,18 @@ end
 
 local function fail(route, address, times)
     for _ = 1, times do
-        circuits.failed(route, address, "test")
+        outliers.failed(route, address, "test")
         dict:delete("lock:" .. address)
     end
 end
 
 local function is_out(address)
-    return circuits.any() and circuits.is_out(address)
+    return outliers.any() and outliers.is_out(address)
 end
 
 local function advance(seconds)
     clock = clock + seconds
-    circuits.any()
+    outliers.any()
 end
 
 return function(it)
@@ -51,11 +51,11 @@ return function(it)
         fail(route, list[1], 1)
         truthy(is_out(list[1]), "out at the fifth")
         for _ = 1, 30 do
-            truthy(circuits.pick(route) ~= list[1], "nothing goes there")
+            truthy(outliers.pick(route) ~= list[1], "nothing goes there")
         end
         advance(1.2)
         truthy(not is_out(list[1]), "back after a second, give or take a tenth")
-        truthy(circuits.returned_at(list[1]), "and known to have come back")
+        truthy(outliers.returned_at(list[1]), "and known to have come back")
     end)
 
     it("ejects for twice as long at the next failure after that, up to the longest", function()
@@ -65,7 +65,7 @@ return function(it)
         fail(route, list[1], 3)
         for turn = 1, 4 do
             truthy(is_out(list[1]), "out, turn " .. turn)
-            local till = circuits.describe(list[1]) / 1000
+            local till = outliers.describe(list[1]) / 1000
             lasts[turn] = till - clock
             advance(till - clock + 0.01)
             truthy(not is_out(list[1]), "back, turn " .. turn)
@@ -94,7 +94,7 @@ return function(it)
         local ruled = record.make("x", list, "1", "{}")
         for _ = 1, 10 do
             fail(ruled, list[2], 4)
-            circuits.worked(list[2])
+            outliers.worked(list[2])
         end
         truthy(not is_out(list[2]), "four, then a success")
     end)
@@ -127,10 +127,10 @@ return function(it)
                 local other = record.make("y", few, "1", nil)
                 local seen = {}
                 for _ = 1, 30 do
-                    seen[circuits.pick(other)] = true
+                    seen[outliers.pick(other)] = true
                 end
                 truthy(seen[list[1]] and seen[list[2]] and seen[list[n]], "all get requests again")
-                equal(circuits.without(few, few), few)
+                equal(outliers.without(few, few), few)
             end
         end
     end)
@@ -140,7 +140,7 @@ return function(it)
         dict:set("e:" .. list[1], ("%d|1|5000"):format((clock + 5) * 1000))
         local generation = dict:incr("generation", 1, 0)
         dict:set("g:" .. generation, list[1])
-        truthy(not circuits.is_out(list[1]), "not looked yet")
+        truthy(not outliers.is_out(list[1]), "not looked yet")
         clock = clock + 0.001
         truthy(is_out(list[1]), "out here too")
         advance(6)

@@ -13,7 +13,7 @@
 -- the record tells how many requests went to the instance since its first failure, and when more than half of them did
 -- not come back as failures it is no row. Where success is seen (log phase of @full) it ends the row.
 --
---   signalbox_circuits   "f:<address>"  failures in a row, of all workers; forgotten after a time without
+--   signalbox_outliers   "f:<address>"  failures in a row, of all workers; forgotten after a time without
 --                        "e:<address>"  "until ms|times ejected|last back-off ms"
 --                        "generation"   raised with each ejection; "g:<n>" the address ejected as the n-th
 --
@@ -30,7 +30,7 @@ local floor, random = math.floor, math.random
 local tonumber, pairs = tonumber, pairs
 local pick = round_robin.pick
 
-local dict = ngx.shared.signalbox_circuits
+local dict = ngx.shared.signalbox_outliers
 
 local _M = { count = 0 }
 

@@ -151,7 +151,7 @@ function _M.read(given, take, rules)
     upstream(take.object(given.upstream, "upstream") or {}, take, rules)
     rules.target_header = take.boolean(given.target_header, "target_header")
     -- Looked at once for each request, instead of each rule.
-    rules.rails = (rules.rate or rules.most_connections or rules.body_bytes or rules.methods or rules.request_headers
+    rules.guarded = (rules.rate or rules.most_connections or rules.body_bytes or rules.methods or rules.request_headers
         or rules.maintenance or rules.https or rules.target_header) and true or false
 end
 

@@ -1,8 +1,8 @@
 local equal = require("runner").equal
-local guard = require("signalbox.guard")
+local lineage = require("signalbox.lineage")
 
-local refusal = guard.refusal
-local REGRESSED, UNKNOWN = guard.REGRESSED, guard.UNKNOWN_EPOCH
+local refusal = lineage.refusal
+local REGRESSED, UNKNOWN = lineage.REGRESSED, lineage.UNKNOWN_EPOCH
 
 return function(it)
     it("trusts a table written by hand", function()
@@ -37,10 +37,10 @@ return function(it)
     end)
 
     it("reads serials as Redis writes them", function()
-        equal(guard.serial("42"), 42)
+        equal(lineage.serial("42"), 42)
         for _, text in ipairs({ "", "-1", "1.5", "x", "0x10", "1e3", "9999999999999999" }) do
-            equal(guard.serial(text), nil, text)
+            equal(lineage.serial(text), nil, text)
         end
-        equal(guard.serial(nil), nil)
+        equal(lineage.serial(nil), nil)
     end)
 end
