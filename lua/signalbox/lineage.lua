@@ -1,14 +1,15 @@
--- Whether the table that Redis shows now may replace the one the edge has believed so far.
+-- Whether the table that Redis shows may replace the one that the edge has accepted so far.
 --
--- `epoch` is the lineage of the table: random tokens, newest first, that the pacemaker extends when it seeds a master
--- anew. `serial` counts its changes. A master that comes back empty, or from an old backup, shows another lineage or a
--- lower serial; believing it would cut off every application. So such a table is left alone, loudly, until the
--- pacemaker has seeded it again (last of all it writes the epoch) or an operator says that it is right.
+-- `epoch` is the lineage of the table: random tokens, newest first, to which the pacemaker adds one when it seeds a
+-- master again. `serial` counts its changes. A master that lost its data or was restored from an old backup shows
+-- another lineage or a lower serial; following it would cut off every application. So the edge keeps the last good
+-- table and raises an alarm, until the pacemaker has seeded the master again (it writes the epoch last) or an operator
+-- accepts the table.
 --
--- A table without an epoch is written by hand. It is trusted as long as no epoch was ever seen; its serial, when
--- somebody keeps one, must still not go back.
+-- A table without an epoch was written by hand. It is accepted as long as no epoch was ever seen; if it has a serial,
+-- the serial must still not decrease.
 --
--- Pure: the caller brings what it remembers and what it read.
+-- Pure: the caller passes what it remembers and what it read.
 
 local gmatch, match = string.gmatch, string.match
 local tonumber, type = tonumber, type
@@ -32,12 +33,12 @@ local function contains(lineage, token)
     return false
 end
 
--- epoch, serial: what is believed so far, or nil. new_epoch, new_serial: what Redis shows, or nil when the key is not
--- there. nil when it may be believed, else the alarm.
+-- epoch, serial: of the accepted table, or nil. new_epoch, new_serial: what Redis shows, or nil when the key is
+-- missing. Returns nil when the table may be accepted, otherwise the alarm.
 function _M.refusal(epoch, serial, new_epoch, new_serial)
     local own = _M.newest(epoch)
     if own and not contains(new_epoch, own) then
-        -- An empty master shows neither; that it is empty says more than that it is unknown.
+        -- An empty master shows neither. "Regressed" describes that better than "unknown".
         return new_epoch and _M.UNKNOWN_EPOCH or _M.REGRESSED
     end
     if serial and serial > (new_serial or 0) then
@@ -46,7 +47,7 @@ function _M.refusal(epoch, serial, new_epoch, new_serial)
     return nil
 end
 
--- Serials are Redis integers. A value that is none (written by hand) counts as not being there.
+-- Serials are Redis integers. Any other value (written by hand) is treated as missing.
 function _M.serial(text)
     if type(text) == "string" and match(text, "^%d+$") and #text <= 15 then
         return tonumber(text)

@@ -1,59 +1,58 @@
--- Passive ejection: an instance that fails several times in a row gets no requests for a while, at all workers of the
--- router, and for longer each time it comes back and fails again.
+-- Outlier ejection: an instance that fails several times in a row gets no requests for a while, from any worker of the
+-- router. Each time it is restored and fails again, it is ejected for longer.
 --
---   in ──failures in a row──▶ ejected for first_ms ──▶ on probation: the next failure ejects for twice as long, and
---                                                      so on to longest_ms; forgotten after longest_ms without
+--   in ──failures in a row──▶ ejected for first_ms ──▶ on probation: the next failure ejects it for twice as long, up
+--                                                      to longest_ms; forgotten after longest_ms without a failure
 --
--- Never more than half of a host's instances: what would be more is not ejected, and if by other hosts' failures more
--- than half is out even so, all of them get requests again (fail open). So a host with one instance never loses it.
+-- At most half of a host's instances are ejected; a failing instance beyond that stays in. If failures of other hosts
+-- have ejected more than half all the same, the host fails open: all its instances get requests again. A host with one
+-- instance never loses it.
 --
--- An instance is known by its address, whatever hosts it serves: it is one process.
+-- An instance is identified by its address, whatever hosts it serves: it is one process.
 --
--- What "in a row" means where nothing sees a success: the hot path runs no Lua when a request ends. There the cursor of
--- the record tells how many requests went to the instance since its first failure, and when more than half of them did
--- not come back as failures it is no row. Where success is seen (log phase of @full) it ends the row.
+-- The hot path runs no Lua when a request ends, so it sees no successes there. Instead record.served shows how many
+-- requests went to the instance since its first failure; when more than half of these did not fail, the failures are
+-- not in a row. Where a success is seen (log phase of @full), it ends the row.
 --
---   signalbox_outliers   "f:<address>"  failures in a row, of all workers; forgotten after a time without
+--   signalbox_outliers   "f:<address>"  failures in a row, of all workers; expires
 --                        "e:<address>"  "until ms|times ejected|last back-off ms"
---                        "generation"   raised with each ejection; "g:<n>" the address ejected as the n-th
+--                        "generation"   incremented with each ejection; "g:<n>" is the address of the n-th ejection
 --
--- A worker holds the set of what is out in a table of its own and looks for another generation when its clock has
--- moved, which is once for all requests of one turn of its event loop.
+-- Each worker keeps the set of ejected addresses in a table of its own. It checks for a new generation when its clock
+-- has moved, which is once for all requests of one turn of its event loop.
 
+local defaults = require("signalbox.policy.failure")
 local record = require("signalbox.record")
 local round_robin = require("signalbox.balance.round_robin")
-local defaults = require("signalbox.policy.failure")
 
 local now, log, WARN = ngx.now, ngx.log, ngx.WARN
 local format, match = string.format, string.match
 local floor, random = math.floor, math.random
 local tonumber, pairs = tonumber, pairs
-local pick = round_robin.pick
+local plain_next, rules_of, served, usable = record.plain_next, record.rules, record.served, record.usable
 
 local dict = ngx.shared.signalbox_outliers
 
-local _M = { count = 0 }
+local _M = {}
 
-local FIRST = record.FIRST
--- A failure this long ago is not in a row with one now, seconds.
+-- Failures further apart than this are not in a row, seconds.
 local WINDOW = 10
--- Generations a worker that has just started looks back.
+-- Generations that a worker reads when it starts.
 local LOOK_BACK = 4096
+-- How long a worker remembers when an instance was restored, seconds.
+local REMEMBER_RESTORED = 3600
 
--- address → the moment it comes back (seconds), and of those that came back, when.
-local out, returned = {}, {}
--- address → { failures, cursor at the first, time of the last }, of this worker.
+-- Address → end of its ejection (seconds), how many these are, and address → when it was restored.
+local ejected, count, restored = {}, 0, {}
+-- Address → { failures, requests served at the first, time of the last }, in this worker.
 local rows = {}
-local seen = 0
-local looked_at = 0
+local seen_generation, checked_at, last_restored = 0, 0, 0
 
-local latest_return = 0
-
-local function came_back(address, at)
-    out[address] = nil
-    _M.count = _M.count - 1
-    returned[address] = at
-    latest_return = at > latest_return and at or latest_return
+local function restore(address, at)
+    ejected[address] = nil
+    count = count - 1
+    restored[address] = at
+    last_restored = at > last_restored and at or last_restored
 end
 
 local function state_of(address)
@@ -67,17 +66,17 @@ end
 
 local function take_over(generation)
     local time = now()
-    for address, till in pairs(out) do
+    for address, till in pairs(ejected) do
         if till <= time then
-            came_back(address, till)
+            restore(address, till)
         end
     end
-    for address, at in pairs(returned) do
-        if at + 3600 < time then
-            returned[address] = nil
+    for address, at in pairs(restored) do
+        if at + REMEMBER_RESTORED < time then
+            restored[address] = nil
         end
     end
-    local from = seen + 1
+    local from = seen_generation + 1
     if generation - from > LOOK_BACK then
         from = generation - LOOK_BACK
     end
@@ -85,104 +84,105 @@ local function take_over(generation)
         local address = dict:get("g:" .. n)
         local till = address and state_of(address)
         if till and till > time then
-            _M.count = _M.count + (out[address] and 0 or 1)
-            out[address] = till
-            returned[address], rows[address] = nil, nil
+            count = count + (ejected[address] and 0 or 1)
+            ejected[address] = till
+            restored[address], rows[address] = nil, nil
         end
     end
-    seen = generation
+    seen_generation = generation
 end
 
--- Whether any instance is out, after a look at what the other workers have found out.
+-- Whether any instance is ejected, other workers' ejections included.
 function _M.any()
     local time = now()
-    if time ~= looked_at then
-        looked_at = time
+    if time ~= checked_at then
+        checked_at = time
         local generation = dict:get("generation")
-        if generation and generation ~= seen then
+        if generation and generation ~= seen_generation then
             take_over(generation)
         end
     end
-    return _M.count > 0
+    return count > 0
 end
 
--- Whether this address is out now. Only worth asking when any() is true.
-function _M.is_out(address)
-    local till = out[address]
+-- Whether this address is ejected now. Only up to date after any().
+local function is_ejected(address)
+    local till = ejected[address]
     if not till then
         return false
     elseif till <= now() then
-        came_back(address, till)
+        restore(address, till)
         return false
     end
     return true
 end
-local is_out = _M.is_out
+_M.is_ejected = is_ejected
 
--- How many of list[from…to] are out.
-local function out_of(list, from, to)
+-- How many of list[from…to] are ejected.
+local function count_ejected(list, from, to)
     local n = 0
     for i = from, to do
-        if is_out(list[i]) then
+        if is_ejected(list[i]) then
             n = n + 1
         end
     end
     return n
 end
 
--- When the address came back from its last ejection, seconds, or nil.
-function _M.returned_at(address)
-    return returned[address]
+-- When the last ejection of the address ended, seconds, or nil.
+function _M.restored_at(address)
+    return restored[address]
 end
 
--- Whether anyone came back within the last `within_ms`.
-function _M.returned_lately(now_ms, within_ms)
-    return now_ms - latest_return * 1000 < within_ms
+-- Whether any instance was restored within the last `within_ms`.
+function _M.restored_within(now_ms, within_ms)
+    return now_ms - last_restored * 1000 < within_ms
 end
 
--- The next address of a plain record that is not out.
+-- The next address of a plain record that is not ejected.
 function _M.pick(route)
-    local first = pick(route)
-    if not is_out(first) then
+    local first = plain_next(route)
+    if not is_ejected(first) then
         return first
     end
-    local n = #route - FIRST + 1
-    if out_of(route, FIRST, #route) * 2 > n then
+    local list, from, to = usable(route)
+    if count_ejected(list, from, to) * 2 > to - from + 1 then
         return first
     end
-    for _ = 2, n do
-        local address = pick(route)
-        if not is_out(address) then
+    for _ = from + 1, to do
+        local address = plain_next(route)
+        if not is_ejected(address) then
             return address
         end
     end
     return first
 end
 
--- The next address of a plain record after `last` that was not tried and is not out; then one that is out, then as
--- round_robin.after says, with its second value.
+-- The next address of a plain record after `last` that was neither tried nor ejected, else one that is ejected. When
+-- all were tried, as round_robin.after, with its second value.
 function _M.after(route, last, tried)
+    local list, from, to = usable(route)
     if _M.any() then
         local skipped = {}
-        for i = FIRST, #route do
-            skipped[route[i]] = tried[route[i]] or is_out(route[i]) or nil
+        for i = from, to do
+            skipped[list[i]] = tried[list[i]] or is_ejected(list[i]) or nil
         end
-        local address, exhausted = round_robin.after(route, FIRST, #route, last, skipped)
+        local address, exhausted = round_robin.after(list, from, to, last, skipped)
         if not exhausted then
             return address, false
         end
     end
-    return round_robin.after(route, FIRST, #route, last, tried)
+    return round_robin.after(list, from, to, last, tried)
 end
 
--- `list` without what is out; `list` itself when nothing is, or when it is more than half of `whole`.
+-- `list` without ejected addresses; `list` itself when there are none, or when they are more than half of `whole`.
 function _M.without(list, whole)
-    if out_of(whole, 1, #whole) * 2 > #whole then
+    if count_ejected(whole, 1, #whole) * 2 > #whole then
         return list
     end
     local left
     for i = 1, #list do
-        if is_out(list[i]) then
+        if is_ejected(list[i]) then
             if not left then
                 left = {}
                 for j = 1, i - 1 do
@@ -199,8 +199,8 @@ end
 
 -- ── failures ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-local function eject(address, settings, why)
-    -- Several workers come to this at the same moment; one speaks for all.
+local function eject(address, settings, reason)
+    -- Several workers get here at the same moment; one acts for all.
     if not dict:add("lock:" .. address, true, 0.1) then
         return
     end
@@ -210,72 +210,65 @@ local function eject(address, settings, why)
     if back_off > settings.longest_ms / 1000 then
         back_off = settings.longest_ms / 1000
     end
-    -- A tenth more or less, so that instances that failed together do not come back together.
+    -- 10% jitter, so that instances that failed together are not restored together.
     local till = now() + back_off * (0.9 + random() * 0.2)
     local text = format("%.0f|%d|%.0f", till * 1000, times, back_off * 1000)
     local kept = till - now() + settings.longest_ms / 1000
     local ok, err = dict:set("e:" .. address, text, kept)
     if not ok then
-        log(WARN, "an ejection cannot be written down: ", err)
+        log(WARN, "cannot store an ejection: ", err)
         return
     end
     dict:delete("f:" .. address)
     local generation = dict:incr("generation", 1, 0)
     dict:set("g:" .. generation, address, kept)
     dict:incr("ejections", 1, 0)
-    log(WARN, "instance ", address, " is ejected for ", floor(back_off * 1000), " ms, for the ", times,
-        ". time, after a ", why or "failure")
-    looked_at = 0
+    log(WARN, "instance ", address, " is ejected for ", floor(back_off * 1000), " ms, ejection ", times,
+        ", last failure: ", reason or "unknown")
+    checked_at = 0
 end
 
--- How many requests of this worker went to one instance of the record since `cursor`.
-local function requests_since(route, cursor)
-    if record.is_plain(route) then
-        return (route[1] - cursor) / (#route - FIRST + 1)
-    end
-    return (route.served - cursor) / #route.usable
-end
-
--- Failures in a row, this one among them.
-local function in_a_row(route, address)
+-- Failures in a row, this one included. instances: how many the record has.
+local function in_a_row(route, address, instances)
     local time = now()
     local row = rows[address]
-    if row and (time - row[3] > WINDOW or requests_since(route, row[2]) > 2 * row[1]) then
+    if row and (time - row[3] > WINDOW or (served(route) - row[2]) / instances > 2 * row[1]) then
         row = nil
         dict:delete("f:" .. address)
     end
     if not row then
-        row = { 0, record.is_plain(route) and route[1] or route.served, time }
+        row = { 0, served(route), time }
         rows[address] = row
     end
     row[1], row[3] = row[1] + 1, time
     return dict:incr("f:" .. address, 1, 0, WINDOW) or row[1]
 end
 
--- An instance of `route` has failed. why: the status that nginx gave it, for the log.
-function _M.failed(route, address, why)
-    local settings = defaults.EJECTION
-    local list, from, to = route, FIRST, #route
-    if not record.is_plain(route) then
-        settings, list, from, to = route.rules.ejection, route.usable, 1, #route.usable
+-- Records that an instance of `route` has failed. reason: for the log, the status that nginx gave it.
+function _M.failed(route, address, reason)
+    local rules, settings = rules_of(route), defaults.EJECTION
+    if rules then
+        settings = rules.ejection
     end
-    if not settings or out[address] then
+    if not settings or ejected[address] then
         return
     end
-    local count = in_a_row(route, address)
+    local list, from, to = usable(route)
+    local instances = to - from + 1
+    local failures = in_a_row(route, address, instances)
     local till, _, back_off = state_of(address)
     local on_probation = till and now() < till + back_off
-    if count < settings.failures and not on_probation then
+    if failures < settings.failures and not on_probation then
         return
     end
     _M.any()
-    if (out_of(list, from, to) + 1) * 2 > to - from + 1 then
+    if (count_ejected(list, from, to) + 1) * 2 > instances then
         return
     end
-    eject(address, settings, why)
+    eject(address, settings, reason)
 end
 
--- An instance has answered.
+-- Records that an instance has answered.
 function _M.worked(address)
     if rows[address] then
         rows[address] = nil
@@ -283,11 +276,11 @@ function _M.worked(address)
     end
 end
 
--- For operators: the moment it comes back in milliseconds (0 when it is in), times ejected, failures in a row.
+-- For operators: the end of the ejection in unix milliseconds (0 when there is none), times ejected, failures in a row.
 function _M.describe(address)
     _M.any()
     local till, times = state_of(address)
-    return is_out(address) and till and floor(till * 1000) or 0, times or 0, dict:get("f:" .. address) or 0
+    return is_ejected(address) and till and floor(till * 1000) or 0, times or 0, dict:get("f:" .. address) or 0
 end
 
 function _M.ejections()

@@ -66,7 +66,7 @@ return function(it)
 
     it("has no instance when all are draining", function()
         local route = made('{"draining":["127.0.0.1:9001"]}', 1)
-        equal(choose.instances(route), 0)
+        equal(record.count(route), 0)
         truthy(not choose.has_session(route), "no session")
     end)
 
@@ -79,8 +79,8 @@ return function(it)
         vars.cookie_version = "18"
         equal(counts(200, route), { [LIST[3]] = 100, [LIST[4]] = 100 })
         vars.http_x_version, vars.cookie_version = nil, nil
-        equal(choose.log_key_of(route, LIST[4]), "18")
-        equal(choose.log_key_of(route, LIST[1]), "17")
+        equal(record.log_key(route, LIST[4]), "18")
+        equal(record.log_key(route, LIST[1]), "17")
     end)
 
     it("brings a sticky client back, as long as its instance may be used", function()

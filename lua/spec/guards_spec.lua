@@ -76,7 +76,7 @@ return function(it)
     end)
 
     it("gives back what was claimed, and never goes below nothing", function()
-        local rules = { most_connections = 2, connections_by = false }
+        local rules = { max_connections = 2, connections_by = false }
         local one, two = limits.claim("f", rules), limits.claim("f", rules)
         truthy(one and two, "two may")
         equal(limits.claim("f", rules), nil)

@@ -21,8 +21,8 @@ local function outcome(host)
     local ask = {}
     local value, other = routes.find(host, ask)
     local function port(found)
-        local list = record.is_plain(found) and { found[3] } or found.usable
-        return list[1] and list[1]:match("%d+$") or "empty"
+        local list, from = record.usable(found)
+        return list[from] and list[from]:match("%d+$") or "empty"
     end
     if value == false then
         return "none"

@@ -1,4 +1,4 @@
--- The part of a policy that says who gets a request.
+-- The part of a policy that decides which instance gets a request.
 --
 --   {"weights":{"ip:port":3}, "log_keys":{"ip:port":"17"}, "draining":["ip:port"], "unhealthy":["ip:port"],
 --    "joined":{"ip:port":unix ms}, "slow_start_ms":30000,
@@ -33,7 +33,7 @@ local function balance(given, take, rules)
     end
 end
 
--- { {version type, percent}, … }; nil when there is nothing to share out.
+-- { {version type, percent}, … }; nil when there is nothing to divide.
 local function shares(given, take)
     local list, total = {}, 0
     for _, one in pairs(given) do
@@ -67,7 +67,7 @@ function _M.read(given, take, rules)
     if sticky then
         rules.sticky = take.name(sticky.cookie, "sticky.cookie") or "signalbox"
         rules.sticky_variable = take.cookie_variable(rules.sticky)
-        -- Without: until the browser closes.
+        -- Without it, the cookie lasts until the browser closes.
         rules.sticky_ttl = take.integer(sticky.ttl_seconds, "sticky.ttl_seconds", 1, MAX_TTL)
     end
 end
