@@ -1,0 +1,72 @@
+-- A real redis-server for a spec, on a unix socket in the spec's folder. lua/spec/run stops it.
+
+local resp = require("signalbox.resp")
+local runner = require("runner")
+
+local _M = {}
+
+local prefix = ngx.config.prefix()
+_M.address = "unix:" .. prefix .. "redis.sock"
+
+local socket, reader
+
+local function connect()
+    socket = ngx.socket.tcp()
+    socket:settimeouts(1000, 1000, 5000)
+    local ok, err = socket:connect(_M.address)
+    if not ok then
+        return nil, err
+    end
+    reader = resp.reader(function()
+        return socket:receiveany(65536)
+    end)
+    return true
+end
+
+-- Sends a command and returns its reply; an error reply is returned as text.
+function _M.call(...)
+    assert(socket:send(resp.command(...)))
+    local value, kind = reader:next()
+    assert(value ~= nil, kind)
+    return value
+end
+
+function _M.start()
+    os.execute(("redis-server --port 0 --unixsocket %sredis.sock --pidfile %sredis.pid --daemonize yes --save '' "
+        .. "--appendonly no --dir %s --logfile %sredis.log --enable-debug-command yes"):format(prefix, prefix, prefix,
+        prefix))
+    runner.eventually("redis-server to answer", function()
+        local ok, err = connect()
+        local answer = ok and _M.call("PING")
+        return answer == "PONG", err or answer
+    end)
+end
+
+-- Stops the server at once, with what it holds.
+function _M.kill()
+    socket:send(resp.command("SHUTDOWN", "NOSAVE"))
+    runner.eventually("redis-server to end", function()
+        local probe = ngx.socket.tcp()
+        local ok = probe:connect(_M.address)
+        return not ok, "still there"
+    end)
+end
+
+-- Writes the table's entry of a name, and counts up the serial, as the pacemaker does.
+function _M.put(name, addresses, log_key, policy)
+    _M.call("MULTI")
+    _M.call("DEL", "instances:" .. name, "logkey:" .. name, "policy:" .. name)
+    if #addresses > 0 then
+        _M.call("SADD", "instances:" .. name, unpack(addresses))
+    end
+    if log_key then
+        _M.call("SET", "logkey:" .. name, log_key)
+    end
+    if policy then
+        _M.call("SET", "policy:" .. name, policy)
+    end
+    _M.call("INCR", "serial")
+    _M.call("EXEC")
+end
+
+return _M
