@@ -1,6 +1,5 @@
 -- The shared level and its text on disk.
 
-local crc32 = require("signalbox.crc32")
 local record = require("signalbox.record")
 local runner = require("runner")
 local shared = require("signalbox.shared")
@@ -32,12 +31,6 @@ local function empty()
 end
 
 return function(it)
-    it("sums as zlib does, in pieces too", function()
-        equal(crc32.hex(crc32.update(crc32.START, "123456789")), "cbf43926")
-        equal(crc32.hex(crc32.update(crc32.update(crc32.START, "1234"), "56789")), "cbf43926")
-        equal(crc32.hex(crc32.update(crc32.START, "")), "00000000")
-    end)
-
     it("keeps, replaces and removes, and counts what changed", function()
         shared.put("a.test", make(1))
         local generation = shared.generation()
