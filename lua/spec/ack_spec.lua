@@ -20,7 +20,8 @@ return function(it)
             { 7, 8, "bb", true, "", ngx.worker.pid() })
         ack.publish(false, 9, "bb aa", false, "table_regressed")
         local two = ack.workers()[1]
-        equal({ two.serial, two.seen, two.at_ms, two.believed, two.alarm }, { 7, 9, one.at_ms, false, "table_regressed" })
+        equal({ two.serial, two.seen, two.at_ms, two.believed, two.alarm },
+            { 7, 9, one.at_ms, false, "table_regressed" })
     end)
 
     it("takes the lowest serial of all workers, and any worker's epoch", function()

@@ -34,10 +34,10 @@ end
 -- nginx itself logs each failed attempt to connect to a unix socket.
 runner.allow_error("redis.sock failed (")
 
-function _M.start()
+-- options: of the command line, or nil.
+function _M.start(options)
     os.execute(("redis-server --port 0 --unixsocket %sredis.sock --pidfile %sredis.pid --daemonize yes --save '' "
-        .. "--appendonly no --dir %s --logfile %sredis.log --enable-debug-command yes"):format(prefix, prefix, prefix,
-        prefix))
+        .. "--appendonly no --dir %s --logfile %sredis.log %s"):format(prefix, prefix, prefix, prefix, options or ""))
     runner.eventually("redis-server to answer", function()
         local ok, err = connect()
         local answer = ok and _M.call("PING")
