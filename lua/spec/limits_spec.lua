@@ -1,5 +1,5 @@
--- Limits, with a clock that the spec sets. A table replaces the request's variables, because a limit is checked thousands
--- of times at chosen moments here; guards_spec has real requests.
+-- Limits, with a clock that the spec sets. A table replaces the request's variables, because a limit is checked
+-- thousands of times at chosen moments here; guards_spec has real requests.
 
 local runner = require("runner")
 local equal, truthy = runner.equal, runner.truthy

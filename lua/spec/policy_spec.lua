@@ -32,7 +32,8 @@ return function(it)
     end)
 
     it("ignores invalid parts only, and counts them in one warning", function()
-        equal(read(([[{"slow_start_ms":0,"weights":{"%s":-1,"%s":2},"hold_ms":"x"}]]):format(A, B)).weights, { [B] = 2 })
+        local rules = read(([[{"slow_start_ms":0,"weights":{"%s":-1,"%s":2},"hold_ms":"x"}]]):format(A, B))
+        equal(rules.weights, { [B] = 2 })
         truthy(runner.logged("(and 2 more)"), "a warning")
     end)
 

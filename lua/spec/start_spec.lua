@@ -62,9 +62,9 @@ return function(it)
     end)
 
     it("does not start with a key file that cannot be used", function()
-        for text, reason in pairs({ ["short"] = "must have 64 hexadecimal digits per line", [""] = "must have 1 to 8 keys",
-            [("a"):rep(63) .. "g"] = "must have 64 hexadecimal digits per line",
-            [(("ab"):rep(32) .. "\n"):rep(9)] = "must have 1 to 8 keys" }) do
+        local digits, keys = "must have 64 hexadecimal digits per line", "must have 1 to 8 keys"
+        for text, reason in pairs({ ["short"] = digits, [("a"):rep(63) .. "g"] = digits, [""] = keys,
+            [(("ab"):rep(32) .. "\n"):rep(9)] = keys }) do
             local ok, err = pcall(start.master, settings(prefix .. "missing", write("key", text)))
             equal(ok, false, text)
             contains(err, "the key file cannot be used: ")
