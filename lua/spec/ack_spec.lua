@@ -18,7 +18,11 @@ return function(it)
         local one = ack.workers()[1]
         equal({ one.serial, one.seen, one.epoch, one.believed, one.alarm, one.pid },
             { 7, 8, "bb", true, "", ngx.worker.pid() })
+        -- Neither a repeated serial nor a change of state wakes the requests that wait.
+        local acks = state:get("acks")
+        ack.publish(7, 8, "bb aa", true, nil)
         ack.publish(false, 9, "bb aa", false, "table_regressed")
+        equal(state:get("acks"), acks)
         local two = ack.workers()[1]
         equal({ two.serial, two.seen, two.at_ms, two.believed, two.alarm },
             { 7, 9, one.at_ms, false, "table_regressed" })

@@ -137,6 +137,17 @@ return function(run)
         equal(total, 1)
     end)
 
+    it("pays for each retry of a failed request from the budget", function()
+        route({ ONE, TWO }, '{"ejection":false}')
+        app.behavior.one = app.status(503)
+        local failures = 0
+        for _ = 1, 400 do
+            failures = failures + (client.request({}).status == 503 and 1 or 0)
+        end
+        -- Half of the requests need a retry. The budget allows 100 at first, 20% of the requests, and a few per second.
+        truthy(failures > 0 and failures < 100, "failed requests: " .. failures)
+    end)
+
     it("serves a policy that needs only a choice, without @full", function()
         route({ ONE, TWO }, ('{"weights":{"%s":3},"log_keys":{"%s":"18"},"ejection":false}'):format(ONE, ONE))
         equal(bodies(8), { one = 6, two = 2 })

@@ -83,6 +83,46 @@ return function(it)
         equal(port_of("a.test"), "1")
     end)
 
+    it("never acknowledges a change before it is applied", function()
+        -- Every change counts up the port together with the serial, so the two can be compared at an acknowledgement.
+        -- The second change of a pair reaches Redis at about the time when the worker asks for the serial of the first.
+        local offset = tonumber(redis.call("GET", "serial")) - 10000
+        local publish, checked, stale = ack.publish, 0, nil
+        ack.publish = function(serial, ...)
+            local port = serial and tonumber(port_of("a.test"))
+            if port then
+                checked = checked + 1
+                stale = port < serial - offset and { port, serial - offset } or stale
+            end
+            return publish(serial, ...)
+        end
+        local port = 10000
+        local function send_change()
+            port = port + 1
+            redis.send("MULTI")
+            redis.send("DEL", "instances:a.test")
+            redis.send("SADD", "instances:a.test", "127.0.0.1:" .. port)
+            redis.send("INCR", "serial")
+            redis.send("EXEC")
+        end
+        for pair = 1, 600 do
+            send_change()
+            for _ = 1, pair % 6 do
+                ngx.sleep(0)
+            end
+            send_change()
+            redis.receive(10)
+            acknowledged()
+            lookups.wait({ "a.test" }, 1)
+        end
+        ack.publish = publish
+        equal(stale, nil, "port of the record, port of the acknowledged serial")
+        truthy(checked > 10, "acknowledgements while the record was known: " .. checked)
+        put("a.test", 1)
+        acknowledged()
+        eventually_port("a.test", "1")
+    end)
+
     it("updates a name that only shared memory has", function()
         shared.put("other.test", record.make("other.test", { "127.0.0.1:7" }, "17", nil))
         put("other.test", 8)

@@ -23,12 +23,24 @@ local function connect()
     return true
 end
 
--- Sends a command and returns its reply; an error reply is returned as text.
-function _M.call(...)
+function _M.send(...)
     assert(socket:send(resp.command(...)))
-    local value, kind = reader:next()
-    assert(value ~= nil, kind)
+end
+
+-- The last of the next `count` replies; an error reply is returned as text.
+function _M.receive(count)
+    local value, kind
+    for _ = 1, count do
+        value, kind = reader:next()
+        assert(value ~= nil, kind)
+    end
     return value
+end
+
+-- Sends a command and returns its reply.
+function _M.call(...)
+    _M.send(...)
+    return _M.receive(1)
 end
 
 -- nginx itself logs each failed attempt to connect to a unix socket.

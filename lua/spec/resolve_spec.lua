@@ -62,6 +62,7 @@ return function(it)
     it("serves a suspect record and asks for it in the background", function()
         routes.suspect_all()
         equal(outcome("exact.b.test"), "4 exact.b.test")
+        equal(lookups.is_open("exact.b.test"), true)
         runner.eventually("the record to be fresh", function() return routes.plain["exact.b.test"] end)
     end)
 end
