@@ -165,7 +165,7 @@ return function(it)
         redis.call("FLUSHALL")
         alarm("table_regressed")
         equal({ port_of("a.test"), lookups.trusted }, { "6", false })
-        redis.call("MSET", "serial", "1000", "epoch", "zz")
+        redis.call("MSET", "serial", "100000", "epoch", "zz")
         alarm("epoch_unknown")
         equal({ port_of("a.test"), lookups.trusted }, { "6", false })
         -- Seeded again by the pacemaker, which knows the lineage and writes the epoch last.
