@@ -49,7 +49,7 @@ return function(it)
         equal(client.request({ headers = { ["X-Forwarded-Proto"] = "https" } }).body, "one")
     end)
 
-    it("answers for a host under maintenance, except to those who may look", function()
+    it("answers for a host under maintenance, except to clients with the agreed header", function()
         policy('"maintenance":{"retry_after":60,"except_header":{"name":"X-Preview","value":"yes"}}')
         local response = client.request({})
         equal(refused(response), { 503, "maintenance" })

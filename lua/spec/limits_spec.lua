@@ -12,7 +12,7 @@ local limits = require("signalbox.limits")
 rawset(ngx, "now", real_now)
 ngx.var = real_var
 
--- How many of `n` requests, `pause` seconds apart, may pass.
+-- How many of `n` requests, `pause` seconds apart, pass.
 local function passed(name, rules, n, pause)
     local count = 0
     for _ = 1, n do
@@ -23,18 +23,18 @@ local function passed(name, rules, n, pause)
 end
 
 return function(it)
-    it("lets the burst pass at once, then the rate", function()
+    it("lets a burst pass immediately, then the rate", function()
         local rules = { rate = 10, burst = 5, rate_by = false }
         equal(passed("a", rules, 100, 0), 6)
-        -- The first of these comes at the same moment.
+        -- The first of these arrives at the same moment.
         equal(passed("a", rules, 100, 0.1), 99)
         equal(passed("a", rules, 200, 0.05), 100)
-        -- After a pause the burst is there again, and no more than that.
+        -- After a pause the burst is available again, and no more than that.
         clock = clock + 1000
         equal(passed("a", rules, 100, 0), 6)
     end)
 
-    it("keeps the rate over a long time whatever the pattern", function()
+    it("keeps the rate over a long time, whatever the pattern", function()
         math.randomseed(runner.seed)
         local rules = { rate = 7, burst = 3, rate_by = false }
         local began, count = clock, 0
@@ -46,7 +46,7 @@ return function(it)
         truthy(count <= most + 1 and count >= most * 0.98 - 20, count .. " of at most " .. most)
     end)
 
-    it("says when to come back, and is right", function()
+    it("returns the exact time after which a request passes", function()
         local rules = { rate = 0.5, burst = 0, rate_by = false }
         equal(limits.request("c", rules), nil)
         local wait = limits.request("c", rules)
@@ -55,7 +55,7 @@ return function(it)
         equal(limits.request("c", rules), nil)
     end)
 
-    it("counts clients apart: by address, by the /64 of IPv6, by header, and by host not", function()
+    it("counts clients separately by address, IPv6 /64 or header, and together by host", function()
         local rules = { rate = 0.001, burst = 0, rate_by = "address" }
         vars.binary_remote_addr = "\1\2\3\4"
         equal(limits.request("d", rules), nil)
@@ -73,7 +73,7 @@ return function(it)
         equal(limits.request("e", { rate = 0.001, burst = 0, rate_by = false }), nil)
     end)
 
-    it("gives back what was claimed, and never goes below nothing", function()
+    it("takes back a claim, and never counts below zero", function()
         local rules = { max_connections = 2, connections_by = false }
         local one, two = limits.claim("f", rules), limits.claim("f", rules)
         truthy(one and two, "two may")

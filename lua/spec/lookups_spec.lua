@@ -45,7 +45,7 @@ return function(it)
         equal(lookups.open, 0)
     end)
 
-    it("sends one question for all who ask at the same time", function()
+    it("sends one question for all requests that ask at the same time", function()
         redis.put("b.test", { A }, "17")
         local before, threads, results = asked(), {}, {}
         for i = 1, 20 do

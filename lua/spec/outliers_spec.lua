@@ -1,4 +1,4 @@
--- Ejection and the retry budget, with a clock of our own.
+-- Ejection and the retry budget, with a clock that the spec sets.
 
 local runner = require("runner")
 local equal, truthy = runner.equal, runner.truthy
@@ -14,7 +14,7 @@ rawset(ngx, "now", real_now)
 local dict = ngx.shared.signalbox_outliers
 local ports = 9000
 
--- New addresses each time: what is known of an address outlives a record.
+-- New addresses each time, because the state of an address outlives a record.
 local function hosts(n)
     local list = {}
     for i = 1, n do
@@ -50,7 +50,7 @@ end
 return function(it)
     math.randomseed(runner.seed)
 
-    it("ejects at the fifth failure in a row, for a second, and then lets it back", function()
+    it("ejects at the fifth failure in a row, for one second", function()
         local list = hosts(3)
         local route = record.make("x", list, "1", nil)
         fail(route, list[1], 4)
@@ -58,14 +58,14 @@ return function(it)
         fail(route, list[1], 1)
         truthy(is_out(list[1]), "out at the fifth")
         for _ = 1, 30 do
-            truthy(outliers.pick(route) ~= list[1], "nothing goes there")
+            truthy(outliers.pick(route) ~= list[1], "no request is sent there")
         end
         advance(1.2)
         truthy(not is_out(list[1]), "back after a second, give or take a tenth")
         truthy(outliers.restored_at(list[1]), "and known to have come back")
     end)
 
-    it("ejects for twice as long at the next failure after that, up to the longest", function()
+    it("doubles the time of each further ejection, up to the longest", function()
         local list = hosts(2)
         local route = record.make("x", list, "1", '{"ejection":{"failures":3,"first_ms":1000,"longest_ms":3000}}')
         local lasts = {}
@@ -91,13 +91,13 @@ return function(it)
             advance(11)
         end
         truthy(not is_out(list[1]), "ten seconds in between")
-        -- The hot path: of the requests since, more than half did not come back as failures.
+        -- On the hot path: more than half of the requests since then did not fail.
         for _ = 1, 20 do
             fail(route, list[1], 1)
             serve(route, 3 * 5)
         end
         truthy(not is_out(list[1]), "one of five")
-        -- Where success is seen, it ends the row.
+        -- Where a success is seen, it ends the row.
         local ruled = record.make("x", list, "1", "{}")
         for _ = 1, 10 do
             fail(ruled, list[2], 4)
@@ -106,7 +106,7 @@ return function(it)
         truthy(not is_out(list[2]), "four, then a success")
     end)
 
-    it("ejects what fails half of its requests on the hot path", function()
+    it("ejects an instance that fails half of its requests on the hot path", function()
         local list = hosts(3)
         local route = record.make("x", list, "1", nil)
         for _ = 1, 5 do
@@ -116,7 +116,7 @@ return function(it)
         truthy(is_out(list[1]), "out")
     end)
 
-    it("never ejects more than half, whatever the number, and opens when more is out by other hosts", function()
+    it("never ejects more than half, and fails open when other hosts' failures do", function()
         for n = 1, 9 do
             local list = hosts(n)
             local route = record.make("x", list, "1", nil)
@@ -128,7 +128,7 @@ return function(it)
                 out = out + (is_out(list[i]) and 1 or 0)
             end
             equal(out, math.floor(n / 2), n .. " instances")
-            -- The same addresses, seen from a host that has only the failed ones and one more.
+            -- The same addresses in a host that has only the failed ones and one more.
             if out > 1 then
                 local few = { list[1], list[2], list[n] }
                 local other = record.make("y", few, "1", nil)
@@ -142,7 +142,7 @@ return function(it)
         end
     end)
 
-    it("is told of other workers' ejections by the generation", function()
+    it("learns of other workers' ejections by the generation", function()
         local list = hosts(2)
         dict:set("e:" .. list[1], ("%d|1|5000"):format((clock + 5) * 1000))
         local generation = dict:incr("generation", 1, 0)
@@ -160,7 +160,7 @@ return function(it)
         truthy(not is_out(list[1]), "still in")
     end)
 
-    it("a budget lets a burst through, then its part of the requests and a few a second", function()
+    it("lets a burst of retries pass, then a part of the requests and a few per second", function()
         local route = record.make("x", hosts(2), "1", nil)
         local spent = 0
         while budget.has(route, record.served(route), 20) do

@@ -64,7 +64,7 @@ return function(it)
         refused('{"balance":{"algorithm":"hash","header":"X User"}}', "balance.header")
     end)
 
-    it("reads shares, and who may choose one", function()
+    it("reads shares, and the header and cookie that choose one", function()
         local rules = read([[{"shares":[{"version_type":17,"percent":95},{"version_type":"18","percent":5}],
             "shares_by":{"header":"X-Version","cookie":"v"}}]])
         equal({ rules.shares, rules.shares_header, rules.shares_cookie },

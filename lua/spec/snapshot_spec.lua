@@ -1,4 +1,4 @@
--- The shared level and its text on disk.
+-- The shared cache and its text on disk.
 
 local record = require("signalbox.record")
 local runner = require("runner")
@@ -31,7 +31,7 @@ local function empty()
 end
 
 return function(it)
-    it("keeps, replaces and removes, and counts what changed", function()
+    it("stores, replaces and removes, and counts changes", function()
         shared.put("a.test", make(1))
         local generation = shared.generation()
         shared.put("a.test", make(1))
@@ -44,7 +44,7 @@ return function(it)
         equal(shared.size(), 0)
     end)
 
-    it("uses a freed slot again", function()
+    it("reuses a free slot", function()
         for round = 1, 50 do
             shared.put("r" .. round .. ".test", make(1))
             shared.put("r" .. round .. ".test", false)
@@ -52,7 +52,7 @@ return function(it)
         truthy(shared.slots() <= 2, "slots used: " .. shared.slots())
     end)
 
-    it("comes back whole", function()
+    it("restores the whole cache", function()
         empty()
         for i = 1, 2500 do
             shared.put("h" .. i .. ".test", make(i))
@@ -71,7 +71,7 @@ return function(it)
         equal(#text(), #whole)
     end)
 
-    it("believes no text that is cut, changed or of another version", function()
+    it("rejects text that is cut, changed or of another version", function()
         empty()
         for i = 1, 20 do
             shared.put("h" .. i .. ".test", make(i))
@@ -91,7 +91,7 @@ return function(it)
         equal(shared.size(), 0)
     end)
 
-    it("never lets go of a route to make room", function()
+    it("never evicts a route to make room", function()
         empty()
         local kept = 0
         for i = 1, 20000 do
@@ -105,7 +105,7 @@ return function(it)
         equal(shared.size(), kept)
     end)
 
-    it("believes serials upwards only", function()
+    it("accepts increasing serials only", function()
         empty()
         shared.accept_table("aa", 10)
         shared.accept_table(nil, 9)
