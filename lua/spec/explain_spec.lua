@@ -38,7 +38,7 @@ return function(it)
     end)
 
     it("shows an ejection with its end, and failures in a row", function()
-        local route = record.make("x", { A, B, C }, "17", nil)
+        local route = record.make("x", { A, B, C }, "17", '{"ejection":{"first_ms":60000}}')
         for _ = 1, 2 do
             outliers.failed(route, B, "502")
         end

@@ -193,7 +193,7 @@ return function(run)
 
     it("counts failures for the ejection of an instance, and successes against it", function()
         runner.expect_error(CLOSED)
-        put({ ONE, TWO }, FULL)
+        put({ ONE, TWO }, FULL .. ',"ejection":{"first_ms":60000}')
         local fails = true
         app.behavior.one = function()
             fails = not fails
