@@ -24,8 +24,8 @@ local MAX_WAIT = 30
 local POLL = 0.001
 -- Polls after which the lines are read in any case, because a worker may have been replaced.
 local POLLS_BLIND = 100
--- Lifetime of the line of a worker that is gone, seconds.
-local FORGET_AFTER = 60
+-- Of the line of a worker that is gone.
+local LINE_LIFETIME_SECONDS = 60
 
 local own_serial, own_at = 0, 0
 
@@ -42,7 +42,7 @@ function _M.publish(acknowledged, seen, epoch, believed, alarm)
         raised = true
     end
     state:set("pid:" .. worker_pid(), format("%.0f|%.0f|%.0f|%d|%.0f|%s|%s", own_serial, own_at, now_ms,
-        believed and 1 or 0, seen or 0, alarm or "", lineage.newest(epoch) or ""), FORGET_AFTER)
+        believed and 1 or 0, seen or 0, alarm or "", lineage.newest(epoch) or ""), LINE_LIFETIME_SECONDS)
     if raised then
         state:incr("acks", 1, 0)
     end

@@ -236,15 +236,15 @@ function _M.present()
     if not one then
         return
     end
-    local ok, why = ssl.clear_certs()
+    local ok, reason = ssl.clear_certs()
     if ok then
-        ok, why = ssl.set_cert(one.chain)
+        ok, reason = ssl.set_cert(one.chain)
     end
     if ok then
-        ok, why = ssl.set_priv_key(one.key)
+        ok, reason = ssl.set_priv_key(one.key)
     end
     if not ok then
-        log(ERR, "cannot present the certificate of ", name, ": ", why)
+        log(ERR, "cannot present the certificate of ", name, ": ", reason)
         return ngx.exit(ngx.ERROR)
     end
 end

@@ -18,8 +18,8 @@ local concat, gmatch = table.concat, string.gmatch
 
 local _M = { total = 0 }
 
--- Lifetime of a published count that its worker does not renew, seconds.
-local FRESH = 3
+-- Of a published count that its worker does not renew.
+local COUNT_LIFETIME_SECONDS = 3
 
 -- Maximum number of addresses that a worker publishes, because the dictionary is small. The sum includes the rest.
 local MAX_SHOWN = 500
@@ -134,8 +134,8 @@ end
 function _M.publish(premature)
     if not premature then
         local sum = _M.total + _M.sweep()
-        state:set("in_flight:" .. worker_id(), sum, FRESH)
-        state:set("in_flight_at:" .. worker_id(), sum > 0 and by_address() or "", FRESH)
+        state:set("in_flight:" .. worker_id(), sum, COUNT_LIFETIME_SECONDS)
+        state:set("in_flight_at:" .. worker_id(), sum > 0 and by_address() or "", COUNT_LIFETIME_SECONDS)
     end
 end
 

@@ -19,8 +19,8 @@ local dict = ngx.shared.signalbox_limits
 
 local _M = {}
 
-local FORGET = 3600
-local LONG = 32
+local CLAIM_LIFETIME_SECONDS = 3600
+local MAX_KEY_BYTES = 32
 
 -- The client that a limit counts this request for.
 local function client(by)
@@ -30,7 +30,7 @@ local function client(by)
     local key = by ~= "address" and var[by] or nil
     if key and key ~= "" then
         -- A header may be of any length.
-        return "k" .. (#key > LONG and md5(key) or key)
+        return "k" .. (#key > MAX_KEY_BYTES and md5(key) or key)
     end
     -- A client without the header is counted by address. Otherwise leaving it out would avoid the limit.
     local address = var.binary_remote_addr
@@ -70,7 +70,7 @@ end
 -- Returns what release() takes when the request ends, or nil when there are too many requests.
 function _M.claim(name, rules)
     local key = "c|" .. name .. "|" .. client(rules.connections_by)
-    local count, err = dict:incr(key, 1, 0, FORGET)
+    local count, err = dict:incr(key, 1, 0, CLAIM_LIFETIME_SECONDS)
     if not count then
         full(err)
         return ""

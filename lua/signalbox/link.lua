@@ -94,10 +94,10 @@ local function write_all(sock)
         if outbox_n > 0 then
             local batch = outbox
             outbox, outbox_n = {}, 0
-            local sent, why = sock:send(batch)
+            local sent, reason = sock:send(batch)
             if not sent then
                 -- The reader notices this too, and it ends the connection.
-                return nil, why
+                return nil, reason
             end
         end
     end

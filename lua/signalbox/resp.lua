@@ -150,9 +150,9 @@ function Reader:value(depth)
         if rest == "-1" then
             return _M.null, kind
         end
-        local length, why = length_of(rest, MAX_BULK)
+        local length, reason = length_of(rest, MAX_BULK)
         if not length then
-            return nil, why
+            return nil, reason
         end
         local value, broken = self:bulk(length)
         return value, value and kind or broken
@@ -160,17 +160,17 @@ function Reader:value(depth)
         if rest == "-1" then
             return _M.null, kind
         end
-        local count, why = length_of(rest, MAX_ITEMS)
+        local count, reason = length_of(rest, MAX_ITEMS)
         if not count then
-            return nil, why
+            return nil, reason
         end
         local list, broken = self:items(count * LISTS[kind], depth + 1)
         return list, list and kind or broken
     elseif kind == "|" then
         -- Attributes describe the value that follows; the edge does not use them.
-        local count, why = length_of(rest, MAX_ITEMS)
+        local count, reason = length_of(rest, MAX_ITEMS)
         if not count then
-            return nil, why
+            return nil, reason
         end
         local skipped, broken = self:items(count * 2, depth + 1)
         if not skipped then

@@ -56,9 +56,9 @@ local spare
 local function insert(name, text)
     local slot = spare or routes:rpop("#free")
     if not slot then
-        local new, why = routes:incr("#slots", 1, 0)
+        local new, reason = routes:incr("#slots", 1, 0)
         if not new then
-            return full(name, why)
+            return full(name, reason)
         end
         slot = new
     end

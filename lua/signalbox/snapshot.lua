@@ -24,7 +24,7 @@ local log, WARN, NOTICE = ngx.log, ngx.WARN, ngx.NOTICE
 local _M = { VERSION = 1 }
 
 -- Slots read before other work of the worker gets a turn: about a millisecond.
-local STEP = 1000
+local SLOTS_PER_STEP = 1000
 local MAX_ALIASES = 20000
 local MAX_CERTIFICATES = 100000
 
@@ -63,7 +63,7 @@ function _M.write(generation, emit, pause)
             n = n + 1
             lines[n] = "route\t" .. name .. "\t" .. text .. "\n"
         end
-        if slot % STEP == 0 then
+        if slot % SLOTS_PER_STEP == 0 then
             flush()
         end
     end
@@ -84,7 +84,7 @@ function _M.write(generation, emit, pause)
             n = n + 1
             lines[n] = "cert\t" .. certificates[i] .. "\t" .. record.escape(text) .. "\n"
         end
-        if i % STEP == 0 then
+        if i % SLOTS_PER_STEP == 0 then
             flush()
         end
     end

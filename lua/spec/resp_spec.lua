@@ -50,9 +50,9 @@ return function(it)
         equal(whole[20], { { "invalidate", { "instances:x" } }, ">" })
         equal(whole[21], { { "invalidate", resp.null }, ">" })
         for size = 1, 40 do
-            local torn, why = read_all(STREAM, size)
+            local torn, reason = read_all(STREAM, size)
             equal(torn, whole, "in pieces of " .. size)
-            equal(why, "closed")
+            equal(reason, "closed")
         end
     end)
 
@@ -82,9 +82,9 @@ return function(it)
             ("x"):rep(70000), ("|0\r\n"):rep(1) .. "?\r\n",
         }
         for i = 1, #hostile do
-            local values, why = read_all(hostile[i], 1000)
+            local values, reason = read_all(hostile[i], 1000)
             equal(#values, 0, "values of hostile " .. i)
-            truthy(why:find("^protocol"), "reason of hostile " .. i .. " is " .. why)
+            truthy(reason:find("^protocol"), "reason of hostile " .. i .. " is " .. reason)
         end
     end)
 
@@ -97,8 +97,8 @@ return function(it)
                 local at = math.random(#alphabet)
                 bytes[i] = alphabet:sub(at, at)
             end
-            local _, why = read_all(table.concat(bytes), math.random(7))
-            truthy(why == "closed" or why:find("^protocol"), why)
+            local _, reason = read_all(table.concat(bytes), math.random(7))
+            truthy(reason == "closed" or reason:find("^protocol"), reason)
         end
     end)
 

@@ -4,7 +4,7 @@
 
 local _M = {}
 
-local LEAST = 0.1
+local MIN_FACTOR = 0.1
 
 -- since_ms: when it joined, or nil. Both times in unix milliseconds.
 function _M.factor(since_ms, now_ms, slow_start_ms)
@@ -16,10 +16,10 @@ function _M.factor(since_ms, now_ms, slow_start_ms)
         return 1
     elseif age < 0 then
         -- Clocks differ; it joined just now.
-        return LEAST
+        return MIN_FACTOR
     end
     local part = age / slow_start_ms
-    return part > LEAST and part or LEAST
+    return part > MIN_FACTOR and part or MIN_FACTOR
 end
 
 return _M

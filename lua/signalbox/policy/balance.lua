@@ -13,7 +13,7 @@ local _M = {}
 local MAX_WEIGHT = 1000
 local MAX_SLOW_START_MS = 3600 * 1000
 local MAX_TTL = 365 * 86400
-local FAR = 2 ^ 52
+local MAX_UNIX_MS = 2 ^ 52
 
 local function balance(given, take, rules)
     rules.algorithm = "round_robin"
@@ -54,7 +54,7 @@ function _M.read(given, take, rules)
     rules.draining = take.set(given.draining, "draining")
     rules.unhealthy = take.set(given.unhealthy, "unhealthy")
     rules.weights = take.map(given.weights, "weights", take.number, 0, MAX_WEIGHT)
-    rules.joined = take.map(given.joined, "joined", take.number, 0, FAR)
+    rules.joined = take.map(given.joined, "joined", take.number, 0, MAX_UNIX_MS)
     rules.slow_start_ms = take.number(given.slow_start_ms, "slow_start_ms", 1, MAX_SLOW_START_MS)
     balance(take.object(given.balance, "balance") or {}, take, rules)
     rules.shares = shares(take.object(given.shares, "shares") or {}, take)
