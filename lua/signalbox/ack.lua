@@ -1,15 +1,15 @@
--- Which serial every worker has taken over. Each writes its own line into the shared dictionary; /edge/ack reads them
--- all and waits until the last one is there.
+-- Which serial of the table each worker has applied. Each worker writes its own line into the shared dictionary;
+-- /edge/ack reads all lines and waits until the slowest worker has reached a serial.
 --
---   "worker:<id>"   pid of the worker that holds this id now
---   "acks"          raised with each acknowledgement, so that who waits reads one number a millisecond
+--   "worker:<id>"   pid of the worker that has this id now
+--   "acks"          incremented with each acknowledgement, so that waiting requests poll a single number
 --   "pid:<pid>"     "acknowledged serial | at_ms | beat_ms | believed 0/1 | serial seen | alarm | newest epoch"
 --
--- Two steps, because a reload lets an old and a new worker of the same id live side by side: the new one takes the id,
--- and what the old one still writes under its pid is read by nobody. So workers that are exiting do not count.
+-- Lines are keyed by pid because after a reload an old and a new worker have the same id. The new one takes over the
+-- id, and no request reads what the old one still writes under its pid. So workers that are exiting are not waited for.
 
 local json = require("signalbox.json")
-local guard = require("signalbox.guard")
+local lineage = require("signalbox.lineage")
 
 local worker_pid, worker_id, worker_count = ngx.worker.pid, ngx.worker.id, ngx.worker.count
 local now, update_time, sleep = ngx.now, ngx.update_time, ngx.sleep
@@ -22,10 +22,10 @@ local _M = {}
 
 local MAX_WAIT = 30
 local POLL = 0.001
--- Polls after which the lines are read even so: a worker may have been replaced.
+-- Polls after which the lines are read in any case, because a worker may have been replaced.
 local POLLS_BLIND = 100
--- Of the line of a worker that is no more.
-local FORGET_AFTER = 60
+-- Of the line of a worker that is gone.
+local LINE_LIFETIME_SECONDS = 60
 
 local own_serial, own_at = 0, 0
 
@@ -33,7 +33,7 @@ function _M.join()
     state:set("worker:" .. worker_id(), worker_pid())
 end
 
--- acknowledged: a serial, or false to leave it as it is.
+-- acknowledged: a serial, or false to keep the last one. believed: whether the worker follows an accepted table.
 function _M.publish(acknowledged, seen, epoch, believed, alarm)
     update_time()
     local now_ms, raised = floor(now() * 1000), false
@@ -42,7 +42,7 @@ function _M.publish(acknowledged, seen, epoch, believed, alarm)
         raised = true
     end
     state:set("pid:" .. worker_pid(), format("%.0f|%.0f|%.0f|%d|%.0f|%s|%s", own_serial, own_at, now_ms,
-        believed and 1 or 0, seen or 0, alarm or "", guard.newest(epoch) or ""), FORGET_AFTER)
+        believed and 1 or 0, seen or 0, alarm or "", lineage.newest(epoch) or ""), LINE_LIFETIME_SECONDS)
     if raised then
         state:incr("acks", 1, 0)
     end
@@ -93,7 +93,7 @@ function _M.workers_json(workers)
     return "[" .. concat(parts, ",") .. "]"
 end
 
--- The newest epoch token that any worker believes.
+-- The newest epoch token of any worker's table.
 function _M.epoch(workers)
     for i = 1, #workers do
         if workers[i].epoch ~= "" then
@@ -103,7 +103,7 @@ function _M.epoch(workers)
     return ""
 end
 
--- Returns when an acknowledgement came in after `acks` was read, at the deadline, or now and then.
+-- Returns when an acknowledgement arrived after `acks` was read, at the deadline, or after POLLS_BLIND polls.
 local function pause(acks, deadline)
     for _ = 1, POLLS_BLIND do
         sleep(POLL)
@@ -113,12 +113,12 @@ local function pause(acks, deadline)
     end
 end
 
--- Answers /edge/ack. wanted: serial or nil. wait: seconds.
+-- The body of /edge/ack. wanted: serial or nil. wait: seconds.
 function _M.await(wanted, wait)
     update_time()
     local deadline = now() + (wait < MAX_WAIT and wait or MAX_WAIT)
     while true do
-        -- Before the lines: an acknowledgement in between leads to another look, never to a missed one.
+        -- Read before the lines, so that an acknowledgement in between causes another pass and is never missed.
         local acks = state:get("acks")
         local workers = _M.workers()
         local least = lowest(workers)

@@ -1,6 +1,6 @@
--- The forms of an instance's address: `127.0.0.1:9001`, `[::1]:9001`, `unix:/run/app.sock`.
--- The table may be written by hand, and nginx resolves no names in the balancer; whatever else stands in a set is left
--- out when the record is made, not found out by a request.
+-- The valid forms of an instance's address: `127.0.0.1:9001`, `[::1]:9001`, `unix:/run/app.sock`.
+-- The table may be written by hand, and nginx resolves no names in the balancer. Any other form is ignored when the
+-- record is made, so that no request fails because of it.
 
 local find, match = string.find, string.match
 local sub = string.sub
@@ -23,7 +23,7 @@ end
 function _M.valid(address)
     if sub(address, 1, 5) == "unix:" then
         local path = sub(address, 6)
-        -- A colon would end the path for nginx.
+        -- nginx ends the path at a colon.
         return #path > 1 and #path <= MAX_UNIX_PATH and find(path, "^/[^%c%s:]+$") ~= nil
     end
     local ip, port = match(address, "^([%d%.]+):(%d+)$")

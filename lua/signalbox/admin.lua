@@ -35,16 +35,16 @@ local function acknowledgement()
     local args = ngx.req.get_uri_args(10)
     local serial, serial_good = number(args, "serial", "^%d+$")
     if not serial_good then
-        return bad("serial must be a number without sign")
+        return bad("`serial` must be a non-negative integer.")
     end
     local wait, wait_good = number(args, "wait", "^%d*%.?%d+$")
     if not wait_good then
-        return bad("wait must be a number of seconds")
+        return bad("`wait` must be a number of seconds.")
     end
     ngx.print(ack.await(serial, wait or 0))
 end
 
--- Requests under way by address, of hosts whose policy has them counted.
+-- Requests in flight by address, of hosts whose policy counts them.
 local function under_way()
     local parts = {}
     for address, count in pairs(in_flight.everywhere()) do
@@ -74,7 +74,7 @@ local function status()
 end
 
 local function table_text()
-    -- Read before the table: a change while it is written leads to another fetch, never to a missed one.
+    -- Read before the table, so that a change while it is written causes another fetch and is never missed.
     local generation = format("%.0f", shared.generation())
     local tag = '"' .. generation .. '"'
     ngx.header["ETag"] = tag
@@ -92,27 +92,28 @@ local function table_text()
     end)
 end
 
--- A header no form and no plain cross-site request can send.
+-- Requires a header that neither a form nor a plain cross-site request can send.
 local function accept()
     if ngx.var.http_x_signalbox_accept ~= "table" then
-        return bad("to have the router believe the table in Redis as it is, send the header X-Signalbox-Accept: table")
+        return bad("To make this router accept the table in Redis, send the header `X-Signalbox-Accept: table`.")
     end
-    shared.forget_belief()
+    shared.forget_table()
     ngx.print('{"accepted":true}\n')
 end
 
--- Who of a host is in and who is out, for those who ask why.
-local function circuit_states()
+-- The state of a host's instances: in, draining, unhealthy or ejected.
+local function instance_states()
     local host = ngx.req.get_uri_args(10).host
     if type(host) ~= "string" or host == "" then
-        return bad("host must name the host to look at")
+        return bad("`host` is required: the host name to show.")
     elseif not hostname.valid(host) then
-        return bad("host is no host name")
+        return bad("`host` is not a valid host name.")
     end
     host = lower(host)
     local route, name = resolve.host(host)
     if route == nil then
-        return answer.problem(503, "table_unreachable", "This host is not known here and the table cannot be asked.")
+        return answer.problem(503, "table_unreachable",
+            "This host is not known here and the route table cannot be read.")
     elseif not route then
         return answer.problem(404, "no_route", "No application is registered under this host name.")
     end
@@ -120,7 +121,7 @@ local function circuit_states()
 end
 
 local GET = { ["/edge/ack"] = acknowledgement, ["/edge/status"] = status, ["/edge/snapshot"] = table_text,
-    ["/edge/circuits"] = circuit_states }
+    ["/edge/circuits"] = instance_states }
 local POST = { ["/edge/accept"] = accept }
 
 function _M.serve()
@@ -131,10 +132,10 @@ function _M.serve()
         return handler()
     elseif GET[uri] or POST[uri] then
         ngx.header["Allow"] = GET[uri] and "GET, HEAD" or "POST"
-        return answer.problem(405, "method_not_allowed", "This endpoint does not know that method.")
+        return answer.problem(405, "method_not_allowed", "This endpoint does not support the method.")
     end
-    return answer.problem(404, "not_found", "There is no such endpoint. The edge has /edge/ack, /edge/status, "
-        .. "/edge/snapshot, /edge/circuits, /edge/connections and /edge/accept.")
+    return answer.problem(404, "not_found", "No such endpoint. The edge has /edge/ack, /edge/status, /edge/snapshot, "
+        .. "/edge/circuits, /edge/connections and /edge/accept.")
 end
 
 return _M

@@ -1,6 +1,6 @@
--- The edge's own answers from Lua, in the same form as those of nginx (problem.conf): application/problem+json with a
--- stable code, which the header X-Signalbox-Error repeats for whoever only looks at headers. Who asks for HTML, which
--- is what browsers do, gets a small page that says the same; a gRPC client gets its own kind of status.
+-- The answers that Lua gives in place of an application, in the same form as nginx's own (problem.conf):
+-- application/problem+json with a stable code, which is also in the header X-Signalbox-Error. A client that asks for
+-- HTML, such as a browser, gets the same as a small page. A gRPC client gets a gRPC status.
 
 local json = require("signalbox.json")
 
@@ -27,7 +27,7 @@ local function html(text)
     return (gsub(text, '[&<>"]', ENTITIES))
 end
 
--- Named before JSON, or without it. What an Accept header weighs by q is more than this answer is worth.
+-- Whether the Accept header names HTML, and before JSON if it names both. Its q values are not evaluated.
 local function wants_html()
     local accept = var.http_accept
     local at = accept and find(accept, "text/html", 1, true)
@@ -35,11 +35,11 @@ local function wants_html()
     return at and not (other and other < at)
 end
 
--- Trailers only: a header frame that ends the stream (the gRPC protocol over HTTP/2).
+-- Trailers only: one header frame that ends the stream (the gRPC protocol over HTTP/2).
 local function grpc(status, detail)
     ngx.status = 200
     ngx.header["Content-Type"] = "application/grpc"
-    -- UNAVAILABLE for what may be repeated, UNIMPLEMENTED for what is not there, as gRPC maps HTTP codes.
+    -- As gRPC maps HTTP codes: UNAVAILABLE if the call may be repeated, UNIMPLEMENTED if there is no such endpoint.
     ngx.header["grpc-status"] = ((status == 404 or status == 405) and 12) or (status == 403 and 7)
         or (status == 429 and 8) or (status == 400 and 3) or 14
     ngx.header["grpc-message"] = detail
@@ -67,7 +67,7 @@ function _M.problem(status, code, detail, retry_after)
             .. ',"code":"' .. code .. '","detail":' .. json.string(detail)
             .. ',"request_id":' .. json.string(id) .. "}\n"
     end
-    -- Caches must not give the page to who asked for the other.
+    -- A cache must not serve the page to a client that asked for JSON.
     header["Vary"] = "Accept"
     header["Content-Length"] = #body
     ngx.print(body)

@@ -1,15 +1,15 @@
--- What nginx has already tried for this request, read from its own variables: state that needs no table of ours on
--- the hot path and survives the way to @full. Only looked at after a failure.
+-- The tries that nginx has already made for this request, read from its own variables. The hot path needs no table for
+-- them, and they survive the redirect to @full. They are read only after a failure.
 
 local gmatch, match = string.gmatch, string.match
 local var = ngx.var
 
 local _M = {}
 
--- A set of the addresses tried, the last of them, and how many there are; nil when none was. An address counts once:
--- when a connection that was kept alive turns out to be closed, nginx asks for one try more than it was granted, and
--- that must cost no other instance its turn. nginx separates tries with ", " and, after an internal redirect, with " :
--- "; neither can stand in an address.
+-- Returns the set of addresses tried, the last one, and how many there are; nil when there are none. An address counts
+-- once: when a kept-alive connection turns out to be closed, nginx makes one try more than it was granted, and that
+-- must not take away another instance's turn. nginx separates tries with ", " and, after an internal redirect, with " :
+-- "; no address contains these.
 function _M.addresses()
     local text = var.upstream_addr
     if not text then
@@ -27,17 +27,17 @@ function _M.addresses()
     return tried, last, count
 end
 
--- The status of the last try (nil when it had none, for the client went away), and whether that try had a connection:
--- without one nothing of the request was sent, and it may go elsewhere whatever its method. A list may end in a
--- separator (a try without an address).
+-- Returns the status of the last try (nil when it has none, because the client closed the connection), and whether that
+-- try had a connection. Without one, nothing of the request was sent, so any method may be repeated. A list may end in
+-- a separator (a try without an address).
 function _M.last()
     local status = match(var.upstream_status or "", "([%d%-]+)[ ,:]*$")
     status = status ~= "-" and status or nil
     return status, match(var.upstream_connect_time or "", "([%d%.%-]+)[ ,:]*$") ~= "-"
 end
 
--- For the balancer in a retry: whether the try before had a connection. The one that is about to begin stands in the
--- list already, but has no instance yet, which nginx writes like an internal redirect: a separator with nothing behind.
+-- For a retry in the balancer: whether the try before it had a connection. The new try is in the list already, but has
+-- no instance yet, which nginx writes like an internal redirect: a separator with nothing after it.
 function _M.was_connected()
     return match(var.upstream_connect_time or "", "([%d%.%-]+) : $") ~= "-"
 end

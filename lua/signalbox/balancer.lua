@@ -1,21 +1,19 @@
--- The hot path: a known host is routed here and nowhere else, unless its policy asks for more than a choice. No phase
--- before the balancer runs any Lua; nothing is allocated for a first try. What this module cannot answer it declines,
--- which leads to @full. (An exit with 500 would lead there too, and cost the client its connection: nginx takes
--- keep-alive away from a 500.)
+-- The hot path: a known host is routed here, with no other Lua, unless its policy needs more than a choice of instance.
+-- No phase before the balancer runs Lua, and a first try allocates nothing. A request that this module cannot route is
+-- declined, which leads to @full. (Exiting with 500 would lead there too, but nginx closes the client's connection
+-- after a 500.)
 --
--- nginx.conf calls one function of a module on purpose: code that stands in the block itself is called from C, and
--- LuaJIT cannot compile what returns there.
+-- nginx.conf calls one function of a module on purpose: code in the block itself is called from C, and LuaJIT cannot
+-- compile its return.
 
-local attempts = require("signalbox.attempts")
 local balancer = require("ngx.balancer")
 local base = require("resty.core.base")
 local budget = require("signalbox.budget")
-local circuits = require("signalbox.circuits")
 local choose = require("signalbox.choose")
-local counters = require("signalbox.counters")
 local ffi = require("ffi")
 local in_flight = require("signalbox.in_flight")
-local round_robin = require("signalbox.balance.round_robin")
+local outliers = require("signalbox.outliers")
+local record = require("signalbox.record")
 local routes = require("signalbox.routes")
 local tries = require("signalbox.tries")
 
@@ -23,7 +21,8 @@ local C, ffi_string = ffi.C, ffi.string
 local get_request = base.get_request
 local set_current_peer, set_more_tries = balancer.set_current_peer, balancer.set_more_tries
 local get_last_failure = balancer.get_last_failure
-local pick, pick_open, any_out = round_robin.pick, circuits.pick, circuits.any
+local next_of, has_several, log_key_of_plain = record.plain_next, record.plain_has_several, record.plain_log_key
+local next_open, any_ejected = outliers.pick, outliers.any
 local broke = budget.broke
 local until_end = in_flight.until_end
 local exit, DECLINED, ERROR = ngx.exit, ngx.DECLINED, ngx.ERROR
@@ -31,9 +30,7 @@ local log, ERR = ngx.log, ngx.ERR
 
 local _M = {}
 
-local FIRST = 3
-
--- ngx.var.host and ngx.var.logkey without what the generic accessors do about names. The buffers are written before
+-- ngx.var.host and ngx.var.logkey without the name handling of the generic accessors. The buffers are written before
 -- each use; ngx.var has declared the functions.
 local value, length = ffi.new("unsigned char *[1]"), ffi.new("size_t[1]")
 local lowcase, err_out = ffi.new("unsigned char[8]"), base.get_errmsg_ptr()
@@ -54,50 +51,46 @@ local function set_log_key(request, key)
     end
 end
 
-local function give_up(err)
+local function fail(err)
     log(ERR, "cannot use an instance: ", err)
     return exit(ERROR)
 end
 
--- Another instance for a request whose last one failed. nginx has already decided that it may be sent again.
-local function again(request, route, status)
-    if not route then
-        -- A push has dropped it meanwhile; @full asks anew. Never DECLINED here: nginx takes that for a try that did
-        -- not happen, and as long as tries are left it comes back at once, for ever.
-        return exit(ERROR)
-    end
-    local tried, last, count = attempts.addresses()
-    if last then
-        circuits.failed(route, last, status)
-    end
-    local connected = attempts.was_connected()
-    if connected then
-        tries.spend(route)
-    end
-    counters.add("retries")
-    if tries.another(route, count + 1, not connected) then
-        set_more_tries(1)
-    end
-    local address = choose.another(route, tried or {}, last)
+-- Sends the request to an instance that was not chosen by the plain path. With several tries it counts as in flight at
+-- each instance until it ends: the failed ones have earned that.
+local function send(request, route, address)
     local ok, err = set_current_peer(address)
     if not ok then
-        return give_up(err)
+        return fail(err)
     end
     if route.counted then
-        -- It counts for the last one too, until the request ends: that one has earned it.
         until_end(request, address)
     end
-    set_log_key(request, choose.log_key_of(route, address))
+    set_log_key(request, record.log_key(route, address))
 end
 
--- A host with a policy that asks for nothing but a choice.
-local function light_of(host)
+-- The route of a host whose policy needs only a choice of instance.
+local function light_route(host)
     local route = routes.special[host]
     return route and route.light and route or nil
 end
 
-local function choose_lightly(request, host)
-    local route = light_of(host)
+-- nginx has already decided that the request may be sent again.
+local function retry(request, route, status)
+    if not route then
+        -- A push has removed the record since the first try; @full looks it up again. Not DECLINED: nginx does not
+        -- count a declined try, so it would call this function again immediately, without end.
+        return exit(ERROR)
+    end
+    local address, more = tries.retry(route, status)
+    if more then
+        set_more_tries(1)
+    end
+    return send(request, route, address)
+end
+
+local function first_by_policy(request, host)
+    local route = light_route(host)
     if not route then
         return exit(DECLINED)
     end
@@ -105,14 +98,7 @@ local function choose_lightly(request, host)
     if tries.another(route, 1) then
         set_more_tries(2)
     end
-    local ok, err = set_current_peer(address)
-    if not ok then
-        return give_up(err)
-    end
-    if route.counted then
-        until_end(request, address)
-    end
-    set_log_key(request, choose.log_key_of(route, address))
+    return send(request, route, address)
 end
 
 function _M.plain()
@@ -121,21 +107,20 @@ function _M.plain()
     local route = routes.plain[host] or routes.wild.young[host]
     local failure, status = get_last_failure()
     if failure then
-        return again(request, route or light_of(host), status)
+        return retry(request, route or light_route(host), status)
     elseif not route then
-        return choose_lightly(request, host)
+        return first_by_policy(request, host)
     end
-    if #route > FIRST and not (broke[route] and not tries.in_budget(route)) then
-        -- Every instance may be tried once, for as long as proxy_next_upstream_timeout and the budget let it; each try
-        -- grants the next, this one itself and the first of them. After the last one its answer is the client's, be it
-        -- a 503 of its own.
+    if has_several(route) and not (broke[route] and not tries.in_budget(route)) then
+        -- Every instance may be tried once, within proxy_next_upstream_timeout and the budget. Each try grants the
+        -- next; this one grants itself and the next. The client gets the answer of the last one, even if that is a 503.
         set_more_tries(2)
     end
-    local ok, err = set_current_peer(any_out() and pick_open(route) or pick(route))
+    local ok, err = set_current_peer(any_ejected() and next_open(route) or next_of(route))
     if not ok then
-        return give_up(err)
+        return fail(err)
     end
-    set_log_key(request, route[2])
+    set_log_key(request, log_key_of_plain(route))
 end
 
 return _M

@@ -1,6 +1,6 @@
--- A map that holds the last `limit` to twice `limit` names put into it. Two generations: when the young one is full it
--- becomes the old one, and what the old one held is forgotten at once. No lists to relink as an LRU has, a name costs
--- one slot, and a flood of random names forgets only other names of the same map.
+-- A map that retains the last `limit` to 2 × `limit` names. It has two generations: when the young one is full it
+-- becomes the old one, and the previous old one is dropped. Unlike an LRU it has no lists to relink, a name costs one
+-- slot, and a flood of random names evicts only names of the same map.
 
 local setmetatable = setmetatable
 
@@ -32,7 +32,7 @@ function _M:set(name, value)
     self.young[name] = value
 end
 
--- The count is left as it is: it only says when to begin a new generation.
+-- `count` stays as it is: it only determines when the next generation begins.
 function _M:delete(name)
     self.young[name] = nil
     self.old[name] = nil
@@ -42,7 +42,7 @@ function _M:clear()
     self.young, self.old, self.count = {}, {}, 0
 end
 
--- Names put in since the last generation began, for an operator to look at.
+-- Names added since the last generation began; for the status page.
 function _M:size()
     return self.count
 end

@@ -1,9 +1,10 @@
--- Retries are for the odd failure. When everything fails they only multiply the load on what is left, so each host has
--- a budget at each worker: a part of its requests, and a few a second so that a quiet host has some too.
+-- The retry budget. Retries help with isolated failures. When everything fails, they only multiply the load on the
+-- remaining instances. So each host has a budget in each worker: a percentage of its requests, plus a few per second so
+-- that a quiet host can retry too.
 --
--- A connection that was refused costs nobody anything and is always tried elsewhere; see choose.may_go_on.
+-- A refused connection costs an instance nothing and is always retried elsewhere; see `free` in tries.lua.
 --
--- Nothing is counted while nothing fails: how many requests there were is told by the record's cursor.
+-- Nothing is counted while nothing fails: the record knows how many requests there were (record.served).
 
 local now = ngx.now
 local setmetatable = setmetatable
@@ -11,45 +12,45 @@ local setmetatable = setmetatable
 local _M = {}
 
 local PER_SECOND = 10
-local MOST = 100
+local MAX_TOKENS = 100
 
--- Record → { tokens, cursor then, time then }. A record that was replaced takes its account with it.
+-- Record → { tokens, requests then, time then }. The account of a replaced record is collected with it.
 local accounts = setmetatable({}, { __mode = "k" })
--- Those whose last account was empty; the hot path looks here and nowhere else.
+-- Records whose account was empty when last checked. The hot path reads only this.
 local broke = setmetatable({}, { __mode = "k" })
 _M.broke = broke
 
-local function refill(account, cursor, percent)
+local function refill(account, served, percent)
     local time = now()
-    local tokens = account[1] + (cursor - account[2]) * percent / 100
+    local tokens = account[1] + (served - account[2]) * percent / 100
     if percent > 0 then
         tokens = tokens + (time - account[3]) * PER_SECOND
     end
-    account[1], account[2], account[3] = tokens < MOST and tokens or MOST, cursor, time
+    account[1], account[2], account[3] = tokens < MAX_TOKENS and tokens or MAX_TOKENS, served, time
     return account[1]
 end
 
--- A retry happens. cursor: of the record. percent: retries for each hundred requests.
-function _M.spend(route, cursor, percent)
+-- Pays for a retry. served: requests routed with the record. percent: retries allowed per hundred requests.
+function _M.spend(route, served, percent)
     local account = accounts[route]
     if not account then
-        account = { percent > 0 and MOST or 0, cursor, now() }
+        account = { percent > 0 and MAX_TOKENS or 0, served, now() }
         accounts[route] = account
     end
-    local left = refill(account, cursor, percent) - 1
+    local left = refill(account, served, percent) - 1
     account[1] = left > 0 and left or 0
     if left < 1 then
         broke[route] = true
     end
 end
 
--- Whether a request may be sent once more.
-function _M.has(route, cursor, percent)
+-- Whether the budget allows one more retry.
+function _M.has(route, served, percent)
     if percent == 0 then
         return false
     elseif not broke[route] then
         return true
-    elseif refill(accounts[route], cursor, percent) >= 1 then
+    elseif refill(accounts[route], served, percent) >= 1 then
         broke[route] = nil
         return true
     end

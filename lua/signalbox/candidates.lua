@@ -1,6 +1,6 @@
--- Who among the instances of a host with a policy may get a request, as far as the policy alone decides: what is
--- draining, unhealthy or of weight 0 is out. Worked out once, when the record is made. What changes from one moment to
--- the next (ejections, what was tried already) is left to choose.lua.
+-- Which instances of a host with a policy may get requests, as far as the policy alone decides: not those that are
+-- draining, unhealthy or of weight 0. This is computed once, when the record is made. What changes from one moment to
+-- the next (ejections, tries already made) is decided in choose.lua.
 
 local hash = require("signalbox.balance.hash")
 local in_flight = require("signalbox.in_flight")
@@ -9,7 +9,7 @@ local random, next, pairs = math.random, next, pairs
 
 local _M = {}
 
--- A list of addresses with a cursor of its own. At random, so that workers do not begin with the same one together.
+-- A list of addresses with its own cursor. The cursor is random so that workers do not all start with the same address.
 local function list_of(from)
     local list, n = {}, 0
     for i = 1, #from do
@@ -34,8 +34,8 @@ local function without(list, out)
     return left
 end
 
--- Active checks can be wrong all at once (the prober's own network): never more than half of a host is taken out by
--- them, rather everyone gets requests again.
+-- Active checks can be wrong about all instances (for example when the prober's own network fails). They never remove
+-- more than half of a host; beyond that the host fails open and every instance gets requests.
 local function healthy(list, unhealthy)
     local left = without(list, unhealthy)
     if (#list - #left) * 2 > #list then
@@ -44,7 +44,7 @@ local function healthy(list, unhealthy)
     return left, false
 end
 
--- Weight 0 gets nothing, unless all have it.
+-- Weight 0 means no requests, unless every instance has it.
 local function weighty(list, weights)
     local none = {}
     for i = 1, #list do
@@ -67,31 +67,31 @@ local function uneven(list, weights)
     return false
 end
 
--- Whether the hot path can serve the host: nothing has to wait or to be answered, and when a request ends matters to
--- nobody but who counts those under way.
+-- Whether the hot path can serve the host: nothing has to be waited for or answered, and the end of a request matters
+-- only for the count of requests in flight.
 local function is_light(record)
     local rules = record.rules
-    if rules.algorithm == "p2c" and not in_flight.ends_are_told then
+    if rules.algorithm == "p2c" and not in_flight.can_watch_end then
         return false
     end
-    return #record.candidates > 0 and not (rules.rails or rules.sticky or rules.timeouts
+    return #record.candidates > 0 and not (rules.guarded or rules.sticky or rules.timeouts
         or rules.tls or rules.grpc or rules.response_headers)
 end
 
--- Adds to a special record: `usable` (who can be reached at all), `candidates` (who gets new requests), `groups`
--- (version type → its candidates) when the policy has shares, `fail_open`, `light` (the hot path can serve it),
--- `counted` (it has to count what is under way), and what algorithms keep between requests.
+-- Adds to a special record: `usable` (not draining), `candidates` (may get new requests), `groups` (version type → its
+-- candidates) when the policy has shares, `fail_open`, `light` (the hot path can serve it), `counted` (its requests in
+-- flight are counted), and what the algorithms keep between requests.
 function _M.fill(record)
     local rules = record.rules
-    -- What is draining finishes its requests and gets no new ones, also when nothing else is left: then the host has
-    -- no instance, as if it had been taken out of the set.
+    -- A draining instance finishes its requests and gets no new ones, even when it is the last one. The host then has
+    -- no instance, as if it had been removed.
     record.usable = without(record.addresses, rules.draining)
     local fit, open = healthy(record.usable, rules.unhealthy)
     record.fail_open = open
     local fit_list, weightless = weighty(fit, rules.weights)
     record.candidates, record.weightless = list_of(fit_list), weightless
     record.weighted = not weightless and #fit_list > 1 and uneven(fit_list, rules.weights)
-    -- What weighted round robin remembers, and how many requests this worker has routed with the record.
+    -- State of weighted round robin, and how many requests this worker has routed with the record.
     record.gained, record.served = {}, 0
     if rules.algorithm == "hash" then
         record.seeds = hash.seeds(record.addresses)
@@ -111,7 +111,7 @@ function _M.fill(record)
     end
     record.light = is_light(record)
     record.counted = rules.algorithm == "p2c"
-    -- Until when somebody is in slow start, unix milliseconds.
+    -- When the last slow start ends, unix milliseconds.
     record.slow_until = 0
     if rules.slow_start_ms then
         for i = 1, #record.candidates do

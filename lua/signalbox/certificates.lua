@@ -1,19 +1,19 @@
--- Certificates by server name, out of the route table: `cert:<server name>` is JSON,
+-- Certificates by server name, from the route table: `cert:<server name>` is JSON,
 --
 --   {"v":1, "chain":"<PEM: the certificate, then those that lead to its authority>",
 --    "key":"<base64 of: nonce (12 bytes), PEM of the private key encrypted with AES-256-GCM, tag (16 bytes)>"}
 --
--- The key of the encryption is one of those in the key file (EDGE_KEY_FILE); what is authenticated beside the text is
--- the server name exactly as in the name of the Redis key, so a private key cannot be moved under another name. A nonce
--- is random and used once.
+-- The encryption key is one of those in the key file (EDGE_KEY_FILE). The server name is the authenticated data,
+-- exactly as in the name of the Redis key, so a private key cannot be moved to another name. A nonce is random and used
+-- once.
 --
--- Looked up are the name itself, the wildcard of its last labels (`*.example.org` for `a.example.org`, one label only,
--- as clients match certificates), and `*`. Where none is, the listener's own certificate is shown.
+-- A handshake looks up the name itself, its wildcard (`*.example.org` for `a.example.org`; one label only, as clients
+-- match certificates), and `*`. If none has a certificate, the listener's own is presented.
 --
--- Certificates are tracked like routes: a worker keeps what it has read until the replica says that it changed, so a
--- new one is shown without a reload from the next handshake on. They go over the same connection, for the same reason
--- (link.lua). When the replica is away, what is known is shown; a worker that has just started finds in shared memory,
--- still encrypted, what the others had, and after a restart the snapshot has it.
+-- Certificates are tracked like routes: a worker caches what it has read until the replica reports a change, so a new
+-- certificate is used from the next handshake on, without a reload. Both use the same connection, for the same reason
+-- (link.lua). While the replica is away, cached certificates are used. A worker that has just started reads those of
+-- the other workers from shared memory, where they are still encrypted, and after a restart the snapshot contains them.
 
 local bounded = require("signalbox.bounded")
 local crypto = require("signalbox.crypto")
@@ -39,19 +39,19 @@ local _M = {}
 local LOOKUP_TIMEOUT = 0.25
 local MAX_ABSENT = 16384
 local MAX_BYTES = 256 * 1024
--- A flood of invented names must not pile up in front of those that exist.
+-- A flood of invented names must not delay the existing ones.
 local MAX_OPEN = 10000
 
--- name → { chain, key }; the names that have none, which anyone may invent; questions under way.
+-- name → { chain, key }; names without a certificate, which any client may invent; questions sent to Redis.
 local held = {}
 local absent = bounded.new(MAX_ABSENT)
 local pending, open_questions = {}, 0
 
--- What handshakes need, or nil and what is wrong.
+-- Returns the certificate in the form that handshakes need, or nil and what is wrong.
 local function open(name, text)
     local given = #text <= MAX_BYTES and json.decode(text)
     if type(given) ~= "table" or type(given.chain) ~= "string" or type(given.key) ~= "string" then
-        return nil, "it is not JSON with chain and key"
+        return nil, "it is not JSON with `chain` and `key`"
     end
     local sealed = ngx.decode_base64(given.key)
     local keys, pem = secret.all(), nil
@@ -73,7 +73,7 @@ local function open(name, text)
 end
 _M.open = open
 
--- Takes what the table says of a name; nil when it has none.
+-- Stores the value that the table has for a name; nil when it has none.
 local function take(name, text)
     local made, err
     if text then
@@ -108,12 +108,12 @@ local function answered(value, kind, entry)
             return
         end
     end
-    -- WRONGTYPE is a value that somebody wrote by hand: none of ours. Any other error says nothing.
+    -- WRONGTYPE: the key was written by hand and is not a certificate. Any other error means that the value is unknown.
     local wrong = kind == "-" and find(value, "^WRONGTYPE") ~= nil
     if value ~= nil and lookups.trusted and not entry.dirty and (kind ~= "-" and kind ~= "!" or wrong) then
         local fine, err = pcall(take, name, type(value) == "string" and not wrong and value ~= null and value or nil)
         if not fine then
-            log(ERR, "reading the certificate of ", name, ": ", err)
+            log(ERR, "cannot read the certificate of ", name, ": ", err)
         end
     end
     if entry.waiters > 0 then
@@ -135,7 +135,7 @@ function ask(name)
     return entry
 end
 
--- The table changed under `name`.
+-- The table has changed under `name`.
 function _M.changed(name)
     if not lookups.trusted then
         return
@@ -151,7 +151,7 @@ function _M.changed(name)
     end
 end
 
--- A certificate, false when the name has none, nil when nobody knows.
+-- A certificate, false when the name has none, nil when it is not known.
 local function known(name)
     local one = held[name]
     if one == nil and absent:get(name) then
@@ -185,14 +185,14 @@ local function wait_for(name)
     return found
 end
 
--- The table is believed anew: after a silence everything may be out of date. What is known is shown until the answers
--- are here, and the acknowledgement of the table comes behind them.
-function _M.believed()
+-- Asks for every certificate again, because the table was accepted after a time without pushes. Until the answers
+-- arrive, the cached ones are used; the acknowledgement of the table comes after the answers.
+function _M.refresh()
     absent:clear()
     for name in pairs(held) do
         ask(name)
     end
-    -- One worker also asks after those that only shared memory has: they have missed the same changes.
+    -- One worker also asks for those that are only in shared memory, which may have changed as well.
     local names = worker_id() == 0 and dict:get_keys(0) or {}
     for i = 1, #names do
         ask(names[i])
@@ -219,7 +219,7 @@ local function find_certificate(name)
     return nil
 end
 
--- Of a handshake.
+-- In a handshake, chooses the certificate.
 function _M.present()
     local name, err = ssl.server_name()
     if not name then
@@ -236,15 +236,15 @@ function _M.present()
     if not one then
         return
     end
-    local ok, why = ssl.clear_certs()
+    local ok, reason = ssl.clear_certs()
     if ok then
-        ok, why = ssl.set_cert(one.chain)
+        ok, reason = ssl.set_cert(one.chain)
     end
     if ok then
-        ok, why = ssl.set_priv_key(one.key)
+        ok, reason = ssl.set_priv_key(one.key)
     end
     if not ok then
-        log(ERR, "the certificate of ", name, " cannot be shown: ", why)
+        log(ERR, "cannot present the certificate of ", name, ": ", reason)
         return ngx.exit(ngx.ERROR)
     end
 end

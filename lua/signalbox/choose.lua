@@ -1,10 +1,10 @@
--- Which instance a request goes to, in @full: the first time, and after a failure.
+-- Which instance a request goes to, the first time and after a failure.
 --
---   target (a ticket for one instance) ─▶ sticky cookie ─▶ share (version type) ─▶ without what is ejected ─▶ algorithm
+--   target (a ticket for one instance) ─▶ sticky cookie ─▶ share (version type) ─▶ without ejected ones ─▶ algorithm
 
-local circuits = require("signalbox.circuits")
 local hash = require("signalbox.balance.hash")
 local in_flight = require("signalbox.in_flight")
+local outliers = require("signalbox.outliers")
 local p2c = require("signalbox.balance.p2c")
 local record = require("signalbox.record")
 local round_robin = require("signalbox.balance.round_robin")
@@ -15,50 +15,32 @@ local weighted = require("signalbox.balance.weighted")
 
 local now, random = ngx.now, math.random
 local var = ngx.var
+local rules_of = record.rules
 
 local _M = {}
-
--- How many instances may get requests.
-function _M.instances(route)
-    if record.is_plain(route) then
-        return #route - record.FIRST + 1
-    end
-    return #route.candidates
-end
-
-function _M.log_key_of(route, address)
-    if record.is_plain(route) then
-        return route[record.LOG_KEY]
-    end
-    return route.rules.log_keys[address] or route.log_key
-end
-
--- Requests that this worker has routed with the record.
-function _M.cursor_of(route)
-    return record.is_plain(route) and route[record.CURSOR] or route.served
-end
 
 local function weight_of(address, route, now_ms)
     local rules = route.rules
     local weight = route.weightless and 1 or rules.weights[address] or 1
     if rules.slow_start_ms then
-        local back = circuits.returned_at(address)
+        local restored = outliers.restored_at(address)
         local joined = rules.joined[address]
-        if back and (not joined or back * 1000 > joined) then
-            joined = back * 1000
+        if restored and (not joined or restored * 1000 > joined) then
+            joined = restored * 1000
         end
         weight = weight * slow_start.factor(joined, now_ms, rules.slow_start_ms)
     end
     return weight
 end
 
--- By the host's algorithm, one of `list`, which is not empty.
+-- One of `list`, which is not empty, by the host's algorithm.
 local function by_algorithm(route, list)
     local rules = route.rules
     local now_ms = now() * 1000
-    -- An instance that came back from an ejection starts slowly too; who that is changes, so weights are looked at.
+    -- An instance that was restored after an ejection starts slowly too. Which ones these are changes over time, so the
+    -- weights are computed for each request then.
     local uneven = route.weighted or now_ms < route.slow_until
-        or (rules.slow_start_ms and circuits.returned_lately(now_ms, rules.slow_start_ms))
+        or (rules.slow_start_ms and outliers.restored_within(now_ms, rules.slow_start_ms))
     if rules.algorithm == "p2c" then
         if uneven then
             return p2c.pick_weighted(list, in_flight.of, weight_of, route, now_ms)
@@ -72,14 +54,15 @@ local function by_algorithm(route, list)
         end
         return hash.pick(list, route.seeds, key)
     end
-    -- Also for who brings no key to hash: all of them at one instance would be a crowd.
+    -- Also for a client without a hash key: sending all of those to one instance would overload it.
     if uneven then
         return weighted.pick(list, route.gained, weight_of, route, now_ms)
     end
     return round_robin.next(list)
 end
 
--- The version type that this request is for: by header, by cookie, by an earlier choice, by chance.
+-- The version type of this request: by header, by cookie, by an earlier choice, or at random. The second value is true
+-- when the client asked for it.
 local function share_of(route, earlier)
     local rules, groups = route.rules, route.groups
     local wanted = rules.shares_header and var[rules.shares_header]
@@ -95,7 +78,7 @@ local function share_of(route, earlier)
     return shares.pick(rules.shares, groups, random()), false
 end
 
--- Where a sticky client was, if it may go there again, and the version type it had.
+-- The instance of a sticky client's session, if it may still be used, and the session's version type.
 local function earlier_choice(route)
     local value = var[route.rules.sticky_variable]
     if not value then
@@ -103,13 +86,13 @@ local function earlier_choice(route)
     end
     local address, version_type = sticky.read(route, value)
     if address and ((route.rules.unhealthy[address] and not route.fail_open)
-        or (circuits.any() and circuits.is_out(address))) then
+        or (outliers.any() and outliers.is_ejected(address))) then
         address = nil
     end
     return address, version_type
 end
 
-local function special(route)
+local function by_policy(route)
     local rules = route.rules
     local address, version_type
     if rules.sticky then
@@ -118,7 +101,7 @@ local function special(route)
     local list = route.candidates
     if route.groups then
         local share, forced = share_of(route, version_type)
-        -- Sticky to an instance whose version type is still served, unless the client asks for another by name.
+        -- A session stays at its instance while the version type is served, unless the client asks for another one.
         if address and (forced and version_type ~= share or not shares.has(rules.shares, version_type)) then
             address = nil
         end
@@ -127,35 +110,35 @@ local function special(route)
     if address or #list == 0 then
         return address
     end
-    if circuits.any() then
-        list = circuits.without(list, route.candidates)
+    if outliers.any() then
+        list = outliers.without(list, route.candidates)
         if #list == 0 then
-            -- All of the share. Another version is a better answer than none.
-            list = circuits.without(route.candidates, route.candidates)
+            -- The whole share is ejected. Another version is a better answer than none.
+            list = outliers.without(route.candidates, route.candidates)
         end
     end
     return by_algorithm(route, list)
 end
 
--- Whether a host whose instances are all draining still has one for this client: where its session is.
+-- Whether a host whose instances are all draining still has one for this client, because its session is there.
 function _M.has_session(route)
     return route.rules.sticky ~= nil and earlier_choice(route) ~= nil
 end
 
 -- The instance for a request's first try; nil when there is none.
 function _M.first(route)
-    if record.is_plain(route) then
-        return circuits.any() and circuits.pick(route) or round_robin.pick(route)
+    if not rules_of(route) then
+        return outliers.any() and outliers.pick(route) or record.plain_next(route)
     end
     route.served = route.served + 1
-    return special(route)
+    return by_policy(route)
 end
 
--- Those of `list` that were not tried and are not out.
-local function untried(list, tried, even_out)
+-- The addresses of `list` that were not tried and are not ejected.
+local function untried(list, tried, even_ejected)
     local left, n = {}, 0
     for i = 1, #list do
-        if not tried[list[i]] and (even_out or not circuits.is_out(list[i])) then
+        if not tried[list[i]] and (even_ejected or not outliers.is_ejected(list[i])) then
             n = n + 1
             left[n] = list[i]
         end
@@ -164,17 +147,17 @@ local function untried(list, tried, even_out)
     return n > 0 and left or nil
 end
 
--- The instance for one more try: of the same version type if it has one left, then any, at last one that is ejected.
--- tried: a set. Second value: true when all were tried, and it is one of those again.
+-- The instance for one more try: preferably of the same version type, then any, then one that is ejected. tried: a set.
+-- The second value is true when all were tried; the instance is one of those then.
 function _M.another(route, tried, last)
-    if record.is_plain(route) then
-        return circuits.after(route, last, tried)
+    if not rules_of(route) then
+        return outliers.after(route, last, tried)
     elseif #route.candidates == 0 then
         return last, true
     end
     local list = route.candidates
-    circuits.any()
-    local group = route.groups and route.groups[_M.log_key_of(route, last)]
+    outliers.any()
+    local group = route.groups and route.groups[record.log_key(route, last)]
     local left = group and untried(group, tried) or untried(list, tried) or untried(list, tried, true)
     if left then
         return by_algorithm(route, left), false

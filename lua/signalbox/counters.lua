@@ -1,4 +1,4 @@
--- Things that happen seldom enough to be counted where all workers see it.
+-- Counters of rare events, shared by all workers.
 
 local state = ngx.shared.signalbox_state
 

@@ -1,33 +1,30 @@
--- CRC-32 (IEEE 802.3, as in zlib) that can be fed in pieces; ngx.crc32_long wants the whole text, and a snapshot of a
--- million hosts is not built in memory to be summed.
+-- CRC-32 (IEEE 802.3), computed in pieces by zlib; ngx.crc32_long needs the whole text, and the snapshot of a million
+-- hosts is never built in memory.
+--
+-- nginx's gzip module links zlib into the nginx binary itself, so its symbols are global whether the Lua module is
+-- compiled in or loaded (Debian). A binary that has zlib linked statically hides them; the system's library is used
+-- then.
 
-local bit = require("bit")
+local ffi = require("ffi")
 
-local band, bxor, rshift, bnot, tobit = bit.band, bit.bxor, bit.rshift, bit.bnot, bit.tobit
-local byte = string.byte
+local format, tonumber = string.format, tonumber
 
-local table_of = {}
-for n = 0, 255 do
-    local c = n
-    for _ = 1, 8 do
-        c = band(c, 1) == 1 and bxor(rshift(c, 1), 0xEDB88320) or rshift(c, 1)
-    end
-    table_of[n] = tobit(c)
-end
+ffi.cdef("unsigned long crc32(unsigned long sum, const char *text, unsigned int length);")
+
+local has_symbol = pcall(function()
+    return ffi.C.crc32
+end)
+local C = has_symbol and ffi.C or ffi.load("libz.so.1")
 
 local _M = { START = 0 }
 
--- The sum after `text`, given the sum before it.
+-- The checksum after `text`, given the checksum before it.
 function _M.update(sum, text)
-    local c = bnot(sum)
-    for i = 1, #text do
-        c = bxor(table_of[band(bxor(c, byte(text, i)), 0xFF)], rshift(c, 8))
-    end
-    return bnot(c)
+    return tonumber(C.crc32(sum, text, #text))
 end
 
 function _M.hex(sum)
-    return bit.tohex(sum)
+    return format("%08x", sum)
 end
 
 return _M

@@ -1,5 +1,5 @@
--- What the edge needs of OpenSSL's libcrypto, which nginx has loaded for TLS anyway: a keyed digest, and authenticated
--- encryption for the private keys of certificates. nginx' Lua module itself offers HMAC with SHA-1 only.
+-- The parts of OpenSSL's libcrypto that the edge needs; nginx links it for TLS. HMAC-SHA-256, because nginx's Lua
+-- module only has HMAC-SHA-1, and authenticated encryption for the private keys of certificates.
 
 local ffi = require("ffi")
 
@@ -21,7 +21,7 @@ int EVP_CIPHER_CTX_ctrl(void *ctx, int type, int arg, void *ptr);
 
 local _M = {}
 
--- An nginx that has OpenSSL built in may not show its symbols; then the system's own library has to be there.
+-- A binary that has OpenSSL linked statically hides its symbols; the system's library is used then.
 local has_symbols = pcall(function()
     return ffi.C.EVP_aes_256_gcm
 end)
@@ -40,13 +40,13 @@ function _M.hmac(key, text)
     return ffi_string(digest, DIGEST_SIZE)
 end
 
--- Whether two texts are the same, in a time that does not tell where they differ.
+-- Whether two texts are equal, in a time that does not depend on where they differ.
 function _M.same(key, a, b)
     return _M.hmac(key, a) == _M.hmac(key, b)
 end
 
--- Decrypts AES-256-GCM. sealed: nonce (12 bytes), ciphertext, tag (16 bytes). with: what was authenticated beside it.
--- nil when the key is another one or a byte was changed.
+-- Decrypts AES-256-GCM. sealed: nonce (12 bytes), ciphertext, tag (16 bytes). with: the authenticated data that is not
+-- encrypted. nil when the key is wrong or a byte was changed.
 function _M.open(key, sealed, with)
     if #sealed < NONCE_SIZE + TAG_SIZE then
         return nil

@@ -1,19 +1,20 @@
--- Following the table of the replica: what may be believed, what a push means, and when a change has arrived.
+-- Follows the table of the replica: decides whether the table is accepted, what a push means, and when a change has
+-- been applied.
 --
---   connection open, or everything flushed ─▶ not trusted ─▶ ROLE, DBSIZE, GET epoch, GET serial ─▶ guard
---        guard content ─▶ trusted: all records suspect, each asked again in the background (the sweep)
---        guard not     ─▶ alarm; nothing that Redis says is taken over until epoch or serial change
+--   connection opened, or everything flushed ─▶ not trusted ─▶ ROLE, DBSIZE, GET epoch, GET serial ─▶ lineage.lua
+--        accepted ─▶ trusted: all records become suspect, and each is asked again in the background (the sweep)
+--        rejected ─▶ alarm; nothing from Redis is applied until its epoch or serial changes
 --
--- Not trusted never clears a thing: requests are served from what is known.
+-- Losing trust never removes a record: requests are served from what is known.
 --
--- Acknowledgement of a serial: Redis tells of one change in the order of the tracked prefixes, `serial` last. On its
--- push: GET serial, and when that is answered a PING; at the PONG every push of a change up to that serial has been
--- handled. To acknowledge at the GET runs ahead: Redis sends pushes at the end of its loop, so the reply can already
--- count a change whose pushes are still to come.
+-- Acknowledgement of a serial: Redis sends the pushes of one change in the order of the tracked prefixes, `serial`
+-- last. On that push the worker sends GET serial, and after its reply a PING. At the PONG, every push of a change up to
+-- that serial has been handled. Acknowledging at the reply to GET would be too early: Redis sends pushes at the end of
+-- its event loop, so the reply can already include a change whose pushes are still to come.
 
 local ack = require("signalbox.ack")
 local certificates = require("signalbox.certificates")
-local guard = require("signalbox.guard")
+local lineage = require("signalbox.lineage")
 local hostname = require("signalbox.hostname")
 local link = require("signalbox.link")
 local lookups = require("signalbox.lookups")
@@ -28,7 +29,7 @@ local null, next_suspect = resp.null, routes.next_suspect
 
 local _M = {}
 
--- Questions of the background under way at once: few enough that a request's own question waits microseconds.
+-- Background questions open at the same time: few enough that a request's own question waits microseconds.
 local SWEEP_WIDTH = 64
 local VERIFY_RETRY = 0.1
 local TICK = 1
@@ -37,12 +38,12 @@ local ROLE, DBSIZE = resp.command("ROLE"), resp.command("DBSIZE")
 local GET_EPOCH = resp.command("GET", "epoch")
 local GET_SERIAL = resp.command("GET", "serial")
 
--- What this worker believes: the lineage and the highest serial it has seen.
+-- Of the accepted table: the lineage and the highest serial seen.
 local epoch, serial
 local alarm
-local accepted = 0
+local operator_accepts = 0
 
--- Of the verification and the acknowledgement under way. `attempt` outdates the replies of earlier ones.
+-- State of the current verification and acknowledgement. Replies of an earlier `attempt` are ignored.
 local attempt = 0
 local shown_epoch, shown_failed, shown_apart
 local ack_wanted, ack_running = false, false
@@ -60,11 +61,11 @@ local sweep = { kind = 1, name = nil, slot = 0, slots = 0, out = 0 }
 
 local function begin_sweep()
     sweep.kind, sweep.name, sweep.out = 1, nil, 0
-    -- One worker also asks after the hosts that only the shared level knows: they have missed the same changes.
+    -- One worker also asks for the hosts that are only in shared memory: they have missed the same changes.
     sweep.slot, sweep.slots = 0, worker_id() == 0 and shared.slots() or 0
 end
 
--- The next name to ask again. Suspects first; they are in use.
+-- The next name to ask for. Suspects come first, because they are in use.
 local function next_name()
     while sweep.kind <= #KINDS do
         sweep.name = next_suspect(KINDS[sweep.kind], sweep.name)
@@ -136,13 +137,13 @@ local function ack_serial(value, kind, of_attempt)
         ack_running = false
         return verify()
     end
-    local shown = guard.serial(value)
-    if guard.refusal(nil, serial, nil, shown) then
+    local shown = lineage.serial(value)
+    if lineage.refusal(nil, serial, nil, shown) then
         ack_running = false
         return verify()
     end
     serial = shown or serial
-    shared.believe(nil, shown)
+    shared.accept_table(nil, shown)
     if not (shown and link.send(resp.command("PING"), pong, shown)) then
         ack_running = false
     end
@@ -156,7 +157,7 @@ function start_ack()
     ack_running = link.send(GET_SERIAL, ack_serial, attempt)
 end
 
--- ── what may be believed ───────────────────────────────────────────────────────────────────────────────────────────
+-- ── whether the table is accepted ──────────────────────────────────────────────────────────────────────────────────
 
 local function retry_verify(premature, of_attempt)
     if not premature and of_attempt == attempt and link.connected then
@@ -165,34 +166,34 @@ local function retry_verify(premature, of_attempt)
 end
 
 local function judge(shown_serial)
-    local refusal = guard.refusal(epoch, serial, shown_epoch, shown_serial)
+    local refusal = lineage.refusal(epoch, serial, shown_epoch, shown_serial)
     if refusal then
         if alarm ~= refusal then
-            log(WARN, "the table in Redis is not believed (", refusal, "): it shows epoch ", shown_epoch or "none",
-                " serial ", shown_serial or "none", ", known are epoch ", epoch or "none", " serial ",
-                serial or "none", ". Routing goes on with the last good table. Seed the master again, or have its ",
-                "table accepted with POST /edge/accept.")
+            log(WARN, "the table in Redis is rejected (", refusal, "): it has epoch ", shown_epoch or "none",
+                " and serial ", shown_serial or "none", "; accepted were epoch ", epoch or "none", " and serial ",
+                serial or "none", ". Routing continues with the last good table. Seed the master again, or accept ",
+                "its table with POST /edge/accept.")
         end
         alarm = refusal
         report()
         return
     end
     if alarm then
-        log(NOTICE, "the table in Redis is believed again, serial ", shown_serial or "none")
+        log(NOTICE, "the table in Redis is accepted again, serial ", shown_serial or "none")
     end
     alarm = nil
     epoch, serial = shown_epoch, shown_serial
-    shared.believe(epoch, serial)
+    shared.accept_table(epoch, serial)
     lookups.trusted = true
     routes.suspect_all()
-    certificates.believed()
+    certificates.refresh()
     begin_sweep()
     ack_wanted = true
     report()
     pump()
 end
 
--- A replica that has just started and not copied its master yet is empty and says so with a straight face.
+-- A replica that has just started, and has not copied its master yet, looks like an empty table.
 local function verify_role(value, kind, of_attempt)
     if of_attempt == attempt then
         shown_apart = kind == "*" and value[1] == "slave" and value[4] ~= "connected"
@@ -217,14 +218,14 @@ local function verify_serial(value, kind, of_attempt)
         return
     end
     if shown_failed or kind == "-" then
-        -- Loading, or not copied yet. Unknown is not wrong: no alarm, only again.
+        -- Redis is loading, or has not copied its master yet. Unknown is not wrong: try again, without an alarm.
         local ok, err = timer_at(VERIFY_RETRY, retry_verify, attempt)
         if not ok and err ~= "process exiting" then
             log(ERR, "cannot schedule the verification of the table: ", err)
         end
         return
     end
-    judge(guard.serial(value))
+    judge(lineage.serial(value))
 end
 
 function verify()
@@ -241,7 +242,7 @@ end
 
 local function changed(name)
     if not lookups.trusted then
-        -- About a table that is not believed (yet). When it is, every record is asked again anyhow.
+        -- The push is about a table that is not accepted (yet). After acceptance every record is asked again anyway.
         return
     end
     local had = routes.drop(name)
@@ -249,8 +250,8 @@ local function changed(name)
     if not hostname.is_wildcard(name) then
         shared.drop_alias(name)
     end
-    -- Asked again at once where it was in use, so that the next request finds it and the shared level stays right.
-    -- A name only the shared level knows is one worker's business.
+    -- A name in use is asked again immediately, so that the next request finds it and shared memory stays right. A name
+    -- that is only in shared memory is asked by one worker.
     if had or (worker_id() == 0 and shared.has(name)) then
         lookups.ask(name)
     end
@@ -287,7 +288,7 @@ function owner.pushed(push)
     end
     local keys = push[2]
     if keys == null then
-        -- Everything was flushed. That says nothing about the routes: it is how a replica begins to copy its master.
+        -- Everything was flushed. That is how a replica begins to copy its master, so it says nothing about the routes.
         return verify()
     end
     for i = 1, #keys do
@@ -312,15 +313,15 @@ local function tick(premature)
     if premature then
         return
     end
-    if shared.accepted() ~= accepted then
-        accepted = shared.accepted()
+    if shared.operator_accepts() ~= operator_accepts then
+        operator_accepts = shared.operator_accepts()
         epoch, serial = nil, nil
         log(NOTICE, "an operator accepts the table in Redis")
         if link.connected then
             verify()
         end
     end
-    -- A sweep that failed half-way (Redis was busy) goes over the rest again.
+    -- A sweep that stopped half-way (Redis was busy) continues with the rest.
     if lookups.trusted and routes.suspects > 0 and sweep.out == 0 then
         begin_sweep()
         pump()
@@ -329,8 +330,8 @@ local function tick(premature)
 end
 
 function _M.start(address)
-    epoch, serial = shared.believed()
-    accepted = shared.accepted()
+    epoch, serial = shared.accepted_table()
+    operator_accepts = shared.operator_accepts()
     report()
     local ok, err = timer_every(TICK, tick)
     if not ok then

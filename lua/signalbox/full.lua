@@ -1,27 +1,27 @@
--- The location @full: whatever the hot path leaves. A host the worker does not know yet, a host with a policy, a name
--- without instances, no name at all, and requests whose every instance has failed.
+-- The location @full: every request that the hot path cannot route. That is a host that the worker does not know yet, a
+-- host with a policy or without instances, a request without a host, and a request for which every instance has failed.
 --
 --   access ─▶ balance (each try) ─▶ log
---      └── every try failed ─▶ @again: access once more, for instances that came in meanwhile or may be waited for
+--      └── every try failed ─▶ @again: access once more, for instances that were added since or may be waited for
 --
--- What nginx forgets on the way from one location to another (ngx.ctx) and is needed until the end stands in variables:
--- $edge_counted is the address that in_flight.lua has counted for this request, $edge_claim what limits.lua has, and
--- $edge_target is 1 when the request is for one instance only.
+-- nginx drops ngx.ctx between locations, so what is needed until the end is in variables: $edge_counted is the address
+-- that in_flight.lua counts this request for, $edge_claim what limits.lua has claimed for it, and $edge_target is 1
+-- when the request is for one instance only.
 
 local answer = require("signalbox.answer")
 local attempts = require("signalbox.attempts")
 local balancer = require("ngx.balancer")
 local choose = require("signalbox.choose")
-local circuits = require("signalbox.circuits")
 local counters = require("signalbox.counters")
+local guards = require("signalbox.guards")
 local held = require("signalbox.held")
 local hostname = require("signalbox.hostname")
 local in_flight = require("signalbox.in_flight")
-local rails = require("signalbox.rails")
+local outliers = require("signalbox.outliers")
 local record = require("signalbox.record")
 local resolve = require("signalbox.resolve")
-local routes = require("signalbox.routes")
 local resp = require("ngx.resp")
+local routes = require("signalbox.routes")
 local shared = require("signalbox.shared")
 local sticky = require("signalbox.balance.sticky")
 local tries = require("signalbox.tries")
@@ -30,24 +30,21 @@ local log, ERR = ngx.log, ngx.ERR
 local now, update_time = ngx.now, ngx.update_time
 local tcp = ngx.socket.tcp
 local match, sub, tonumber = string.match, string.sub, tonumber
+local rules_of = record.rules
 
 local _M = {}
 
-local RETRY_AFTER = 1
--- How often a request that waits for its only instance looks whether it listens again, seconds.
-local KNOCK_EVERY = 0.2
-local KNOCK_TIMEOUT_MS = 200
+local RETRY_AFTER_SECONDS = 1
+-- How often a held request checks whether its only instance accepts connections again.
+local PROBE_INTERVAL_SECONDS = 0.2
+local PROBE_TIMEOUT_MS = 200
 
--- A second try could do the work twice with any other method. TRACE and unknown ones are left out for caution.
+-- Repeating any other method could do its work twice. TRACE and unknown methods are left out to be safe.
 local IDEMPOTENT = { GET = true, HEAD = true, PUT = true, DELETE = true, OPTIONS = true }
--- Of an instance, or of nginx for one.
+-- Statuses of an instance, or of nginx in its place, that are failures of the instance.
 local FAILURE = { ["502"] = true, ["503"] = true, ["504"] = true }
 
-local function rules_of(route)
-    return not record.is_plain(route) and route.rules or nil
-end
-
--- The request is no longer under way at the instance it was counted for.
+-- Ends the counting of this request for an instance, and returns the instance's address.
 local function uncount()
     local address = ngx.var.edge_counted
     if address ~= "" then
@@ -64,26 +61,26 @@ local function count_for(address)
 end
 
 local function no_instance()
-    return answer.problem(503, "no_instance", "This host is known, but no instance of it is in service.", RETRY_AFTER)
+    return answer.problem(503, "no_instance", "This host is known, but none of its instances is in service.",
+        RETRY_AFTER_SECONDS)
 end
 
--- Nothing left to try: the answer says what became of the last try.
+-- No try is left: the answer describes the last one.
 local function failed(status, connected)
     if status == "504" then
         return answer.problem(504, connected and "timeout" or "connect_timeout", connected
             and "The instance did not answer in time." or "No instance of this host accepted a connection in time.")
     end
     return answer.problem(502, connected and "connection_broken" or "connect_failed", connected
-        and "The instance closed the connection before it had answered."
-        or "No instance of this host accepts connections. Retry later, or look at the instances of the host.")
+        and "The instance closed the connection before it sent a complete answer."
+        or "No instance of this host accepts connections. Retry later, or check the instances of the host.")
 end
 
 -- ── waiting for an instance ────────────────────────────────────────────────────────────────────────────────────────
 
--- Whether somebody listens at `address`.
-local function listens(address)
+local function accepts_connections(address)
     local socket = tcp()
-    socket:settimeouts(KNOCK_TIMEOUT_MS, KNOCK_TIMEOUT_MS, KNOCK_TIMEOUT_MS)
+    socket:settimeouts(PROBE_TIMEOUT_MS, PROBE_TIMEOUT_MS, PROBE_TIMEOUT_MS)
     local ok
     if sub(address, 1, 5) == "unix:" then
         ok = socket:connect(address)
@@ -97,8 +94,8 @@ local function listens(address)
     return ok
 end
 
--- Holds the request until its host has an instance, at most hold_ms after it came. down: an address that has just
--- refused, which may listen again without any change of the table. The record then, or nil.
+-- Holds the request until its host has an instance, at most hold_ms after the request started. down: an address that
+-- has just refused a connection and may accept one again without a change of the table. Returns the record, or nil.
 local function hold(route, name, down)
     local rules = rules_of(route)
     if not rules or not rules.hold_ms then
@@ -109,15 +106,17 @@ local function hold(route, name, down)
     while true do
         update_time()
         local left = deadline - now()
-        if left <= 0 or not held.wait(name, down and left > KNOCK_EVERY and KNOCK_EVERY or left) then
+        if left <= 0
+            or not held.wait(name, down and left > PROBE_INTERVAL_SECONDS and PROBE_INTERVAL_SECONDS or left)
+        then
             return nil
         end
         local present = resolve.host(host)
         if not present then
             return nil
-        elseif present ~= route and choose.instances(present) > 0 then
+        elseif present ~= route and record.count(present) > 0 then
             return present
-        elseif down and present == route and listens(down) then
+        elseif down and present == route and accepts_connections(down) then
             return route
         end
         route = present
@@ -126,31 +125,31 @@ end
 
 -- ── phases ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
--- A request that has been tried: whether, and with which record, it may go to one more instance. Answers otherwise.
-local function go_on(route, name, tried, last, count)
+-- For a request that has been tried: the record with which it may go to one more instance. Otherwise answers it.
+local function continue(route, name, tried, last, count)
     local status, connected = attempts.last()
     if ngx.var.edge_target == "1" then
         return failed(status, connected)
     end
     if FAILURE[status or ""] then
-        circuits.failed(route, last, status)
+        outliers.failed(route, last, status)
     end
-    ngx.var.logkey = choose.log_key_of(route, last)
+    ngx.var.logkey = record.log_key(route, last)
     ngx.ctx.free = not connected
-    -- What was not connected has sent nothing and burdened nobody: any method, and no budget.
+    -- A try without a connection has sent nothing and cost nothing: any method may be repeated, without the budget.
     if connected and not (IDEMPOTENT[ngx.req.get_method()] and tries.in_budget(route)) then
         return failed(status, connected)
     end
     local _, exhausted = choose.another(route, tried, last)
-    if not exhausted and count < tries.most(route) and not tries.time_is_over(route) then
+    if not exhausted and count < tries.max(route) and not tries.time_is_over(route) then
         return route
     end
-    local present = not connected and hold(route, name, exhausted and choose.instances(route) == 1 and last)
+    local present = not connected and hold(route, name, exhausted and record.count(route) == 1 and last)
     if not present then
         return failed(status, connected)
     end
-    -- Another set of instances, or one that listens again: what was tried before says nothing of it.
-    ngx.ctx.anew = true
+    -- The instances are others, or one accepts connections again, so the earlier tries do not count.
+    ngx.ctx.restarted = true
     return present
 end
 
@@ -158,26 +157,25 @@ local function find_route(host)
     if host == "" then
         return answer.problem(400, "no_host", "The request has no Host header, so it cannot be routed.")
     elseif not hostname.valid(host) then
-        return answer.problem(404, "no_route", "Nothing can be registered under this host name.")
+        return answer.problem(404, "no_route",
+            "This host name is not valid, so no application can be registered under it.")
     end
     local route, name = resolve.host(host)
     if route == nil then
         return answer.problem(503, "table_unreachable",
-            "This host is not known here yet and the route table cannot be asked. Retry later.", RETRY_AFTER)
+            "This host is not known here yet and the route table cannot be read. Retry later.", RETRY_AFTER_SECONDS)
     elseif route == false then
         return answer.problem(404, "no_route", "No application is registered under this host name.")
     end
     if name ~= host then
-        if record.is_plain(route) then
-            routes.wild:set(host, route)
-        end
+        routes.put_wild(host, route)
         shared.put_alias(host, name)
     end
     return route, name
 end
 
--- Sends the request on to the location that speaks what the host's instances speak.
-local function go_the_right_way(route, host)
+-- Redirects the request to the location for the protocol of the host's instances.
+local function switch_location(route, host)
     local rules, way = rules_of(route), ngx.var.edge_way
     if not rules then
         return
@@ -205,29 +203,30 @@ function _M.access()
     end
     local ctx = ngx.ctx
     local route, name = find_route(host)
-    go_the_right_way(route, host)
-    if not tried and not record.is_plain(route) and route.rules.rails then
-        ctx.target = rails.check(route)
+    switch_location(route, host)
+    local rules = rules_of(route)
+    if not tried and rules and rules.guarded then
+        ctx.target = guards.check(route)
     end
     if ctx.target then
         ctx.route, ngx.var.edge_target = route, "1"
         return
     end
-    if choose.instances(route) == 0 and not choose.has_session(route) then
-        ngx.var.logkey = route.log_key
+    if record.count(route) == 0 and not choose.has_session(route) then
+        ngx.var.logkey = record.log_key(route)
         route = hold(route, name)
         if not route then
             return no_instance()
         end
     end
     if tried then
-        route = go_on(route, name, tried, last, count)
-        ctx.tried, ctx.tries = not ctx.anew, ctx.anew and 0 or count
+        route = continue(route, name, tried, last, count)
+        ctx.tried, ctx.tries = not ctx.restarted, ctx.restarted and 0 or count
     end
     ctx.route = route
 end
 
--- All tries of one location failed. What is tried here is the last chance, whatever location it leads to.
+-- All tries of one location failed. The tries made here are the last, whatever location they lead to.
 function _M.again()
     if ngx.var.edge_second ~= "" then
         uncount()
@@ -237,39 +236,39 @@ function _M.again()
     return _M.access()
 end
 
-function _M.balance()
-    -- The record found in the access phase. The body may have been read since, and the record replaced; its instances
-    -- were right when the request came.
-    local ctx = ngx.ctx
-    local route = ctx.route
-    if not route then
-        return ngx.exit(ngx.ERROR)
-    end
-    local failure, failure_status = balancer.get_last_failure()
-    local is_retry = failure ~= nil
-    local address
-    local free = ctx.free
+-- Returns the address for this try, and whether another try may follow.
+local function next_try(ctx, route)
     if ctx.target then
-        -- That one or none; it is asked again when nginx met a connection that was closed.
-        address = ctx.target
-    elseif is_retry then
-        local last = ngx.var.edge_counted
-        circuits.failed(route, last, failure_status)
-        free = not attempts.was_connected()
-        if not free then
-            tries.spend(route)
-        end
-        counters.add("retries")
-        address = choose.another(route, attempts.addresses())
-    elseif ctx.tried then
+        -- This instance or none. It is tried again when nginx found its kept-alive connection closed.
+        return ctx.target, false
+    end
+    local made = ctx.tries or 0
+    ctx.tries = made + 1
+    local failure, status = balancer.get_last_failure()
+    if failure then
+        return tries.retry(route, status, made)
+    end
+    local address
+    if ctx.tried then
         counters.add("retries")
         address = choose.another(route, attempts.addresses())
     else
         address = choose.first(route)
     end
-    ctx.tries = (ctx.tries or 0) + 1
-    if not ctx.target and tries.another(route, ctx.tries, free) then
-        balancer.set_more_tries(is_retry and 1 or 2)
+    return address, tries.another(route, made + 1, ctx.free)
+end
+
+function _M.balance()
+    -- The record that the access phase found. It may have been replaced while the body was read, but its instances were
+    -- right when the request arrived.
+    local ctx = ngx.ctx
+    local route = ctx.route
+    if not route then
+        return ngx.exit(ngx.ERROR)
+    end
+    local address, more = next_try(ctx, route)
+    if more then
+        balancer.set_more_tries(balancer.get_last_failure() and 1 or 2)
     end
     local rules = rules_of(route)
     if rules and rules.timeouts then
@@ -281,15 +280,15 @@ function _M.balance()
         return ngx.exit(ngx.ERROR)
     end
     count_for(address)
-    ngx.var.logkey = choose.log_key_of(route, address)
+    ngx.var.logkey = record.log_key(route, address)
 end
 
--- A sticky client whose instance is gone, or that had none, gets a new cookie.
+-- A sticky client without a session, or whose instance is gone, gets a new cookie.
 function _M.header()
     local route = ngx.ctx.route
     local rules = route and rules_of(route)
     if rules and rules.response_headers then
-        rails.response(rules)
+        guards.response(rules)
     end
     if rules and rules.sticky and not ngx.ctx.target then
         local address = ngx.var.edge_counted
@@ -300,7 +299,7 @@ function _M.header()
 end
 
 function _M.log()
-    rails.finish()
+    guards.finish()
     local address = uncount()
     if not address then
         return
@@ -309,10 +308,10 @@ function _M.log()
     if FAILURE[status or ""] then
         local route = ngx.ctx.route or routes.known(ngx.var.host)
         if route then
-            circuits.failed(route, address, status)
+            outliers.failed(route, address, status)
         end
     elseif status then
-        circuits.worked(address)
+        outliers.worked(address)
     end
 end
 

@@ -1,16 +1,16 @@
--- Requests that wait for their host to get an instance (`hold_ms`), woken by the push that brings one. The semaphore
--- belongs to the name, so a push wakes those who wait for it and nobody else.
+-- Requests that wait until their host has an instance (`hold_ms`). The push that adds one wakes them. Each name has its
+-- own semaphore, so a push wakes only the requests of that name.
 
 local semaphore = require("ngx.semaphore")
 
 local _M = { count = 0 }
 
--- Held by one worker; more would only pile up behind an instance that has just started.
-local MOST = 4096
+-- Maximum number of held requests of one worker. More would only overload an instance that has just started.
+local MAX_HELD = 4096
 
 local waiting = {}
 
--- The worker has taken over something new about `name`.
+-- The worker has applied a change of `name`.
 function _M.arrived(name)
     local entry = waiting[name]
     if entry then
@@ -19,9 +19,9 @@ function _M.arrived(name)
     end
 end
 
--- Waits until something new arrives about `name`, at most that long. False when it may not wait.
+-- Waits until a change of `name` arrives, at most `seconds`. False when the request may not wait.
 function _M.wait(name, seconds)
-    if _M.count >= MOST or ngx.worker.exiting() then
+    if _M.count >= MAX_HELD or ngx.worker.exiting() then
         return false
     end
     local entry = waiting[name]

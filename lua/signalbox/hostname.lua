@@ -1,4 +1,4 @@
--- Which keys of the table may answer for a host, most specific first: the name itself, its wildcards from the longest,
+-- Which names of the table may serve a host, most specific first: the name itself, its wildcards from the longest on,
 -- and the catch-all. At most ten, so that a name of a hundred labels costs no more than one of nine.
 
 local find, sub = string.find, string.sub
@@ -7,19 +7,19 @@ local byte = string.byte
 local _M = {}
 
 local MAX_CANDIDATES = 10
-local MAX_LENGTH = 253 -- of a name on the wire (RFC 1035); nothing longer can be in the table
+local MAX_LENGTH = 253 -- of a name on the wire (RFC 1035); the table has no longer ones
 
--- nginx lower-cases $host and strips port and trailing dot. What is left may still be no name anyone could register:
--- too long, or with bytes that would let a client of the edge ask for keys of its own making ("*.example.org").
+-- nginx lower-cases $host and strips port and trailing dot. The rest may still be a name that no application can
+-- register: too long, or with bytes with which a client could ask for arbitrary keys ("*.example.org").
 function _M.valid(host)
     if #host > MAX_LENGTH then
         return false
     end
-    -- An IPv6 literal in brackets is a fine Host header.
+    -- An IPv6 literal in brackets is a valid Host header.
     return not find(host, "[^%w%.%-_%[%]:]")
 end
 
--- Whether a key of the table, as a push names it, is one that some host could ever lead to.
+-- Whether a name of the table, as in a push, can serve any host.
 function _M.valid_name(name)
     if name == "*" then
         return true
@@ -27,13 +27,13 @@ function _M.valid_name(name)
     return #name > 0 and _M.valid(sub(name, 1, 2) == "*." and sub(name, 3) or name)
 end
 
--- Fills `list` with the candidates of `host` and returns their number. The list is the caller's, so nothing is
--- allocated but the names themselves.
+-- Fills `list` with the candidates of `host` and returns their number. The caller owns the list, so that only the names
+-- themselves are allocated.
 function _M.candidates(host, list)
     list[1] = host
     local n = 1
-    -- "*.example.org" is not asked for "example.org": a wildcard stands for at least one label more. An address is
-    -- no name with labels.
+    -- "*.example.org" is not a candidate for "example.org", because a wildcard stands for at least one more label. An
+    -- IP address has no labels.
     if byte(host, 1) ~= 91 and not find(host, "^[%d%.]+$") then
         local dot = find(host, ".", 1, true)
         while dot and n < MAX_CANDIDATES - 1 do

@@ -1,14 +1,13 @@
--- Requests under way at each instance, of hosts with a policy. Counted by each worker for itself: a count that all
--- share would cost two locked operations a request, and a worker that is killed would leave its part of it behind for
--- good.
+-- Requests in flight at each instance, for hosts with a policy. Each worker counts its own: a shared count would cost
+-- two locked operations per request, and a killed worker would leave its part in it forever.
 --
--- @full counts with its log phase (begin, finish). The hot path has none: an empty one costs every request there more
--- than choosing an instance does. So for those requests that have to be counted nginx itself is asked to say when they
--- are over (until_end): it calls the clean-up handlers of a request that ends, and one that adds 1 to a number in
--- memory is there in every C library, sem_post. What was begun less what that semaphore counts is under way.
+-- @full counts in its access and log phases (begin, finish). The hot path has no log phase, because even an empty one
+-- costs more than choosing an instance. For requests that have to be counted there, nginx reports the end (until_end):
+-- it calls the cleanup handlers of a request that ends, and every C library has a function that fits as one and adds 1
+-- to a number in memory, sem_post. Requests begun minus the value of that semaphore are in flight.
 --
--- In the shared dictionary each worker only shows what it has, once a second: its sum for /metrics, and how many at
--- each address for whoever looks at instances.
+-- Once per second each worker publishes its counts in the shared dictionary: the sum for /metrics, and the count by
+-- address for /edge/status.
 
 local ffi = require("ffi")
 
@@ -19,15 +18,15 @@ local concat, gmatch = table.concat, string.gmatch
 
 local _M = { total = 0 }
 
--- How long a sum counts that its worker does not renew, seconds.
-local FRESH = 3
+-- Of a published count that its worker does not renew.
+local COUNT_LIFETIME_SECONDS = 3
 
--- Addresses that a worker shows: the dictionary is small, and what is beyond is still in the sum.
-local SHOWN = 500
+-- Maximum number of addresses that a worker publishes, because the dictionary is small. The sum includes the rest.
+local MAX_SHOWN = 500
 
 local counts = {}
 
--- Address → { begun, semaphore that counts the ended, begun when it was last swept }.
+-- Address → { begun, semaphore that counts the ended, begun at the last sweep }.
 local slots = {}
 
 ffi.cdef([[
@@ -44,14 +43,14 @@ local semaphore_type, pointer = ffi.typeof("signalbox_semaphore_t"), ffi.typeof(
 -- A semaphore counts to 2^31 - 1.
 local ROLL_OVER = 2 ^ 30
 
--- Both are there in nginx as Debian and OpenResty build it, which load modules; a build that hides them gets by
--- without.
+-- nginx of Debian and OpenResty exports both symbols, because it loads modules. Without them the hot path leaves
+-- counted requests to @full.
 local found, add, post = pcall(function()
     return C.ngx_http_cleanup_add, ffi.cast(pointer, C.sem_post)
 end)
 
--- Whether until_end can be used.
-_M.ends_are_told = found
+-- Whether until_end() can be used.
+_M.can_watch_end = found
 
 function _M.of(address)
     local slot, count = slots[address], counts[address] or 0
@@ -62,7 +61,7 @@ function _M.of(address)
     return count + slot[1] - ended[0]
 end
 
--- A request is under way at `address` from now until it ends, however it does.
+-- Counts a request as in flight at `address` from now until it ends in any way.
 function _M.until_end(request, address)
     local cleanup = add(request, 0)
     if cleanup == nil then
@@ -86,14 +85,14 @@ end
 function _M.finish(address)
     local count = counts[address]
     if count then
-        -- No entry for what is idle: addresses come and go.
+        -- No entry for an idle address, because addresses are added and removed all the time.
         counts[address] = count > 1 and count - 1 or nil
         _M.total = _M.total - 1
     end
 end
 
--- How many are counted by until_end. What is idle since the last time goes: addresses come and go. A request that is
--- under way keeps its slot, whose memory it will write to.
+-- Returns how many requests until_end() counts. Drops addresses that were idle since the last sweep. An address with
+-- requests in flight keeps its slot, because their cleanup handlers write to its memory.
 function _M.sweep()
     local sum = 0
     for address, slot in pairs(slots) do
@@ -111,11 +110,11 @@ function _M.sweep()
     return sum
 end
 
--- "address number address number …" of what this worker has under way.
+-- "address number address number …": this worker's requests in flight.
 local function by_address()
     local parts, n = {}, 0
     local function add_one(address, count)
-        if count > 0 and n < 2 * SHOWN then
+        if count > 0 and n < 2 * MAX_SHOWN then
             parts[n + 1], parts[n + 2] = address, count
             n = n + 2
         end
@@ -131,12 +130,12 @@ local function by_address()
     return concat(parts, " ")
 end
 
--- Shows the worker's sum to whoever is asked for metrics, and what it is made of.
+-- Publishes this worker's counts.
 function _M.publish(premature)
     if not premature then
         local sum = _M.total + _M.sweep()
-        state:set("in_flight:" .. worker_id(), sum, FRESH)
-        state:set("in_flight_at:" .. worker_id(), sum > 0 and by_address() or "", FRESH)
+        state:set("in_flight:" .. worker_id(), sum, COUNT_LIFETIME_SECONDS)
+        state:set("in_flight_at:" .. worker_id(), sum > 0 and by_address() or "", COUNT_LIFETIME_SECONDS)
     end
 end
 
@@ -149,7 +148,7 @@ function _M.sum()
     return sum
 end
 
--- Address → requests under way there, of all workers. What is idle is not in it.
+-- Address → requests in flight there from all workers, without idle addresses.
 function _M.everywhere()
     local sums = {}
     for id = 0, worker_count() - 1 do

@@ -1,10 +1,10 @@
--- JSON: policies are read by cjson, and the edge's own answers need nothing but a string that is always valid.
+-- JSON: cjson reads policies; the edge's own answers only need a string that is always valid.
 
 local cjson = require("cjson.safe")
 
 local byte, format, gsub = string.byte, string.format, string.gsub
 
--- An instance of our own: the settings of the shared one belong to whoever else loads it.
+-- A separate instance, because other Lua code may change the settings of the shared one.
 local reader = cjson.new()
 reader.decode_invalid_numbers(false)
 reader.decode_max_depth(16)
@@ -15,8 +15,8 @@ local function escape_control(c)
     return format("\\u%04x", byte(c))
 end
 
--- A quoted JSON string. Bytes over 0x7e become \u escapes too: cjson would pass on what a client sent as it is, and
--- bytes that are no UTF-8 would make our answer invalid.
+-- A quoted JSON string. Bytes above 0x7e become \u escapes too: cjson would copy a client's bytes, and bytes that are
+-- not UTF-8 would make the answer invalid.
 function _M.string(text)
     return '"' .. gsub(gsub(text, '[\\"]', "\\%0"), "[^\32-\126]", escape_control) .. '"'
 end

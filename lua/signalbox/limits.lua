@@ -1,13 +1,13 @@
 -- Limits of a host, shared by the workers of a router.
 --
--- Requests: the generic cell rate algorithm (ITU-T I.371): for each client one number, the moment at which all it has
--- asked for would have been served at the allowed rate. A request that comes too long before that is refused. Reading
--- and writing it are two steps, so two workers at the same instant may let one request more through; none less.
+-- Requests: the generic cell rate algorithm (ITU-T I.371). It keeps one number per client: the time at which all its
+-- requests would have been served at the allowed rate. A request that arrives too long before that time is rejected.
+-- Reading and writing are two steps, so two workers at the same instant may let one request too many through.
 --
--- Connections: a count that goes up before the request and down in its log phase. It is forgotten after an hour without
--- a new request, because a worker that was killed never takes its part back.
+-- Connections: a count that is incremented before the request and decremented in its log phase. It expires after an
+-- hour without a new request, because a killed worker never decrements its part.
 --
---   signalbox_limits   "r|<name>|<client>"  milliseconds;  "c|<name>|<client>"  requests under way
+--   signalbox_limits   "r|<name>|<client>"  milliseconds;  "c|<name>|<client>"  requests in flight
 
 local ceil = math.ceil
 local sub, byte = string.sub, string.byte
@@ -19,22 +19,22 @@ local dict = ngx.shared.signalbox_limits
 
 local _M = {}
 
-local FORGET = 3600
-local LONG = 32
+local CLAIM_LIFETIME_SECONDS = 3600
+local MAX_KEY_BYTES = 32
 
--- Whom a limit counts this request for.
+-- The client that a limit counts this request for.
 local function client(by)
     if not by then
         return ""
     end
     local key = by ~= "address" and var[by] or nil
     if key and key ~= "" then
-        -- Headers are as long as clients like.
-        return "k" .. (#key > LONG and md5(key) or key)
+        -- A header may be of any length.
+        return "k" .. (#key > MAX_KEY_BYTES and md5(key) or key)
     end
-    -- Who does not say who it is counts by address, or leaving the header out would be the way around the limit.
+    -- A client without the header is counted by address. Otherwise leaving it out would avoid the limit.
     local address = var.binary_remote_addr
-    -- Whoever has one IPv6 address has the whole /64.
+    -- A client with one IPv6 address usually has its whole /64.
     return (#address == 16 and byte(address, 1) ~= 0) and "6" .. sub(address, 1, 8) or "4" .. address
 end
 
@@ -43,11 +43,11 @@ local warned = false
 local function full(err)
     if not warned then
         warned = true
-        log(WARN, "the memory of the limits is full (", err, "); some requests are not counted")
+        log(WARN, "the memory for limits is full (", err, "); some requests are not counted")
     end
 end
 
--- nil when the request may pass, else the seconds after which it may.
+-- Returns nil when the request may pass, otherwise the seconds after which it may.
 function _M.request(name, rules)
     local key = "r|" .. name .. "|" .. client(rules.rate_by)
     local time, interval = now() * 1000, 1000 / rules.rate
@@ -55,7 +55,7 @@ function _M.request(name, rules)
     if not due or due < time then
         due = time
     end
-    -- The burst, and the one that a client at exactly the rate has in hand.
+    -- The burst, plus the request that a client exactly at the rate always has.
     local early = due - time - rules.burst * interval
     if early > 0.5 then
         return ceil(early / 1000)
@@ -67,14 +67,14 @@ function _M.request(name, rules)
     return nil
 end
 
--- What has to be given back with release() when the request ends, or nil when there are too many.
+-- Returns what release() takes when the request ends, or nil when there are too many requests.
 function _M.claim(name, rules)
     local key = "c|" .. name .. "|" .. client(rules.connections_by)
-    local count, err = dict:incr(key, 1, 0, FORGET)
+    local count, err = dict:incr(key, 1, 0, CLAIM_LIFETIME_SECONDS)
     if not count then
         full(err)
         return ""
-    elseif count > rules.most_connections then
+    elseif count > rules.max_connections then
         dict:incr(key, -1)
         return nil
     end
@@ -83,7 +83,7 @@ end
 
 function _M.release(key)
     local count = dict:incr(key, -1)
-    -- Below: it was forgotten in between.
+    -- Below 0 if it has expired in between.
     if count and count <= 0 then
         dict:delete(key)
     end

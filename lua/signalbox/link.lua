@@ -1,13 +1,14 @@
--- The one connection of a worker to the routes replica. Pushes and replies share it, because the order between them is
--- what makes a cache correct: with lookups on a second connection, a reply from before a change can arrive after the
--- push that announced it, and the old value would stay for good.
+-- The one connection of a worker to the routes replica. Pushes and replies share it, because a correct cache needs
+-- their order: with lookups on a second connection, a reply from before a change could arrive after the push of that
+-- change, and the worker would keep the old value.
 --
 --   a request ── send(command, handler, argument) ──▶ outbox ──▶ writer (pipelines) ──▶ Redis
 --                        handler(value, kind, argument) ◀── reader (first in, first out) ◀──┘
 --                                     owner.pushed(value) ◀──┘
 --
--- Silence of a second: a PING. Three seconds without a byte: dead (a FLUSHALL of a million keys takes under one). When
--- the connection dies every waiting handler is called with nil, and a new one is made with growing pauses, for ever.
+-- After one second of silence it sends a PING. After three seconds without a byte the connection is dead (a FLUSHALL of
+-- a million keys takes less than one). When it ends, every waiting handler is called with nil, and the link reconnects
+-- with growing pauses, without limit.
 
 local resp = require("signalbox.resp")
 local semaphore = require("ngx.semaphore")
@@ -18,24 +19,24 @@ local log, WARN, NOTICE, ERR = ngx.log, ngx.WARN, ngx.NOTICE, ngx.ERR
 local match, sub = string.match, string.sub
 local tonumber, pcall = tonumber, pcall
 
--- down: the last attempt failed, so there is no point in waiting for this one.
+-- down: the last attempt to connect failed, so a request should not wait for the next one.
 local _M = { connected = false, down = false }
 
 local CONNECT_TIMEOUT_MS, SEND_TIMEOUT_MS = 1000, 1000
 local QUIET_MS, DEAD_AFTER_QUIETS = 1000, 3
 local RETRY_FIRST, RETRY_MAX = 0.02, 0.5
--- Frames handled before other work of the worker gets a turn: a million pushes in a row must not stall requests.
+-- Frames handled before other work of the worker gets a turn. A million pushes in a row must not delay requests.
 local BURST = 256
 local READ_SIZE = 65536
 
 local PING = resp.command("PING")
--- BCAST: Redis remembers nothing about what this worker has read, and tells it of every change under the prefixes.
--- It tells them in the order of the prefixes, and nothing tracked sorts after `serial`: see ack rounds in follow.lua.
+-- BCAST: Redis does not track what this worker has read, it reports every change under the prefixes, in the order of
+-- the prefixes. No tracked prefix sorts after `serial`, which the acknowledgement in follow.lua depends on.
 local OPENING = resp.command("HELLO", "3") .. resp.command("CLIENT", "TRACKING", "ON", "BCAST",
     "PREFIX", "cert:", "PREFIX", "epoch", "PREFIX", "instances:", "PREFIX", "logkey:", "PREFIX", "policy:",
     "PREFIX", "serial")
 
--- Of the present connection.
+-- Of the current connection.
 local outbox, outbox_n
 local handlers, arguments, first, last
 local wake
@@ -49,7 +50,7 @@ local function reset()
 end
 reset()
 
--- False when there is no connection; the handler is then never called.
+-- Returns false when there is no connection; the handler is never called then.
 function _M.send(command, handler, argument)
     if not _M.connected then
         return false
@@ -65,7 +66,7 @@ function _M.send(command, handler, argument)
     return true
 end
 
--- For a command that stands in the same text as the one sent before: its reply.
+-- Registers the handler of a further command in the text that was sent last.
 function _M.expect(handler, argument)
     last = last + 1
     handlers[last] = handler
@@ -80,7 +81,7 @@ end
 
 local function opened(value, kind)
     if kind == "-" or kind == "!" or not value then
-        opening_error = "Redis refused the connection: " .. (value or "closed")
+        opening_error = "Redis rejected the connection: " .. (value or "closed")
     end
 end
 
@@ -93,16 +94,16 @@ local function write_all(sock)
         if outbox_n > 0 then
             local batch = outbox
             outbox, outbox_n = {}, 0
-            local sent, why = sock:send(batch)
+            local sent, reason = sock:send(batch)
             if not sent then
-                -- The reader notices by itself, and it is the one that ends a connection.
-                return nil, why
+                -- The reader notices this too, and it ends the connection.
+                return nil, reason
             end
         end
     end
 end
 
--- Bytes for the reader. A read timeout is a question to Redis, never a lost half of a frame.
+-- The reader's source of bytes. A read timeout leads to a PING; it never loses the first half of a frame.
 local function source_of(sock)
     local quiets = 0
     return function()
@@ -118,7 +119,7 @@ local function source_of(sock)
             end
             quiets = quiets + 1
             if quiets >= DEAD_AFTER_QUIETS then
-                return nil, "no byte in " .. quiets .. " s"
+                return nil, "no data for " .. quiets .. " s"
             elseif quiets == 1 then
                 _M.ping()
             end
@@ -138,7 +139,7 @@ local function read_all(sock, owner)
             owner.pushed(value)
         else
             if first > last then
-                return "protocol: a reply to nothing"
+                return "protocol: reply without a command"
             end
             local handler, argument = handlers[first], arguments[first]
             handlers[first], arguments[first] = nil, nil
@@ -164,7 +165,7 @@ local function connect(address)
     else
         local host, port = match(address, "^(.+):(%d+)$")
         if not host then
-            return nil, "the address of the replica is neither host:port nor unix:/path"
+            return nil, "the replica's address must be host:port or unix:/path"
         end
         ok, err = sock:connect(host, tonumber(port))
     end
@@ -174,7 +175,7 @@ local function connect(address)
     return sock
 end
 
--- Why the connection ended, and whether there was one.
+-- Runs one connection. Returns why it ended, and whether it was open.
 local function session(address, owner)
     local sock, err = connect(address)
     if not sock then
@@ -187,10 +188,10 @@ local function session(address, owner)
     _M.expect(opened)
     owner.opened()
     local writer = spawn(write_all, sock)
-    -- pcall, because a bug in a handler must cost this connection and not the worker's ear for good.
+    -- pcall, because a bug in a handler must end this connection only, not the link.
     local fine, reason = pcall(read_all, sock, owner)
     if not fine then
-        log(ERR, "reading from the routes replica: ", reason)
+        log(ERR, "cannot read from the routes replica: ", reason)
     end
     _M.connected = false
     kill(writer)
@@ -205,7 +206,7 @@ local function session(address, owner)
 end
 
 local function run(premature, address, owner)
-    local pause, told = RETRY_FIRST, false
+    local pause, reported = RETRY_FIRST, false
     while not (premature or exiting()) do
         local started = now()
         local reason, was_open = session(address, owner)
@@ -213,12 +214,12 @@ local function run(premature, address, owner)
         if exiting() then
             return
         end
-        if was_open or not told then
-            log(WARN, was_open and "the routes replica is gone, routing goes on with what is known: "
-                or "the routes replica cannot be reached, routing goes on with what is known: ", reason)
-            told = true
+        if was_open or not reported then
+            log(WARN, was_open and "connection to the routes replica lost, routing continues with what is known: "
+                or "cannot connect to the routes replica, routing continues with what is known: ", reason)
+            reported = true
         end
-        -- A connection that lasted starts over with the short pause; one that Redis refuses at once does not.
+        -- After a connection that lasted, the pause is short again. One that Redis rejects immediately is no such one.
         pause = now() - started > 1 and RETRY_FIRST or pause
         sleep(pause)
         pause = pause * 2 < RETRY_MAX and pause * 2 or RETRY_MAX

@@ -1,9 +1,9 @@
--- Questions to Redis about names, one at a time a name: whoever wants it too waits for the same answer.
+-- Questions to Redis about names. There is one at a time per name, and all who need the name wait for the same answer.
 --
--- An answer counts only while the table is trusted (follow.lua). An error other than WRONGTYPE (-LOADING, -MASTERDOWN,
--- -BUSY, …), a lost connection or no answer in time mean unknown, never "no route": nothing is stored.
--- A push for a name that is being asked makes the answer worthless, for its parts may be from before and after the
--- change; it is asked again and those who wait go on waiting.
+-- An answer is used only while the table is trusted (follow.lua). An error other than WRONGTYPE (-LOADING, -MASTERDOWN,
+-- -BUSY, …), a lost connection and a missing answer mean "unknown", never "no route": nothing is stored. A push for a
+-- name with an open question makes its answer worthless, because its parts may be from before and after the change. The
+-- question is sent again, and the requests that wait for it continue to wait.
 
 local held = require("signalbox.held")
 local link = require("signalbox.link")
@@ -20,12 +20,12 @@ local type = type
 
 local _M = { trusted = false, open = 0 }
 
--- A flood of invented names must not pile up in front of the names of applications.
+-- A flood of invented names must not delay the names of applications.
 local MAX_OPEN = 20000
 
 local pending = {}
 
--- Called after each answer, so that a sweep can go on.
+-- Called after each answer, so that a sweep can continue.
 _M.answered = function() end
 
 local function wake(entry)
@@ -52,7 +52,7 @@ local function got_rest(value, kind, entry)
     _M.open = _M.open - 1
     entry.failed = entry.failed or failed(value, kind) or entry.dirty or not _M.trusted
     if not entry.failed then
-        -- WRONGTYPE: somebody wrote another kind of value by hand. The name exists, with nothing usable.
+        -- WRONGTYPE: the key was written by hand. The name exists, without anything usable.
         local log_key, policy = value[1], value[2]
         local made = record.make(name, entry.addresses,
             type(log_key) == "string" and log_key or nil, type(policy) == "string" and policy or nil)
@@ -73,7 +73,7 @@ local function got_addresses(value, kind, entry)
     entry.addresses = entry.wrong and {} or value
 end
 
--- SMEMBERS instances:<name> and MGET logkey:<name> policy:<name>. Joined in one go: a sweep does this a million times.
+-- SMEMBERS instances:<name> and MGET logkey:<name> policy:<name>, as one text: a sweep sends this a million times.
 local function question(name)
     local length = #name
     return "*2\r\n$8\r\nSMEMBERS\r\n$" .. length + 10 .. "\r\ninstances:" .. name
@@ -81,7 +81,7 @@ local function question(name)
         .. "\r\n$" .. length + 7 .. "\r\npolicy:" .. name .. "\r\n"
 end
 
--- False when there is no connection to ask over.
+-- Returns false when there is no connection.
 function begin(entry)
     entry.dirty = false
     if not link.send(question(entry.name), got_addresses, entry) then
@@ -91,7 +91,7 @@ function begin(entry)
     return true
 end
 
--- The entry of a question about `name`, asked now or already; nil when it cannot be asked.
+-- The open question about `name`, sent now or earlier; nil when it cannot be sent.
 function _M.ask(name)
     local entry = pending[name]
     if entry then
@@ -121,8 +121,8 @@ function _M.is_open(name)
     return pending[name] ~= nil
 end
 
--- Asks all of `names` at once and waits until each is answered, `timeout` seconds in all. False when one stayed
--- unknown.
+-- Asks for all `names` in parallel and waits for the answers, at most `timeout` seconds in all. Returns false when one
+-- remains unknown.
 function _M.wait(names, timeout)
     local entries = {}
     for i = 1, #names do

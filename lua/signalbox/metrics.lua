@@ -1,9 +1,9 @@
--- /metrics of the admin listener: what the edge knows of itself, then the texts of the daemons one after the other, as
--- one page of OpenMetrics. A daemon that does not answer costs its lines, never the whole page.
+-- /metrics of the admin listener: the edge's own metrics, then those of the daemons, as one OpenMetrics page. If a
+-- daemon does not answer, only its lines are missing.
 
 local ack = require("signalbox.ack")
 local answer = require("signalbox.answer")
-local circuits = require("signalbox.circuits")
+local outliers = require("signalbox.outliers")
 local counters = require("signalbox.counters")
 local in_flight = require("signalbox.in_flight")
 
@@ -16,19 +16,19 @@ local _M = {}
 local PARTS = { "pacemaker", "sidecar" }
 local SOURCES = { { "/.signalbox/metrics/pacemaker" }, { "/.signalbox/metrics/sidecar" } }
 
--- family, type, help, function that gives the value. Samples of a counter are called <family>_total.
+-- Family, type, help, function that returns the value. The sample of a counter is called <family>_total.
 local SAMPLES = {
     { "retries", "counter", "Tries after the first, at another instance.", function()
         return counters.get("retries")
     end },
-    { "ejections", "counter", "Times an instance was taken out for failing.", circuits.ejections },
+    { "ejections", "counter", "Ejections of failing instances.", outliers.ejections },
     { "held", "counter", "Requests that waited for their host to get an instance.", function()
         return counters.get("held")
     end },
-    { "limited", "counter", "Requests refused by a limit of their host.", function()
+    { "limited", "counter", "Requests rejected by a limit of their host.", function()
         return counters.get("limited")
     end },
-    { "in_flight", "gauge", "Requests under way where a policy has them counted.", in_flight.sum },
+    { "in_flight", "gauge", "Requests in flight where a policy counts them.", in_flight.sum },
 }
 
 local function samples()
@@ -39,9 +39,9 @@ local function samples()
     end
 end
 
--- Requests under way at the edge as nginx counts them, of any host: reading and writing; waiting is keep-alive.
+-- Client connections as nginx counts them, of any host. Idle keep-alive connections are `waiting`.
 local function connections()
-    ngx.say("# HELP signalbox_edge_connections Connections of clients, by what they do.\n",
+    ngx.say("# HELP signalbox_edge_connections Client connections by state.\n",
         "# TYPE signalbox_edge_connections gauge")
     local var = ngx.var
     for _, state in ipairs({ "reading", "writing", "waiting" }) do
@@ -49,7 +49,7 @@ local function connections()
     end
 end
 
--- The text of a daemon without the mark that ends a page.
+-- A daemon's page without the mark that ends it.
 local function lines_of(body)
     local last = find(body, "# EOF", 1, true)
     body = last and sub(body, 1, last - 1) or body
@@ -60,12 +60,12 @@ local function own(answers)
     samples()
     connections()
     local workers = ack.workers()
-    ngx.say("# HELP signalbox_edge_worker_serial Serial of the route table that a worker has acknowledged.\n",
+    ngx.say("# HELP signalbox_edge_worker_serial Serial of the route table acknowledged by a worker.\n",
         "# TYPE signalbox_edge_worker_serial gauge")
     for i = 1, #workers do
         ngx.say(format('signalbox_edge_worker_serial{worker="%d"} %.0f', workers[i].worker, workers[i].serial))
     end
-    ngx.say("# HELP signalbox_edge_worker_believed 1 while a worker is connected and believes the table it sees.\n",
+    ngx.say("# HELP signalbox_edge_worker_believed 1 while a worker is connected and accepts the table.\n",
         "# TYPE signalbox_edge_worker_believed gauge")
     for i = 1, #workers do
         ngx.say(format('signalbox_edge_worker_believed{worker="%d"} %d',
@@ -80,7 +80,7 @@ end
 function _M.serve()
     local method = ngx.req.get_method()
     if method ~= "GET" and method ~= "HEAD" then
-        return answer.problem(405, "method_not_allowed", "This endpoint does not know that method.")
+        return answer.problem(405, "method_not_allowed", "This endpoint does not support the method.")
     end
     local answers = { capture_multi(SOURCES) }
     ngx.header["Content-Type"] = "application/openmetrics-text; version=1.0.0; charset=utf-8"

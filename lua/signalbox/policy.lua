@@ -1,14 +1,14 @@
--- The policy of a host: the JSON of `policy:<hostname>`, read once when the record is made into a table that requests
--- can use without looking at types again.
+-- The policy of a host: the JSON of `policy:<hostname>`. It is read once, when the record is made, into a table that
+-- requests can use without checking types again.
 --
--- The table may be written by hand, so nothing in it is taken on trust: a part that makes no sense is left out with a
--- warning, and the host is routed by the rest. Unknown parts are ignored; a newer pacemaker may know more than we do.
+-- The table may be written by hand, so every value is checked. An invalid part is ignored with a warning, and the rest
+-- routes the host. Unknown parts are ignored, because a newer pacemaker may write them.
 --
---   balance.lua   who gets a request: weights, algorithm, shares, stickiness, slow start
+--   balance.lua   which instance gets a request: weights, algorithm, shares, stickiness, slow start
 --   failure.lua   what happens when an instance fails: retries, ejection, holding
---   rails.lua     what is let through: limits, methods, sizes, headers, maintenance, https
+--   guards.lua    which requests pass: limits, methods, sizes, headers, maintenance, https
 --
--- Each of these has read(given, take), and returns the rules of its part; `take` holds the readers of values below.
+-- Each part has read(given, take, rules), which adds its rules. `take` holds the readers below.
 
 local json = require("signalbox.json")
 
@@ -22,15 +22,15 @@ local _M = {}
 local MAX_NAME, MAX_VALUE = 128, 8192
 
 -- ── readers ────────────────────────────────────────────────────────────────────────────────────────────────────────
--- Each takes the value, and where it stands, for the warning; nil when the value is absent or makes no sense.
+-- Each takes a value, and its place in the policy for the warning. It returns nil for a missing or invalid value.
 
 local take = {}
 
--- Set for the time of one read; nothing yields in between.
+-- Set during one read; nothing yields in between.
 local complaints
 
 local function refuse(where, wanted)
-    complaints[#complaints + 1] = where .. " is not " .. wanted
+    complaints[#complaints + 1] = where .. " must be " .. wanted
 end
 take.refuse = refuse
 
@@ -80,7 +80,7 @@ function take.text(value, where)
     return value
 end
 
--- A header's or a cookie's name: RFC 9110 allows more, but neither nginx' variables nor anyone's applications do.
+-- The name of a header or cookie. RFC 9110 allows more, but nginx's variables do not, and applications do not need it.
 function take.name(value, where)
     if absent(value) then
         return nil
@@ -90,7 +90,7 @@ function take.name(value, where)
     return value
 end
 
--- A value that may stand in a header: no control characters, for those would begin another header.
+-- The value of a header. A control character could begin another header.
 function take.header_value(value, where)
     if type(value) ~= "string" or #value > MAX_VALUE or find(value, "[%z\1-\8\10-\31\127]") then
         return refuse(where, "a header's value")
@@ -98,7 +98,7 @@ function take.header_value(value, where)
     return value
 end
 
--- { text = item }, leaving out what `item` (a reader) refuses.
+-- { text = item }, without the items that `item` (a reader) refuses.
 function take.map(value, where, item, ...)
     local map, given = {}, take.object(value, where)
     if given then
@@ -111,7 +111,7 @@ function take.map(value, where, item, ...)
     return map
 end
 
--- A set of texts out of an array.
+-- The set of the texts in an array.
 function take.set(value, where)
     local set, given = {}, take.object(value, where)
     if given then
@@ -126,13 +126,13 @@ function take.set(value, where)
     return set
 end
 
--- What nginx calls a request header, or a cookie, of this name.
+-- The nginx variable of a request header, or of a cookie.
 function take.header_variable(name)
     return name and "http_" .. gsub(lower(name), "-", "_")
 end
 
 function take.cookie_variable(name)
-    -- Cookie names are looked up as they are written, and nginx accepts nothing but these characters in a variable.
+    -- nginx looks up cookies by their exact name, and allows only these characters in a variable.
     return name and "cookie_" .. name
 end
 
@@ -140,24 +140,24 @@ function take.log_key(value, where)
     if type(value) == "string" or type(value) == "number" then
         return tostring(value)
     end
-    return refuse(where, "a version type id")
+    return refuse(where, "a version type ID")
 end
 
 -- ── the whole ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 local PARTS = { require("signalbox.policy.balance"), require("signalbox.policy.failure"),
-    require("signalbox.policy.rails") }
+    require("signalbox.policy.guards") }
 
 local function warn(name)
-    log(WARN, "the policy of ", name, " makes no sense in parts, which are ignored: ", complaints[1],
+    log(WARN, "invalid parts of the policy of ", name, " are ignored: ", complaints[1],
         #complaints > 1 and format(" (and %d more)", #complaints - 1) or "")
 end
 
--- text: the JSON. Always a table of rules, however bad the text.
+-- text: the JSON. Returns a table of rules, even for invalid JSON.
 function _M.read(name, text)
     local given, err = json.decode(text)
     if type(given) ~= "table" then
-        -- The set alone is enough to route; a policy nobody can read must not take the host down.
+        -- The instances alone are enough to route. An unreadable policy must not take the host down.
         log(WARN, "the policy of ", name, " is not a JSON object and is ignored: ", err or "not an object")
         given = {}
     end

@@ -1,15 +1,18 @@
--- What the table says of one name, in the two shapes the edge needs it in.
+-- What the route table holds for one name. This is the only module that knows that a record has two shapes:
 --
--- A plain record is a flat array, because there may be a million of them in every worker and the hot path walks it:
+-- A plain record is a flat array, because every worker may hold a million of them and the hot path reads them:
 --   { cursor, log key, address, address, … }
--- Its strings are shared by all records that hold them. Anything the hot path cannot serve (no usable instance, or a
--- policy) is a special record with names for its parts:
---   { name = …, addresses = {…}, log_key = …, policy = text, rules = {…} (policy.lua), and candidates.lua's parts }
+-- Records share the strings they hold. A name that the hot path cannot serve from an array (it has a policy, or no
+-- usable instance) has a special record with named parts:
+--   { name = …, addresses = {…}, log_key = …, policy = text, rules = {…} (policy.lua), and those of candidates.lua }
 -- `false` is a name that does not exist.
+--
+-- Other modules use the functions below. A module may read the named parts of a record whose `rules` it has, because
+-- only a special record has rules.
 
 local address = require("signalbox.address")
 local candidates = require("signalbox.candidates")
-local rules = require("signalbox.policy")
+local policy_rules = require("signalbox.policy")
 local table_new = require("table.new")
 
 local random, sort = math.random, table.sort
@@ -19,18 +22,18 @@ local log, WARN = ngx.log, ngx.WARN
 
 local _M = {}
 
--- Places of a plain record.
-_M.CURSOR = 1
-_M.LOG_KEY = 2
-_M.FIRST = 3
+-- Positions in a plain record.
+local CURSOR, LOG_KEY, FIRST = 1, 2, 3
 
 local MAX_LOG_KEY = 128
 
--- What the log gets when nobody said anything else; the statistics know it as unrouted.
+-- The log key of a name that has none; the statistics count it as unrouted.
 local NO_KEY = "null"
 
--- Of a record that is special for having no instance.
-local NO_RULES = rules.read("", "{}")
+-- The rules of a record that is special because it has no instance.
+local NO_RULES = policy_rules.read("", "{}")
+
+-- ── making ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 local function usable(addresses)
     local list, n = {}, 0
@@ -40,11 +43,11 @@ local function usable(addresses)
             n = n + 1
             list[n] = one
         else
-            log(WARN, "an instance address in the route table is neither ip:port nor unix:/path, left out: ",
+            log(WARN, "instance address in the route table ignored, it must be ip:port or unix:/path: ",
                 sub(tostring(one), 1, 80))
         end
     end
-    -- Redis gives a set in no order; two workers that agree on one can be compared and tested.
+    -- Redis returns a set in any order. Sorted, the records of two workers can be compared.
     sort(list)
     return list
 end
@@ -52,17 +55,18 @@ end
 local function plain(list, log_key)
     local n = #list
     local record = table_new(n + 2, 0)
-    -- A random start, or the workers of a router, and all routers after a change, would hit the same instance together.
-    record[1] = random(n)
-    record[2] = log_key
+    -- A random start. Otherwise the workers of a router, and all routers after a change, would send their next
+    -- requests to the same instance.
+    record[CURSOR] = random(n)
+    record[LOG_KEY] = log_key
     for i = 1, n do
-        record[i + 2] = list[i]
+        record[FIRST - 1 + i] = list[i]
     end
     return record
 end
 
--- addresses: array of strings as the set has them. log_key, policy: string or nil. nil, nil and nothing in the set is
--- a name that does not exist.
+-- addresses: array of strings as in the Redis set. log_key, policy: string or nil. An empty set without log key and
+-- policy is a name that does not exist.
 function _M.make(name, addresses, log_key, policy)
     if #addresses == 0 and not log_key and not policy then
         return false
@@ -76,16 +80,90 @@ function _M.make(name, addresses, log_key, policy)
         return plain(list, log_key)
     end
     local record = { name = name, addresses = list, log_key = log_key, policy = policy }
-    record.rules = policy and rules.read(name, policy) or NO_RULES
+    record.rules = policy and policy_rules.read(name, policy) or NO_RULES
     candidates.fill(record)
     return record
 end
 
-function _M.is_plain(record)
-    return record[1] ~= nil
+-- ── reading ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- Which of the tables in routes.lua holds the record.
+local function is_plain(record)
+    return record[CURSOR] ~= nil
+end
+_M.is_plain = is_plain
+
+-- The rules of the record's policy; nil for a plain record.
+function _M.rules(record)
+    return record.rules
 end
 
--- One line without tabs or newlines of its own inside a field: the shared dictionary and the snapshot hold these.
+-- The log key of requests to `instance`: its version type. Without `instance`, that of the whole name.
+function _M.log_key(record, instance)
+    local rules = record.rules
+    if not rules then
+        return record[LOG_KEY]
+    end
+    return instance and rules.log_keys[instance] or record.log_key
+end
+
+-- How many requests this worker has routed with the record.
+function _M.served(record)
+    return record.rules and record.served or record[CURSOR]
+end
+
+-- The next three return a list and the positions of the first and last address in it.
+
+-- All addresses in the table.
+function _M.addresses(record)
+    if is_plain(record) then
+        return record, FIRST, #record
+    end
+    return record.addresses, 1, #record.addresses
+end
+
+-- The addresses that are not draining.
+function _M.usable(record)
+    if is_plain(record) then
+        return record, FIRST, #record
+    end
+    return record.usable, 1, #record.usable
+end
+
+-- The addresses that may get new requests.
+function _M.candidates(record)
+    if is_plain(record) then
+        return record, FIRST, #record
+    end
+    return record.candidates, 1, #record.candidates
+end
+
+-- How many instances may get new requests.
+function _M.count(record)
+    return is_plain(record) and #record - FIRST + 1 or #record.candidates
+end
+
+-- ── plain records only, for the hot path ───────────────────────────────────────────────────────────────────────────
+
+-- The next address, round robin. The cursor never goes back, because it also counts the requests that this worker has
+-- routed with the record: outliers.lua compares failures with it, and budget.lua retries, at no cost per request.
+function _M.plain_next(record)
+    local at = record[CURSOR] + 1
+    record[CURSOR] = at
+    return record[FIRST + at % (#record - FIRST + 1)]
+end
+
+function _M.plain_has_several(record)
+    return #record > FIRST
+end
+
+function _M.plain_log_key(record)
+    return record[LOG_KEY]
+end
+
+-- ── as text ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- One line with no tab or newline inside a field. The shared dictionary and the snapshot store records in this form.
 local ESCAPED = { ["\\"] = "\\\\", ["\t"] = "\\t", ["\n"] = "\\n", ["\r"] = "\\r" }
 local PLAIN = { ["\\"] = "\\", t = "\t", n = "\n", r = "\r" }
 
@@ -99,17 +177,16 @@ end
 
 _M.escape, _M.unescape = escape, unescape
 
--- nil for a record that is not worth keeping: nothing can be routed with it.
+-- nil for a record without addresses, which is not worth storing: it cannot route anything.
 function _M.encode(record)
-    if _M.is_plain(record) then
-        return escape(record[2]) .. "\t\t" .. concat(record, " ", 3)
-    elseif #record.addresses == 0 then
+    local list, from, to = _M.addresses(record)
+    if to < from then
         return nil
     end
-    return escape(record.log_key) .. "\t" .. escape(record.policy or "") .. "\t" .. concat(record.addresses, " ")
+    return escape(_M.log_key(record)) .. "\t" .. escape(record.policy or "") .. "\t" .. concat(list, " ", from, to)
 end
 
--- nil when the text is none of ours.
+-- nil when encode() cannot have written the text.
 function _M.decode(name, text)
     local log_key, policy, rest = match(text, "^([^\t]*)\t([^\t]*)\t([^\t]*)$")
     if not log_key then

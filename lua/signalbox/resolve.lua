@@ -1,4 +1,4 @@
--- From a host to its record, in @full, which may wait: the worker's cache, then Redis, then what was good before.
+-- Finds the record of a host for @full, which may wait: in the worker's cache, in Redis, then in the last good table.
 
 local follow = require("signalbox.follow")
 local link = require("signalbox.link")
@@ -13,7 +13,7 @@ local _M = {}
 local LOOKUP_TIMEOUT = 0.25
 local TRUST_POLL = 0.005
 
--- In the first moments of a worker, or while a replica copies its master, the answer is a few milliseconds away.
+-- When a worker has just started, or while a replica copies its master, the answer is a few milliseconds away.
 local function await_trust()
     local left = LOOKUP_TIMEOUT
     while not lookups.trusted and left > 0 and not link.down and not follow.state() do
@@ -23,17 +23,17 @@ local function await_trust()
     return lookups.trusted
 end
 
--- The last level: what any worker of this router, or of its life before, has routed.
+-- The last level: the hosts that any worker of this router has routed, also before a restart.
 local function last_good(host)
     local value, name = shared.find(host)
     if value and not lookups.trusted then
-        -- Kept, so that an outage costs this way once a host. When the table is trusted again it is asked again.
+        -- Cached, so that an outage costs this lookup once per host. It is asked again when the table is trusted.
         routes.put(name, value)
     end
     return value, name
 end
 
--- A record and the name that matched, false for no name, nil for unknown.
+-- Returns a record and the name that matched, false when no name matches, nil when that is unknown.
 function _M.host(host)
     local exact = routes.known(host)
     if exact then
@@ -44,7 +44,7 @@ function _M.host(host)
     if value ~= nil then
         return value, name
     elseif suspect_name then
-        -- Known from before a silence: served, and asked again by the way.
+        -- Known from before an interruption: it is served, and asked again in the background.
         lookups.ask(ask[1])
         return name, suspect_name
     end
@@ -56,7 +56,7 @@ function _M.host(host)
         end
     end
     if await_trust() and lookups.wait(ask, LOOKUP_TIMEOUT) then
-        -- Answers can be dropped again by a push before this request runs on; then the next round asks anew.
+        -- A push may drop an answer before this request continues; then it is asked once more.
         value, name = routes.find(host, ask)
         if value == nil and lookups.wait(ask, LOOKUP_TIMEOUT) then
             value, name = routes.find(host, ask)

@@ -1,12 +1,12 @@
--- RESP3, the protocol of Redis: a reader that pulls bytes from a source, and an encoder of commands.
+-- RESP3, the protocol of Redis: a reader that takes bytes from a source, and an encoder of commands.
 --
--- It is our own because the packaged clients drop the bytes they hold when a read times out in the middle of a frame,
--- and from then on every reply belongs to another question. Here the source decides what a timeout means (the link
--- sends a PING and reads on), and a torn frame simply waits for its rest.
+-- The packaged clients are not used because they drop buffered bytes when a read times out in the middle of a frame;
+-- from then on every reply is assigned to the wrong command. Here the source decides what a timeout means (the link
+-- sends a PING and continues to read), and an incomplete frame waits for its rest.
 --
 -- reader:next() returns value, kind. The kind is the frame's first byte: ">" is a push, "-" or "!" an error whose
--- value is its text. Nil is resp.null, so arrays have no holes. Maps come as flat arrays of key, value, key, value.
--- nil, message: the source ended, or the peer speaks nonsense; the connection is of no use any more.
+-- value is its text. Nil is resp.null, so arrays have no holes. Maps are flat arrays of key, value, key, value.
+-- nil, message: the source ended, or the peer violates the protocol; the connection is unusable.
 
 local byte, find, sub = string.byte, string.find, string.sub
 local concat = table.concat
@@ -15,7 +15,7 @@ local setmetatable, tostring = setmetatable, tostring
 
 local _M = { null = setmetatable({}, { __tostring = function() return "null" end }) }
 
--- A hostile or confused peer must not make us allocate at its word, nor recurse at will.
+-- Limits of memory and recursion against a hostile or broken peer.
 local MAX_BULK = 64 * 1024 * 1024
 local MAX_ITEMS = 1024 * 1024
 local MAX_DEPTH = 8
@@ -24,7 +24,7 @@ local MAX_LINE = 64 * 1024
 local Reader = {}
 Reader.__index = Reader
 
--- source(): some bytes, or nil and why there are no more.
+-- source(): returns bytes, or nil and why there are no more.
 function _M.reader(source)
     return setmetatable({ source = source, buffer = "", at = 1 }, Reader)
 end
@@ -56,7 +56,7 @@ function Reader:line()
         if not ok then
             return nil, err
         end
-        -- The buffer now starts at `at`; a \r may have been its last byte.
+        -- The buffer now starts at `at`; its last byte may have been a \r.
         from = held > 0 and held or 1
     end
 end
@@ -64,7 +64,8 @@ end
 function Reader:bulk(length)
     local need = length + 2
     if #self.buffer - self.at + 1 < need then
-        -- Gathered in pieces: joining the buffer at each of a thousand reads would copy a large value a thousand times.
+        -- Collected in pieces: joining the buffer at each of a thousand reads would copy a large value a thousand
+        -- times.
         local pieces, n, held = { sub(self.buffer, self.at) }, 1, #self.buffer - self.at + 1
         while held < need do
             local more, err = self.source()
@@ -87,13 +88,13 @@ function Reader:bulk(length)
     return value
 end
 
--- Of the lengths that nearly every frame has; a table is what LuaJIT compiles, a pattern is not.
+-- The lengths of nearly all frames. LuaJIT compiles a table access, but not a pattern match.
 local SHORT = {}
 for n = 0, 255 do
     SHORT[tostring(n)] = n
 end
 
--- A length as Redis writes it. Plain digits only: tonumber alone would take 0x10, 1e9 or nan.
+-- A length as Redis writes it: digits only. tonumber alone would accept 0x10, 1e9 or nan.
 local function length_of(text, limit)
     local short = SHORT[text]
     if short then
@@ -149,9 +150,9 @@ function Reader:value(depth)
         if rest == "-1" then
             return _M.null, kind
         end
-        local length, why = length_of(rest, MAX_BULK)
+        local length, reason = length_of(rest, MAX_BULK)
         if not length then
-            return nil, why
+            return nil, reason
         end
         local value, broken = self:bulk(length)
         return value, value and kind or broken
@@ -159,17 +160,17 @@ function Reader:value(depth)
         if rest == "-1" then
             return _M.null, kind
         end
-        local count, why = length_of(rest, MAX_ITEMS)
+        local count, reason = length_of(rest, MAX_ITEMS)
         if not count then
-            return nil, why
+            return nil, reason
         end
         local list, broken = self:items(count * LISTS[kind], depth + 1)
         return list, list and kind or broken
     elseif kind == "|" then
-        -- Attributes describe the value that follows; nobody here asks for them.
-        local count, why = length_of(rest, MAX_ITEMS)
+        -- Attributes describe the value that follows; the edge does not use them.
+        local count, reason = length_of(rest, MAX_ITEMS)
         if not count then
-            return nil, why
+            return nil, reason
         end
         local skipped, broken = self:items(count * 2, depth + 1)
         if not skipped then
@@ -184,7 +185,7 @@ function Reader:next()
     return self:value(0)
 end
 
--- A command as the array of bulks that Redis reads.
+-- A command as the array of bulk strings that Redis reads.
 function _M.command(...)
     local n = select("#", ...)
     local parts = { "*" .. n .. "\r\n" }

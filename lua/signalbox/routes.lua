@@ -1,18 +1,19 @@
--- The route cache of one worker: what each name of the table is (records), and what hosts under a wildcard came to
--- (wild). Pure memory; who fills it and when it may be believed is the link's business.
+-- The route cache of one worker: the record of each name in the table, and the hosts that a wildcard serves (wild). It
+-- is only memory; follow.lua and lookups.lua decide what is stored and when it is trusted.
 --
---   plain     name → flat record        what the hot path serves, no limit but the table's size
---   special   name → record with parts  no usable instance, or a policy
---   wildcards name → either             "*.example.org" and "*", apart so that no Host header can spell one
---   absent    name → true               names asked for that do not exist; bounded
---   wild      host → record             hosts that a wildcard serves; bounded, for anyone may invent them
+--   plain     name → plain record       served by the hot path; limited only by the size of the table
+--   special   name → special record     no usable instance, or a policy
+--   wildcards name → either             "*.example.org" and "*", apart so that no Host header can name one
+--   absent    name → true               names that were asked for and do not exist; bounded
+--   wild      host → record             hosts that a wildcard serves; bounded, because any client may invent them
 --
 -- A push for an exact name drops its record, absence and wild entry. A push for a wildcard drops its record and all of
--- `wild`, which resolves again from records without Redis: so a change costs the same at ten hosts and at a million.
+-- `wild`, which is filled again from records without Redis. So a change costs the same with ten hosts and with a
+-- million.
 --
--- After a time of not listening (a new connection, a flushed server) every record may be out of date, yet it is the
--- best there is. `suspect` keeps them all, in one assignment: they are served and asked again in the background, and
--- whatever is not in the fresh tables goes through @full, which looks here.
+-- After a time without pushes (a new connection, a flushed server) every record may be outdated, but there is nothing
+-- better. `suspect` takes over all records in one assignment. They are still served, and asked again in the background.
+-- A host that is not in the fresh tables goes through @full, which reads the suspects.
 
 local bounded = require("signalbox.bounded")
 local hostname = require("signalbox.hostname")
@@ -36,7 +37,7 @@ local _M = {
 
 local suspect = { plain = {}, special = {}, wildcards = {} }
 
--- Bumped when `suspect` is replaced: who walks it must begin again.
+-- Incremented when `suspect` is replaced; an iteration over it must start again then.
 _M.sweep = 0
 
 local function table_of(tables, name, value)
@@ -59,8 +60,8 @@ local function take_from(tables, name)
     return value
 end
 
--- A verified record, false for a name that does not exist, nil when nobody knows; then, as second value, the record
--- from before, when there is one.
+-- A trusted record, false for a name that does not exist, nil when it is unknown. With nil, the second value is the
+-- suspect record, if there is one.
 local function known(name)
     local value
     if is_wildcard(name) then
@@ -82,7 +83,7 @@ local function known(name)
 end
 _M.known = known
 
--- Takes a reply of Redis about `name`. value: a record, or false.
+-- Stores Redis's answer about `name`. value: a record, or false.
 function _M.put(name, value)
     _M.drop(name)
     if value == false then
@@ -93,7 +94,7 @@ function _M.put(name, value)
     _M.hosts = _M.hosts + 1
 end
 
--- Forgets `name`, fresh and suspect; true when there was a record of it.
+-- Removes `name`, fresh and suspect. Returns true when there was a record of it.
 function _M.drop(name)
     local fresh = take_from(_M, name)
     if fresh ~= nil then
@@ -115,11 +116,19 @@ function _M.drop(name)
     return fresh ~= nil or old ~= nil
 end
 
+-- Remembers that a wildcard's record serves `host`, so that the hot path finds it there. A record that is not plain is
+-- left out, because the hot path cannot use it.
+function _M.put_wild(host, value)
+    if record.is_plain(value) then
+        _M.wild:set(host, value)
+    end
+end
+
 local names = {}
 
--- What serves `host`: a record, false when no name of the table matches, nil when a name on the way is unknown.
--- Second value: the name that matched. With nil, `ask` (a list) holds the unknown names, and the second value is the
--- suspect record that would decide, when there is one.
+-- Finds what serves `host`: a record, false when no name of the table matches, nil when a name on the way is unknown.
+-- The second value is the name that matched. With nil, `ask` (a list) holds the unknown names, and the second value is
+-- the suspect record that would serve the host, if there is one.
 function _M.find(host, ask)
     local n = candidates(host, names)
     local asked, stand_in, stand_in_name = 0, nil, nil
@@ -140,24 +149,24 @@ function _M.find(host, ask)
             break
         end
     end
-    -- Every one of an earlier round, not only the next: a hole in the list would be taken for a name.
+    -- All entries of an earlier round, not only the next: a hole in the list would be taken for a name.
     for i = #ask, asked + 1, -1 do
         ask[i] = nil
     end
     if asked == 0 then
         return false
     end
-    -- A wildcard's old record does not decide for a host whose own name is simply unknown.
+    -- A wildcard's suspect record does not serve a host whose own name is unknown.
     if stand_in and stand_in_name == ask[1] then
         return nil, stand_in, stand_in_name
     end
     return nil
 end
 
--- Everything known so far becomes suspect: served still, but asked again. Absences are no use as a last resort.
+-- Makes every record suspect: still served, but asked again. Absences are dropped, because they serve no request.
 function _M.suspect_all()
     if _M.suspects > 0 then
-        -- A sweep was interrupted: what it had not reached yet joins what it had.
+        -- A sweep was interrupted: the suspects that it had not reached join the others.
         for kind, rest in pairs(suspect) do
             local into = _M[kind]
             for name, value in pairs(rest) do
@@ -174,8 +183,8 @@ function _M.suspect_all()
     _M.sweep = _M.sweep + 1
 end
 
--- The next suspect name after `last` of the same kind, or nil. Dropping names while walking is allowed; nothing is
--- ever added to the suspects.
+-- The next suspect name after `last` of the same kind, or nil. Names may be dropped during the iteration; suspects are
+-- never added.
 function _M.next_suspect(kind, last)
     return (next(suspect[kind], last))
 end

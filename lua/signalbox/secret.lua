@@ -1,14 +1,14 @@
--- The key that routers share, from a file of 64 hexadecimal digits (32 bytes) read by the master at start. A file may
--- have several keys, one a line: the first is the key, the others only decrypt what they encrypted before a rotation.
--- What it is used for gets a key of its own derived from it, so that none of them says anything of another:
+-- The key that routers share. The master reads it at start from a file of 64 hexadecimal digits (32 bytes). The file
+-- may have several keys, one per line: the first is the key, the others only decrypt what they encrypted before a
+-- rotation. Each purpose has a key derived from it, so that no derived key reveals another:
 --
---   certificates   decrypts the private keys of the route table (certificates.lua); the file's keys themselves, because
---                  the pacemaker encrypts with the first
+--   certificates   decrypts the private keys of the route table (certificates.lua); uses the file's keys themselves,
+--                  because the pacemaker encrypts with the first
 --   sticky         digests in cookies (balance/sticky.lua)
 --   target         tickets for one instance (target.lua)
 --
--- Without a file there is one at random, for this run of nginx and its reloads: cookies then end with a restart and
--- mean nothing to other routers, and certificates of the table cannot be used.
+-- Without a file, the key is random and lasts for this run of nginx and its reloads: cookies are invalid after a
+-- restart and at other routers, and certificates of the table cannot be used.
 
 local crypto = require("signalbox.crypto")
 
@@ -20,7 +20,7 @@ local _M = { from_file = false }
 
 local SIZE = 32
 local MAX_KEYS = 8
--- All keys of the file, and the first of them.
+-- All keys, and the first of them.
 local keys, key = {}, nil
 local derived = {}
 
@@ -34,14 +34,14 @@ local function read(path)
     local found = {}
     for line in gmatch(text, "%S+") do
         if #line ~= SIZE * 2 or line:find("%X") then
-            return nil, path .. " holds something else than " .. SIZE * 2 .. " hexadecimal digits a line"
+            return nil, path .. " must have " .. SIZE * 2 .. " hexadecimal digits per line"
         end
         found[#found + 1] = gsub(line, "%x%x", function(digits)
             return char(tonumber(digits, 16))
         end)
     end
     if #found == 0 or #found > MAX_KEYS then
-        return nil, path .. " does not hold 1 to " .. MAX_KEYS .. " keys"
+        return nil, path .. " must have 1 to " .. MAX_KEYS .. " keys"
     end
     return found
 end
@@ -57,8 +57,8 @@ local function random()
     return kept
 end
 
--- In the master, which may still read files that workers may not. path: empty for none. A file that cannot be used
--- stops the start: an edge that quietly takes another key would end everyone's sessions.
+-- Runs in the master, which may read files that workers may not. path: empty for none. A file that cannot be used stops
+-- the start, because continuing with another key would end all sessions.
 function _M.load(path)
     derived = {}
     if path == "" then
@@ -74,12 +74,12 @@ function _M.load(path)
     _M.from_file = true
 end
 
--- The keys of the file, 32 bytes each.
+-- All keys, 32 bytes each.
 function _M.all()
     return keys
 end
 
--- A key of its own for `purpose`.
+-- The key derived for `purpose`.
 function _M.of(purpose)
     local own = derived[purpose]
     if not own then

@@ -1,16 +1,16 @@
--- The second level of the cache: every host ever routed, in memory that all workers share and that outlives a reload
--- and the death of a worker. It is not asked while Redis answers: a worker may write an old value here in the moment
--- before it hears of the change. It is what the edge falls back on when Redis does not answer, and what the
--- last-known-good snapshot is made of.
+-- The second level of the cache: every host ever routed, in memory that all workers share and that survives a reload or
+-- the death of a worker. It is not read while Redis answers, because a worker may store an old value here just before
+-- the push of a change reaches it. The edge falls back on it when Redis does not answer, and the snapshot on disk is
+-- made from it.
 --
 --   signalbox_routes   name → "slot TAB encoded record";  "#slot" → name;  "#slots" → slots ever used;
---                      "#free" list of slots given back;  "#names" → names held
---   signalbox_wild     host → wildcard name that served it; evicts by itself, anyone may invent such hosts
---   signalbox_certs    server name → certificate, as the table has it
+--                      "#free" list of free slots;  "#names" → number of names
+--   signalbox_wild     host → wildcard name that served it; evicts entries, because any client may invent such hosts
+--   signalbox_certs    server name → certificate, as in the table
 --   signalbox_state    generation, epoch, serial, workers (ack.lua)
 --
--- The slots are an index. get_keys would hold the dictionary's lock for the whole of a million keys and stall every
--- worker; slots can be read a few thousand at a time.
+-- The slots are an index. get_keys would hold the dictionary's lock for all of a million keys and block every worker;
+-- slots can be read a few thousand at a time.
 
 local record = require("signalbox.record")
 
@@ -34,31 +34,31 @@ end
 local function full(name, err)
     if not warned_full then
         warned_full = true
-        log(WARN, "the shared route cache is full (", err, "), first left out: ", name,
-            "; hosts not in it are unknown when Redis is away. Give it more memory (ROUTES_SHM).")
+        log(WARN, "the shared route cache is full (", err, "), first host not stored: ", name,
+            "; such hosts are unknown while Redis is unavailable. Increase ROUTES_SHM.")
     end
 end
 
--- How many names are held.
+-- How many names are stored.
 function _M.size()
     return routes:get("#names") or 0
 end
 
--- find and sub, because LuaJIT compiles them and not match; a snapshot does this a million times.
+-- With find and sub, because LuaJIT compiles them but not match; a snapshot calls this a million times.
 local function slot_of(held)
     return sub(held, 1, find(held, "\t", 1, true) - 1)
 end
 
--- Of an insert that found no room. The shared list of free slots cannot grow when there is none.
+-- The slot of an insert that failed for lack of memory. The list of free slots cannot grow then either.
 local spare
 
--- safe_set throughout: plain set makes room by throwing out other routes.
+-- safe_set throughout: plain set would evict other routes to make room.
 local function insert(name, text)
     local slot = spare or routes:rpop("#free")
     if not slot then
-        local new, why = routes:incr("#slots", 1, 0)
+        local new, reason = routes:incr("#slots", 1, 0)
         if not new then
-            return full(name, why)
+            return full(name, reason)
         end
         slot = new
     end
@@ -76,12 +76,12 @@ local function insert(name, text)
     changed()
 end
 
--- Keeps what Redis said of `name`; false, or a record nothing can be routed with, removes it.
+-- Stores Redis's answer about `name`. false, or a record that cannot route anything, removes it.
 function _M.put(name, value)
     _M.put_text(name, value and record.encode(value))
 end
 
--- The same with the record encoded already, or nil.
+-- The same with an encoded record, or nil.
 function _M.put_text(name, text)
     local held = routes:get(name)
     if not text then
@@ -124,7 +124,7 @@ function _M.get(name)
     return text and record.decode(name, text)
 end
 
--- Remembers that `host` was served by the wildcard `name`, for the day Redis cannot be asked whether it still is.
+-- Remembers that the wildcard `name` served `host`, for a time when Redis cannot be asked.
 function _M.put_alias(host, name)
     if wild:get(host) ~= name then
         wild:set(host, name)
@@ -136,7 +136,7 @@ function _M.drop_alias(host)
     wild:delete(host)
 end
 
--- The last good record for a host: of its own name, else of the wildcard that served it.
+-- The last good record for a host: of its own name, otherwise of the wildcard that served it.
 function _M.find(host)
     local value = _M.get(host)
     if value then
@@ -153,7 +153,7 @@ function _M.slots()
     return routes:get("#slots") or 0
 end
 
--- name, encoded record of a slot; nil for a free one, or one that lost a race of two workers for the same name.
+-- Returns name and encoded record of a slot; nil for a free one, or one that lost a race of two workers for a name.
 function _M.at(slot)
     local name = routes:get("#" .. slot)
     local held = name and routes:get(name)
@@ -163,7 +163,7 @@ function _M.at(slot)
     return nil
 end
 
--- At most `limit` hosts that wildcards serve. This one does hold a lock, of a dictionary the hot path never looks at.
+-- At most `limit` hosts that wildcards serve. This holds the lock of a dictionary that the hot path never uses.
 function _M.aliases(limit)
     return wild:get_keys(limit)
 end
@@ -190,7 +190,7 @@ function _M.put_certificate(name, text)
     changed()
 end
 
--- At most `limit` names. They are few, and handshakes of strangers add none.
+-- At most `limit` names. There are few, because a handshake never adds one.
 function _M.certificates(limit)
     return certs:get_keys(limit)
 end
@@ -199,8 +199,8 @@ function _M.certificate(name)
     return certs:get(name)
 end
 
--- Starts counting at a number no earlier life of this dictionary has reached, so that a generation names one content.
--- False when the dictionary has lived through a reload.
+-- Starts the generation at a number that no earlier run has reached, so that a generation identifies one content.
+-- Returns false when the dictionary has survived a reload.
 function _M.begin(now_ms)
     return (state:safe_add("generation", now_ms))
 end
@@ -209,11 +209,13 @@ function _M.generation()
     return state:get("generation") or 0
 end
 
-function _M.believed()
+-- Epoch and serial of the table that this router has accepted.
+function _M.accepted_table()
     return state:get("epoch"), state:get("serial")
 end
 
-function _M.believe(epoch, serial)
+-- The serial only increases.
+function _M.accept_table(epoch, serial)
     if epoch then
         state:set("epoch", epoch)
     end
@@ -224,15 +226,15 @@ function _M.believe(epoch, serial)
     end
 end
 
--- An operator's word that the table in Redis is right, whatever was believed before.
-function _M.forget_belief()
+-- An operator accepts the table in Redis, whatever was accepted before. Returns how often that has happened.
+function _M.forget_table()
     state:delete("epoch")
     state:delete("serial")
-    return state:incr("accepted", 1, 0)
+    return state:incr("operator_accepts", 1, 0)
 end
 
-function _M.accepted()
-    return state:get("accepted") or 0
+function _M.operator_accepts()
+    return state:get("operator_accepts") or 0
 end
 
 return _M

@@ -1,5 +1,6 @@
--- The last known good table as text. /edge/snapshot gives it out of the shared dictionary, the sidecar writes it to
--- disk (a worker that wrote would stall its requests), and a start reads it back, should Redis not be there to ask.
+-- The last good table as text. /edge/snapshot writes it from the shared dictionary, the sidecar stores it on disk (a
+-- worker that did would block its requests), and nginx reads it at start, for the case that Redis is not available
+-- then.
 --
 --   signalbox-routes 1 <generation>
 --   epoch TAB <lineage>                                    when one was seen
@@ -9,7 +10,8 @@
 --   cert TAB <server name> TAB <certificate as in the table, its private key encrypted>
 --   end TAB <number of route, wild and cert lines> TAB <CRC-32 of every byte before this line, 8 hex digits>
 --
--- Backslash, tab, newline and return inside a field are written \\ \t \n \r. Lines end with \n, also the last.
+-- Backslash, tab, newline and return inside a field are written \\ \t \n \r. Every line ends with \n, the last
+-- included.
 
 local crc32 = require("signalbox.crc32")
 local record = require("signalbox.record")
@@ -22,7 +24,7 @@ local log, WARN, NOTICE = ngx.log, ngx.WARN, ngx.NOTICE
 local _M = { VERSION = 1 }
 
 -- Slots read before other work of the worker gets a turn: about a millisecond.
-local STEP = 1000
+local SLOTS_PER_STEP = 1000
 local MAX_ALIASES = 20000
 local MAX_CERTIFICATES = 100000
 
@@ -44,7 +46,7 @@ function _M.write(generation, emit, pause)
         sum = crc32.update(sum, text)
         emit(text)
     end
-    local epoch, serial = shared.believed()
+    local epoch, serial = shared.accepted_table()
     put(head(generation, epoch, serial))
     local lines, n = {}, 0
     local function flush()
@@ -61,7 +63,7 @@ function _M.write(generation, emit, pause)
             n = n + 1
             lines[n] = "route\t" .. name .. "\t" .. text .. "\n"
         end
-        if slot % STEP == 0 then
+        if slot % SLOTS_PER_STEP == 0 then
             flush()
         end
     end
@@ -82,7 +84,7 @@ function _M.write(generation, emit, pause)
             n = n + 1
             lines[n] = "cert\t" .. certificates[i] .. "\t" .. record.escape(text) .. "\n"
         end
-        if i % STEP == 0 then
+        if i % SLOTS_PER_STEP == 0 then
             flush()
         end
     end
@@ -90,28 +92,28 @@ function _M.write(generation, emit, pause)
     emit(format("end\t%d\t%s\n", count, crc32.hex(sum)))
 end
 
--- The lines between head and end of a snapshot that is whole, or nil and what is wrong with it.
+-- Returns the lines between head and end of a complete snapshot, or nil and what is wrong with it.
 function _M.verify(text)
     local version = match(text, "^signalbox%-routes (%d+) %d+\n")
     if not version then
-        return nil, "it is no snapshot"
+        return nil, "not a snapshot"
     elseif tonumber(version) ~= _M.VERSION then
-        return nil, "its version is " .. version
+        return nil, "unsupported version " .. version
     end
     local stop, count, sum = match(text, "()end\t(%d+)\t(%x+)\n$")
     if not stop then
-        return nil, "it has no end"
+        return nil, "no end line, it is incomplete"
     end
     local body = sub(text, 1, stop - 1)
     if format("%08x", ngx.crc32_long(body)) ~= sum then
-        return nil, "its checksum is wrong"
+        return nil, "wrong checksum"
     end
     local lines = 0
     for kind in gmatch(body, "\n(%l+)\t") do
         lines = lines + ((kind == "route" or kind == "wild" or kind == "cert") and 1 or 0)
     end
     if lines ~= tonumber(count) then
-        return nil, "it has " .. lines .. " lines and not " .. count
+        return nil, lines .. " lines where the end line announces " .. count
     end
     return body, lines
 end
@@ -120,7 +122,7 @@ local function take(line)
     local tab = find(line, "\t", 1, true)
     local kind, rest = sub(line, 1, tab - 1), sub(line, tab + 1)
     if kind == "route" then
-        -- Looked into when somebody asks for it; the checksum says that it is what the edge wrote.
+        -- Decoded when a request needs it; the checksum shows that the edge wrote it.
         local stop = find(rest, "\t", 1, true)
         if stop then
             shared.put_text(sub(rest, 1, stop - 1), sub(rest, stop + 1))
@@ -136,13 +138,13 @@ local function take(line)
             shared.put_certificate(name, record.unescape(text))
         end
     elseif kind == "epoch" then
-        shared.believe(rest, nil)
+        shared.accept_table(rest, nil)
     elseif kind == "serial" then
-        shared.believe(nil, tonumber(rest))
+        shared.accept_table(nil, tonumber(rest))
     end
 end
 
--- Fills the shared dictionary from the text of a snapshot. True, or nil and what is wrong.
+-- Fills the shared dictionary from the text of a snapshot. Returns true, or nil and what is wrong.
 function _M.read(text)
     local body, count = _M.verify(text)
     if not body then
@@ -157,20 +159,20 @@ function _M.read(text)
     return true, count
 end
 
--- At the start of the master. A missing or broken snapshot is no reason not to start.
+-- At the start of the master. A missing or damaged snapshot does not stop the start.
 function _M.load(path)
     local file = io.open(path, "rb")
     if not file then
         log(NOTICE, "no snapshot of the route table at ", path)
         return
     end
-    local text, why = file:read("*a")
+    local text, err = file:read("*a")
     file:close()
     local ok, count
     if text then
         ok, count = _M.read(text)
     else
-        count = why
+        count = err
     end
     if ok then
         log(NOTICE, "snapshot of the route table read: ", count, " lines")

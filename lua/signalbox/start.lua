@@ -1,16 +1,16 @@
--- Where nginx hands over to Lua: once in the master, at start and at each reload, and once in each worker.
+-- The entry points from nginx to Lua: once in the master, at start and at each reload, and once in each worker.
 
 local _M = {}
 
 local settings
 
--- Everything is loaded here, so that a mistake stops the start or the reload and never a request, and workers share
--- the compiled code's memory.
+-- Every module is loaded here, so that an error in one stops the start or the reload and never a request, and so that
+-- the workers share the memory of the compiled code.
 function _M.master(given)
     settings = given
     local shared = require("signalbox.shared")
     require("signalbox.secret").load(settings.key_file)
-    require("signalbox.rails").https_port = settings.https_port
+    require("signalbox.guards").https_port = settings.https_port
     require("signalbox.balancer")
     require("signalbox.full")
     require("signalbox.admin")
@@ -22,15 +22,15 @@ function _M.master(given)
 end
 
 function _M.worker()
-    -- The cache of a million hosts is long-lived, and requests leave next to no garbage: collecting at a fifth more
-    -- instead of at twice the size costs little and keeps a worker's memory near what it holds.
+    -- The cache of a million hosts is long-lived, and requests leave almost no garbage. Collecting at 120% of the live
+    -- memory instead of 200% costs little and keeps the memory of a worker near what it holds.
     collectgarbage("setpause", 120)
-    -- Or all workers, forked from one master, would begin with the same instance of each host.
+    -- Workers are forked from one master. With its seed, all would start with the same instance of each host.
     math.randomseed(ngx.now() * 1000 + ngx.worker.pid() * 7919)
     require("signalbox.ack").join()
     local ok, err = ngx.timer.every(1, require("signalbox.in_flight").publish)
     if not ok then
-        ngx.log(ngx.ERR, "cannot start the timer of in-flight counts: ", err)
+        ngx.log(ngx.ERR, "cannot start the timer for counts of requests in flight: ", err)
     end
     require("signalbox.follow").start(settings.replica)
 end

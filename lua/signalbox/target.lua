@@ -1,7 +1,7 @@
--- A ticket for one instance: the header `X-Signalbox-Target: <address>;<expires>;<signature>` sends a request to
--- exactly that instance of its host, also one that is draining or ejected, which is how an operator looks at it.
--- `expires` is in unix seconds; the signature is HMAC-SHA-256, in hexadecimal, of "<host>\n<address>\n<expires>" with
--- the key for targets (secret.lua). So only who holds the key can write one, it is good for one host, and it ends.
+-- A ticket for one instance. The header `X-Signalbox-Target: <address>;<expires>;<signature>` sends a request to
+-- exactly that instance of its host, even if it is draining or ejected; operators use it to inspect an instance.
+-- `expires` is in unix seconds. The signature is HMAC-SHA-256, in hexadecimal, of "<host>\n<address>\n<expires>" with
+-- the key for targets (secret.lua). So a ticket requires the key, is valid for one host, and expires.
 
 local crypto = require("signalbox.crypto")
 local secret = require("signalbox.secret")
@@ -17,7 +17,7 @@ local function hex(bytes)
     end))
 end
 
--- The address, or nil when the ticket is not good for `host` at `time` (seconds).
+-- Returns the address, or nil when the ticket is invalid for `host` at `time` (seconds).
 function _M.read(ticket, host, time)
     local address, expires, signature = match(ticket, "^([^;]+);(%d+);(%x+)$")
     if not address or #expires > 12 or tonumber(expires) < time then

@@ -1,28 +1,29 @@
--- How often a request may be sent, on the hot path and in @full alike. nginx wants to know before a try whether there
--- may be another after it, so tries are granted one ahead: the first with itself, each retry with the one before. A try
--- that was granted because the one before was refused can turn out to be paid for; that is one beyond the budget.
+-- How often a request may be sent, and where it goes after a failure; the same for the hot path and for @full. nginx
+-- must know before a try whether another may follow, so tries are granted one ahead: the second together with the
+-- first, each further one with the retry before it. A try granted after a refused connection may turn out to cost
+-- budget; that exceeds the budget by one.
 
+local attempts = require("signalbox.attempts")
 local budget = require("signalbox.budget")
 local choose = require("signalbox.choose")
+local counters = require("signalbox.counters")
 local defaults = require("signalbox.policy.failure")
+local outliers = require("signalbox.outliers")
 local record = require("signalbox.record")
 
 local now = ngx.now
+local rules_of = record.rules
 
 local _M = {}
 
-local function rules_of(route)
-    return not record.is_plain(route) and route.rules or nil
-end
-
-local function percent_of(route)
+local function budget_percent(route)
     local rules = rules_of(route)
     return rules and rules.budget_percent or defaults.RETRIES.budget_percent
 end
 
--- How many tries a request may have in all.
-function _M.most(route)
-    local instances = choose.instances(route)
+-- The maximum number of tries of one request.
+function _M.max(route)
+    local instances = record.count(route)
     local rules = rules_of(route)
     return rules and rules.attempts and rules.attempts < instances and rules.attempts or instances
 end
@@ -33,17 +34,30 @@ function _M.time_is_over(route)
 end
 
 function _M.in_budget(route)
-    return budget.has(route, choose.cursor_of(route), percent_of(route))
+    return budget.has(route, record.served(route), budget_percent(route))
 end
 
-function _M.spend(route)
-    budget.spend(route, choose.cursor_of(route), percent_of(route))
+-- Whether another try may follow the `made`-th. free: the one before was refused, so it cost nothing. If several
+-- instances in a row are dead, all of them are tried, whatever the budget.
+function _M.another(route, made, free)
+    return made < _M.max(route) and not _M.time_is_over(route) and (free or _M.in_budget(route))
 end
 
--- Whether there may be another try after the `tries`-th. free: the one before was refused, so none was paid for yet;
--- with several dead instances in a row, all of them are gone through, whatever the budget.
-function _M.another(route, tries, free)
-    return tries < _M.most(route) and not _M.time_is_over(route) and (free or _M.in_budget(route))
+-- In the balancer, after a failed try that nginx allows to be repeated: records the failure and chooses the next
+-- instance. status: nginx's status of the failed try. made: tries before this one; nil when these are the addresses
+-- that nginx lists. Returns the address, and whether one more try may follow this one.
+function _M.retry(route, status, made)
+    local tried, last, addresses = attempts.addresses()
+    if last then
+        outliers.failed(route, last, status)
+    end
+    local free = not attempts.was_connected()
+    if not free then
+        budget.spend(route, record.served(route), budget_percent(route))
+    end
+    counters.add("retries")
+    local more = _M.another(route, (made or addresses or 0) + 1, free)
+    return (choose.another(route, tried or {}, last)), more
 end
 
 return _M

@@ -1,5 +1,5 @@
--- Requests that were answered and have no line in the access log. nginx' own counter of requests includes them, so
--- whoever looks for lost lines (the sidecar) has to take them off.
+-- The number of answered requests without a line in the access log. nginx's own request counter includes them, so the
+-- sidecar subtracts them when it checks for lost lines.
 
 local state = ngx.shared.signalbox_state
 
@@ -12,8 +12,8 @@ function _M.count()
     state:incr(KEY, 1, 0)
 end
 
--- Header phase of /edge/connections; its own request is counted after it.
-function _M.tell()
+-- Header phase of /edge/connections; its own request is counted afterwards.
+function _M.report()
     ngx.header["X-Signalbox-Unlogged"] = state:get(KEY) or 0
 end
 

@@ -1,5 +1,5 @@
--- The distributions of the algorithms. Chance is seeded; bounds are wide enough that a right algorithm fails less than
--- once in a million runs, and narrow enough that a wrong one does every time.
+-- The distributions of the algorithms. Random choices are seeded. The bounds are wide enough that a correct algorithm
+-- fails less than once in a million runs, and narrow enough that a wrong one always fails.
 
 local hash = require("signalbox.balance.hash")
 local p2c = require("signalbox.balance.p2c")
@@ -21,7 +21,7 @@ local function one()
     return 1
 end
 
--- How often each is picked in `n` calls.
+-- How often each address is picked in `n` calls.
 local function counts(n, pick)
     local seen = {}
     for i = 1, n do
@@ -31,7 +31,7 @@ local function counts(n, pick)
     return seen
 end
 
--- Whether `seen` of `n` is what chance makes of `part`: six standard deviations.
+-- Fails unless `seen` of `n` is within six standard deviations of `part`.
 local function near(seen, n, part, what)
     local wanted, deviation = n * part, math.sqrt(n * part * (1 - part))
     truthy(math.abs((seen or 0) - wanted) <= 6 * deviation + 1,
@@ -41,7 +41,7 @@ end
 return function(it)
     math.randomseed(runner.seed)
 
-    it("weighted round robin gives exactly the weights, in every turn of them", function()
+    it("weighted round robin follows the weights exactly in every turn", function()
         for _ = 1, 50 do
             local list, weights, total = hosts(math.random(6)), {}, 0
             for i = 1, #list do
@@ -58,7 +58,7 @@ return function(it)
         end
     end)
 
-    it("weighted round robin keeps the turns of a heavy one apart", function()
+    it("weighted round robin spreads out the turns of a heavy instance", function()
         local weights, gained, order = { a = 5, b = 1, c = 1 }, {}, {}
         for i = 1, 7 do
             order[i] = weighted.pick({ "a", "b", "c" }, gained, function(address) return weights[address] end)
@@ -66,14 +66,14 @@ return function(it)
         equal(table.concat(order), "aabacaa")
     end)
 
-    it("weighted round robin gives nothing to weight 0", function()
+    it("weighted round robin sends nothing to weight 0", function()
         local seen = counts(100, function()
             return weighted.pick({ "a", "b" }, {}, function(address) return address == "a" and 0 or 2 end)
         end)
         equal(seen, { b = 100 })
     end)
 
-    it("p2c is even while nothing is under way, with weights and without", function()
+    it("p2c is even while no request is in flight, with and without weights", function()
         local list = hosts(5)
         local function idle() return 0 end
         local seen = counts(20000, function() return p2c.pick(list, idle) end)
@@ -86,7 +86,7 @@ return function(it)
         near(seen[list[2]], 20000, 1 / 8, "a light one")
     end)
 
-    it("p2c never takes the busiest of two, and the busiest of all never", function()
+    it("p2c never picks the busier of two, and so never the busiest of all", function()
         local busy = {}
         for i, address in ipairs(hosts(6)) do
             busy[address] = i
@@ -94,15 +94,15 @@ return function(it)
         local function count(address) return busy[address] end
         local seen = counts(5000, function() return p2c.pick(hosts(6), count) end)
         equal(seen[hosts(6)[6]], nil)
-        -- The idlest wins each draw that it is in: 1 - C(5,2)/C(6,2).
+        -- The least busy one wins each draw that it is in: 1 - C(5,2)/C(6,2).
         near(seen[hosts(6)[1]], 5000, 1 / 3, "the idlest")
         seen = counts(5000, function() return p2c.pick_weighted(hosts(6), count, one) end)
         equal(seen[hosts(6)[6]], nil)
         near(seen[hosts(6)[1]], 5000, 1 / 3, "the idlest, by weight")
     end)
 
-    it("p2c keeps a slow instance from piling up requests", function()
-        -- Each turn a request comes; the slow one needs 20 turns for what takes the others 2.
+    it("p2c keeps requests from piling up at a slow instance", function()
+        -- One request per turn; the slow instance needs 20 turns where the others need 2.
         local list, under_way, ends = hosts(4), {}, {}
         for turn = 1, 4000 do
             for address, list_of in pairs(ends) do
@@ -119,7 +119,7 @@ return function(it)
         truthy((under_way[list[1]] or 0) <= 5, "under way at the slow one: " .. (under_way[list[1]] or 0))
     end)
 
-    it("hash sends each key to one place, and all places alike", function()
+    it("hash sends a key always to the same instance, and keys evenly to all", function()
         local list = hosts(7)
         local seeds = hash.seeds(list)
         local seen = counts(20000, function(i)
@@ -132,7 +132,7 @@ return function(it)
         end
     end)
 
-    it("hash does not care in which order the instances stand", function()
+    it("hash does not depend on the order of the instances", function()
         local list, reversed = hosts(9), {}
         for i = 1, 9 do
             reversed[i] = list[10 - i]
@@ -142,7 +142,7 @@ return function(it)
         end
     end)
 
-    it("hash moves only the keys of the instance that leaves, and spreads them over all others", function()
+    it("hash moves only the keys of a removed instance, evenly to all others", function()
         local list = hosts(10)
         local seeds = hash.seeds(list)
         local gone = math.random(10)
@@ -167,7 +167,7 @@ return function(it)
         end
     end)
 
-    it("hash with weights: by weight, and a weight that grows only takes", function()
+    it("hash follows the weights, and a growing weight only takes keys", function()
         local list = hosts(5)
         local seeds = hash.seeds(list)
         local heavy = 1
@@ -186,7 +186,7 @@ return function(it)
         near(taken, 10000, 3 / 7, "the heavy one")
     end)
 
-    it("shares are the percents, and a share without instances goes to the others in proportion", function()
+    it("shares follow the percentages, and one without instances is divided in proportion", function()
         local list = { { "17", 90 }, { "18", 8 }, { "19", 2 } }
         local seen = counts(50000, function()
             return shares.pick(list, { ["17"] = {}, ["18"] = {}, ["19"] = {} }, math.random())
@@ -198,14 +198,14 @@ return function(it)
         near(seen["18"], 50000, 0.8, "18 of the rest")
         equal(seen["17"], nil)
         equal(shares.pick(list, {}, 0.5), nil)
-        -- Percent 0 is served to nobody by chance, whatever the dice.
+        -- A share of 0% is never picked.
         for _, dice in ipairs({ 0, 0.5, 0.999999999 }) do
             equal(shares.pick({ { "a", 0 }, { "b", 100 }, { "c", 0 } }, { a = {}, b = {}, c = {} }, dice), "b")
         end
     end)
 
-    it("hashes to the instances that the pacemaker names in explain", function()
-        -- The same list stands in choice/hash.rs: one that changes here changes there, too.
+    it("hash picks the instances that the pacemaker names in explain", function()
+        -- The same list is in choice/hash.rs; change both together.
         local list, even, weighed = { "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3" }, {}, {}
         local seeds, weights = hash.seeds(list), { [list[1]] = 5, [list[2]] = 1, [list[3]] = 2 }
         for i = 0, 7 do
@@ -217,7 +217,7 @@ return function(it)
         equal({ table.concat(even), table.concat(weighed) }, { "33213112", "33113112" })
     end)
 
-    it("slow start grows evenly from a tenth to all", function()
+    it("slow start grows linearly from 10% to 100%", function()
         local factor = slow_start.factor
         equal({ factor(nil, 5, 10), factor(1000, 900, 1000), factor(1000, 1000, 1000), factor(1000, 1500, 1000),
             factor(1000, 2000, 1000), factor(1000, 9000, 1000) }, { 1, 0.1, 0.1, 0.5, 1, 1 })

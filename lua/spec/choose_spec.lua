@@ -1,4 +1,5 @@
--- Choosing with a whole policy. Request variables are stood in for, because the specs run in no request.
+-- Choosing with a whole policy. A table replaces the request's variables, because each test makes thousands of choices;
+-- full_spec and guards_spec have real requests.
 
 local runner = require("runner")
 local equal, truthy = runner.equal, runner.truthy
@@ -7,7 +8,7 @@ local vars = {}
 local real_var = ngx.var
 ngx.var = vars
 local choose = require("signalbox.choose")
-local circuits = require("signalbox.circuits")
+local outliers = require("signalbox.outliers")
 local in_flight = require("signalbox.in_flight")
 local record = require("signalbox.record")
 local secret = require("signalbox.secret")
@@ -44,7 +45,7 @@ local CANARY = '"log_keys":{"127.0.0.1:9003":"18","127.0.0.1:9004":"18"},'
 return function(it)
     math.randomseed(runner.seed)
 
-    it("goes round what is in, and gives nothing to what is draining, unhealthy or of weight 0", function()
+    it("uses the instances in turn, without those that are draining, unhealthy or of weight 0", function()
         equal(counts(400, made("{}")), { [LIST[1]] = 100, [LIST[2]] = 100, [LIST[3]] = 100, [LIST[4]] = 100 })
         equal(counts(300, made('{"draining":["127.0.0.1:9001"]}')),
             { [LIST[2]] = 100, [LIST[3]] = 100, [LIST[4]] = 100 })
@@ -56,7 +57,7 @@ return function(it)
             { [LIST[1]] = 300, [LIST[2]] = 100, [LIST[3]] = 100, [LIST[4]] = 100 })
     end)
 
-    it("fails open when more than half is unhealthy, and when all weights are 0", function()
+    it("fails open when more than half is unhealthy, and ignores weights that are all 0", function()
         local route = made('{"unhealthy":["127.0.0.1:9001","127.0.0.1:9002","127.0.0.1:9003"]}')
         truthy(route.fail_open, "fail open")
         equal(counts(400, route)[LIST[1]], 100)
@@ -66,11 +67,11 @@ return function(it)
 
     it("has no instance when all are draining", function()
         local route = made('{"draining":["127.0.0.1:9001"]}', 1)
-        equal(choose.instances(route), 0)
+        equal(record.count(route), 0)
         truthy(not choose.has_session(route), "no session")
     end)
 
-    it("lets a header and a cookie choose the version type, if it has an instance", function()
+    it("lets a header or a cookie choose the version type, if that has an instance", function()
         local route = made("{" .. CANARY .. ',"shares_by":{"header":"X-Version","cookie":"version"}}')
         equal(counts(200, route), { [LIST[1]] = 100, [LIST[2]] = 100 })
         vars.http_x_version = "18"
@@ -79,21 +80,21 @@ return function(it)
         vars.cookie_version = "18"
         equal(counts(200, route), { [LIST[3]] = 100, [LIST[4]] = 100 })
         vars.http_x_version, vars.cookie_version = nil, nil
-        equal(choose.log_key_of(route, LIST[4]), "18")
-        equal(choose.log_key_of(route, LIST[1]), "17")
+        equal(record.log_key(route, LIST[4]), "18")
+        equal(record.log_key(route, LIST[1]), "17")
     end)
 
-    it("brings a sticky client back, as long as its instance may be used", function()
+    it("brings a sticky client back while its instance may be used", function()
         local policy = '{"sticky":{"cookie":"s","ttl_seconds":60},"draining":["127.0.0.1:9004"]%s}'
         local route = made(policy:format(""))
         for i = 1, 4 do
-            -- Also to one that is draining: sessions finish where they are.
+            -- Even to the draining one, because sessions finish where they are.
             vars.cookie_s = sticky.value(route, LIST[i])
             equal(counts(10, route), { [LIST[i]] = 10 })
         end
         vars.cookie_s = sticky.value(route, LIST[1])
         equal(counts(30, made(policy:format(',"unhealthy":["127.0.0.1:9001"]')))[LIST[1]], nil)
-        -- Another host's cookie, a forged one, and garbage are none.
+        -- Another host's cookie, a forged one, and garbage are ignored.
         local other = record.make("y", hosts(4), "17", policy:format(""))
         truthy(sticky.value(other, LIST[1]) ~= sticky.value(route, LIST[1]), "another host, another value")
         equal(counts(300, other), { [LIST[1]] = 100, [LIST[2]] = 100, [LIST[3]] = 100 })
@@ -103,12 +104,12 @@ return function(it)
     end)
 
     it("makes the cookie that the pacemaker reads in explain", function()
-        -- The same value stands in choice/session.rs.
+        -- The same value is in choice/session.rs.
         local route = record.make("app.test", hosts(4), "17", '{"sticky":{"cookie":"s"}}')
         equal(sticky.value(route, LIST[1]), "xzhq7zxC.QBytucyVlXluOVWy")
     end)
 
-    it("says nothing of the address in the cookie", function()
+    it("does not reveal the address in the cookie", function()
         local route = made('{"sticky":{"cookie":"s","ttl_seconds":60}}')
         local cookie = sticky.cookie(route, LIST[1], true)
         truthy(not cookie:find("127", 1, true) and not cookie:find("9001", 1, true), cookie)
@@ -118,7 +119,7 @@ return function(it)
         secret.set(("k"):rep(32))
     end)
 
-    it("keeps a sticky client with its version type, and moves it when the type is gone", function()
+    it("keeps a sticky client on its version type, and moves it when the type is gone", function()
         local before = made('{"sticky":{"cookie":"s"},"log_keys":{"127.0.0.1:9003":"18","127.0.0.1:9004":"18"},'
             .. '"shares":[{"version_type":"17","percent":99},{"version_type":"18","percent":1}]}')
         vars.cookie_s = sticky.value(before, LIST[4])
@@ -129,7 +130,7 @@ return function(it)
         vars.cookie_s = nil
     end)
 
-    it("starts one that joined just now slowly", function()
+    it("starts slowly at an instance that has just joined", function()
         local now_ms = math.floor(ngx.now() * 1000)
         local route = made(('{"joined":{"127.0.0.1:9001":%d},"slow_start_ms":3600000}'):format(now_ms))
         local seen = counts(310, route)
@@ -137,7 +138,7 @@ return function(it)
         equal(counts(400, made('{"joined":{"127.0.0.1:9001":1},"slow_start_ms":1000}'))[LIST[1]], 100)
     end)
 
-    it("hashes by header, and goes round for who has none", function()
+    it("hashes by header, and uses all instances in turn for a client without it", function()
         local route = made('{"balance":{"algorithm":"hash","header":"X-User"}}')
         equal(counts(400, route)[LIST[1]], 100)
         for i = 1, 20 do
@@ -149,7 +150,7 @@ return function(it)
         vars.http_x_user = nil
     end)
 
-    it("p2c goes where less is under way", function()
+    it("p2c prefers the instance with fewer requests in flight", function()
         local route = made('{"balance":{"algorithm":"p2c"}}', 2)
         in_flight.begin(LIST[1])
         equal(counts(50, route), { [LIST[2]] = 50 })
@@ -158,7 +159,7 @@ return function(it)
         equal(in_flight.of(LIST[1]), 0)
     end)
 
-    it("shows what is under way by address, and no address that is idle", function()
+    it("publishes requests in flight by address, without idle addresses", function()
         in_flight.begin(LIST[1])
         in_flight.begin(LIST[1])
         in_flight.begin("unix:/run/app.sock")
@@ -172,7 +173,7 @@ return function(it)
         equal(in_flight.everywhere(), {})
     end)
 
-    it("survives any nonsense in a policy", function()
+    it("survives any invalid value in a policy", function()
         local junk = { "null", "true", "5", '"x"', "[]", "{}", '{"a":null}', '["a",1,null]', "[[1]]", "-1", "1e300" }
         local names = { "log_keys", "draining", "weights", "unhealthy", "joined", "slow_start_ms", "balance", "shares",
             "shares_by", "sticky", "retries", "ejection", "hold_ms", "timeouts", "limits", "methods", "headers",
@@ -187,7 +188,7 @@ return function(it)
         end
     end)
 
-    it("retries in the same version type first, then anywhere, then says that all were tried", function()
+    it("retries within the version type first, then anywhere, then reports that all were tried", function()
         local route = made("{" .. CANARY .. "}")
         local tried = { [LIST[1]] = true }
         equal({ choose.another(route, tried, LIST[1]) }, { LIST[2], false })
@@ -196,6 +197,6 @@ return function(it)
         truthy(third == LIST[3] or third == LIST[4], third)
         tried[LIST[3]], tried[LIST[4]] = true, true
         equal(select(2, choose.another(route, tried, LIST[4])), true)
-        truthy(not circuits.any(), "none was ejected here")
+        truthy(not outliers.any(), "none was ejected here")
     end)
 end

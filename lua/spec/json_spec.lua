@@ -3,7 +3,7 @@ local runner = require("runner")
 local equal = runner.equal
 
 return function(it)
-    it("reads what a policy may hold", function()
+    it("reads everything that a policy may contain", function()
         equal(json.decode('{"v":1,"log_keys":{"127.0.0.1:1":"17"},"draining":["a","b"],"x":[],"y":{},"t":true}'),
             { v = 1, log_keys = { ["127.0.0.1:1"] = "17" }, draining = { "a", "b" }, x = {}, y = {}, t = true })
         equal(json.decode("[false]"), { false })
@@ -12,7 +12,7 @@ return function(it)
         equal(json.decode("null"), json.null)
     end)
 
-    it("refuses what is not JSON", function()
+    it("rejects text that is not JSON", function()
         for _, text in ipairs({ "", "{", "[1", "[1,]", '{"a"}', '{"a":}', '{"a":1,}', "{a:1}", "'a'", '"a', '"\\x"',
             '"\\u12"', '"\\ud800"', "01", ".5", "-", "+1", "nul", "[1] x", "NaN", "0x10",
             ("["):rep(100) .. ("]"):rep(100) }) do
@@ -24,7 +24,7 @@ return function(it)
         equal(json.string('a"b\\c\n\255'), '"a\\"b\\\\c\\u000a\\u00ff"')
     end)
 
-    it("reads what it wrote", function()
+    it("reads what it has written", function()
         math.randomseed(runner.seed)
         for _ = 1, 500 do
             local bytes = {}

@@ -16,11 +16,11 @@ return function(it)
         equal(candidates("localhost"), "localhost *")
     end)
 
-    it("does not ask a wildcard for its own apex", function()
+    it("does not use a wildcard for its own apex", function()
         equal(candidates("example.org"), "example.org *.org *")
     end)
 
-    it("asks at most ten names, the catch-all among them", function()
+    it("uses at most ten names, the catch-all included", function()
         local deep = candidates("a.b.c.d.e.f.g.h.i.j.k.l.example.org")
         local _, spaces = deep:gsub(" ", "")
         equal(spaces, 9)
@@ -28,18 +28,18 @@ return function(it)
         equal(deep:match("^%S+ (%S+)"), "*.b.c.d.e.f.g.h.i.j.k.l.example.org")
     end)
 
-    it("knows an address from a name", function()
+    it("distinguishes an address from a name", function()
         equal(candidates("10.0.0.1"), "10.0.0.1 *")
         equal(candidates("[::1]"), "[::1] *")
     end)
 
-    it("makes nothing of odd dots", function()
+    it("handles odd dots", function()
         equal(candidates("a."), "a. *")
         equal(candidates("a..b"), "a..b *..b *.b *")
         equal(candidates("."), ". *")
     end)
 
-    it("refuses hosts nobody could register", function()
+    it("rejects hosts that cannot be registered", function()
         equal(hostname.valid("shop.example-1.org"), true)
         equal(hostname.valid("_dmarc.x"), true)
         equal(hostname.valid("[::1]"), true)
@@ -51,7 +51,7 @@ return function(it)
         equal(hostname.valid(("x"):rep(253)), true)
     end)
 
-    it("takes pushes for hosts and wildcards only", function()
+    it("accepts pushes for hosts and wildcards only", function()
         equal(hostname.valid_name("*"), true)
         equal(hostname.valid_name("*.a.b"), true)
         equal(hostname.valid_name("#17"), false)
@@ -59,7 +59,7 @@ return function(it)
         equal(hostname.valid_name(""), false)
     end)
 
-    it("takes the three forms of an address", function()
+    it("accepts the three forms of an address", function()
         for _, good in ipairs({
             "127.0.0.1:9001", "10.1.2.3:65535", "[::1]:80", "[fe80::1:2]:9", "unix:/run/app.sock",
         }) do

@@ -1,10 +1,10 @@
--- The reader meets every way a stream can be cut, and peers that lie.
+-- The reader, with streams that are cut anywhere and with peers that violate the protocol.
 
 local resp = require("signalbox.resp")
 local runner = require("runner")
 local equal, truthy = runner.equal, runner.truthy
 
--- A source that gives `text` in pieces of `size` bytes, then ends.
+-- A source that returns `text` in pieces of `size` bytes, then ends.
 local function pieces(text, size)
     local at = 1
     return function()
@@ -39,7 +39,7 @@ local WANT = {
 }
 
 return function(it)
-    it("reads every type, however the stream is torn", function()
+    it("reads every type, wherever the stream is cut", function()
         local whole = read_all(STREAM, #STREAM)
         for i = 1, #WANT do
             equal(whole[i], WANT[i])
@@ -50,13 +50,13 @@ return function(it)
         equal(whole[20], { { "invalidate", { "instances:x" } }, ">" })
         equal(whole[21], { { "invalidate", resp.null }, ">" })
         for size = 1, 40 do
-            local torn, why = read_all(STREAM, size)
+            local torn, reason = read_all(STREAM, size)
             equal(torn, whole, "in pieces of " .. size)
-            equal(why, "closed")
+            equal(reason, "closed")
         end
     end)
 
-    it("goes on after a source that had to wait in mid-frame", function()
+    it("continues after a source that had to wait inside a frame", function()
         local parts, at, waits = { "$11\r\nhello", " wo", "rld\r", "\n+OK\r\n" }, 0, 0
         local reader = resp.reader(function()
             waits = waits + 1 -- a link would have sent a PING here
@@ -75,16 +75,16 @@ return function(it)
         truthy(values[1][1] == big, "the value came back")
     end)
 
-    it("refuses what no Redis would say", function()
+    it("rejects what Redis never sends", function()
         local hostile = {
             "?\r\n", "\r\n", "$5x\r\nhello\r\n", "$-2\r\n", "$0x10\r\n", "$1e3\r\n", "$ 5\r\n", "*-5\r\n", "*nan\r\n",
             "$99999999999\r\n", "*99999999\r\n", ":x\r\n", "$3\r\nabcde\r\n", ("*1\r\n"):rep(100) .. ":1\r\n",
             ("x"):rep(70000), ("|0\r\n"):rep(1) .. "?\r\n",
         }
         for i = 1, #hostile do
-            local values, why = read_all(hostile[i], 1000)
+            local values, reason = read_all(hostile[i], 1000)
             equal(#values, 0, "values of hostile " .. i)
-            truthy(why:find("^protocol"), "reason of hostile " .. i .. " is " .. why)
+            truthy(reason:find("^protocol"), "reason of hostile " .. i .. " is " .. reason)
         end
     end)
 
@@ -97,8 +97,8 @@ return function(it)
                 local at = math.random(#alphabet)
                 bytes[i] = alphabet:sub(at, at)
             end
-            local _, why = read_all(table.concat(bytes), math.random(7))
-            truthy(why == "closed" or why:find("^protocol"), why)
+            local _, reason = read_all(table.concat(bytes), math.random(7))
+            truthy(reason == "closed" or reason:find("^protocol"), reason)
         end
     end)
 

@@ -1,4 +1,4 @@
--- The route cache: the rules of lookup, and a model that knows nothing of tables, suspects or generations.
+-- The route cache: the rules of lookup, and a model without tables, suspects or generations.
 
 local record = require("signalbox.record")
 local routes = require("signalbox.routes")
@@ -16,13 +16,13 @@ local function put_all(names)
     end
 end
 
--- "port" of what serves host, "none", "unknown a,b" (the names to ask) or "suspect port".
+-- "port" of the instance that serves host, "none", "unknown a,b" (the names to ask) or "suspect port".
 local function outcome(host)
     local ask = {}
     local value, other = routes.find(host, ask)
     local function port(found)
-        local list = record.is_plain(found) and { found[3] } or found.usable
-        return list[1] and list[1]:match("%d+$") or "empty"
+        local list, from = record.usable(found)
+        return list[from] and list[from]:match("%d+$") or "empty"
     end
     if value == false then
         return "none"
@@ -33,7 +33,7 @@ local function outcome(host)
 end
 
 return function(it)
-    it("asks for every name it does not know up to the first that decides", function()
+    it("asks for every unknown name up to the first one that decides", function()
         equal(outcome("a.b.test"), "unknown a.b.test,*.b.test,*.test,*")
         routes.put("*.b.test", make(1))
         equal(outcome("a.b.test"), "unknown a.b.test")
@@ -51,7 +51,7 @@ return function(it)
         equal(outcome("e.zz"), "none")
     end)
 
-    it("forgets by push: an exact name, and all that a wildcard decided", function()
+    it("drops an exact name, and everything that a wildcard decided", function()
         put_all({ ["f.test"] = make(4), ["*.test"] = make(2) })
         routes.wild:set("g.test", make(2))
         truthy(routes.drop("f.test"), "there was a record")
@@ -61,7 +61,7 @@ return function(it)
         equal(routes.wild.young["g.test"], nil)
     end)
 
-    it("serves suspects until they are asked again, but nothing negative", function()
+    it("serves suspects until they are asked again, but no absences", function()
         put_all({ ["h.test"] = make(5), ["i.test"] = false, ["*.test"] = make(2) })
         routes.suspect_all()
         equal(routes.plain["h.test"], nil)
@@ -74,7 +74,7 @@ return function(it)
         equal(outcome("*.test" and "i.test"):match("^unknown"), "unknown")
     end)
 
-    it("bounds what anyone may invent", function()
+    it("bounds the names that any client may invent", function()
         local map = bounded.new(100)
         for i = 1, 100000 do
             map:set("n" .. i, true)
@@ -90,7 +90,7 @@ return function(it)
         equal(outcome("h.test"), "suspect 6")
     end)
 
-    it("keeps what is used while a flood goes by", function()
+    it("keeps names that are used during a flood of others", function()
         local map = bounded.new(10)
         map:set("used", 1)
         for i = 1, 1000 do
@@ -99,14 +99,14 @@ return function(it)
         end
     end)
 
-    it("agrees with a model under random changes, pushes, silences and sweeps", function()
+    it("agrees with a model under random changes, pushes, interruptions and sweeps", function()
         math.randomseed(runner.seed)
         package.loaded["signalbox.routes"] = nil
         routes = require("signalbox.routes")
         local NAMES = { "a.b.t", "c.b.t", "b.t", "t", "*.b.t", "*.t", "*" }
         local HOSTS = { "a.b.t", "c.b.t", "b.t", "t", "z.t", "q.z.t" }
         local truth, changes = {}, 0
-        -- What Redis would answer, walked the plain way.
+        -- The answer of Redis, computed in the simplest way.
         local function want(host)
             local name, rest = host, host
             while name do
@@ -137,7 +137,7 @@ return function(it)
                 local host = HOSTS[math.random(#HOSTS)]
                 local got = outcome(host)
                 if got:find("^suspect") then
-                    -- Served from before a silence; nothing changed in it here, so it must be right all the same.
+                    -- Known from before an interruption; nothing changed in it here, so it must still be right.
                     equal(got, "suspect " .. want(host))
                 end
                 local rounds = 0

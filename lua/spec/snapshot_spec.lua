@@ -1,6 +1,5 @@
--- The shared level and its text on disk.
+-- The shared cache and its text on disk.
 
-local crc32 = require("signalbox.crc32")
 local record = require("signalbox.record")
 local runner = require("runner")
 local shared = require("signalbox.shared")
@@ -9,6 +8,11 @@ local equal, truthy = runner.equal, runner.truthy
 
 local function make(port)
     return record.make("x", { "127.0.0.1:" .. port }, "k" .. port, nil)
+end
+
+local function address_of(value)
+    local list, from = record.addresses(value)
+    return list[from]
 end
 
 local function text()
@@ -27,26 +31,20 @@ local function empty()
 end
 
 return function(it)
-    it("sums as zlib does, in pieces too", function()
-        equal(crc32.hex(crc32.update(crc32.START, "123456789")), "cbf43926")
-        equal(crc32.hex(crc32.update(crc32.update(crc32.START, "1234"), "56789")), "cbf43926")
-        equal(crc32.hex(crc32.update(crc32.START, "")), "00000000")
-    end)
-
-    it("keeps, replaces and removes, and counts what changed", function()
+    it("stores, replaces and removes, and counts changes", function()
         shared.put("a.test", make(1))
         local generation = shared.generation()
         shared.put("a.test", make(1))
         equal(shared.generation(), generation, "the same again is no change")
         shared.put("a.test", make(2))
         truthy(shared.generation() > generation, "a change is")
-        equal(shared.get("a.test")[3], "127.0.0.1:2")
+        equal(address_of(shared.get("a.test")), "127.0.0.1:2")
         shared.put("a.test", record.make("x", {}, "17", nil))
         equal(shared.has("a.test"), false)
         equal(shared.size(), 0)
     end)
 
-    it("uses a freed slot again", function()
+    it("reuses a free slot", function()
         for round = 1, 50 do
             shared.put("r" .. round .. ".test", make(1))
             shared.put("r" .. round .. ".test", false)
@@ -54,7 +52,7 @@ return function(it)
         truthy(shared.slots() <= 2, "slots used: " .. shared.slots())
     end)
 
-    it("comes back whole", function()
+    it("restores the whole cache", function()
         empty()
         for i = 1, 2500 do
             shared.put("h" .. i .. ".test", make(i))
@@ -62,18 +60,18 @@ return function(it)
         shared.put("h7.test", false)
         shared.put("*.wild.test", make(9))
         shared.put_alias("some.wild.test", "*.wild.test")
-        shared.believe("bb aa", 42)
+        shared.accept_table("bb aa", 42)
         local whole = text()
         empty()
         equal({ snapshot.read(whole) }, { true, 2501 })
-        equal(shared.get("h2500.test")[2], "k2500")
+        equal(record.log_key(shared.get("h2500.test")), "k2500")
         equal(shared.get("h7.test"), nil)
-        equal(shared.find("some.wild.test")[3], "127.0.0.1:9")
-        equal({ shared.believed() }, { "bb aa", 42 })
+        equal(address_of((shared.find("some.wild.test"))), "127.0.0.1:9")
+        equal({ shared.accepted_table() }, { "bb aa", 42 })
         equal(#text(), #whole)
     end)
 
-    it("believes no text that is cut, changed or of another version", function()
+    it("rejects text that is cut, changed or of another version", function()
         empty()
         for i = 1, 20 do
             shared.put("h" .. i .. ".test", make(i))
@@ -93,7 +91,7 @@ return function(it)
         equal(shared.size(), 0)
     end)
 
-    it("never lets go of a route to make room", function()
+    it("never evicts a route to make room", function()
         empty()
         local kept = 0
         for i = 1, 20000 do
@@ -107,13 +105,13 @@ return function(it)
         equal(shared.size(), kept)
     end)
 
-    it("believes serials upwards only", function()
+    it("accepts increasing serials only", function()
         empty()
-        shared.believe("aa", 10)
-        shared.believe(nil, 9)
-        equal({ shared.believed() }, { "aa", 10 })
-        shared.forget_belief()
-        equal({ shared.believed() }, {})
-        equal(shared.accepted(), 1)
+        shared.accept_table("aa", 10)
+        shared.accept_table(nil, 9)
+        equal({ shared.accepted_table() }, { "aa", 10 })
+        shared.forget_table()
+        equal({ shared.accepted_table() }, {})
+        equal(shared.operator_accepts(), 1)
     end)
 end

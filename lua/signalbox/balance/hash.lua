@@ -1,9 +1,9 @@
--- Consistent hashing, by the highest of the scores that each instance has with the key (rendezvous hashing, Thaler and
--- Ravishankar 1998). An instance that leaves gives its own keys to all others evenly and no other key moves; one that
--- comes takes its part from all. A ring does as much with hundreds of points an instance, and a table to rebuild at
--- each change; a host has few instances, so the scores are simply computed.
+-- Consistent hashing by rendezvous hashing (highest random weight, Thaler and Ravishankar 1998). When an instance is
+-- removed, its keys are spread evenly over the others and no other key moves; a new instance takes an even part from
+-- all. A ring needs hundreds of points per instance for that, and a table to rebuild at each change. A host has few
+-- instances, so the scores are computed for each request.
 --
--- Every worker and every router comes to the same choice: nothing but the key and the addresses goes into it.
+-- All workers and routers choose the same instance, because only the key and the addresses are used.
 
 local bit = require("bit")
 
@@ -14,13 +14,13 @@ local floor = math.floor
 
 local _M = {}
 
--- The low 32 bits of a product. A double holds 53 bits, so one factor is halved first.
+-- The low 32 bits of a product. A double holds 53 bits, so one factor is split into halves.
 local function multiply(a, b)
     local low, high = a % 65536, floor(a / 65536)
     return tobit((high * b % 65536) * 65536 + low * b)
 end
 
--- The finalizer of MurmurHash3: CRC alone is linear, so the scores of two instances would go together.
+-- The finalizer of MurmurHash3. CRC alone is linear, so the scores of two instances would be correlated.
 local function mix(h)
     h = bxor(h, rshift(h, 16))
     h = multiply(h % 4294967296, 0x85ebca6b)
@@ -29,7 +29,7 @@ local function mix(h)
     return bxor(h, rshift(h, 16))
 end
 
--- From address to what stands for it in the scores; to be kept with the list.
+-- Returns address → its number in the scores; stored with the list.
 function _M.seeds(list)
     local seeds = {}
     for i = 1, #list do
@@ -56,8 +56,8 @@ function _M.pick(list, seeds, key)
     return best
 end
 
--- The same with weights: a score u in (0, 1) becomes weight / -ln(u), so that each gets its part of the keys, and a
--- weight that grows only takes keys and moves none between others.
+-- The same with weights: a score u in (0, 1) becomes weight / -ln(u), so that each instance gets its part of the keys.
+-- A growing weight only takes keys and moves none between other instances.
 function _M.pick_weighted(list, seeds, key, weight_of, a, b)
     local hashed = mix(crc32(key))
     local best, most = nil, -1

@@ -1,11 +1,11 @@
--- The power of two choices: of two instances drawn at random the one with fewer requests under way. Nearly as good as
--- asking all of them, and without the herd that follows when everyone asks all of them at the same moment.
+-- The power of two choices: of two instances drawn at random, the one with fewer requests in flight. It is nearly as
+-- good as comparing all of them, and avoids that all workers choose the same idle instance at the same moment.
 -- (Mitzenmacher, "The power of two choices in randomized load balancing", 2001.)
 --
--- Requests under way are counted by each worker for itself (in_flight.lua). Of what another worker has under way
--- nothing is known here, and that does no harm: each keeps its own part of the load even, and so the sum is.
+-- Each worker counts its own requests in flight (in_flight.lua). Those of other workers are unknown here. That does no
+-- harm: when each worker balances its own part, the sum is balanced.
 --
--- With weights the draw is weighted, and what is under way is compared by weight.
+-- With weights, the draw is weighted, and requests in flight are compared relative to the weight.
 
 local random = math.random
 
@@ -23,7 +23,7 @@ local function draw(list, total, weight_of, a, b)
     return n
 end
 
--- The draw of another one than `but`.
+-- Draws another instance than `but`.
 local function draw_other(list, but, total, weight_of, a, b)
     local left = random() * (total - weight_of(list[but], a, b))
     local last
@@ -39,7 +39,7 @@ local function draw_other(list, but, total, weight_of, a, b)
     return last
 end
 
--- list: addresses, one at least. count_of(address): requests under way.
+-- list: addresses, at least one. count_of(address): requests in flight.
 function _M.pick(list, count_of)
     local n = #list
     if n == 1 then
@@ -56,7 +56,7 @@ function _M.pick(list, count_of)
     return list[first]
 end
 
--- The same with weight_of(address, a, b), of which one at least is above 0.
+-- The same with weight_of(address, a, b); at least one weight is above 0.
 function _M.pick_weighted(list, count_of, weight_of, a, b)
     local total = 0
     for i = 1, #list do
@@ -69,7 +69,7 @@ function _M.pick_weighted(list, count_of, weight_of, a, b)
     end
     local second = draw_other(list, first, total, weight_of, a, b)
     local second_weight = weight_of(list[second], a, b)
-    -- Counted by weight, without dividing by a weight of 0.
+    -- Relative to the weight, without dividing by a weight of 0.
     if count_of(list[second]) * first_weight < count_of(list[first]) * second_weight then
         return list[second]
     end

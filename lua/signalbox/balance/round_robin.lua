@@ -1,32 +1,18 @@
--- One instance after the other. The cursor stands in the record itself and starts at random (record.lua), so a record
--- made anew after a change does not send every worker to the same first instance.
---
--- It never goes back: it counts the requests that this worker has routed with the record, which is how a failure is
--- weighed against all that went well (circuits.lua) and retries against requests (budget.lua), at no cost here.
-
-local FIRST = 3
+-- Round robin: each instance in turn. A plain record has its own (record.plain_next).
 
 local _M = {}
 
--- The next address of a plain record.
-function _M.pick(route)
-    local at = route[1] + 1
-    route[1] = at
-    return route[FIRST + at % (#route - FIRST + 1)]
-end
-
--- The next address of a list whose `cursor` says where it is.
+-- The next address of a list that holds its position in `cursor`.
 function _M.next(list)
     local at = list.cursor + 1
     list.cursor = at
     return list[1 + at % #list]
 end
 
--- The next address of `list[from…to]` after `last` that is not in `tried` (a set). Going on after the last peer, and
--- not from the cursor, is what makes a retry meet another instance: the cursor has been moved by other requests
--- meanwhile and may point at the same dead one again.
--- When all were tried it is simply the next, and the second value is true. nginx asks for one try more than there are
--- instances when a kept-alive connection turned out to be closed, and then the same instance is fine.
+-- The next address of `list[from…to]` after `last` that is not in `tried` (a set). It starts from the last peer and not
+-- from the cursor: other requests have moved the cursor, so it may point at the same dead instance again.
+-- When all were tried, it returns the next one and true. nginx makes one try more than there are instances when a
+-- kept-alive connection turned out to be closed, and then the same instance is fine.
 function _M.after(list, from, to, last, tried)
     local n = to - from + 1
     local start = 0

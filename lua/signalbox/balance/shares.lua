@@ -1,11 +1,11 @@
--- How the requests of a host are shared out between version types: a canary gets its percents, or whom a header or a
--- cookie sends there. Chance decides and not a count, because requests come in patterns (a page, then its pictures)
--- that a count would fall in step with.
+-- Splits the requests of a host between version types: a canary gets its percentage, or the requests that a header or
+-- cookie assigns to it. The choice is random and not by counting, because requests have patterns (a page, then its
+-- images) that could run in step with a count.
 
 local _M = {}
 
 -- shares: { {version type, percent}, … }. groups: version type → its instances. dice: in [0, 1).
--- A share whose version type has no instance goes to the others, in proportion; nil when none has.
+-- The percentage of a version type without instances goes to the others, in proportion. nil when none has instances.
 function _M.pick(shares, groups, dice)
     local total = 0
     for i = 1, #shares do
@@ -27,7 +27,7 @@ function _M.pick(shares, groups, dice)
     return last
 end
 
--- Whether `id` has a part in `shares`.
+-- Whether `id` has a percentage above 0 in `shares`.
 function _M.has(shares, id)
     for i = 1, #shares do
         if shares[i][1] == id and shares[i][2] > 0 then

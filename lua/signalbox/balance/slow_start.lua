@@ -1,12 +1,12 @@
--- An instance that has just come gets little at first and its full part after `slow_start_ms`: caches are cold, pools
--- empty, code not compiled yet. The part grows evenly with time, from a tenth, so that there is something to warm up
--- with.
+-- A new instance starts with few requests and gets its full part after `slow_start_ms`, because its caches are cold,
+-- its pools empty, and its code not compiled yet. The part grows linearly from 10%, so that there is something to warm
+-- up with.
 
 local _M = {}
 
-local LEAST = 0.1
+local MIN_FACTOR = 0.1
 
--- since_ms: when it came, or nil. Both in unix milliseconds.
+-- since_ms: when it joined, or nil. Both times in unix milliseconds.
 function _M.factor(since_ms, now_ms, slow_start_ms)
     if not since_ms then
         return 1
@@ -15,11 +15,11 @@ function _M.factor(since_ms, now_ms, slow_start_ms)
     if age >= slow_start_ms then
         return 1
     elseif age < 0 then
-        -- Clocks differ; it came just now.
-        return LEAST
+        -- Clocks differ; it joined just now.
+        return MIN_FACTOR
     end
     local part = age / slow_start_ms
-    return part > LEAST and part or LEAST
+    return part > MIN_FACTOR and part or MIN_FACTOR
 end
 
 return _M

@@ -1,6 +1,6 @@
 -- Sticky sessions: a cookie that brings a client back to its instance. Its value is two keyed digests, of the version
--- type and of the address, so it tells nobody where instances are, cannot be made up, and means nothing at another
--- host. When the instance is gone the first part still keeps the client with its version type.
+-- type and of the address. So it does not reveal addresses, cannot be forged, and is not valid for another host. When
+-- the instance is gone, the first digest still keeps the client on its version type.
 
 local crypto = require("signalbox.crypto")
 local secret = require("signalbox.secret")
@@ -18,7 +18,7 @@ local function token(name, kind, text, size)
     return (gsub(encode(sub(digest, 1, size)), "[+/]", URL_SAFE))
 end
 
--- What a special record needs: digest → address, digest → version type, and back. Made at the first sticky request.
+-- The tokens of a special record: digest → address, digest → version type, and back. Made at its first sticky request.
 local function tokens_of(record)
     local tokens = record.tokens
     if tokens then
@@ -39,7 +39,7 @@ local function tokens_of(record)
     return tokens
 end
 
--- The address and the version type that a cookie's value names; either nil when it is gone or was never ours.
+-- The address and the version type of a cookie's value; nil for a part that is gone or invalid.
 function _M.read(record, value)
     local id, address = match(value, "^([%w_-]+)%.([%w_-]+)$")
     if not id then

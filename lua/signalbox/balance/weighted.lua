@@ -1,12 +1,12 @@
--- Smooth weighted round robin, as nginx itself does it: every instance gains its weight each turn, the richest is
--- chosen and pays the sum of all. In any stretch of requests the shares are as the weights say, and the turns of a
--- heavy instance lie apart instead of coming in a row.
+-- Smooth weighted round robin, the algorithm of nginx itself: in each turn every instance gains its weight, and the one
+-- with the most is chosen and pays the sum of all. Any stretch of requests is divided by weight, and the turns of a
+-- heavy instance are spread out instead of in a row.
 --
--- What each has gained stands in `gained` (address → number), which belongs to the record and the worker.
+-- `gained` (address → number) belongs to the record and the worker.
 
 local _M = {}
 
--- list: addresses. weight_of(address, …): a weight of at least 0; one of them must be above.
+-- list: addresses. weight_of(address, …): a weight of at least 0; at least one must be above 0.
 function _M.pick(list, gained, weight_of, a, b)
     local total, best, most = 0, nil, nil
     for i = 1, #list do

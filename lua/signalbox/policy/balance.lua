@@ -1,4 +1,4 @@
--- The part of a policy that says who gets a request.
+-- The part of a policy that decides which instance gets a request.
 --
 --   {"weights":{"ip:port":3}, "log_keys":{"ip:port":"17"}, "draining":["ip:port"], "unhealthy":["ip:port"],
 --    "joined":{"ip:port":unix ms}, "slow_start_ms":30000,
@@ -13,7 +13,7 @@ local _M = {}
 local MAX_WEIGHT = 1000
 local MAX_SLOW_START_MS = 3600 * 1000
 local MAX_TTL = 365 * 86400
-local FAR = 2 ^ 52
+local MAX_UNIX_MS = 2 ^ 52
 
 local function balance(given, take, rules)
     rules.algorithm = "round_robin"
@@ -33,7 +33,7 @@ local function balance(given, take, rules)
     end
 end
 
--- { {version type, percent}, … }; nil when there is nothing to share out.
+-- { {version type, percent}, … }; nil when there is nothing to divide.
 local function shares(given, take)
     local list, total = {}, 0
     for _, one in pairs(given) do
@@ -54,7 +54,7 @@ function _M.read(given, take, rules)
     rules.draining = take.set(given.draining, "draining")
     rules.unhealthy = take.set(given.unhealthy, "unhealthy")
     rules.weights = take.map(given.weights, "weights", take.number, 0, MAX_WEIGHT)
-    rules.joined = take.map(given.joined, "joined", take.number, 0, FAR)
+    rules.joined = take.map(given.joined, "joined", take.number, 0, MAX_UNIX_MS)
     rules.slow_start_ms = take.number(given.slow_start_ms, "slow_start_ms", 1, MAX_SLOW_START_MS)
     balance(take.object(given.balance, "balance") or {}, take, rules)
     rules.shares = shares(take.object(given.shares, "shares") or {}, take)
@@ -67,7 +67,7 @@ function _M.read(given, take, rules)
     if sticky then
         rules.sticky = take.name(sticky.cookie, "sticky.cookie") or "signalbox"
         rules.sticky_variable = take.cookie_variable(rules.sticky)
-        -- Without: until the browser closes.
+        -- Without it, the cookie lasts until the browser closes.
         rules.sticky_ttl = take.integer(sticky.ttl_seconds, "sticky.ttl_seconds", 1, MAX_TTL)
     end
 end

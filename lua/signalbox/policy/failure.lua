@@ -1,4 +1,4 @@
--- The part of a policy that says what happens when an instance fails, or none is there.
+-- The part of a policy for failing or missing instances.
 --
 --   {"retries":{"attempts":3, "budget_percent":20, "timeout_ms":10000},
 --    "ejection":{"failures":5, "first_ms":1000, "longest_ms":60000} | false,
@@ -9,13 +9,13 @@ local _M = {}
 local HOUR_MS = 3600 * 1000
 local MAX_HOLD_MS = 60 * 1000
 
--- Of hosts that say nothing else, those without a policy among them.
+-- Defaults, also of hosts without a policy.
 _M.RETRIES = { budget_percent = 20 }
 _M.EJECTION = { failures = 5, first_ms = 1000, longest_ms = 60000 }
 
 function _M.read(given, take, rules)
     local retries = take.object(given.retries, "retries") or {}
-    -- Tries in all, the first among them. Without: every instance once.
+    -- The maximum number of tries, the first included. Without it, each instance is tried once.
     rules.attempts = take.integer(retries.attempts, "retries.attempts", 1, 100)
     rules.budget_percent = take.number(retries.budget_percent, "retries.budget_percent", 0, 100)
         or _M.RETRIES.budget_percent

@@ -1,4 +1,4 @@
--- The part of a policy that says what is let through, and how.
+-- The part of a policy that decides which requests pass, and with which headers.
 --
 --   {"limits":{"requests":{"per_second":100, "burst":50, "by":"address"|"host"|{"header":"X-Key"}},
 --              "connections":{"most":100, "by":…}},
@@ -15,10 +15,10 @@ local pairs, type = pairs, type
 local _M = {}
 
 local MAX_BYTES = 2 ^ 50
-local METHODS_MOST = 32
+local MAX_METHODS = 32
 
--- Headers that belong to the connection or to the framing (RFC 9110, 7.6.1), or that the edge itself stands for. A
--- policy that could set them could lie about who asks, or split a message in two.
+-- Headers of the connection or the framing (RFC 9110, 7.6.1), and those that the edge sets itself. A policy that could
+-- set them could forge the client's identity, or split a message in two.
 local RESERVED = {
     host = true, connection = true, ["content-length"] = true, ["transfer-encoding"] = true, te = true,
     trailer = true, upgrade = true, ["keep-alive"] = true, ["proxy-connection"] = true, expect = true,
@@ -35,7 +35,7 @@ local function header_name(value, where, take)
     return name
 end
 
--- { {name, value}, … }, of which a false value removes; nil when there is nothing to do.
+-- { {name, value}, … }, where false removes the header; nil when there is nothing to change.
 local function changes(given, where, take)
     local list = {}
     for name, value in pairs(take.object(given.set, where .. ".set") or {}) do
@@ -54,7 +54,7 @@ local function changes(given, where, take)
     return #list > 0 and list or nil
 end
 
--- What a limit counts apart: false for the whole host, "address", or the variable of a header.
+-- What a limit counts separately: false for the whole host, "address", or the variable of a header.
 local function counted_by(given, where, take)
     local by = given.by
     if by == "host" then
@@ -72,20 +72,20 @@ local function limits(given, take, rules)
     local rate = requests and take.number(requests.per_second, "limits.requests.per_second", 0.001, 1e6)
     if rate then
         rules.rate, rules.rate_by = rate, counted_by(requests, "limits.requests", take)
-        -- A second's worth, unless said otherwise: requests of a page come together.
+        -- By default the requests of one second, because the requests of a page arrive together.
         rules.burst = take.number(requests.burst, "limits.requests.burst", 0, 1e6) or rate
     end
     local connections = take.object(given.connections, "limits.connections")
     local most = connections and take.integer(connections.most, "limits.connections.most", 1, 1e6)
     if most then
-        rules.most_connections, rules.connections_by = most, counted_by(connections, "limits.connections", take)
+        rules.max_connections, rules.connections_by = most, counted_by(connections, "limits.connections", take)
     end
 end
 
 local function methods(given, take, rules)
     local set, names = {}, {}
     for _, name in pairs(given) do
-        if type(name) == "string" and find(name, "^%a[%a-]*$") and #names < METHODS_MOST then
+        if type(name) == "string" and find(name, "^%a[%a-]*$") and #names < MAX_METHODS then
             names[#names + 1] = upper(name)
             set[upper(name)] = true
         else
@@ -94,7 +94,7 @@ local function methods(given, take, rules)
     end
     if #names > 0 then
         if set.GET and not set.HEAD then
-            -- Whoever may read may ask how long it is.
+            -- HEAD is a GET without the body.
             names[#names + 1], set.HEAD = "HEAD", true
         end
         sort(names)
@@ -121,7 +121,7 @@ local function upstream(given, take, rules)
     end
     rules.grpc = given.protocol == "grpc"
     rules.tls = take.boolean(given.tls, "upstream.tls")
-    -- Not verifying has to be said.
+    -- Only an explicit false turns verification off.
     rules.verify = given.verify ~= false
     local name = take.text(given.server_name, "upstream.server_name")
     if name and find(name, "^[%w%.%-]+$") and #name <= 253 then
@@ -150,8 +150,8 @@ function _M.read(given, take, rules)
     end
     upstream(take.object(given.upstream, "upstream") or {}, take, rules)
     rules.target_header = take.boolean(given.target_header, "target_header")
-    -- Looked at once for each request, instead of each rule.
-    rules.rails = (rules.rate or rules.most_connections or rules.body_bytes or rules.methods or rules.request_headers
+    -- One check per request instead of one per rule.
+    rules.guarded = (rules.rate or rules.max_connections or rules.body_bytes or rules.methods or rules.request_headers
         or rules.maintenance or rules.https or rules.target_header) and true or false
 end
 

@@ -1,5 +1,5 @@
--- The guard rails of a host, checked once for each request, before an instance is thought of. What is not let through
--- is answered here, and counts for the host in the statistics.
+-- The guards of a host's policy, checked once for each request, before an instance is chosen. A request that may not
+-- pass is answered here, and the statistics count it for the host.
 
 local answer = require("signalbox.answer")
 local counters = require("signalbox.counters")
@@ -11,10 +11,10 @@ local sub, tonumber = string.sub, tonumber
 
 local _M = {}
 
--- Certificate authorities look here over plain HTTP, whatever else is in force (RFC 8555, 8.3).
+-- Certificate authorities use this path over plain HTTP, whatever else applies (RFC 8555, 8.3).
 local ACME = "/.well-known/acme-challenge/"
 
--- Of the https listener as clients see it; set at start.
+-- The port of the HTTPS listener as clients see it; set at start.
 _M.https_port = "443"
 
 local function https(rules)
@@ -25,7 +25,7 @@ local function https(rules)
     end
     local port = _M.https_port ~= "443" and ":" .. _M.https_port or ""
     local method = req.get_method()
-    -- 301 lets old clients turn a POST into a GET.
+    -- After a 301, old clients may turn a POST into a GET.
     local status = (method == "GET" or method == "HEAD") and 301 or 308
     return ngx.redirect("https://" .. var.host .. port .. var.request_uri, status)
 end
@@ -39,7 +39,7 @@ local function maintenance(rules)
         end
     end
     if not given.body then
-        return answer.problem(given.status, "maintenance", "This host is being worked on. Come back later.",
+        return answer.problem(given.status, "maintenance", "This host is under maintenance. Try again later.",
             given.retry_after)
     end
     ngx.status = given.status
@@ -54,14 +54,14 @@ end
 local function method(rules)
     if not rules.methods[req.get_method()] then
         ngx.header["Allow"] = rules.allow
-        return answer.problem(405, "method_not_allowed", "This host does not take that method.")
+        return answer.problem(405, "method_not_allowed", "This host does not accept the method.")
     end
 end
 
 local function body(rules)
     local length = tonumber(var.content_length)
     if not length and (var.http_transfer_encoding or req.http_version() == 2) then
-        -- Nobody said how long it is going to be.
+        -- The client did not announce the length.
         req.read_body()
         length = tonumber(var.content_length)
     end
@@ -75,21 +75,21 @@ local function limited(name, rules)
         local wait = limits.request(name, rules)
         if wait then
             counters.add("limited")
-            return answer.problem(429, "too_many_requests", "This client asks more often than this host allows.", wait)
+            return answer.problem(429, "too_many_requests", "This client exceeds the request rate of this host.", wait)
         end
     end
-    if rules.most_connections then
+    if rules.max_connections then
         local claim = limits.claim(name, rules)
         if not claim then
             counters.add("limited")
             return answer.problem(429, "too_many_connections",
-                "This client has more requests under way than this host allows.", 1)
+                "This client has more requests in flight than this host allows.", 1)
         end
         var.edge_claim = claim
     end
 end
 
--- The instance that the request has a ticket for, or nil.
+-- The instance that the request's ticket names, or nil.
 local function targeted(route)
     local ticket = var.http_x_signalbox_target
     if not ticket then
@@ -98,8 +98,8 @@ local function targeted(route)
     req.clear_header("X-Signalbox-Target")
     local address = target.read(ticket, var.host, ngx.time())
     if not address then
-        return answer.problem(403, "bad_ticket", "The ticket in X-Signalbox-Target is not good for this host, or not "
-            .. "any more.")
+        return answer.problem(403, "bad_ticket",
+            "The ticket in X-Signalbox-Target is invalid for this host, or has expired.")
     end
     for i = 1, #route.addresses do
         if route.addresses[i] == address then
@@ -109,7 +109,7 @@ local function targeted(route)
     return answer.problem(503, "target_gone", "The instance that the ticket names does not serve this host.")
 end
 
--- Answers what may not pass. Else: the instance that the request is for, or nil.
+-- Answers a request that may not pass. Otherwise returns the instance of its ticket, or nil.
 function _M.check(route)
     local rules = route.rules
     var.logkey = route.log_key
@@ -141,7 +141,7 @@ function _M.check(route)
     return rules.target_header and targeted(route) or nil
 end
 
--- Log phase: gives back what was claimed.
+-- Log phase: releases the claim of a connection limit.
 function _M.finish()
     local claim = var.edge_claim
     if claim ~= "" then
@@ -150,7 +150,7 @@ function _M.finish()
     end
 end
 
--- Header phase, of an instance's answer.
+-- Header phase: changes the headers of an instance's answer.
 function _M.response(rules)
     local list = rules.response_headers
     for i = 1, list and #list or 0 do

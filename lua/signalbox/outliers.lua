@@ -1,0 +1,290 @@
+-- Outlier ejection: an instance that fails several times in a row gets no requests for a while, from any worker of the
+-- router. Each time it is restored and fails again, it is ejected for longer.
+--
+--   in ──failures in a row──▶ ejected for first_ms ──▶ on probation: the next failure ejects it for twice as long, up
+--                                                      to longest_ms; forgotten after longest_ms without a failure
+--
+-- At most half of a host's instances are ejected; a failing instance beyond that stays in. If failures of other hosts
+-- have ejected more than half all the same, the host fails open: all its instances get requests again. A host with one
+-- instance never loses it.
+--
+-- An instance is identified by its address, whatever hosts it serves: it is one process.
+--
+-- The hot path runs no Lua when a request ends, so it sees no successes there. Instead record.served shows how many
+-- requests went to the instance since its first failure; when more than half of these did not fail, the failures are
+-- not in a row. Where a success is seen (log phase of @full), it ends the row.
+--
+--   signalbox_outliers   "f:<address>"  failures in a row, of all workers; expires
+--                        "e:<address>"  "until ms|times ejected|last back-off ms"
+--                        "generation"   incremented with each ejection; "g:<n>" is the address of the n-th ejection
+--
+-- Each worker keeps the set of ejected addresses in a table of its own. It checks for a new generation when its clock
+-- has moved, which is once for all requests of one turn of its event loop.
+
+local defaults = require("signalbox.policy.failure")
+local record = require("signalbox.record")
+local round_robin = require("signalbox.balance.round_robin")
+
+local now, log, WARN = ngx.now, ngx.log, ngx.WARN
+local format, match = string.format, string.match
+local floor, random = math.floor, math.random
+local tonumber, pairs = tonumber, pairs
+local plain_next, rules_of, served, usable = record.plain_next, record.rules, record.served, record.usable
+
+local dict = ngx.shared.signalbox_outliers
+
+local _M = {}
+
+-- Failures further apart than this are not in a row, seconds.
+local WINDOW = 10
+-- Generations that a worker reads when it starts.
+local LOOK_BACK = 4096
+-- How long a worker remembers when an instance was restored, seconds.
+local REMEMBER_RESTORED = 3600
+
+-- Address → end of its ejection (seconds), how many these are, and address → when it was restored.
+local ejected, count, restored = {}, 0, {}
+-- Address → { failures, requests served at the first, time of the last }, in this worker.
+local rows = {}
+local seen_generation, checked_at, last_restored = 0, 0, 0
+
+local function restore(address, at)
+    ejected[address] = nil
+    count = count - 1
+    restored[address] = at
+    last_restored = at > last_restored and at or last_restored
+end
+
+local function state_of(address)
+    local text = dict:get("e:" .. address)
+    if not text then
+        return nil
+    end
+    local till, times, back_off = match(text, "^(%d+)|(%d+)|(%d+)$")
+    return tonumber(till) / 1000, tonumber(times), tonumber(back_off) / 1000
+end
+
+local function take_over(generation)
+    local time = now()
+    for address, till in pairs(ejected) do
+        if till <= time then
+            restore(address, till)
+        end
+    end
+    for address, at in pairs(restored) do
+        if at + REMEMBER_RESTORED < time then
+            restored[address] = nil
+        end
+    end
+    local from = seen_generation + 1
+    if generation - from > LOOK_BACK then
+        from = generation - LOOK_BACK
+    end
+    for n = from, generation do
+        local address = dict:get("g:" .. n)
+        local till = address and state_of(address)
+        if till and till > time then
+            count = count + (ejected[address] and 0 or 1)
+            ejected[address] = till
+            restored[address], rows[address] = nil, nil
+        end
+    end
+    seen_generation = generation
+end
+
+-- Whether any instance is ejected, other workers' ejections included.
+function _M.any()
+    local time = now()
+    if time ~= checked_at then
+        checked_at = time
+        local generation = dict:get("generation")
+        if generation and generation ~= seen_generation then
+            take_over(generation)
+        end
+    end
+    return count > 0
+end
+
+-- Whether this address is ejected now. Only up to date after any().
+local function is_ejected(address)
+    local till = ejected[address]
+    if not till then
+        return false
+    elseif till <= now() then
+        restore(address, till)
+        return false
+    end
+    return true
+end
+_M.is_ejected = is_ejected
+
+-- How many of list[from…to] are ejected.
+local function count_ejected(list, from, to)
+    local n = 0
+    for i = from, to do
+        if is_ejected(list[i]) then
+            n = n + 1
+        end
+    end
+    return n
+end
+
+-- When the last ejection of the address ended, seconds, or nil.
+function _M.restored_at(address)
+    return restored[address]
+end
+
+-- Whether any instance was restored within the last `within_ms`.
+function _M.restored_within(now_ms, within_ms)
+    return now_ms - last_restored * 1000 < within_ms
+end
+
+-- The next address of a plain record that is not ejected.
+function _M.pick(route)
+    local first = plain_next(route)
+    if not is_ejected(first) then
+        return first
+    end
+    local list, from, to = usable(route)
+    if count_ejected(list, from, to) * 2 > to - from + 1 then
+        return first
+    end
+    for _ = from + 1, to do
+        local address = plain_next(route)
+        if not is_ejected(address) then
+            return address
+        end
+    end
+    return first
+end
+
+-- The next address of a plain record after `last` that was neither tried nor ejected, else one that is ejected. When
+-- all were tried, as round_robin.after, with its second value.
+function _M.after(route, last, tried)
+    local list, from, to = usable(route)
+    if _M.any() then
+        local skipped = {}
+        for i = from, to do
+            skipped[list[i]] = tried[list[i]] or is_ejected(list[i]) or nil
+        end
+        local address, exhausted = round_robin.after(list, from, to, last, skipped)
+        if not exhausted then
+            return address, false
+        end
+    end
+    return round_robin.after(list, from, to, last, tried)
+end
+
+-- `list` without ejected addresses; `list` itself when there are none, or when they are more than half of `whole`.
+function _M.without(list, whole)
+    if count_ejected(whole, 1, #whole) * 2 > #whole then
+        return list
+    end
+    local left
+    for i = 1, #list do
+        if is_ejected(list[i]) then
+            if not left then
+                left = {}
+                for j = 1, i - 1 do
+                    left[j] = list[j]
+                end
+                left.cursor = random(#list)
+            end
+        elseif left then
+            left[#left + 1] = list[i]
+        end
+    end
+    return left or list
+end
+
+-- ── failures ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+local function eject(address, settings, reason)
+    -- Several workers get here at the same moment; one acts for all.
+    if not dict:add("lock:" .. address, true, 0.1) then
+        return
+    end
+    local _, times, back_off = state_of(address)
+    times = (times or 0) + 1
+    back_off = back_off and back_off * 2 or settings.first_ms / 1000
+    if back_off > settings.longest_ms / 1000 then
+        back_off = settings.longest_ms / 1000
+    end
+    -- 10% jitter, so that instances that failed together are not restored together.
+    local till = now() + back_off * (0.9 + random() * 0.2)
+    local text = format("%.0f|%d|%.0f", till * 1000, times, back_off * 1000)
+    local kept = till - now() + settings.longest_ms / 1000
+    local ok, err = dict:set("e:" .. address, text, kept)
+    if not ok then
+        log(WARN, "cannot store an ejection: ", err)
+        return
+    end
+    dict:delete("f:" .. address)
+    local generation = dict:incr("generation", 1, 0)
+    dict:set("g:" .. generation, address, kept)
+    dict:incr("ejections", 1, 0)
+    log(WARN, "instance ", address, " is ejected for ", floor(back_off * 1000), " ms, ejection ", times,
+        ", last failure: ", reason or "unknown")
+    checked_at = 0
+end
+
+-- Failures in a row, this one included. instances: how many the record has.
+local function in_a_row(route, address, instances)
+    local time = now()
+    local row = rows[address]
+    if row and (time - row[3] > WINDOW or (served(route) - row[2]) / instances > 2 * row[1]) then
+        row = nil
+        dict:delete("f:" .. address)
+    end
+    if not row then
+        row = { 0, served(route), time }
+        rows[address] = row
+    end
+    row[1], row[3] = row[1] + 1, time
+    return dict:incr("f:" .. address, 1, 0, WINDOW) or row[1]
+end
+
+-- Records that an instance of `route` has failed. reason: for the log, the status that nginx gave it.
+function _M.failed(route, address, reason)
+    local rules, settings = rules_of(route), defaults.EJECTION
+    if rules then
+        settings = rules.ejection
+    end
+    if not settings or ejected[address] then
+        return
+    end
+    local list, from, to = usable(route)
+    local instances = to - from + 1
+    local failures = in_a_row(route, address, instances)
+    local till, _, back_off = state_of(address)
+    local on_probation = till and now() < till + back_off
+    if failures < settings.failures and not on_probation then
+        return
+    end
+    _M.any()
+    if (count_ejected(list, from, to) + 1) * 2 > instances then
+        return
+    end
+    eject(address, settings, reason)
+end
+
+-- Records that an instance has answered.
+function _M.worked(address)
+    if rows[address] then
+        rows[address] = nil
+        dict:delete("f:" .. address)
+    end
+end
+
+-- For operators: the end of the ejection in unix milliseconds (0 when there is none), times ejected, failures in a row.
+function _M.describe(address)
+    _M.any()
+    local till, times = state_of(address)
+    return is_ejected(address) and till and floor(till * 1000) or 0, times or 0, dict:get("f:" .. address) or 0
+end
+
+function _M.ejections()
+    return dict:get("ejections") or 0
+end
+
+return _M

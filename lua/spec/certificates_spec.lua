@@ -1,0 +1,144 @@
+-- Certificates of the table in real TLS handshakes. Clients trust only the certificate of `table.test` (and of its
+-- subdomains), which lua/spec/run makes; the listener's own is for `listener.test`.
+
+local certificates = require("signalbox.certificates")
+local client = require("client")
+local ffi = require("ffi")
+local follow = require("signalbox.follow")
+local json = require("signalbox.json")
+local lookups = require("signalbox.lookups")
+local redis = require("redis")
+local runner = require("runner")
+local secret = require("signalbox.secret")
+local shared = require("signalbox.shared")
+local contains, equal, truthy = runner.contains, runner.equal, runner.truthy
+
+ffi.cdef([[
+int EVP_EncryptInit_ex(void *ctx, const void *cipher, void *engine, const unsigned char *key, const unsigned char *iv);
+int EVP_EncryptUpdate(void *ctx, unsigned char *out, int *out_length, const unsigned char *in, int in_length);
+int EVP_EncryptFinal_ex(void *ctx, unsigned char *out, int *out_length);
+]])
+local C = ffi.C
+
+local KEY = ("k"):rep(32)
+secret.set(KEY)
+
+-- What the pacemaker does: the opposite of crypto.open.
+local function seal(key, text, with)
+    local nonce = ("n"):rep(12)
+    local ctx, length = C.EVP_CIPHER_CTX_new(), ffi.new("int[1]")
+    local out, tag = ffi.new("unsigned char[?]", #text + 16), ffi.new("unsigned char[16]")
+    C.EVP_EncryptInit_ex(ctx, C.EVP_aes_256_gcm(), nil, key, nonce)
+    C.EVP_EncryptUpdate(ctx, nil, length, with, #with)
+    C.EVP_EncryptUpdate(ctx, out, length, text, #text)
+    local written = length[0]
+    C.EVP_EncryptFinal_ex(ctx, out + written, length)
+    C.EVP_CIPHER_CTX_ctrl(ctx, 0x10, 16, tag)
+    C.EVP_CIPHER_CTX_free(ctx)
+    return nonce .. ffi.string(out, written) .. ffi.string(tag, 16)
+end
+
+local function file(name)
+    local handle = assert(io.open(ngx.config.prefix() .. "../" .. name))
+    local text = handle:read("*a")
+    handle:close()
+    return text
+end
+
+local CHAIN, PEM = file("table.crt"), file("table.key")
+
+local function entry(name, key)
+    return ('{"v":1,"chain":%s,"key":%s}'):format(json.string(CHAIN),
+        json.string(ngx.encode_base64(seal(key or KEY, PEM, name))))
+end
+
+local function put(name, text)
+    if text then
+        redis.call("SET", "cert:" .. name, text)
+    else
+        redis.call("DEL", "cert:" .. name)
+    end
+    local serial = redis.call("INCR", "serial")
+    runner.eventually("the change to be acknowledged", function()
+        local ack = require("signalbox.ack").workers()[1]
+        return ack.serial == serial, ack
+    end)
+end
+
+-- Whether a client that trusts only the table's certificate accepts the handshake for `name`.
+local function accepted(name)
+    local ok, response = pcall(client.request, { socket = "tls", tls = name, host = "none.test" })
+    return ok and response.status == 404, response
+end
+
+return function(it)
+    it("presents the listener's own certificate for a name without one", function()
+        require("signalbox.ack").join()
+        redis.start()
+        redis.call("SET", "serial", "1")
+        follow.start(redis.address)
+        runner.eventually("the table to be trusted", function() return lookups.trusted end)
+        local ok, reason = accepted("table.test")
+        truthy(not ok, "not the table's")
+        contains(tostring(reason), "certificate")
+        equal(client.request({ socket = "tls", tls = "table.test", verify = false, host = "none.test" }).status, 404)
+    end)
+
+    it("presents a certificate from the next handshake after the change", function()
+        put("table.test", entry("table.test"))
+        equal((accepted("table.test")), true)
+        truthy(not accepted("a.table.test"), "not for a name below")
+        put("*.table.test", entry("*.table.test"))
+        equal({ (accepted("a.table.test")), (accepted("A.TABLE.test")) }, { true, true })
+        put("table.test", nil)
+        equal((accepted("table.test")), false)
+        put("*", entry("*"))
+        equal((accepted("table.test")), true)
+        put("*", nil)
+        put("table.test", entry("table.test"))
+    end)
+
+    it("keeps the private key encrypted in shared memory", function()
+        equal((accepted("table.test")), true)
+        local text = shared.certificate("table.test")
+        contains(text, "BEGIN CERTIFICATE")
+        truthy(not text:find("PRIVATE KEY", 1, true), "not in the clear")
+        equal(shared.certificate("nothing.test"), nil)
+    end)
+
+    it("rejects a private key of another name or of another key, and what is no certificate", function()
+        for text, reason in pairs({
+            [entry("other.test")] = "its private key cannot be decrypted with this router's key file",
+            [entry("x.test", ("z"):rep(32))] = "its private key cannot be decrypted with this router's key file",
+            ["[]"] = "it is not JSON with `chain` and `key`",
+            ["nonsense"] = "it is not JSON with `chain` and `key`",
+            ['{"chain":"x","key":"' .. ngx.encode_base64(seal(KEY, PEM, "x.test")) .. '"}'] = "its chain: ",
+            [('{"chain":%s,"key":"%s"}'):format(json.string(CHAIN),
+                ngx.encode_base64(seal(KEY, "no key", "x.test")))] = "its private key: ",
+        }) do
+            local made, err = certificates.open("x.test", text)
+            equal(made, nil, reason)
+            contains(err, reason)
+        end
+        truthy(certificates.open("x.test", entry("x.test")), "the right one")
+    end)
+
+    it("warns of a certificate that cannot be used, and presents the listener's own", function()
+        put("*.table.test", entry("wrong.test"))
+        equal((accepted("a.table.test")), false)
+        truthy(runner.logged("the certificate of *.table.test in the route table cannot be used"), "a warning")
+    end)
+
+    it("presents what it knows when the replica is gone", function()
+        equal((accepted("table.test")), true)
+        redis.crash()
+        runner.eventually("the loss to be noticed", function() return not lookups.trusted end)
+        equal((accepted("table.test")), true)
+        equal((accepted("never.seen.test")), false)
+    end)
+
+    it("lets a worker that has just started take certificates from shared memory", function()
+        package.loaded["signalbox.certificates"] = nil
+        equal((accepted("table.test")), true)
+    end)
+end

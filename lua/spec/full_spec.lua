@@ -1,0 +1,294 @@
+-- @full, by real requests through nginx to real applications. The spec itself writes the route cache.
+
+local app = require("app")
+local client = require("client")
+local counters = require("signalbox.counters")
+local held = require("signalbox.held")
+local in_flight = require("signalbox.in_flight")
+local json = require("signalbox.json")
+local lookups = require("signalbox.lookups")
+local outliers = require("signalbox.outliers")
+local record = require("signalbox.record")
+local routes = require("signalbox.routes")
+local runner = require("runner")
+local secret = require("signalbox.secret")
+local shared = require("signalbox.shared")
+local equal, truthy = runner.equal, runner.truthy
+
+require("signalbox.full")
+
+local REFUSED = "failed (2: No such file or directory) while connecting to upstream"
+local CLOSED = "upstream prematurely closed connection"
+-- A policy that changes nothing and that the hot path cannot serve.
+local FULL = '"timeouts":{"send_ms":5000}'
+
+secret.set(("k"):rep(32))
+lookups.trusted = true
+
+local ONE, TWO, DOWN
+
+local function put(addresses, policy, name)
+    routes.put(name or "app.test", record.make(name or "app.test", addresses, "17", policy and "{" .. policy .. "}"))
+end
+
+local function log_line()
+    local file = assert(io.open(ngx.config.prefix() .. "access.log"))
+    local text = file:read("*a")
+    file:close()
+    return json.decode(text:match("([^\n]*)\n$"))
+end
+
+local function refused(response)
+    return { response.status, response.headers["x-signalbox-error"] }
+end
+
+local function idle()
+    runner.eventually("no request to be in flight", function()
+        return in_flight.total == 0, in_flight.total
+    end)
+end
+
+return function(run)
+    local function it(name, body)
+        run(name, function()
+            ONE, TWO, DOWN = app.alias("one"), app.alias("two"), app.alias("down")
+            app.behavior = {}
+            app.counts()
+            body()
+            idle()
+        end)
+    end
+
+    -- ── finding the host ──
+
+    it("rejects a request that has no host, or one that no application can have", function()
+        equal(refused(client.request({ host = false })), { 400, "no_host" })
+        equal(refused(client.request({ host = "a~b" })), { 404, "no_route" })
+        equal(refused(client.request({ host = ("x"):rep(254) })), { 404, "no_route" })
+    end)
+
+    it("distinguishes a host that does not exist from one that is unknown", function()
+        for _, name in ipairs({ "none.test", "*.test", "*" }) do
+            routes.put(name, false)
+        end
+        equal(refused(client.request({ host = "none.test" })), { 404, "no_route" })
+        lookups.trusted = false
+        local response = client.request({ host = "unknown.zz" })
+        equal(refused(response), { 503, "table_unreachable" })
+        equal(response.headers["retry-after"], "1")
+        lookups.trusted = true
+        equal(log_line().key, "null")
+    end)
+
+    it("serves a host under a wildcard, and remembers it for the hot path and for outages", function()
+        routes.put("a.wild.test", false)
+        put({ ONE }, nil, "*.wild.test")
+        equal(client.request({ host = "a.wild.test" }).body, "one")
+        truthy(routes.wild.young["a.wild.test"], "for the hot path")
+        equal(shared.alias("a.wild.test"), "*.wild.test")
+        put({ ONE }, FULL, "*.ruled.test")
+        routes.put("a.ruled.test", false)
+        equal(client.request({ host = "a.ruled.test" }).body, "one")
+        equal(routes.wild.young["a.ruled.test"], nil)
+        equal(shared.alias("a.ruled.test"), "*.ruled.test")
+    end)
+
+    it("answers for a host without instances, and logs its version type", function()
+        routes.put("app.test", record.make("app.test", {}, "17", nil))
+        local response = client.request({})
+        equal(refused(response), { 503, "no_instance" })
+        equal({ response.headers["retry-after"], log_line().key }, { "1", "17" })
+        put({ ONE }, ('"draining":["%s"]'):format(ONE))
+        equal(refused(client.request({})), { 503, "no_instance" })
+    end)
+
+    -- ── choosing and retrying ──
+
+    it("routes a host with a policy, logs the instance, and counts the request until it ends", function()
+        put({ ONE, TWO }, FULL .. (',"log_keys":{"%s":"18"},"weights":{"%s":0}'):format(ONE, TWO))
+        local during
+        app.behavior.one = function()
+            during = in_flight.of(ONE)
+            ngx.print("one")
+        end
+        equal(client.request({}).body, "one")
+        local line = log_line()
+        equal({ line.key, line.upstream_addr, line.upstream_status, during }, { "18", ONE, "200", 1 })
+    end)
+
+    it("retries a refused connection for any method, and a failure for methods that may be repeated", function()
+        runner.expect_error(REFUSED)
+        runner.expect_error(CLOSED)
+        put({ DOWN, ONE }, FULL)
+        local before = counters.get("retries")
+        for _ = 1, 4 do
+            equal(client.request({ method = "POST", body = "x" }).body, "one")
+        end
+        truthy(counters.get("retries") > before, "retries are counted")
+        put({ ONE, TWO }, FULL)
+        app.behavior.one = app.close
+        for _ = 1, 4 do
+            equal(client.request({}).body, "two")
+        end
+        app.counts()
+        app.behavior.two = app.close
+        equal(refused(client.request({ method = "POST", body = "x" })), { 502, "connection_broken" })
+        local seen = app.counts()
+        equal((seen.one or 0) + (seen.two or 0), 1, "tries of a POST")
+    end)
+
+    it("tries every instance once, and says what happened to the last", function()
+        runner.expect_error(REFUSED)
+        put({ DOWN, app.alias("down"), app.alias("down") }, FULL)
+        equal(refused(client.request({})), { 502, "connect_failed" })
+        equal(select(2, log_line().upstream_addr:gsub("unix:", "")), 3)
+    end)
+
+    it("stops at the policy's number of tries, at its time, and at its budget", function()
+        runner.expect_error(CLOSED)
+        local function tries_of(policy)
+            put({ ONE, TWO, app.alias("one"), app.alias("two") }, FULL .. ',"ejection":false,' .. policy)
+            app.behavior.one, app.behavior.two = app.close, app.close
+            app.counts()
+            equal(client.request({}).status, 502)
+            local seen = app.counts()
+            return (seen.one or 0) + (seen.two or 0)
+        end
+        equal(tries_of('"retries":{"attempts":2}'), 2)
+        equal(tries_of('"retries":{"budget_percent":0}'), 1)
+        local slow = function()
+            ngx.sleep(0.02)
+            return app.close()
+        end
+        put({ ONE, TWO }, FULL .. ',"ejection":false,"retries":{"timeout_ms":1}')
+        app.behavior.one, app.behavior.two = slow, slow
+        app.counts()
+        equal(client.request({}).status, 502)
+        local seen = app.counts()
+        -- One try is granted before the first has taken any time.
+        truthy((seen.one or 0) + (seen.two or 0) <= 2, "tries")
+    end)
+
+    it("answers 504 when the instance is silent", function()
+        runner.expect_error("upstream timed out")
+        put({ ONE }, '"timeouts":{"read_ms":20}')
+        app.behavior.one = function() ngx.sleep(0.5) end
+        equal(refused(client.request({})), { 504, "timeout" })
+        app.behavior = {}
+    end)
+
+    it("takes over from the hot path when all instances have failed, for one that was added since", function()
+        runner.expect_error(REFUSED)
+        runner.expect_error(CLOSED)
+        put({ ONE, DOWN })
+        app.behavior.one = function()
+            put({ ONE, DOWN, TWO })
+            return app.close()
+        end
+        for _ = 1, 4 do
+            equal(client.request({}).body, "two")
+            put({ ONE, DOWN })
+        end
+    end)
+
+    it("counts failures for the ejection of an instance, and successes against it", function()
+        runner.expect_error(CLOSED)
+        put({ ONE, TWO }, FULL .. ',"ejection":{"first_ms":60000}')
+        local fails = true
+        app.behavior.one = function()
+            fails = not fails
+            return (fails and app.close or app.status(200))()
+        end
+        for _ = 1, 30 do
+            client.request({})
+        end
+        truthy(not (outliers.any() and outliers.is_ejected(ONE)), "every second request works")
+        app.behavior.one = app.close
+        for _ = 1, 20 do
+            client.request({})
+        end
+        truthy(outliers.any() and outliers.is_ejected(ONE), "ejected")
+    end)
+
+    it("passes on the failure that an instance itself answers, after trying the others", function()
+        put({ ONE, TWO }, FULL .. ',"ejection":false')
+        app.behavior.one, app.behavior.two = app.status(503), app.status(503)
+        local response = client.request({})
+        equal({ response.status, response.body, response.headers["x-signalbox-error"] }, { 503, "status 503" })
+        equal(app.counts(), { one = 1, two = 1 })
+    end)
+
+    -- ── waiting ──
+
+    it("holds a request until its host gets an instance", function()
+        put({}, '"hold_ms":10000')
+        local response
+        local waiting = ngx.thread.spawn(function() response = client.request({}) end)
+        runner.eventually("the request to be held", function() return held.count == 1, held.count end)
+        put({ ONE }, '"hold_ms":10000')
+        held.arrived("app.test")
+        assert(ngx.thread.wait(waiting))
+        equal({ response.status, response.body, counters.get("held") }, { 200, "one", 1 })
+    end)
+
+    it("holds a request while its only instance refuses connections, and notices by itself when it is back", function()
+        runner.expect_error(REFUSED)
+        runner.allow_error("failed (2: No such file or directory)")
+        put({ DOWN }, '"hold_ms":10000')
+        local response
+        local waiting = ngx.thread.spawn(function() response = client.request({ method = "POST", body = "x" }) end)
+        runner.eventually("the request to be held", function() return held.count == 1, held.count end)
+        os.execute(("rm %s; ln -s one.sock %s"):format(DOWN:sub(6), DOWN:sub(6)))
+        assert(ngx.thread.wait(waiting))
+        equal({ response.status, response.body }, { 200, "one" })
+    end)
+
+    it("answers 503 when no instance arrives in time", function()
+        put({}, '"hold_ms":30')
+        equal(refused(client.request({})), { 503, "no_instance" })
+    end)
+
+    -- ── policies ──
+
+    it("sets a sticky cookie, brings the client back, and sets a new one when the instance is gone", function()
+        put({ ONE, TWO }, '"sticky":{"cookie":"sid"}')
+        local response = client.request({})
+        local cookie = response.headers["set-cookie"]:match("^(sid=[^;]+)")
+        for _ = 1, 6 do
+            local again = client.request({ headers = { Cookie = cookie } })
+            equal({ again.body, again.headers["set-cookie"] }, { response.body })
+        end
+        put({ response.body == "one" and TWO or ONE }, '"sticky":{"cookie":"sid"}')
+        local moved = client.request({ headers = { Cookie = cookie } })
+        truthy(moved.body ~= response.body and moved.headers["set-cookie"], "another instance and another cookie")
+    end)
+
+    it("lets a client finish its session at a draining instance", function()
+        put({ ONE }, '"sticky":{"cookie":"sid"}')
+        local cookie = client.request({}).headers["set-cookie"]:match("^(sid=[^;]+)")
+        put({ ONE }, ('"sticky":{"cookie":"sid"},"draining":["%s"]'):format(ONE))
+        equal(client.request({ headers = { Cookie = cookie } }).body, "one")
+        equal(refused(client.request({})), { 503, "no_instance" })
+    end)
+
+    it("changes the headers of the answer", function()
+        put({ ONE }, '"headers":{"response":{"set":{"X-Frame-Options":"DENY"},"remove":["X-Powered-By"]}}')
+        app.behavior.one = function()
+            ngx.header["X-Powered-By"] = "test"
+            ngx.print("one")
+        end
+        local response = client.request({})
+        equal({ response.headers["x-frame-options"], response.headers["x-powered-by"] }, { "DENY" })
+    end)
+
+    it("talks TLS to instances, and verifies their name unless the policy switches that off", function()
+        runner.expect_error("upstream SSL certificate does not match")
+        local secure = app.address("secure")
+        put({ secure }, '"upstream":{"tls":true,"server_name":"table.test"}')
+        equal(client.request({}).body, "secure")
+        put({ secure }, '"upstream":{"tls":true,"server_name":"other.test"},"ejection":false')
+        equal(client.request({}).status, 502)
+        put({ secure }, '"upstream":{"tls":true,"server_name":"other.test","verify":false}')
+        equal(client.request({}).body, "secure")
+    end)
+end

@@ -1,0 +1,134 @@
+-- The link, on a real redis-server.
+
+local link = require("signalbox.link")
+local redis = require("redis")
+local resp = require("signalbox.resp")
+local runner = require("runner")
+local contains, equal, truthy = runner.contains, runner.equal, runner.truthy
+
+local events = {}
+local pushes = {}
+local owner = {
+    opened = function() events[#events + 1] = "opened" end,
+    lost = function() events[#events + 1] = "lost" end,
+    pushed = function(value) pushes[#pushes + 1] = value end,
+}
+
+local function connected()
+    runner.eventually("the link to be connected", function() return link.connected, events end)
+end
+
+-- Sends a command and waits for what its handler gets.
+local function ask(...)
+    local got
+    truthy(link.send(resp.command(...), function(value, kind, argument)
+        got = { value, kind, argument }
+    end, "argument"))
+    runner.eventually("a reply", function() return got end)
+    return got
+end
+
+return function(it)
+    it("sends nothing without a connection, and knows that the replica is away", function()
+        equal(link.send(resp.command("PING"), function() error("called") end), false)
+        link.start(redis.address, owner)
+        runner.eventually("the first attempt to fail", function() return link.down, link.connected end)
+        truthy(runner.logged("cannot connect to the routes replica"), "a warning")
+        equal(events, {})
+    end)
+
+    it("connects as soon as there is a server", function()
+        redis.start()
+        connected()
+        equal({ events, link.down }, { { "opened" }, false })
+    end)
+
+    it("hands each reply to its own handler, in order", function()
+        equal(ask("SET", "key", "value"), { "OK", "+", "argument" })
+        local got = {}
+        for i = 1, 500 do
+            link.send(resp.command("ECHO", i), function(value, _, argument) got[argument] = value end, i)
+        end
+        runner.eventually("500 replies", function() return #got == 500, #got end)
+        for i = 1, 500 do
+            equal(got[i], tostring(i))
+        end
+    end)
+
+    it("hands the second reply of a text with two commands to the expected handler", function()
+        local got = {}
+        local function handler(value, _, argument)
+            got[#got + 1] = argument .. " " .. value
+        end
+        link.send(resp.command("ECHO", "a") .. resp.command("ECHO", "b"), handler, "first")
+        link.expect(handler, "second")
+        runner.eventually("two replies", function() return #got == 2, got end)
+        equal(got, { "first a", "second b" })
+    end)
+
+    it("hands error replies to the handler and stays connected", function()
+        local got = ask("LPUSH", "key", "x")
+        contains(got[1], "WRONGTYPE")
+        equal({ got[2], link.connected }, { "-", true })
+    end)
+
+    it("reports every change under the table's prefixes, and no other, before the reply that follows it", function()
+        pushes = {}
+        redis.call("SET", "other", "1")
+        redis.call("MSET", "serial", "1", "epoch", "e", "policy:a.test", "{}", "logkey:a.test", "1",
+            "cert:a.test", "{}")
+        redis.call("SADD", "instances:a.test", "127.0.0.1:1")
+        ask("PING")
+        local names = {}
+        for _, push in ipairs(pushes) do
+            equal(push[1], "invalidate")
+            for _, name in ipairs(push[2]) do
+                names[#names + 1] = name
+            end
+        end
+        -- `serial` last within a change, which the acknowledgement in follow.lua depends on.
+        equal(names, { "cert:a.test", "epoch", "logkey:a.test", "policy:a.test", "serial", "instances:a.test" })
+        pushes = {}
+        redis.call("FLUSHALL")
+        ask("PING")
+        equal(pushes, { { "invalidate", resp.null } })
+    end)
+
+    it("calls every waiting handler with nil when the connection is lost, and reconnects", function()
+        events = {}
+        local got
+        redis.call("CLIENT", "PAUSE", "10000", "ALL")
+        link.send(resp.command("GET", "key"), function(value, kind, argument)
+            got = { value or "nil", kind or "nil", argument }
+        end, 7)
+        redis.crash()
+        runner.eventually("the handler to be called", function() return got, events end)
+        equal({ got, events }, { { "nil", "nil", 7 }, { "lost" } })
+        truthy(runner.logged("connection to the routes replica lost"), "a warning")
+        redis.start()
+        connected()
+        equal({ events[1], events[2], ask("PING")[1] }, { "lost", "opened", "PONG" })
+    end)
+
+    it("ends the connection, and only it, when a handler fails", function()
+        runner.expect_error("cannot read from the routes replica: ")
+        events = {}
+        link.send(resp.command("PING"), function() error("a bug") end)
+        runner.eventually("a new connection", function() return events[2] == "opened" and link.connected, events end)
+        equal(ask("PING")[1], "PONG")
+    end)
+
+    it("says that Redis rejects the connection, and tries again", function()
+        redis.call("CONFIG", "SET", "requirepass", "secret")
+        redis.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        runner.eventually("a warning", function() return runner.logged("Redis rejected the connection: NOAUTH") end)
+        redis.call("CONFIG", "SET", "requirepass", "")
+        runner.eventually("an accepted connection", function()
+            if not link.connected then
+                return false, events
+            end
+            local ok, got = pcall(ask, "PING")
+            return ok and got[1] == "PONG", got
+        end)
+    end)
+end
