@@ -121,7 +121,7 @@ impl Store {
     }
 }
 
-/// A script that works on lanes: its own text, then what all of them have in common.
+/// A script that works on lanes and their batches: its own text, then what all of them have in common.
 macro_rules! lanes_script {
     ($name:literal) => {
         signalbox_store::Script::new(
@@ -129,6 +129,7 @@ macro_rules! lanes_script {
             concat!(
                 include_str!(concat!("../scripts/", $name, ".lua")),
                 include_str!("../scripts/lanes.lua"),
+                include_str!("../scripts/batches.lua"),
                 "\nreturn main(lanes)\n"
             ),
         )

@@ -29,7 +29,8 @@ end
 -- Raises an error unless each key is absent or of the type. Redis does not undo a script that fails half-way, so
 -- what a foreign key could break is looked at before the first write.
 function facets.expect(kind, ...)
-  for _, key in ipairs({ ... }) do
+  for n = 1, select('#', ...) do
+    local key = select(n, ...)
     local found = redis.call('TYPE', key).ok
     if found ~= 'none' and found ~= kind then
       error({ err = 'WRONGTYPE ' .. key .. ' is a ' .. found .. ', not a ' .. kind })

@@ -53,7 +53,7 @@ end
 
 -- Some keys of the shard.
 function objects.expect(kind, ...)
-  for _, name in ipairs({ ... }) do expect(kind, base .. name) end
+  for n = 1, select('#', ...) do expect(kind, base .. select(n, ...)) end
 end
 
 -- A backend's line, once in a call.
