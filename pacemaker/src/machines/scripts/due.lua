@@ -1,5 +1,5 @@
--- Puts a label's entry in the due set to the time that its record asks for, or takes it out, unless the record has changed
--- since it was looked at: whoever changed it has put the entry where it belongs.
+-- Puts a label's entry in the due set to the time that its record asks for, or takes it out, unless the record has
+-- changed since it was looked at: whoever changed it has put the entry where it belongs.
 -- KEYS[1]: string, the label's record
 -- KEYS[2]: zset, what is due
 -- ARGV[1]: string, the header that the record must have; empty for none

@@ -12,8 +12,8 @@
 -- ARGV[6]: string, the environment after which this part begins; empty for the first part
 -- ARGV[7]: integer, facets in a part
 -- ARGV[8...]: strings, environments and their weights; others have 1
--- Returns an array: 1 when the stamp has moved on (the queue may have been deleted since; nothing was done), else 0; and
--- the environment after which the next part begins, empty when there is none or the settings are newer.
+-- Returns an array: 1 when the stamp has moved on (the queue may have been deleted since; nothing was done), else 0;
+-- and the environment after which the next part begins, empty when there is none or the settings are newer.
 -- Caller: Store::configure
 
 local function main(facets)
