@@ -119,15 +119,15 @@ end
 function facets.load(queue, env)
   local facet = queue.facets[env]
   if facet then return facet end
-  facet = { env = env, key = queue.base .. '|facet:' .. env, list = queue.base .. ':' .. env }
-  local found = redis.call('HMGET', facet.key, 'weight', 'flying', 'delayed', 'used', 'dwell')
-  facet.known = found[2] and true or false
-  facet.weight = tonumber(found[1] or 1)
-  facet.flying = tonumber(found[2] or 0)
-  facet.delayed = tonumber(found[3] or 0)
-  facet.used = tonumber(found[4] or 0)
-  facet.dwell = tonumber(found[5] or nil)
-  facet.waiting = redis.call('LLEN', facet.list)
+  local key, list = queue.base .. '|facet:' .. env, queue.base .. ':' .. env
+  local found = redis.call('HMGET', key, 'weight', 'flying', 'delayed', 'used', 'dwell')
+  -- Fields that are filled in later are made here: a table that grows is slower. `taken` and `backlog` are a pull's.
+  facet = {
+    env = env, key = key, list = list, known = found[2] and true or false, weight = tonumber(found[1] or 1),
+    flying = tonumber(found[2] or 0), delayed = tonumber(found[3] or 0), used = tonumber(found[4] or 0),
+    dwell = tonumber(found[5] or nil), waiting = redis.call('LLEN', list), was_eligible = false, old = false,
+    taken = false, backlog = false,
+  }
   remember(facet)
   facet.was_eligible = facet.known and facets.eligible(queue, facet)
   queue.facets[env] = facet

@@ -42,48 +42,39 @@ local function read_ring(facets, queue, pull)
   return { order = order, loaded = loaded, whole = whole, head = 1, tail = loaded }
 end
 
--- How many messages a facet may give.
-local function allowance(queue, facet, pull, credit, left)
-  local n = math.min(credit, facet.waiting, left)
+-- How long messages wait in the facet before they are handed out: a moving average, ms.
+local function note_dwell(facets, facet, item, now)
+  local dwell = math.max(0, now - facets.since(item))
+  facet.dwell = facet.dwell and facet.dwell + (dwell - facet.dwell) / 8 or dwell
+end
+
+-- Picks messages of one facet, whose turn lasts for `credit` more. Returns the credit that it has left.
+local function pick_of(facets, queue, facet, pull, picked, credit)
+  local n = math.min(credit, facet.waiting, pull.max - picked.count)
   if queue.limit > 0 and not pull.auto then n = math.min(n, queue.limit - facet.flying) end
-  return n
-end
-
--- Adds a message to those that are handed out.
-local function hand_out(facets, pull, picked, message)
-  local facet = message.facet
-  picked.bytes = picked.bytes + #message.body
-  if not pull.auto then facet.flying = facet.flying + 1 end
-  if message.attempt == 1 then
-    local dwell = math.max(0, pull.now - facets.since(message.item))
-    facet.dwell = facet.dwell and facet.dwell + (dwell - facet.dwell) / 8 or dwell
-  end
-  picked[#picked + 1] = message
-end
-
--- Picks messages of one facet. Returns the credit that it has left.
-local function pick_of(facets, queue, facet, pull, picked)
-  local credit = pull.only and facet.waiting or facet.weight - facet.used
-  local n = allowance(queue, facet, pull, credit, pull.max - picked.count)
   local items = n > 0 and redis.call('LRANGE', facet.list, facet.taken, facet.taken + n - 1) or {}
+  local messages, lost, log, gone = picked.messages, picked.lost, KEYS[4] .. ':', 0
   for i = 1, #items do
-    local id, segment, attempts = facets.item(items[i])
-    local body = redis.call('HGET', KEYS[4] .. ':' .. segment, id)
-    if body and #picked > 0 and picked.bytes + #body > pull.max_bytes then
+    local item = items[i]
+    local id, segment, attempts = facets.item(item)
+    local body = redis.call('HGET', log .. segment, id)
+    if not body then
+      lost[#lost + 1] = segment
+    elseif #messages > 0 and picked.bytes + #body > pull.max_bytes then
       picked.full = true
       break
-    end
-    facet.taken, facet.waiting = facet.taken + 1, facet.waiting - 1
-    credit, picked.count = credit - 1, picked.count + 1
-    if body then
-      hand_out(facets, pull, picked, {
-        id = id, segment = segment, attempt = attempts + 1, item = items[i], facet = facet, body = body,
-      })
     else
-      picked.lost[#picked.lost + 1] = segment
+      picked.bytes = picked.bytes + #body
+      if not pull.auto then facet.flying = facet.flying + 1 end
+      if attempts == 0 then note_dwell(facets, facet, item, pull.now) end
+      messages[#messages + 1] = {
+        id = id, segment = segment, attempt = attempts + 1, item = item, facet = facet, body = body,
+      }
     end
+    gone = i
   end
-  return credit
+  facet.taken, facet.waiting, picked.count = facet.taken + gone, facet.waiting - gone, picked.count + gone
+  return credit - gone
 end
 
 -- Ends the turn of the facet at the head of the ring, if it has to end.
@@ -101,10 +92,10 @@ local function turn(facets, queue, facet, ring, credit, only)
   end
 end
 
--- Picks the messages to hand out: an array of them, with the segments of lost bodies, the facets that gave any, and how
--- many messages left their facets (`count`). Reads only; `ring` is left as it has to be written.
+-- Picks the messages to hand out: `messages`, the segments of lost bodies, the facets that were visited, and how many
+-- messages leave their facets (`count`). Reads only; `ring` is left as it has to be written.
 local function pick(facets, queue, pull, ring)
-  local picked = { lost = {}, visited = {}, count = 0, bytes = 0, full = false }
+  local picked = { messages = {}, lost = {}, visited = {}, count = 0, bytes = 0, full = false }
   local visited = picked.visited
   while picked.count < pull.max and ring.head <= ring.tail and not picked.full
     and (ring.whole or ring.head <= ring.loaded) do
@@ -113,7 +104,8 @@ local function pick(facets, queue, pull, ring)
       facet.taken, facet.backlog = 0, facet.waiting
       visited[#visited + 1] = facet
     end
-    turn(facets, queue, facet, ring, pick_of(facets, queue, facet, pull, picked), pull.only)
+    local credit = pull.only and facet.waiting or facet.weight - facet.used
+    turn(facets, queue, facet, ring, pick_of(facets, queue, facet, pull, picked, credit), pull.only)
   end
   return picked
 end
@@ -126,7 +118,7 @@ local function write_facets(facets, queue, pull, ring, picked)
   end
   if pull.only then
     if popped > 0 then redis.call('ZREM', queue.ring, pull.only) end
-    if #picked == 0 and pull.wait_ms > 0 then facets.watch(queue, pull.wait_ms) end
+    if #picked.messages == 0 and pull.wait_ms > 0 then facets.watch(queue, pull.wait_ms) end
   else
     if popped > 0 then redis.call('ZREMRANGEBYRANK', queue.ring, 0, popped - 1) end
     local from = math.max(ring.head, ring.loaded + 1)
@@ -137,34 +129,35 @@ local function write_facets(facets, queue, pull, ring, picked)
 end
 
 -- Puts messages in flight until their leases end; or forgets them, if they are acknowledged already.
-local function write_leases(facets, queue, pull, picked, until_ms, until_text)
-  local leases, inflight = {}, {}
-  for i = 1, #picked do
-    local message = picked[i]
+local function write_leases(facets, queue, pull, messages, until_ms, until_text)
+  local leases, inflight, text = {}, {}, facets.text
+  for i = 1, #messages do
+    local message = messages[i]
     if pull.auto then
       facets.hold(queue, message.segment, -1)
     else
       local n = 2 * i
       leases[n - 1], leases[n] = until_text, message.id
       inflight[n - 1] = message.id
-      inflight[n] = pull.nonce .. ' ' .. facets.text(message.attempt) .. ' '
+      inflight[n] = pull.nonce .. ' ' .. text(message.attempt) .. ' '
         .. facets.tried(message.item, message.attempt) .. ' ' .. message.facet.env
     end
   end
   if #leases == 0 then return end
   redis.call('ZADD', queue.leases, unpack(leases))
   redis.call('HSET', queue.inflight, unpack(inflight))
-  facets.add(queue, 'inflight', #picked)
+  facets.add(queue, 'inflight', #messages)
   facets.schedule(queue, until_ms)
 end
 
 -- Updates the queue's numbers.
 local function write_numbers(facets, queue, pull, picked)
-  for i = 1, #picked.lost do facets.hold(queue, picked.lost[i], -1) end
+  local lost = picked.lost
+  for i = 1, #lost do facets.hold(queue, lost[i], -1) end
   facets.add(queue, 'waiting', -picked.count)
-  facets.add(queue, 'pulled', #picked)
-  facets.add(queue, 'lost', #picked.lost)
-  if pull.auto then facets.add(queue, 'acked', #picked) end
+  facets.add(queue, 'pulled', #picked.messages)
+  facets.add(queue, 'lost', #lost)
+  if pull.auto then facets.add(queue, 'acked', #picked.messages) end
   facets.finish(queue)
 end
 
@@ -179,19 +172,20 @@ local function main(facets)
   local until_text = text(until_ms)
   local ring = read_ring(facets, queue, pull)
   local picked = pick(facets, queue, pull, ring)
+  local messages = picked.messages
 
   -- From here on nothing is refused. The first write frees memory, so it and what follows are allowed at the memory
   -- limit: otherwise queues could not be drained there.
   write_facets(facets, queue, pull, ring, picked)
-  write_leases(facets, queue, pull, picked, until_ms, until_text)
+  write_leases(facets, queue, pull, messages, until_ms, until_text)
   write_numbers(facets, queue, pull, picked)
 
   local more = ring.whole and ring.tail < ring.head and '0' or '1'
-  local due = #picked == 0 and facets.next_due(queue)
+  local due = #messages == 0 and facets.next_due(queue)
   local reply = { text(pull.now), until_text, more, due and text(due) or '', text(#picked.lost) }
   local words = #reply
-  for i = 1, #picked do
-    local message = picked[i]
+  for i = 1, #messages do
+    local message = messages[i]
     reply[words + 1], reply[words + 2], reply[words + 3] = message.id, text(message.attempt), message.facet.env
     reply[words + 4], reply[words + 5] = text(message.facet.backlog), message.body
     words = words + 5
