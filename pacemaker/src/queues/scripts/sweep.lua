@@ -1,12 +1,12 @@
--- Gives back the messages of a queue whose leases have ended and those whose delay is over, and notes when to look
--- again. One that was handed out often enough becomes a dead letter.
+-- Gives back the messages of a queue whose leases have ended and those whose delay is over, and records when the next
+-- sweep is due. A message that has reached its maximum number of attempts becomes a dead letter.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
 -- KEYS[4]: hash, the log: segment -> bytes; the segments' own keys are built from it
 -- ARGV[1]: integer, unix ms; empty for the time of this server
--- ARGV[2]: integer, most messages
--- ARGV[3]: integer, dead letters to keep
+-- ARGV[2]: integer, maximum number of messages
+-- ARGV[3]: integer, maximum number of dead letters
 -- Returns an array: how many leases had ended, how many delays were over, how many messages became dead letters.
 -- Caller: Store::sweep
 
@@ -14,7 +14,7 @@ local function main(facets)
   local call, text = redis.call, facets.text
   local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
   if not queue then
-    -- It was deleted. What is left of it is cleared away elsewhere.
+    -- It was deleted. clear.lua removes what is left of it.
     call('ZREM', KEYS[3], string.match(KEYS[1], 'queue:([^:|]+)|ring$'))
     return { 0, 0, 0 }
   end
@@ -45,9 +45,9 @@ local function main(facets)
     facets.load(queue, env)
   end
 
-  -- Allowed at the memory limit, and so makes everything after it allowed.
+  -- This is allowed at the memory limit, and so is everything after it.
   call('ZREM', queue.due, queue.name)
-  -- A lease without a message would be looked at for ever.
+  -- A lease without a message would be swept again and again.
   if #expired > 0 then call('ZREM', queue.leases, unpack(expired)) end
   if #due > 0 then call('ZREM', queue.delayed, unpack(due)) end
   facets.land(queue, landed)

@@ -1,11 +1,11 @@
--- Looks at a part of the objects for what must never be, without changing anything.
+-- Checks the invariants of a part of the objects. Changes nothing.
 -- KEYS[1]: hash, object -> its backend
 -- ARGV[1]: integer, unix ms; empty for the time of this server
--- ARGV[2]: integer, ms after its end within which a lease must have been swept
--- ARGV[3]: string, cursor of the scan, `0` to begin, or `-` to look at the objects named in what follows only
--- ARGV[4]: integer, objects to look at, about
+-- ARGV[2]: integer, ms after its end by which a lease must have been swept
+-- ARGV[3]: string, cursor of the scan, `0` to begin, or `-` to check only the objects that are named below
+-- ARGV[4]: integer, approximate number of objects to check
 -- ARGV[5...]: string, names of objects
--- Returns an array: the next cursor, how many objects were looked at, and an array of findings, each a predicate, its
+-- Returns an array: the next cursor, how many objects were checked, and an array of findings, each a predicate, its
 -- object and what is wrong.
 -- Caller: Store::audit
 
@@ -37,7 +37,7 @@ local function main(objects)
     end
     if flight then
       local head = call('LINDEX', objects.of(object, 'events'), 0)
-      -- What was redriven stands behind later ones.
+      -- A redriven event is behind later ones.
       local one, other = tonumber(head and objects.id(head) or 0), tonumber(objects.id(flight) or 0)
       if head and (one == other or one < other and not objects.redriven(head) and not objects.redriven(flight)) then
         found('O8', object, 'what is in flight is also queued, or behind its time')
