@@ -10,6 +10,38 @@
 -- Returns an array: how many leases had ended, how many delays were over, how many messages became dead letters.
 -- Caller: Store::sweep
 
+-- Reads the messages whose leases have ended. Returns all of them, those that are given back, and those that become
+-- dead letters.
+local function read_expired(facets, queue, expired)
+  local landed, back, dead = {}, {}, {}
+  local values = #expired > 0 and redis.call('HMGET', queue.inflight, unpack(expired)) or {}
+  for i = 1, #expired do
+    local _, attempts, item, env = string.match(values[i] or '', '^(%S+) (%d+) (%S+) (.*)$')
+    if env then
+      local _, segment = facets.item(item)
+      local message = { id = expired[i], attempts = tonumber(attempts), item = item, env = env, segment = segment }
+      landed[#landed + 1] = message
+      if queue.max_attempts > 0 and message.attempts >= queue.max_attempts then
+        message.body = redis.call('HGET', KEYS[4] .. ':' .. segment, message.id)
+        dead[#dead + 1] = message
+      else
+        back[#back + 1] = message
+      end
+      facets.load(queue, env)
+    end
+  end
+  return landed, back, dead
+end
+
+-- Adds the messages whose delay is over to those that are given back.
+local function read_due(facets, queue, due, back)
+  for _, member in ipairs(due) do
+    local item, env = string.match(member, '^(%S+) (.*)$')
+    back[#back + 1] = { id = facets.item(item), item = item, env = env, was_delayed = true }
+    facets.load(queue, env)
+  end
+end
+
 local function main(facets)
   local call, text = redis.call, facets.text
   local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
@@ -22,28 +54,8 @@ local function main(facets)
   local now, most, keep = facets.now(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
   local expired = call('ZRANGE', queue.leases, '-inf', text(now), 'BYSCORE', 'LIMIT', 0, most)
   local due = call('ZRANGE', queue.delayed, '-inf', text(now), 'BYSCORE', 'LIMIT', 0, most)
-  local landed, back, dead = {}, {}, {}
-  local values = #expired > 0 and call('HMGET', queue.inflight, unpack(expired)) or {}
-  for i = 1, #expired do
-    local _, attempts, item, env = string.match(values[i] or '', '^(%S+) (%d+) (%S+) (.*)$')
-    if env then
-      local _, segment = facets.item(item)
-      local message = { id = expired[i], attempts = tonumber(attempts), item = item, env = env, segment = segment }
-      landed[#landed + 1] = message
-      if queue.max_attempts > 0 and message.attempts >= queue.max_attempts then
-        message.body = call('HGET', KEYS[4] .. ':' .. segment, message.id)
-        dead[#dead + 1] = message
-      else
-        back[#back + 1] = message
-      end
-      facets.load(queue, env)
-    end
-  end
-  for _, member in ipairs(due) do
-    local item, env = string.match(member, '^(%S+) (.*)$')
-    back[#back + 1] = { id = facets.item(item), item = item, env = env, was_delayed = true }
-    facets.load(queue, env)
-  end
+  local landed, back, dead = read_expired(facets, queue, expired)
+  read_due(facets, queue, due, back)
 
   -- This is allowed at the memory limit, and so is everything after it.
   call('ZREM', queue.due, queue.name)
