@@ -134,14 +134,15 @@ local function read_queues(at, first, count, facets)
   return queues, at
 end
 
--- A group is the array of its events. Fields that are filled in later are made here: a table that grows is slower.
+-- A group is the array of its events. `to` is where they go when it is accepted: `log` or `backend`. Fields that are
+-- filled in later are made here: a table that grows is slower.
 local function read_groups(at, count, topics, clients, labels)
   local words, groups, width = ARGV, {}, args.with_queues and 4 or 3
   for g = 1, count do
     local key, n = words[at + 2], tonumber(words[at + 5])
     local group = {
       object = words[at], hash = tonumber(words[at + 1]), state = words[at + 3], backend = words[at + 4],
-      memory = false, diverted = false, accepted = false,
+      memory = false, to = false,
     }
     if key ~= '' then
       local client
@@ -407,31 +408,30 @@ local function note_key(group, now)
 end
 
 -- The first two words of the reply to a group that is not accepted; nil for one that is.
-local function refusal(group, now, labels)
+local function refusal(group, now, to, labels)
   if group.client then
     local word, id = published_before(group, now)
     if word then return word, id end
   end
-  if group.diverted and #group > group.memory.room then return 'f' end
+  if to == 'backend' and #group > group.memory.room then return 'f' end
   if group.change and not labels.fits(group.change) then return 'x' end
 end
 
 -- Numbers the events of an accepted group and gives them their places.
 local function accept(group, ids, log, base, facets, queues, reply)
-  local memory, diverted = group.memory, group.diverted
+  local memory, to_log = group.memory, group.to == 'log'
   for i = 1, #group do
     local event = group[i]
     number(event, memory, ids, reply)
-    if not diverted then
+    if to_log then
       ids.logged = event.id
       local segment = put_in_log(log, event, ids.last, base)
       if event.topic then put_in_lanes(event.topic, event.id, #event.entry, group.hash) end
       if event.queues ~= '' then put_in_queues(facets, queues, event, segment) end
     end
   end
-  if diverted then memory.room = memory.room - #group end
+  if not to_log then memory.room = memory.room - #group end
   if #group == 0 then say(reply, 'n', '-', '-') end
-  group.accepted = true
 end
 
 -- Decides about all groups, in their order. Returns the log's new segments, the reply, and whether a label changes.
@@ -440,11 +440,12 @@ local function decide(groups, now, ids, base, facets, queues, labels)
   for g = 1, #groups do
     local group = groups[g]
     -- A message (it has no topic) is for queues, whether its object has a backend or not.
-    group.diverted = group.memory.backend and group[1] and group[1].topic
-    local word, id = refusal(group, now, labels)
+    local to = group.memory.backend and group[1] and group[1].topic and 'backend' or 'log'
+    local word, id = refusal(group, now, to, labels)
     if word then
       say(reply, word, id or '-', '-')
     else
+      group.to = to
       accept(group, ids, log, base, facets, queues, reply)
       if group.change then changes = true end
       if group.client then note_key(group, now) end
@@ -467,7 +468,7 @@ end
 local function write_labels(groups, labels)
   for g = 1, #groups do
     local group = groups[g]
-    if group.accepted and group.change then labels.write(group.change, 0) end
+    if group.to and group.change then labels.write(group.change, 0) end
   end
   labels.finish()
 end
@@ -566,10 +567,10 @@ local function write_groups(groups, labels, prefix)
   local puts
   for g = 1, #groups do
     local group = groups[g]
-    if group.accepted then
+    if group.to then
       if group.state ~= '' then redis.call('SET', prefix .. group.object .. ':data', group.state) end
       if group.change then labels.write(group.change, group[1] and tonumber(group[1].id) or 0) end
-      if group.diverted then
+      if group.to == 'backend' then
         puts = puts or { by_object = {} }
         put_in_backend(puts, group)
       else
