@@ -191,6 +191,7 @@ struct Script {
 /// The parts of scripts that are no scripts, each with what the scripts that it is appended to are known by.
 const SHARED: &[(&str, &str, &str)] = &[
     ("lanes.lua", "function main(lanes", "lanes_script!"),
+    ("batches.lua", "function main(lanes", "lanes_script!"),
     ("facets.lua", "function main(facets", "facets_script!"),
     ("objects.lua", "function main(objects", "objects_script!"),
     ("shared.lua", "function main(shared", "table_script!"),

@@ -1,4 +1,4 @@
--- A batch was delivered: forgets it and looks at its lane again.
+-- Removes a batch that was delivered, and continues with its lane.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token
@@ -8,7 +8,7 @@
 -- KEYS[7]: set, workers that hold a job
 -- KEYS[8]: hash, heartbeats of workers
 -- KEYS[9]: hash, counters
--- KEYS[10]: hash, what moves in a subscription
+-- KEYS[10]: hash, counters of the subscription
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: string, worker
 -- ARGV[3]: string, the job it holds
@@ -18,8 +18,8 @@
 -- ARGV[7]: string, batch
 -- ARGV[8]: integer, ms that a batch of this subscriber waits to fill
 -- ARGV[9]: integer, events that were delivered
--- ARGV[10...]: strings, the gaps that were told with it
--- Returns 1, or 0 when the worker does not hold the job with this batch any more (nothing was done).
+-- ARGV[10...]: strings, the gaps that were reported with it
+-- Returns 1, or 0 when the worker no longer holds the job with this batch (nothing was done).
 -- Caller: Store::ack
 
 local function main(lanes)

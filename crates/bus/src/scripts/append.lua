@@ -1,5 +1,5 @@
--- Puts events that were published before into the lanes of one subscriber again: dead letters that are redriven, or
--- a part of a replay. Their bodies are stored again in the present segment of the log, because their own may be gone.
+-- Appends events that were published before to the lanes of one subscriber: dead letters that are redriven, or a part
+-- of a replay. Their bodies are stored again in the current segment of the log, because the first ones may be gone.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token
@@ -16,68 +16,82 @@
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: string, the registry's stamp
 -- ARGV[3]: string, sixteen random characters
--- ARGV[4]: integer, bytes of a batch
+-- ARGV[4]: integer, maximum bytes of a batch
 -- ARGV[5]: string, token
 -- ARGV[6]: integer, generation
 -- ARGV[7]: integer, concurrency
--- ARGV[8]: integer, most events of a batch
+-- ARGV[8]: integer, maximum events of a batch
 -- ARGV[9]: integer, ms that a batch waits to fill
 -- ARGV[10]: string, `redrive` or `replay`
--- ARGV[11]: string, the replay's cursor as it must stand now; empty for redrive
+-- ARGV[11]: string, the replay's cursor as it must be now; empty for redrive
 -- ARGV[12]: string, the replay's cursor afterwards; `done` at the end
 -- ARGV[13...]: for each event its id, its object's hash, its body, and the dead letter (empty for a replay)
--- Returns how many were put in; -1 when the stamp has moved on, -2 when the cursor is another.
+-- Returns how many were appended; -1 when the registry has another stamp, -2 when the cursor is another.
 -- Caller: Store::append
 
-local function main(lanes)
-  local call = redis.call
-  if call('HGET', KEYS[10], 'stamp') ~= ARGV[2] then return -1 end
-  local replay = ARGV[10] == 'replay'
-  if replay and call('HGET', KEYS[12], 'cursor') ~= ARGV[11] then return -2 end
-  local now = lanes.now(ARGV[1])
-  local sub = {
+-- Reads the subscriber.
+local function read_subscriber()
+  return {
     token = ARGV[5], generation = ARGV[6], concurrency = tonumber(ARGV[7]), max = tonumber(ARGV[8]),
     timeout = tonumber(ARGV[9]), bytes = tonumber(ARGV[4]),
   }
+end
+
+-- Reads the events, and a bucket for each lane that has some. Returns the events, the buckets by lane, and the lanes.
+local function read_events(concurrency)
+  local events, buckets, numbers = {}, {}, {}
+  for at = 13, #ARGV, 4 do
+    local number = tonumber(ARGV[at + 1]) % concurrency
+    if not buckets[number] then
+      buckets[number] = { items = {}, sizes = {} }
+      numbers[#numbers + 1] = number
+    end
+    events[#events + 1] = { id = ARGV[at], bucket = buckets[number], body = ARGV[at + 2], letter = ARGV[at + 3] }
+  end
+  return events, buckets, numbers
+end
+
+-- Stores the bodies, and puts the items into their buckets. Returns how many.
+local function store(events, log, segment, token, replay)
+  local put = 0
+  for _, event in ipairs(events) do
+    local body, items, sizes = event.body, event.bucket.items, event.bucket.sizes
+    -- A missing dead letter was redriven by an earlier call whose reply was lost, or dropped.
+    if replay or redis.call('LREM', KEYS[12], 1, event.letter) == 1 then
+      if not replay then redis.call('HINCRBY', KEYS[13], token, -#event.letter) end
+      redis.call('HSET', log, event.id, body)
+      redis.call('HINCRBY', KEYS[11], segment, #body)
+      items[#items + 1] = event.id .. '@' .. segment
+      sizes[#sizes + 1] = #body
+      put = put + 1
+    end
+  end
+  return put
+end
+
+local function main(lanes)
+  if redis.call('HGET', KEYS[10], 'stamp') ~= ARGV[2] then return -1 end
+  local replay = ARGV[10] == 'replay'
+  if replay and redis.call('HGET', KEYS[12], 'cursor') ~= ARGV[11] then return -2 end
+  local now, sub = lanes.now(ARGV[1]), read_subscriber()
   lanes.expect_own()
   lanes.expect('hash', KEYS[11], KEYS[13])
   local segment = lanes.segment((now - 1704067200000) * 6400)
   local log = lanes.base .. 'log:' .. segment
   lanes.expect('hash', log)
-  local numbers, buckets = {}, {}
-  for at = 13, #ARGV, 4 do
-    local number = tonumber(ARGV[at + 1]) % sub.concurrency
-    if not buckets[number] then
-      buckets[number] = { items = {}, sizes = {} }
-      numbers[#numbers + 1] = number
-    end
-  end
+  local events, buckets, numbers = read_events(sub.concurrency)
   local states = lanes.plan(sub, numbers)
 
-  local put = 0
-  for at = 13, #ARGV, 4 do
-    local id, body, letter = ARGV[at], ARGV[at + 2], ARGV[at + 3]
-    -- A dead letter that is gone was redriven by an earlier call whose reply was lost, or dropped.
-    if replay or call('LREM', KEYS[12], 1, letter) == 1 then
-      if not replay then call('HINCRBY', KEYS[13], sub.token, -#letter) end
-      local bucket = buckets[tonumber(ARGV[at + 1]) % sub.concurrency]
-      call('HSET', log, id, body)
-      call('HINCRBY', KEYS[11], segment, #body)
-      bucket.items[#bucket.items + 1] = id .. '@' .. segment
-      bucket.sizes[#bucket.sizes + 1] = #body
-      put = put + 1
-    end
-  end
-  local new_bid = lanes.bids(ARGV[3])
+  local put, new_bid = store(events, log, segment, sub.token, replay), lanes.bids(ARGV[3])
   for i = 1, #numbers do
     local bucket = buckets[numbers[i]]
     if #bucket.items > 0 then lanes.append(states[i], bucket.items, bucket.sizes, now, new_bid) end
   end
   lanes.counted(sub)
   if replay then
-    if ARGV[12] == 'done' then call('DEL', KEYS[12]) else call('HSET', KEYS[12], 'cursor', ARGV[12]) end
+    if ARGV[12] == 'done' then redis.call('DEL', KEYS[12]) else redis.call('HSET', KEYS[12], 'cursor', ARGV[12]) end
   end
-  call('HINCRBY', KEYS[9], replay and 'events.replayed' or 'events.redriven', put)
+  redis.call('HINCRBY', KEYS[9], replay and 'events.replayed' or 'events.redriven', put)
   lanes.finish()
   return put
 end

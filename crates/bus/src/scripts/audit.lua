@@ -1,4 +1,4 @@
--- Looks at one subscriber's lanes for what must never be, without changing anything.
+-- Checks the invariants of one subscriber's lanes. Changes nothing.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token
@@ -9,61 +9,77 @@
 -- KEYS[8]: hash, heartbeats of workers
 -- KEYS[9]: hash, counters
 -- ARGV[1]: string, the token
--- ARGV[2]: integer, batches whose events are counted at most
--- Returns an array of findings, each a predicate, a lane or gauge, and what is wrong: B1, a lane with a batch has exactly
--- one job, and one without has none; B2, gauges equal the sums over the batches.
+-- ARGV[2]: integer, maximum number of batches whose events are counted
+-- Returns an array of findings, each a predicate, a lane or gauge, and what is wrong: B1, a lane with a batch has
+-- exactly one job, and one without has none; B2, gauges equal the sums over the batches.
 -- Caller: Store::audit
 
-local function main(lanes)
-  local call = redis.call
-  local token, most = ARGV[1], tonumber(ARGV[2])
-  local findings = {}
-  -- What ended is cleared away part by part; until then it is between two states.
-  if call('HEXISTS', lanes.base .. 'purge', token) == 1 then return findings end
+-- How often each job is held by a worker.
+local function held_jobs(lanes)
   local held = {}
-  for _, worker in ipairs(call('SMEMBERS', KEYS[7])) do
-    local job = call('LINDEX', lanes.pending_key(worker), 0)
+  for _, worker in ipairs(redis.call('SMEMBERS', KEYS[7])) do
+    local job = redis.call('LINDEX', lanes.pending_key(worker), 0)
     if job then held[job] = (held[job] or 0) + 1 end
   end
-  local batches, events = 0, 0
-  local counted = tonumber(call('HGET', KEYS[3], token) or 0) <= most
+  return held
+end
+
+-- In how many states a job is.
+local function places_of(lanes, token, job, held)
+  local places = (held[job] or 0) + #redis.call('LPOS', KEYS[6], job, 'COUNT', 2)
+    + redis.call('SISMEMBER', lanes.waiting_key(token), job)
+  return redis.call('ZSCORE', KEYS[5], job) and places + 1 or places
+end
+
+-- Checks the job of a lane. Returns the lane's batches, and their events if they are `counted`.
+local function check_lane(lanes, token, generation, number, held, counted, found)
+  local name, events = generation.name .. '.' .. number, 0
+  local ready = redis.call('LLEN', lanes.ready_key(token, name))
+  local current = redis.call('HGET', lanes.current_key(token), name)
+  local job, batches = lanes.job(token, generation.name, number), ready + (current and 1 or 0)
+  local places, expected = places_of(lanes, token, job, held), batches > 0 and 1 or 0
+  if places ~= expected or redis.call('SISMEMBER', KEYS[4], job) ~= expected then
+    found('B1', name, 'lane ' .. name .. ' has ' .. lanes.text(batches) .. ' batches, and its job is in '
+      .. lanes.text(places) .. ' states')
+  end
+  if counted then
+    for _, bid in ipairs(redis.call('LRANGE', lanes.ready_key(token, name), 0, -1)) do
+      events = events + redis.call('LLEN', lanes.batch_key(bid)) - 3
+    end
+    if current then events = events + redis.call('LLEN', lanes.batch_key(current)) - 3 end
+  end
+  return batches, events
+end
+
+-- Compares a gauge with the sum over the batches.
+local function compare(lanes, key, token, what, sum, found)
+  local gauge = tonumber(redis.call('HGET', key, token) or 0)
+  if gauge ~= sum then
+    found('B2', what, 'the gauge counts ' .. lanes.text(gauge) .. ' ' .. what .. ', there are ' .. lanes.text(sum))
+  end
+end
+
+local function main(lanes)
+  local token, most = ARGV[1], tonumber(ARGV[2])
+  local findings = {}
+  local function found(predicate, place, what) findings[#findings + 1] = { predicate, place, what } end
+  -- A subscription that ended is removed part by part, and is between two states until that is done.
+  if redis.call('HEXISTS', lanes.base .. 'purge', token) == 1 then return findings end
+  local held, batches, events = held_jobs(lanes), 0, 0
+  local counted = tonumber(redis.call('HGET', KEYS[3], token) or 0) <= most
   for _, generation in ipairs(lanes.generations(token)) do
     local here = 0
     for number = 0, generation.lanes - 1 do
-      local name = generation.name .. '.' .. number
-      local ready = call('LLEN', lanes.ready_key(token, name))
-      local current = call('HGET', lanes.current_key(token), name)
-      local job = lanes.job(token, generation.name, number)
-      local places = (held[job] or 0) + #call('LPOS', KEYS[6], job, 'COUNT', 2)
-        + call('SISMEMBER', lanes.waiting_key(token), job)
-      if call('ZSCORE', KEYS[5], job) then places = places + 1 end
-      local wanted = (ready > 0 or current) and 1 or 0
-      if places ~= wanted or call('SISMEMBER', KEYS[4], job) ~= wanted then
-        findings[#findings + 1] = { 'B1', name, 'lane ' .. name .. ' has ' .. lanes.text(ready + (current and 1 or 0))
-          .. ' batches, and its job stands in ' .. lanes.text(places) .. ' places' }
-      end
-      here = here + ready + (current and 1 or 0)
-      if counted then
-        for _, bid in ipairs(call('LRANGE', lanes.ready_key(token, name), 0, -1)) do
-          events = events + call('LLEN', lanes.batch_key(bid)) - 3
-        end
-        if current then events = events + call('LLEN', lanes.batch_key(current)) - 3 end
-      end
+      local lane_batches, lane_events = check_lane(lanes, token, generation, number, held, counted, found)
+      here, events = here + lane_batches, events + lane_events
     end
     if here ~= generation.batches then
-      findings[#findings + 1] = { 'B2', generation.name, 'generation ' .. generation.name .. ' counts '
-        .. lanes.text(generation.batches) .. ' batches and has ' .. lanes.text(here) }
+      found('B2', generation.name, 'generation ' .. generation.name .. ' counts ' .. lanes.text(generation.batches)
+        .. ' batches and has ' .. lanes.text(here))
     end
     batches = batches + here
   end
-  local function compare(key, what, sum)
-    local gauge = tonumber(call('HGET', key, token) or 0)
-    if gauge ~= sum then
-      findings[#findings + 1] = { 'B2', what, 'the gauge counts ' .. lanes.text(gauge) .. ' ' .. what .. ', there are '
-        .. lanes.text(sum) }
-    end
-  end
-  compare(KEYS[3], 'batches', batches)
-  if counted then compare(KEYS[2], 'events', events) end
+  compare(lanes, KEYS[3], token, 'batches', batches, found)
+  if counted then compare(lanes, KEYS[2], token, 'events', events, found) end
   return findings
 end

@@ -1,8 +1,8 @@
--- Beats the heart of busy workers. A worker that holds nothing, or was scrubbed, is not noted.
+-- Records the heartbeats of busy workers. A worker that holds no job, or was scrubbed, is skipped.
 -- KEYS[1]: hash, worker -> last heartbeat, unix ms
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2...]: strings, workers
--- Returns how many were noted.
+-- Returns how many were recorded.
 -- Caller: Store::beat
 
 local now = ARGV[1]
@@ -10,7 +10,7 @@ if now == '' then
   local time = redis.call('TIME')
   now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 end
--- A write that is allowed at the memory limit makes the others allowed: a full Redis must not look like dead workers.
+-- This write is allowed at the memory limit, and so are those after it: workers must not seem dead when Redis is full.
 redis.call('HDEL', KEYS[1], '')
 local noted = 0
 for i = 2, #ARGV do

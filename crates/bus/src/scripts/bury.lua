@@ -1,4 +1,4 @@
--- Gives a batch up: its events become dead letters with their bodies, a gap is noted, and the lane goes on.
+-- Drops a batch: its events become dead letters with their bodies, a gap is recorded, and the lane continues.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token
@@ -18,12 +18,12 @@
 -- ARGV[6]: integer, number of the lane
 -- ARGV[7]: string, batch
 -- ARGV[8]: integer, ms that a batch of this subscriber waits to fill
--- ARGV[9]: string, why the last attempt failed
+-- ARGV[9]: string, reason of the last failure
 -- ARGV[10]: integer, attempts to add to the batch
--- ARGV[11]: integer, dead letters to keep, events
--- ARGV[12]: integer, dead letters to keep, bytes
--- ARGV[13]: integer, what to add to the subscriber's health
--- Returns 1, or 0 when the worker does not hold the job with this batch any more (nothing was done).
+-- ARGV[11]: integer, maximum number of dead letters, events
+-- ARGV[12]: integer, maximum size of dead letters, bytes
+-- ARGV[13]: integer, points to add to the subscriber's health
+-- Returns 1, or 0 when the worker no longer holds the job with this batch (nothing was done).
 -- Caller: Store::bury
 
 local function main(lanes)

@@ -1,4 +1,4 @@
--- Drops the oldest batch of a subscriber that is not in flight, and notes the gap. Its first write frees memory, so
+-- Drops the oldest batch of a subscriber that is not in flight, and records the gap. Its first write frees memory, so
 -- it works at the memory limit.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
@@ -10,7 +10,7 @@
 -- KEYS[8]: hash, heartbeats of workers
 -- KEYS[9]: hash, counters
 -- ARGV[1]: string, token of the subscriber
--- ARGV[2]: string, why, for the gap
+-- ARGV[2]: string, reason, for the gap
 -- Returns how many events were dropped; 0 when nothing can be dropped.
 -- Caller: Store::drop_oldest
 
@@ -54,7 +54,7 @@ local function main(lanes)
   lanes.gap_of(token, oldest.name, items, ARGV[2])
   lanes.remove(oldest.bid, token, oldest.generation, #items)
   call('HINCRBY', KEYS[9], 'events.dropped', #items)
-  -- A lane without a batch has no job. One that still has some keeps its place.
+  -- A lane without a batch has no job. One that still has batches keeps its job where it is.
   if not in_flight[oldest.job] and call('EXISTS', lanes.ready_key(token, oldest.name)) == 0
     and call('HEXISTS', lanes.current_key(token), oldest.name) == 0 then
     if call('ZREM', KEYS[5], oldest.job) == 0 and call('LREM', KEYS[6], 1, oldest.job) == 0 then

@@ -1,4 +1,4 @@
--- Ends the pauses of a subscriber's lanes: it subscribed again after it was disabled.
+-- Ends the pauses of a subscriber's lanes, because it subscribed again after it was disabled.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token

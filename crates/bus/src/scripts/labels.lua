@@ -1,14 +1,14 @@
 -- What the publish script needs to change a label in the step that publishes its events. Not a script of its own: it is
--- appended to that script at compile time (`open_labels`), which knows `lanes`.
+-- appended to that script at compile time (`open_labels`), with `lanes` in scope.
 --
--- A label's record is `object:machine:<machine>:<label>:data`, a packed string. Only its beginning is looked at here: the
--- header that `expected` has to equal, so that a change computed from an older record is refused and nothing happens.
--- The id of the change's first event goes behind the header's last byte (`head`), because only the script knows it.
+-- A label's record is `object:machine:<machine>:<label>:data`, a packed string. Only its header is read here: it has to
+-- equal `expected`, so that a change computed from an older record is rejected and nothing happens. The id of the
+-- change's first event is written behind the part that ends with the header (`head`), because only the script knows it.
 --
--- The words of a change: machine (empty when the group brings none; then there are no others), what the record must
--- begin with (empty: there must be none), the version of the definition that must be current (empty: any), the record
--- before the id, the record behind it, ms after which it is forgotten (empty: never), the number of index entries, and
--- for each of these the key behind `machine:`, the member, and its score (empty: it is taken out).
+-- The words of a change: machine (empty when the group has no change; then there are no others), the header that the
+-- record must have (empty: there must be no record), the version of the definition that must be current (empty: any),
+-- the record before the id, the record behind it, ms after which it expires (empty: no expiry), the number of index
+-- entries, and for each of these the key behind `machine:`, the member, and its score (empty: it is removed).
 
 local labels = {}
 local machines = string.match(lanes.objects, '^(.*)object:$') .. 'machine:'
@@ -25,14 +25,16 @@ local function expect_zset(key)
   end
 end
 
--- Reads the words of a change; returns it and where the next word is.
+-- Reads the words of a change. Returns it, and the place of the next word. The index entries stay one flat array.
 function labels.read(at, object)
-  if ARGV[at] == '' then return nil, at + 1 end
+  local words = ARGV
+  if words[at] == '' then return nil, at + 1 end
+  local ends = at + 7 + 3 * words[at + 6]
   local change = {
-    key = lanes.objects .. object .. ':data', machine = ARGV[at], expected = ARGV[at + 1], version = ARGV[at + 2],
-    head = ARGV[at + 3], tail = ARGV[at + 4], ttl = ARGV[at + 5], first = at + 7, entries = tonumber(ARGV[at + 6]),
+    key = lanes.objects .. object .. ':data', machine = words[at], expected = words[at + 1], version = words[at + 2],
+    head = words[at + 3], tail = words[at + 4], ttl = words[at + 5], entries = { unpack(words, at + 7, ends - 1) },
   }
-  return change, at + 7 + 3 * change.entries
+  return change, ends
 end
 
 -- Whether the label is as the change expects it, changes before it in this call included. Reads only.
@@ -45,35 +47,35 @@ function labels.fits(change)
     end
     if current ~= change.version then return false end
   end
-  local stands = pending[change.key] or redis.call('GETRANGE', change.key, 0, HEADER - 1)
-  if stands ~= change.expected then return false end
-  for entry = 0, change.entries - 1 do expect_zset(machines .. ARGV[change.first + 3 * entry]) end
+  local header = pending[change.key] or redis.call('GETRANGE', change.key, 0, HEADER - 1)
+  if header ~= change.expected then return false end
+  local entries = change.entries
+  for at = 1, #entries, 3 do expect_zset(machines .. entries[at]) end
   pending[change.key] = string.sub(change.head, 1, HEADER)
   return true
 end
 
 -- Writes a change that fits; `id` is that of its first event, or 0.
 function labels.write(change, id)
-  local record = change.head .. struct.pack('>I8', id) .. change.tail
+  local record, entries = change.head .. struct.pack('>I8', id) .. change.tail, change.entries
   if change.ttl ~= '' then
     redis.call('SET', change.key, record, 'PX', change.ttl)
   else
     redis.call('SET', change.key, record)
   end
-  for entry = 0, change.entries - 1 do
-    local at = change.first + 3 * entry
-    local key, member, score = machines .. ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  for at = 1, #entries, 3 do
+    local key, member, score = machines .. entries[at], entries[at + 1], entries[at + 2]
     if score == '' then
       redis.call('ZREM', key, member)
     else
       redis.call('ZADD', key, score, member)
-      -- Who sleeps until the earliest time is told of an earlier one.
+      -- Workers sleep until the earliest time, and an earlier one is published to them.
       if key == due_key and redis.call('ZRANK', key, member) == 0 then wake = score end
     end
   end
 end
 
--- To be called last: wakes sleepers, once for the call.
+-- Call this last: it wakes sleeping workers, once for the call.
 function labels.finish()
   if wake then redis.call('PUBLISH', machines .. 'wake', wake) end
 end

@@ -1,32 +1,30 @@
 
--- The lanes: what every script that touches batches and jobs has in common. Not a script of its own: it is appended
--- to those scripts at compile time, which define `main(lanes)` above. Their first nine KEYS are the ones of this
--- file, in this order:
+-- The lanes: what every script that appends to batches or changes jobs has in common. Not a script of its own: it is
+-- appended to those scripts at compile time, which define `main(lanes)` above. Their first nine KEYS are the ones of
+-- this file, in this order:
 --   1 zset  bus:batches:index          batch id -> created, unix ms
 --   2 hash  bus:batches:gauges:event   token -> events in batches
 --   3 hash  bus:batches:gauges:batch   token -> batches
---   4 set   bus:jobs:index:main        every job, in whatever state
+--   4 set   bus:jobs:index:main        every job, whatever its state
 --   5 zset  bus:jobs:scheduled:main    job -> due, unix ms
---   6 list  bus:jobs:instant:main      jobs to be taken
+--   6 list  bus:jobs:instant:main      jobs that workers can take
 --   7 set   bus:jobs:pending:index:main workers that hold a job
 --   8 hash  bus:workers                worker -> last heartbeat, unix ms
 --   9 hash  bus:counters               telemetry
--- Keys that only the script can know (which lane is touched, which batch is current, which segment an id lies in) are
--- built from the first one, so they carry its hash tag and live in its shard.
+-- Keys that only the script can know (of a lane, its current batch, a segment of the log) are built from the first
+-- one, so they have its hash tag and are in its shard.
 --
--- A lane's job exists exactly while the lane has a batch, ready or current: the batch in flight stays the head of
--- the ready list until it is settled. So the two reads of `plan` tell whether a job has to be made.
+-- A lane's job exists exactly while the lane has a batch, ready or current: the batch in flight stays the head of the
+-- ready list until it is settled. So the reads of `plan` show whether a job has to be created.
 
 local lanes = {}
-local base = string.match(KEYS[1], '^(.*)batches:index$')
+local base = string.sub(KEYS[1], 1, -1 - #'batches:index')
 lanes.base = base
 -- What the keys of single objects begin with.
-lanes.objects = string.match(base, '^(.*)bus:$') .. 'object:'
+lanes.objects = string.sub(base, 1, -1 - #'bus:') .. 'object:'
 
--- Ten seconds of ids: the span of one segment of the log.
-local SEGMENT = 64000000
--- Gaps that one lane may have waiting; more are merged into the last.
-local GAPS = 64
+-- Gaps that may wait in one lane; further ones are merged into the last.
+local MAX_GAPS = 64
 
 local wake
 
@@ -42,22 +40,11 @@ local function text(number)
 end
 lanes.text = text
 
-function lanes.segment(id)
-  return text(math.floor(tonumber(id) / SEGMENT))
-end
-
--- An item of a batch is `id`, or `id@segment` when the event was put into a lane again (redriven, replayed) and its
--- body was stored again with it. Returns the id as text and the segment as text.
-function lanes.item(item)
-  local id, segment = string.match(item, '^(%d+)@(%d+)$')
-  if id then return id, segment end
-  return item, lanes.segment(item)
-end
-
--- Raises an error unless each key is absent or of the type. Redis does not undo a script that fails half-way, so
--- what a foreign key could break is looked at before the first write.
+-- Raises an error unless each key is absent or of the type. Redis does not undo a script that fails half-way, so the
+-- types of keys are checked before the first write.
 function lanes.expect(kind, ...)
-  for _, key in ipairs({ ... }) do
+  for n = 1, select('#', ...) do
+    local key = select(n, ...)
     local found = redis.call('TYPE', key).ok
     if found ~= 'none' and found ~= kind then
       error({ err = 'WRONGTYPE ' .. key .. ' is a ' .. found .. ', not a ' .. kind })
@@ -85,20 +72,19 @@ local function waiting_key(token) return base .. 'jobs:waiting:' .. token end
 lanes.batch_key, lanes.current_key, lanes.ready_key = batch_key, current_key, ready_key
 lanes.generations_key, lanes.gaps_key, lanes.waiting_key = generations_key, gaps_key, waiting_key
 
-function lanes.pending_key(worker) return base .. 'jobs:pending:main:' .. worker end
-
--- Makes a job one that can be taken. Who has found the list empty sleeps, and is woken.
+-- Marks a job ready. Workers sleep while the list is empty, so the first job wakes them.
 function lanes.instant(job)
   if redis.call('RPUSH', KEYS[6], job) == 1 then wake = 'now' end
 end
 
--- Makes a job wait until `due`. Who sleeps does so until the earliest due time, and is told of an earlier one.
+-- Makes a job wait until `due`. Workers sleep until the earliest due time, and an earlier one is published to them.
 function lanes.schedule(job, due)
-  redis.call('ZADD', KEYS[5], text(due), job)
-  if not wake and redis.call('ZRANK', KEYS[5], job) == 0 then wake = text(due) end
+  local score = text(due)
+  redis.call('ZADD', KEYS[5], score, job)
+  if not wake and redis.call('ZRANK', KEYS[5], job) == 0 then wake = score end
 end
 
--- To be called last: wakes sleepers, once for the call.
+-- Call this last: it wakes sleeping workers, once for the call.
 function lanes.finish()
   if wake then redis.call('PUBLISH', base .. 'wake', wake) end
 end
@@ -121,33 +107,22 @@ function lanes.generations(token)
   return list
 end
 
--- Records that a range of a lane's events is not known delivered.
+-- Records that a range of a lane's events may not have been delivered.
 function lanes.gap(token, name, first, last, count, reason)
   local key = gaps_key(token, name)
   local entry = first .. ' ' .. last .. ' ' .. text(count) .. ' ' .. reason
-  if redis.call('RPUSH', key, entry) > GAPS then
+  if redis.call('RPUSH', key, entry) > MAX_GAPS then
     local newer, older = redis.call('RPOP', key), redis.call('RPOP', key)
-    local f1, l1, c1, why = string.match(older, '^(%d+) (%d+) (%d+) (.*)$')
+    local f1, l1, c1, reason_before = string.match(older, '^(%d+) (%d+) (%d+) (.*)$')
     local f2, l2, c2 = string.match(newer, '^(%d+) (%d+) (%d+) ')
     if tonumber(f2) < tonumber(f1) then f1 = f2 end
     if tonumber(l2) > tonumber(l1) then l1 = l2 end
-    redis.call('RPUSH', key, f1 .. ' ' .. l1 .. ' ' .. text(c1 + c2) .. ' ' .. why)
+    redis.call('RPUSH', key, f1 .. ' ' .. l1 .. ' ' .. text(c1 + c2) .. ' ' .. reason_before)
   end
 end
 
--- A gap that spans the items of a batch.
-function lanes.gap_of(token, name, items, reason)
-  local first, last
-  for i = 1, #items do
-    local id = lanes.item(items[i])
-    if not first or tonumber(id) < tonumber(first) then first = id end
-    if not last or tonumber(id) > tonumber(last) then last = id end
-  end
-  if first then lanes.gap(token, name, first, last, #items, reason) end
-end
-
--- Ends a generation that has no batch left when there is a newer one: what its lanes lost is told by every lane of
--- the next (an object's new lane cannot be known from here), and jobs that waited for it may be taken.
+-- Ends a generation without batches when there is a newer one. Its gaps are reported by every lane of the next one,
+-- because an object's new lane is not known here. Jobs that waited for it become ready.
 local function retire(token, generations, at)
   local old, next_one = generations[at], generations[at + 1]
   for number = 0, old.lanes - 1 do
@@ -165,7 +140,7 @@ local function retire(token, generations, at)
   redis.call('DEL', waiting_key(token))
 end
 
--- Starts a generation: lanes of older ones need not wait for their batches to fill any more.
+-- Starts a generation: lanes of older ones no longer wait for their batches to fill.
 local function begin(sub)
   redis.call('HSET', generations_key(sub.token), sub.generation, 0, sub.generation .. ':lanes', sub.concurrency)
   local generations = lanes.generations(sub.token)
@@ -176,7 +151,7 @@ local function begin(sub)
     else
       for number = 0, old.lanes - 1 do
         local job = lanes.job(sub.token, old.name, number)
-        -- A lane with a ready batch that is scheduled pauses after a failure, and nothing shortens that.
+        -- A lane that is scheduled and has a ready batch pauses after a failure, and nothing shortens that.
         if redis.call('EXISTS', ready_key(sub.token, old.name .. '.' .. number)) == 0
           and redis.call('ZREM', KEYS[5], job) == 1 then
           lanes.instant(job)
@@ -186,19 +161,11 @@ local function begin(sub)
   end
 end
 
--- Whether lanes of an older generation still hold batches, so that this one has to wait.
-function lanes.must_wait(token, generation)
-  for _, older in ipairs(lanes.generations(token)) do
-    if older.batches > 0 then return tonumber(older.name) < tonumber(generation) end
-  end
-  return false
-end
-
 local function add_to_gauge(key, field, delta)
   if redis.call('HINCRBY', key, field, text(delta)) <= 0 then redis.call('HDEL', key, field) end
 end
 
--- Moves the numbers of a token: events and batches that are there, batches by generation.
+-- Adds to the gauges of a token: its events and batches, and the batches of a generation.
 function lanes.count(token, generation, events, batches)
   if events ~= 0 then add_to_gauge(KEYS[2], token, events) end
   if batches == 0 then return end
@@ -212,15 +179,8 @@ function lanes.count(token, generation, events, batches)
   end
 end
 
--- Forgets a batch that is in no list any more.
-function lanes.remove(bid, token, generation, events)
-  redis.call('ZREM', KEYS[1], bid)
-  redis.call('UNLINK', batch_key(bid))
-  lanes.count(token, generation, -events, -1)
-end
-
--- Reads what appending to some lanes of a subscriber has to know. `sub` has token, generation, concurrency, max,
--- timeout, bytes (of a batch). Returns a state for each number of `numbers`.
+-- Reads the state of some lanes of a subscriber, for `append`. `sub` has token, generation, concurrency, and the
+-- limits of a batch: max (events), timeout (ms), bytes. Returns a state for each number of `numbers`.
 function lanes.plan(sub, numbers)
   local fields = {}
   for i = 1, #numbers do
@@ -232,8 +192,12 @@ function lanes.plan(sub, numbers)
   sub.begun = redis.call('HEXISTS', generations_key(sub.token), sub.generation .. ':lanes') == 1
   local states = {}
   for i = 1, #numbers do
-    local state = { sub = sub, number = numbers[i], name = fields[2 * i - 1] }
-    state.ready = redis.call('LLEN', ready_key(sub.token, state.name))
+    local name = fields[2 * i - 1]
+    -- Fields that are filled in later are made here: a table that grows is slower.
+    local state = {
+      sub = sub, number = numbers[i], name = name, ready = redis.call('LLEN', ready_key(sub.token, name)),
+      bid = false, count = 0, bytes = 0, had_current = false,
+    }
     local bid = current[2 * i - 1]
     if bid then
       state.count = redis.call('LLEN', batch_key(bid)) - 3
@@ -246,13 +210,55 @@ function lanes.plan(sub, numbers)
   return states
 end
 
--- Moves the numbers of a subscriber after appending to some of its lanes: once for all of them.
+-- Updates the gauges of a subscriber, once after appending to some of its lanes.
 function lanes.counted(sub)
   if sub.events then lanes.count(sub.token, sub.generation, sub.events, sub.batches) end
 end
 
--- Appends items to a lane, batch after batch, and makes or wakes its job. `sizes` are the bytes of the items'
--- bodies, `new_bid` makes batch ids. The caller ends with `counted`.
+-- Adds items from place `at` on to a lane's current batch, or to a new one, until the batch is full. Returns the place
+-- of the next item, and whether the batch is new.
+local function fill(state, items, sizes, at, now, new_bid)
+  local sub, is_new, total = state.sub, not state.bid, #items
+  local args, n = { items[at] }, 0
+  if is_new then
+    local created = text(now)
+    state.bid, state.count, state.bytes = new_bid(), 0, 0
+    args, n = { sub.token, created, '0', items[at] }, 3
+    redis.call('ZADD', KEYS[1], created, state.bid)
+  end
+  while at <= total and state.count < sub.max
+    and (state.count == 0 or state.bytes + sizes[at] <= sub.bytes) do
+    n = n + 1
+    args[n] = items[at]
+    state.count = state.count + 1
+    state.bytes = state.bytes + sizes[at]
+    at = at + 1
+  end
+  if n > 0 then redis.call('RPUSH', batch_key(state.bid), unpack(args, 1, n)) end
+  return at, is_new
+end
+
+-- Creates the job of a lane that had no batch, or makes it ready when a batch is (`promoted`).
+local function wake_lane(state, promoted, now)
+  -- In flight, ready, or pausing: the lane has a job, which finds what was appended.
+  if state.ready > 0 then return end
+  local sub = state.sub
+  if not state.had_current then
+    local job = lanes.job(sub.token, sub.generation, state.number)
+    if redis.call('SADD', KEYS[4], job) == 0 then return end
+    if promoted or sub.timeout == 0 then
+      lanes.instant(job)
+    else
+      lanes.schedule(job, now + sub.timeout)
+    end
+  elseif promoted then
+    local job = lanes.job(sub.token, sub.generation, state.number)
+    if redis.call('ZREM', KEYS[5], job) == 1 then lanes.instant(job) end
+  end
+end
+
+-- Appends items to a lane, batch after batch, and creates or wakes its job. `sizes` are the bytes of the items'
+-- bodies, and `new_bid` makes batch ids. The caller ends with `counted`.
 function lanes.append(state, items, sizes, now, new_bid)
   local sub, token = state.sub, state.sub.token
   if not sub.begun then
@@ -261,26 +267,12 @@ function lanes.append(state, items, sizes, now, new_bid)
   end
   local at, total, batches, promoted = 1, #items, 0, false
   while at <= total do
-    local args = {}
-    if not state.bid then
-      state.bid, state.count, state.bytes, state.created = new_bid(), 0, 0, now
-      args = { token, text(now), '0' }
-      redis.call('ZADD', KEYS[1], text(now), state.bid)
-      batches = batches + 1
-    end
-    local n = #args
-    while at <= total and state.count < sub.max
-      and (state.count == 0 or state.bytes + sizes[at] <= sub.bytes) do
-      n = n + 1
-      args[n] = items[at]
-      state.count = state.count + 1
-      state.bytes = state.bytes + sizes[at]
-      at = at + 1
-    end
-    if n > 0 then redis.call('RPUSH', batch_key(state.bid), unpack(args)) end
+    local is_new
+    at, is_new = fill(state, items, sizes, at, now, new_bid)
+    if is_new then batches = batches + 1 end
     if at <= total or state.count >= sub.max then
       redis.call('RPUSH', ready_key(token, state.name), state.bid)
-      state.bid = nil
+      state.bid = false
       promoted = true
     end
   end
@@ -291,61 +283,10 @@ function lanes.append(state, items, sizes, now, new_bid)
   end
   sub.events = (sub.events or 0) + total
   sub.batches = (sub.batches or 0) + batches
-
-  if state.ready > 0 then return end -- in flight, waiting to be taken, or pausing: there is a job and it will look
-  if not state.had_current then
-    local job = lanes.job(token, sub.generation, state.number)
-    if redis.call('SADD', KEYS[4], job) == 0 then return end
-    if promoted or sub.timeout == 0 then
-      lanes.instant(job)
-    else
-      lanes.schedule(job, now + sub.timeout)
-    end
-  elseif promoted then
-    local job = lanes.job(token, sub.generation, state.number)
-    if redis.call('ZREM', KEYS[5], job) == 1 then lanes.instant(job) end
-  end
+  wake_lane(state, promoted, now)
 end
 
--- Decides what becomes of a job that is in no state any more: its lane is looked at again, because work that came
--- while the job was held has not made another.
-function lanes.settle(job, token, generation, name, timeout, now)
-  if redis.call('EXISTS', ready_key(token, name)) == 1 then return lanes.instant(job) end
-  local bid = redis.call('HGET', current_key(token), name)
-  if not bid then
-    redis.call('SREM', KEYS[4], job)
-    return
-  end
-  local due = tonumber(redis.call('LINDEX', batch_key(bid), 1) or 0) + timeout
-  if due <= now then return lanes.instant(job) end
-  lanes.schedule(job, due)
-end
-
--- Whether the worker holds the job and the batch is still the one in flight. A worker that was scrubbed holds
--- nothing; after a lost reply the job may already be held for the lane's next batch.
-function lanes.holds(worker, job, token, name, bid)
-  return redis.call('LINDEX', lanes.pending_key(worker), 0) == job
-    and redis.call('LINDEX', ready_key(token, name), 0) == bid
-end
-
--- Lets go of a job. Its LPOP is allowed at the memory limit and so makes everything after it allowed.
-function lanes.let_go(worker)
-  redis.call('LPOP', lanes.pending_key(worker))
-  redis.call('SREM', KEYS[7], worker)
-  redis.call('HDEL', KEYS[8], worker)
-end
-
--- Health of a subscriber after an attempt, 0...100.
-function lanes.health(token, delta, now)
-  local key = base .. 'subscriber:' .. token
-  local points = tonumber(redis.call('HGET', key, 'health_points') or 100) + delta
-  if points > 100 then points = 100 end
-  if points < 0 then points = 0 end
-  redis.call('HSET', key, 'health_points', text(points), 'last_attempted_at', text(now))
-  return points
-end
-
--- Makes batch ids of twenty characters: the caller's sixteen random ones (Redis' own random numbers are the same in
+-- Makes batch ids of twenty characters: the caller's sixteen random ones (Redis's own random numbers are the same in
 -- every script) and a count.
 function lanes.bids(seed)
   local digits = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_'

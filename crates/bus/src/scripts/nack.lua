@@ -1,5 +1,5 @@
--- A batch was not delivered: its job waits before the next attempt. It can be halved, so that what is wrong with one
--- event is found without giving up its neighbours.
+-- Makes the job of a batch that was not delivered wait before the next attempt. The batch can be halved, so that one
+-- bad event is found without dropping its neighbors.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token
@@ -17,12 +17,12 @@
 -- ARGV[6]: integer, number of the lane
 -- ARGV[7]: string, batch
 -- ARGV[8]: integer, ms to wait
--- ARGV[9]: integer, what to add to the subscriber's health
+-- ARGV[9]: integer, points to add to the subscriber's health
 -- ARGV[10]: integer, attempts to add to the batch (0 when none was made)
 -- ARGV[11]: integer, 1 to halve the batch
 -- ARGV[12]: string, sixteen random characters
--- Returns 1; 2 when the subscriber was in full health before; 0 when the worker does not hold the job with this batch
--- any more (nothing was done).
+-- Returns 1; 2 when the subscriber was in full health before; 0 when the worker no longer holds the job with this batch
+-- (nothing was done).
 -- Caller: Store::nack
 
 local function main(lanes)
@@ -43,7 +43,7 @@ local function main(lanes)
     local new_bid, ready = lanes.bids(ARGV[12]), lanes.ready_key(token, name)
     local middle = 3 + math.ceil((#items - 3) / 2)
     local first, second = new_bid(), new_bid()
-    -- The later half has not been tried by itself yet.
+    -- The later half starts with no attempts of its own.
     for _, part in ipairs({ { first, 4, middle, attempts }, { second, middle + 1, #items, 0 } }) do
       local half = lanes.batch_key(part[1])
       call('RPUSH', half, token, items[2], lanes.text(part[4]))

@@ -1,6 +1,6 @@
 -- What every script that touches the queue of an object has in common. Not a script of its own: it is appended to
--- those scripts at compile time, which define `main(objects)` (the publish script: `main(lanes, objects, …)`) above.
--- Who uses it says once, with `objects.at`, what the keys begin with. All of them carry the shard's hash tag.
+-- those scripts at compile time, which define `main(objects)` above, or use it behind `open_objects` (the publish
+-- script). A script sets once, with `objects.at`, what the keys begin with. All of them have the shard's hash tag.
 --
 -- Of the shard:
 --   hash  queued        object -> its backend, while it has a queue
@@ -10,18 +10,18 @@
 --   zset  parked        object -> since when, unix ms
 --   hash  workers       worker -> the object it holds
 --   hash  numbers       turn, epoch, counters; `objects@<backend>` and `events@<backend>`: what is queued
---   list  dead@<backend>  what was given up
--- Of an object: `:events` (list, the head comes next), `:flight` (what its worker is sending), `:event.worker`
+--   list  dead@<backend>  dead letters
+-- Of an object: `:events` (list, the head is next), `:flight` (the event that its worker is sending), `:event.worker`
 -- (worker/epoch), `:failure` (hash, of the event at the head), `:gaps` (list), `:last.event.id` (last one sent).
 --
--- An object with a queue is in exactly one of ready, leased, retry and parked; what is in flight is not in the list.
+-- An object with a queue is in exactly one of ready, leased, retry and parked. The event in flight is not in the list.
 
 local objects = {}
 local base
 local wake
 
--- Gaps that one object may have waiting; more are merged into the last.
-local GAPS = 64
+-- Gaps that may wait for one object; further ones are merged into the last.
+local MAX_GAPS = 64
 
 function objects.at(prefix) base = prefix end
 
@@ -40,8 +40,8 @@ function objects.key(name) return base .. name end
 function objects.of(object, name) return base .. object .. ':' .. name end
 function objects.ready_key(backend) return base .. 'objects.with.events@' .. backend end
 
--- Redis does not undo a script that fails half-way, so what a foreign key could break is looked at before the first
--- write: whether the key is absent or of the type.
+-- Whether a key is absent or of the type. Redis does not undo a script that fails half-way, so the types of keys are
+-- checked before the first write.
 local function is(kind, key)
   local found = redis.call('TYPE', key).ok
   return found == 'none' or found == kind
@@ -51,20 +51,20 @@ local function expect(kind, key)
   if not is(kind, key) then error({ err = 'WRONGTYPE ' .. key .. ' is no ' .. kind }) end
 end
 
--- Some keys of the shard.
+-- Checks some keys of the shard.
 function objects.expect(kind, ...)
-  for _, name in ipairs({ ... }) do expect(kind, base .. name) end
+  for n = 1, select('#', ...) do expect(kind, base .. select(n, ...)) end
 end
 
--- A backend's line, once in a call.
-local looked_at = {}
+-- Checks the ready objects of a backend, once in a call.
+local checked = {}
 function objects.expect_backend(backend)
-  if looked_at[backend] then return end
-  looked_at[backend] = true
+  if checked[backend] then return end
+  checked[backend] = true
   expect('zset', objects.ready_key(backend))
 end
 
--- The keys of the shard.
+-- Checks all keys of the shard.
 function objects.expect_shared()
   expect('hash', base .. 'queued')
   expect('hash', base .. 'workers')
@@ -74,7 +74,7 @@ function objects.expect_shared()
   expect('zset', base .. 'parked')
 end
 
--- The keys of an object and its backend.
+-- Whether the keys of an object and its backend are of the right types.
 function objects.sound(object, backend)
   return is('zset', objects.ready_key(backend)) and is('list', base .. 'dead@' .. backend)
     and is('list', objects.of(object, 'events')) and is('list', objects.of(object, 'gaps'))
@@ -84,7 +84,8 @@ end
 
 function objects.expect_of(object, backend)
   if not objects.sound(object, backend) then
-    error({ err = 'WRONGTYPE a key of the object ' .. object .. ' or of the backend ' .. backend .. ' is of another type' })
+    local owners = 'the object ' .. object .. ' or of the backend ' .. backend
+    error({ err = 'WRONGTYPE a key of ' .. owners .. ' is of another type' })
   end
 end
 
@@ -100,10 +101,11 @@ end
 -- The id of an entry, which is an event's JSON and begins with it.
 function objects.id(entry) return string.match(entry, '^{"id":(%d+)') end
 
--- Whether it was a dead letter before: it stands behind later ones, and the gap that named it was told.
+-- Whether an entry was a dead letter before: it is behind later ones, and its gap was reported.
 function objects.redriven(entry) return string.find(entry, '^{"id":%d+,"redriven":') ~= nil end
 
--- Lets objects be taken that are in no other state, in this order. Who has found nothing to take sleeps, and is woken.
+-- Makes objects ready that are in no other state, in this order. Workers sleep while no object is ready, so the first
+-- ones wake them.
 local function make_all_ready(names, backend)
   local key = objects.ready_key(backend)
   local turn, places = objects.count('turn', #names) - #names, {}
@@ -114,23 +116,23 @@ end
 
 function objects.make_ready(object, backend) make_all_ready({ object }, backend) end
 
--- Who sleeps until later than this is told, unless all are woken anyway.
+-- Wakes workers that sleep until later than `due`, unless all are woken anyway.
 function objects.tell(due) wake = wake or text(due) end
 
--- Puts an object among those that something happens to at `due`. Who sleeps until a later time is told.
+-- Adds an object to those with something due, and wakes workers that sleep until a later time.
 function objects.await(set, object, due)
   local key = base .. set
   redis.call('ZADD', key, text(due), object)
   if not wake and redis.call('ZRANK', key, object) == 0 then objects.tell(due) end
 end
 
--- To be called last: wakes sleepers, once for the call.
+-- Call this last: it wakes sleeping workers, once for the call.
 function objects.finish()
   if wake then redis.call('PUBLISH', base .. 'wake', wake) end
 end
 
 -- Appends events to queues. Each put is { object, backend, entries, queued }: the backend is where the object's queue
--- goes already (`queued`) or, if it has none, the one that its name belongs to. An object comes once.
+-- goes already (`queued`) or, if it has none, the one that its name belongs to. Each object has one put.
 function objects.enqueue(puts)
   local events, fields, fresh = {}, {}, {}
   for _, put in ipairs(puts) do
@@ -151,32 +153,32 @@ function objects.enqueue(puts)
   end
 end
 
--- Records that a range of an object's events is not known delivered.
+-- Records that a range of an object's events may not have been delivered.
 local function gap(object, first, last, count, reason)
   local key = objects.of(object, 'gaps')
-  -- It may have been left behind by a backend that was removed, and then it was to end some day.
+  -- If a removed backend left it, it has an expiry.
   redis.call('PERSIST', key)
-  if redis.call('RPUSH', key, first .. ' ' .. last .. ' ' .. text(count) .. ' ' .. reason) > GAPS then
+  if redis.call('RPUSH', key, first .. ' ' .. last .. ' ' .. text(count) .. ' ' .. reason) > MAX_GAPS then
     local newer, older = redis.call('RPOP', key), redis.call('RPOP', key)
-    local f1, _, c1, why = string.match(older, '^(%d+) (%d+) (%d+) (.*)$')
+    local f1, _, c1, reason_before = string.match(older, '^(%d+) (%d+) (%d+) (.*)$')
     local _, l2, c2 = string.match(newer, '^(%d+) (%d+) (%d+) ')
-    redis.call('RPUSH', key, f1 .. ' ' .. l2 .. ' ' .. text(c1 + c2) .. ' ' .. why)
+    redis.call('RPUSH', key, f1 .. ' ' .. l2 .. ' ' .. text(c1 + c2) .. ' ' .. reason_before)
   end
 end
 
--- Whether the lease is still the worker's: nobody took it over, and it was not given back.
+-- Whether the worker still has the lease: it was not swept, taken by another, or given back.
 function objects.holds(object, owner)
   return redis.call('GET', objects.of(object, 'event.worker')) == owner
 end
 
--- Ends a lease. Its first write is allowed at the memory limit and so makes everything after it allowed.
+-- Ends a lease. Its first write is allowed at the memory limit, and so is everything after it.
 function objects.let_go(object, worker)
   redis.call('ZREM', base .. 'leases', object)
   redis.call('DEL', objects.of(object, 'event.worker'))
   redis.call('HDEL', base .. 'workers', worker)
 end
 
--- Puts what is in flight back to the head of its queue.
+-- Puts the event in flight back to the head of its queue.
 function objects.put_back(object)
   local key = objects.of(object, 'flight')
   local entry = redis.call('GET', key)
@@ -187,7 +189,7 @@ function objects.put_back(object)
   return entry
 end
 
--- What becomes of an object that is in no state any more: ready if something waits, else idle.
+-- Puts an object that left its state into the next one: ready if events wait, else idle.
 function objects.settle(object, backend)
   if redis.call('EXISTS', objects.of(object, 'events')) == 1 then
     return objects.make_ready(object, backend)
@@ -196,7 +198,7 @@ function objects.settle(object, backend)
   if objects.count('objects@' .. backend, -1) <= 0 then redis.call('HDEL', base .. 'numbers', 'objects@' .. backend) end
 end
 
--- So many events have left the object's queue, one way or the other.
+-- Records that a number of events have left the object's queue.
 function objects.left(object, backend, events)
   redis.call('DEL', objects.of(object, 'failure'))
   if objects.count('events@' .. backend, -events) <= 0 then
@@ -204,8 +206,8 @@ function objects.left(object, backend, events)
   end
 end
 
--- Gives events from the head of an object's queue up: dead letters if they are to be (`dead`), and a gap that the
--- object's next event tells. `why` and `attempts` are those of the first.
+-- Drops events from the head of an object's queue: they become dead letters if `what` is `dead`, and a gap that the
+-- object's next event reports. `why` and `attempts` are those of the first.
 function objects.give_up(object, backend, entries, what, why, attempts, now)
   local first, last, lost, letters = nil, nil, 0, {}
   for at = 1, #entries do
@@ -225,13 +227,13 @@ function objects.give_up(object, backend, entries, what, why, attempts, now)
   objects.left(object, backend, #letters)
 end
 
--- Gives one event up as a dead letter; of these a backend has at most `most`.
+-- Makes one event a dead letter; a backend keeps the last `most` of them.
 function objects.bury(object, backend, entry, why, attempts, now, most)
   objects.give_up(object, backend, { entry }, 'dead', why, attempts, now)
   redis.call('LTRIM', base .. 'dead@' .. backend, -most, -1)
 end
 
--- A failed attempt with the event at the head: how many there were, this one included.
+-- Records a failed attempt with the event at the head. Returns how many there were.
 function objects.failed(object, why, now)
   local key = objects.of(object, 'failure')
   redis.call('HSETNX', key, 'since', text(now))
@@ -240,14 +242,14 @@ function objects.failed(object, why, now)
   return redis.call('HINCRBY', key, 'attempts', 1)
 end
 
--- What a worker needs to send what is in flight: id-bearing entry, attempts before, first failure or 0, gaps.
+-- What a worker needs to send the event in flight: its entry, attempts before, first failure or 0, gaps.
 function objects.sending(object, entry)
   local failure = redis.call('HMGET', objects.of(object, 'failure'), 'attempts', 'since')
   local gaps = redis.pcall('LRANGE', objects.of(object, 'gaps'), 0, -1)
   return { entry, tonumber(failure[1] or 0), tonumber(failure[2] or 0), gaps.err and {} or gaps }
 end
 
--- Whether any of the objects has any of these keys: for most there is nothing to read, and one look says so for all.
+-- Whether any of the objects has any of these keys: usually none has, and one call finds that out for all of them.
 function objects.any_has(names, ...)
   local keys = {}
   for _, object in ipairs(names) do
@@ -267,12 +269,12 @@ function objects.sendings(list)
   return sendings
 end
 
--- What a call does to many objects, written together by `write`, which comes last.
+-- Collects what a call does to many objects. `write` writes it, and is called last.
 function objects.tally()
   local events, released, holders, backends, order = {}, {}, {}, {}, {}
   local tally = {}
 
-  -- So many events have left a queue of the backend.
+  -- A number of events have left a queue of the backend.
   function tally.left(backend, count) events[backend] = (events[backend] or 0) + count end
 
   -- A worker gives its object back.
@@ -297,7 +299,7 @@ function objects.tally()
     redis.call('DEL', unpack(keys))
     redis.call('ZREM', base .. 'leases', unpack(released))
     redis.call('HDEL', base .. 'workers', unpack(holders))
-    -- Those of which something waits are ready, the others idle. One look says whether it is any.
+    -- Objects with waiting events are ready, the others idle. One call finds out whether there are any.
     local some = objects.any_has(released, 'events')
     for _, backend in ipairs(order) do
       local ready, idle = {}, {}

@@ -1,4 +1,4 @@
--- Clears away lanes of a subscription that ended, a bounded part of them in each call.
+-- Removes lanes of a subscription that ended, a limited part of them in each call.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token
@@ -8,9 +8,9 @@
 -- KEYS[7]: set, workers that hold a job
 -- KEYS[8]: hash, heartbeats of workers
 -- KEYS[9]: hash, counters
--- KEYS[10]: hash, token -> the generation up to which its lanes are to go
+-- KEYS[10]: hash, token -> the last generation whose lanes are to be removed
 -- ARGV[1]: string, token
--- ARGV[2]: integer, batches to clear away at most
+-- ARGV[2]: integer, maximum number of batches to remove
 -- Returns 1 when there is more to do, else 0.
 -- Caller: Store::purge
 
@@ -33,8 +33,10 @@ local function main(lanes)
       for number = 0, generation.lanes - 1 do
         local name = generation.name .. '.' .. number
         local job, ready = lanes.job(token, generation.name, number), lanes.ready_key(token, name)
-        -- The job goes first: a worker that still holds it finds that it holds nothing.
-        if call('ZREM', KEYS[5], job) == 0 and call('SISMEMBER', KEYS[4], job) == 1 then call('LREM', KEYS[6], 1, job) end
+        -- The job is removed first: a worker that still holds it finds that its lane is empty.
+        if call('ZREM', KEYS[5], job) == 0 and call('SISMEMBER', KEYS[4], job) == 1 then
+          call('LREM', KEYS[6], 1, job)
+        end
         call('SREM', lanes.waiting_key(token), job)
         call('SREM', KEYS[4], job)
         while left > 0 do
@@ -53,7 +55,7 @@ local function main(lanes)
       call('HDEL', lanes.generations_key(token), generation.name, generation.name .. ':lanes')
     end
   end
-  -- Jobs of a generation that came meanwhile had perhaps to wait for these.
+  -- Jobs of a newer generation may have waited for these.
   for _, job in ipairs(call('SMEMBERS', lanes.waiting_key(token))) do lanes.instant(job) end
   call('DEL', lanes.waiting_key(token))
   call('HDEL', KEYS[10], token)

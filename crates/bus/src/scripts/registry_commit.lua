@@ -1,5 +1,5 @@
--- Changes the registry, if it still is what the change was computed from: the snapshot that pacemakers read, and the
--- keys in which anybody can look it up.
+-- Changes the registry, if it still is the one that the change was computed from: the snapshot that pacemakers read,
+-- and the keys from which other clients can read it.
 -- KEYS[1]: hash, the registry of this shard
 -- KEYS[2...]: any type, the keys that the commands below work on
 -- ARGV[1]: string, the stamp that the change was computed from
@@ -25,7 +25,7 @@ while at <= #ARGV do
   end
   at = at + 3 + tonumber(ARGV[at + 2])
 end
--- A write that is allowed at the memory limit makes the others allowed: ending a subscription must always work.
+-- This write is allowed at the memory limit, and so are those after it: ending a subscription must always work.
 redis.call('HDEL', KEYS[1], '')
 at = 5
 while at <= #ARGV do

@@ -1,10 +1,10 @@
--- Lays an empty registry, unless there is one.
+-- Creates an empty registry, unless there is one.
 -- KEYS[1]: hash, the registry of this shard
 -- ARGV[1]: string, identity of the fabric
 -- ARGV[2]: string, stamp
 -- ARGV[3]: string, snapshot
 -- ARGV[4]: integer, number of shards
--- Returns {identity, stamp, snapshot, shards} as they stand afterwards.
+-- Returns {identity, stamp, snapshot, shards} as they are afterwards.
 -- Caller: Store::initialise
 
 if redis.call('EXISTS', KEYS[1]) == 0 then

@@ -1,5 +1,5 @@
--- Takes the job from a worker that died: it can be taken by another. Nothing happens when the worker has beaten its
--- heart since the caller looked.
+-- Takes the job from a worker that died, so that another worker can take it. Nothing happens when the worker has sent a
+-- heartbeat since the caller read its last one.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, events by token
 -- KEYS[3]: hash, batches by token
@@ -11,7 +11,7 @@
 -- KEYS[9]: hash, counters
 -- ARGV[1]: string, worker
 -- ARGV[2]: string, its last heartbeat as the caller saw it, unix ms; empty for none
--- Returns how many jobs were taken from it, or -1 when it lives.
+-- Returns how many jobs were taken from it, or -1 when it is alive.
 -- Caller: Store::scrub
 
 local function main(lanes)
@@ -26,9 +26,9 @@ local function main(lanes)
   call('HDEL', KEYS[8], worker)
   local freed = 0
   for _, job in ipairs(jobs) do
-    -- A job of a subscription that ended meanwhile is in the index no more.
+    -- A job of a subscription that has ended is not in the index.
     if call('SISMEMBER', KEYS[4], job) == 1 then
-      -- A delivery was under way. It counts, or a batch that kills its worker would be tried for ever.
+      -- A delivery was under way. It is an attempt, or a batch that kills its worker would be tried without end.
       local what = cmsgpack.unpack(job)
       local token, generation, number = what[2][1], lanes.text(what[2][2]), lanes.text(what[2][3])
       local bid = call('LINDEX', lanes.ready_key(token, generation .. '.' .. number), 0)

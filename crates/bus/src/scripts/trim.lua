@@ -1,10 +1,10 @@
--- Forgets segments of the log that no batch and no queue needs.
+-- Removes segments of the log that no batch and no queue needs.
 -- KEYS[1]: zset, index of batches
 -- KEYS[2]: hash, segment -> bytes
--- KEYS[3]: hash, segment -> messages of queues whose bodies lie there
+-- KEYS[3]: hash, segment -> messages of queues whose bodies are there
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2...]: segments, numbers
--- Returns how many were forgotten.
+-- Returns how many were removed.
 -- Caller: Store::trim
 
 local base = string.match(KEYS[1], '^(.*)batches:index$')
@@ -13,8 +13,8 @@ if now == '' then
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
--- A batch's events lie in the segment of its creation or in later ones: ids never run behind the clock that stamped
--- the batch, and what is put in again is stored again.
+-- A batch's events are in the segment of its creation or in later ones: ids are never behind the clock that stamped the
+-- batch, and events that are appended again are stored again.
 local needed = tonumber(now)
 local oldest = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 if oldest[2] and tonumber(oldest[2]) < needed then needed = tonumber(oldest[2]) end

@@ -85,8 +85,14 @@ impl Store {
     }
 }
 
-/// What the scripts that work on lanes share; each defines `main`.
-const LANES: &str = concat!(include_str!("../scripts/lanes.lua"), "\nreturn main(lanes)\n");
+/// What the scripts that work on lanes and their batches share; each defines `main`.
+const LANES: &str = concat!(
+    include_str!("../scripts/lanes.lua"),
+    include_str!("../scripts/batches.lua"),
+    "
+return main(lanes)
+"
+);
 
 /// Every script of the bus, for the tests that read their headers.
 #[cfg(test)]

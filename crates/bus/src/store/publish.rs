@@ -8,7 +8,8 @@ use super::Store;
 use crate::OBJECTS_LUA;
 use crate::{Change, EventId};
 
-/// What queues, backends and labels need is made in the script only when there are any, so that it costs nothing when not.
+/// The parts for queues, backends and labels are functions that run only in calls that have any, so that other calls do
+/// not pay for them. The script only appends to lanes, so it does without `batches.lua`.
 static PUBLISH: Script<FabricRole> = Script::composed(
     "publish",
     &[
@@ -37,7 +38,7 @@ pub(crate) struct Target {
     pub timeout_ms: u64,
 }
 
-/// Who gets the events of which topic, as of one stamp of the registry.
+/// The subscribers of each topic, as of one stamp of the registry.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FanOut {
     pub stamp: String,
@@ -57,12 +58,12 @@ pub(crate) struct Group<'a> {
     pub hash: u32,
     /// The object's new state as JSON, if it changes.
     pub state: Option<&'a str>,
-    /// Where its events go in place of the bus.
+    /// The backend that gets its events instead of the bus.
     pub backend: Option<&'a str>,
     /// Its client's place in [`FanOut::clients`], the digest of its key, the digest of what was sent.
     pub idempotency: Option<(usize, &'a str, &'a str)>,
     pub events: Vec<Published<'a>>,
-    /// What is written of a label in the same step, if the label is as the change expects it.
+    /// A change of a label in the same step. It is made only if the label is as the change expects it.
     pub change: Option<&'a Change>,
 }
 
@@ -97,7 +98,7 @@ pub(crate) struct PublishCall<'a> {
 /// An event's id, `prev` and `tprev`.
 pub(crate) type Numbers = (EventId, Option<EventId>, Option<EventId>);
 
-/// What became of one group.
+/// The outcome of one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Accepted {
     /// The numbers of each of its events.
@@ -106,22 +107,22 @@ pub(crate) enum Accepted {
     Repeat(EventId),
     /// Something else was accepted under its key.
     Conflict,
-    /// As much waits in the object's queue as may.
+    /// The object's queue would exceed its limit.
     QueueFull,
     /// The label is not as the change expects it.
     Outdated,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PublishReply {
     /// For each group.
     Accepted(Vec<Accepted>),
-    /// The registry has moved on: compute the fan-out again.
+    /// The registry has changed: compute the fan-out again.
     Stale,
     /// There is no registry here.
     Empty,
-    /// A later call of this pacemaker came first. Nothing was done.
+    /// A later call of this pacemaker arrived first. Nothing was done.
     Late,
 }
 
@@ -237,8 +238,8 @@ fn words_of(change: Option<&Change>) -> Vec<Cow<'_, [u8]>> {
     words
 }
 
-/// Reads the script's reply to groups of so many events. What it cannot read it takes for a conflict of that group,
-/// which cannot happen between a script and a reader of the same build.
+/// Reads the script's reply to groups with these numbers of events. A word that it cannot read is taken for a conflict of
+/// its group, which cannot happen between a script and a reader of the same build.
 fn read(reply: &str, groups: impl Iterator<Item = usize>) -> PublishReply {
     let mut words = reply.split(' ');
     match words.next() {

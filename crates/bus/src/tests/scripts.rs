@@ -31,6 +31,15 @@ fn every_script_says_what_it_takes_and_returns_and_who_calls_it() {
     }
 }
 
+#[test]
+fn only_the_first_part_of_the_publish_script_reads_arguments_by_number() {
+    let source = include_str!("../scripts/publish.lua");
+    let (_, rest) = source.split_once("\n-- Part 2, ").expect("its parts");
+    for table in ["KEYS[", "ARGV"] {
+        assert!(!rest.contains(table), "{table} belongs to part 1");
+    }
+}
+
 fn numbers(text: &str, table: &str) -> Vec<usize> {
     text.split(&format!("{table}[")).skip(1).filter_map(|rest| rest.split(']').next()?.parse().ok()).collect()
 }

@@ -1,7 +1,7 @@
--- Ends a change of definition, if it is still the one that is under way.
+-- Ends a change of definition, if it is still under way.
 -- KEYS[1]: hash, machine -> a change of definition that is under way
 -- ARGV[1]: string, machine
--- ARGV[2]: string, the note of the change that is done
+-- ARGV[2]: string, the record of the change that is finished
 -- Returns 1, or 0 when it was ended before.
 -- Caller: Store::end_apply
 local applying, machine, note = KEYS[1], ARGV[1], ARGV[2]

@@ -1,18 +1,18 @@
--- Begins a change of definition: gives it its number, stores it, and notes what has to be done until every shard has
--- it. A repeat under the same mark answers as the first did.
--- KEYS[1]: string, the version that counts
+-- Begins a change of definition: gives it its number, stores it, and records that the change is under way until every
+-- shard has it. A repeat under the same mark gets the reply of the first.
+-- KEYS[1]: string, the active version
 -- KEYS[2]: hash, machine -> a change of definition that is under way
 -- KEYS[3]: zset, names of machines
--- KEYS[4]: set, digests of definitions that were applied once
+-- KEYS[4]: set, digests of definitions that were applied
 -- KEYS[5]: hash, version -> JSON of the definition
 -- ARGV[1]: string, machine
--- ARGV[2]: integer, the version that must count now; 0 for none
+-- ARGV[2]: integer, the version that must be active now; 0 for none
 -- ARGV[3]: string, a mark of this attempt, no space in it
 -- ARGV[4]: string, the definition's JSON
 -- ARGV[5]: string, digest of the definition
 -- ARGV[6]: string, JSON of the map of removed states
 -- Returns {'started', version}
---   {'changed', the version that counts}
+--   {'changed', the active version}
 --   {'busy', the change that is under way}
 -- Caller: Store::start_apply
 local current, applying, names, seen, versions = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -24,8 +24,8 @@ if under_way then
   if theirs == mark then return {'started', tonumber(version)} end
   return {'busy', under_way}
 end
-local counts = tonumber(redis.call('GET', current) or '0')
-if counts ~= base then return {'changed', counts} end
+local active = tonumber(redis.call('GET', current) or '0')
+if active ~= base then return {'changed', active} end
 local version = base + 1
 local number = string.format('%.0f', version)
 redis.call('HSET', applying, machine, number .. ' ' .. mark .. ' ' .. map)

@@ -1,10 +1,10 @@
--- Puts a label's entry in the due set to the time that its record asks for, or takes it out, unless the record has changed
--- since it was looked at: whoever changed it has put the entry where it belongs.
+-- Sets a label's entry in the due set to the time that its record requires, or removes it, unless the record has
+-- changed since it was read: then the change has set the entry.
 -- KEYS[1]: string, the label's record
--- KEYS[2]: zset, what is due
+-- KEYS[2]: zset, entry -> when it is due, unix ms
 -- ARGV[1]: string, the header that the record must have; empty for none
 -- ARGV[2]: string, the entry
--- ARGV[3]: integer, unix milliseconds; empty to take the entry out
+-- ARGV[3]: integer, unix ms; empty to remove the entry
 -- Returns 1, or 0 when the record has changed.
 -- Caller: Store::correct_due
 local record, due = KEYS[1], KEYS[2]

@@ -1,9 +1,9 @@
--- Walks over the labels' records of a shard, as SCAN walks over keys: each is seen that was there all the time.
--- KEYS[1]: zset, what is due; only named, so that a cluster asks the shard's own server
--- ARGV[1]: integer, where the walk is; 0 at its beginning
+-- Scans the labels' records of a shard. As with SCAN, a record that exists during the whole scan is returned.
+-- KEYS[1]: zset, labels with something due; only named, so that a cluster runs the script on the shard's server
+-- ARGV[1]: integer, cursor; 0 to begin
 -- ARGV[2]: string, the pattern of the records' keys
--- ARGV[3]: integer, about how many keys to look at
--- Returns {where the walk is then; 0 at its end, {keys}}
+-- ARGV[3]: integer, approximate number of keys to read
+-- Returns {next cursor; 0 at the end, {keys}}
 -- Caller: Store::walk
 local _, at, pattern, count = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 

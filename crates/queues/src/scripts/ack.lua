@@ -1,10 +1,10 @@
--- Forgets messages that were dealt with.
+-- Removes messages that were acknowledged.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
 -- ARGV[1...]: strings, for each receipt its id and nonce
--- Returns an array with 1 for each receipt that was held and 0 for each that was not (any more); all 0 when the queue
--- is gone.
+-- Returns an array with 1 for each receipt that was held and 0 for each that was not, or no longer; all 0 when the
+-- queue was deleted.
 -- Caller: Store::ack
 
 local function main(facets)

@@ -1,4 +1,4 @@
--- Clears away a queue that was deleted, part by part. Nothing comes into it any more.
+-- Removes a queue that was deleted, part by part. No message is pushed to it by then.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
@@ -11,7 +11,7 @@ local function main(facets)
   local queue = facets.open(KEYS[2], KEYS[3], KEYS[1], 0)
   local most = tonumber(ARGV[1])
   local left = most
-  -- Allowed at the memory limit, and so makes everything after it allowed. Without settings nothing is handed out.
+  -- This is allowed at the memory limit, and so is everything after it. Without settings nothing is handed out.
   call('UNLINK', queue.settings, queue.ring)
   call('ZREM', queue.due, queue.name)
   local function forget(item)

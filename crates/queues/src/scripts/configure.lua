@@ -1,5 +1,5 @@
--- Makes a queue's definition take effect: writes its settings, then brings facets into the ring or out of it, part by
--- part from the first on.
+-- Makes a queue's definition take effect: writes its settings, then puts facets into the ring or removes them from it,
+-- part by part.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
@@ -7,13 +7,13 @@
 -- ARGV[1]: string, the registry's stamp that the definition was taken from
 -- ARGV[2]: integer, revision of the definition
 -- ARGV[3]: integer, ms of a lease
--- ARGV[4]: integer, messages of a facet in flight, 0 for any number
--- ARGV[5]: integer, attempts, 0 for any number
+-- ARGV[4]: integer, maximum number of messages of a facet in flight, 0 for no limit
+-- ARGV[5]: integer, maximum number of attempts, 0 for no limit
 -- ARGV[6]: string, the environment after which this part begins; empty for the first part
 -- ARGV[7]: integer, facets in a part
 -- ARGV[8...]: strings, environments and their weights; others have 1
--- Returns an array: 1 when the stamp has moved on (the queue may have been deleted since; nothing was done), else 0; and
--- the environment after which the next part begins, empty when there is none or the settings are newer.
+-- Returns an array: 1 when the registry has another stamp (the queue may have been deleted; nothing was done), else 0;
+-- and the environment after which the next part begins, empty when there is none or the settings are newer.
 -- Caller: Store::configure
 
 local function main(facets)
@@ -26,7 +26,7 @@ local function main(facets)
   local weights = {}
   for at = 8, #ARGV, 2 do weights[ARGV[at]] = tonumber(ARGV[at + 1]) end
   local first = ARGV[6] == '' and '-' or '(' .. ARGV[6]
-  -- Whoever has its turn may have used it up by the new weight, and then ends it before anybody else comes in.
+  -- The facet that has its turn may have used it up by the new weight. Then its turn ends before others are put in.
   local head = call('ZRANGE', queue.ring, 0, 0)[1]
   if head then facets.load(queue, head) end
   local envs = call('ZRANGE', queue.index, first, '+', 'BYLEX', 'LIMIT', 0, tonumber(ARGV[7]))
@@ -41,7 +41,7 @@ local function main(facets)
   facets.settle_all(queue, true)
   facets.finish(queue)
   if #envs == tonumber(ARGV[7]) then return { 0, envs[#envs] } end
-  -- All are through; until here, whoever looks finds that there is something left to do.
+  -- This was the last part. Until here, the settings show that parts are left.
   call('HSET', queue.settings, 'settled', ARGV[2])
   return { 0, '' }
 end

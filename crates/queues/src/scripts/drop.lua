@@ -1,11 +1,12 @@
--- Drops waiting messages of a queue, part by part: those of one facet, or of all; all, or those that are too old.
+-- Drops waiting messages of a queue, part by part: of one facet or of all facets; all of them, or those that are too
+-- old.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
 -- ARGV[1]: string, the environment; empty for every one
 -- ARGV[2]: string, the environment after which this part begins; empty for the first part
 -- ARGV[3]: integer, unix ms before which a message is too old; empty when age does not matter
--- ARGV[4]: integer, most messages, and most facets to look at
+-- ARGV[4]: integer, maximum number of messages, and of facets to read
 -- Returns how many were dropped, and the environment after which the next part begins; empty when there is none.
 -- Caller: Store::drop_waiting
 
@@ -37,7 +38,7 @@ local function main(facets)
     end
   end
 
-  -- Each LPOP frees memory and is allowed at the limit, and so is what follows.
+  -- Each LPOP frees memory and is allowed at the memory limit, and so is what follows.
   for _, plan in ipairs(plans) do
     call('LPOP', plan.facet.list, plan.n)
     plan.facet.waiting = plan.facet.waiting - plan.n
@@ -51,6 +52,6 @@ local function main(facets)
   facets.add(queue, 'dropped', most - left)
   facets.finish(queue)
   if only ~= '' then return { most - left, more and only or '' } end
-  -- When the first facet is not through yet: what stands before every environment, as none holds control characters.
+  -- When the first facet is not finished: a text that sorts before every environment, as none has control characters.
   return { most - left, more and (last == '' and '\001' or last) or '' }
 end

@@ -1,11 +1,11 @@
--- Drops messages of one facet that are in flight, part by part. Their receipts are worth nothing afterwards.
+-- Drops messages of one facet that are in flight, part by part. Their receipts become invalid.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
 -- ARGV[1]: string, the environment
--- ARGV[2]: integer, where the scan goes on; 0 for the first part
--- ARGV[3]: integer, how many to look at, about
--- Returns how many were dropped, and where the scan goes on; 0 when it is through.
+-- ARGV[2]: integer, cursor of the scan; 0 for the first part
+-- ARGV[3]: integer, approximate number of messages to read
+-- Returns how many were dropped, and the next cursor; 0 at the end.
 -- Caller: Store::drop_flying
 
 local function main(facets)

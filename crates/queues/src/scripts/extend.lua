@@ -1,11 +1,11 @@
--- Makes leases end at another time, counted from now.
+-- Changes the end of leases.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: integer, ms from now
 -- ARGV[3...]: strings, for each receipt its id and nonce
--- Returns the new end, then an array with 1 for each receipt that was held and 0 for each that was not (any more).
+-- Returns the new end, then an array with 1 for each receipt that was held and 0 for each that was not, or no longer.
 -- Caller: Store::extend
 
 local function main(facets)
@@ -18,14 +18,14 @@ local function main(facets)
   local extended = false
   for i, message in ipairs(facets.held_by(queue, { unpack(ARGV, 3) })) do
     if message then
-      -- The ZREM is allowed at the memory limit, and so makes the rest allowed.
+      -- The ZREM is allowed at the memory limit, and so is the rest.
       call('ZREM', queue.leases, message.id)
       call('ZADD', queue.leases, text(until_ms), message.id)
       reply[i] = 1
       extended = true
     end
   end
-  -- A later end needs no note: whoever looks too early finds nothing, and notes the right moment.
+  -- A later end is not recorded: a sweep that is too early finds nothing, and records the right moment.
   if extended then facets.schedule(queue, until_ms) end
   facets.finish(queue)
   return { text(until_ms), reply }

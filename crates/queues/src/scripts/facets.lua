@@ -5,8 +5,8 @@
 -- log) are built from declared ones, so they carry the same hash tag and live in the same shard.
 --
 -- A facet is one environment's part of a queue. It exists while it has messages: waiting in its list, delayed, or in
--- flight. It stands in the ring while it can be pulled from: weight > 0, something waits, and fewer in flight than the
--- limit. The ring is a sorted set, so nothing stands in it twice, and taking one out takes no search.
+-- flight. It is in the ring while it can be pulled from: its weight is above 0, messages wait, and fewer are in flight
+-- than the limit. The ring is a sorted set, so no facet is in it twice, and removing one takes no search.
 
 local facets = {}
 
@@ -26,10 +26,11 @@ function facets.now(override)
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Raises an error unless each key is absent or of the type. Redis does not undo a script that fails half-way, so
--- what a foreign key could break is looked at before the first write.
+-- Raises an error unless each key is absent or of the type. Redis does not undo a script that fails half-way, so the
+-- types of keys are checked before the first write.
 function facets.expect(kind, ...)
-  for _, key in ipairs({ ... }) do
+  for n = 1, select('#', ...) do
+    local key = select(n, ...)
     local found = redis.call('TYPE', key).ok
     if found ~= 'none' and found ~= kind then
       error({ err = 'WRONGTYPE ' .. key .. ' is a ' .. found .. ', not a ' .. kind })
@@ -61,7 +62,7 @@ function facets.tried(item, attempts)
   return attempts > 0 and place .. '#' .. text(attempts) or place
 end
 
--- The present segment, for bodies that are stored again.
+-- The current segment, for bodies that are stored again.
 function facets.segment(now)
   return text(math.floor((now - EPOCH) * 6400 / SEGMENT))
 end
@@ -89,7 +90,7 @@ function facets.open(held, due, ring, limit)
   }
 end
 
--- Opens a queue with the settings that stand in the shard; nothing when there are none (it was deleted).
+-- Opens a queue with its settings in the shard; nil when there are none (it was deleted).
 function facets.configured(held, due, ring)
   local queue = facets.open(held, due, ring, 0)
   local found = redis.call('HMGET', queue.settings, 'revision', 'lease_ms', 'in_flight_limit', 'max_attempts')
@@ -106,7 +107,7 @@ function facets.eligible(queue, facet)
   return facet.weight > 0 and facet.waiting > 0 and (queue.limit == 0 or facet.flying < queue.limit)
 end
 
--- What is in Redis, so that only what changes is written.
+-- A copy of the fields as they are in Redis, so that only changed ones are written.
 local CHANGES = { 'flying', 'delayed', 'used', 'weight', 'dwell' }
 local function remember(facet)
   facet.old = {
@@ -114,19 +115,19 @@ local function remember(facet)
   }
 end
 
--- Reads a facet. The reads find out whether its keys are of the right type.
+-- Reads a facet. The reads detect keys of another type.
 function facets.load(queue, env)
   local facet = queue.facets[env]
   if facet then return facet end
-  facet = { env = env, key = queue.base .. '|facet:' .. env, list = queue.base .. ':' .. env }
-  local found = redis.call('HMGET', facet.key, 'weight', 'flying', 'delayed', 'used', 'dwell')
-  facet.known = found[2] and true or false
-  facet.weight = tonumber(found[1] or 1)
-  facet.flying = tonumber(found[2] or 0)
-  facet.delayed = tonumber(found[3] or 0)
-  facet.used = tonumber(found[4] or 0)
-  facet.dwell = tonumber(found[5] or nil)
-  facet.waiting = redis.call('LLEN', facet.list)
+  local key, list = queue.base .. '|facet:' .. env, queue.base .. ':' .. env
+  local found = redis.call('HMGET', key, 'weight', 'flying', 'delayed', 'used', 'dwell')
+  -- Fields that are filled in later are made here: a table that grows is slower. `taken` and `backlog` are a pull's.
+  facet = {
+    env = env, key = key, list = list, known = found[2] and true or false, weight = tonumber(found[1] or 1),
+    flying = tonumber(found[2] or 0), delayed = tonumber(found[3] or 0), used = tonumber(found[4] or 0),
+    dwell = tonumber(found[5] or nil), waiting = redis.call('LLEN', list), was_eligible = false, old = false,
+    taken = false, backlog = false,
+  }
   remember(facet)
   facet.was_eligible = facet.known and facets.eligible(queue, facet)
   queue.facets[env] = facet
@@ -134,7 +135,7 @@ function facets.load(queue, env)
   return facet
 end
 
--- Writes a facet, or forgets it when it has nothing left.
+-- Writes a facet, or removes it when it has no messages.
 function facets.write(queue, facet)
   if facet.waiting == 0 and facet.delayed == 0 and facet.flying == 0 then
     redis.call('DEL', facet.key)
@@ -163,7 +164,7 @@ function facets.write(queue, facet)
 end
 
 -- Puts facets at the tail of the ring, those that are not in it. Places in the ring only rise: the head has the lowest.
--- Whoever waits for something to pull is woken when the ring was empty. Returns how many were put.
+-- If the ring was empty, consumers that wait for messages are woken. Returns how many were put in.
 function facets.enter(queue, envs)
   local last = redis.call('ZRANGE', queue.ring, -1, -1, 'WITHSCORES')[2]
   local places, place = {}, tonumber(last or 0)
@@ -175,25 +176,25 @@ function facets.enter(queue, envs)
   return redis.call('ZADD', queue.ring, 'NX', unpack(places))
 end
 
--- Somebody waits for one facet, and has to be told when it comes into the ring, though the ring be full of others. At
--- the memory limit it is not noted, and the waiter waits in vain until it asks again.
+-- Records that a consumer waits for one facet, and has to be notified when it enters the ring, even if others are in
+-- the ring. At the memory limit this fails, and the consumer waits until it asks again.
 function facets.watch(queue, wait_ms)
   local key = queue.base .. '|watched'
   local noted = redis.pcall('SET', key, '1', 'NX', 'PX', wait_ms)
   if not noted then redis.call('PEXPIRE', key, wait_ms, 'GT') end
 end
 
--- Puts a facet into the ring or takes it out if that has changed, and writes it. One that comes in goes to the tail,
--- with a whole turn before it. `anew` when it is not known where it is, because the definition has changed.
-function facets.settle(queue, facet, anew)
+-- Puts a facet into the ring or removes it if that has changed, and writes it. A facet enters at the tail, with a whole
+-- turn. `unknown` when the definition has changed, and the facet may be in the ring or not.
+function facets.settle(queue, facet, unknown)
   local should = facets.eligible(queue, facet)
-  if should and (anew or not facet.was_eligible) then
+  if should and (unknown or not facet.was_eligible) then
     if facets.enter(queue, { facet.env }) == 1 then
       facet.used = 0
       if queue.watched == nil then queue.watched = redis.call('EXISTS', queue.base .. '|watched') == 1 end
       if queue.watched then queue.entered[facet.env] = true end
     end
-  elseif not should and (anew or facet.was_eligible) then
+  elseif not should and (unknown or facet.was_eligible) then
     redis.call('ZREM', queue.ring, facet.env)
     facet.used = 0
   end
@@ -201,23 +202,23 @@ function facets.settle(queue, facet, anew)
   facet.was_eligible = should
 end
 
--- Notes that a number of the queue moves.
+-- Adds to a number of the queue; `finish` writes it.
 function facets.add(queue, name, delta)
   queue.deltas[name] = (queue.deltas[name] or 0) + delta
 end
 
--- Notes that a message needs (1) or does not need (-1) its body in the log any more.
+-- Records that a message needs its body in the log (1), or no longer needs it (-1); `finish` writes it.
 function facets.hold(queue, segment, delta)
   queue.segments[segment] = (queue.segments[segment] or 0) + delta
 end
 
--- Appends items to the end of a facet, for which `weight` is what the definition says if it is new.
+-- Appends items to a facet. `weight` is that of the definition, for a new facet.
 function facets.push(queue, facet, items, weight)
   if not facet.known then facet.weight = weight end
   redis.call('RPUSH', facet.list, unpack(items))
   facet.waiting = facet.waiting + #items
   facets.add(queue, 'waiting', #items)
-  -- Most messages come to a facet that is in the ring already, or may not be: then nothing else changes.
+  -- Usually the facet is in the ring already, or may not be in it: then nothing else changes.
   if not facet.known or facets.eligible(queue, facet) ~= facet.was_eligible then facets.settle(queue, facet) end
 end
 
@@ -232,8 +233,8 @@ function facets.give_back(queue, messages)
   facets.add(queue, 'waiting', #messages)
 end
 
--- Makes dead letters of messages, which keep their bodies with them, so that the log need not. Each is
--- { id, segment, attempts, env, body }; more than `keep` push the oldest out, and one whose body was lost is none.
+-- Makes dead letters of messages, with their bodies, so that the log need not keep them. Each message is { id, segment,
+-- attempts, env, body }. Above `keep` dead letters the oldest are dropped. A message whose body was lost becomes none.
 function facets.bury(queue, messages, reason, now, keep)
   for _, message in ipairs(messages) do
     facets.hold(queue, message.segment, -1)
@@ -252,7 +253,7 @@ function facets.bury(queue, messages, reason, now, keep)
 end
 
 -- Reads what is in flight under these ids and nonces (an array id, nonce, id, nonce …). Returns an array with
--- { id, attempts, item, env, segment } or false in each place; the same receipt twice is held once.
+-- { id, attempts, item, env, segment } or false in each place; a receipt that is given twice is held once.
 function facets.held_by(queue, receipts)
   local ids, seen, found = {}, {}, {}
   for i = 1, #receipts, 2 do ids[#ids + 1] = receipts[i] end
@@ -272,8 +273,8 @@ function facets.held_by(queue, receipts)
   return found
 end
 
--- Takes messages out of flight. Its ZREM is allowed at the memory limit and so makes everything after it allowed.
--- Their facets are loaded, and the caller ends with `settle` of each (`settle_all`).
+-- Ends the flight of messages. Its ZREM is allowed at the memory limit, and so is everything after it. Loads their
+-- facets; the caller ends with `settle` of each (`settle_all`).
 function facets.land(queue, messages)
   local ids = {}
   for i, message in ipairs(messages) do
@@ -288,11 +289,12 @@ function facets.land(queue, messages)
 end
 
 -- Settles every facet that was loaded, in that order.
-function facets.settle_all(queue, anew)
-  for _, facet in ipairs(queue.touched) do facets.settle(queue, facet, anew) end
+function facets.settle_all(queue, unknown)
+  for _, facet in ipairs(queue.touched) do facets.settle(queue, facet, unknown) end
 end
 
--- Notes when a lease ends or a message is due. Who sleeps is told of a moment that is earlier than what it knew.
+-- Records when a lease ends or a message is due. Sweepers sleep until the earliest moment, and an earlier one is
+-- published to them.
 function facets.schedule(queue, due)
   if redis.call('ZADD', queue.due, 'LT', 'CH', text(due), queue.name) == 1
     and redis.call('ZRANK', queue.due, queue.name) == 0 then
@@ -300,7 +302,7 @@ function facets.schedule(queue, due)
   end
 end
 
--- The earliest moment at which a lease ends or a message is due; nothing when there is none.
+-- The earliest moment at which a lease ends or a message is due; nil when there is none.
 function facets.next_due(queue)
   local lease = redis.call('ZRANGE', queue.leases, 0, 0, 'WITHSCORES')[2]
   local delayed = redis.call('ZRANGE', queue.delayed, 0, 0, 'WITHSCORES')[2]
@@ -308,7 +310,7 @@ function facets.next_due(queue)
   return tonumber(lease or delayed or nil)
 end
 
--- To be called last: writes the numbers and wakes sleepers, once for the call.
+-- Call this last: it writes the numbers and wakes sleepers, once for the call.
 function facets.finish(queue)
   for name, delta in pairs(queue.deltas) do
     if delta ~= 0 then redis.call('HINCRBY', queue.count, name, text(delta)) end

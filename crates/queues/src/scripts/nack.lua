@@ -1,14 +1,14 @@
--- Gives messages back: at once to the heads of their facets, or after a delay. One that was handed out often enough
--- becomes a dead letter.
+-- Gives messages back: immediately to the heads of their facets, or after a delay. A message that has reached its
+-- maximum number of attempts becomes a dead letter.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
 -- KEYS[4]: hash, the log: segment -> bytes; the segments' own keys are built from it
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: integer, ms to wait
--- ARGV[3]: integer, dead letters to keep
+-- ARGV[3]: integer, maximum number of dead letters
 -- ARGV[4...]: strings, for each receipt its id and nonce
--- Returns an array with 1 (given back), 2 (delayed), 3 (a dead letter) or 0 (not held, any more) for each receipt.
+-- Returns an array with 1 (given back), 2 (delayed), 3 (a dead letter) or 0 (not held, or no longer) for each receipt.
 -- Caller: Store::nack
 
 local function main(facets)

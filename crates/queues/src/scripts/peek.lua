@@ -1,12 +1,12 @@
--- Shows messages that wait, without handing them out: those at the head of one facet, or the next of each facet in
--- the order of their turns.
+-- Shows waiting messages without handing them out: those at the head of one facet, or the next one of each facet in the
+-- order of their turns.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
 -- KEYS[4]: hash, the log: segment -> bytes; the segments' own keys are built from it
 -- ARGV[1]: string, the environment; empty for every one
--- ARGV[2]: integer, most messages
--- ARGV[3]: integer, most bytes of bodies (one message always goes)
+-- ARGV[2]: integer, maximum number of messages
+-- ARGV[3]: integer, maximum bytes of bodies (the first message is shown whatever its size)
 -- Returns for each message id, how often it was handed out, environment, how many wait in its facet, and body.
 -- Caller: Store::peek
 

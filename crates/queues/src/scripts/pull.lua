@@ -1,141 +1,194 @@
--- Hands out messages, fair between facets: the one at the head of the ring keeps its turn until its weight is used,
--- then goes to the tail (deficit round robin, in messages). The cost depends on how many are handed out, not on how
--- many facets there are.
+-- Hands out messages, fair between facets: the facet at the head of the ring keeps its turn until its weight is used,
+-- then goes to the tail (deficit round robin, in messages). The cost depends on how many messages are handed out, not
+-- on how many facets there are.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
 -- KEYS[4]: hash, the log: segment -> bytes; the segments' own keys are built from it
 -- ARGV[1]: integer, unix ms; empty for the time of this server
--- ARGV[2]: integer, most messages
--- ARGV[3]: integer, most bytes of bodies (one message always goes)
+-- ARGV[2]: integer, maximum number of messages
+-- ARGV[3]: integer, maximum bytes of bodies (the first message is handed out whatever its size)
 -- ARGV[4]: string, random characters of this pull
--- ARGV[5]: integer, 1 to acknowledge at once
+-- ARGV[5]: integer, 1 to acknowledge immediately
 -- ARGV[6]: integer, revision of the queue that the caller knows
--- ARGV[7]: string, the only environment to hand out messages of, whoever's turn it is; empty for all of them in turn
--- ARGV[8]: integer, ms for which the caller waits for something of that environment, 0 if it does not
+-- ARGV[7]: string, the only environment to hand out messages of, out of turn; empty for all of them in turn
+-- ARGV[8]: integer, ms for which the caller waits for a message of that environment, 0 if it does not
 -- Returns `gone` (no such queue here), `behind` (the shard has older settings than the caller), or an array: unix ms,
--- end of the leases, 1 when there is more (of the environment, if one was named), the next moment at which something may be pulled or an empty string, how
--- many bodies were lost; then for each message id, attempt, environment, how many waited in its facet, and body.
+-- end of the leases, 1 when there is more (of the environment, if one was named), the next moment at which a message
+-- may become available or an empty string, how many bodies were lost; then for each message id, attempt, environment,
+-- how many waited in its facet, and body.
 -- Caller: Store::pull
 
-local function main(facets)
-  local call, text = redis.call, facets.text
-  local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
-  if not queue then return 'gone' end
-  if queue.revision < tonumber(ARGV[6]) then return 'behind' end
-  facets.expect('hash', queue.inflight)
-  local now, most, most_bytes = facets.now(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-  local nonce, auto, only = ARGV[4], ARGV[5] == '1', ARGV[7] ~= '' and ARGV[7] or nil
-  local until_ms = now + queue.lease
-  local until_text = text(until_ms)
+-- The settings of a pull.
+local function read_pull(facets)
+  return {
+    now = facets.now(ARGV[1]), max = tonumber(ARGV[2]), max_bytes = tonumber(ARGV[3]), nonce = ARGV[4],
+    auto = ARGV[5] == '1', only = ARGV[7] ~= '' and ARGV[7], wait_ms = tonumber(ARGV[8]),
+  }
+end
 
-  -- First everything is read and decided: whose turn it is, what it gives, and how the ring stands afterwards.
-  -- `order` is the ring from its head; facets that have had their turn are appended to it.
-  -- Who named one environment gets it out of turn: the others keep their places, and it keeps its own.
+-- The ring as a pull sees it. `order` has the facets from the head on (the first `loaded` of them; a pull appends those
+-- whose turn ended), and `head` and `tail` are places in it. `whole` when it has every facet. A pull of one environment
+-- leaves the turns of the others and of its own facet as they are.
+local function read_ring(facets, queue, pull)
   local order
-  if only then
-    order = facets.eligible(queue, facets.load(queue, only)) and { only } or {}
+  if pull.only then
+    order = facets.eligible(queue, facets.load(queue, pull.only)) and { pull.only } or {}
   else
-    order = call('ZRANGE', queue.ring, 0, most - 1)
+    order = redis.call('ZRANGE', queue.ring, 0, pull.max - 1)
   end
   local loaded = #order
-  local whole = only or call('ZCARD', queue.ring) == loaded
-  local head, tail = 1, loaded
-  local visited, taken, bytes, lost, full = {}, {}, 0, {}, false
-  local count = 0
-  while count < most and head <= tail and not full and (whole or head <= loaded) do
-    local facet = facets.load(queue, order[head])
+  local whole = pull.only or redis.call('ZCARD', queue.ring) == loaded
+  return { order = order, loaded = loaded, whole = whole, head = 1, tail = loaded }
+end
+
+-- How long messages wait in the facet before they are handed out: a moving average, ms.
+local function note_dwell(facets, facet, item, now)
+  local dwell = math.max(0, now - facets.since(item))
+  facet.dwell = facet.dwell and facet.dwell + (dwell - facet.dwell) / 8 or dwell
+end
+
+-- Picks messages of one facet, whose turn lasts for `credit` more. Returns the credit that it has left.
+local function pick_of(facets, queue, facet, pull, picked, credit)
+  local n = math.min(credit, facet.waiting, pull.max - picked.count)
+  if queue.limit > 0 and not pull.auto then n = math.min(n, queue.limit - facet.flying) end
+  local items = n > 0 and redis.call('LRANGE', facet.list, facet.taken, facet.taken + n - 1) or {}
+  local messages, lost, log, gone = picked.messages, picked.lost, KEYS[4] .. ':', 0
+  for i = 1, #items do
+    local item = items[i]
+    local id, segment, attempts = facets.item(item)
+    local body = redis.call('HGET', log .. segment, id)
+    if not body then
+      lost[#lost + 1] = segment
+    elseif #messages > 0 and picked.bytes + #body > pull.max_bytes then
+      picked.full = true
+      break
+    else
+      picked.bytes = picked.bytes + #body
+      if not pull.auto then facet.flying = facet.flying + 1 end
+      if attempts == 0 then note_dwell(facets, facet, item, pull.now) end
+      messages[#messages + 1] = {
+        id = id, segment = segment, attempt = attempts + 1, item = item, facet = facet, body = body,
+      }
+    end
+    gone = i
+  end
+  facet.taken, facet.waiting, picked.count = facet.taken + gone, facet.waiting - gone, picked.count + gone
+  return credit - gone
+end
+
+-- Ends the turn of the facet at the head of the ring, if it has to end.
+local function turn(facets, queue, facet, ring, credit, only)
+  if not facets.eligible(queue, facet) then
+    facet.used = 0
+    ring.head = ring.head + 1
+  elseif not only and credit <= 0 then
+    facet.used = 0
+    ring.head, ring.tail = ring.head + 1, ring.tail + 1
+    ring.order[ring.tail] = facet.env
+  elseif not only then
+    -- It keeps its turn: this call is full, or some bodies were lost.
+    facet.used = facet.weight - credit
+  end
+end
+
+-- Picks the messages to hand out: `messages`, the segments of lost bodies, the facets that were visited, and how many
+-- messages leave their facets (`count`). Reads only; `ring` is left as it has to be written.
+local function pick(facets, queue, pull, ring)
+  local picked = { messages = {}, lost = {}, visited = {}, count = 0, bytes = 0, full = false }
+  local visited = picked.visited
+  while picked.count < pull.max and ring.head <= ring.tail and not picked.full
+    and (ring.whole or ring.head <= ring.loaded) do
+    local facet = facets.load(queue, ring.order[ring.head])
     if not facet.taken then
       facet.taken, facet.backlog = 0, facet.waiting
       visited[#visited + 1] = facet
     end
-    local credit = only and facet.waiting or facet.weight - facet.used
-    local n = math.min(credit, facet.waiting, most - count)
-    if queue.limit > 0 and not auto then n = math.min(n, queue.limit - facet.flying) end
-    local items = n > 0 and call('LRANGE', facet.list, facet.taken, facet.taken + n - 1) or {}
-    for i = 1, #items do
-      local id, segment, attempts = facets.item(items[i])
-      local body = call('HGET', KEYS[4] .. ':' .. segment, id)
-      if body and #taken > 0 and bytes + #body > most_bytes then
-        full = true
-        break
-      end
-      facet.taken, facet.waiting, credit, count = facet.taken + 1, facet.waiting - 1, credit - 1, count + 1
-      if body then
-        bytes = bytes + #body
-        if not auto then facet.flying = facet.flying + 1 end
-        if attempts == 0 then
-          local dwell = math.max(0, now - facets.since(items[i]))
-          facet.dwell = facet.dwell and facet.dwell + (dwell - facet.dwell) / 8 or dwell
-        end
-        taken[#taken + 1] = {
-          id = id, segment = segment, attempt = attempts + 1, item = items[i], facet = facet, body = body,
-        }
-      else
-        lost[#lost + 1] = segment
-      end
-    end
-    if not facets.eligible(queue, facet) then
-      facet.used = 0
-      head = head + 1
-    elseif not only and credit <= 0 then
-      facet.used = 0
-      head, tail = head + 1, tail + 1
-      order[tail] = facet.env
-    elseif not only then
-      -- It keeps its turn: this call is full, or some bodies were lost.
-      facet.used = facet.weight - credit
-    end
+    local credit = pull.only and facet.waiting or facet.weight - facet.used
+    turn(facets, queue, facet, ring, pick_of(facets, queue, facet, pull, picked, credit), pull.only)
   end
-  local popped = math.min(head - 1, loaded)
+  return picked
+end
 
-  -- From here on nothing is refused. The first write frees memory, so it is allowed at the memory limit, and so is
-  -- what follows: else nothing would drain.
-  for _, facet in ipairs(visited) do
-    if facet.taken > 0 then call('LPOP', facet.list, facet.taken) end
+-- Writes what is left of the facets, and the ring.
+local function write_facets(facets, queue, pull, ring, picked)
+  local visited, popped = picked.visited, math.min(ring.head - 1, ring.loaded)
+  for i = 1, #visited do
+    if visited[i].taken > 0 then redis.call('LPOP', visited[i].list, visited[i].taken) end
   end
-  if only then
-    if popped > 0 then call('ZREM', queue.ring, only) end
-    if #taken == 0 and tonumber(ARGV[8]) > 0 then facets.watch(queue, ARGV[8]) end
+  if pull.only then
+    if popped > 0 then redis.call('ZREM', queue.ring, pull.only) end
+    if #picked.messages == 0 and pull.wait_ms > 0 then facets.watch(queue, pull.wait_ms) end
   else
-    if popped > 0 then call('ZREMRANGEBYRANK', queue.ring, 0, popped - 1) end
-    local from = math.max(head, loaded + 1)
-    if from <= tail then facets.enter(queue, { unpack(order, from, tail) }) end
+    if popped > 0 then redis.call('ZREMRANGEBYRANK', queue.ring, 0, popped - 1) end
+    local from = math.max(ring.head, ring.loaded + 1)
+    if from <= ring.tail then facets.enter(queue, { unpack(ring.order, from, ring.tail) }) end
   end
-  queue.woken = false -- who pulled tells the next one itself
-  for _, facet in ipairs(visited) do facets.write(queue, facet) end
-  local leases, inflight, n = {}, {}, 0
-  local reply = { text(now), text(until_ms), (whole and tail < head) and '0' or '1', '', text(#lost) }
-  local words = #reply
-  for _, message in ipairs(taken) do
-    if auto then
+  queue.woken = false -- the consumer that pulled wakes the next one
+  for i = 1, #visited do facets.write(queue, visited[i]) end
+end
+
+-- Puts messages in flight until their leases end; or forgets them, if they are acknowledged already.
+local function write_leases(facets, queue, pull, messages, until_ms, until_text)
+  local leases, inflight, text = {}, {}, facets.text
+  for i = 1, #messages do
+    local message = messages[i]
+    if pull.auto then
       facets.hold(queue, message.segment, -1)
     else
-      leases[n + 1], leases[n + 2] = until_text, message.id
-      inflight[n + 1] = message.id
-      inflight[n + 2] = nonce .. ' ' .. text(message.attempt) .. ' ' .. facets.tried(message.item, message.attempt)
-        .. ' ' .. message.facet.env
-      n = n + 2
+      local n = 2 * i
+      leases[n - 1], leases[n] = until_text, message.id
+      inflight[n - 1] = message.id
+      inflight[n] = pull.nonce .. ' ' .. text(message.attempt) .. ' '
+        .. facets.tried(message.item, message.attempt) .. ' ' .. message.facet.env
     end
+  end
+  if #leases == 0 then return end
+  redis.call('ZADD', queue.leases, unpack(leases))
+  redis.call('HSET', queue.inflight, unpack(inflight))
+  facets.add(queue, 'inflight', #messages)
+  facets.schedule(queue, until_ms)
+end
+
+-- Updates the queue's numbers.
+local function write_numbers(facets, queue, pull, picked)
+  local lost = picked.lost
+  for i = 1, #lost do facets.hold(queue, lost[i], -1) end
+  facets.add(queue, 'waiting', -picked.count)
+  facets.add(queue, 'pulled', #picked.messages)
+  facets.add(queue, 'lost', #lost)
+  if pull.auto then facets.add(queue, 'acked', #picked.messages) end
+  facets.finish(queue)
+end
+
+local function main(facets)
+  local text = facets.text
+  local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
+  if not queue then return 'gone' end
+  if queue.revision < tonumber(ARGV[6]) then return 'behind' end
+  facets.expect('hash', queue.inflight)
+  local pull = read_pull(facets)
+  local until_ms = pull.now + queue.lease
+  local until_text = text(until_ms)
+  local ring = read_ring(facets, queue, pull)
+  local picked = pick(facets, queue, pull, ring)
+  local messages = picked.messages
+
+  -- From here on nothing is refused. The first write frees memory, so it and what follows are allowed at the memory
+  -- limit: otherwise queues could not be drained there.
+  write_facets(facets, queue, pull, ring, picked)
+  write_leases(facets, queue, pull, messages, until_ms, until_text)
+  write_numbers(facets, queue, pull, picked)
+
+  local more = ring.whole and ring.tail < ring.head and '0' or '1'
+  local due = #messages == 0 and facets.next_due(queue)
+  local reply = { text(pull.now), until_text, more, due and text(due) or '', text(#picked.lost) }
+  local words = #reply
+  for i = 1, #messages do
+    local message = messages[i]
     reply[words + 1], reply[words + 2], reply[words + 3] = message.id, text(message.attempt), message.facet.env
     reply[words + 4], reply[words + 5] = text(message.facet.backlog), message.body
     words = words + 5
-  end
-  if n > 0 then
-    call('ZADD', queue.leases, unpack(leases))
-    call('HSET', queue.inflight, unpack(inflight))
-    facets.add(queue, 'inflight', #taken)
-    facets.schedule(queue, until_ms)
-  end
-  for _, segment in ipairs(lost) do facets.hold(queue, segment, -1) end
-  facets.add(queue, 'waiting', -count)
-  facets.add(queue, 'pulled', #taken)
-  facets.add(queue, 'lost', #lost)
-  if auto then facets.add(queue, 'acked', #taken) end
-  facets.finish(queue)
-  if #taken == 0 then
-    local due = facets.next_due(queue)
-    if due then reply[4] = text(due) end
   end
   return reply
 end

@@ -1,5 +1,5 @@
 -- Puts dead letters back into their facets, the oldest first, as if they had never been handed out. Their bodies are
--- stored again in the present segment of the log, because their own may be gone.
+-- stored again in the current segment of the log, because the first ones may be gone.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
@@ -7,9 +7,9 @@
 -- KEYS[5]: hash, the registry of this shard
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: string, the registry's stamp that the weights below were taken from
--- ARGV[3]: integer, most dead letters
+-- ARGV[3]: integer, maximum number of dead letters
 -- ARGV[4...]: strings, environments and their weights; others have 1
--- Returns how many were put back; -1 when the stamp has moved on.
+-- Returns how many were put back; -1 when the registry has another stamp.
 -- Caller: Store::redrive
 
 local function main(facets)

@@ -1,22 +1,22 @@
--- A part of what removes a backend: gives up what is queued for it, or only looks whether anything is.
+-- Removes a backend, part by part: drops the events that are queued for it, or only reports whether there are any.
 -- KEYS[1]: hash, object -> its backend
 -- KEYS[2]: hash, the registry of this shard
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: string, the registry's stamp under which the backend takes no new objects
 -- ARGV[3]: string, the backend
--- ARGV[4]: string, what becomes of its events: `dead` (dead letters), `discard` (nothing) or `send` (only look)
--- ARGV[5]: string, where the scan of the objects goes on: `0` to begin
--- ARGV[6]: integer, objects looked at, about
--- ARGV[7]: integer, events given up, at most
--- ARGV[8]: integer, ms for which an object keeps the record of what it lost
--- Returns an array: where the scan goes on (`0` at its end), events given up in this call, objects that the backend
--- still has. The last is -1 when the registry of this shard is another one: nothing was done.
+-- ARGV[4]: string, what is done with its events: `dead` (dead letters), `discard` (nothing) or `send` (only report)
+-- ARGV[5]: string, cursor of the scan of the objects, `0` to begin
+-- ARGV[6]: integer, approximate number of objects to read
+-- ARGV[7]: integer, maximum number of events to drop
+-- ARGV[8]: integer, ms for which an object keeps its gaps
+-- Returns an array: the next cursor (`0` at the end), events dropped in this call, objects that the backend still has.
+-- The last is -1 when the registry of this shard has another stamp: nothing was done.
 -- Caller: Store::clear
 
 local function main(objects)
   local call = redis.call
   objects.at(string.match(KEYS[1], '^(.*)queued$'))
-  -- Under this registry nothing new can come, and nobody has defined the backend again.
+  -- Under this registry the backend gets no new events, and was not defined again.
   if call('HGET', KEYS[2], 'stamp') ~= ARGV[2] then return { ARGV[5], 0, -1 } end
   objects.expect_shared()
   local backend, what = ARGV[3], ARGV[4]
@@ -24,8 +24,8 @@ local function main(objects)
   if what == 'send' or left() == 0 then return { '0', 0, left() } end
   local now, most, given_up = objects.now(ARGV[1]), tonumber(ARGV[7]), 0
 
-  -- Ends every state that the object can be in. What is in flight may have arrived: whoever sends it has lost its
-  -- lease and commits nothing, so it is given up with the others.
+  -- Ends every state that the object can be in. The event in flight may have arrived, but its worker has lost the lease
+  -- and cannot commit, so it is dropped with the others.
   local function stop(object)
     local owner = call('GET', objects.of(object, 'event.worker'))
     objects.let_go(object, owner and string.match(owner, '^(.*)/') or '')
@@ -38,14 +38,15 @@ local function main(objects)
   local scanned = call('HSCAN', KEYS[1], ARGV[5], 'COUNT', ARGV[6])
   for at = 1, #scanned[2], 2 do
     local object = scanned[2][at]
-    -- A scan may name an object twice, so what it says is not enough.
+    -- A scan may name an object twice, so its backend is read again.
     if call('HGET', KEYS[1], object) == backend and objects.sound(object, backend) then
       if given_up >= most then return { ARGV[5], given_up, left() } end
       stop(object)
       local entries = call('LRANGE', objects.of(object, 'events'), 0, most - given_up - 1)
       call('LTRIM', objects.of(object, 'events'), #entries, -1)
       local failure = call('HMGET', objects.of(object, 'failure'), 'attempts', 'why')
-      objects.give_up(object, backend, entries, what, failure[2] or 'its backend was removed', tonumber(failure[1] or 0), now)
+      local why, attempts = failure[2] or 'its backend was removed', tonumber(failure[1] or 0)
+      objects.give_up(object, backend, entries, what, why, attempts, now)
       call('PEXPIRE', objects.of(object, 'gaps'), ARGV[8])
       given_up = given_up + #entries
       objects.settle(object, backend)

@@ -1,13 +1,13 @@
--- What an operator decides about an object whose event was not taken: try it again now, or give the event up.
+-- Carries out an operator's decision about an object whose event was not accepted: try it again now, or drop the event.
 -- KEYS[1]: hash, object -> its backend
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: string, the object
 -- ARGV[3]: string, `unpark` or `skip`
--- ARGV[4]: integer, dead letters that a backend may have
+-- ARGV[4]: integer, maximum number of dead letters of a backend
 -- ARGV[5]: integer, id of the event that is to be skipped; empty for `unpark`
--- Returns `done`; `idle` when it has no queue; `ready` when it is neither parked nor waiting for a retry and nothing is
--- to be decided; `leased` when its event is being sent at this moment; `other` when another event is at the head, as
--- after a skip whose reply was lost.
+-- Returns `done`; `idle` when it has no queue; `ready` when it is neither parked nor waiting for a retry, so that there
+-- is nothing to decide; `leased` when its event is being sent; `other` when another event is at the head, as after a
+-- skip whose reply was lost.
 -- Caller: Store::decide
 
 local function main(objects)

@@ -1,16 +1,16 @@
--- Ends a lease without a commit: the event in flight was not taken, or was not sent at all.
+-- Ends a lease without a commit: the event in flight was not accepted, or was not sent.
 -- KEYS[1]: hash, object -> its backend
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: string, the object
 -- ARGV[3]: string, the worker
 -- ARGV[4]: integer, epoch of its lease
 -- ARGV[5]: integer, id of the event
--- ARGV[6]: string, what becomes of it: `retry` (after a pause), `park` (until somebody decides), `skip` (a dead letter
--- and a gap), `release` (at once by another worker; no attempt is counted)
+-- ARGV[6]: string, what is done with it: `retry` (after a pause), `park` (until an operator decides), `skip` (a dead
+-- letter and a gap), `release` (immediately to another worker; no attempt is counted)
 -- ARGV[7]: integer, ms of the pause
--- ARGV[8]: string, why it failed
--- ARGV[9]: integer, dead letters that a backend may have
--- Returns 1, or 0 when the lease is another's by now: nothing was changed.
+-- ARGV[8]: string, reason of the failure
+-- ARGV[9]: integer, maximum number of dead letters of a backend
+-- Returns 1, or 0 when another worker has the lease by now: nothing was changed.
 -- Caller: Store::fail
 
 local function main(objects)

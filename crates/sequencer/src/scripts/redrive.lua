@@ -1,14 +1,14 @@
--- Puts dead letters of a backend back into the queues of their objects: behind what waits there, and marked, so that
--- whoever gets one out of the order of ids knows why.
+-- Puts dead letters of a backend back into the queues of their objects: behind the waiting events, and marked, because
+-- they are delivered out of the order of ids.
 -- KEYS[1]: hash, object -> its backend
 -- KEYS[2]: hash, the registry of this shard
 -- ARGV[1]: string, the registry's stamp that the caller found the backend under
 -- ARGV[2]: string, the backend
--- ARGV[3]: integer, events that may wait in the queue of one object
--- ARGV[4...]: for each letter its object, the letter as it stands in the list, and the entry with its mark
--- Returns an array: how many were put back, and how many were left because the object's queue is full or something is
--- in its way; or two words of -1 when the registry has moved on. A letter that is gone was put back by an earlier call
--- whose reply was lost, or was dropped.
+-- ARGV[3]: integer, maximum number of events in the queue of one object
+-- ARGV[4...]: for each letter its object, the letter as it is in the list, and the entry with its mark
+-- Returns an array: how many were put back, and how many were left because the object's queue is full or one of its
+-- keys is of another type; or twice -1 when the registry has another stamp. A missing letter was put back by an
+-- earlier call whose reply was lost, or was dropped.
 -- Caller: Store::redrive
 
 local function main(objects)

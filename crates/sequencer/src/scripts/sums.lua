@@ -1,4 +1,4 @@
--- Compares the numbers of the shard with each other, without changing anything.
+-- Compares the numbers of the shard with each other. Changes nothing.
 -- KEYS[1]: hash, object -> its backend
 -- ARGV[1...]: string, names of backends
 -- Returns an array of findings, each a predicate, a name and what is wrong.

@@ -1,0 +1,85 @@
+
+-- The batches: what scripts that take, settle or clear batches have in common. Not a script of its own: it is appended
+-- to those scripts at compile time, behind lanes.lua, whose locals it uses. The publish script only appends to lanes
+-- and does without it: functions cost time in each call even if they are not used.
+
+-- Ten seconds of ids: the span of one segment of the log.
+local SEGMENT = 64000000
+
+function lanes.segment(id)
+  return text(math.floor(tonumber(id) / SEGMENT))
+end
+
+-- An item of a batch is `id`, or `id@segment` when the event was redriven or replayed and its body was stored again.
+-- Returns the id as text and the segment as text.
+function lanes.item(item)
+  local id, segment = string.match(item, '^(%d+)@(%d+)$')
+  if id then return id, segment end
+  return item, lanes.segment(item)
+end
+
+function lanes.pending_key(worker) return base .. 'jobs:pending:main:' .. worker end
+
+-- A gap that spans the items of a batch.
+function lanes.gap_of(token, name, items, reason)
+  local first, last
+  for i = 1, #items do
+    local id = lanes.item(items[i])
+    if not first or tonumber(id) < tonumber(first) then first = id end
+    if not last or tonumber(id) > tonumber(last) then last = id end
+  end
+  if first then lanes.gap(token, name, first, last, #items, reason) end
+end
+
+-- Whether lanes of an older generation still hold batches, so that this one has to wait.
+function lanes.must_wait(token, generation)
+  for _, older in ipairs(lanes.generations(token)) do
+    if older.batches > 0 then return tonumber(older.name) < tonumber(generation) end
+  end
+  return false
+end
+
+-- Removes a batch that is in no list.
+function lanes.remove(bid, token, generation, events)
+  redis.call('ZREM', KEYS[1], bid)
+  redis.call('UNLINK', batch_key(bid))
+  lanes.count(token, generation, -events, -1)
+end
+
+-- Puts a job that was held into its next state, by what its lane has now: events that were appended while it was held
+-- did not create another job.
+function lanes.settle(job, token, generation, name, timeout, now)
+  if redis.call('EXISTS', ready_key(token, name)) == 1 then return lanes.instant(job) end
+  local bid = redis.call('HGET', current_key(token), name)
+  if not bid then
+    redis.call('SREM', KEYS[4], job)
+    return
+  end
+  local due = tonumber(redis.call('LINDEX', batch_key(bid), 1) or 0) + timeout
+  if due <= now then return lanes.instant(job) end
+  lanes.schedule(job, due)
+end
+
+-- Whether the worker holds the job and the batch is still in flight. A worker that was scrubbed holds no job; after a
+-- lost reply the job may already be held for the lane's next batch.
+function lanes.holds(worker, job, token, name, bid)
+  return redis.call('LINDEX', lanes.pending_key(worker), 0) == job
+    and redis.call('LINDEX', ready_key(token, name), 0) == bid
+end
+
+-- Releases a worker's job. Its LPOP is allowed at the memory limit, and so is everything after it.
+function lanes.let_go(worker)
+  redis.call('LPOP', lanes.pending_key(worker))
+  redis.call('SREM', KEYS[7], worker)
+  redis.call('HDEL', KEYS[8], worker)
+end
+
+-- Updates the health of a subscriber after an attempt. Returns it, 0...100.
+function lanes.health(token, delta, now)
+  local key = base .. 'subscriber:' .. token
+  local points = tonumber(redis.call('HGET', key, 'health_points') or 100) + delta
+  if points > 100 then points = 100 end
+  if points < 0 then points = 0 end
+  redis.call('HSET', key, 'health_points', text(points), 'last_attempted_at', text(now))
+  return points
+end
