@@ -225,7 +225,7 @@ impl Item {
     }
 
     /// How many events it has.
-    pub fn events(&self) -> usize {
+    pub(crate) fn events(&self) -> usize {
         // A change without events costs a call as much.
         self.parts.len().max(1)
     }

@@ -111,6 +111,7 @@ pub struct Event {
     pub data: Option<Box<RawValue>>,
     /// What published it, when that is recorded as a span.
     pub cause: Option<Cause>,
+    /// The event as it is delivered, made at the first delivery.
     pub rendered: OnceLock<Box<[u8]>>,
 }
 

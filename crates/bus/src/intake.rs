@@ -33,6 +33,7 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// The limits in `options`.
     pub fn new(options: &Options) -> Self {
         Self {
             allow_http: options.allow_http,
@@ -45,11 +46,14 @@ impl Limits {
 /// Why something was refused: a stable code, and a sentence for whoever sent it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flaw {
+    /// The stable code of the response.
     pub code: &'static str,
+    /// What is wrong, with the limit or the expected form.
     pub detail: String,
 }
 
 impl Flaw {
+    /// A rejection.
     pub fn new(code: &'static str, detail: impl Into<String>) -> Self {
         Self { code, detail: detail.into() }
     }

@@ -94,7 +94,7 @@ impl View {
         version(&self.stamp)
     }
 
-    pub fn subscription(&self, token: &str) -> Option<&Arc<Subscription>> {
+    pub(crate) fn subscription(&self, token: &str) -> Option<&Arc<Subscription>> {
         self.subscriptions.get(token)
     }
 

@@ -223,6 +223,7 @@ impl Client {
 /// An answer.
 #[derive(Debug)]
 pub struct Called {
+    /// The HTTP status.
     pub status: u16,
     /// How long the other side asked to be left alone (429, 503), already clamped.
     pub retry_after: Option<Duration>,
@@ -241,12 +242,15 @@ pub struct Post<'a> {
     pub events: usize,
     /// From 1.
     pub attempt: u64,
+    /// The URL.
     pub callback: &'a str,
     /// The user name.
     pub uuid: &'a str,
+    /// The secrets that sign the body.
     pub secrets: &'a [Secret],
     /// The same at every attempt.
     pub id: &'a str,
+    /// The body, as it is sent and signed.
     pub body: Vec<u8>,
     /// Beside those that every delivery has.
     pub headers: Vec<(&'static str, String)>,

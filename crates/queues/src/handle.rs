@@ -62,7 +62,7 @@ pub struct Page<T> {
     pub next: Option<String>,
 }
 
-pub struct Inner {
+pub(crate) struct Inner {
     pub stores: Vec<Arc<Store>>,
     pub(super) options: Options,
     pub waiting: Waiting,
@@ -76,7 +76,7 @@ pub struct Inner {
 /// The queues, for everybody who pulls or asks. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
-    pub inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 impl std::fmt::Debug for Handle {
@@ -91,6 +91,7 @@ impl Handle {
         Self::assemble(Shard::all(redis, shards), &Clock::Server, options, closing)
     }
 
+    /// As [`Self::open`], with shards and a clock of the caller's.
     pub fn assemble(shards: Vec<Shard>, clock: &Clock, options: Options, closing: CancellationToken) -> Self {
         let stores = shards.into_iter().map(|shard| Arc::new(Store::new(shard, clock.clone()))).collect();
         let inner = Inner {

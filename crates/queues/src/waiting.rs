@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 /// All waiting pulls of this process, by queue.
 #[derive(Debug, Default)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     queues: Mutex<HashMap<String, Seats>>,
 }
 
@@ -63,7 +63,7 @@ impl Waiting {
     }
 
     /// How many wait.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.queues().values().map(|seats| seats.taken).sum()
     }
 }

@@ -83,6 +83,7 @@ pub struct Http {
 }
 
 impl Http {
+    /// Sends with `client` and counts the outcomes.
     pub fn new(client: Client, counted: super::metrics::Calls) -> Self {
         Self { client, counted }
     }

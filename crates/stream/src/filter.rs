@@ -22,12 +22,18 @@ pub struct Filter {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
     #[error("`{0}` is longer than {LONGEST} bytes")]
+    /// A parameter is too long: its name.
     TooLong(&'static str),
     #[error("`pattern` is no regular expression over `environment:type:topic`: {0}")]
+    /// The pattern is not a valid regular expression, or too large.
     BadPattern(String),
 }
 
 impl Filter {
+    /// Matches events of this topic, environment and object, and whose `environment:type:topic` matches `pattern` as a whole.
+    ///
+    /// # Errors
+    /// When a parameter is too long or the pattern is invalid.
     pub fn new(
         topic: Option<String>,
         environment: Option<String>,

@@ -7,6 +7,7 @@ use signalbox_bus::EventId;
 pub struct Position(Vec<EventId>);
 
 impl Position {
+    /// Behind one event in each shard.
     pub fn new(ids: Vec<EventId>) -> Self {
         Self(ids)
     }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Flaw, Limits, callback, event::LONGEST_NAME, is_reserved_object, object, text};
-use crate::{OnFailure, WantedBackend, deliver};
+use crate::{OnFailure, WantedBackend};
 
 const CODE: &str = "bad_backend";
 

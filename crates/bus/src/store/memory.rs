@@ -11,6 +11,7 @@ use signalbox_store::{Error, Stats, keys};
 pub struct FabricMemory(Stats);
 
 impl FabricMemory {
+    /// Remembers on the statistics server.
     pub fn new(stats: Stats) -> Self {
         Self(stats)
     }

@@ -252,7 +252,7 @@ fn read(reply: &str, groups: impl Iterator<Item = usize>) -> PublishReply {
     PublishReply::Accepted(accepted.collect())
 }
 
-pub fn group<'a>(words: &mut impl Iterator<Item = &'a str>, events: usize) -> Option<Accepted> {
+pub(crate) fn group<'a>(words: &mut impl Iterator<Item = &'a str>, events: usize) -> Option<Accepted> {
     let mut triple = || Some((words.next()?, id(words.next()?), id(words.next()?)));
     let (first, prev, tprev) = triple()?;
     match first {

@@ -34,10 +34,12 @@ pub struct Server {
 }
 
 impl Server {
+    /// Starts a server without persistence.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
+    /// Starts a server with additional arguments.
     pub fn start_with(arguments: &[&str]) -> Self {
         let folder = TempDir::new().expect("a temporary folder");
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
@@ -78,6 +80,7 @@ impl Server {
         server
     }
 
+    /// A connection to it.
     pub fn redis(&self) -> Fabric {
         let url = match &self.cluster {
             Some(port) => format!("redis+cluster://127.0.0.1:{port}/"),
@@ -93,6 +96,7 @@ impl Server {
         self.child.wait().expect("a dead server");
     }
 
+    /// Starts it again after [`Self::kill`].
     pub fn start_again(&mut self) {
         self.child = spawn(self.folder.path(), &self.arguments);
     }
@@ -143,17 +147,21 @@ pub async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() ->
 #[derive(Clone)]
 pub struct Time(pub Arc<AtomicU64>);
 
+/// The first moment of [`Time`], in unix milliseconds.
 pub const START_MS: u64 = 1_800_000_000_000;
 
 impl Time {
+    /// A clock that stands at [`START_MS`].
     pub fn new() -> Self {
         Self(Arc::new(AtomicU64::new(START_MS)))
     }
 
+    /// What scripts take.
     pub fn clock(&self) -> Clock {
         Clock::Fixed(Arc::clone(&self.0))
     }
 
+    /// Advances the clock.
     pub fn advance(&self, ms: u64) {
         self.0.fetch_add(ms, Ordering::SeqCst);
     }
@@ -162,7 +170,9 @@ impl Time {
 /// What a deliverer was given.
 #[derive(Debug, Clone)]
 pub struct Delivery {
+    /// The subscriber.
     pub token: String,
+    /// What it was sent.
     pub batch: Arc<BatchContents>,
 }
 
@@ -177,6 +187,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
+    /// Accepts everything.
     pub fn new() -> Self {
         Self {
             attempts: Arc::default(),
@@ -185,6 +196,7 @@ impl Recorder {
         }
     }
 
+    /// Decides how long each attempt takes and how it ends.
     pub fn answers(
         &self,
         answer: impl Fn(&Subscription, &BatchContents) -> (Duration, Outcome) + Send + Sync + 'static,
@@ -231,16 +243,21 @@ impl Deliverer for Recorder {
 
 /// A pacemaker's bus, running.
 pub struct Pacemaker {
+    /// Its bus.
     pub handle: Handle,
+    /// Cancel it to shut down.
     pub shutdown: CancellationToken,
+    /// Ends when it has.
     pub task: JoinHandle<Result<(), Error>>,
 }
 
 impl Pacemaker {
+    /// Starts a bus on one shard.
     pub fn start(redis: &Fabric, options: Options, deliverer: impl Deliverer) -> Self {
         Self::start_knowing(redis, options, None, deliverer)
     }
 
+    /// Starts a bus that remembers which fabric it used before.
     pub fn start_knowing(
         redis: &Fabric,
         options: Options,
@@ -250,6 +267,7 @@ impl Pacemaker {
         Self::start_on(redis, 1, options, fabric, deliverer)
     }
 
+    /// Starts a bus on a number of shards.
     pub fn start_on(
         redis: &Fabric,
         shards: usize,
@@ -263,11 +281,13 @@ impl Pacemaker {
         Self { handle, shutdown, task }
     }
 
+    /// Waits until the bus accepts events.
     pub async fn ready(self) -> Self {
         until("the bus to be ready", || async { self.handle.is_ready() }).await;
         self
     }
 
+    /// Shuts it down and waits for its end.
     pub async fn stop(mut self) {
         self.shutdown.cancel();
         (&mut self.task).await.expect("no panic").expect("a clean end");
@@ -282,11 +302,13 @@ impl Drop for Pacemaker {
 
 /// A pacemaker on a runtime of its own, so that it can die as a process does: nothing is put back, nothing is told.
 pub struct Mortal {
+    /// Its bus.
     pub handle: Handle,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
 impl Mortal {
+    /// Starts a bus on a runtime of its own.
     pub fn start(server: &Server, options: Options, deliverer: impl Deliverer) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
@@ -299,6 +321,7 @@ impl Mortal {
         Self { handle, runtime: Some(runtime) }
     }
 
+    /// Ends it as `kill -9` would.
     pub fn kill(mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -315,6 +338,7 @@ impl Drop for Mortal {
     }
 }
 
+/// An update of the object at `url`.
 pub fn event(url: &str) -> NewEvent {
     NewEvent {
         kind: Kind::Update,
@@ -327,6 +351,7 @@ pub fn event(url: &str) -> NewEvent {
     }
 }
 
+/// A subscription to these topics.
 pub fn wanted(topics: &[&str]) -> Wanted {
     Wanted {
         topics: topics.iter().map(ToString::to_string).collect(),
@@ -356,6 +381,7 @@ pub async fn strings(redis: &Fabric, command: &'static str, arguments: &[&str]) 
     redis.command(command).arg(arguments).query().await.unwrap_or_else(|error| panic!("{command}: {error:?}"))
 }
 
+/// The integer that a command returns.
 pub async fn number(redis: &Fabric, command: &'static str, arguments: &[&str]) -> i64 {
     redis.command(command).arg(arguments).query().await.unwrap_or_else(|error| panic!("{command}: {error:?}"))
 }

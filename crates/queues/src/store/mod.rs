@@ -27,6 +27,7 @@ pub struct Store {
 }
 
 impl Store {
+    /// The data in `shard`; scripts go by `clock`.
     pub fn new(shard: Shard, clock: Clock) -> Self {
         Self { shard, clock }
     }
