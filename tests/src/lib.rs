@@ -36,4 +36,5 @@ pub mod system;
 pub mod tls;
 pub mod upstream;
 pub mod victim;
-pub mod wire;
+
+pub use signalbox_testkit::wire;

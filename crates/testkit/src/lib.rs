@@ -1,0 +1,23 @@
+//! What the tests of all packages share: real Redis servers, one way to wait, ports, and a network that fails.
+//!
+//! - [`Server`] is one `redis-server`, [`Servers`] are the three that a pacemaker needs. Each is a child process with its
+//!   data in a temporary folder. Dropping the value ends the process and removes the folder.
+//! - [`eventually`] waits for a condition. No test sleeps for a fixed time.
+//! - [`Ports`] reserves TCP ports without a race.
+//! - [`wire::Wire`] is a TCP proxy that delays, drops and cuts.
+//!
+//! Nothing here replaces Redis or a network with a mock. Functions panic instead of returning errors: a test that cannot
+//! set itself up has failed.
+
+#![allow(clippy::expect_used, reason = "a test that cannot set itself up has failed")]
+
+mod ports;
+mod server;
+mod servers;
+mod wait;
+pub mod wire;
+
+pub use ports::Ports;
+pub use server::{Server, Snapshot};
+pub use servers::Servers;
+pub use wait::{PATIENCE, equal, eventually, eventually_within};
