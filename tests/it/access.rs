@@ -2,9 +2,9 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::{Request, Response},
-    poll,
     system::System,
     upstream::App,
 };
@@ -47,7 +47,7 @@ async fn a_scope_opens_its_own_routes() {
         assert_eq!(with_token(&system, &none, "GET", target, None).await.status, 403, "{target}");
     }
     // The sidecar knows tokens from the copy that the pacemaker gives it.
-    poll::until("the sidecar to know the token", || async {
+    eventually("the sidecar to know the token", || async {
         let answer = with_token(&system, &read, "GET", "/stats/version_type/17", None).await;
         if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
     })
@@ -65,7 +65,7 @@ async fn a_scope_opens_its_own_routes() {
         async |token: &str| with_token(&system, token, "GET", "/stats/version_type/17", None).await.status;
     assert_eq!((stats("bus-read").await, stats("bus-publish").await), (200, 403));
     assert_eq!(system.api("DELETE", "/api_tokens/bus-read", None).await.status, 204);
-    poll::until("the sidecar to forget the token", || async {
+    eventually("the sidecar to forget the token", || async {
         let status = stats("bus-read").await;
         if status == 401 { Ok(()) } else { Err(status) }
     })
@@ -100,7 +100,7 @@ async fn a_token_ends_with_its_removal_and_is_shown_once() {
     assert_eq!((conflict.status, &conflict.json()["code"]), (409, &"token_exists".into()));
     assert_eq!(system.api("DELETE", "/tokens/short-lived", None).await.status, 204);
     assert_eq!(with_token(&system, &token, "GET", "/instances", None).await.status, 401);
-    poll::until("the sidecar to refuse the token", || async {
+    eventually("the sidecar to refuse the token", || async {
         let answer = with_token(&system, &token, "GET", "/stats/uncaught", None).await;
         if answer.status == 401 { Ok(()) } else { Err(answer.text()) }
     })

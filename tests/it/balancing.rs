@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use signalbox_testkit::{equal, eventually};
 use signalbox_tests::{
     http::{Connection, Request, Response},
-    load, poll,
+    load,
     system::System,
     upstream::{App, Mode},
 };
@@ -81,14 +82,14 @@ async fn p2c_avoids_an_instance_that_is_busy() {
     // One request hangs at one of them; everything else then goes to the other.
     let mut held = Connection::open(system.edge).await.unwrap();
     held.write(&Request::get("app.test", "/hold").to_bytes()).await.unwrap();
-    poll::equal("requests held", 1, async || apps[0].running() + apps[1].running()).await;
+    eventually("requests held", async || equal(apps[0].running() + apps[1].running(), 1)).await;
     let (busy, idle) = if apps[0].running() == 1 { (&apps[0], &apps[1]) } else { (&apps[1], &apps[0]) };
     for _ in 0..30 {
         assert_eq!(app(&system.get("app.test", "/").await), idle.name());
     }
     // When it is over it takes part again: what was counted was taken off.
     busy.release();
-    poll::until("both to answer", || async {
+    eventually("both to answer", || async {
         let spread = spread(&system, "app.test", 40).await;
         if spread.len() == 2 { Ok(()) } else { Err(spread) }
     })
@@ -108,9 +109,9 @@ async fn p2c_avoids_an_instance_that_is_busy() {
     rule(&system, "slow.test", &json!({"balance": {"algorithm": "p2c"}})).await;
     let mut away = Connection::open(system.edge).await.unwrap();
     away.write(&Request::get("slow.test", "/").to_bytes()).await.unwrap();
-    poll::equal("requests under way", Some(1.0), &under_way).await;
+    eventually("requests under way", async || equal(under_way().await, Some(1.0))).await;
     drop(away);
-    poll::equal("requests under way", Some(0.0), &under_way).await;
+    eventually("requests under way", async || equal(under_way().await, Some(0.0))).await;
     system.stop().await;
 }
 

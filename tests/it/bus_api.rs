@@ -2,9 +2,9 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::{Request, Response},
-    poll,
     receiver::{self, Receiver},
     system::System,
 };
@@ -457,7 +457,7 @@ async fn without_its_redis_the_bus_says_so_and_recovers_by_itself() {
     }
     expect_code(&bus.call("nobody", "GET", "/topics", None).await, 503, "fabric_unavailable");
     bus.system.start_part(System::FABRIC).await;
-    poll::until("the bus to accept events again", || async {
+    eventually("the bus to accept events again", || async {
         let answer = bus.call(&shop, "POST", "/topics/orders", Some(&event)).await;
         if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
     })
@@ -472,7 +472,7 @@ async fn a_fabric_replaced_by_an_empty_one_takes_nothing_until_an_operator_says_
     let bus = Bus::start("replaced").await;
     let shop = bus.client("shop").await;
     bus.publish(&shop, "orders", 1).await;
-    poll::until("the fabric to be remembered", || async {
+    eventually("the fabric to be remembered", || async {
         let kept: Option<String> = bus.system.cli(System::STATS, "GET fabric").await;
         kept.ok_or("not yet")
     })
@@ -484,7 +484,7 @@ async fn a_fabric_replaced_by_an_empty_one_takes_nothing_until_an_operator_says_
             bus.system.restart(System::PACEMAKER).await;
         }
         let token = if restarted { &bus.system.token } else { &shop };
-        poll::until("events to be refused for the right reason", || async {
+        eventually("events to be refused for the right reason", || async {
             let answer = bus.call(token, "POST", "/topics/orders", Some(&event)).await;
             let said = answer.json()["code"] == "fabric_uninitialised" && answer.status == 503;
             if said { Ok(()) } else { Err(answer.text()) }

@@ -1,10 +1,8 @@
 //! Deliveries as subscribers see them: format, signatures, receivers that misbehave, what is given up and sent again.
 
 use serde_json::{Value, json};
-use signalbox_tests::{
-    poll,
-    receiver::{Answer, Receiver},
-};
+use signalbox_testkit::eventually;
+use signalbox_tests::receiver::{Answer, Receiver};
 
 use crate::bus_api::Bus;
 
@@ -221,7 +219,7 @@ async fn what_was_given_up_can_be_looked_at_sent_again_and_forgotten() {
     bus.subscribe(&sub, &["orders"], &receiver.url()).await;
     let dead = || async { bus.call(&sub, "GET", "/subscriber/dead", None).await.json() };
     let until_dead = |count: usize| {
-        poll::until("dead letters", move || async move {
+        eventually("dead letters", move || async move {
             let letters = dead().await;
             if letters["dead"].as_array().unwrap().len() == count { Ok(letters) } else { Err(letters) }
         })
@@ -235,7 +233,7 @@ async fn what_was_given_up_can_be_looked_at_sent_again_and_forgotten() {
     receiver.decide(|_| Answer::status("200 OK"));
     let redriven = bus.root("POST", "/subscriber/dead/redrive?subscriber=sub", None).await;
     assert_eq!((redriven.status, redriven.json()), (200, json!({"redriven": 1})));
-    poll::until("the dead letter to come back", || async {
+    eventually("the dead letter to come back", || async {
         let ids: Vec<Value> = receiver.events().iter().map(|event| event["id"].clone()).collect();
         if ids.iter().filter(|id| **id == json!(first)).count() >= 2 { Ok(()) } else { Err(ids) }
     })
@@ -253,7 +251,7 @@ async fn what_was_given_up_can_be_looked_at_sent_again_and_forgotten() {
     // What is missing is told with the next event of the lane.
     receiver.decide(|_| Answer::status("200 OK"));
     let next = bus.publish(&shop, "orders", 1).await;
-    let told = poll::until("the next event", || async {
+    let told = eventually("the next event", || async {
         let events = receiver.events();
         events.iter().rfind(|event| event["id"] == json!(next)).cloned().ok_or(events.len())
     })
@@ -269,7 +267,7 @@ async fn a_receiver_that_is_gone_is_left_alone_until_it_subscribes_again() {
     let (shop, sub) = (bus.client("shop").await, bus.client("sub").await);
     bus.subscribe(&sub, &["orders"], &receiver.url()).await;
     bus.publish(&shop, "orders", 1).await;
-    poll::until("the subscription to be disabled", || async {
+    eventually("the subscription to be disabled", || async {
         let status = bus.call(&sub, "GET", "/subscriptions", None).await.json();
         if status[0]["disabled"].is_string() { Ok(()) } else { Err(status) }
     })
@@ -277,7 +275,7 @@ async fn a_receiver_that_is_gone_is_left_alone_until_it_subscribes_again() {
     receiver.decide(|_| Answer::status("200 OK"));
     bus.subscribe(&sub, &["orders"], &receiver.url()).await;
     bus.publish(&shop, "orders", 2).await;
-    poll::until("deliveries to begin again", || async {
+    eventually("deliveries to begin again", || async {
         let urls: Vec<Value> = receiver.events().iter().map(|event| event["url"].clone()).collect();
         if urls.contains(&json!("https://shop.example/orders/2")) { Ok(()) } else { Err(urls) }
     })

@@ -7,13 +7,15 @@ use std::{collections::BTreeSet, io::Write as _, net::SocketAddr, time::Duration
 
 use serde_json::{Value, json};
 use signalbox_stack::{PartHandle, Ports};
+use signalbox_testkit::{
+    eventually, eventually_within,
+    wire::{Fault, Wire},
+};
 use signalbox_tests::{
     fleet::Fleet,
     http::{Request, Response},
-    poll,
     receiver::{Answer, Receiver},
     system::System,
-    wire::{Fault, Wire},
 };
 
 /// Quick to notice, to beat and to give up.
@@ -93,17 +95,21 @@ fn numbers(receiver: &Receiver) -> BTreeSet<u64> {
 
 /// Waits until every receiver got all of `wanted`. It says of each what it lacks.
 async fn until_all(receivers: &[&Receiver], wanted: &BTreeSet<u64>) {
-    poll::within(Duration::from_secs(60), "everything accepted to be delivered to everybody", || async {
-        let lacking: Vec<usize> =
-            receivers.iter().map(|receiver| wanted.difference(&numbers(receiver)).count()).collect();
-        if lacking.iter().all(|count| *count == 0) { Ok(()) } else { Err(lacking) }
-    })
+    eventually_within(
+        Duration::from_secs(60),
+        "everything accepted to be delivered to everybody",
+        || async {
+            let lacking: Vec<usize> =
+                receivers.iter().map(|receiver| wanted.difference(&numbers(receiver)).count()).collect();
+            if lacking.iter().all(|count| *count == 0) { Ok(()) } else { Err(lacking) }
+        },
+    )
     .await;
 }
 
 /// Waits until no lane has anything left.
 async fn until_idle(fleet: &Fleet) {
-    poll::within(Duration::from_secs(60), "nothing to be left to deliver", || async {
+    eventually_within(Duration::from_secs(60), "nothing to be left to deliver", || async {
         let jobs: u64 = fleet.system.try_cli(System::FABRIC, "SCARD bus:jobs:index:main").await?;
         let batches: u64 = fleet.system.try_cli(System::FABRIC, "ZCARD bus:batches:index").await?;
         if (jobs, batches) == (0, 0) { Ok(()) } else { Err(format!("{jobs} jobs, {batches} batches")) }
@@ -164,7 +170,7 @@ async fn bad_receivers_cost_the_good_ones_nothing_and_the_pacemaker_no_memory() 
     assert_eq!(wanted.len(), 31 * 200, "every event was accepted");
     until_all(&[&good[0], &good[1]], &wanted).await;
     for receiver in &bad {
-        poll::until("every bad receiver to have been tried", || async {
+        eventually("every bad receiver to have been tried", || async {
             if receiver.deliveries().is_empty() { Err("not yet") } else { Ok(()) }
         })
         .await;
@@ -213,7 +219,7 @@ async fn a_fabric_that_is_killed_refuses_with_a_time_to_come_back_and_everything
 
 /// Publishes until the bus takes it.
 async fn published_again(fleet: &Fleet, first: usize) -> Response {
-    poll::until("publishing to go on", || async {
+    eventually("publishing to go on", || async {
         let answer = publish(fleet, first, 1, 10).await;
         match answer.status {
             200 => Ok(answer),
@@ -236,7 +242,7 @@ async fn an_empty_fabric_takes_nothing_until_an_operator_says_so() {
     let event = json!({"type": "update", "url": "https://shop.example/1", "data": {"n": 100}});
     let refused = |number: usize| {
         let (fleet, event) = (&fleet, &event);
-        poll::until("the refusal", move || async move {
+        eventually("the refusal", move || async move {
             let answer = fleet.call(number, "shop", "POST", "/topics/orders", Some(event)).await;
             let code = expect_503(&answer);
             if code == "fabric_uninitialised" { Ok(()) } else { Err(code) }
@@ -264,7 +270,7 @@ async fn an_empty_fabric_takes_nothing_until_an_operator_says_so() {
     let body = json!({"topics": ["orders"], "callback": receiver.url(), "uuid": "sub", "timeout": 0});
     fleet.subscribe("sub", &body).await;
     for number in 0..2 {
-        poll::until("publishing to go on", || async {
+        eventually("publishing to go on", || async {
             let answer = fleet.call(number, "shop", "POST", "/topics/orders", Some(&event)).await;
             if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
         })
@@ -372,7 +378,7 @@ async fn a_slow_or_silent_fabric_delays_and_doubles_nothing() {
         let request = Request::new("POST", "a", "/topics/orders").token("shop").json(&event);
         async move { request.send(to).await }
     });
-    poll::until("the event to be accepted", || async {
+    eventually("the event to be accepted", || async {
         let there: Option<String> =
             fleet.system.try_cli(System::FABRIC, "HGET bus:objects https://shop.example/lost").await?;
         there.map(drop).ok_or_else(|| "not yet".to_owned())

@@ -3,9 +3,9 @@
 use std::{net::SocketAddr, process::Stdio, time::Duration};
 
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::Response,
-    poll,
     receiver::Receiver,
     system::System,
     tls::{Authority, Issued},
@@ -112,7 +112,7 @@ async fn a_master_that_came_back_empty_gets_them_again_and_subscribers_hear_of_t
         let data = |event: &Value| format!("{} {}", event["data"]["change"], event["data"]["days_left"]);
         receiver.events().iter().map(data).collect::<Vec<_>>()
     };
-    poll::until("both events", || async {
+    eventually("both events", || async {
         let now = changes();
         if now == ["\"put\" null", "\"expiring\" 7"] { Ok(()) } else { Err(now) }
     })
@@ -120,7 +120,7 @@ async fn a_master_that_came_back_empty_gets_them_again_and_subscribers_hear_of_t
     // What a router knows it goes on showing while the table is away and while it is made anew.
     assert_eq!(shown(tls, "app.test").await, "soon");
     system.restart_empty(System::MASTER).await;
-    poll::until("the table to be seeded again", || async {
+    eventually("the table to be seeded again", || async {
         let key: Option<String> = system.try_cli(System::MASTER, "GET cert:app.test").await.unwrap_or(None);
         let serial = system.try_cli::<u64>(System::MASTER, "EXISTS epoch").await;
         if key.is_some() && serial == Ok(1) { Ok(()) } else { Err(format!("{key:?} {serial:?}")) }

@@ -10,14 +10,11 @@ use std::{
 
 use serde_json::json;
 use signalbox_stack::Ports;
-use signalbox_tests::{
-    http::Request,
-    load::Load,
-    poll,
-    system::System,
-    upstream::App,
+use signalbox_testkit::{
+    eventually,
     wire::{Fault, Wire},
 };
+use signalbox_tests::{http::Request, load::Load, system::System, upstream::App};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_typed_into_redis_cli_routes() {
@@ -206,7 +203,7 @@ async fn a_flood_of_unknown_hosts_evicts_no_route() {
     for _ in 0..20 {
         assert_eq!(system.get("app.test", "/").await.text(), "app");
     }
-    poll::until("the edge to say that it lives on what it has", || async {
+    eventually("the edge to say that it lives on what it has", || async {
         let status = system.edge_api("/edge/status").await.json();
         if status["connected"] == false { Ok(()) } else { Err(status) }
     })

@@ -13,7 +13,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use signalbox_tests::{poll, slots};
+use signalbox_testkit::PATIENCE;
+use signalbox_tests::slots;
 
 use crate::up::{Up, program};
 
@@ -82,7 +83,7 @@ async fn follow(name: &str) {
         let mut printed = shell.run(&commands).await;
         let mut said = verdict(&shown, &printed);
         if said.is_err() && only_looks(&commands) {
-            let deadline = tokio::time::Instant::now() + poll::PATIENCE;
+            let deadline = tokio::time::Instant::now() + PATIENCE;
             while said.is_err() && tokio::time::Instant::now() < deadline {
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 printed = shell.run(&commands).await;

@@ -1,9 +1,10 @@
 //! What a host lets through, and what nobody gets through at any host.
 
 use serde_json::{Value, json};
+use signalbox_testkit::{equal, eventually};
 use signalbox_tests::{
     http::{Connection, Request, Response},
-    load, poll,
+    load,
     system::System,
     upstream::App,
 };
@@ -74,7 +75,7 @@ async fn a_client_may_have_so_many_requests_under_way() {
         connection.write(&Request::get("app.test", "/hold").to_bytes()).await.unwrap();
         held.push(connection);
     }
-    poll::equal("requests held", 2, async || app.running()).await;
+    eventually("requests held", async || equal(app.running(), 2)).await;
     for _ in 0..3 {
         let answer = send(&system, get()).await;
         assert_eq!((answer.status, answer.reason()), (429, "too_many_connections"));

@@ -3,17 +3,15 @@
 use std::{net::SocketAddr, path::Path, time::Duration};
 
 use signalbox_stack::Ports;
-use signalbox_tests::{
-    http::Request,
-    poll,
-    system::System,
-    upstream::App,
+use signalbox_testkit::{
+    eventually,
     wire::{Fault, Wire},
 };
+use signalbox_tests::{http::Request, system::System, upstream::App};
 
 /// Waits until `/edge/status` shows `wanted` as its alarm.
 async fn until_alarm(system: &System, wanted: impl Fn(Option<&str>) -> bool) {
-    poll::until("the alarm of /edge/status to change", || async {
+    eventually("the alarm of /edge/status to change", || async {
         let status = system.edge_api("/edge/status").await.json();
         if wanted(status["alarm"].as_str()) { Ok(()) } else { Err(status) }
     })
@@ -21,7 +19,7 @@ async fn until_alarm(system: &System, wanted: impl Fn(Option<&str>) -> bool) {
 }
 
 async fn until_in_snapshot(path: &Path, host: &str) {
-    poll::until("the host to be in the snapshot on disk", || async {
+    eventually("the host to be in the snapshot on disk", || async {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         if text.contains(host) { Ok(()) } else { Err(text) }
     })
@@ -72,7 +70,7 @@ async fn without_the_master_the_replica_serves() {
     system.start_part(System::MASTER).await;
     // Whatever was asked for meanwhile, a change after the return is served.
     let new = App::start("new").await;
-    poll::until("a registration after the master's return", || async {
+    eventually("a registration after the master's return", || async {
         let answer = system.try_register("i-3", &new, "new.test", "3").await;
         if matches!(answer.status, 200 | 201) { Ok(()) } else { Err(answer.text()) }
     })
@@ -156,7 +154,7 @@ async fn nginx_restarted_with_every_redis_gone_serves_from_its_snapshot() {
         assert_eq!(unknown.status, 503, "{}", unknown.text());
     }
     // The log key is part of what the snapshot knows.
-    poll::until("the lines of app.test", || async {
+    eventually("the lines of app.test", || async {
         let lines = system.log_lines();
         let keys: Vec<_> =
             lines.iter().filter(|line| line["host"] == "app.test").map(|line| &line["key"]).collect();
@@ -208,7 +206,7 @@ async fn a_master_that_lost_its_table_is_not_believed_until_it_is_seeded_again()
     system.kill(System::PACEMAKER).await;
     system.restart_empty(System::MASTER).await;
     // The replica has copied the emptiness: the danger is real.
-    poll::until("the replica to be as empty as its master", || async {
+    eventually("the replica to be as empty as its master", || async {
         let size = system.try_cli::<i64>(System::REPLICA, "DBSIZE").await;
         if size.as_ref().is_ok_and(|size| *size == 0) { Ok(()) } else { Err(format!("{size:?}")) }
     })
@@ -224,7 +222,7 @@ async fn a_master_that_lost_its_table_is_not_believed_until_it_is_seeded_again()
 
     system.start_part(System::PACEMAKER).await;
     until_alarm(&system, |alarm| alarm.is_none()).await;
-    poll::until("the seeded table to be served", || async {
+    eventually("the seeded table to be served", || async {
         let answer = system.get("cold.test", "/").await;
         if answer.text() == "cold" { Ok(()) } else { Err(answer.text()) }
     })
@@ -251,7 +249,7 @@ async fn a_running_pacemaker_seeds_an_empty_master_by_itself() {
     }
     let before: i64 = system.cli(System::MASTER, "GET serial").await;
     system.restart_empty(System::MASTER).await;
-    poll::until("the whole table to be back on the master", || async {
+    eventually("the whole table to be back on the master", || async {
         let serial = system.try_cli::<Option<i64>>(System::MASTER, "GET serial").await;
         let epoch = system.try_cli::<Option<String>>(System::MASTER, "GET epoch").await;
         match (serial, epoch) {
@@ -321,7 +319,7 @@ async fn a_link_that_fails_in_any_way_is_noticed_and_mended() {
         // The change happens while nobody hears of it.
         system.route("app.test", next).await;
         system.cli::<()>(System::MASTER, &format!("SREM instances:app.test {}", now.address)).await;
-        poll::until(&format!("the workers to notice {fault:?}"), || async {
+        eventually(&format!("the workers to notice {fault:?}"), || async {
             // Not one request suffers meanwhile.
             assert_eq!(system.get("app.test", "/").await.status, 200, "{fault:?}");
             let status = system.edge_api("/edge/status").await.json();

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     events::{Message, Stream},
-    poll,
     system::System,
 };
 use tokio::net::TcpStream;
@@ -107,7 +107,7 @@ async fn what_the_subscription_missed_is_read_from_the_log() {
     assert_eq!(numbers(&stream.take(1000).await), expected, "each once, in order");
     bus.system.kill(System::FABRIC).await;
     bus.system.start_part(System::FABRIC).await;
-    poll::until("events are accepted again", async || {
+    eventually("events are accepted again", async || {
         let event = json!({"type": "update", "url": "https://shop.example/1001"});
         let answer = bus.call(&shop, "POST", "/topics/orders", Some(&event)).await;
         if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
@@ -150,7 +150,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_see_everything() {
         format!("GET /events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\r\n", bus.system.token);
     slow.try_write(request.as_bytes()).expect("room for a request");
     let open = async |wanted: f64| {
-        poll::until("streams that are open", async || {
+        eventually("streams that are open", async || {
             let metrics = bus.system.metrics().await;
             let value =
                 |name: &str| metrics.iter().find(|(key, _)| key.starts_with(name)).map(|(_, value)| *value);

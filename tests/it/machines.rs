@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use signalbox_testkit::{PATIENCE, eventually_within};
 use signalbox_tests::{
     http::Request,
     load::Load,
-    poll,
     system::System,
     upstream::{App, Mode},
 };
@@ -38,7 +38,7 @@ async fn apply(system: &System, yaml: &str) {
 /// Waits until the label is in the state; how it came there.
 async fn arrives(system: &System, label: &str, state: &str) -> Vec<String> {
     let target = format!("/state-machines/canary/labels/{label}");
-    poll::within(poll::PATIENCE * 4, &format!("{label} to be in {state}"), || async {
+    eventually_within(PATIENCE * 4, &format!("{label} to be in {state}"), || async {
         let now = system.api("GET", &target, None).await.json();
         if now["state"] == state {
             return Ok(());

@@ -7,9 +7,9 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use signalbox_testkit::{PATIENCE, eventually, eventually_within};
 use signalbox_tests::{
     http::{Request, Response},
-    poll,
     receiver::{self, Answer, Delivery, Receiver},
     system::System,
 };
@@ -62,7 +62,7 @@ impl<'a> Label<'a> {
 
     /// Waits until it stands like this.
     async fn until(&self, state: &str, status: &str) -> Value {
-        poll::within(poll::PATIENCE * 2, &format!("{} to be {status} in {state}", self.target), || async {
+        eventually_within(PATIENCE * 2, &format!("{} to be {status} in {state}", self.target), || async {
             let stands = self.call("GET", "", None).await.json();
             let fits = stands["state"] == state && stands["status"] == status;
             if fits { Ok(stands) } else { Err(stands.to_string()) }
@@ -179,7 +179,7 @@ state_machines:
 
 /// Waits until the metrics say so: name, and results with their counts.
 async fn counted(system: &System, name: &str, results: &[(&str, f64)]) {
-    poll::until(&format!("{name} to be {results:?}"), || async {
+    eventually(&format!("{name} to be {results:?}"), || async {
         let all = system.metrics().await;
         let of = |result: &str| {
             let found = all.iter().filter(|(series, _)| {
@@ -260,7 +260,7 @@ state_machines:
         label.tell(json!({"look": 1})).await;
     }
     for (label, (name, error)) in labels.iter().zip(cases) {
-        let why = poll::until(&format!("the feed of {name} to have failed"), || async {
+        let why = eventually(&format!("the feed of {name} to have failed"), || async {
             let why = label.why().await;
             let failed =
                 why["last_error"] == "the feed held failed" && why["feeds"]["held"]["result"] == "failed";
@@ -303,7 +303,7 @@ state_machines:
     // Where something stands in for the feed nobody waits for it, and nothing is unknown.
     let [label, ..] = &labels;
     label.tell(json!({"look": 3})).await;
-    poll::until("the feed to be asked", || async {
+    eventually("the feed to be asked", || async {
         let health = row(&system, "guessed").await;
         if health.contains("failing") { Ok(()) } else { Err(health) }
     })

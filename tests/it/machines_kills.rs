@@ -19,10 +19,10 @@ use std::{
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::{Value, json};
 use signalbox_stack::Fsync;
+use signalbox_testkit::{eventually, eventually_within};
 use signalbox_tests::{
     fleet::Fleet,
     http::Request,
-    poll,
     receiver::{Answer, Receiver},
     system::System,
     victim::Victim,
@@ -103,7 +103,7 @@ async fn apply(fleet: &Fleet, outside: &Receiver) {
     let target = format!("/state-machines/{MACHINE}/apply");
     let applied = fleet.call(0, &fleet.system.token, "POST", &target, Some(&body)).await;
     assert_eq!(applied.status, 200, "{}", applied.text());
-    poll::until("events to be taken as facts", || async {
+    eventually("events to be taken as facts", || async {
         let taken: Option<u64> = fleet.system.try_cli(System::FABRIC, "HGET machine:inputs 0").await?;
         taken.ok_or_else(|| "not yet".to_owned())
     })
@@ -239,11 +239,11 @@ async fn look_at_all(fleet: &Arc<Fleet>, plans: &[Plan]) -> Vec<String> {
 
 /// Waits until nothing is left to be done: no label is due, every event is delivered and taken.
 async fn settle(fleet: &Fleet, book: &Book, plans: &[Plan], patience: Duration) {
-    poll::within(patience, "all labels to be where they go", || async {
+    eventually_within(patience, "all labels to be where they go", || async {
         if book.progress().0 == plans.len() { Ok(()) } else { Err(book.behind()) }
     })
     .await;
-    poll::within(patience, "nothing to be due", || async {
+    eventually_within(patience, "nothing to be due", || async {
         let due: Vec<String> = fleet.system.try_cli(System::FABRIC, "ZRANGE machine:due 0 5").await?;
         if due.is_empty() { Ok(()) } else { Err(format!("{due:?}")) }
     })
@@ -256,7 +256,7 @@ async fn look(fleet: &Fleet, plan: &Plan) -> Option<String> {
     let token = &fleet.system.token;
     let path = plan.path();
     let (state, _) = path[path.len() - 1];
-    poll::until(&format!("{} to be as it should", plan.name), || async {
+    eventually(&format!("{} to be as it should", plan.name), || async {
         let found = fleet.call(1, token, "GET", &target, None).await.json();
         let expected = (json!(state), json!(plan.status()), plan.metadata(), json!(path.len()));
         let stands = (&found["state"], &found["status"], &found["metadata"], &found["visit"]);

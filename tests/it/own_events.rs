@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, net::SocketAddr};
 
 use serde_json::{Value, json};
+use signalbox_testkit::{PATIENCE, eventually, eventually_within};
 use signalbox_tests::{
-    poll,
     receiver::{Answer, Receiver},
     system::System,
     upstream::App,
@@ -59,7 +59,7 @@ fn told(receiver: &Receiver) -> Vec<String> {
 }
 
 async fn until_told(receiver: &Receiver, expected: &[&str]) -> Vec<Value> {
-    poll::until(&format!("to be told {expected:?}"), || async {
+    eventually(&format!("to be told {expected:?}"), || async {
         let told = told(receiver);
         if expected.iter().all(|line| told.iter().any(|one| one == line)) { Ok(()) } else { Err(told) }
     })
@@ -109,7 +109,7 @@ async fn announced(system: &System) -> u64 {
 
 /// Waits until nothing is left to tell.
 async fn until_all_is_told(system: &System) {
-    poll::until("everything to be told", || async {
+    eventually("everything to be told", || async {
         let (there, told) = (serial(system).await, announced(system).await);
         if there == told { Ok(()) } else { Err((there, told)) }
     })
@@ -379,7 +379,7 @@ async fn what_happens_to_a_subscriber_is_told_by_its_name() {
     bus.subscribe("its-credential", &["orders"], &billing.url()).await;
     let told = |topic: &'static str| {
         let receiver = &receiver;
-        poll::until(topic, move || async move {
+        eventually(topic, move || async move {
             let events = receiver.events();
             let found = events.iter().find(|event| event["topic"] == topic).cloned();
             found.ok_or_else(|| format!("{events:?}"))
@@ -432,7 +432,7 @@ async fn a_router_that_refuses_the_table_or_falls_silent_is_told_of() {
     system.register("i-1", &app, "app.test", "17").await;
     let until = async |expected: &[&str]| {
         // Ten seconds make a router silent, and three more make it sure.
-        poll::within(3 * poll::PATIENCE, &format!("to be told {expected:?}"), || async {
+        eventually_within(3 * PATIENCE, &format!("to be told {expected:?}"), || async {
             let told = standings(&receiver);
             let changes: Vec<&str> = told.iter().map(|(change, _)| change.as_str()).collect();
             if changes == expected { Ok(()) } else { Err(format!("{told:?}")) }

@@ -2,10 +2,10 @@
 //! told apart, drains and switches lose nothing, health is checked, and the table survives what happens to it.
 
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::Request,
     load::{Account, Load},
-    poll,
     system::System,
     upstream::{App, Mode},
 };
@@ -64,7 +64,7 @@ async fn a_switch_of_versions_loses_no_request_and_counts_each_version() {
     let switched = call(&system, "POST", "/hosts/shop.test/current?wait=20s", body.clone()).await;
     assert_eq!(switched["drained"], json!(["old"]));
     // What was under way may end; after that nothing comes any more.
-    poll::until("the last request of the old version to be answered", || async {
+    eventually("the last request of the old version to be answered", || async {
         let before = old.hits();
         load.pass(30).await;
         if old.hits() == before { Ok(()) } else { Err(before) }
@@ -123,7 +123,7 @@ async fn one_prober_finds_a_sick_instance_and_tells_everybody() {
         call(&system, "PUT", &format!("/instances/{id}?wait=20s"), body).await;
     }
     let until = async |healthy: bool| {
-        poll::until("the health to change", || async {
+        eventually("the health to change", || async {
             let view = system.api("GET", "/instances/sick", None).await.json();
             if view["healthy"] == healthy { Ok(()) } else { Err(view) }
         })
@@ -154,7 +154,7 @@ async fn a_routes_master_that_came_back_empty_gets_its_policies_again() {
     call(&system, "PUT", "/hosts/shop.test?wait=20s", policy.clone()).await;
     let before = system.api("GET", "/hosts/shop.test", None).await.json();
     system.restart_empty(System::MASTER).await;
-    poll::until("the table to be seeded again", || async {
+    eventually("the table to be seeded again", || async {
         let host = system.api("GET", "/hosts/shop.test", None).await;
         let host = if host.status == 200 { host.json() } else { Value::Null };
         if host["policy"] == before["policy"] && host["rules"] == policy { Ok(()) } else { Err(host) }
@@ -164,8 +164,6 @@ async fn a_routes_master_that_came_back_empty_gets_its_policies_again() {
     system.until_answered_by("shop.test", &app).await;
     system.stop().await;
 }
-// Three end-to-end tests to append to tests/it/policies.rs after the merge with branch edge (they use what is imported
-// there: json, Value, Request, poll, System, App, Mode, `call`).
 
 /// How many of `count` requests each application got.
 async fn spread(system: &System, host: &str, count: u64, apps: &[&App]) -> Vec<u64> {
@@ -236,7 +234,7 @@ async fn a_sick_instance_gets_nothing_until_it_is_well_and_most_are_believed() {
             "address": app.address.to_string(), "hostnames": ["shop.test"], "version_type_id": "17", "health": health,
         });
         call(&system, "PUT", &format!("/instances/{name}?wait=20s"), body).await;
-        poll::until("the health to change and to be everywhere", || async {
+        eventually("the health to change and to be everywhere", || async {
             let view = system.api("GET", &format!("/instances/{name}"), None).await.json();
             if view["healthy"] != healthy {
                 return Err(view);

@@ -5,10 +5,10 @@ use std::{net::SocketAddr, process::Stdio};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use signalbox_stack::{Builder, Reservation};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     grpc::{Call, Service},
     http::{Connection, Request},
-    poll,
     system::System,
     tls::{Authority, TlsApp},
     upstream::App,
@@ -136,7 +136,7 @@ async fn certificates_come_from_the_table_and_change_without_a_reload() {
         let issued = authority.issue(name, common_name);
         set(&system, &format!("cert:{name}"), &issued.sealed(name, &key)).await;
     };
-    let workers = poll::until("both workers", || async {
+    let workers = eventually("both workers", || async {
         let workers = system.workers();
         if workers.len() == 2 { Ok(workers) } else { Err(workers) }
     })
@@ -232,7 +232,7 @@ async fn certificates_outlive_redis_and_a_restart_of_nginx() {
     let key = std::fs::read_to_string(system.stack.layout().edge_key()).unwrap();
     set(&system, "cert:app.test", &authority.issue("app.test", "kept").sealed("app.test", &key)).await;
     assert_eq!(shown(at.tls, Some("app.test")).await, "kept");
-    poll::until("the snapshot to have the certificate", || async {
+    eventually("the snapshot to have the certificate", || async {
         let text = std::fs::read_to_string(system.snapshot_path()).unwrap_or_default();
         assert!(!text.contains("PRIVATE KEY"), "in clear on disk");
         if text.contains("\ncert\tapp.test\t") { Ok(()) } else { Err(text.len()) }
@@ -459,7 +459,7 @@ async fn a_websocket_lives_through_any_change() {
     }
     let before = system.workers();
     system.signal(System::NGINX, Signal::SIGHUP);
-    poll::until("new workers", || async {
+    eventually("new workers", || async {
         let workers = system.workers();
         if !workers.is_empty() && workers.iter().all(|pid| !before.contains(pid)) {
             Ok(())

@@ -1,8 +1,9 @@
 //! What happens to a request between the client and the instance.
 
+use signalbox_testkit::{equal, eventually};
 use signalbox_tests::{
     http::{Connection, Request},
-    load, poll,
+    load,
     system::System,
     upstream::{App, Mode},
 };
@@ -273,7 +274,7 @@ async fn a_client_that_goes_away_harms_nobody() {
     system.settle().await;
     let mut impatient = Connection::open(system.edge).await.unwrap();
     impatient.write(&Request::get("app.test", "/hold").to_bytes()).await.unwrap();
-    poll::equal("requests held", 1, async || app.running()).await;
+    eventually("requests held", async || equal(app.running(), 1)).await;
     drop(impatient);
     let lines = system.log_lines_when(1).await;
     assert_eq!((&lines[0]["code"], &lines[0]["key"]), (&499.into(), &"5".into()), "{lines:?}");

@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, net::SocketAddr, sync::Mutex};
 
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::{Request, Response},
-    poll,
     system::System,
 };
 
@@ -269,7 +269,7 @@ async fn two_pacemakers_one_queue_and_no_message_between_them() {
         tokio::spawn(async move { request.send(to).await })
     };
     let waiting = async |to: SocketAddr| {
-        poll::until("a pull to wait", || async {
+        eventually("a pull to wait", || async {
             let text = system.api_at(to, "GET", "/metrics", None).await.text();
             let line = text.lines().find(|line| line.starts_with("signalbox_queues_waiting_pulls"));
             if line == Some("signalbox_queues_waiting_pulls 1") { Ok(()) } else { Err(format!("{line:?}")) }
@@ -293,7 +293,7 @@ async fn two_pacemakers_one_queue_and_no_message_between_them() {
     let _ = dying.await;
     ok(&system, one, "POST", "/messages", Some(message("3", "c"))).await;
     let again = Mutex::new(BTreeSet::new());
-    poll::until("every message to come back", || async {
+    eventually("every message to come back", || async {
         let pulled = pull(&system, "q", json!({"max": 10, "wait_seconds": 5})).await;
         let mut again = again.lock().unwrap();
         again.extend(payloads(&pulled));

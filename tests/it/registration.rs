@@ -4,13 +4,11 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use signalbox_stack::Ports;
-use signalbox_tests::{
-    http::Response,
-    poll,
-    system::System,
-    upstream::App,
+use signalbox_testkit::{
+    eventually,
     wire::{Fault, Wire},
 };
+use signalbox_tests::{http::Response, system::System, upstream::App};
 
 fn instance(app: &App, hostnames: &[&str]) -> Value {
     json!({"address": app.address.to_string(), "hostnames": hostnames, "version_type_id": "17"})
@@ -145,7 +143,7 @@ async fn a_lease_that_nobody_renews_ends() {
     assert_eq!(system.get("leased.test", "/").await.text(), "leased");
     // Renewed, it outlives its first term: the end recorded in Redis moves on.
     let end: f64 = system.cli(System::MASTER, "ZSCORE leases leased").await;
-    poll::until("a heartbeat to move the end of the lease", || async {
+    eventually("a heartbeat to move the end of the lease", || async {
         let answer = system.api("POST", "/instances/leased/heartbeat", None).await;
         assert!(matches!(answer.status, 200 | 204), "{} {}", answer.status, answer.text());
         let now: f64 = system.cli(System::MASTER, "ZSCORE leases leased").await;
@@ -215,14 +213,14 @@ async fn statistics_know_what_belongs_together() {
     }
     put(&system, "i-1", body).await;
     for key in ["workspace:1", "application:2", "version:3", "node:5"] {
-        poll::until(&format!("17 in {key}"), || async {
+        eventually(&format!("17 in {key}"), || async {
             let members: Vec<String> = system.try_cli(System::STATS, &format!("SMEMBERS {key}")).await?;
             if members == ["17"] { Ok(()) } else { Err(format!("{members:?}")) }
         })
         .await;
     }
     system.get("app.test", "/").await;
-    poll::until("the request to be counted in the workspace", || async {
+    eventually("the request to be counted in the workspace", || async {
         let answer = system.api("GET", "/stats/workspace/1", None).await;
         if answer.status == 200 && answer.text().contains("\"requests\":1") {
             Ok(())
@@ -298,7 +296,7 @@ async fn a_change_whose_reply_was_lost_is_made_once() {
         assert!(matches!(unknown.status, 503 | 504), "{} {}", unknown.status, unknown.text());
         wire.set(Fault::Cut);
         wire.set(Fault::None);
-        let again = poll::until("the repeat to be taken", || async {
+        let again = eventually("the repeat to be taken", || async {
             let answer = system.api("PUT", &format!("/instances/{id}?wait=20s"), Some(body.clone())).await;
             if matches!(answer.status, 200 | 201) { Ok(answer) } else { Err(answer.text()) }
         })

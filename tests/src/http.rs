@@ -12,7 +12,7 @@ use tokio::{
     time,
 };
 
-use crate::poll::PATIENCE;
+use signalbox_testkit::PATIENCE;
 
 /// A request that follows the rules. What does not goes through [`Connection::send_raw`].
 #[derive(Debug, Clone)]

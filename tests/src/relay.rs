@@ -220,6 +220,8 @@ async fn read(client: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use signalbox_testkit::eventually;
+
     use super::*;
     use crate::{
         http::Request,
@@ -232,7 +234,7 @@ mod tests {
         let to: SocketAddr = url.trim_start_matches("http://").trim_end_matches("/events").parse().unwrap();
         let relay = Relay::to(to, Odds { longest: Duration::from_millis(5), ..odds }, 1).await;
         let answer = Request::new("POST", "a", "/events").body("[]").send(relay.address).await;
-        crate::poll::until("the deliveries", || async {
+        eventually("the deliveries", || async {
             let came = receiver.deliveries();
             if came.len() == deliveries { Ok(()) } else { Err(came.len()) }
         })

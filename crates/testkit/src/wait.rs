@@ -13,13 +13,16 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// Repeats `check` until it returns `Ok`, and returns that value.
 ///
+/// `check` is an ordinary closure that returns a future, or an `async` closure that changes nothing it captures. A bound
+/// with `AsyncFnMut` would allow more, but the compiler cannot prove that its future may be sent to another task.
+///
 /// # Panics
 /// When [`PATIENCE`] has passed. The message contains `what`, the caller's place, and the status of the last check.
 #[track_caller]
-pub fn eventually<T, E: Debug>(
-    what: &str,
-    check: impl AsyncFnMut() -> Result<T, E>,
-) -> impl Future<Output = T> {
+pub fn eventually<T, E: Debug, F>(what: &str, check: impl FnMut() -> F) -> impl Future<Output = T>
+where
+    F: Future<Output = Result<T, E>>,
+{
     eventually_within(PATIENCE, what, check)
 }
 
@@ -28,11 +31,14 @@ pub fn eventually<T, E: Debug>(
 /// # Panics
 /// When `patience` has passed. A check that hangs is abandoned then.
 #[track_caller]
-pub fn eventually_within<T, E: Debug>(
+pub fn eventually_within<T, E: Debug, F>(
     patience: Duration,
     what: &str,
-    mut check: impl AsyncFnMut() -> Result<T, E>,
-) -> impl Future<Output = T> {
+    mut check: impl FnMut() -> F,
+) -> impl Future<Output = T>
+where
+    F: Future<Output = Result<T, E>>,
+{
     let caller = Location::caller();
     async move {
         let deadline = Instant::now() + patience;
@@ -67,9 +73,9 @@ mod tests {
     #[tokio::test]
     async fn the_value_of_the_first_check_that_succeeds_is_returned() {
         let mut checks = 0;
-        let value = eventually("three checks", async || {
+        let value = eventually("three checks", || {
             checks += 1;
-            if checks == 3 { Ok("done") } else { Err(checks) }
+            std::future::ready(if checks == 3 { Ok("done") } else { Err(checks) })
         });
         assert_eq!(value.await, "done");
         assert_eq!(checks, 3);

@@ -8,7 +8,7 @@ use tokio::{
     time,
 };
 
-use signalbox_tests::poll::PATIENCE;
+use signalbox_testkit::PATIENCE;
 
 /// What ends the output of a step.
 const END: &str = "\u{1e}end";

@@ -17,11 +17,11 @@ use nix::{
 };
 use serde_json::{Value, json};
 use signalbox_stack::Part;
+use signalbox_testkit::{equal, eventually};
 use signalbox_tests::{
     fleet::Fleet,
     http::Request,
     load::Load,
-    poll,
     receiver::{self, Receiver},
     system::System,
     upstream::App,
@@ -36,7 +36,7 @@ async fn persistence(system: &System, part: &Part, field: &str) -> Result<String
 }
 
 async fn until_persistence(system: &System, part: &Part, wanted: &[(&str, &str)]) {
-    poll::until(&format!("{wanted:?} of {part}"), || async {
+    eventually(&format!("{wanted:?} of {part}"), || async {
         for (field, value) in wanted {
             let now = persistence(system, part, field).await?;
             if now != *value {
@@ -122,7 +122,7 @@ async fn a_copy_taken_under_traffic_brings_everything_back() {
     let deploy = system.token("deploy", &["routes", "read"]).await;
 
     let load = Load::start(system.edge, 2, |_| Request::get("app.test", "/"));
-    poll::until("some requests to be counted", || async {
+    eventually("some requests to be counted", || async {
         counted(&system).await.and_then(|count| if count > 50 { Ok(()) } else { Err(json!(count)) })
     })
     .await;
@@ -151,7 +151,7 @@ async fn a_copy_taken_under_traffic_brings_everything_back() {
 
     for (id, host, app) in [("i-1", "app.test", "app"), ("i-2", "late.test", "late")] {
         let target = format!("/instances/{id}");
-        poll::until("the instance to be known", || async {
+        eventually("the instance to be known", || async {
             let answer = system.api("GET", &target, None).await;
             if answer.status == 200 { Ok(()) } else { Err(answer) }
         })
@@ -163,18 +163,18 @@ async fn a_copy_taken_under_traffic_brings_everything_back() {
     let known = Request::get(&system.admin.to_string(), "/instances").token(&deploy);
     assert_eq!(known.send(system.admin).await.unwrap().status, 200, "a token that was made before the copy");
     let order = json!({"type": "update", "url": "https://shop.example/1"});
-    poll::until("the bus to accept events", || async {
+    eventually("the bus to accept events", || async {
         let answer = system.api("POST", "/topics/orders", Some(order.clone())).await;
         if answer.status == 200 { Ok(()) } else { Err(answer) }
     })
     .await;
     receiver.until_events(1).await;
     // Counters and position went back together, and the log was still there: what came after the copy is counted again.
-    poll::equal("every request to be counted once", asked + 2, || async {
-        counted(&system).await.unwrap_or_default()
+    eventually("every request to be counted once", async || {
+        equal(counted(&system).await.unwrap_or_default(), asked + 2)
     })
     .await;
-    poll::until("everything to be sound", || async {
+    eventually("everything to be sound", || async {
         let found = system.api("GET", "/check", None).await;
         if found.status == 200 && found.json()["findings"] == json!([]) { Ok(()) } else { Err(found) }
     })
@@ -195,7 +195,7 @@ async fn pacemakers_are_replaced_one_after_another_while_events_flow_and_none_is
         let before = receiver.events().len();
         // A service manager ends it and starts another program under its name.
         fleet.pacemaker(number).restart().await.expect("a pacemaker that ends and starts");
-        poll::until("events to flow on", || async {
+        eventually("events to flow on", || async {
             let now = receiver.events().len();
             if now > before + 50 { Ok(()) } else { Err(now) }
         })
@@ -203,7 +203,7 @@ async fn pacemakers_are_replaced_one_after_another_while_events_flow_and_none_is
     }
     done.store(true, Ordering::SeqCst);
     let accepted = publisher.await.unwrap();
-    poll::until("every accepted event to arrive", || async {
+    eventually("every accepted event to arrive", || async {
         let arrived: BTreeSet<u64> =
             receiver.events().iter().filter_map(|event| event["id"].as_u64()).collect();
         let missing: Vec<_> = accepted.difference(&arrived).collect();
@@ -235,7 +235,7 @@ async fn publish(fleet: Arc<Fleet>, token: String, done: Arc<AtomicBool>) -> BTr
         }
         let event = json!({"type": "update", "url": format!("https://shop.example/{}", number % OBJECTS)});
         let key = format!("order-{number}");
-        let id = poll::until("a pacemaker to accept an event", || async {
+        let id = eventually("a pacemaker to accept an event", || async {
             let mut said = Vec::new();
             for pacemaker in 0..fleet.len() {
                 let to = fleet.address(pacemaker);

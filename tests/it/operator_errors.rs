@@ -5,9 +5,10 @@ use std::{io::ErrorKind, net::SocketAddr};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use signalbox_stack::Reservation;
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::{Connection, Request},
-    load, poll,
+    load,
     system::System,
     upstream::App,
 };
@@ -105,7 +106,7 @@ async fn a_long_download_survives_switch_removal_and_reload() {
     assert_eq!(answer.status, 204, "{}", answer.text());
     let before = system.workers();
     system.signal(System::NGINX, Signal::SIGHUP);
-    poll::until("new workers", || async {
+    eventually("new workers", || async {
         let workers = system.workers();
         let fresh = !workers.is_empty() && workers.iter().all(|pid| !before.contains(pid));
         if fresh { Ok(()) } else { Err(workers) }

@@ -1,10 +1,10 @@
 //! Instances come, go and die under load, and no client notices.
 
 use serde_json::json;
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::Request,
     load::{Account, Load},
-    poll,
     system::System,
     upstream::App,
 };
@@ -36,7 +36,7 @@ async fn replace_all(method: &'static str) {
             assert!(matches!(deleted.status, 200 | 204), "{}", deleted.text());
             // Every worker has acknowledged, so nothing new comes; what was under way may end.
             let mut old = std::mem::replace(place, new);
-            poll::until("the last request of the old instance to be answered", || async {
+            eventually("the last request of the old instance to be answered", || async {
                 let before = old.hits();
                 load.pass(30).await;
                 if old.hits() == before { Ok(()) } else { Err(before) }
@@ -107,7 +107,7 @@ async fn a_reload_of_nginx_under_load_fails_no_request() {
     for _ in 0..3 {
         let before = system.workers();
         system.signal(System::NGINX, nix::sys::signal::Signal::SIGHUP);
-        poll::until("new workers", || async {
+        eventually("new workers", || async {
             let workers = system.workers();
             if !workers.is_empty() && workers.iter().all(|pid| !before.contains(pid)) {
                 Ok(())
