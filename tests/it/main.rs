@@ -47,5 +47,6 @@ mod rolling_deploys;
 mod sequencer;
 mod shards;
 mod statistics;
+mod test_suite;
 mod traces;
 mod up;

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::{
     brokers::Work,
-    house::{OBJECTS, data},
+    testbed::{OBJECTS, data},
 };
 use crate::{process::Pid, redis::Server};
 

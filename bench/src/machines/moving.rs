@@ -3,7 +3,7 @@
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::house::{CONNECTIONS, MANY, Machines, Run, row};
+use super::testbed::{CONNECTIONS, MANY, Machines, Run, row};
 use crate::{report::Table, session::Session};
 
 /// Moves a second.
