@@ -81,7 +81,7 @@ async fn a_scope_opens_its_own_routes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_ends_with_its_removal_and_is_shown_once() {
+async fn a_token_is_shown_once_and_is_invalid_after_its_removal() {
     let system = System::start("revoke").await;
     let token = system.token("short-lived", &["read"]).await;
     assert_eq!(with_token(&system, &token, "GET", "/instances", None).await.status, 200);
@@ -110,7 +110,7 @@ async fn a_token_ends_with_its_removal_and_is_shown_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_confined_token_touches_its_own_hosts_only() {
+async fn a_confined_token_changes_only_its_own_hosts() {
     let system = System::start("confined").await;
     let [mine, theirs] = [App::start("mine").await, App::start("theirs").await];
     system.register("theirs", &theirs, "b.test", "2").await;
@@ -146,7 +146,7 @@ async fn a_confined_token_touches_its_own_hosts_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_comes_as_bearer_or_as_the_user_of_basic() {
+async fn a_token_is_sent_as_bearer_or_as_the_basic_user() {
     let system = System::start("basic").await;
     let host = system.admin.to_string();
     for (user, status) in [

@@ -18,7 +18,7 @@ use signalbox_tests::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_lists_hosts_instances_and_their_last_minute() {
+async fn the_overview_lists_hosts_instances_and_their_last_minute() {
     let system = System::start("page").await;
     let app = App::start("app").await;
     system.register("i-1", &app, "app.test", "17").await;
@@ -92,7 +92,7 @@ async fn metrics_of_all_parts_are_one_openmetrics_page() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_edge_tells_its_own_state() {
+async fn the_edge_reports_its_own_state() {
     let system = System::edge_only("edge-state").await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
@@ -136,7 +136,7 @@ async fn the_edge_tells_its_own_state() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operators_requests_are_counted_apart() {
+async fn requests_of_operators_are_counted_separately() {
     let system = System::start("pacemaker-key").await;
     for _ in 0..7 {
         assert_eq!(system.api("GET", "/instances", None).await.status, 200);
@@ -152,7 +152,7 @@ async fn operators_requests_are_counted_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_under_way_are_shown_by_instance_while_it_drains() {
+async fn requests_in_flight_are_shown_while_an_instance_drains() {
     let system = System::start("in-flight").await;
     let (counted, plain) = (App::start("counted").await, App::start("plain").await);
     system.register("i-1", &counted, "app.test", "17").await;

@@ -1,4 +1,4 @@
-//! Backup, restore and upgrade, step by step as docs/services.md has them, on a system that serves meanwhile.
+//! Backup, restore and upgrade, step by step as in docs/services.md, on a system that serves requests throughout.
 
 use std::{
     collections::BTreeSet,
@@ -48,7 +48,7 @@ async fn until_persistence(system: &System, part: &Part, wanted: &[(&str, &str)]
     .await;
 }
 
-/// A snapshot of a running server, copied elsewhere.
+/// Copies a snapshot of a running server to another folder.
 async fn back_up(system: &System, part: &Part, to: &Path) -> PathBuf {
     let _started: String = system.cli(part.clone(), "BGSAVE").await;
     until_persistence(system, part, &[("rdb_bgsave_in_progress", "0"), ("rdb_last_bgsave_status", "ok")])
@@ -58,7 +58,7 @@ async fn back_up(system: &System, part: &Part, to: &Path) -> PathBuf {
     copy
 }
 
-/// A server whose disk was lost.
+/// Simulates a server that lost its disk.
 async fn lose(system: &System, part: &Part) {
     system.kill(part.clone()).await;
     let folder = system.stack.layout().redis(part);
@@ -66,7 +66,7 @@ async fn lose(system: &System, part: &Part) {
     fs::remove_file(folder.join("dump.rdb")).unwrap();
 }
 
-/// Starts a server from a snapshot, has it write that to a new append-only file, and starts it as usual.
+/// Starts a server from a snapshot, lets it write the data to a new append-only file, and restarts it as usual.
 async fn restore(system: &System, part: &Part, copy: &Path) {
     let folder = system.stack.layout().redis(part);
     fs::copy(copy, folder.join("dump.rdb")).unwrap();
@@ -108,7 +108,7 @@ async fn counted(system: &System) -> Result<u64, Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_taken_under_traffic_brings_everything_back() {
+async fn a_backup_taken_under_traffic_restores_everything() {
     let system = System::with("backup", |builder| builder.pacemaker("bus", receiver::allowed())).await;
     let (app, receiver) = (App::start("app").await, Receiver::start().await);
     system.register("i-1", &app, "app.test", "7").await;
@@ -132,7 +132,7 @@ async fn a_copy_taken_under_traffic_brings_everything_back() {
         let copy = back_up(&system, &part, copies.path()).await;
         taken.push((part, copy));
     }
-    // What comes after the copy: an instance, which the table still has, and requests, which the log still has.
+    // After the backup: an instance, which is still in the route table, and requests, which are still in the log.
     let late = App::start("late").await;
     system.register("i-2", &late, "late.test", "8").await;
     let account = load.stop().await;
@@ -169,7 +169,7 @@ async fn a_copy_taken_under_traffic_brings_everything_back() {
     })
     .await;
     receiver.until_events(1).await;
-    // Counters and position went back together, and the log was still there: what came after the copy is counted again.
+    // Counters and log position were restored together, so requests after the backup are counted again from the log.
     eventually("every request to be counted once", async || {
         equal(counted(&system).await.unwrap_or_default(), asked + 2)
     })
@@ -193,7 +193,7 @@ async fn pacemakers_are_replaced_one_after_another_while_events_flow_and_none_is
     let publisher = tokio::spawn(publish(Arc::clone(&fleet), shop, Arc::clone(&done)));
     for number in 0..fleet.len() {
         let before = receiver.events().len();
-        // A service manager ends it and starts another program under its name.
+        // A service manager stops the process and starts another version in its place.
         fleet.pacemaker(number).restart().await.expect("a pacemaker that ends and starts");
         eventually("events to flow on", || async {
             let now = receiver.events().len();
@@ -210,7 +210,7 @@ async fn pacemakers_are_replaced_one_after_another_while_events_flow_and_none_is
         if missing.is_empty() { Ok(()) } else { Err(format!("missing: {missing:?}")) }
     })
     .await;
-    // Of each object in order, whoever delivered; a batch that was cut off comes again as a whole.
+    // Each object in order, whichever pacemaker delivered. An interrupted batch is delivered again as a whole.
     let mut first = BTreeSet::new();
     let firsts: Vec<Value> =
         receiver.events().into_iter().filter(|event| first.insert(event["id"].as_u64())).collect();
@@ -226,7 +226,7 @@ async fn pacemakers_are_replaced_one_after_another_while_events_flow_and_none_is
 
 const OBJECTS: u64 = 5;
 
-/// Publishes until it is told to end, each event to whichever pacemaker takes it; the ids of all that were accepted.
+/// Publishes until it is stopped, each event to any pacemaker that accepts it. Returns the ids of all accepted events.
 async fn publish(fleet: Arc<Fleet>, token: String, done: Arc<AtomicBool>) -> BTreeSet<u64> {
     let mut accepted = BTreeSet::new();
     for number in 0_u64.. {

@@ -47,7 +47,7 @@ fn app(answer: &Response) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn weights_decide_how_much_each_gets() {
+async fn weights_set_the_share_of_each_instance() {
     let system = one_worker("weights").await;
     let _apps = serve(&system, "app.test", 3, |apps| {
         json!({"v": 1, "weights": {apps[0].address.to_string(): 3, apps[1].address.to_string(): 1,
@@ -60,7 +60,7 @@ async fn weights_decide_how_much_each_gets() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unhealthy_instance_gets_nothing_unless_most_are() {
+async fn an_unhealthy_instance_gets_no_requests_unless_most_are_unhealthy() {
     let system = one_worker("unhealthy").await;
     let apps =
         serve(&system, "app.test", 3, |apps| json!({"unhealthy": [apps[0].address.to_string()]})).await;
@@ -199,7 +199,7 @@ async fn a_canary_gets_its_share_and_its_requests_are_counted_as_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_moves_on_to_another_version_is_counted_there() {
+async fn a_request_that_is_retried_on_another_version_is_counted_there() {
     let system = one_worker("canary-retry").await;
     system.cli::<()>(System::MASTER, "SET logkey:app.test 17").await;
     let mut apps = serve(&system, "app.test", 4, |apps| {
@@ -282,7 +282,7 @@ async fn sessions_outlive_a_restart_of_nginx_and_hold_at_every_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_joined_just_now_starts_slowly() {
+async fn an_instance_that_joined_recently_starts_slowly() {
     let system = one_worker("slow-start").await;
     let now: Vec<i64> = system.cli(System::MASTER, "TIME").await;
     let _apps = serve(
@@ -333,7 +333,7 @@ async fn an_instance_that_is_registered_later_starts_slowly() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_policy_of_nonsense_routes_by_the_set_alone() {
+async fn a_malformed_policy_routes_by_the_instance_set_alone() {
     let system = one_worker("nonsense").await;
     let apps = serve(&system, "app.test", 2, |_| json!({})).await;
     for policy in [

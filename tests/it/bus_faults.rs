@@ -118,7 +118,7 @@ async fn until_idle(fleet: &Fleet) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_receivers_cost_the_good_ones_nothing_and_the_pacemaker_no_memory() {
+async fn bad_receivers_cost_good_ones_nothing_and_the_pacemaker_no_memory() {
     let mut settings = SETTINGS.to_vec();
     settings.push(("cache_bytes", 4 << 20));
     let fleet = Fleet::start("bad-receivers", 1, &settings, |builder| builder).await;
@@ -184,7 +184,7 @@ async fn bad_receivers_cost_the_good_ones_nothing_and_the_pacemaker_no_memory() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fabric_that_is_killed_refuses_with_a_time_to_come_back_and_everything_goes_on_after_it() {
+async fn a_killed_fabric_causes_503_with_retry_after_and_everything_continues_afterwards() {
     let fleet = Fleet::start("fabric-away", 1, &SETTINGS, |builder| builder).await;
     fleet.client("shop").await;
     let receivers = [Receiver::start().await, Receiver::start().await];
@@ -231,7 +231,7 @@ async fn published_again(fleet: &Fleet, first: usize) -> Response {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_fabric_takes_nothing_until_an_operator_says_so() {
+async fn an_empty_fabric_accepts_nothing_until_an_operator_confirms_it() {
     let fleet = Fleet::start("fabric-replaced", 2, &SETTINGS, |builder| builder).await;
     fleet.client("shop").await;
     let receiver = Receiver::start().await;
@@ -282,7 +282,7 @@ async fn an_empty_fabric_takes_nothing_until_an_operator_says_so() {
 
 /// Every event that was accepted is delivered or named by a gap, every one that was refused is neither.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_fabric_refuses_whole_events_and_goes_on_when_there_is_room() {
+async fn a_full_fabric_rejects_whole_events_and_continues_when_it_has_memory() {
     let fleet = Fleet::start("fabric-full", 1, &SETTINGS, |builder| builder).await;
     fleet.client("shop").await;
     let down = || Answer::status("503 Service Unavailable\r\nRetry-After: 1");
@@ -415,7 +415,7 @@ async fn a_slow_or_silent_fabric_delays_and_doubles_nothing() {
 /// Redis 7.0 leaves half a transaction in its file when the file ends in the middle of a command, and carries it out on
 /// the start after the next.
 #[tokio::test(flavor = "multi_thread")]
-async fn half_of_what_redis_was_killed_in_is_never_carried_out() {
+async fn a_script_that_redis_was_killed_in_is_never_half_executed() {
     let fleet = Fleet::start("half-a-transaction", 1, &SETTINGS, |builder| builder).await;
     fleet.client("shop").await;
     let receiver = Receiver::start().await;

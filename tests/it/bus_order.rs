@@ -97,7 +97,7 @@ impl Measure {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn order_holds_and_nothing_is_lost_whoever_is_killed() {
+async fn order_holds_and_nothing_is_lost_whichever_part_is_killed() {
     tempt_fate("order", Fsync::Always, Measure { kills: KILLS, within: None }).await;
 }
 

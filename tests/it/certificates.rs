@@ -46,7 +46,7 @@ async fn shown(to: SocketAddr, name: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_put_is_shown_by_every_worker_when_the_answer_comes() {
+async fn a_certificate_is_served_by_every_worker_when_its_put_is_answered() {
     let (system, tls) = start("certificates-put").await;
     let authority = Authority::new("test authority");
     let app = App::start("app").await;
@@ -97,7 +97,7 @@ async fn what_was_put_is_shown_by_every_worker_when_the_answer_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_came_back_empty_gets_them_again_and_subscribers_hear_of_them() {
+async fn an_emptied_master_gets_its_certificates_again_and_subscribers_are_notified() {
     let (system, tls) = start("certificates-reseed").await;
     let receiver = Receiver::start().await;
     let body = json!({"topics": ["signalbox.certificates"], "callback": receiver.url(), "timeout": 0, "concurrency": 1});

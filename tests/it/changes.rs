@@ -38,7 +38,7 @@ async fn a_line_typed_into_redis_cli_routes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wildcard_that_comes_or_goes_changes_the_names_below_it() {
+async fn adding_or_removing_a_wildcard_changes_the_names_below_it() {
     let system = System::edge_only("wildcards").await;
     let [wild, deep] = [App::start("wild").await, App::start("deep").await];
     system.route("*.wild.test", &wild).await;

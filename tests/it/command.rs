@@ -179,7 +179,7 @@ async fn the_client_reads_every_answer_of_a_running_system() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_types_and_is_answered() {
+async fn commands_print_what_an_operator_expects() {
     let system = System::start("command").await;
     let app = App::start("app").await;
     let address = app.address.to_string();

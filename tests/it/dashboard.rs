@@ -77,7 +77,7 @@ async fn overview_says(system: &System, wanted: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_overview_names_servers_that_forget_and_certificates_that_end() {
+async fn the_overview_names_servers_that_lose_data_and_certificates_that_expire() {
     let system = System::start("findings").await;
     let (seconds, _): (u64, u64) = system.cli(System::MASTER, "TIME").await;
     let end = Duration::from_secs(seconds + 5 * 86_400 + 43_200);

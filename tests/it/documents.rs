@@ -129,7 +129,7 @@ pages! {
 }
 
 #[test]
-fn every_page_with_something_to_type_is_followed() {
+fn every_documented_command_works() {
     // Its examples are judged by the crate that they are about, and need nothing that runs.
     let elsewhere = ["machines.md"];
     let mut pages: BTreeSet<String> = fs::read_dir(root().join("docs"))

@@ -74,18 +74,18 @@ async fn an_instance_that_fails_is_ejected(name: &str, policy: Option<Value>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_fails_on_the_hot_path_is_ejected_and_comes_back() {
+async fn an_instance_that_fails_on_the_hot_path_is_ejected_and_returns() {
     an_instance_that_fails_is_ejected("ejected-hot", None).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_fails_under_a_policy_is_ejected_and_comes_back() {
+async fn an_instance_that_fails_under_a_policy_is_ejected_and_returns() {
     let policy = json!({"timeouts": {"read_ms": 30000}, "ejection": {"failures": 2, "first_ms": 400}});
     an_instance_that_fails_is_ejected("ejected-ruled", Some(policy)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_fails_under_p2c_is_ejected_and_comes_back() {
+async fn an_instance_that_fails_under_p2c_is_ejected_and_returns() {
     let policy = json!({"balance": {"algorithm": "p2c"}, "ejection": {"failures": 2, "first_ms": 400}});
     an_instance_that_fails_is_ejected("ejected-p2c", Some(policy)).await;
 }
@@ -235,7 +235,7 @@ async fn a_budget_keeps_retries_from_multiplying_the_load() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_sent_is_tried_elsewhere_whatever_the_budget() {
+async fn requests_that_were_not_sent_are_retried_whatever_the_budget() {
     let system = System::edge_only("refused").await;
     let (mut dead, alive) = (App::start("dead").await, App::start("alive").await);
     system.route("app.test", &dead).await;
@@ -262,7 +262,7 @@ async fn what_was_not_sent_is_tried_elsewhere_whatever_the_budget() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hung_instance_costs_its_timeout_and_no_more() {
+async fn a_hung_instance_costs_only_its_timeout() {
     let system = System::edge_only("timeouts").await;
     let (hung, good) = (App::start("hung").await, App::start("good").await);
     system.route("app.test", &hung).await;
@@ -283,7 +283,7 @@ async fn a_hung_instance_costs_its_timeout_and_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_tried_for_so_long_and_then_given_up() {
+async fn a_request_is_retried_until_its_time_is_over() {
     let system = System::edge_only("retry-time").await;
     let mut apps = Vec::new();
     for n in 0..5 {
@@ -373,7 +373,7 @@ async fn a_request_is_held_while_the_only_instance_restarts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn circuits_tell_who_is_out_and_why() {
+async fn the_edge_reports_ejected_instances_and_their_reason() {
     let system = System::edge_only("circuits").await;
     let mut apps = Vec::new();
     for n in 0..4 {

@@ -27,7 +27,7 @@ async fn until_in_snapshot(path: &Path, host: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_pacemaker_nothing_changes() {
+async fn routing_continues_without_the_pacemaker() {
     let system = System::start("no-pacemaker").await;
     let [known, other] = [App::start("known").await, App::start("other").await];
     system.register("i-1", &known, "known.test", "1").await;
@@ -51,7 +51,7 @@ async fn without_the_pacemaker_nothing_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_master_the_replica_serves() {
+async fn routing_continues_without_the_master() {
     let system = System::start("no-master").await;
     let [known, other] = [App::start("known").await, App::start("other").await];
     system.register("i-1", &known, "known.test", "1").await;
@@ -81,7 +81,7 @@ async fn without_the_master_the_replica_serves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_replica_the_workers_serve_what_they_know() {
+async fn workers_serve_known_hosts_without_the_replica() {
     let system = System::edge_only("no-replica").await;
     let [known, other] = [App::start("known").await, App::start("other").await];
     system.route("known.test", &known).await;
@@ -115,7 +115,7 @@ async fn without_the_replica_the_workers_serve_what_they_know() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_restarts_empty_handed_is_filled_and_believed() {
+async fn a_replica_that_restarts_empty_is_filled_and_accepted() {
     let system = System::start("replica-restart").await;
     let [app, late] = [App::start("app").await, App::start("late").await];
     system.register("i-1", &app, "app.test", "1").await;
@@ -173,7 +173,7 @@ async fn nginx_restarted_with_every_redis_gone_serves_from_its_snapshot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_that_was_damaged_is_not_believed() {
+async fn a_damaged_snapshot_is_rejected() {
     let system = System::start("bad-snapshot").await;
     let app = App::start("app").await;
     system.register("i-1", &app, "app.test", "17").await;
@@ -196,7 +196,7 @@ async fn a_snapshot_that_was_damaged_is_not_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_lost_its_table_is_not_believed_until_it_is_seeded_again() {
+async fn a_master_that_lost_its_table_is_rejected_until_it_is_seeded_again() {
     let system = System::start("master-empty").await;
     let [app, cold] = [App::start("app").await, App::start("cold").await];
     system.register("i-1", &app, "app.test", "17").await;
@@ -239,7 +239,7 @@ async fn a_master_that_lost_its_table_is_not_believed_until_it_is_seeded_again()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_pacemaker_seeds_an_empty_master_by_itself() {
+async fn a_running_pacemaker_seeds_an_empty_master_automatically() {
     let system = System::start("seeded").await;
     let mut apps = Vec::new();
     for n in 0..20 {
@@ -272,7 +272,7 @@ async fn a_running_pacemaker_seeds_an_empty_master_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_by_hand_that_vanished_is_kept_too() {
+async fn a_manually_written_table_that_vanished_is_kept_too() {
     let system = System::edge_only("by-hand-empty").await;
     let [app, other] = [App::start("app").await, App::start("other").await];
     system.route("app.test", &app).await;
@@ -307,7 +307,7 @@ async fn with_wire(name: &str) -> (System, Wire) {
 
 /// A connection can be dead without anybody saying so, or half of it, and come back in the middle of something.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_link_that_fails_in_any_way_is_noticed_and_mended() {
+async fn a_replication_link_that_fails_in_any_way_is_noticed_and_repaired() {
     let (system, wire) = with_wire("link").await;
     let [one, two] = [App::start("one").await, App::start("two").await];
     let (mut now, mut next) = (&one, &two);
@@ -340,7 +340,7 @@ async fn a_link_that_fails_in_any_way_is_noticed_and_mended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_takes_too_long_is_no_answer() {
+async fn a_lookup_that_takes_too_long_is_abandoned() {
     let (system, wire) = with_wire("slow-link").await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
@@ -360,7 +360,7 @@ async fn an_answer_that_takes_too_long_is_no_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_can_accept_a_table_that_went_back() {
+async fn an_operator_can_accept_a_table_that_was_rolled_back() {
     let system = System::edge_only("accept").await;
     let [old, new] = [App::start("old").await, App::start("new").await];
     system.route("app.test", &old).await;

@@ -8,7 +8,7 @@ use signalbox_testkit::eventually;
 use signalbox_tests::{http::Request, load, system::System, upstream::App};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_key_of_a_running_system_stands_in_the_catalog() {
+async fn every_key_of_a_running_system_is_listed_in_the_catalog() {
     let system = System::start("keys").await;
     let apps = [App::start("plain").await, App::start("leased").await, App::start("gone").await];
     let body = |app: &App, lease: Option<u64>, hosts: &[&str]| {

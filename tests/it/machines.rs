@@ -53,7 +53,7 @@ async fn arrives(system: &System, label: &str, state: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_canary_goes_all_the_way_when_it_is_calm_and_is_taken_back_when_it_is_not() {
+async fn the_canary_is_promoted_without_errors_and_rolled_back_with_errors() {
     let system = System::start("canary").await;
     let [old, other] = [App::start("old").await, App::start("other").await];
     let [good, bad] = [App::start("good").await, App::start("bad").await];

@@ -79,7 +79,7 @@ struct Hook {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_action_that_failed_in_every_way_goes_on_when_it_is_retried() {
+async fn an_action_that_failed_in_every_way_continues_when_it_is_retried() {
     let system = system("flaky-hook").await;
     let hook = Arc::new(Mutex::new(Hook::default()));
     let says = |label: &str, mut answers: Vec<Answer>| {
@@ -228,7 +228,7 @@ fn bad_feed(label: &str) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_a_feed_that_fails_can_say_so_and_goes_on_when_it_answers() {
+async fn a_label_that_waits_for_a_failing_feed_reports_it_and_continues_when_the_feed_answers() {
     let system = system("flaky-feed").await;
     let receiver = Receiver::answering(|delivery| bad_feed(&last_part(delivery))).await;
     let at = receiver.address;

@@ -63,7 +63,7 @@ struct Measure {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn labels_end_where_the_reference_has_them_whoever_is_killed() {
+async fn labels_end_in_the_states_of_the_reference_whichever_part_is_killed() {
     let measure = Measure {
         labels: 300,
         at_once: 300,
@@ -77,7 +77,7 @@ async fn labels_end_where_the_reference_has_them_whoever_is_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes as long as it is told to; make soak"]
-async fn soak_labels_end_where_the_reference_has_them() {
+async fn soak_labels_end_in_the_states_of_the_reference() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seconds = number("SOAK_SECONDS").unwrap_or(300);
     let measure = Measure {

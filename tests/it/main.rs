@@ -44,6 +44,7 @@ mod proxying;
 mod queues;
 mod registration;
 mod rolling_deploys;
+mod scripts_composition;
 mod sequencer;
 mod shards;
 mod statistics;

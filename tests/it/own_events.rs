@@ -237,7 +237,7 @@ async fn an_event_follows_its_change_though_the_pacemaker_was_killed_between() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_can_tell_any_more_is_one_resync() {
+async fn events_that_can_no_longer_be_published_become_one_resync() {
     let bus = Bus::with("own-lost", &SOON).await;
     let system = &bus.system;
     let receiver = watch(&bus).await;
@@ -270,7 +270,7 @@ async fn what_nobody_can_tell_any_more_is_one_resync() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_while_the_fabric_is_away_are_told_when_it_is_back() {
+async fn changes_while_the_fabric_is_down_are_published_when_it_is_back() {
     let bus = Bus::start("own-fabric-away").await;
     let system = &bus.system;
     let receiver = watch(&bus).await;
@@ -300,7 +300,7 @@ async fn changes_while_the_fabric_is_away_are_told_when_it_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_that_was_lost_and_made_anew_is_one_resync() {
+async fn a_table_that_was_lost_and_created_again_is_one_resync() {
     let bus = Bus::start("own-reseeded").await;
     let system = &bus.system;
     let receiver = watch(&bus).await;
@@ -324,7 +324,7 @@ async fn a_table_that_was_lost_and_made_anew_is_one_resync() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pacemakers_that_announce_for_each_other_send_nobody_to_read_again() {
+async fn pacemakers_that_announce_for_each_other_cause_no_resync() {
     let bus = Bus::with("own-several", &SOON).await;
     let system = &bus.system;
     let receiver = watch(&bus).await;
@@ -363,7 +363,7 @@ async fn pacemakers_that_announce_for_each_other_send_nobody_to_read_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_happens_to_a_subscriber_is_told_by_its_name() {
+async fn events_about_a_subscriber_name_it() {
     let settings: Vec<_> = SOON.into_iter().chain([("queued_events", 20)]).collect();
     let bus = Bus::with("own-subscribers", &settings).await;
     let receiver = Receiver::start().await;
@@ -423,7 +423,7 @@ fn standings(receiver: &Receiver) -> Vec<(String, Option<String>)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_router_that_refuses_the_table_or_falls_silent_is_told_of() {
+async fn a_router_that_rejects_the_table_or_goes_silent_is_reported() {
     let bus = Bus::start("own-routers").await;
     let system = &bus.system;
     let receiver = Receiver::start().await;

@@ -27,7 +27,7 @@ async fn holders(system: &System) -> Result<String, String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_pacemakers_serve_one_table_and_the_duty_outlives_its_holder() {
+async fn two_pacemakers_serve_one_table_and_leases_survive_their_holder() {
     let system = System::start("two-pacemakers").await;
     let second = system.stack.add_pacemaker().await.unwrap();
     let other = address(second.address());
@@ -72,7 +72,7 @@ async fn two_pacemakers_serve_one_table_and_the_duty_outlives_its_holder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_by_two_pacemakers_at_once_are_all_made_once() {
+async fn simultaneous_changes_by_two_pacemakers_are_each_made_once() {
     let system = System::start("concurrent").await;
     let second = system.stack.add_pacemaker().await.unwrap();
     let at = [system.pacemaker, address(second.address())];
@@ -102,7 +102,7 @@ async fn changes_by_two_pacemakers_at_once_are_all_made_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pacemaker_that_is_asked_to_end_finishes_what_it_has() {
+async fn a_pacemaker_that_is_stopped_finishes_its_requests() {
     let system = System::start("graceful").await;
     let app = App::start("app").await;
     system.register("i-1", &app, "one.test", "1").await;

@@ -22,7 +22,7 @@ fn expect_no_failure(account: &Account, least: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_policy_that_was_set_is_with_every_worker_when_the_answer_comes() {
+async fn a_policy_is_active_in_every_worker_when_its_put_is_answered() {
     let system = System::start("policies-set").await;
     let app = App::start("one").await;
     // Before the first instance, and while requests are answered.
@@ -90,7 +90,7 @@ async fn a_switch_of_versions_loses_no_request_and_counts_each_version() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drained_node_gets_nothing_new_and_comes_back() {
+async fn a_drained_node_gets_no_new_requests_and_can_be_restored() {
     let system = System::start("policies-node").await;
     let (here, there) = (App::start("here").await, App::start("there").await);
     for (id, app, node) in [("here", &here, "n1"), ("there", &there, "n2")] {
@@ -112,7 +112,7 @@ async fn a_drained_node_gets_nothing_new_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_prober_finds_a_sick_instance_and_tells_everybody() {
+async fn one_prober_finds_an_unhealthy_instance_and_notifies_all_routers() {
     let system = System::start("policies-health").await;
     let (well, sick) = (App::start("well").await, App::start("sick").await);
     for (id, app) in [("well", &well), ("sick", &sick)] {
@@ -146,7 +146,7 @@ async fn one_prober_finds_a_sick_instance_and_tells_everybody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_routes_master_that_came_back_empty_gets_its_policies_again() {
+async fn an_emptied_routes_master_gets_its_policies_again() {
     let system = System::start("policies-reseed").await;
     let app = App::start("one").await;
     system.register("one", &app, "shop.test", "17").await;
@@ -178,7 +178,7 @@ async fn spread(system: &System, host: &str, count: u64, apps: &[&App]) -> Vec<u
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_canary_gets_its_share_and_whoever_asks_for_it() {
+async fn a_canary_gets_its_share_and_the_clients_that_ask_for_it() {
     let system = System::start("policies-canary").await;
     let (old, new) = (App::start("old").await, App::start("new").await);
     system.register("old", &old, "shop.test", "17").await;
@@ -217,7 +217,7 @@ async fn a_canary_gets_its_share_and_whoever_asks_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sick_instance_gets_nothing_until_it_is_well_and_most_are_believed() {
+async fn an_unhealthy_instance_gets_no_requests_until_it_recovers_unless_most_are_unhealthy() {
     let system = System::start("policies-sick").await;
     let apps = [App::start("a").await, App::start("b").await, App::start("c").await];
     for app in &apps {
@@ -264,7 +264,7 @@ async fn a_sick_instance_gets_nothing_until_it_is_well_and_most_are_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_policy_lets_through_is_let_through_and_nothing_else() {
+async fn only_requests_that_a_policy_allows_pass() {
     let system = System::start("policies-rails").await;
     let app = App::start("one").await;
     system.register("one", &app, "shop.test", "17").await;

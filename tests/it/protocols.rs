@@ -89,7 +89,7 @@ async fn shown(to: SocketAddr, name: Option<&str>) -> String {
 const FALLBACK: &str = "rcgen self signed cert";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn http_2_is_spoken_where_it_is_asked_for() {
+async fn http_2_is_spoken_with_clients_that_negotiate_it() {
     let (system, at) = start("http2", Builder::without_sidecar).await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
@@ -186,7 +186,7 @@ async fn certificates_come_from_the_table_and_change_without_a_reload() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_that_cannot_be_used_harms_nobody() {
+async fn an_invalid_certificate_affects_no_other_host() {
     let (system, at) = start("bad-certificates", Builder::without_sidecar).await;
     let authority = Authority::new("test authority");
     let key = std::fs::read_to_string(system.stack.layout().edge_key()).unwrap();
@@ -336,7 +336,7 @@ async fn grpc_passes_over_tls_with_its_trailers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grpc_client_hears_of_failure_in_its_own_words() {
+async fn a_grpc_client_receives_errors_as_grpc_statuses() {
     let (system, at) = start("grpc-failures", Builder::without_sidecar).await;
     let mut nobody = Reservation::default();
     let dead = format!("127.0.0.1:{}", nobody.add().expect("a free port"));

@@ -31,7 +31,7 @@ async fn members(system: &System, host: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeat_changes_nothing_and_raises_nothing() {
+async fn a_repeated_registration_changes_nothing_and_raises_no_event() {
     let system = System::start("repeat").await;
     let app = App::start("app").await;
     let body = instance(&app, &["app.test"]);
@@ -77,7 +77,7 @@ async fn an_instance_moves_between_names_and_addresses_in_one_step() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_are_taken_as_clients_will_ask_for_them() {
+async fn host_names_are_stored_as_clients_request_them() {
     let system = System::start("names").await;
     let app = App::start("app").await;
     put(&system, "i-1", instance(&app, &["Shop.EXAMPLE.", "*.Wild.example"])).await;
@@ -89,7 +89,7 @@ async fn names_are_taken_as_clients_will_ask_for_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_belongs_to_who_registered_it_last() {
+async fn an_address_belongs_to_the_instance_that_registered_it_last() {
     let system = System::start("takeover").await;
     let app = App::start("app").await;
     put(&system, "old", instance(&app, &["same.test", "old.test"])).await;
@@ -133,7 +133,7 @@ async fn many_instances_in_one_call_get_a_result_each() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_nobody_renews_ends() {
+async fn a_lease_that_is_not_renewed_expires() {
     let system = System::start("lease").await;
     let [leased, permanent] = [App::start("leased").await, App::start("permanent").await];
     let mut body = instance(&leased, &["leased.test"]);
@@ -203,7 +203,7 @@ async fn a_host_is_shown_explained_dumped_and_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn statistics_know_what_belongs_together() {
+async fn membership_sets_group_the_statistics() {
     let system = System::start("membership").await;
     let app = App::start("app").await;
     let mut body = instance(&app, &["app.test"]);
@@ -248,7 +248,7 @@ async fn expect_lag(system: &System, app: &App, id: &str, named: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_that_runs_out_names_who_lags() {
+async fn a_wait_that_times_out_names_the_routers_that_lag() {
     let system = System::start("lag").await;
     let app = App::start("app").await;
     put(&system, "first", instance(&app, &["first.test"])).await;

@@ -239,7 +239,7 @@ async fn check(bus: &Bus, token: &str) -> (Option<i32>, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_check_names_what_is_broken_and_says_so_by_its_exit_code() {
+async fn the_check_names_each_fault_and_sets_its_exit_code() {
     let bus = Bus::start("check").await;
     let receiver = Receiver::answering(|_| Answer::status("500 Internal Server Error")).await;
     let shop = bus.client("shop").await;
@@ -276,7 +276,7 @@ async fn the_check_names_what_is_broken_and_says_so_by_its_exit_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_and_groups_that_are_none_are_refused_clearly_and_nothing_is_left() {
+async fn invalid_names_and_groups_are_rejected_and_leave_nothing_behind() {
     let bus = Bus::start("bad-objects").await;
     let shop = bus.client("shop").await;
     let good = json!({"events": [event("works")]});

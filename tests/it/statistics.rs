@@ -238,14 +238,14 @@ async fn rotate(system: &System, load: &Load) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn counters_are_exact_whatever_dies_when() {
+async fn counters_are_exact_whenever_parts_die() {
     let mut rounds = 0..ROUNDS;
     tempt_fate(move || rounds.next().is_some()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes as long as it is told to; make soak"]
-async fn soak_counters_are_exact_whatever_dies_when() {
+async fn soak_counters_are_exact_whenever_parts_die() {
     let end = Instant::now() + Duration::from_secs(from_environment("SOAK_SECONDS").unwrap_or(SOAK_SECONDS));
     tempt_fate(move || Instant::now() < end).await;
 }
@@ -381,7 +381,7 @@ async fn sidecar_metric(system: &System, name: &str) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn looking_at_the_edge_is_no_loss() {
+async fn polling_the_edge_loses_no_lines() {
     let system = System::without_pacemaker("looking").await;
     let app = App::start("app").await;
     system.route_counted("app.test", &app, "17").await;
@@ -408,7 +408,7 @@ async fn looking_at_the_edge_is_no_loss() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_that_is_none_stops_nothing() {
+async fn a_malformed_line_stops_nothing() {
     let system = System::without_pacemaker("bad-lines").await;
     let app = App::start("app").await;
     system.route_counted("app.test", &app, "17").await;

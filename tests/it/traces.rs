@@ -102,7 +102,7 @@ async fn a_publish_its_delivery_and_its_pull_are_one_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trace_that_nobody_records_stays_so_and_one_without_a_parent_is_the_edges() {
+async fn an_unsampled_trace_stays_unsampled_and_one_without_a_parent_starts_at_the_edge() {
     let collector = Collector::start().await;
     let system = traced("sampling", &collector, 0.0).await;
     let receiver = Receiver::start().await;
@@ -122,7 +122,7 @@ async fn a_trace_that_nobody_records_stays_so_and_one_without_a_parent_is_the_ed
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_sidecar_tells_of_its_commits_and_of_who_asks_it() {
+async fn the_sidecar_traces_its_commits_and_its_requests() {
     let collector = Collector::start().await;
     let system = traced("commits", &collector, 1.0).await;
     let app = App::start("app").await;
@@ -199,7 +199,7 @@ async fn backends_feeds_and_actions_are_called_as_part_of_a_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_away_costs_spans_and_nothing_else() {
+async fn an_unreachable_collector_costs_only_spans() {
     let collector = Collector::start().await;
     collector.answer(|| Answer::status("503 Service Unavailable"));
     let system = traced("no-collector", &collector, 1.0).await;

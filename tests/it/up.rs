@@ -166,7 +166,7 @@ fn processes_of(folder: &Path) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_minutes_go_as_the_readme_says() {
+async fn the_steps_of_the_readme_work() {
     let _slot = slots::take().await;
     let up = Up::start().await;
     for address in [up.ports.edge, up.ports.admin, up.ports.pacemaker, up.ports.sidecar] {
@@ -216,7 +216,7 @@ fn way(moves: &serde_json::Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_good_version_takes_over_and_a_bad_one_is_taken_back() {
+async fn a_good_version_is_promoted_and_a_bad_one_is_rolled_back() {
     let _slot = slots::take().await;
     let up = Up::start().await;
     let said = up.said.replace("--data-dir .signalbox", "");
@@ -266,7 +266,7 @@ async fn a_good_version_takes_over_and_a_bad_one_is_taken_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_it_prints_can_be_typed_and_two_copies_do_not_meet() {
+async fn printed_commands_can_be_run_and_two_copies_do_not_interfere() {
     let system = System::start("beside-up").await;
     let up = Up::start().await;
     // Its own suggestions, joined where a line goes on.
@@ -303,7 +303,7 @@ async fn what_it_prints_can_be_typed_and_two_copies_do_not_meet() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_left_when_it_is_killed() {
+async fn no_process_is_left_when_it_is_killed() {
     let _slot = slots::take().await;
     let mut up = Up::start().await;
     assert!(!processes_of(up.folder.path()).is_empty());

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_fate_is_what_it_says() {
+    async fn each_fault_does_what_its_documentation_says() {
         let none = Odds::default();
         assert_eq!(after_one(none, 1).await.unwrap().status, 204);
         assert!(after_one(Odds { lost: 100, ..none }, 0).await.is_err());

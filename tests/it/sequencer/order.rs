@@ -43,14 +43,14 @@ fn from_environment(name: &str) -> Option<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_accepted_is_sent_in_order_whatever_dies_when() {
+async fn accepted_events_are_sent_in_order_whenever_parts_die() {
     let mut rounds = 0..ROUNDS;
     tempt_fate("order", OBJECTS, move || rounds.next().is_some()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes as long as it is told to; make soak"]
-async fn soak_what_is_accepted_is_sent_in_order_whatever_dies_when() {
+async fn soak_accepted_events_are_sent_in_order_whenever_parts_die() {
     let end = Instant::now() + Duration::from_secs(from_environment("SOAK_SECONDS").unwrap_or(SOAK_SECONDS));
     tempt_fate("order-soak", SOAK_OBJECTS, move || Instant::now() < end).await;
 }
