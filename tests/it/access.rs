@@ -1,4 +1,4 @@
-//! Tokens open what their scopes say, for the hosts they are for, and nothing else.
+//! Tokens open exactly the routes of their scopes, and only for the hosts to which they are confined.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What operators see: the page, the metrics, and the edge's own state, behind one address.
+//! What operators see: the dashboard, the metrics, and the state of the edge, all behind one address.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Whatever is sent to the API, it answers with a problem document, a fitting status and a stable code, and goes on.
+//! Whatever is sent to the API, it answers with a problem document, a suitable status and a stable code, and continues.
 
 use std::{collections::BTreeSet, net::SocketAddr};
 

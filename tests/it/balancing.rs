@@ -1,6 +1,6 @@
-//! Who gets a request: the algorithms, shares and sessions of a host's policy, as real clients see them.
+//! The algorithms, traffic shares and sessions of a host's policy, as clients see them.
 //!
-//! Policies are written straight into the table, as an operator may.
+//! Policies are written directly into the table, as an operator may do.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Deliveries as subscribers see them: format, signatures, receivers that misbehave, what is given up and sent again.
+//! Deliveries as subscribers see them: format, signatures, misbehaving receivers, dead letters and redrive.
 
 use serde_json::{Value, json};
 use signalbox_testkit::eventually;

@@ -1,7 +1,7 @@
-//! What goes wrong around the event bus: receivers of every bad kind, and a fabric that is away, slow, full or another.
+//! Faults around the event bus: receivers that fail in every way, and a fabric that is down, slow, full or replaced.
 //!
-//! Whatever it is: publishers are told 503 with a time to come back, an event is in the batches of all its subscribers
-//! or in none, and deliveries go on by themselves when it is over.
+//! In every case, publishers get 503 with `Retry-After`, an event is in the batches of all its subscribers or of none, and
+//! deliveries continue automatically when the fault ends.
 
 use std::{collections::BTreeSet, io::Write as _, net::SocketAddr, time::Duration};
 

@@ -1,9 +1,9 @@
-//! Order, and no loss: many events for many objects by way of three pacemakers that are killed at random, and Redis
-//! with them, to subscribers that fail at random. Between the kills everybody is also stopped for a while and goes on,
-//! subscribers change their number of lanes, and Redis forgets its scripts and writes its file anew.
+//! Order without loss: many events of many objects through three pacemakers that are killed at random, as is Redis, to
+//! subscribers that fail at random. Between the kills, all processes are also stopped and resumed, subscribers change their
+//! number of lanes, and Redis flushes its scripts and rewrites its append-only file.
 //!
-//! Everything that is chosen follows from the seed, which is printed: `SIGNALBOX_SEED` makes the same choices again.
-//! What the machine does in between is its own, so a flaw that was seen once may need the seed several times.
+//! All random choices follow from the seed, which is printed: `SIGNALBOX_SEED` repeats them. Their timing is not repeated, so a
+//! flaw may need several runs with its seed.
 
 mod publishing;
 

@@ -1,4 +1,4 @@
-//! A change of the table reaches every worker: through master, replica and tracking, whoever made it.
+//! A change of the table reaches every worker, through master, replica and client tracking, whichever client made it.
 
 use std::{
     net::SocketAddr,

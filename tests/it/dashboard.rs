@@ -1,4 +1,4 @@
-//! The dashboard in a real browser: `tests/browser/` says what a person does there and sees.
+//! The dashboard in a real browser. `tests/browser/` contains what a person does there and expects to see.
 
 use std::{
     path::{Path, PathBuf},

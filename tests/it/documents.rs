@@ -1,7 +1,7 @@
-//! Every command that the documentation shows is run, page after page, as somebody would who types it into a terminal in
-//! the folder where `signalbox up --demo` runs; and what is printed has to look like what the page shows.
+//! Every command in the documentation is run, page after page, in the folder where `signalbox up --demo` runs. Its output
+//! must have the shape of the output that the page shows.
 //!
-//! What a page may say, and how a block is excused, is in [`page`].
+//! [`page`] defines what a page may contain and how a block is excluded.
 
 mod page;
 mod shape;

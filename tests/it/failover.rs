@@ -1,4 +1,4 @@
-//! What clients see of instances that fail: next to nothing.
+//! Instances that fail, as clients see them: almost no client notices.
 
 use std::{cell::RefCell, collections::BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What a host lets through, and what nobody gets through at any host.
+//! Limits and rules of single hosts, and protections that apply to all hosts.
 
 use serde_json::{Value, json};
 use signalbox_testkit::{equal, eventually};

@@ -1,4 +1,4 @@
-//! The isolation ladder: what a router still does when one thing after another is gone.
+//! The isolation ladder: what a router still does when one part after another is gone.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 

@@ -1,4 +1,4 @@
-//! No key without a row: the servers of a running system hold only what the catalog of `crates/store` describes.
+//! The servers of a running system contain only keys that the catalog of `crates/store` describes.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Events watched as they are accepted: filters, positions, what is missed and told.
+//! Live streams of events: filters, positions, and gaps for events that were missed.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! State machines with every daemon running: the shipped canary decides by what the edge counts.
+//! State machines with every daemon running: the shipped canary decides by the statistics of the edge.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Machines whose outside world fails: a webhook that says everything but yes, until somebody tries again, and feeds that do
-//! not answer, with what is said of them meanwhile.
+//! State machines whose outside world fails: a webhook that gives every answer except success until an operator retries,
+//! and feeds that do not answer, with what the API reports in the meantime.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,10 +1,10 @@
-//! Labels end where they have to, whoever dies: three pacemakers that are killed at random, and Redis with them; actions
-//! and feeds that hang, fail, talk nonsense or too much; facts by HTTP and by the bus.
+//! Labels end in the right state, whichever part is killed: three pacemakers are killed at random, as is Redis. Actions and
+//! feeds hang, fail, and answer nonsense or too much. Facts arrive by HTTP and through the bus.
 //!
-//! Where each label has to end, and by which way, is written down beforehand (`plan.rs`): a single thread that hears one
-//! thing after the other would bring it there. What the published events say is entered in a book as it arrives.
+//! The expected path of each label is computed in advance (`plan.rs`), as a single thread that receives one fact after the
+//! other would produce it. The published events are recorded in a ledger as they arrive.
 //!
-//! Everything that is chosen follows from the seed, which is printed: `SIGNALBOX_SEED` makes the same choices again.
+//! All random choices follow from the seed, which is printed: `SIGNALBOX_SEED` repeats them.
 
 mod book;
 mod outside;

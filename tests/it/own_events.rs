@@ -1,4 +1,4 @@
-//! Signalbox' own events: what happens to the route table and to subscribers arrives at webhooks, whoever dies.
+//! Signalbox's own events: changes of the route table and of subscribers arrive at webhooks, whichever part is killed.
 
 use std::{collections::BTreeSet, net::SocketAddr};
 

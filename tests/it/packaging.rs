@@ -1,5 +1,5 @@
-//! What is shipped beside the programs: containers, units, the Debian package. Read here, as nothing of it can be run
-//! without Docker and root; every name that one file says of another is held against that other.
+//! The files that are shipped with the programs: containers, units, the Debian package. They are only read here, because
+//! running them needs Docker and root. Every name that one file uses is checked against the file that defines it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,5 +1,5 @@
-//! Policies of hosts through the API, with every daemon running: what is set reaches every worker, version types are
-//! told apart, drains and switches lose nothing, health is checked, and the table survives what happens to it.
+//! Policies of hosts through the API, with every daemon running. Policies reach every worker, version types are counted
+//! separately, drains and switches lose no request, health is checked, and a lost table is restored.
 
 use serde_json::{Value, json};
 use signalbox_testkit::eventually;

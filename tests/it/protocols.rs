@@ -1,4 +1,4 @@
-//! What the edge speaks with clients and with instances: TLS with certificates of the table, HTTP/2, gRPC, WebSocket.
+//! Protocols of the edge towards clients and instances: TLS with certificates of the table, HTTP/2, gRPC, WebSocket.
 
 use std::{net::SocketAddr, process::Stdio};
 

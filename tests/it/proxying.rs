@@ -1,4 +1,4 @@
-//! What happens to a request between the client and the instance.
+//! What the edge does with a request between the client and the instance.
 
 use signalbox_testkit::{equal, eventually};
 use signalbox_tests::{

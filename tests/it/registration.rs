@@ -1,4 +1,4 @@
-//! Instances over the API: repeats, leases, ownership of addresses, and who is waited for.
+//! Instances over the API: repeated calls, leases, ownership of addresses, and waiting for routers.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Objects with a backend, as producers and backends see them: in order, through everything that dies.
+//! Objects with a backend, as producers and backends see them: events arrive in order, whichever part dies.
 
 mod order;
 

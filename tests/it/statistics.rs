@@ -1,6 +1,6 @@
-//! Every complete log line is counted exactly once, whatever dies when.
+//! Every complete log line is counted exactly once, whenever parts die.
 //!
-//! The client is the witness: it knows how many requests it sent, what each was answered, and how many bytes came.
+//! The counters are compared with the client, which knows how many requests it sent, the status of each, and the bytes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

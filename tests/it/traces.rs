@@ -1,4 +1,4 @@
-//! Traces: what a request and what came of it took, as a collector is told.
+//! Traces, as a collector receives them: one request with everything that it caused.
 
 use serde_json::{Value, json};
 use signalbox_testkit::eventually;

@@ -1,4 +1,4 @@
-//! A collector of traces: what an OpenTelemetry exporter sends, read.
+//! A collector of traces. It decodes what an OpenTelemetry exporter sends.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
-//! A book of what was accepted and what each subscriber was sent, and everything that can be wrong between the two.
+//! A ledger of accepted events and of what each subscriber received, and every flaw that can be between the two.
 //!
-//! What a subscriber sees is judged as it comes, because order is a matter of the moment: an event that it sees for
-//! the first time must follow the one that it saw last of that object, and say so. What only the whole can tell (that
-//! nothing is missing, that nobody was told of an event that no publisher knows) is judged in the end.
+//! Order is checked as deliveries arrive: an event that a subscriber receives for the first time must follow, and name, the
+//! last event of its object that this subscriber received. Completeness is checked at the end: no event is missing, and no
+//! subscriber received an event that no publisher sent.
 
 use std::{
     collections::HashMap,

@@ -1,9 +1,9 @@
 //! What the end-to-end tests in `it/` share.
 //!
-//! Each test starts a complete Signalbox of its own ([`system::System`]: four Redis servers, nginx, both daemons). It uses
-//! the system from outside: over HTTP as a client, over Redis as an operator, and with signals that kill and stop parts.
+//! Each test starts a complete Signalbox of its own ([`system::System`]: four Redis servers, nginx, both daemons; [`slots`]
+//! limits how many run at the same time). It uses the system from outside: over HTTP as a client, over Redis as an operator, and with signals that kill and stop parts.
 //!
-//! - Applications: [`upstream`] misbehaves on request, [`grpc`] speaks gRPC, [`slots`] numbers ports.
+//! - Applications: [`upstream`] misbehaves on request, [`grpc`] speaks gRPC.
 //! - Clients: [`load`] accounts for every byte, [`http`] sends any request, valid or not, [`tls`] has certificates.
 //! - Events: [`fleet`] is several pacemakers on one fabric, [`receiver`] a subscriber, [`events`] a live stream, and
 //!   [`ledger`] a record of what was published and received.

@@ -1,4 +1,4 @@
-//! A subscriber's side of the event bus: it keeps what it is sent and answers what the test says.
+//! A subscriber of the event bus. It records what it receives and answers as the test decides.
 
 use std::{
     net::SocketAddr,

@@ -1,8 +1,8 @@
-//! A network between two parties that speak HTTP: it loses, repeats and delays requests and answers.
+//! A network between an HTTP client and a server that loses, repeats and delays requests and answers.
 //!
-//! A [`crate::wire::Wire`] knows bytes, and what it does happens to a connection. This knows requests, so it can do what
-//! a proxy that tries again, or a client that gives up, does to one of them: carry it out and tell nobody, carry it out
-//! twice, or a second time when everybody has gone on.
+//! A [`signalbox_testkit::wire::Wire`] handles bytes, and its faults affect whole connections. This relay handles requests, so
+//! it can do to one of them what a retrying proxy or an impatient client does: execute it and lose the answer, execute it
+//! twice, or execute it again much later.
 
 use std::{
     io,

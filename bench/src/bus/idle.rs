@@ -1,4 +1,4 @@
-//! What a pacemaker costs that has nothing to do.
+//! The cost of an idle pacemaker.
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 

@@ -1,7 +1,7 @@
-//! State machines: conditions judged, labels moved, facts told, and a million labels that wait.
+//! State machines: evaluated conditions, moved labels, received facts, and a million waiting labels.
 //!
-//! One pacemaker and one fabric (and two pacemakers more where it says so), nothing pinned. A measurement looks at the
-//! labels and at the topic of moves afterwards and fails when one is not where it has to be or its event is missing.
+//! One pacemaker and one fabric (two more pacemakers where it says so), nothing pinned. Afterwards a measurement checks the
+//! labels and the topic of moves, and fails if a label is in a wrong state or its event is missing.
 
 mod evaluating;
 mod moving;

@@ -1,4 +1,4 @@
-//! Moves of labels, each with its event: by facts that come for many at a time, and by a time of day.
+//! Moves of labels, each with its event: caused by batches of facts, and by a time of day.
 
 use serde_json::json;
 use tokio::time::Instant;

@@ -1,4 +1,4 @@
-//! Facts told over HTTP, one label in a request, each of which is judged and stored.
+//! Facts sent over HTTP, one label per request. Each is evaluated and stored.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A shell that somebody types into who reads a page.
+//! A shell in which a reader types the commands of a page.
 
 use std::{path::Path, process::Stdio};
 

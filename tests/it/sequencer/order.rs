@@ -1,4 +1,5 @@
-//! Many producers, three pacemakers, and a network that loses and repeats: what was accepted comes to the backend in order.
+//! Many producers, three pacemakers, and a network that loses and repeats requests: accepted events reach the backend in
+//! order.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
