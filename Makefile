@@ -28,7 +28,7 @@ run: packages-run build ## Install what is missing, build, start everything with
 browser: ## Install what the tests of the dashboard need: Chromium, Node, and playwright-core below target/
 	@.ci/browser
 
-test: packages-test ## Install what is missing, then everything that CI runs: formatting, lints, Lua specs, all tests
+test: packages-test ## Install missing packages, run everything that CI runs; STRICT=1 fails on tests that needed a retry
 	@.ci/test
 
 bench: packages-bench ## Measure side by side with nginx, HAProxy, Caddy, brokers and others, and print ratios

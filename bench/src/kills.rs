@@ -1,6 +1,6 @@
-//! Requests that fail when instances die under load: four instances, one of which is gone every second for half of one,
-//! with all its connections, as after `kill -9`. Each proxy with the retries that an operator would give it for requests
-//! that may be repeated.
+//! Requests that fail when instances die under load. Of four instances, one is gone every second for half a second, with
+//! all its connections, as after `kill -9`. Each proxy has the retries that an operator would configure for idempotent
+//! requests.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The machine the figures belong to, and which core does what.
+//! The machine on which the figures were measured, and the assignment of its cores.
 
 use std::{fs, process::Command};
 

@@ -1,7 +1,7 @@
-//! Side-by-side measurements of Signalbox against its peers. `docs/performance.md` says how to read them.
+//! Side-by-side measurements of Signalbox and its peers. `docs/performance.md` explains how to read them.
 //!
-//! Everything runs on loopback, in a temporary folder, for a bounded time, and is gone afterwards. A figure is never
-//! an assertion: what is missed is printed as missed.
+//! Everything runs on loopback, in a temporary folder, for a bounded time, and is removed afterwards. A figure is never an
+//! assertion: a missed target is printed as missed.
 
 mod bus;
 mod compare;

@@ -1,4 +1,4 @@
-//! One HTTP connection that asks one thing after the other: what a curl in a loop would be, without its start-up.
+//! One HTTP connection that sends one request after the other: a curl loop without its start-up time.
 
 use std::{
     io::{Read as _, Write as _},

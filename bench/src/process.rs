@@ -1,4 +1,4 @@
-//! Child processes, and what the kernel says of them.
+//! Child processes, and their CPU time and memory as the kernel counts them.
 
 use std::{
     fs,

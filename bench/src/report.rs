@@ -1,4 +1,4 @@
-//! What the measurements came to, as a table for people and as JSON for programs.
+//! The results of the measurements, as a table for people and as JSON for programs.
 
 use std::fmt::Write as _;
 

@@ -1,10 +1,10 @@
-//! Tokens open what their scopes say, for the hosts they are for, and nothing else.
+//! Tokens open exactly the routes of their scopes, and only for the hosts to which they are confined.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::{Request, Response},
-    poll,
     system::System,
     upstream::App,
 };
@@ -47,7 +47,7 @@ async fn a_scope_opens_its_own_routes() {
         assert_eq!(with_token(&system, &none, "GET", target, None).await.status, 403, "{target}");
     }
     // The sidecar knows tokens from the copy that the pacemaker gives it.
-    poll::until("the sidecar to know the token", || async {
+    eventually("the sidecar to know the token", || async {
         let answer = with_token(&system, &read, "GET", "/stats/version_type/17", None).await;
         if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
     })
@@ -65,7 +65,7 @@ async fn a_scope_opens_its_own_routes() {
         async |token: &str| with_token(&system, token, "GET", "/stats/version_type/17", None).await.status;
     assert_eq!((stats("bus-read").await, stats("bus-publish").await), (200, 403));
     assert_eq!(system.api("DELETE", "/api_tokens/bus-read", None).await.status, 204);
-    poll::until("the sidecar to forget the token", || async {
+    eventually("the sidecar to forget the token", || async {
         let status = stats("bus-read").await;
         if status == 401 { Ok(()) } else { Err(status) }
     })
@@ -81,7 +81,7 @@ async fn a_scope_opens_its_own_routes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_ends_with_its_removal_and_is_shown_once() {
+async fn a_token_is_shown_once_and_is_invalid_after_its_removal() {
     let system = System::start("revoke").await;
     let token = system.token("short-lived", &["read"]).await;
     assert_eq!(with_token(&system, &token, "GET", "/instances", None).await.status, 200);
@@ -100,7 +100,7 @@ async fn a_token_ends_with_its_removal_and_is_shown_once() {
     assert_eq!((conflict.status, &conflict.json()["code"]), (409, &"token_exists".into()));
     assert_eq!(system.api("DELETE", "/tokens/short-lived", None).await.status, 204);
     assert_eq!(with_token(&system, &token, "GET", "/instances", None).await.status, 401);
-    poll::until("the sidecar to refuse the token", || async {
+    eventually("the sidecar to refuse the token", || async {
         let answer = with_token(&system, &token, "GET", "/stats/uncaught", None).await;
         if answer.status == 401 { Ok(()) } else { Err(answer.text()) }
     })
@@ -110,7 +110,7 @@ async fn a_token_ends_with_its_removal_and_is_shown_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_confined_token_touches_its_own_hosts_only() {
+async fn a_confined_token_changes_only_its_own_hosts() {
     let system = System::start("confined").await;
     let [mine, theirs] = [App::start("mine").await, App::start("theirs").await];
     system.register("theirs", &theirs, "b.test", "2").await;
@@ -146,7 +146,7 @@ async fn a_confined_token_touches_its_own_hosts_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_comes_as_bearer_or_as_the_user_of_basic() {
+async fn a_token_is_sent_as_bearer_or_as_the_basic_user() {
     let system = System::start("basic").await;
     let host = system.admin.to_string();
     for (user, status) in [

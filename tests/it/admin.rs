@@ -1,4 +1,4 @@
-//! What operators see: the page, the metrics, and the edge's own state, behind one address.
+//! What operators see: the dashboard, the metrics, and the state of the edge, all behind one address.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,10 @@ use serde_json::json;
 use signalbox_client::Client;
 
 use crate::bus_api::Bus;
+use signalbox_testkit::{equal, eventually};
 use signalbox_tests::{
     http::{Connection, Request, Response},
-    load, openmetrics, poll,
+    load, openmetrics,
     receiver::Receiver,
     system::System,
     tls::Authority,
@@ -17,7 +18,7 @@ use signalbox_tests::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_lists_hosts_instances_and_their_last_minute() {
+async fn the_overview_lists_hosts_instances_and_their_last_minute() {
     let system = System::start("page").await;
     let app = App::start("app").await;
     system.register("i-1", &app, "app.test", "17").await;
@@ -27,7 +28,7 @@ async fn the_page_lists_hosts_instances_and_their_last_minute() {
     // Forty requests in a minute are 0.7 a second.
     for (path, shown) in [("/", ["app.test", "0.7"]), ("/dashboard/host?name=app.test", ["i-1", &address])] {
         let page = Request::get(&system.admin.to_string(), path).header("Authorization", &header);
-        poll::until("the page to show the requests", || async {
+        eventually("the page to show the requests", || async {
             let answer = page.send(system.admin).await.unwrap();
             let text = answer.text();
             let kind = answer.header("Content-Type").unwrap_or_default().to_owned();
@@ -58,7 +59,7 @@ async fn metrics_of_all_parts_are_one_openmetrics_page() {
     let app = App::start("app").await;
     system.register("i-1", &app, "app.test", "17").await;
     load::send(system.edge, 2, 40, |_| Request::get("app.test", "/")).await;
-    poll::until("the lines to be a metric", || async {
+    eventually("the lines to be a metric", || async {
         let series = page(&system.edge_api("/metrics").await);
         let ours = series.keys().all(|name| name.starts_with("signalbox_") || name.starts_with("process_"));
         assert!(ours, "{:?}", series.keys());
@@ -91,7 +92,7 @@ async fn metrics_of_all_parts_are_one_openmetrics_page() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_edge_tells_its_own_state() {
+async fn the_edge_reports_its_own_state() {
     let system = System::edge_only("edge-state").await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
@@ -100,7 +101,7 @@ async fn the_edge_tells_its_own_state() {
         system.get("app.test", "/").await;
         system.get("nobody.test", "/").await;
     }
-    poll::until("the status to show what is cached", || async {
+    eventually("the status to show what is cached", || async {
         let status = system.edge_api("/edge/status").await.json();
         let cached = status["hosts"].as_u64() >= Some(1) && status["negative"].as_u64() >= Some(1);
         let well = status["connected"] == true && status["stale"] == false && status["alarm"].is_null();
@@ -118,7 +119,7 @@ async fn the_edge_tells_its_own_state() {
     assert_eq!(same.send(system.admin).await.unwrap().status, 304);
     system.route("other.test", &app).await;
     system.until_answered_by("other.test", &app).await;
-    poll::until("the snapshot to be another", || async {
+    eventually("the snapshot to be another", || async {
         let answer = same.send(system.admin).await.unwrap();
         if answer.status == 200 && answer.text().contains("other.test") { Ok(()) } else { Err(answer.status) }
     })
@@ -135,12 +136,12 @@ async fn the_edge_tells_its_own_state() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operators_requests_are_counted_apart() {
+async fn requests_of_operators_are_counted_separately() {
     let system = System::start("pacemaker-key").await;
     for _ in 0..7 {
         assert_eq!(system.api("GET", "/instances", None).await.status, 200);
     }
-    poll::until("seven requests under `pacemaker`", || async {
+    eventually("seven requests under `pacemaker`", || async {
         let count: Option<u64> = system.try_cli(System::STATS, "HGET stat:pacemaker requests").await?;
         if count == Some(7) { Ok(()) } else { Err(format!("{count:?}")) }
     })
@@ -151,7 +152,7 @@ async fn operators_requests_are_counted_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_under_way_are_shown_by_instance_while_it_drains() {
+async fn requests_in_flight_are_shown_while_an_instance_drains() {
     let system = System::start("in-flight").await;
     let (counted, plain) = (App::start("counted").await, App::start("plain").await);
     system.register("i-1", &counted, "app.test", "17").await;
@@ -165,9 +166,9 @@ async fn requests_under_way_are_shown_by_instance_while_it_drains() {
         connection.write(&Request::get("app.test", "/hold").to_bytes()).await.unwrap();
         held.push(connection);
     }
-    poll::equal("requests at the instance", 3, async || counted.running()).await;
+    eventually("requests at the instance", async || equal(counted.running(), 3)).await;
     let shown = async || system.api("GET", "/instances/i-1", None).await.json()["in_flight"].as_u64();
-    poll::equal("in_flight", Some(3), &shown).await;
+    eventually("in_flight", async || equal(shown().await, Some(3))).await;
     let listed = system.api("GET", "/instances", None).await.json();
     assert_eq!(listed["instances"][0]["in_flight"], 3, "{listed}");
     assert!(listed["instances"][1].get("in_flight").is_none(), "nobody counts for a plain host: {listed}");
@@ -178,9 +179,9 @@ async fn requests_under_way_are_shown_by_instance_while_it_drains() {
     let drained = system.api("POST", "/instances/i-1/drain?wait=20s", Some(drain)).await;
     assert_eq!(drained.status, 200, "{}", drained.text());
     held.pop();
-    poll::equal("in_flight of what drains", Some(2), &shown).await;
+    eventually("in_flight of what drains", async || equal(shown().await, Some(2))).await;
     counted.release();
-    poll::equal("in_flight of what has drained", Some(0), &shown).await;
+    eventually("in_flight of what has drained", async || equal(shown().await, Some(0))).await;
     drop(held);
     system.stop().await;
 }
@@ -237,7 +238,7 @@ async fn the_dashboard_and_the_alerts_of_the_documentation_name_metrics_that_exi
         let made = system.api("POST", &target, Some(json!({"metadata": metadata}))).await;
         assert_eq!(made.status, 201, "{}", made.text());
     }
-    poll::until("every metric of the documentation to be on the page", || async {
+    eventually("every metric of the documentation to be on the page", || async {
         bus.publish(&system.token, "orders", 1).await;
         let page = system.edge_api("/metrics").await.text();
         // A family is described before it has its first sample.

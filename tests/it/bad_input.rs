@@ -1,4 +1,4 @@
-//! Whatever is sent to the API, it answers with a problem document, a fitting status and a stable code, and goes on.
+//! Whatever is sent to the API, it answers with a problem document, a suitable status and a stable code, and continues.
 
 use std::{collections::BTreeSet, net::SocketAddr};
 
@@ -238,7 +238,7 @@ async fn every_route_is_in_this_list() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_comes_in_without_the_right_token() {
+async fn every_route_rejects_a_missing_or_wrong_token() {
     let system = System::start("tokens").await;
     let app = App::start("app").await;
     system.register("i-1", &app, "app.test", "17").await;
@@ -289,7 +289,7 @@ async fn nobody_comes_in_without_the_right_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_that_are_none_are_refused() {
+async fn malformed_bodies_are_rejected() {
     let system = System::start("bodies-bad").await;
     let app = App::start("app").await;
     system.register("i-1", &app, "app.test", "17").await;
@@ -365,7 +365,7 @@ async fn bodies_that_are_none_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn values_that_cannot_be_are_refused() {
+async fn invalid_values_are_rejected() {
     let system = System::start("values").await;
     let app = App::start("app").await;
     let before: i64 = system.cli::<Option<i64>>(System::MASTER, "GET serial").await.unwrap_or(0);
@@ -508,7 +508,7 @@ async fn values_that_cannot_be_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn methods_and_paths_that_are_not_there() {
+async fn unknown_methods_and_paths_are_rejected() {
     let system = System::start("not-there").await;
     let app = App::start("app").await;
     for to in [system.admin, system.pacemaker, system.sidecar] {
@@ -550,7 +550,7 @@ async fn methods_and_paths_that_are_not_there() {
 
 /// Bytes that are not even HTTP, at every listener. Closing without a word is an answer as well.
 #[tokio::test(flavor = "multi_thread")]
-async fn noise_at_every_listener() {
+async fn every_listener_survives_random_bytes() {
     let system = System::start("noise").await;
     let app = App::start("app").await;
     let noise: [&[u8]; 9] = [

@@ -1,13 +1,14 @@
-//! Who gets a request: the algorithms, shares and sessions of a host's policy, as real clients see them.
+//! The algorithms, traffic shares and sessions of a host's policy, as clients see them.
 //!
-//! Policies are written straight into the table, as an operator may.
+//! Policies are written directly into the table, as an operator may do.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use signalbox_testkit::{equal, eventually};
 use signalbox_tests::{
     http::{Connection, Request, Response},
-    load, poll,
+    load,
     system::System,
     upstream::{App, Mode},
 };
@@ -46,7 +47,7 @@ fn app(answer: &Response) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn weights_decide_how_much_each_gets() {
+async fn weights_set_the_share_of_each_instance() {
     let system = one_worker("weights").await;
     let _apps = serve(&system, "app.test", 3, |apps| {
         json!({"v": 1, "weights": {apps[0].address.to_string(): 3, apps[1].address.to_string(): 1,
@@ -59,7 +60,7 @@ async fn weights_decide_how_much_each_gets() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unhealthy_instance_gets_nothing_unless_most_are() {
+async fn an_unhealthy_instance_gets_no_requests_unless_most_are_unhealthy() {
     let system = one_worker("unhealthy").await;
     let apps =
         serve(&system, "app.test", 3, |apps| json!({"unhealthy": [apps[0].address.to_string()]})).await;
@@ -81,14 +82,14 @@ async fn p2c_avoids_an_instance_that_is_busy() {
     // One request hangs at one of them; everything else then goes to the other.
     let mut held = Connection::open(system.edge).await.unwrap();
     held.write(&Request::get("app.test", "/hold").to_bytes()).await.unwrap();
-    poll::equal("requests held", 1, async || apps[0].running() + apps[1].running()).await;
+    eventually("requests held", async || equal(apps[0].running() + apps[1].running(), 1)).await;
     let (busy, idle) = if apps[0].running() == 1 { (&apps[0], &apps[1]) } else { (&apps[1], &apps[0]) };
     for _ in 0..30 {
         assert_eq!(app(&system.get("app.test", "/").await), idle.name());
     }
     // When it is over it takes part again: what was counted was taken off.
     busy.release();
-    poll::until("both to answer", || async {
+    eventually("both to answer", || async {
         let spread = spread(&system, "app.test", 40).await;
         if spread.len() == 2 { Ok(()) } else { Err(spread) }
     })
@@ -108,9 +109,9 @@ async fn p2c_avoids_an_instance_that_is_busy() {
     rule(&system, "slow.test", &json!({"balance": {"algorithm": "p2c"}})).await;
     let mut away = Connection::open(system.edge).await.unwrap();
     away.write(&Request::get("slow.test", "/").to_bytes()).await.unwrap();
-    poll::equal("requests under way", Some(1.0), &under_way).await;
+    eventually("requests under way", async || equal(under_way().await, Some(1.0))).await;
     drop(away);
-    poll::equal("requests under way", Some(0.0), &under_way).await;
+    eventually("requests under way", async || equal(under_way().await, Some(0.0))).await;
     system.stop().await;
 }
 
@@ -198,7 +199,7 @@ async fn a_canary_gets_its_share_and_its_requests_are_counted_as_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_moves_on_to_another_version_is_counted_there() {
+async fn a_request_that_is_retried_on_another_version_is_counted_there() {
     let system = one_worker("canary-retry").await;
     system.cli::<()>(System::MASTER, "SET logkey:app.test 17").await;
     let mut apps = serve(&system, "app.test", 4, |apps| {
@@ -281,7 +282,7 @@ async fn sessions_outlive_a_restart_of_nginx_and_hold_at_every_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_joined_just_now_starts_slowly() {
+async fn an_instance_that_joined_recently_starts_slowly() {
     let system = one_worker("slow-start").await;
     let now: Vec<i64> = system.cli(System::MASTER, "TIME").await;
     let _apps = serve(
@@ -332,7 +333,7 @@ async fn an_instance_that_is_registered_later_starts_slowly() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_policy_of_nonsense_routes_by_the_set_alone() {
+async fn a_malformed_policy_routes_by_the_instance_set_alone() {
     let system = one_worker("nonsense").await;
     let apps = serve(&system, "app.test", 2, |_| json!({})).await;
     for policy in [

@@ -2,9 +2,9 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::{Request, Response},
-    poll,
     receiver::{self, Receiver},
     system::System,
 };
@@ -100,7 +100,7 @@ fn expect_empty(answer: &Response, status: u16) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_row_of_the_table_answers_as_clients_of_the_original_expect() {
+async fn every_endpoint_answers_as_routemasters_clients_expect() {
     let bus = Bus::start("rows").await;
     let receiver = Receiver::start().await;
     let open = async |target| bus.send(bus.request("GET", target)).await;
@@ -183,7 +183,7 @@ async fn every_row_of_the_table_answers_as_clients_of_the_original_expect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_bodies_are_refused_with_their_reason_and_change_nothing() {
+async fn invalid_bodies_are_rejected_with_a_reason_and_change_nothing() {
     let bus = Bus::start("bad-bodies").await;
     let shop = bus.client("shop").await;
     let long = format!("https://a.example/{}", "x".repeat(1024));
@@ -291,7 +291,7 @@ async fn bad_bodies_are_refused_with_their_reason_and_change_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_comes_in_either_style_and_opens_what_its_scopes_say() {
+async fn a_token_is_accepted_in_both_styles_and_limited_to_its_scopes() {
     let bus = Bus::start("styles").await;
     let shop = bus.client("a:b").await;
     for header in [format!("Bearer {shop}"), format!("Basic {}", STANDARD.encode(format!("{shop}:x")))] {
@@ -318,7 +318,7 @@ async fn a_token_comes_in_either_style_and_opens_what_its_scopes_say() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fault_of_the_original_every_client_could_read_every_delivery_credential() {
+async fn fault_of_routemaster_every_client_could_read_every_delivery_credential() {
     let bus = Bus::start("credentials").await;
     let (ann, bob) = (bus.client("ann").await, bus.client("bob").await);
     bus.subscribe(&ann, &["orders"], "https://ann.example/events?key=ann-key").await;
@@ -351,7 +351,7 @@ async fn fault_of_the_original_every_client_could_read_every_delivery_credential
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fault_of_the_original_any_client_could_delete_any_topic_and_that_broke_the_subscriptions() {
+async fn fault_of_routemaster_any_client_could_delete_any_topic_and_break_its_subscriptions() {
     let bus = Bus::start("deleting").await;
     let (ann, bob) = (bus.client("ann").await, bus.client("bob").await);
     bus.publish(&ann, "orders", 1).await;
@@ -367,7 +367,7 @@ async fn fault_of_the_original_any_client_could_delete_any_topic_and_that_broke_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fault_of_the_original_a_refused_topic_name_poisoned_the_list_of_topics() {
+async fn fault_of_routemaster_a_rejected_topic_name_broke_the_list_of_topics() {
     let bus = Bus::start("poison").await;
     let shop = bus.client("shop").await;
     let event = json!({"type": "noop", "url": "https://a.example/"});
@@ -381,7 +381,7 @@ async fn fault_of_the_original_a_refused_topic_name_poisoned_the_list_of_topics(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeat_under_an_idempotency_key_is_the_first_one_again() {
+async fn a_repeat_under_an_idempotency_key_returns_the_first_result() {
     let bus = Bus::start("idempotency").await;
     let (shop, other) = (bus.client("shop").await, bus.client("other").await);
     let send = async |token: &str, target: &str, body: Value| {
@@ -428,7 +428,7 @@ async fn deleting_a_token_ends_its_subscription() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_redis_the_bus_says_so_and_recovers_by_itself() {
+async fn without_its_redis_the_bus_reports_it_and_recovers_automatically() {
     let bus = Bus::start("away").await;
     let shop = bus.client("shop").await;
     bus.publish(&shop, "orders", 1).await;
@@ -457,7 +457,7 @@ async fn without_its_redis_the_bus_says_so_and_recovers_by_itself() {
     }
     expect_code(&bus.call("nobody", "GET", "/topics", None).await, 503, "fabric_unavailable");
     bus.system.start_part(System::FABRIC).await;
-    poll::until("the bus to accept events again", || async {
+    eventually("the bus to accept events again", || async {
         let answer = bus.call(&shop, "POST", "/topics/orders", Some(&event)).await;
         if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
     })
@@ -468,11 +468,11 @@ async fn without_its_redis_the_bus_says_so_and_recovers_by_itself() {
 
 /// A pacemaker that saw the old one knows; one that starts afterwards knows from the stats Redis.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fabric_replaced_by_an_empty_one_takes_nothing_until_an_operator_says_so() {
+async fn a_fabric_replaced_by_an_empty_one_accepts_nothing_until_an_operator_confirms_it() {
     let bus = Bus::start("replaced").await;
     let shop = bus.client("shop").await;
     bus.publish(&shop, "orders", 1).await;
-    poll::until("the fabric to be remembered", || async {
+    eventually("the fabric to be remembered", || async {
         let kept: Option<String> = bus.system.cli(System::STATS, "GET fabric").await;
         kept.ok_or("not yet")
     })
@@ -484,7 +484,7 @@ async fn a_fabric_replaced_by_an_empty_one_takes_nothing_until_an_operator_says_
             bus.system.restart(System::PACEMAKER).await;
         }
         let token = if restarted { &bus.system.token } else { &shop };
-        poll::until("events to be refused for the right reason", || async {
+        eventually("events to be refused for the right reason", || async {
             let answer = bus.call(token, "POST", "/topics/orders", Some(&event)).await;
             let said = answer.json()["code"] == "fabric_uninitialised" && answer.status == 503;
             if said { Ok(()) } else { Err(answer.text()) }

@@ -1,15 +1,13 @@
-//! Deliveries as subscribers see them: format, signatures, receivers that misbehave, what is given up and sent again.
+//! Deliveries as subscribers see them: format, signatures, misbehaving receivers, dead letters and redrive.
 
 use serde_json::{Value, json};
-use signalbox_tests::{
-    poll,
-    receiver::{Answer, Receiver},
-};
+use signalbox_testkit::eventually;
+use signalbox_tests::receiver::{Answer, Receiver};
 
 use crate::bus_api::Bus;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_of_the_original_gets_what_it_expects() {
+async fn a_receiver_written_for_routemaster_gets_what_it_expects() {
     let bus = Bus::start("format").await;
     // The original's own receiver compares the media type as text and the credential.
     let receiver = Receiver::answering(|delivery| {
@@ -52,7 +50,7 @@ async fn a_receiver_of_the_original_gets_what_it_expects() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fault_of_the_original_a_far_future_timestamp_withheld_the_delivery() {
+async fn fault_of_routemaster_a_far_future_timestamp_withheld_the_delivery() {
     let bus = Bus::start("future").await;
     let receiver = Receiver::start().await;
     let (shop, sub) = (bus.client("shop").await, bus.client("sub").await);
@@ -73,7 +71,7 @@ async fn fault_of_the_original_a_far_future_timestamp_withheld_the_delivery() {
 
 /// The fan-out of the original failed half-way over a string in place of a number.
 #[tokio::test(flavor = "multi_thread")]
-async fn fault_of_the_original_a_string_timestamp_reached_some_subscribers() {
+async fn fault_of_routemaster_a_string_timestamp_reached_some_subscribers() {
     let bus = Bus::start("string-time").await;
     let shop = bus.client("shop").await;
     let mut receivers = Vec::new();
@@ -115,7 +113,7 @@ async fn six_hundred_events_of_one_url_arrive_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn receivers_that_misbehave_cost_no_other_its_deliveries() {
+async fn misbehaving_receivers_cost_no_other_its_deliveries() {
     let bus = Bus::with("misbehaving", &[("workers", 4), ("slow_ms", 50), ("delivery_ms", 2_000)]).await;
     let shop = bus.client("shop").await;
     let target = Receiver::start().await;
@@ -154,7 +152,7 @@ async fn receivers_that_misbehave_cost_no_other_its_deliveries() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_test_delivery_tells_what_became_of_it() {
+async fn a_test_delivery_reports_its_result() {
     let bus = Bus::start("test-delivery").await;
     let receiver = Receiver::answering(|_| Answer::status("418 I'm a teapot")).await;
     let sub = bus.client("sub").await;
@@ -214,14 +212,14 @@ async fn a_secret_is_replaced_while_both_sign() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_given_up_can_be_looked_at_sent_again_and_forgotten() {
+async fn dead_letters_can_be_read_redriven_and_deleted() {
     let bus = Bus::with("dead", &[("max_attempts", 1)]).await;
     let receiver = Receiver::answering(|_| Answer::status("500 Internal Server Error")).await;
     let (shop, sub) = (bus.client("shop").await, bus.client("sub").await);
     bus.subscribe(&sub, &["orders"], &receiver.url()).await;
     let dead = || async { bus.call(&sub, "GET", "/subscriber/dead", None).await.json() };
     let until_dead = |count: usize| {
-        poll::until("dead letters", move || async move {
+        eventually("dead letters", move || async move {
             let letters = dead().await;
             if letters["dead"].as_array().unwrap().len() == count { Ok(letters) } else { Err(letters) }
         })
@@ -235,7 +233,7 @@ async fn what_was_given_up_can_be_looked_at_sent_again_and_forgotten() {
     receiver.decide(|_| Answer::status("200 OK"));
     let redriven = bus.root("POST", "/subscriber/dead/redrive?subscriber=sub", None).await;
     assert_eq!((redriven.status, redriven.json()), (200, json!({"redriven": 1})));
-    poll::until("the dead letter to come back", || async {
+    eventually("the dead letter to come back", || async {
         let ids: Vec<Value> = receiver.events().iter().map(|event| event["id"].clone()).collect();
         if ids.iter().filter(|id| **id == json!(first)).count() >= 2 { Ok(()) } else { Err(ids) }
     })
@@ -253,7 +251,7 @@ async fn what_was_given_up_can_be_looked_at_sent_again_and_forgotten() {
     // What is missing is told with the next event of the lane.
     receiver.decide(|_| Answer::status("200 OK"));
     let next = bus.publish(&shop, "orders", 1).await;
-    let told = poll::until("the next event", || async {
+    let told = eventually("the next event", || async {
         let events = receiver.events();
         events.iter().rfind(|event| event["id"] == json!(next)).cloned().ok_or(events.len())
     })
@@ -263,13 +261,13 @@ async fn what_was_given_up_can_be_looked_at_sent_again_and_forgotten() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_that_is_gone_is_left_alone_until_it_subscribes_again() {
+async fn a_receiver_that_is_gone_gets_nothing_until_it_subscribes_again() {
     let bus = Bus::start("gone").await;
     let receiver = Receiver::answering(|_| Answer::status("410 Gone")).await;
     let (shop, sub) = (bus.client("shop").await, bus.client("sub").await);
     bus.subscribe(&sub, &["orders"], &receiver.url()).await;
     bus.publish(&shop, "orders", 1).await;
-    poll::until("the subscription to be disabled", || async {
+    eventually("the subscription to be disabled", || async {
         let status = bus.call(&sub, "GET", "/subscriptions", None).await.json();
         if status[0]["disabled"].is_string() { Ok(()) } else { Err(status) }
     })
@@ -277,7 +275,7 @@ async fn a_receiver_that_is_gone_is_left_alone_until_it_subscribes_again() {
     receiver.decide(|_| Answer::status("200 OK"));
     bus.subscribe(&sub, &["orders"], &receiver.url()).await;
     bus.publish(&shop, "orders", 2).await;
-    poll::until("deliveries to begin again", || async {
+    eventually("deliveries to begin again", || async {
         let urls: Vec<Value> = receiver.events().iter().map(|event| event["url"].clone()).collect();
         if urls.contains(&json!("https://shop.example/orders/2")) { Ok(()) } else { Err(urls) }
     })
@@ -286,7 +284,7 @@ async fn a_receiver_that_is_gone_is_left_alone_until_it_subscribes_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_range_of_time_is_delivered_again() {
+async fn a_time_range_is_replayed() {
     let bus = Bus::start("replay").await;
     let receiver = Receiver::start().await;
     let (shop, sub) = (bus.client("shop").await, bus.client("sub").await);

@@ -1,19 +1,21 @@
-//! What goes wrong around the event bus: receivers of every bad kind, and a fabric that is away, slow, full or another.
+//! Faults around the event bus: receivers that fail in every way, and a fabric that is down, slow, full or replaced.
 //!
-//! Whatever it is: publishers are told 503 with a time to come back, an event is in the batches of all its subscribers
-//! or in none, and deliveries go on by themselves when it is over.
+//! In every case, publishers get 503 with `Retry-After`, an event is in the batches of all its subscribers or of none, and
+//! deliveries continue automatically when the fault ends.
 
 use std::{collections::BTreeSet, io::Write as _, net::SocketAddr, time::Duration};
 
 use serde_json::{Value, json};
 use signalbox_stack::{PartHandle, Ports};
+use signalbox_testkit::{
+    eventually, eventually_within,
+    wire::{Fault, Wire},
+};
 use signalbox_tests::{
     fleet::Fleet,
     http::{Request, Response},
-    poll,
     receiver::{Answer, Receiver},
     system::System,
-    wire::{Fault, Wire},
 };
 
 /// Quick to notice, to beat and to give up.
@@ -93,17 +95,21 @@ fn numbers(receiver: &Receiver) -> BTreeSet<u64> {
 
 /// Waits until every receiver got all of `wanted`. It says of each what it lacks.
 async fn until_all(receivers: &[&Receiver], wanted: &BTreeSet<u64>) {
-    poll::within(Duration::from_secs(60), "everything accepted to be delivered to everybody", || async {
-        let lacking: Vec<usize> =
-            receivers.iter().map(|receiver| wanted.difference(&numbers(receiver)).count()).collect();
-        if lacking.iter().all(|count| *count == 0) { Ok(()) } else { Err(lacking) }
-    })
+    eventually_within(
+        Duration::from_secs(60),
+        "everything accepted to be delivered to everybody",
+        || async {
+            let lacking: Vec<usize> =
+                receivers.iter().map(|receiver| wanted.difference(&numbers(receiver)).count()).collect();
+            if lacking.iter().all(|count| *count == 0) { Ok(()) } else { Err(lacking) }
+        },
+    )
     .await;
 }
 
 /// Waits until no lane has anything left.
 async fn until_idle(fleet: &Fleet) {
-    poll::within(Duration::from_secs(60), "nothing to be left to deliver", || async {
+    eventually_within(Duration::from_secs(60), "nothing to be left to deliver", || async {
         let jobs: u64 = fleet.system.try_cli(System::FABRIC, "SCARD bus:jobs:index:main").await?;
         let batches: u64 = fleet.system.try_cli(System::FABRIC, "ZCARD bus:batches:index").await?;
         if (jobs, batches) == (0, 0) { Ok(()) } else { Err(format!("{jobs} jobs, {batches} batches")) }
@@ -112,7 +118,7 @@ async fn until_idle(fleet: &Fleet) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_receivers_cost_the_good_ones_nothing_and_the_pacemaker_no_memory() {
+async fn bad_receivers_cost_good_ones_nothing_and_the_pacemaker_no_memory() {
     let mut settings = SETTINGS.to_vec();
     settings.push(("cache_bytes", 4 << 20));
     let fleet = Fleet::start("bad-receivers", 1, &settings, |builder| builder).await;
@@ -164,7 +170,7 @@ async fn bad_receivers_cost_the_good_ones_nothing_and_the_pacemaker_no_memory() 
     assert_eq!(wanted.len(), 31 * 200, "every event was accepted");
     until_all(&[&good[0], &good[1]], &wanted).await;
     for receiver in &bad {
-        poll::until("every bad receiver to have been tried", || async {
+        eventually("every bad receiver to have been tried", || async {
             if receiver.deliveries().is_empty() { Err("not yet") } else { Ok(()) }
         })
         .await;
@@ -178,7 +184,7 @@ async fn bad_receivers_cost_the_good_ones_nothing_and_the_pacemaker_no_memory() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fabric_that_is_killed_refuses_with_a_time_to_come_back_and_everything_goes_on_after_it() {
+async fn a_killed_fabric_causes_503_with_retry_after_and_everything_continues_afterwards() {
     let fleet = Fleet::start("fabric-away", 1, &SETTINGS, |builder| builder).await;
     fleet.client("shop").await;
     let receivers = [Receiver::start().await, Receiver::start().await];
@@ -213,7 +219,7 @@ async fn a_fabric_that_is_killed_refuses_with_a_time_to_come_back_and_everything
 
 /// Publishes until the bus takes it.
 async fn published_again(fleet: &Fleet, first: usize) -> Response {
-    poll::until("publishing to go on", || async {
+    eventually("publishing to go on", || async {
         let answer = publish(fleet, first, 1, 10).await;
         match answer.status {
             200 => Ok(answer),
@@ -225,7 +231,7 @@ async fn published_again(fleet: &Fleet, first: usize) -> Response {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_fabric_takes_nothing_until_an_operator_says_so() {
+async fn an_empty_fabric_accepts_nothing_until_an_operator_confirms_it() {
     let fleet = Fleet::start("fabric-replaced", 2, &SETTINGS, |builder| builder).await;
     fleet.client("shop").await;
     let receiver = Receiver::start().await;
@@ -236,7 +242,7 @@ async fn an_empty_fabric_takes_nothing_until_an_operator_says_so() {
     let event = json!({"type": "update", "url": "https://shop.example/1", "data": {"n": 100}});
     let refused = |number: usize| {
         let (fleet, event) = (&fleet, &event);
-        poll::until("the refusal", move || async move {
+        eventually("the refusal", move || async move {
             let answer = fleet.call(number, "shop", "POST", "/topics/orders", Some(event)).await;
             let code = expect_503(&answer);
             if code == "fabric_uninitialised" { Ok(()) } else { Err(code) }
@@ -264,7 +270,7 @@ async fn an_empty_fabric_takes_nothing_until_an_operator_says_so() {
     let body = json!({"topics": ["orders"], "callback": receiver.url(), "uuid": "sub", "timeout": 0});
     fleet.subscribe("sub", &body).await;
     for number in 0..2 {
-        poll::until("publishing to go on", || async {
+        eventually("publishing to go on", || async {
             let answer = fleet.call(number, "shop", "POST", "/topics/orders", Some(&event)).await;
             if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
         })
@@ -276,7 +282,7 @@ async fn an_empty_fabric_takes_nothing_until_an_operator_says_so() {
 
 /// Every event that was accepted is delivered or named by a gap, every one that was refused is neither.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_fabric_refuses_whole_events_and_goes_on_when_there_is_room() {
+async fn a_full_fabric_rejects_whole_events_and_continues_when_it_has_memory() {
     let fleet = Fleet::start("fabric-full", 1, &SETTINGS, |builder| builder).await;
     fleet.client("shop").await;
     let down = || Answer::status("503 Service Unavailable\r\nRetry-After: 1");
@@ -372,7 +378,7 @@ async fn a_slow_or_silent_fabric_delays_and_doubles_nothing() {
         let request = Request::new("POST", "a", "/topics/orders").token("shop").json(&event);
         async move { request.send(to).await }
     });
-    poll::until("the event to be accepted", || async {
+    eventually("the event to be accepted", || async {
         let there: Option<String> =
             fleet.system.try_cli(System::FABRIC, "HGET bus:objects https://shop.example/lost").await?;
         there.map(drop).ok_or_else(|| "not yet".to_owned())
@@ -409,7 +415,7 @@ async fn a_slow_or_silent_fabric_delays_and_doubles_nothing() {
 /// Redis 7.0 leaves half a transaction in its file when the file ends in the middle of a command, and carries it out on
 /// the start after the next.
 #[tokio::test(flavor = "multi_thread")]
-async fn half_of_what_redis_was_killed_in_is_never_carried_out() {
+async fn a_script_that_redis_was_killed_in_is_never_half_executed() {
     let fleet = Fleet::start("half-a-transaction", 1, &SETTINGS, |builder| builder).await;
     fleet.client("shop").await;
     let receiver = Receiver::start().await;

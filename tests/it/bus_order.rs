@@ -1,9 +1,9 @@
-//! Order, and no loss: many events for many objects by way of three pacemakers that are killed at random, and Redis
-//! with them, to subscribers that fail at random. Between the kills everybody is also stopped for a while and goes on,
-//! subscribers change their number of lanes, and Redis forgets its scripts and writes its file anew.
+//! Order without loss: many events of many objects through three pacemakers that are killed at random, as is Redis, to
+//! subscribers that fail at random. Between the kills, all processes are also stopped and resumed, subscribers change their
+//! number of lanes, and Redis flushes its scripts and rewrites its append-only file.
 //!
-//! Everything that is chosen follows from the seed, which is printed: `SIGNALBOX_SEED` makes the same choices again.
-//! What the machine does in between is its own, so a flaw that was seen once may need the seed several times.
+//! All random choices follow from the seed, which is printed: `SIGNALBOX_SEED` repeats them. Their timing is not repeated, so a
+//! flaw may need several runs with its seed.
 
 mod publishing;
 
@@ -15,11 +15,11 @@ use std::{
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
 use serde_json::{Value, json};
 use signalbox_stack::{Fsync, PartHandle};
+use signalbox_testkit::eventually_within;
 use signalbox_tests::{
     fleet::Fleet,
     http::Request,
     ledger::Ledger,
-    poll,
     receiver::{Answer, Receiver},
     system::System,
     victim::Victim,
@@ -97,7 +97,7 @@ impl Measure {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn order_holds_and_nothing_is_lost_whoever_is_killed() {
+async fn order_holds_and_nothing_is_lost_whichever_part_is_killed() {
     tempt_fate("order", Fsync::Always, Measure { kills: KILLS, within: None }).await;
 }
 
@@ -186,7 +186,7 @@ async fn kill(
         // Publishing goes on up to the next kill, and the kill comes somewhere on the way there.
         publishing.allowed.store((round + 1) * share, Ordering::SeqCst);
         let moment = round * share + random.random_range(0..share);
-        poll::within(SETTLE, "publishing to go on", || async {
+        eventually_within(SETTLE, "publishing to go on", || async {
             let (accepted, _) = publishing.ledger.progress();
             if accepted >= moment { Ok(()) } else { Err(format!("{accepted} of {moment} accepted")) }
         })
@@ -258,7 +258,7 @@ impl Mischief {
             Self::Lanes(subscription) => {
                 let client = subscription["uuid"].as_str().expect("the name of a client").to_owned();
                 let mut at = 0;
-                poll::within(SETTLE, "a subscription to be changed", || {
+                eventually_within(SETTLE, "a subscription to be changed", || {
                     at = (at + 1) % PACEMAKERS;
                     let to = fleet.address(at);
                     let request =
@@ -328,7 +328,7 @@ async fn tempt_fate(name: &str, fsync: Fsync, measure: Measure) {
 
 /// Waits until there is nothing left to deliver. What is missing then is lost.
 async fn settle(fleet: &Fleet, ledger: &Ledger) {
-    poll::within(SETTLE, "nothing to be left to deliver", || async {
+    eventually_within(SETTLE, "nothing to be left to deliver", || async {
         let jobs: u64 = fleet.system.try_cli(System::FABRIC, "SCARD bus:jobs:index:main").await?;
         let batches: u64 = fleet.system.try_cli(System::FABRIC, "ZCARD bus:batches:index").await?;
         let left = (jobs, batches);

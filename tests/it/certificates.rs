@@ -3,9 +3,9 @@
 use std::{net::SocketAddr, process::Stdio, time::Duration};
 
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::Response,
-    poll,
     receiver::Receiver,
     system::System,
     tls::{Authority, Issued},
@@ -46,7 +46,7 @@ async fn shown(to: SocketAddr, name: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_put_is_shown_by_every_worker_when_the_answer_comes() {
+async fn a_certificate_is_served_by_every_worker_when_its_put_is_answered() {
     let (system, tls) = start("certificates-put").await;
     let authority = Authority::new("test authority");
     let app = App::start("app").await;
@@ -97,7 +97,7 @@ async fn what_was_put_is_shown_by_every_worker_when_the_answer_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_came_back_empty_gets_them_again_and_subscribers_hear_of_them() {
+async fn an_emptied_master_gets_its_certificates_again_and_subscribers_are_notified() {
     let (system, tls) = start("certificates-reseed").await;
     let receiver = Receiver::start().await;
     let body = json!({"topics": ["signalbox.certificates"], "callback": receiver.url(), "timeout": 0, "concurrency": 1});
@@ -112,7 +112,7 @@ async fn a_master_that_came_back_empty_gets_them_again_and_subscribers_hear_of_t
         let data = |event: &Value| format!("{} {}", event["data"]["change"], event["data"]["days_left"]);
         receiver.events().iter().map(data).collect::<Vec<_>>()
     };
-    poll::until("both events", || async {
+    eventually("both events", || async {
         let now = changes();
         if now == ["\"put\" null", "\"expiring\" 7"] { Ok(()) } else { Err(now) }
     })
@@ -120,7 +120,7 @@ async fn a_master_that_came_back_empty_gets_them_again_and_subscribers_hear_of_t
     // What a router knows it goes on showing while the table is away and while it is made anew.
     assert_eq!(shown(tls, "app.test").await, "soon");
     system.restart_empty(System::MASTER).await;
-    poll::until("the table to be seeded again", || async {
+    eventually("the table to be seeded again", || async {
         let key: Option<String> = system.try_cli(System::MASTER, "GET cert:app.test").await.unwrap_or(None);
         let serial = system.try_cli::<u64>(System::MASTER, "EXISTS epoch").await;
         if key.is_some() && serial == Ok(1) { Ok(()) } else { Err(format!("{key:?} {serial:?}")) }

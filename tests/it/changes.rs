@@ -1,4 +1,4 @@
-//! A change of the table reaches every worker: through master, replica and tracking, whoever made it.
+//! A change of the table reaches every worker, through master, replica and client tracking, whichever client made it.
 
 use std::{
     net::SocketAddr,
@@ -10,14 +10,11 @@ use std::{
 
 use serde_json::json;
 use signalbox_stack::Ports;
-use signalbox_tests::{
-    http::Request,
-    load::Load,
-    poll,
-    system::System,
-    upstream::App,
+use signalbox_testkit::{
+    eventually,
     wire::{Fault, Wire},
 };
+use signalbox_tests::{http::Request, load::Load, system::System, upstream::App};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_typed_into_redis_cli_routes() {
@@ -41,7 +38,7 @@ async fn a_line_typed_into_redis_cli_routes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wildcard_that_comes_or_goes_changes_the_names_below_it() {
+async fn adding_or_removing_a_wildcard_changes_the_names_below_it() {
     let system = System::edge_only("wildcards").await;
     let [wild, deep] = [App::start("wild").await, App::start("deep").await];
     system.route("*.wild.test", &wild).await;
@@ -206,7 +203,7 @@ async fn a_flood_of_unknown_hosts_evicts_no_route() {
     for _ in 0..20 {
         assert_eq!(system.get("app.test", "/").await.text(), "app");
     }
-    poll::until("the edge to say that it lives on what it has", || async {
+    eventually("the edge to say that it lives on what it has", || async {
         let status = system.edge_api("/edge/status").await.json();
         if status["connected"] == false { Ok(()) } else { Err(status) }
     })

@@ -1,9 +1,10 @@
-//! Fifty hosts, two hundred instances, four workers, and everything that dies: instances are killed, hung, slowed,
-//! replaced and drained, pacemakers, sidecars and Redis servers are killed, the routes master is replaced by an empty
-//! one. No idempotent request fails while a healthy instance of its host exists (`fates.rs` says what that is), and in
-//! the end exactly what was sent is counted.
+//! Fault injection with fifty hosts, two hundred instances and four workers. Instances are killed, hung, slowed, replaced
+//! and drained. Pacemakers, sidecars and Redis servers are killed. The routes master is replaced by an empty one. No
+//! idempotent request fails while a healthy instance of its host exists (`fault_ledger.rs` defines healthy), and in the
+//! end the counters are equal to the requests that were sent.
 //!
-//! `SIGNALBOX_SEED` repeats the dice (not the moments), `CHAOS_SECONDS` says for how long; `make soak` does ten minutes.
+//! `SIGNALBOX_SEED` repeats the random choices, though not their timing. `CHAOS_SECONDS` is the duration; `make soak` runs
+//! for ten minutes.
 
 use std::{
     collections::BTreeMap,
@@ -17,10 +18,10 @@ use std::{
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 use serde_json::{Value, json};
 use signalbox_stack::{Part, PartHandle};
+use signalbox_testkit::eventually_within;
 use signalbox_tests::{
-    fates::{Fates, Place},
+    fault_ledger::{FaultLedger, Place},
     http::{Connection, Request, Response},
-    poll,
     system::System,
     upstream::{App, Mode},
 };
@@ -36,14 +37,14 @@ const WORKERS: u16 = 4;
 const CLIENTS: u64 = 8;
 /// A client's pause between two requests: all of them together make about 150 a second.
 const PAUSE: Duration = Duration::from_millis(45);
-/// Fates at work on instances at the same time. Each takes its time, in which its instance is away.
-const FATES: u64 = 40;
-/// How long an instance is away, and how long fate rests.
+/// Tasks that inject faults into instances at the same time, one fault after the other each.
+const INJECTORS: u64 = 40;
+/// How long a fault lasts, and a fraction of which is the pause before the next one.
 const AWAY_MS: std::ops::Range<u64> = 100..1500;
-/// How long between two attacks on a part of the system.
+/// Pause between two faults of the parts of the system.
 const ATTACK_MS: std::ops::Range<u64> = 1500..4000;
 const METHODS: [&str; 4] = ["GET", "GET", "PUT", "DELETE"];
-/// Of how many requests too few of them were during trouble to show anything.
+/// A run with fewer requests shows nothing.
 const LEAST: u64 = 500;
 
 fn environment(name: &str, default: u64) -> u64 {
@@ -54,7 +55,7 @@ fn host(number: usize) -> String {
     format!("host-{number}.test")
 }
 
-/// A third of the hosts each: the hot path, a choice with counting on the hot path, and @full.
+/// One third of the hosts each: no policy, a policy on the hot path, and a policy that needs `@full`.
 fn policy(number: usize) -> Option<Value> {
     match number % 3 {
         0 => None,
@@ -65,12 +66,12 @@ fn policy(number: usize) -> Option<Value> {
 
 struct World {
     system: System,
-    fates: Fates,
+    ledger: FaultLedger,
     apps: BTreeMap<Place, Mutex<App>>,
     /// Requests that reached the edge, by host.
     sent: Vec<AtomicU64>,
     stop: AtomicBool,
-    /// What was done, by name, for the output.
+    /// The injected faults by name, for the output.
     deeds: Mutex<BTreeMap<&'static str, u64>>,
     /// New names for instances.
     names: AtomicU64,
@@ -80,7 +81,7 @@ struct World {
 #[derive(Debug, Default)]
 struct Account {
     succeeded: u64,
-    /// Without an answer that is a success, and why that is nobody's fault.
+    /// Requests that failed while no instance of their host was healthy throughout.
     excused: u64,
     broken: Vec<String>,
 }
@@ -94,10 +95,10 @@ impl World {
         *self.deeds.lock().await.entry(deed).or_default() += 1;
     }
 
-    /// A call of the API until it is done, whatever is away meanwhile. `done` says which answers are as good.
+    /// Repeats a call of the API until it is answered with a status in `done`, because any part may be down.
     async fn insist(&self, method: &str, target: &str, body: Option<&Value>, done: &[u16]) {
         let what = format!("{method} {target} to be done");
-        poll::within(Duration::from_secs(90), &what, || async {
+        eventually_within(Duration::from_secs(90), &what, || async {
             let request =
                 Request::new(method, &self.system.admin.to_string(), target).token(&self.system.token);
             let request = match body {
@@ -113,8 +114,8 @@ impl World {
         .await;
     }
 
-    /// Registers an instance and waits until every worker knows it. Repeated, because a wait that was broken off has
-    /// said nothing.
+    /// Registers an instance and waits until every worker knows it. It is repeated, because the result of an interrupted
+    /// wait is unknown.
     async fn register(&self, id: &str, app: &App, number: usize) {
         let body = json!({
             "address": app.address.to_string(), "hostnames": [host(number)], "version_type_id": number.to_string(),
@@ -122,7 +123,7 @@ impl World {
         self.insist("PUT", &format!("/instances/{id}?wait=5s"), Some(&body), &[200, 201]).await;
     }
 
-    /// One client's life.
+    /// Sends requests until the end of the test.
     async fn client(&self, mut dice: StdRng) -> Account {
         let mut account = Account::default();
         let mut connection = None;
@@ -134,7 +135,7 @@ impl World {
                 Some(open) => open,
                 None => Connection::open(self.system.edge).await.expect("nginx listens"),
             };
-            let before = self.fates.before(number);
+            let before = self.ledger.before(number);
             let outcome = open.send(&Request::new(method, &host(number), "/")).await;
             self.sent[number].fetch_add(1, Ordering::SeqCst);
             if outcome.as_ref().is_ok_and(Response::keeps_alive) {
@@ -142,7 +143,7 @@ impl World {
             }
             match outcome {
                 Ok(answer) if answer.status == 200 => account.succeeded += 1,
-                other if self.fates.had_to_succeed(&before) => {
+                other if self.ledger.had_to_succeed(&before) => {
                     account.broken.push(format!("{method} {}: {other:?}, {before:?}", host(number)));
                 }
                 _ => account.excused += 1,
@@ -151,14 +152,14 @@ impl World {
         account
     }
 
-    /// One fate's work on instances.
-    async fn fate(&self, mut dice: StdRng) {
+    /// Injects faults into instances until the end of the test.
+    async fn inject(&self, mut dice: StdRng) {
         while !self.over() {
             let place = (dice.random_range(0..HOSTS), dice.random_range(0..INSTANCES));
             let pause = Duration::from_millis(dice.random_range(AWAY_MS));
             let deed = dice.random_range(0..6);
             let mut app = self.apps[&place].lock().await;
-            if !self.fates.may_fall(place, 1) {
+            if !self.ledger.allows_fault(place, 1) {
                 drop(app);
                 time::sleep(Duration::from_millis(20)).await;
                 continue;
@@ -194,7 +195,7 @@ impl World {
                     self.register(&id, &app, place.0).await;
                 }
             }
-            self.fates.well(place);
+            self.ledger.healthy(place);
             drop(app);
             time::sleep(pause / 4).await;
         }
@@ -207,7 +208,7 @@ impl World {
         app.set(Mode::ByPath);
     }
 
-    /// Attacks on the system itself, one after the other: two parts that are away at a time are for other tests.
+    /// Injects faults into the parts of the system, one at a time. Other tests have two parts down at the same time.
     async fn attack(&self, mut dice: StdRng, pacemakers: &[PartHandle]) {
         while !self.over() {
             time::sleep(Duration::from_millis(dice.random_range(ATTACK_MS))).await;
@@ -240,32 +241,37 @@ impl World {
         self.system.start_part(part).await;
     }
 
-    /// The log of each host holds exactly what was sent to it.
+    /// Waits until the counter of each host is the number of requests that were sent to it.
     async fn expect_counted(&self) {
         let sent: Vec<u64> = self.sent.iter().map(|count| count.load(Ordering::SeqCst)).collect();
-        poll::within(Duration::from_secs(60), "the counters to be what was sent", || async {
-            let mut counted = Vec::new();
-            for number in 0..HOSTS {
-                let asked = format!("HGET stat:{number} requests");
-                let count = self.system.try_cli::<Option<u64>>(System::STATS, &asked).await;
-                counted.push(count?.unwrap_or(0));
-            }
-            let strays = self.system.try_cli::<Option<u64>>(System::STATS, "HGET stat:null requests").await?;
-            if counted == sent && strays.is_none() {
-                Ok(())
-            } else {
-                let odd: Vec<_> = (0..HOSTS)
-                    .filter(|at| counted[*at] != sent[*at])
-                    .map(|at| (at, counted[at], sent[at]))
-                    .collect();
-                Err(format!("host, counted, sent: {odd:?}; without a version type: {strays:?}"))
-            }
-        })
+        eventually_within(
+            Duration::from_secs(60),
+            "the counters to equal the requests that were sent",
+            || async {
+                let mut counted = Vec::new();
+                for number in 0..HOSTS {
+                    let asked = format!("HGET stat:{number} requests");
+                    let count = self.system.try_cli::<Option<u64>>(System::STATS, &asked).await;
+                    counted.push(count?.unwrap_or(0));
+                }
+                let strays =
+                    self.system.try_cli::<Option<u64>>(System::STATS, "HGET stat:null requests").await?;
+                if counted == sent && strays.is_none() {
+                    Ok(())
+                } else {
+                    let odd: Vec<_> = (0..HOSTS)
+                        .filter(|at| counted[*at] != sent[*at])
+                        .map(|at| (at, counted[at], sent[at]))
+                        .collect();
+                    Err(format!("host, counted, sent: {odd:?}; without a version type: {strays:?}"))
+                }
+            },
+        )
         .await;
     }
 }
 
-/// What nginx says of instances that are what fate made them.
+/// Messages of nginx that the injected faults cause.
 const PROVOKED: [&str; 6] = [
     "connect() failed",
     "prematurely closed connection",
@@ -300,7 +306,7 @@ async fn chaos(name: &str, seconds: u64) {
     }
     let world = Arc::new(World {
         system,
-        fates: Fates::default(),
+        ledger: FaultLedger::default(),
         apps,
         sent: (0..HOSTS).map(|_| AtomicU64::new(0)).collect(),
         stop: AtomicBool::new(false),
@@ -315,8 +321,8 @@ async fn chaos(name: &str, seconds: u64) {
                 .await;
         }
     }
-    world.apps.keys().for_each(|place| world.fates.well(*place));
-    // What no worker was ever asked for is unknown while the replica is away, and that is told as such.
+    world.apps.keys().for_each(|place| world.ledger.healthy(*place));
+    // While the replica is down, a worker knows only hosts that it has served before.
     for number in 0..HOSTS {
         let first = Request::new("GET", &host(number), "/").send(world.system.edge).await.expect("an answer");
         assert_eq!(first.status, 200, "{}: {}", host(number), first.text());
@@ -329,10 +335,10 @@ async fn chaos(name: &str, seconds: u64) {
             tokio::spawn(async move { world.client(dice).await })
         })
         .collect();
-    let fates: Vec<_> = (0..FATES)
-        .map(|fate| {
-            let (world, dice) = (Arc::clone(&world), dice(2000 + fate));
-            tokio::spawn(async move { world.fate(dice).await })
+    let injectors: Vec<_> = (0..INJECTORS)
+        .map(|injector| {
+            let (world, dice) = (Arc::clone(&world), dice(2000 + injector));
+            tokio::spawn(async move { world.inject(dice).await })
         })
         .collect();
     let attacker = {
@@ -350,13 +356,13 @@ async fn chaos(name: &str, seconds: u64) {
         total.broken.extend(account.broken);
     }
     attacker.await.expect("an end of attacks");
-    for fate in fates {
-        fate.await.expect("a fate that ends");
+    for injector in injectors {
+        injector.await.expect("an injector that ends");
     }
     let deeds = world.deeds.lock().await.clone();
     let Account { succeeded, excused, broken } = total;
     println!(
-        "{name}: {succeeded} succeeded, {excused} had nowhere to go, {} failed; {deeds:?}",
+        "{name}: {succeeded} succeeded, {excused} had no healthy instance, {} failed; {deeds:?}",
         broken.len()
     );
     assert!(
@@ -365,20 +371,23 @@ async fn chaos(name: &str, seconds: u64) {
         broken.len(),
         &broken[..broken.len().min(5)]
     );
-    assert!(succeeded >= LEAST, "only {succeeded} requests, that shows nothing");
-    assert!(excused * 50 <= succeeded, "{excused} of {succeeded} had nowhere to go: that excuses too much");
+    assert!(succeeded >= LEAST, "only {succeeded} requests: too few to show anything");
+    assert!(
+        excused * 50 <= succeeded,
+        "{excused} of {succeeded} had no healthy instance: the faults are too many"
+    );
     world.expect_counted().await;
     let world = Arc::into_inner(world).expect("nobody else");
     world.system.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_request_fails_while_an_instance_is_healthy_whatever_dies() {
+async fn no_request_fails_while_an_instance_is_healthy_under_fault_injection() {
     chaos("chaos", environment("CHAOS_SECONDS", 40)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes ten minutes, or CHAOS_SECONDS; make soak"]
-async fn soak_no_request_fails_while_an_instance_is_healthy_whatever_dies() {
+async fn soak_no_request_fails_while_an_instance_is_healthy_under_fault_injection() {
     chaos("chaos-soak", environment("CHAOS_SECONDS", 600)).await;
 }

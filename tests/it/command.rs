@@ -12,7 +12,8 @@ use signalbox_client::{
     tokens::NewToken,
 };
 use signalbox_stack::Part;
-use signalbox_tests::{poll, system::System, upstream::App};
+use signalbox_testkit::{PATIENCE, eventually};
+use signalbox_tests::{system::System, upstream::App};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::Command,
@@ -165,7 +166,7 @@ async fn the_client_reads_every_answer_of_a_running_system() {
     assert!(client.health().metrics().await.unwrap().contains("signalbox_sidecar_lines_total"));
     assert_eq!(client.health().version().await.unwrap(), env!("CARGO_PKG_VERSION"));
     assert_eq!(system.get("app.test", "/").await.status, 200);
-    poll::until("the request to be counted", || async {
+    eventually("the request to be counted", || async {
         let totals = client.stats().totals(&Subject::VersionType("7".to_owned())).await.unwrap();
         if totals.requests == 1 && totals.codes["200"] == 1 { Ok(()) } else { Err(totals) }
     })
@@ -178,7 +179,7 @@ async fn the_client_reads_every_answer_of_a_running_system() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_types_and_is_answered() {
+async fn commands_print_what_an_operator_expects() {
     let system = System::start("command").await;
     let app = App::start("app").await;
     let address = app.address.to_string();
@@ -225,7 +226,7 @@ async fn an_operator_types_and_is_answered() {
             .spawn()
             .unwrap();
     let mut lines = BufReader::new(tail.stdout.take().unwrap()).lines();
-    poll::until("the stream to be open", || async {
+    eventually("the stream to be open", || async {
         let streams = system.metrics().await.into_iter().find(|(name, _)| name == "signalbox_live_streams");
         if streams.as_ref().is_some_and(|(_, count)| *count >= 1.0) { Ok(()) } else { Err(streams) }
     })
@@ -233,10 +234,10 @@ async fn an_operator_types_and_is_answered() {
     let publish =
         ["events", "publish", "orders", "update", "https://shop.test/7", "--data", r#"{"total":12}"#];
     let published = type_in(&system, &publish).await.done().out;
-    let line = tokio::time::timeout(poll::PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
     let seen: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(published.trim(), format!("published {}", seen["event"]["id"]));
-    assert!(tokio::time::timeout(poll::PATIENCE, tail.wait()).await.unwrap().unwrap().success());
+    assert!(tokio::time::timeout(PATIENCE, tail.wait()).await.unwrap().unwrap().success());
     let topics = type_in(&system, &["events", "topics"]).await.done().out;
     assert!(topics.contains("orders"), "{topics}");
     for arguments in [&["check"][..], &["subscribers", "list"], &["queues", "list"], &["objects", "backends"]]
@@ -320,7 +321,7 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
     let paid = Some(json!({"metadata": {"paid": true}}));
     assert_eq!(system.api("PATCH", "/state-machines/orders/labels/8", paid).await.status, 200);
     let errored = async || {
-        poll::until("the action to have failed", || async {
+        eventually("the action to have failed", || async {
             let list = type_in(&system, &at("labels list orders --status errored")).await.done().out;
             if list == "8\n" { Ok(()) } else { Err(list) }
         })
@@ -445,7 +446,7 @@ async fn the_doctor_names_what_is_wrong_and_nothing_else() {
     ];
     let mut arguments = vec!["doctor", "--json"];
     arguments.extend(servers.iter().flat_map(|server| ["--redis", server]));
-    let healthy = poll::until("a healthy system", || async {
+    let healthy = eventually("a healthy system", || async {
         let said = type_in(&system, &arguments).await;
         let answer = said.json();
         if rules(&answer).is_empty() { Ok(said) } else { Err(answer) }
@@ -461,7 +462,7 @@ async fn the_doctor_names_what_is_wrong_and_nothing_else() {
     ] {
         let _ok: String = system.cli(server, change).await;
     }
-    let ill = poll::until("everything to be named", || async {
+    let ill = eventually("everything to be named", || async {
         let said = type_in(&system, &arguments).await;
         let answer = said.json();
         let all = ["aof_off", "eviction", "replication"].iter().all(|rule| rules(&answer).contains(rule));

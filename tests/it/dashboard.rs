@@ -1,4 +1,4 @@
-//! The dashboard in a real browser: `tests/browser/` says what a person does there and sees.
+//! The dashboard in a real browser. `tests/browser/` contains what a person does there and expects to see.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,7 +7,8 @@ use std::{
 };
 
 use serde_json::json;
-use signalbox_tests::{poll, system::System, tls::Authority};
+use signalbox_testkit::eventually_within;
+use signalbox_tests::{system::System, tls::Authority};
 use tokio::{process::Command, time};
 
 use crate::bus_api::Bus;
@@ -63,16 +64,20 @@ async fn every_page_works_in_a_browser() {
 
 /// The overview as a program gets it, once it says `wanted`.
 async fn overview_says(system: &System, wanted: &str) {
-    // What changes slowly is looked at every ten seconds.
-    poll::within(poll::PATIENCE * 2, &format!("the overview to say {wanted:?}"), || async {
-        let text = system.api("GET", "/", None).await.text();
-        if text.contains(wanted) { Ok(()) } else { Err(text) }
-    })
+    // Findings that change slowly are evaluated every ten seconds.
+    eventually_within(
+        2 * signalbox_testkit::PATIENCE,
+        &format!("the overview to say {wanted:?}"),
+        || async {
+            let text = system.api("GET", "/", None).await.text();
+            if text.contains(wanted) { Ok(()) } else { Err(text) }
+        },
+    )
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_overview_names_servers_that_forget_and_certificates_that_end() {
+async fn the_overview_names_servers_that_lose_data_and_certificates_that_expire() {
     let system = System::start("findings").await;
     let (seconds, _): (u64, u64) = system.cli(System::MASTER, "TIME").await;
     let end = Duration::from_secs(seconds + 5 * 86_400 + 43_200);

@@ -1,7 +1,7 @@
-//! Every command that the documentation shows is run, page after page, as somebody would who types it into a terminal in
-//! the folder where `signalbox up --demo` runs; and what is printed has to look like what the page shows.
+//! Every command in the documentation is run, page after page, in the folder where `signalbox up --demo` runs. Its output
+//! must have the shape of the output that the page shows.
 //!
-//! What a page may say, and how a block is excused, is in [`page`].
+//! [`page`] defines what a page may contain and how a block is excluded.
 
 mod page;
 mod shape;
@@ -13,7 +13,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use signalbox_tests::{poll, slots};
+use signalbox_testkit::PATIENCE;
+use signalbox_tests::slots;
 
 use crate::up::{Up, program};
 
@@ -82,7 +83,7 @@ async fn follow(name: &str) {
         let mut printed = shell.run(&commands).await;
         let mut said = verdict(&shown, &printed);
         if said.is_err() && only_looks(&commands) {
-            let deadline = tokio::time::Instant::now() + poll::PATIENCE;
+            let deadline = tokio::time::Instant::now() + PATIENCE;
             while said.is_err() && tokio::time::Instant::now() < deadline {
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 printed = shell.run(&commands).await;
@@ -128,7 +129,7 @@ pages! {
 }
 
 #[test]
-fn every_page_with_something_to_type_is_followed() {
+fn every_documented_command_works() {
     // Its examples are judged by the crate that they are about, and need nothing that runs.
     let elsewhere = ["machines.md"];
     let mut pages: BTreeSet<String> = fs::read_dir(root().join("docs"))

@@ -1,12 +1,12 @@
-//! What clients see of instances that fail: next to nothing.
+//! Instances that fail, as clients see them: almost no client notices.
 
 use std::{cell::RefCell, collections::BTreeSet};
 
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::{Connection, Request},
     load::{self, Load},
-    poll,
     system::System,
     upstream::{App, Mode},
 };
@@ -46,7 +46,7 @@ async fn an_instance_that_fails_is_ejected(name: &str, policy: Option<Value>) {
     system.allow("prematurely closed connection");
     bad.set(Mode::Close);
     // Until it is out, its failures are made good by others.
-    poll::until("the instance to be ejected", || async {
+    eventually("the instance to be ejected", || async {
         assert_eq!(system.get("app.test", "/").await.status, 200);
         let state = circuit(&system, "app.test", &bad).await;
         if state["state"] == "ejected" { Ok(()) } else { Err(state) }
@@ -65,7 +65,7 @@ async fn an_instance_that_fails_is_ejected(name: &str, policy: Option<Value>) {
     assert!(metric(&system, "signalbox_edge_retries_total").await >= 1.0);
     // It is well again, and comes back by itself.
     bad.set(Mode::ByPath);
-    poll::until("the instance to be back", || async {
+    eventually("the instance to be back", || async {
         let answer = system.get("app.test", "/").await;
         if answer.header("X-App") == Some("bad") { Ok(()) } else { Err(answer.status) }
     })
@@ -74,18 +74,18 @@ async fn an_instance_that_fails_is_ejected(name: &str, policy: Option<Value>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_fails_on_the_hot_path_is_ejected_and_comes_back() {
+async fn an_instance_that_fails_on_the_hot_path_is_ejected_and_returns() {
     an_instance_that_fails_is_ejected("ejected-hot", None).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_fails_under_a_policy_is_ejected_and_comes_back() {
+async fn an_instance_that_fails_under_a_policy_is_ejected_and_returns() {
     let policy = json!({"timeouts": {"read_ms": 30000}, "ejection": {"failures": 2, "first_ms": 400}});
     an_instance_that_fails_is_ejected("ejected-ruled", Some(policy)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_fails_under_p2c_is_ejected_and_comes_back() {
+async fn an_instance_that_fails_under_p2c_is_ejected_and_returns() {
     let policy = json!({"balance": {"algorithm": "p2c"}, "ejection": {"failures": 2, "first_ms": 400}});
     an_instance_that_fails_is_ejected("ejected-p2c", Some(policy)).await;
 }
@@ -127,7 +127,7 @@ async fn back_off_grows_each_time() {
     let policy = json!({"ejection": {"failures": 2, "first_ms": 50, "longest_ms": 60000}});
     rule(&system, "app.test", &policy).await;
     bad.set(Mode::Status(503));
-    poll::until("the third ejection", || async {
+    eventually("the third ejection", || async {
         let answer = system.get("app.test", "/").await;
         assert_eq!((answer.status, answer.text()), (200, "good".to_owned()));
         let state = circuit(&system, "app.test", &bad).await;
@@ -235,7 +235,7 @@ async fn a_budget_keeps_retries_from_multiplying_the_load() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_sent_is_tried_elsewhere_whatever_the_budget() {
+async fn requests_that_were_not_sent_are_retried_whatever_the_budget() {
     let system = System::edge_only("refused").await;
     let (mut dead, alive) = (App::start("dead").await, App::start("alive").await);
     system.route("app.test", &dead).await;
@@ -262,7 +262,7 @@ async fn what_was_not_sent_is_tried_elsewhere_whatever_the_budget() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hung_instance_costs_its_timeout_and_no_more() {
+async fn a_hung_instance_costs_only_its_timeout() {
     let system = System::edge_only("timeouts").await;
     let (hung, good) = (App::start("hung").await, App::start("good").await);
     system.route("app.test", &hung).await;
@@ -283,7 +283,7 @@ async fn a_hung_instance_costs_its_timeout_and_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_tried_for_so_long_and_then_given_up() {
+async fn a_request_is_retried_until_its_time_is_over() {
     let system = System::edge_only("retry-time").await;
     let mut apps = Vec::new();
     for n in 0..5 {
@@ -312,7 +312,7 @@ async fn a_request_is_held_until_its_host_has_an_instance() {
         let mut connection = Connection::open(system.edge).await.unwrap();
         waiting.push(tokio::spawn(async move { connection.send(&Request::get("app.test", "/")).await }));
     }
-    poll::until("the requests to be held", || async {
+    eventually("the requests to be held", || async {
         let held = metric(&system, "signalbox_edge_held_total").await;
         if held >= 5.0 { Ok(()) } else { Err(held) }
     })
@@ -345,7 +345,7 @@ async fn a_request_is_held_while_the_only_instance_restarts() {
     let get = tokio::spawn(async move { Request::get("app.test", "/").send(edge).await });
     let post = Request::new("POST", "app.test", "/").body("x");
     let post = tokio::spawn(async move { post.send(edge).await });
-    poll::until("both to be held", || async {
+    eventually("both to be held", || async {
         let held = metric(&system, "signalbox_edge_held_total").await;
         if held >= 2.0 { Ok(()) } else { Err(held) }
     })
@@ -359,7 +359,7 @@ async fn a_request_is_held_while_the_only_instance_restarts() {
     // And at another one.
     app.kill().await;
     let get = tokio::spawn(async move { Request::get("app.test", "/").send(edge).await });
-    poll::until("it to be held", || async {
+    eventually("it to be held", || async {
         let held = metric(&system, "signalbox_edge_held_total").await;
         if held >= 3.0 { Ok(()) } else { Err(held) }
     })
@@ -373,7 +373,7 @@ async fn a_request_is_held_while_the_only_instance_restarts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn circuits_tell_who_is_out_and_why() {
+async fn the_edge_reports_ejected_instances_and_their_reason() {
     let system = System::edge_only("circuits").await;
     let mut apps = Vec::new();
     for n in 0..4 {
@@ -455,7 +455,7 @@ async fn instances_that_die_and_hang_under_every_policy_fail_no_idempotent_reque
     assert!(account.answered() >= 2000, "only {} requests, that shows nothing", account.answered());
     // And what was counted as under way is not any more, at both workers; the one that answers speaks for itself.
     let idle = RefCell::new(BTreeSet::new());
-    poll::until("nothing to be under way", || async {
+    eventually("nothing to be under way", || async {
         let state = system.edge_api("/edge/circuits?host=p2c.test").await.json();
         let counts: Vec<u64> = state["instances"]
             .as_array()

@@ -1,9 +1,10 @@
-//! What a host lets through, and what nobody gets through at any host.
+//! Limits and rules of single hosts, and protections that apply to all hosts.
 
 use serde_json::{Value, json};
+use signalbox_testkit::{equal, eventually};
 use signalbox_tests::{
     http::{Connection, Request, Response},
-    load, poll,
+    load,
     system::System,
     upstream::App,
 };
@@ -32,7 +33,7 @@ fn get() -> Request {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_asks_too_often_is_told_when_to_come_back() {
+async fn a_rate_limited_client_is_told_when_to_retry() {
     // One request in a thousand seconds after three at once, so that no clock decides this test.
     let limits = json!({"requests": {"per_second": 0.001, "burst": 2, "by": {"header": "X-Key"}}});
     let (system, app) = guarded("rate", json!({"limits": limits})).await;
@@ -65,7 +66,7 @@ async fn a_client_that_asks_too_often_is_told_when_to_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_may_have_so_many_requests_under_way() {
+async fn concurrent_requests_of_a_client_are_limited() {
     let limits = json!({"connections": {"most": 2, "by": "address"}});
     let (system, app) = guarded("connections", json!({"limits": limits})).await;
     let mut held = Vec::new();
@@ -74,7 +75,7 @@ async fn a_client_may_have_so_many_requests_under_way() {
         connection.write(&Request::get("app.test", "/hold").to_bytes()).await.unwrap();
         held.push(connection);
     }
-    poll::equal("requests held", 2, async || app.running()).await;
+    eventually("requests held", async || equal(app.running(), 2)).await;
     for _ in 0..3 {
         let answer = send(&system, get()).await;
         assert_eq!((answer.status, answer.reason()), (429, "too_many_connections"));
@@ -129,7 +130,7 @@ async fn bodies_and_methods_are_bounded_by_host() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn headers_are_changed_on_the_way_in_and_out_but_not_those_of_the_edge() {
+async fn request_and_response_headers_are_changed_but_not_those_of_the_edge() {
     let policy = json!({"headers": {
         "request": {"set": {"X-Env": "live", "Host": "evil", "X-Forwarded-For": "evil", "Connection": "evil",
             "X-Bad": "a\r\nX-Injected:1"}, "remove": ["X-Debug", "X-Request-ID"]},
@@ -146,7 +147,7 @@ async fn headers_are_changed_on_the_way_in_and_out_but_not_those_of_the_edge() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn maintenance_answers_everybody_but_those_who_work_on_it() {
+async fn maintenance_answers_all_clients_except_those_with_access() {
     let policy = json!({"maintenance": {"status": 503, "body": "back\u{20}soon", "content_type": "text/x-note",
         "retry_after": 60, "except_header": {"name": "X-Preview", "value": "letmein"}}});
     // No instance is needed for it, and no blanks in what is typed into redis-cli.
@@ -172,7 +173,7 @@ async fn maintenance_answers_everybody_but_those_who_work_on_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn plain_http_is_sent_to_https_or_refused() {
+async fn plain_http_is_redirected_to_https_or_rejected() {
     let system = System::with("https", |builder| {
         builder.without_pacemaker().without_sidecar().nginx("EDGE_HTTPS_PORT", "8443")
     })
@@ -197,7 +198,7 @@ async fn plain_http_is_sent_to_https_or_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_instance_is_reached_with_a_ticket_and_only_with_one() {
+async fn one_instance_is_reached_only_with_a_ticket() {
     let system = System::edge_only("target").await;
     let apps = [App::start("a").await, App::start("b").await, App::start("c").await];
     for app in &apps {
@@ -267,7 +268,7 @@ fn derive(hex_key: &str, purpose: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unknown_host_gets_a_page_or_a_problem_as_it_likes() {
+async fn an_unknown_host_is_answered_with_a_page_or_a_problem_as_accepted() {
     let system = System::edge_only("default-page").await;
     for (accept, html) in [
         (None, false),
@@ -296,7 +297,7 @@ async fn an_unknown_host_gets_a_page_or_a_problem_as_it_likes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trace_goes_on_or_begins_with_the_id_of_the_log() {
+async fn a_trace_continues_or_begins_with_the_id_of_the_log() {
     let system = System::edge_only("trace").await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
@@ -325,7 +326,7 @@ async fn a_trace_goes_on_or_begins_with_the_id_of_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_request_hides_in_another() {
+async fn no_request_can_be_smuggled_in_another() {
     let system = System::edge_only("smuggling").await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
@@ -429,7 +430,7 @@ async fn headers_of_a_connection_stay_on_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_stands_in_front_is_believed_if_trusted() {
+async fn forwarded_addresses_are_accepted_only_from_trusted_proxies() {
     let system = System::with("forwarders", |builder| {
         builder.without_pacemaker().without_sidecar().nginx("EDGE_FORWARDERS", "127.0.0.0/8 10.0.0.0/8")
     })
@@ -451,7 +452,7 @@ async fn who_stands_in_front_is_believed_if_trusted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_proxy_protocol_tells_who_asks() {
+async fn the_proxy_protocol_carries_the_clients_address() {
     let mut reservation = signalbox_stack::Reservation::default();
     let port = reservation.add().expect("a free port");
     let system = System::with("proxy-protocol", |builder| {

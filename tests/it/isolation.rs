@@ -1,19 +1,17 @@
-//! The isolation ladder: what a router still does when one thing after another is gone.
+//! The isolation ladder: what a router still does when one part after another is gone.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
 use signalbox_stack::Ports;
-use signalbox_tests::{
-    http::Request,
-    poll,
-    system::System,
-    upstream::App,
+use signalbox_testkit::{
+    eventually,
     wire::{Fault, Wire},
 };
+use signalbox_tests::{http::Request, system::System, upstream::App};
 
 /// Waits until `/edge/status` shows `wanted` as its alarm.
 async fn until_alarm(system: &System, wanted: impl Fn(Option<&str>) -> bool) {
-    poll::until("the alarm of /edge/status to change", || async {
+    eventually("the alarm of /edge/status to change", || async {
         let status = system.edge_api("/edge/status").await.json();
         if wanted(status["alarm"].as_str()) { Ok(()) } else { Err(status) }
     })
@@ -21,7 +19,7 @@ async fn until_alarm(system: &System, wanted: impl Fn(Option<&str>) -> bool) {
 }
 
 async fn until_in_snapshot(path: &Path, host: &str) {
-    poll::until("the host to be in the snapshot on disk", || async {
+    eventually("the host to be in the snapshot on disk", || async {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         if text.contains(host) { Ok(()) } else { Err(text) }
     })
@@ -29,7 +27,7 @@ async fn until_in_snapshot(path: &Path, host: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_pacemaker_nothing_changes() {
+async fn routing_continues_without_the_pacemaker() {
     let system = System::start("no-pacemaker").await;
     let [known, other] = [App::start("known").await, App::start("other").await];
     system.register("i-1", &known, "known.test", "1").await;
@@ -53,7 +51,7 @@ async fn without_the_pacemaker_nothing_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_master_the_replica_serves() {
+async fn routing_continues_without_the_master() {
     let system = System::start("no-master").await;
     let [known, other] = [App::start("known").await, App::start("other").await];
     system.register("i-1", &known, "known.test", "1").await;
@@ -72,7 +70,7 @@ async fn without_the_master_the_replica_serves() {
     system.start_part(System::MASTER).await;
     // Whatever was asked for meanwhile, a change after the return is served.
     let new = App::start("new").await;
-    poll::until("a registration after the master's return", || async {
+    eventually("a registration after the master's return", || async {
         let answer = system.try_register("i-3", &new, "new.test", "3").await;
         if matches!(answer.status, 200 | 201) { Ok(()) } else { Err(answer.text()) }
     })
@@ -83,7 +81,7 @@ async fn without_the_master_the_replica_serves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_replica_the_workers_serve_what_they_know() {
+async fn workers_serve_known_hosts_without_the_replica() {
     let system = System::edge_only("no-replica").await;
     let [known, other] = [App::start("known").await, App::start("other").await];
     system.route("known.test", &known).await;
@@ -117,7 +115,7 @@ async fn without_the_replica_the_workers_serve_what_they_know() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_restarts_empty_handed_is_filled_and_believed() {
+async fn a_replica_that_restarts_empty_is_filled_and_accepted() {
     let system = System::start("replica-restart").await;
     let [app, late] = [App::start("app").await, App::start("late").await];
     system.register("i-1", &app, "app.test", "1").await;
@@ -156,7 +154,7 @@ async fn nginx_restarted_with_every_redis_gone_serves_from_its_snapshot() {
         assert_eq!(unknown.status, 503, "{}", unknown.text());
     }
     // The log key is part of what the snapshot knows.
-    poll::until("the lines of app.test", || async {
+    eventually("the lines of app.test", || async {
         let lines = system.log_lines();
         let keys: Vec<_> =
             lines.iter().filter(|line| line["host"] == "app.test").map(|line| &line["key"]).collect();
@@ -175,7 +173,7 @@ async fn nginx_restarted_with_every_redis_gone_serves_from_its_snapshot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_that_was_damaged_is_not_believed() {
+async fn a_damaged_snapshot_is_rejected() {
     let system = System::start("bad-snapshot").await;
     let app = App::start("app").await;
     system.register("i-1", &app, "app.test", "17").await;
@@ -198,7 +196,7 @@ async fn a_snapshot_that_was_damaged_is_not_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_lost_its_table_is_not_believed_until_it_is_seeded_again() {
+async fn a_master_that_lost_its_table_is_rejected_until_it_is_seeded_again() {
     let system = System::start("master-empty").await;
     let [app, cold] = [App::start("app").await, App::start("cold").await];
     system.register("i-1", &app, "app.test", "17").await;
@@ -208,7 +206,7 @@ async fn a_master_that_lost_its_table_is_not_believed_until_it_is_seeded_again()
     system.kill(System::PACEMAKER).await;
     system.restart_empty(System::MASTER).await;
     // The replica has copied the emptiness: the danger is real.
-    poll::until("the replica to be as empty as its master", || async {
+    eventually("the replica to be as empty as its master", || async {
         let size = system.try_cli::<i64>(System::REPLICA, "DBSIZE").await;
         if size.as_ref().is_ok_and(|size| *size == 0) { Ok(()) } else { Err(format!("{size:?}")) }
     })
@@ -224,7 +222,7 @@ async fn a_master_that_lost_its_table_is_not_believed_until_it_is_seeded_again()
 
     system.start_part(System::PACEMAKER).await;
     until_alarm(&system, |alarm| alarm.is_none()).await;
-    poll::until("the seeded table to be served", || async {
+    eventually("the seeded table to be served", || async {
         let answer = system.get("cold.test", "/").await;
         if answer.text() == "cold" { Ok(()) } else { Err(answer.text()) }
     })
@@ -241,7 +239,7 @@ async fn a_master_that_lost_its_table_is_not_believed_until_it_is_seeded_again()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_pacemaker_seeds_an_empty_master_by_itself() {
+async fn a_running_pacemaker_seeds_an_empty_master_automatically() {
     let system = System::start("seeded").await;
     let mut apps = Vec::new();
     for n in 0..20 {
@@ -251,7 +249,7 @@ async fn a_running_pacemaker_seeds_an_empty_master_by_itself() {
     }
     let before: i64 = system.cli(System::MASTER, "GET serial").await;
     system.restart_empty(System::MASTER).await;
-    poll::until("the whole table to be back on the master", || async {
+    eventually("the whole table to be back on the master", || async {
         let serial = system.try_cli::<Option<i64>>(System::MASTER, "GET serial").await;
         let epoch = system.try_cli::<Option<String>>(System::MASTER, "GET epoch").await;
         match (serial, epoch) {
@@ -274,7 +272,7 @@ async fn a_running_pacemaker_seeds_an_empty_master_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_by_hand_that_vanished_is_kept_too() {
+async fn a_manually_written_table_that_vanished_is_kept_too() {
     let system = System::edge_only("by-hand-empty").await;
     let [app, other] = [App::start("app").await, App::start("other").await];
     system.route("app.test", &app).await;
@@ -309,7 +307,7 @@ async fn with_wire(name: &str) -> (System, Wire) {
 
 /// A connection can be dead without anybody saying so, or half of it, and come back in the middle of something.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_link_that_fails_in_any_way_is_noticed_and_mended() {
+async fn a_replication_link_that_fails_in_any_way_is_noticed_and_repaired() {
     let (system, wire) = with_wire("link").await;
     let [one, two] = [App::start("one").await, App::start("two").await];
     let (mut now, mut next) = (&one, &two);
@@ -321,7 +319,7 @@ async fn a_link_that_fails_in_any_way_is_noticed_and_mended() {
         // The change happens while nobody hears of it.
         system.route("app.test", next).await;
         system.cli::<()>(System::MASTER, &format!("SREM instances:app.test {}", now.address)).await;
-        poll::until(&format!("the workers to notice {fault:?}"), || async {
+        eventually(&format!("the workers to notice {fault:?}"), || async {
             // Not one request suffers meanwhile.
             assert_eq!(system.get("app.test", "/").await.status, 200, "{fault:?}");
             let status = system.edge_api("/edge/status").await.json();
@@ -342,7 +340,7 @@ async fn a_link_that_fails_in_any_way_is_noticed_and_mended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_takes_too_long_is_no_answer() {
+async fn a_lookup_that_takes_too_long_is_abandoned() {
     let (system, wire) = with_wire("slow-link").await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
@@ -362,7 +360,7 @@ async fn an_answer_that_takes_too_long_is_no_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_can_accept_a_table_that_went_back() {
+async fn an_operator_can_accept_a_table_that_was_rolled_back() {
     let system = System::edge_only("accept").await;
     let [old, new] = [App::start("old").await, App::start("new").await];
     system.route("app.test", &old).await;

@@ -1,13 +1,14 @@
-//! No key without a row: the servers of a running system hold only what the catalog of `crates/store` describes.
+//! The servers of a running system contain only keys that the catalog of `crates/store` describes.
 
 use std::collections::BTreeSet;
 
 use serde_json::json;
 use signalbox_store::keys::{self, Entry};
-use signalbox_tests::{http::Request, load, poll, system::System, upstream::App};
+use signalbox_testkit::eventually;
+use signalbox_tests::{http::Request, load, system::System, upstream::App};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_key_of_a_running_system_stands_in_the_catalog() {
+async fn every_key_of_a_running_system_is_listed_in_the_catalog() {
     let system = System::start("keys").await;
     let apps = [App::start("plain").await, App::start("leased").await, App::start("gone").await];
     let body = |app: &App, lease: Option<u64>, hosts: &[&str]| {
@@ -58,7 +59,7 @@ async fn every_key_of_a_running_system_stands_in_the_catalog() {
         Request::get(["app.test", "leased.test", "x.wild.test", "nobody.test"][n as usize % 4], "/")
     })
     .await;
-    poll::until("the requests to be counted", || async {
+    eventually("the requests to be counted", || async {
         let count = system.try_cli::<Option<u64>>(System::STATS, "HGET stat:null requests").await;
         if count == Ok(Some(15)) { Ok(()) } else { Err(count) }
     })

@@ -1,11 +1,11 @@
-//! Events watched as they are accepted: filters, positions, what is missed and told.
+//! Live streams of events: filters, positions, and gaps for events that were missed.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     events::{Message, Stream},
-    poll,
     system::System,
 };
 use tokio::net::TcpStream;
@@ -45,7 +45,7 @@ impl Bus {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_filter_takes_what_it_says_and_the_admin_listener_passes_it_on() {
+async fn every_filter_selects_its_events_and_the_admin_listener_forwards_them() {
     let bus = Bus::start("live-filters").await;
     let (shop, mall) = (bus.client("shop").await, bus.client("mall").await);
     let mut all = bus.watch("/events", None).await;
@@ -75,7 +75,7 @@ async fn every_filter_takes_what_it_says_and_the_admin_listener_passes_it_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_comes_back_goes_on_where_it_was() {
+async fn a_client_that_reconnects_continues_where_it_was() {
     let bus = Bus::start("live-resume").await;
     let shop = bus.client("shop").await;
     let mut stream = bus.watch("/events?topic=orders", None).await;
@@ -92,7 +92,7 @@ async fn a_client_that_comes_back_goes_on_where_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_subscription_missed_is_read_from_the_log() {
+async fn events_that_the_subscription_missed_are_read_from_the_log() {
     let bus = Bus::start("live-missed").await;
     let shop = bus.client("shop").await;
     let mut stream = bus.watch("/events", None).await;
@@ -107,7 +107,7 @@ async fn what_the_subscription_missed_is_read_from_the_log() {
     assert_eq!(numbers(&stream.take(1000).await), expected, "each once, in order");
     bus.system.kill(System::FABRIC).await;
     bus.system.start_part(System::FABRIC).await;
-    poll::until("events are accepted again", async || {
+    eventually("events are accepted again", async || {
         let event = json!({"type": "update", "url": "https://shop.example/1001"});
         let answer = bus.call(&shop, "POST", "/topics/orders", Some(&event)).await;
         if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
@@ -118,7 +118,7 @@ async fn what_the_subscription_missed_is_read_from_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_log_no_longer_has_is_told_as_a_gap() {
+async fn events_that_the_log_no_longer_has_are_reported_as_a_gap() {
     let bus = Bus::start("live-gap").await;
     let shop = bus.client("shop").await;
     let mut stream = bus.watch("/events", None).await;
@@ -150,7 +150,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_see_everything() {
         format!("GET /events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\r\n", bus.system.token);
     slow.try_write(request.as_bytes()).expect("room for a request");
     let open = async |wanted: f64| {
-        poll::until("streams that are open", async || {
+        eventually("streams that are open", async || {
             let metrics = bus.system.metrics().await;
             let value =
                 |name: &str| metrics.iter().find(|(key, _)| key.starts_with(name)).map(|(_, value)| *value);
@@ -175,7 +175,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_see_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_makes_no_sense_is_refused_by_name() {
+async fn invalid_parameters_are_rejected_by_name() {
     let bus = Bus::with("live-refused", &[("streams", 1)]).await;
     let publisher = json!({"name": "only-publish", "token": "only-publish", "scopes": ["publish"]});
     assert_eq!(bus.root("POST", "/api_tokens", Some(&publisher)).await.status, 201);

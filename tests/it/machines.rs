@@ -1,12 +1,12 @@
-//! State machines with every daemon running: the shipped canary decides by what the edge counts.
+//! State machines with every daemon running: the shipped canary decides by the statistics of the edge.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
+use signalbox_testkit::{PATIENCE, eventually_within};
 use signalbox_tests::{
     http::Request,
     load::Load,
-    poll,
     system::System,
     upstream::{App, Mode},
 };
@@ -38,7 +38,7 @@ async fn apply(system: &System, yaml: &str) {
 /// Waits until the label is in the state; how it came there.
 async fn arrives(system: &System, label: &str, state: &str) -> Vec<String> {
     let target = format!("/state-machines/canary/labels/{label}");
-    poll::within(poll::PATIENCE * 4, &format!("{label} to be in {state}"), || async {
+    eventually_within(PATIENCE * 4, &format!("{label} to be in {state}"), || async {
         let now = system.api("GET", &target, None).await.json();
         if now["state"] == state {
             return Ok(());
@@ -53,7 +53,7 @@ async fn arrives(system: &System, label: &str, state: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_canary_goes_all_the_way_when_it_is_calm_and_is_taken_back_when_it_is_not() {
+async fn the_canary_is_promoted_without_errors_and_rolled_back_with_errors() {
     let system = System::start("canary").await;
     let [old, other] = [App::start("old").await, App::start("other").await];
     let [good, bad] = [App::start("good").await, App::start("bad").await];

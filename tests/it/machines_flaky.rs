@@ -1,5 +1,5 @@
-//! Machines whose outside world fails: a webhook that says everything but yes, until somebody tries again, and feeds that do
-//! not answer, with what is said of them meanwhile.
+//! State machines whose outside world fails: a webhook that gives every answer except success until an operator retries,
+//! and feeds that do not answer, with what the API reports in the meantime.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,9 +7,9 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use signalbox_testkit::{PATIENCE, eventually, eventually_within};
 use signalbox_tests::{
     http::{Request, Response},
-    poll,
     receiver::{self, Answer, Delivery, Receiver},
     system::System,
 };
@@ -62,7 +62,7 @@ impl<'a> Label<'a> {
 
     /// Waits until it stands like this.
     async fn until(&self, state: &str, status: &str) -> Value {
-        poll::within(poll::PATIENCE * 2, &format!("{} to be {status} in {state}", self.target), || async {
+        eventually_within(PATIENCE * 2, &format!("{} to be {status} in {state}", self.target), || async {
             let stands = self.call("GET", "", None).await.json();
             let fits = stands["state"] == state && stands["status"] == status;
             if fits { Ok(stands) } else { Err(stands.to_string()) }
@@ -79,7 +79,7 @@ struct Hook {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_action_that_failed_in_every_way_goes_on_when_it_is_retried() {
+async fn an_action_that_failed_in_every_way_continues_when_it_is_retried() {
     let system = system("flaky-hook").await;
     let hook = Arc::new(Mutex::new(Hook::default()));
     let says = |label: &str, mut answers: Vec<Answer>| {
@@ -179,7 +179,7 @@ state_machines:
 
 /// Waits until the metrics say so: name, and results with their counts.
 async fn counted(system: &System, name: &str, results: &[(&str, f64)]) {
-    poll::until(&format!("{name} to be {results:?}"), || async {
+    eventually(&format!("{name} to be {results:?}"), || async {
         let all = system.metrics().await;
         let of = |result: &str| {
             let found = all.iter().filter(|(series, _)| {
@@ -228,7 +228,7 @@ fn bad_feed(label: &str) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_a_feed_that_fails_can_say_so_and_goes_on_when_it_answers() {
+async fn a_label_that_waits_for_a_failing_feed_reports_it_and_continues_when_the_feed_answers() {
     let system = system("flaky-feed").await;
     let receiver = Receiver::answering(|delivery| bad_feed(&last_part(delivery))).await;
     let at = receiver.address;
@@ -260,7 +260,7 @@ state_machines:
         label.tell(json!({"look": 1})).await;
     }
     for (label, (name, error)) in labels.iter().zip(cases) {
-        let why = poll::until(&format!("the feed of {name} to have failed"), || async {
+        let why = eventually(&format!("the feed of {name} to have failed"), || async {
             let why = label.why().await;
             let failed =
                 why["last_error"] == "the feed held failed" && why["feeds"]["held"]["result"] == "failed";
@@ -303,7 +303,7 @@ state_machines:
     // Where something stands in for the feed nobody waits for it, and nothing is unknown.
     let [label, ..] = &labels;
     label.tell(json!({"look": 3})).await;
-    poll::until("the feed to be asked", || async {
+    eventually("the feed to be asked", || async {
         let health = row(&system, "guessed").await;
         if health.contains("failing") { Ok(()) } else { Err(health) }
     })

@@ -1,10 +1,10 @@
-//! Labels end where they have to, whoever dies: three pacemakers that are killed at random, and Redis with them; actions
-//! and feeds that hang, fail, talk nonsense or too much; facts by HTTP and by the bus.
+//! Labels end in the right state, whichever part is killed: three pacemakers are killed at random, as is Redis. Actions and
+//! feeds hang, fail, and answer nonsense or too much. Facts arrive by HTTP and through the bus.
 //!
-//! Where each label has to end, and by which way, is written down beforehand (`plan.rs`): a single thread that hears one
-//! thing after the other would bring it there. What the published events say is entered in a book as it arrives.
+//! The expected path of each label is computed in advance (`plan.rs`), as a single thread that receives one fact after the
+//! other would produce it. The published events are recorded in a ledger as they arrive.
 //!
-//! Everything that is chosen follows from the seed, which is printed: `SIGNALBOX_SEED` makes the same choices again.
+//! All random choices follow from the seed, which is printed: `SIGNALBOX_SEED` repeats them.
 
 mod book;
 mod outside;
@@ -19,10 +19,10 @@ use std::{
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::{Value, json};
 use signalbox_stack::Fsync;
+use signalbox_testkit::{eventually, eventually_within};
 use signalbox_tests::{
     fleet::Fleet,
     http::Request,
-    poll,
     receiver::{Answer, Receiver},
     system::System,
     victim::Victim,
@@ -63,7 +63,7 @@ struct Measure {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn labels_end_where_the_reference_has_them_whoever_is_killed() {
+async fn labels_end_in_the_states_of_the_reference_whichever_part_is_killed() {
     let measure = Measure {
         labels: 300,
         at_once: 300,
@@ -77,7 +77,7 @@ async fn labels_end_where_the_reference_has_them_whoever_is_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes as long as it is told to; make soak"]
-async fn soak_labels_end_where_the_reference_has_them() {
+async fn soak_labels_end_in_the_states_of_the_reference() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seconds = number("SOAK_SECONDS").unwrap_or(300);
     let measure = Measure {
@@ -103,7 +103,7 @@ async fn apply(fleet: &Fleet, outside: &Receiver) {
     let target = format!("/state-machines/{MACHINE}/apply");
     let applied = fleet.call(0, &fleet.system.token, "POST", &target, Some(&body)).await;
     assert_eq!(applied.status, 200, "{}", applied.text());
-    poll::until("events to be taken as facts", || async {
+    eventually("events to be taken as facts", || async {
         let taken: Option<u64> = fleet.system.try_cli(System::FABRIC, "HGET machine:inputs 0").await?;
         taken.ok_or_else(|| "not yet".to_owned())
     })
@@ -239,11 +239,11 @@ async fn look_at_all(fleet: &Arc<Fleet>, plans: &[Plan]) -> Vec<String> {
 
 /// Waits until nothing is left to be done: no label is due, every event is delivered and taken.
 async fn settle(fleet: &Fleet, book: &Book, plans: &[Plan], patience: Duration) {
-    poll::within(patience, "all labels to be where they go", || async {
+    eventually_within(patience, "all labels to be where they go", || async {
         if book.progress().0 == plans.len() { Ok(()) } else { Err(book.behind()) }
     })
     .await;
-    poll::within(patience, "nothing to be due", || async {
+    eventually_within(patience, "nothing to be due", || async {
         let due: Vec<String> = fleet.system.try_cli(System::FABRIC, "ZRANGE machine:due 0 5").await?;
         if due.is_empty() { Ok(()) } else { Err(format!("{due:?}")) }
     })
@@ -256,7 +256,7 @@ async fn look(fleet: &Fleet, plan: &Plan) -> Option<String> {
     let token = &fleet.system.token;
     let path = plan.path();
     let (state, _) = path[path.len() - 1];
-    poll::until(&format!("{} to be as it should", plan.name), || async {
+    eventually(&format!("{} to be as it should", plan.name), || async {
         let found = fleet.call(1, token, "GET", &target, None).await.json();
         let expected = (json!(state), json!(plan.status()), plan.metadata(), json!(path.len()));
         let stands = (&found["state"], &found["status"], &found["metadata"], &found["visit"]);

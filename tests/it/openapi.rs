@@ -1,7 +1,7 @@
-//! The API against its own document, by schemathesis: what the document allows is sent, and what comes back has to be what
-//! the document says.
+//! The API against its OpenAPI document, by schemathesis: it sends what the document allows, and every answer must conform to
+//! the document.
 //!
-//! It asks the same each time: its seed and the versions of all that it is made of are pinned in `tests/schemathesis/`.
+//! Every run is the same: the seed and the versions of all packages are pinned in `tests/schemathesis/`.
 
 use std::{env, path::Path};
 

@@ -1,10 +1,10 @@
-//! Signalbox' own events: what happens to the route table and to subscribers arrives at webhooks, whoever dies.
+//! Signalbox's own events: changes of the route table and of subscribers arrive at webhooks, whichever part is killed.
 
 use std::{collections::BTreeSet, net::SocketAddr};
 
 use serde_json::{Value, json};
+use signalbox_testkit::{PATIENCE, eventually, eventually_within};
 use signalbox_tests::{
-    poll,
     receiver::{Answer, Receiver},
     system::System,
     upstream::App,
@@ -59,7 +59,7 @@ fn told(receiver: &Receiver) -> Vec<String> {
 }
 
 async fn until_told(receiver: &Receiver, expected: &[&str]) -> Vec<Value> {
-    poll::until(&format!("to be told {expected:?}"), || async {
+    eventually(&format!("to be told {expected:?}"), || async {
         let told = told(receiver);
         if expected.iter().all(|line| told.iter().any(|one| one == line)) { Ok(()) } else { Err(told) }
     })
@@ -109,7 +109,7 @@ async fn announced(system: &System) -> u64 {
 
 /// Waits until nothing is left to tell.
 async fn until_all_is_told(system: &System) {
-    poll::until("everything to be told", || async {
+    eventually("everything to be told", || async {
         let (there, told) = (serial(system).await, announced(system).await);
         if there == told { Ok(()) } else { Err((there, told)) }
     })
@@ -237,7 +237,7 @@ async fn an_event_follows_its_change_though_the_pacemaker_was_killed_between() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_can_tell_any_more_is_one_resync() {
+async fn events_that_can_no_longer_be_published_become_one_resync() {
     let bus = Bus::with("own-lost", &SOON).await;
     let system = &bus.system;
     let receiver = watch(&bus).await;
@@ -270,7 +270,7 @@ async fn what_nobody_can_tell_any_more_is_one_resync() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_while_the_fabric_is_away_are_told_when_it_is_back() {
+async fn changes_while_the_fabric_is_down_are_published_when_it_is_back() {
     let bus = Bus::start("own-fabric-away").await;
     let system = &bus.system;
     let receiver = watch(&bus).await;
@@ -300,7 +300,7 @@ async fn changes_while_the_fabric_is_away_are_told_when_it_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_that_was_lost_and_made_anew_is_one_resync() {
+async fn a_table_that_was_lost_and_created_again_is_one_resync() {
     let bus = Bus::start("own-reseeded").await;
     let system = &bus.system;
     let receiver = watch(&bus).await;
@@ -324,7 +324,7 @@ async fn a_table_that_was_lost_and_made_anew_is_one_resync() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pacemakers_that_announce_for_each_other_send_nobody_to_read_again() {
+async fn pacemakers_that_announce_for_each_other_cause_no_resync() {
     let bus = Bus::with("own-several", &SOON).await;
     let system = &bus.system;
     let receiver = watch(&bus).await;
@@ -363,7 +363,7 @@ async fn pacemakers_that_announce_for_each_other_send_nobody_to_read_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_happens_to_a_subscriber_is_told_by_its_name() {
+async fn events_about_a_subscriber_name_it() {
     let settings: Vec<_> = SOON.into_iter().chain([("queued_events", 20)]).collect();
     let bus = Bus::with("own-subscribers", &settings).await;
     let receiver = Receiver::start().await;
@@ -379,7 +379,7 @@ async fn what_happens_to_a_subscriber_is_told_by_its_name() {
     bus.subscribe("its-credential", &["orders"], &billing.url()).await;
     let told = |topic: &'static str| {
         let receiver = &receiver;
-        poll::until(topic, move || async move {
+        eventually(topic, move || async move {
             let events = receiver.events();
             let found = events.iter().find(|event| event["topic"] == topic).cloned();
             found.ok_or_else(|| format!("{events:?}"))
@@ -423,7 +423,7 @@ fn standings(receiver: &Receiver) -> Vec<(String, Option<String>)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_router_that_refuses_the_table_or_falls_silent_is_told_of() {
+async fn a_router_that_rejects_the_table_or_goes_silent_is_reported() {
     let bus = Bus::start("own-routers").await;
     let system = &bus.system;
     let receiver = Receiver::start().await;
@@ -432,7 +432,7 @@ async fn a_router_that_refuses_the_table_or_falls_silent_is_told_of() {
     system.register("i-1", &app, "app.test", "17").await;
     let until = async |expected: &[&str]| {
         // Ten seconds make a router silent, and three more make it sure.
-        poll::within(3 * poll::PATIENCE, &format!("to be told {expected:?}"), || async {
+        eventually_within(3 * PATIENCE, &format!("to be told {expected:?}"), || async {
             let told = standings(&receiver);
             let changes: Vec<&str> = told.iter().map(|(change, _)| change.as_str()).collect();
             if changes == expected { Ok(()) } else { Err(format!("{told:?}")) }

@@ -2,9 +2,9 @@
 
 use nix::sys::signal::Signal;
 use serde_json::json;
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::{Connection, Request},
-    poll,
     system::System,
     upstream::App,
 };
@@ -27,7 +27,7 @@ async fn holders(system: &System) -> Result<String, String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_pacemakers_serve_one_table_and_the_duty_outlives_its_holder() {
+async fn two_pacemakers_serve_one_table_and_leases_survive_their_holder() {
     let system = System::start("two-pacemakers").await;
     let second = system.stack.add_pacemaker().await.unwrap();
     let other = address(second.address());
@@ -50,7 +50,7 @@ async fn two_pacemakers_serve_one_table_and_the_duty_outlives_its_holder() {
     // One of them sweeps leases. Whichever it is, the leases end after it was killed: both die in turn.
     let first = system.stack.part(&System::PACEMAKER);
     let names = [first.part().to_string(), second.part().to_string()];
-    poll::until("somebody to hold the duty", || async {
+    eventually("somebody to hold the duty", || async {
         let text = holders(&system).await?;
         if names.iter().any(|name| text.contains(name)) { Ok(()) } else { Err(text) }
     })
@@ -62,7 +62,7 @@ async fn two_pacemakers_serve_one_table_and_the_duty_outlives_its_holder() {
     for host in ["one.test", "two.test"] {
         system.until_status(host, 503).await;
     }
-    poll::until("the heir to hold the duty", || async {
+    eventually("the heir to hold the duty", || async {
         let text = holders(&system).await?;
         if text.contains(heir.part().as_str()) { Ok(()) } else { Err(text) }
     })
@@ -72,7 +72,7 @@ async fn two_pacemakers_serve_one_table_and_the_duty_outlives_its_holder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_by_two_pacemakers_at_once_are_all_made_once() {
+async fn simultaneous_changes_by_two_pacemakers_are_each_made_once() {
     let system = System::start("concurrent").await;
     let second = system.stack.add_pacemaker().await.unwrap();
     let at = [system.pacemaker, address(second.address())];
@@ -102,7 +102,7 @@ async fn changes_by_two_pacemakers_at_once_are_all_made_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pacemaker_that_is_asked_to_end_finishes_what_it_has() {
+async fn a_pacemaker_that_is_stopped_finishes_its_requests() {
     let system = System::start("graceful").await;
     let app = App::start("app").await;
     system.register("i-1", &app, "one.test", "1").await;
@@ -113,13 +113,13 @@ async fn a_pacemaker_that_is_asked_to_end_finishes_what_it_has() {
     let request = Request::new("PUT", "a", "/instances/i-1?wait=20s").token(&system.token).json(&body);
     let to = system.pacemaker;
     let under_way = tokio::spawn(async move { request.send(to).await });
-    poll::until("the change to be made", || async {
+    eventually("the change to be made", || async {
         let count: i64 = system.try_cli(System::MASTER, "SCARD instances:two.test").await?;
         if count == 1 { Ok(()) } else { Err(count.to_string()) }
     })
     .await;
     system.signal(System::PACEMAKER, Signal::SIGTERM);
-    poll::until("the listener to be closed", || async {
+    eventually("the listener to be closed", || async {
         match Connection::open(system.pacemaker).await {
             Err(_) => Ok(()),
             Ok(_) => Err("it still accepts"),
@@ -129,7 +129,7 @@ async fn a_pacemaker_that_is_asked_to_end_finishes_what_it_has() {
     system.signal_pid(worker, Signal::SIGCONT);
     let answer = under_way.await.unwrap().expect("an answer although the pacemaker was leaving");
     assert!(matches!(answer.status, 200 | 503 | 504), "{} {}", answer.status, answer.text());
-    poll::until("the process to be gone", || async {
+    eventually("the process to be gone", || async {
         let status = system.stack.part(&System::PACEMAKER).status();
         if status.pid.is_none() { Ok(()) } else { Err(status) }
     })

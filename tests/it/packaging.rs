@@ -1,5 +1,5 @@
-//! What is shipped beside the programs: containers, units, the Debian package. Read here, as nothing of it can be run
-//! without Docker and root; every name that one file says of another is held against that other.
+//! The files that are shipped with the programs: containers, units, the Debian package. They are only read here, because
+//! running them needs Docker and root. Every name that one file uses is checked against the file that defines it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ fn names(value: &Value) -> BTreeSet<&str> {
 }
 
 #[test]
-fn the_composition_names_only_what_there_is() {
+fn the_compose_file_names_only_files_that_exist() {
     let compose: Value = serde_saphyr::from_str(&read("docker-compose.yml")).unwrap();
     let (services, volumes) = (names(&compose["services"]), names(&compose["volumes"]));
     assert!(services.len() > 10, "{services:?}");
@@ -86,7 +86,7 @@ fn the_composition_names_only_what_there_is() {
 }
 
 #[test]
-fn the_composition_is_one_for_docker_too() {
+fn docker_accepts_the_compose_file() {
     let Ok(version) = Command::new("docker-compose").arg("version").output() else {
         println!("docker-compose is not installed: only its file was read");
         return;
@@ -138,7 +138,7 @@ fn is_installed(file: &str) -> bool {
 }
 
 #[test]
-fn units_start_what_the_package_installs_and_wait_for_what_there_is() {
+fn units_start_installed_programs_and_wait_for_existing_units() {
     let folder = root().join("packaging/systemd");
     let units: BTreeMap<String, String> = fs::read_dir(&folder)
         .unwrap()
@@ -195,7 +195,7 @@ fn units_start_what_the_package_installs_and_wait_for_what_there_is() {
 }
 
 #[test]
-fn the_package_takes_files_that_are_there() {
+fn the_package_contains_files_that_exist() {
     for (source, target) in assets() {
         assert!(!target.starts_with('/'), "{target}");
         // Made by `make deb`.
@@ -213,7 +213,7 @@ fn the_package_takes_files_that_are_there() {
 }
 
 #[test]
-fn the_packages_configuration_has_keys_that_there_are() {
+fn the_packages_configuration_has_only_known_keys() {
     for (file, defaults) in [
         ("packaging/etc/pacemaker.toml", "pacemaker/src/config/defaults.toml"),
         ("packaging/etc/sidecar.toml", "sidecar/src/config/defaults.toml"),
@@ -280,7 +280,7 @@ fn try_edge(folder: &Path, more: &[(&str, &str)]) -> (bool, String) {
 }
 
 #[test]
-fn the_packages_edge_is_what_nginx_takes_and_a_wrong_one_is_refused_before_a_reload() {
+fn nginx_accepts_the_packages_edge_and_a_wrong_one_is_rejected_before_a_reload() {
     let edge = unit(&read("packaging/systemd/signalbox-edge.service"));
     let reload: Vec<&str> =
         edge.iter().filter(|(_, key, _)| key == "ExecReload").map(|(_, _, value)| &**value).collect();

@@ -1,11 +1,11 @@
-//! Policies of hosts through the API, with every daemon running: what is set reaches every worker, version types are
-//! told apart, drains and switches lose nothing, health is checked, and the table survives what happens to it.
+//! Policies of hosts through the API, with every daemon running. Policies reach every worker, version types are counted
+//! separately, drains and switches lose no request, health is checked, and a lost table is restored.
 
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::Request,
     load::{Account, Load},
-    poll,
     system::System,
     upstream::{App, Mode},
 };
@@ -22,7 +22,7 @@ fn expect_no_failure(account: &Account, least: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_policy_that_was_set_is_with_every_worker_when_the_answer_comes() {
+async fn a_policy_is_active_in_every_worker_when_its_put_is_answered() {
     let system = System::start("policies-set").await;
     let app = App::start("one").await;
     // Before the first instance, and while requests are answered.
@@ -64,7 +64,7 @@ async fn a_switch_of_versions_loses_no_request_and_counts_each_version() {
     let switched = call(&system, "POST", "/hosts/shop.test/current?wait=20s", body.clone()).await;
     assert_eq!(switched["drained"], json!(["old"]));
     // What was under way may end; after that nothing comes any more.
-    poll::until("the last request of the old version to be answered", || async {
+    eventually("the last request of the old version to be answered", || async {
         let before = old.hits();
         load.pass(30).await;
         if old.hits() == before { Ok(()) } else { Err(before) }
@@ -90,7 +90,7 @@ async fn a_switch_of_versions_loses_no_request_and_counts_each_version() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drained_node_gets_nothing_new_and_comes_back() {
+async fn a_drained_node_gets_no_new_requests_and_can_be_restored() {
     let system = System::start("policies-node").await;
     let (here, there) = (App::start("here").await, App::start("there").await);
     for (id, app, node) in [("here", &here, "n1"), ("there", &there, "n2")] {
@@ -112,7 +112,7 @@ async fn a_drained_node_gets_nothing_new_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_prober_finds_a_sick_instance_and_tells_everybody() {
+async fn one_prober_finds_an_unhealthy_instance_and_notifies_all_routers() {
     let system = System::start("policies-health").await;
     let (well, sick) = (App::start("well").await, App::start("sick").await);
     for (id, app) in [("well", &well), ("sick", &sick)] {
@@ -123,7 +123,7 @@ async fn one_prober_finds_a_sick_instance_and_tells_everybody() {
         call(&system, "PUT", &format!("/instances/{id}?wait=20s"), body).await;
     }
     let until = async |healthy: bool| {
-        poll::until("the health to change", || async {
+        eventually("the health to change", || async {
             let view = system.api("GET", "/instances/sick", None).await.json();
             if view["healthy"] == healthy { Ok(()) } else { Err(view) }
         })
@@ -146,7 +146,7 @@ async fn one_prober_finds_a_sick_instance_and_tells_everybody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_routes_master_that_came_back_empty_gets_its_policies_again() {
+async fn an_emptied_routes_master_gets_its_policies_again() {
     let system = System::start("policies-reseed").await;
     let app = App::start("one").await;
     system.register("one", &app, "shop.test", "17").await;
@@ -154,7 +154,7 @@ async fn a_routes_master_that_came_back_empty_gets_its_policies_again() {
     call(&system, "PUT", "/hosts/shop.test?wait=20s", policy.clone()).await;
     let before = system.api("GET", "/hosts/shop.test", None).await.json();
     system.restart_empty(System::MASTER).await;
-    poll::until("the table to be seeded again", || async {
+    eventually("the table to be seeded again", || async {
         let host = system.api("GET", "/hosts/shop.test", None).await;
         let host = if host.status == 200 { host.json() } else { Value::Null };
         if host["policy"] == before["policy"] && host["rules"] == policy { Ok(()) } else { Err(host) }
@@ -164,8 +164,6 @@ async fn a_routes_master_that_came_back_empty_gets_its_policies_again() {
     system.until_answered_by("shop.test", &app).await;
     system.stop().await;
 }
-// Three end-to-end tests to append to tests/it/policies.rs after the merge with branch edge (they use what is imported
-// there: json, Value, Request, poll, System, App, Mode, `call`).
 
 /// How many of `count` requests each application got.
 async fn spread(system: &System, host: &str, count: u64, apps: &[&App]) -> Vec<u64> {
@@ -180,7 +178,7 @@ async fn spread(system: &System, host: &str, count: u64, apps: &[&App]) -> Vec<u
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_canary_gets_its_share_and_whoever_asks_for_it() {
+async fn a_canary_gets_its_share_and_the_clients_that_ask_for_it() {
     let system = System::start("policies-canary").await;
     let (old, new) = (App::start("old").await, App::start("new").await);
     system.register("old", &old, "shop.test", "17").await;
@@ -219,7 +217,7 @@ async fn a_canary_gets_its_share_and_whoever_asks_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sick_instance_gets_nothing_until_it_is_well_and_most_are_believed() {
+async fn an_unhealthy_instance_gets_no_requests_until_it_recovers_unless_most_are_unhealthy() {
     let system = System::start("policies-sick").await;
     let apps = [App::start("a").await, App::start("b").await, App::start("c").await];
     for app in &apps {
@@ -236,7 +234,7 @@ async fn a_sick_instance_gets_nothing_until_it_is_well_and_most_are_believed() {
             "address": app.address.to_string(), "hostnames": ["shop.test"], "version_type_id": "17", "health": health,
         });
         call(&system, "PUT", &format!("/instances/{name}?wait=20s"), body).await;
-        poll::until("the health to change and to be everywhere", || async {
+        eventually("the health to change and to be everywhere", || async {
             let view = system.api("GET", &format!("/instances/{name}"), None).await.json();
             if view["healthy"] != healthy {
                 return Err(view);
@@ -266,7 +264,7 @@ async fn a_sick_instance_gets_nothing_until_it_is_well_and_most_are_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_policy_lets_through_is_let_through_and_nothing_else() {
+async fn only_requests_that_a_policy_allows_pass() {
     let system = System::start("policies-rails").await;
     let app = App::start("one").await;
     system.register("one", &app, "shop.test", "17").await;

@@ -1,14 +1,14 @@
-//! What the edge speaks with clients and with instances: TLS with certificates of the table, HTTP/2, gRPC, WebSocket.
+//! Protocols of the edge towards clients and instances: TLS with certificates of the table, HTTP/2, gRPC, WebSocket.
 
 use std::{net::SocketAddr, process::Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use signalbox_stack::{Builder, Reservation};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     grpc::{Call, Service},
     http::{Connection, Request},
-    poll,
     system::System,
     tls::{Authority, TlsApp},
     upstream::App,
@@ -89,7 +89,7 @@ async fn shown(to: SocketAddr, name: Option<&str>) -> String {
 const FALLBACK: &str = "rcgen self signed cert";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn http_2_is_spoken_where_it_is_asked_for() {
+async fn http_2_is_spoken_with_clients_that_negotiate_it() {
     let (system, at) = start("http2", Builder::without_sidecar).await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
@@ -136,7 +136,7 @@ async fn certificates_come_from_the_table_and_change_without_a_reload() {
         let issued = authority.issue(name, common_name);
         set(&system, &format!("cert:{name}"), &issued.sealed(name, &key)).await;
     };
-    let workers = poll::until("both workers", || async {
+    let workers = eventually("both workers", || async {
         let workers = system.workers();
         if workers.len() == 2 { Ok(workers) } else { Err(workers) }
     })
@@ -186,7 +186,7 @@ async fn certificates_come_from_the_table_and_change_without_a_reload() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_that_cannot_be_used_harms_nobody() {
+async fn an_invalid_certificate_affects_no_other_host() {
     let (system, at) = start("bad-certificates", Builder::without_sidecar).await;
     let authority = Authority::new("test authority");
     let key = std::fs::read_to_string(system.stack.layout().edge_key()).unwrap();
@@ -232,7 +232,7 @@ async fn certificates_outlive_redis_and_a_restart_of_nginx() {
     let key = std::fs::read_to_string(system.stack.layout().edge_key()).unwrap();
     set(&system, "cert:app.test", &authority.issue("app.test", "kept").sealed("app.test", &key)).await;
     assert_eq!(shown(at.tls, Some("app.test")).await, "kept");
-    poll::until("the snapshot to have the certificate", || async {
+    eventually("the snapshot to have the certificate", || async {
         let text = std::fs::read_to_string(system.snapshot_path()).unwrap_or_default();
         assert!(!text.contains("PRIVATE KEY"), "in clear on disk");
         if text.contains("\ncert\tapp.test\t") { Ok(()) } else { Err(text.len()) }
@@ -336,7 +336,7 @@ async fn grpc_passes_over_tls_with_its_trailers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grpc_client_hears_of_failure_in_its_own_words() {
+async fn a_grpc_client_receives_errors_as_grpc_statuses() {
     let (system, at) = start("grpc-failures", Builder::without_sidecar).await;
     let mut nobody = Reservation::default();
     let dead = format!("127.0.0.1:{}", nobody.add().expect("a free port"));
@@ -459,7 +459,7 @@ async fn a_websocket_lives_through_any_change() {
     }
     let before = system.workers();
     system.signal(System::NGINX, Signal::SIGHUP);
-    poll::until("new workers", || async {
+    eventually("new workers", || async {
         let workers = system.workers();
         if !workers.is_empty() && workers.iter().all(|pid| !before.contains(pid)) {
             Ok(())

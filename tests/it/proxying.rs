@@ -1,8 +1,9 @@
-//! What happens to a request between the client and the instance.
+//! What the edge does with a request between the client and the instance.
 
+use signalbox_testkit::{equal, eventually};
 use signalbox_tests::{
     http::{Connection, Request},
-    load, poll,
+    load,
     system::System,
     upstream::{App, Mode},
 };
@@ -16,7 +17,7 @@ fn header<'a>(echo: &'a str, name: &str) -> Option<&'a str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_learns_who_asked_and_the_log_has_its_id() {
+async fn an_instance_receives_the_clients_address_and_the_log_has_the_request_id() {
     let system = System::edge_only("headers").await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
@@ -50,7 +51,7 @@ async fn an_instance_learns_who_asked_and_the_log_has_its_id() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_arrive_whole_on_every_path() {
+async fn bodies_arrive_complete_on_every_path() {
     let system = System::edge_only("bodies").await;
     let app = App::start("app").await;
     system.route("cold.test", &app).await;
@@ -112,7 +113,7 @@ async fn a_websocket_passes_in_both_directions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_refuses_is_passed_over() {
+async fn an_instance_that_refuses_connections_is_skipped() {
     let system = System::edge_only("refuses").await;
     let (mut dead, alive) = (App::start("dead").await, App::start("alive").await);
     system.route("app.test", &dead).await;
@@ -132,7 +133,7 @@ async fn an_instance_that_refuses_is_passed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_what_may_be_repeated_is_repeated() {
+async fn only_idempotent_requests_are_repeated() {
     let system = System::edge_only("repeats").await;
     system.allow("upstream prematurely closed connection");
     let good = App::start("good").await;
@@ -168,7 +169,7 @@ async fn only_what_may_be_repeated_is_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_answer_of_the_edges_own_says_why() {
+async fn every_error_of_the_edge_has_a_reason() {
     let system = System::edge_only("reasons").await;
     let mut app = App::start("app").await;
     system.route("app.test", &app).await;
@@ -204,7 +205,7 @@ async fn every_answer_of_the_edges_own_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_to_instances_are_kept() {
+async fn connections_to_instances_are_reused() {
     let system = System::edge_only("keepalive").await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
@@ -265,7 +266,7 @@ async fn a_host_is_shared_fairly_by_its_instances() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_goes_away_harms_nobody() {
+async fn a_client_that_disconnects_affects_no_other() {
     let system = System::edge_only("client-gone").await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
@@ -273,7 +274,7 @@ async fn a_client_that_goes_away_harms_nobody() {
     system.settle().await;
     let mut impatient = Connection::open(system.edge).await.unwrap();
     impatient.write(&Request::get("app.test", "/hold").to_bytes()).await.unwrap();
-    poll::equal("requests held", 1, async || app.running()).await;
+    eventually("requests held", async || equal(app.running(), 1)).await;
     drop(impatient);
     let lines = system.log_lines_when(1).await;
     assert_eq!((&lines[0]["code"], &lines[0]["key"]), (&499.into(), &"5".into()), "{lines:?}");

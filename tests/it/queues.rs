@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, net::SocketAddr, sync::Mutex};
 
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::{Request, Response},
-    poll,
     system::System,
 };
 
@@ -51,7 +51,7 @@ async fn pull(system: &System, name: &str, body: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_from_its_making_to_its_end() {
+async fn the_life_cycle_of_a_queue() {
     let system = System::start("queues").await;
     let at = system.pacemaker;
     let definition = json!({"pattern": ".*:email_event:.*", "lease_seconds": 60, "max_attempts": 2});
@@ -153,7 +153,7 @@ async fn a_queue_from_its_making_to_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_input_is_a_clear_answer_and_nothing_is_lost() {
+async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
     let system = System::start("queues-bad-input").await;
     let at = system.pacemaker;
     put(&system, "q", json!({"pattern": ".*"})).await;
@@ -245,7 +245,7 @@ async fn bad_input_is_a_clear_answer_and_nothing_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_pacemakers_one_queue_and_no_message_between_them() {
+async fn two_pacemakers_share_a_queue_and_lose_no_message() {
     let system = System::start("queues-two").await;
     let second = system.stack.add_pacemaker().await.unwrap();
     let (one, two) = (system.pacemaker, address(second.address()));
@@ -269,7 +269,7 @@ async fn two_pacemakers_one_queue_and_no_message_between_them() {
         tokio::spawn(async move { request.send(to).await })
     };
     let waiting = async |to: SocketAddr| {
-        poll::until("a pull to wait", || async {
+        eventually("a pull to wait", || async {
             let text = system.api_at(to, "GET", "/metrics", None).await.text();
             let line = text.lines().find(|line| line.starts_with("signalbox_queues_waiting_pulls"));
             if line == Some("signalbox_queues_waiting_pulls 1") { Ok(()) } else { Err(format!("{line:?}")) }
@@ -293,7 +293,7 @@ async fn two_pacemakers_one_queue_and_no_message_between_them() {
     let _ = dying.await;
     ok(&system, one, "POST", "/messages", Some(message("3", "c"))).await;
     let again = Mutex::new(BTreeSet::new());
-    poll::until("every message to come back", || async {
+    eventually("every message to come back", || async {
         let pulled = pull(&system, "q", json!({"max": 10, "wait_seconds": 5})).await;
         let mut again = again.lock().unwrap();
         again.extend(payloads(&pulled));
@@ -304,7 +304,7 @@ async fn two_pacemakers_one_queue_and_no_message_between_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_does_what_its_scopes_and_environments_say() {
+async fn a_token_is_limited_to_its_scopes_and_environments() {
     let system = System::start("queues-tokens").await;
     let new = json!({"name": "tenant", "scopes": ["publish", "queues"], "environments": ["5"]});
     let made = system.api_at(system.pacemaker, "POST", "/tokens", Some(new)).await;

@@ -1,16 +1,14 @@
-//! Instances over the API: repeats, leases, ownership of addresses, and who is waited for.
+//! Instances over the API: repeated calls, leases, ownership of addresses, and waiting for routers.
 
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use signalbox_stack::Ports;
-use signalbox_tests::{
-    http::Response,
-    poll,
-    system::System,
-    upstream::App,
+use signalbox_testkit::{
+    eventually,
     wire::{Fault, Wire},
 };
+use signalbox_tests::{http::Response, system::System, upstream::App};
 
 fn instance(app: &App, hostnames: &[&str]) -> Value {
     json!({"address": app.address.to_string(), "hostnames": hostnames, "version_type_id": "17"})
@@ -33,7 +31,7 @@ async fn members(system: &System, host: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeat_changes_nothing_and_raises_nothing() {
+async fn a_repeated_registration_changes_nothing_and_raises_no_event() {
     let system = System::start("repeat").await;
     let app = App::start("app").await;
     let body = instance(&app, &["app.test"]);
@@ -79,7 +77,7 @@ async fn an_instance_moves_between_names_and_addresses_in_one_step() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_are_taken_as_clients_will_ask_for_them() {
+async fn host_names_are_stored_as_clients_request_them() {
     let system = System::start("names").await;
     let app = App::start("app").await;
     put(&system, "i-1", instance(&app, &["Shop.EXAMPLE.", "*.Wild.example"])).await;
@@ -91,7 +89,7 @@ async fn names_are_taken_as_clients_will_ask_for_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_belongs_to_who_registered_it_last() {
+async fn an_address_belongs_to_the_instance_that_registered_it_last() {
     let system = System::start("takeover").await;
     let app = App::start("app").await;
     put(&system, "old", instance(&app, &["same.test", "old.test"])).await;
@@ -135,7 +133,7 @@ async fn many_instances_in_one_call_get_a_result_each() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_nobody_renews_ends() {
+async fn a_lease_that_is_not_renewed_expires() {
     let system = System::start("lease").await;
     let [leased, permanent] = [App::start("leased").await, App::start("permanent").await];
     let mut body = instance(&leased, &["leased.test"]);
@@ -145,7 +143,7 @@ async fn a_lease_that_nobody_renews_ends() {
     assert_eq!(system.get("leased.test", "/").await.text(), "leased");
     // Renewed, it outlives its first term: the end recorded in Redis moves on.
     let end: f64 = system.cli(System::MASTER, "ZSCORE leases leased").await;
-    poll::until("a heartbeat to move the end of the lease", || async {
+    eventually("a heartbeat to move the end of the lease", || async {
         let answer = system.api("POST", "/instances/leased/heartbeat", None).await;
         assert!(matches!(answer.status, 200 | 204), "{} {}", answer.status, answer.text());
         let now: f64 = system.cli(System::MASTER, "ZSCORE leases leased").await;
@@ -205,7 +203,7 @@ async fn a_host_is_shown_explained_dumped_and_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn statistics_know_what_belongs_together() {
+async fn membership_sets_group_the_statistics() {
     let system = System::start("membership").await;
     let app = App::start("app").await;
     let mut body = instance(&app, &["app.test"]);
@@ -215,14 +213,14 @@ async fn statistics_know_what_belongs_together() {
     }
     put(&system, "i-1", body).await;
     for key in ["workspace:1", "application:2", "version:3", "node:5"] {
-        poll::until(&format!("17 in {key}"), || async {
+        eventually(&format!("17 in {key}"), || async {
             let members: Vec<String> = system.try_cli(System::STATS, &format!("SMEMBERS {key}")).await?;
             if members == ["17"] { Ok(()) } else { Err(format!("{members:?}")) }
         })
         .await;
     }
     system.get("app.test", "/").await;
-    poll::until("the request to be counted in the workspace", || async {
+    eventually("the request to be counted in the workspace", || async {
         let answer = system.api("GET", "/stats/workspace/1", None).await;
         if answer.status == 200 && answer.text().contains("\"requests\":1") {
             Ok(())
@@ -250,7 +248,7 @@ async fn expect_lag(system: &System, app: &App, id: &str, named: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_that_runs_out_names_who_lags() {
+async fn a_wait_that_times_out_names_the_routers_that_lag() {
     let system = System::start("lag").await;
     let app = App::start("app").await;
     put(&system, "first", instance(&app, &["first.test"])).await;
@@ -298,7 +296,7 @@ async fn a_change_whose_reply_was_lost_is_made_once() {
         assert!(matches!(unknown.status, 503 | 504), "{} {}", unknown.status, unknown.text());
         wire.set(Fault::Cut);
         wire.set(Fault::None);
-        let again = poll::until("the repeat to be taken", || async {
+        let again = eventually("the repeat to be taken", || async {
             let answer = system.api("PUT", &format!("/instances/{id}?wait=20s"), Some(body.clone())).await;
             if matches!(answer.status, 200 | 201) { Ok(answer) } else { Err(answer.text()) }
         })

@@ -1,4 +1,4 @@
-//! Objects with a backend, as producers and backends see them: in order, through everything that dies.
+//! Objects with a backend, as producers and backends see them: events arrive in order, whichever part dies.
 
 mod order;
 
@@ -11,8 +11,8 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
-    poll,
     receiver::{Answer, Delivery, Receiver},
     system::System,
 };
@@ -79,7 +79,7 @@ async fn a_backend_gets_one_event_at_a_time_signed_and_numbered_and_a_poison_eve
     assert!(made.json()["secret"].as_str().unwrap().starts_with("whsec_"));
     let group = json!({"data": 7, "events": [event("works"), event("posts"), event("works")]});
     let ids = bus.call(&shop, "POST", "/objects/work:1/events", Some(&group)).await.json()["ids"].clone();
-    let parked = poll::until("the object to be parked", || async {
+    let parked = eventually("the object to be parked", || async {
         let object = bus.root("GET", "/objects/work:1", None).await.json();
         if object["parked"] == true { Ok(object) } else { Err(object) }
     })
@@ -100,7 +100,7 @@ async fn a_backend_gets_one_event_at_a_time_signed_and_numbered_and_a_poison_eve
     assert_eq!(bus.call(&shop, "POST", "/topics/works", Some(&direct)).await.status, 200);
     let one = json!({"events": [event("works")]});
     assert_eq!(bus.call(&shop, "POST", "/objects/work:2/events", Some(&one)).await.status, 202);
-    poll::until("the other object's event", || async {
+    eventually("the other object's event", || async {
         let came = receiver.deliveries().iter().any(|delivery| body(delivery)["object"] == "work:2");
         if came { Ok(()) } else { Err("not yet") }
     })
@@ -115,7 +115,7 @@ async fn a_backend_gets_one_event_at_a_time_signed_and_numbered_and_a_poison_eve
     let other = bus.root("POST", "/objects/work:1/skip", Some(&json!({"id": ids[2]}))).await;
     assert_eq!((other.status, &other.json()["code"]), (409, &json!("another_event")));
     assert_eq!(bus.root("POST", "/objects/work:1/skip", Some(&skip)).await.status, 204);
-    let last = poll::until("the rest of the object's events", || async {
+    let last = eventually("the rest of the object's events", || async {
         let came: Vec<Value> =
             receiver.deliveries().iter().map(body).filter(|event| event["object"] == "work:1").collect();
         if came.last().is_some_and(|event| event["type"] == "noop") { Ok(came) } else { Err(came.len()) }
@@ -129,7 +129,7 @@ async fn a_backend_gets_one_event_at_a_time_signed_and_numbered_and_a_poison_eve
     poison.store(false, Ordering::SeqCst);
     let redriven = bus.root("POST", "/backends/search/dead/redrive", None).await;
     assert_eq!((redriven.status, redriven.json()), (200, json!({"redriven": 1, "left": 0})));
-    poll::until("the redriven event", || async {
+    eventually("the redriven event", || async {
         let came = receiver
             .deliveries()
             .iter()
@@ -142,7 +142,7 @@ async fn a_backend_gets_one_event_at_a_time_signed_and_numbered_and_a_poison_eve
     let again = bus.root("POST", "/objects/work:1/unpark", None).await;
     assert!(matches!(again.status, 404 | 409), "{}", again.text());
     assert_eq!(bus.root("GET", "/check", None).await.json()["findings"], json!([]));
-    poll::until("nothing to be queued", || async {
+    eventually("nothing to be queued", || async {
         let shown = bus.root("GET", "/backends/search", None).await.json();
         if shown["events"] == 0 { Ok(()) } else { Err(shown) }
     })
@@ -162,7 +162,7 @@ async fn a_backend_gets_one_event_at_a_time_signed_and_numbered_and_a_poison_eve
     // 202 while the backend holds an event, which nobody takes back.
     let removed = bus.root("DELETE", "/backends/search?queued=dead", None).await.status;
     assert!(matches!(removed, 202 | 204), "{removed}");
-    poll::until("the backend to be gone", || async {
+    eventually("the backend to be gone", || async {
         let shown = bus.root("GET", "/backends/search", None).await;
         if shown.status == 404 { Ok(()) } else { Err(shown.text()) }
     })
@@ -195,7 +195,7 @@ async fn a_hot_object_delays_others_by_one_visit() {
     };
     // The backend says that it is gone, so everything waits until it is defined again.
     publish("work:hot", 1).await;
-    poll::until("the backend to be stopped", || async {
+    eventually("the backend to be stopped", || async {
         let shown = bus.root("GET", "/backends/search", None).await.json();
         if shown["disabled"].is_string() { Ok(()) } else { Err(shown) }
     })
@@ -208,7 +208,7 @@ async fn a_hot_object_delays_others_by_one_visit() {
     let before = receiver.deliveries().len();
     open.store(true, Ordering::SeqCst);
     assert_eq!(bus.root("PUT", "/backends/search", Some(&backend)).await.status, 200);
-    let came: Vec<String> = poll::until("all events", || async {
+    let came: Vec<String> = eventually("all events", || async {
         let came: Vec<String> = receiver
             .deliveries()
             .iter()
@@ -239,7 +239,7 @@ async fn check(bus: &Bus, token: &str) -> (Option<i32>, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_check_names_what_is_broken_and_says_so_by_its_exit_code() {
+async fn the_check_names_each_fault_and_sets_its_exit_code() {
     let bus = Bus::start("check").await;
     let receiver = Receiver::answering(|_| Answer::status("500 Internal Server Error")).await;
     let shop = bus.client("shop").await;
@@ -252,7 +252,7 @@ async fn the_check_names_what_is_broken_and_says_so_by_its_exit_code() {
     assert_eq!(code, Some(0), "{said}");
     let said: Value = serde_json::from_str(&said).unwrap();
     assert_eq!((&said["sound"], &said["findings"]), (&json!(true), &json!([])));
-    poll::until("the object to be parked", || async {
+    eventually("the object to be parked", || async {
         let object = bus.root("GET", "/objects/work:1", None).await.json();
         if object["parked"] == true { Ok(()) } else { Err(object) }
     })
@@ -276,7 +276,7 @@ async fn the_check_names_what_is_broken_and_says_so_by_its_exit_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_and_groups_that_are_none_are_refused_clearly_and_nothing_is_left() {
+async fn invalid_names_and_groups_are_rejected_and_leave_nothing_behind() {
     let bus = Bus::start("bad-objects").await;
     let shop = bus.client("shop").await;
     let good = json!({"events": [event("works")]});

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use signalbox_tests::{
-    cluster::Cluster, events::Stream, http::Request, poll, receiver::Receiver, system::System, upstream::App,
-};
+use signalbox_testkit::{Server, eventually};
+use signalbox_tests::{events::Stream, http::Request, receiver::Receiver, system::System, upstream::App};
 
 use crate::bus_api::Bus;
 
@@ -13,7 +12,7 @@ const SHARDS: usize = 4;
 const OBJECTS: usize = 40;
 const ROUNDS: usize = 10;
 
-async fn start(cluster: &Cluster, name: &str) -> Bus {
+async fn start(cluster: &Server, name: &str) -> Bus {
     let table = |text: &str| text.parse::<toml::Table>().unwrap();
     let redis = table(&format!("fabric = '{}'\nfabric_shards = {SHARDS}", cluster.url()));
     let system = System::with(name, |builder| {
@@ -60,7 +59,7 @@ fn by_object(events: &[Value]) -> BTreeMap<String, Vec<u64>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_works_on_four_shards_of_a_cluster_and_after_its_restart() {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Server::cluster().await;
     let bus = start(&cluster, "shards").await;
     let system = &bus.system;
     let (shop, sub) = (bus.client("shop").await, bus.client("sub").await);
@@ -100,7 +99,7 @@ async fn everything_works_on_four_shards_of_a_cluster_and_after_its_restart() {
 
     // Objects with a backend live in all shards as well.
     let sequenced = publish(&bus, &shop, "work:").await;
-    poll::until("the backend to have everything", || async {
+    eventually("the backend to have everything", || async {
         let got = by_object(&backend.deliveries().iter().map(body).collect::<Vec<_>>());
         if got == sequenced { Ok(()) } else { Err(got.values().map(Vec::len).sum::<usize>()) }
     })
@@ -110,7 +109,7 @@ async fn everything_works_on_four_shards_of_a_cluster_and_after_its_restart() {
     let id = watched.last().and_then(|message| message.id.clone()).unwrap();
     assert_eq!(id.split('.').count(), SHARDS, "{id}");
     cluster.restart().await;
-    poll::until("events to be accepted again", || async {
+    eventually("events to be accepted again", || async {
         let event = json!({"type": "noop", "url": "https://shop.example/again"});
         let answer = bus.call(&shop, "POST", "/topics/orders", Some(&event)).await;
         if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
@@ -133,14 +132,14 @@ async fn everything_works_on_four_shards_of_a_cluster_and_after_its_restart() {
     let mut found = by_object(&seen);
     found.retain(|object, _| object.starts_with("later:"));
     assert_eq!(found, later);
-    let delivered = poll::until("the subscriber to have everything", || async {
+    let delivered = eventually("the subscriber to have everything", || async {
         let mut got = by_object(&receiver.events());
         got.retain(|object, _| object.starts_with("later:"));
         if got == later { Ok(got) } else { Err(got.values().map(Vec::len).sum::<usize>()) }
     })
     .await;
     assert_eq!(delivered.len(), OBJECTS);
-    poll::until("the check to find nothing", || async {
+    eventually("the check to find nothing", || async {
         let check = system.api("GET", "/check", None).await.json();
         if check["sound"] == true { Ok(()) } else { Err(check) }
     })
@@ -148,7 +147,7 @@ async fn everything_works_on_four_shards_of_a_cluster_and_after_its_restart() {
 
     // What is not divided stands in the first shard, and nothing without a shard.
     let stray: Vec<String> =
-        cluster.keys("*").await.into_iter().filter(|key| !key.starts_with("{s")).collect();
+        cluster.cli(&["KEYS", "*"]).lines().filter(|key| !key.starts_with("{s")).map(str::to_owned).collect();
     assert_eq!(stray, [""; 0]);
     assert_eq!(Request::get("shop.test", "/").send(system.edge).await.unwrap().status, 200);
     bus.system.stop().await;

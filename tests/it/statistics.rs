@@ -1,6 +1,6 @@
-//! Every complete log line is counted exactly once, whatever dies when.
+//! Every complete log line is counted exactly once, whenever parts die.
 //!
-//! The client is the witness: it knows how many requests it sent, what each was answered, and how many bytes came.
+//! The counters are compared with the client, which knows how many requests it sent, the status of each, and the bytes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,13 +12,15 @@ use nix::sys::signal::Signal;
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use serde_json::Value;
 use signalbox_stack::Ports;
+use signalbox_testkit::{
+    eventually,
+    wire::{Fault, Wire},
+};
 use signalbox_tests::{
     http::Request,
     load::{self, Account, Load},
-    poll,
     system::System,
     upstream::App,
-    wire::{Fault, Wire},
 };
 use tokio::time::Instant;
 
@@ -55,7 +57,7 @@ async fn counted(system: &System, id: &str) -> Result<BTreeMap<String, u64>, Str
 async fn expect_counted(system: &System, id: &str, account: &Account) {
     assert_eq!(account.broken, Vec::<String>::new(), "the client lost count itself");
     let wanted = expected(account);
-    poll::until(&format!("stat:{id} to be {wanted:?}"), || async {
+    eventually(&format!("stat:{id} to be {wanted:?}"), || async {
         let counters = counted(system, id).await?;
         if counters == wanted { Ok(()) } else { Err(format!("{counters:?}")) }
     })
@@ -228,7 +230,7 @@ async fn rotate(system: &System, load: &Load) {
     let taken = (1..).map(|n| system.rotated_log(n)).find(|path| !path.exists()).unwrap();
     std::fs::rename(&log, taken).unwrap();
     system.signal(System::NGINX, Signal::SIGUSR1);
-    poll::until("nginx to open a new log", || async {
+    eventually("nginx to open a new log", || async {
         load.pass(1).await;
         if log.exists() { Ok(()) } else { Err("no file") }
     })
@@ -236,14 +238,14 @@ async fn rotate(system: &System, load: &Load) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn counters_are_exact_whatever_dies_when() {
+async fn counters_are_exact_whenever_parts_die() {
     let mut rounds = 0..ROUNDS;
     tempt_fate(move || rounds.next().is_some()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes as long as it is told to; make soak"]
-async fn soak_counters_are_exact_whatever_dies_when() {
+async fn soak_counters_are_exact_whenever_parts_die() {
     let end = Instant::now() + Duration::from_secs(from_environment("SOAK_SECONDS").unwrap_or(SOAK_SECONDS));
     tempt_fate(move || Instant::now() < end).await;
 }
@@ -344,7 +346,7 @@ async fn a_killed_worker_loses_lines_and_the_loss_is_counted() {
         }
     };
     // Asked at the sidecar itself: a look through the edge would be a request as well.
-    let counted = poll::until("the lost lines to be counted", || async {
+    let counted = eventually("the lost lines to be counted", || async {
         let count = sidecar_metric(&system, "signalbox_sidecar_lost_lines_total").await;
         if count >= lost as f64 { Ok(count) } else { Err(format!("{count} of {lost}")) }
     })
@@ -361,7 +363,7 @@ async fn a_killed_worker_loses_lines_and_the_loss_is_counted() {
 async fn until_reported(system: &System, count: usize) {
     let command = format!("HGET router:{} at_ms", system.node());
     let reports = std::sync::Mutex::new(BTreeSet::new());
-    poll::until("the sidecar to report a few times", || async {
+    eventually("the sidecar to report a few times", || async {
         let report = system.try_cli::<Option<String>>(System::STATS, &command).await?;
         let mut reports = reports.lock().unwrap();
         reports.insert(report);
@@ -379,7 +381,7 @@ async fn sidecar_metric(system: &System, name: &str) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn looking_at_the_edge_is_no_loss() {
+async fn polling_the_edge_loses_no_lines() {
     let system = System::without_pacemaker("looking").await;
     let app = App::start("app").await;
     system.route_counted("app.test", &app, "17").await;
@@ -406,7 +408,7 @@ async fn looking_at_the_edge_is_no_loss() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_that_is_none_stops_nothing() {
+async fn a_malformed_line_stops_nothing() {
     let system = System::without_pacemaker("bad-lines").await;
     let app = App::start("app").await;
     system.route_counted("app.test", &app, "17").await;
@@ -465,7 +467,7 @@ async fn the_sidecar_rotates_a_log_that_grew() {
         account.add(load::send(system.edge, 4, 400, |_| Request::get("app.test", "/")).await);
         expect_counted(&system, "17", &account).await;
     }
-    poll::until("a rotated log beside the new one", || async {
+    eventually("a rotated log beside the new one", || async {
         let files = system.log_files();
         if files.len() > 1 { Ok(()) } else { Err(files) }
     })

@@ -1,10 +1,10 @@
-//! Traces: what a request and what came of it took, as a collector is told.
+//! Traces, as a collector receives them: one request with everything that it caused.
 
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     collector::{Collector, Span},
     http::{Request, Response},
-    poll,
     receiver::{self, Answer, Receiver},
     system::System,
     upstream::App,
@@ -102,7 +102,7 @@ async fn a_publish_its_delivery_and_its_pull_are_one_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trace_that_nobody_records_stays_so_and_one_without_a_parent_is_the_edges() {
+async fn an_unsampled_trace_stays_unsampled_and_one_without_a_parent_starts_at_the_edge() {
     let collector = Collector::start().await;
     let system = traced("sampling", &collector, 0.0).await;
     let receiver = Receiver::start().await;
@@ -122,7 +122,7 @@ async fn a_trace_that_nobody_records_stays_so_and_one_without_a_parent_is_the_ed
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_sidecar_tells_of_its_commits_and_of_who_asks_it() {
+async fn the_sidecar_traces_its_commits_and_its_requests() {
     let collector = Collector::start().await;
     let system = traced("commits", &collector, 1.0).await;
     let app = App::start("app").await;
@@ -142,7 +142,7 @@ async fn the_sidecar_tells_of_its_commits_and_of_who_asks_it() {
     assert_eq!(admin.send(system.admin).await.unwrap().status, 200);
     let begun = collector.until("a trace of the edge's own", |span| span.name == "GET /instances/{id}").await;
     assert_eq!(begun.parent, "0000000000000001");
-    poll::until("its line in the log", || async {
+    eventually("its line in the log", || async {
         let log = std::fs::read_to_string(system.access_log()).unwrap();
         let name = format!("\"request_id\":\"{}\"", begun.trace);
         if log.contains(&name) { Ok(()) } else { Err(log) }
@@ -199,7 +199,7 @@ async fn backends_feeds_and_actions_are_called_as_part_of_a_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_away_costs_spans_and_nothing_else() {
+async fn an_unreachable_collector_costs_only_spans() {
     let collector = Collector::start().await;
     collector.answer(|| Answer::status("503 Service Unavailable"));
     let system = traced("no-collector", &collector, 1.0).await;
@@ -213,7 +213,7 @@ async fn a_collector_that_is_away_costs_spans_and_nothing_else() {
             ask(&system, &recorded(TRACE), "GET", "/instances", None).await;
         }
         let wanted = f64::from(round * 20);
-        poll::until("the spans to be counted as lost", || async {
+        eventually("the spans to be counted as lost", || async {
             let lost = lost().await;
             if lost >= wanted { Ok(()) } else { Err(lost) }
         })
@@ -230,7 +230,7 @@ async fn a_collector_that_is_away_costs_spans_and_nothing_else() {
     let marker = TRACE.replace('4', "7");
     ask(&system, &recorded(&marker), "GET", "/instances", None).await;
     collector.until("a span", |span| span.trace == marker).await;
-    poll::until("the log to say so", || async {
+    eventually("the log to say so", || async {
         let told = told("the collector takes spans again");
         if told == 1 { Ok(()) } else { Err(told) }
     })

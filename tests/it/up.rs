@@ -10,7 +10,8 @@ use nix::{
     unistd::Pid,
 };
 use signalbox_stack::{Ports, Reservation};
-use signalbox_tests::{http::Request, poll, slots, system::System, upstream::App};
+use signalbox_testkit::{PATIENCE, eventually};
+use signalbox_tests::{http::Request, slots, system::System, upstream::App};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -73,7 +74,7 @@ impl Up {
             }
             false
         };
-        let ready = tokio::time::timeout(3 * poll::PATIENCE, ready).await;
+        let ready = tokio::time::timeout(3 * PATIENCE, ready).await;
         assert_eq!(ready, Ok(true), "it never said that it is ready; it said:\n{said}");
         // What it says from here on must go somewhere, or it would stop at a full pipe.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
@@ -138,7 +139,7 @@ impl Up {
     pub(crate) async fn end(mut self) {
         let pid = i32::try_from(self.child.id().unwrap()).unwrap();
         kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
-        let status = tokio::time::timeout(poll::PATIENCE, self.child.wait()).await.expect("it ends").unwrap();
+        let status = tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it ends").unwrap();
         assert_eq!(status.code(), Some(0), "told to end, it ends well");
         let left = processes_of(self.folder.path());
         assert!(left.is_empty(), "left behind: {left:#?}");
@@ -165,7 +166,7 @@ fn processes_of(folder: &Path) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_minutes_go_as_the_readme_says() {
+async fn the_steps_of_the_readme_work() {
     let _slot = slots::take().await;
     let up = Up::start().await;
     for address in [up.ports.edge, up.ports.admin, up.ports.pacemaker, up.ports.sidecar] {
@@ -177,7 +178,7 @@ async fn the_first_minutes_go_as_the_readme_says() {
     assert!(https.contains("Hello from hello"), "{https}");
     let put = up.shell(README[1]).await;
     assert!(put.contains("\"serial\""), "{put}");
-    poll::until("a webhook that tells of the instance", || async {
+    eventually("a webhook that tells of the instance", || async {
         let received = up.shell(README[3]).await;
         let event: serde_json::Value =
             serde_json::from_str(&received).map_err(|error| format!("{error}: {received}"))?;
@@ -187,12 +188,12 @@ async fn the_first_minutes_go_as_the_readme_says() {
     .await;
     // "The next request reaches 9003": nothing is waited for here, and so not asserted of the very next one.
     let new = README[0].replace("hello.", "new.");
-    poll::until("the new instance to take traffic", || async {
+    eventually("the new instance to take traffic", || async {
         let answer = up.shell(&new).await;
         if answer.contains("\"status\":404") { Err(answer) } else { Ok(()) }
     })
     .await;
-    poll::until("the request to be counted", || async {
+    eventually("the request to be counted", || async {
         let stats = up.shell(README[2]).await;
         let stats: serde_json::Value =
             serde_json::from_str(&stats).map_err(|error| format!("{error}: {stats}"))?;
@@ -215,7 +216,7 @@ fn way(moves: &serde_json::Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_good_version_takes_over_and_a_bad_one_is_taken_back() {
+async fn a_good_version_is_promoted_and_a_bad_one_is_rolled_back() {
     let _slot = slots::take().await;
     let up = Up::start().await;
     let said = up.said.replace("--data-dir .signalbox", "");
@@ -245,7 +246,7 @@ async fn a_good_version_takes_over_and_a_bad_one_is_taken_back() {
     assert_eq!(way(&bad["moves"]), ["asked", "five_percent", "at_five", "take_back", "taken_back"]);
     let failed = bad["answers"].as_array().unwrap().iter().find(|one| one["version"] == "canary-3").unwrap();
     assert!(failed["answered"] == 0 && failed["failed"].as_u64() >= Some(20), "{bad}");
-    poll::until("the old version to answer alone", || async {
+    eventually("the old version to answer alone", || async {
         let edge = std::net::SocketAddr::from(([127, 0, 0, 1], up.ports.edge));
         for _ in 0..20 {
             let answer =
@@ -265,7 +266,7 @@ async fn a_good_version_takes_over_and_a_bad_one_is_taken_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_it_prints_can_be_typed_and_two_copies_do_not_meet() {
+async fn printed_commands_can_be_run_and_two_copies_do_not_interfere() {
     let system = System::start("beside-up").await;
     let up = Up::start().await;
     // Its own suggestions, joined where a line goes on.
@@ -275,7 +276,7 @@ async fn what_it_prints_can_be_typed_and_two_copies_do_not_meet() {
     assert!(suggestions.len() >= 3, "{}", up.said);
     for suggestion in suggestions {
         // What follows a PUT at once may come before the change.
-        poll::until(suggestion, || async {
+        eventually(suggestion, || async {
             let answer = up.shell(suggestion).await;
             if answer.contains("application/problem") || answer.contains("\"status\":") {
                 Err(answer)
@@ -302,12 +303,12 @@ async fn what_it_prints_can_be_typed_and_two_copies_do_not_meet() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_left_when_it_is_killed() {
+async fn no_process_is_left_when_it_is_killed() {
     let _slot = slots::take().await;
     let mut up = Up::start().await;
     assert!(!processes_of(up.folder.path()).is_empty());
     up.child.kill().await.unwrap();
-    poll::until("its processes to end", || async {
+    eventually("its processes to end", || async {
         let left = processes_of(up.folder.path());
         if left.is_empty() { Ok(()) } else { Err(left) }
     })

@@ -1,4 +1,4 @@
-//! A collector of traces: what an OpenTelemetry exporter sends, read.
+//! A collector of traces. It decodes what an OpenTelemetry exporter sends.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,8 @@ use opentelemetry_proto::tonic::{
 };
 use prost::Message as _;
 
-use crate::{
-    poll,
-    receiver::{Answer, Delivery, Receiver},
-};
+use crate::receiver::{Answer, Delivery, Receiver};
+use signalbox_testkit::eventually;
 
 /// A span as it was sent.
 #[derive(Debug, Clone)]
@@ -85,7 +83,7 @@ impl Collector {
 
     /// Waits for a span.
     pub async fn until(&self, what: &str, is_it: impl Fn(&Span) -> bool) -> Span {
-        poll::until(what, || async {
+        eventually(what, || async {
             let mut spans = self.spans();
             match spans.iter().position(&is_it) {
                 Some(at) => Ok(spans.swap_remove(at)),

@@ -9,7 +9,7 @@ use tokio::{
     time,
 };
 
-use crate::poll::PATIENCE;
+use signalbox_testkit::PATIENCE;
 
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]

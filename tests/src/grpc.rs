@@ -15,7 +15,9 @@ use tokio::{
     time,
 };
 
-use crate::{poll::PATIENCE, tls};
+use signalbox_testkit::PATIENCE;
+
+use crate::tls;
 
 /// A message with its frame: not compressed, and how long it is.
 fn frame(message: &str) -> Bytes {

@@ -1,7 +1,7 @@
-//! An HTTP/1.1 client that counts bytes and says anything it is told, well-formed or not.
+//! An HTTP/1.1 client that counts bytes and sends any bytes, well-formed or not.
 //!
-//! A library client would refuse to send most of what the tests need to send, and hides how many bytes an answer had
-//! on the wire, which is what the edge logs and the statistics count.
+//! A library client would refuse to send most of what the tests need to send. It also hides how many bytes an answer had on
+//! the wire, which is what the edge logs and the statistics count.
 
 use std::{io, net::SocketAddr};
 
@@ -12,7 +12,7 @@ use tokio::{
     time,
 };
 
-use crate::poll::PATIENCE;
+use signalbox_testkit::PATIENCE;
 
 /// A request that follows the rules. What does not goes through [`Connection::send_raw`].
 #[derive(Debug, Clone)]

@@ -1,8 +1,8 @@
-//! A book of what was accepted and what each subscriber was sent, and everything that can be wrong between the two.
+//! A ledger of accepted events and of what each subscriber received, and every flaw that can be between the two.
 //!
-//! What a subscriber sees is judged as it comes, because order is a matter of the moment: an event that it sees for
-//! the first time must follow the one that it saw last of that object, and say so. What only the whole can tell (that
-//! nothing is missing, that nobody was told of an event that no publisher knows) is judged in the end.
+//! Order is checked as deliveries arrive: an event that a subscriber receives for the first time must follow, and name, the
+//! last event of its object that this subscriber received. Completeness is checked at the end: no event is missing, and no
+//! subscriber received an event that no publisher sent.
 
 use std::{
     collections::HashMap,
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bus_without_flaws_has_none() {
+    fn a_correct_history_has_no_flaws() {
         let ledger = ledger();
         accept_all(&ledger);
         let [a, b, c, d] = &items();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_missed() {
+    fn a_lost_event_is_a_flaw() {
         let ledger = ledger();
         accept_all(&ledger);
         let [a, b, _, d] = &items();
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_out_of_order_or_over_a_hole_is_seen() {
+    fn an_event_out_of_order_or_after_a_hole_is_a_flaw() {
         let [a, b, c, _] = &items();
         let inverted = ledger();
         deliver(&inverted, 0, &[a, c, b]);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_changes_between_attempts_is_seen() {
+    fn an_event_that_changes_between_attempts_is_a_flaw() {
         let ledger = ledger();
         let [a, ..] = &items();
         deliver(&ledger, 0, &[a]);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_was_accepted_twice_is_seen() {
+    fn an_event_that_was_accepted_twice_is_a_flaw() {
         let twice = ledger();
         twice.accept(0, 64);
         twice.accept(0, 128);
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_predecessor_is_seen_even_when_everybody_is_told_the_same() {
+    fn a_wrong_predecessor_is_a_flaw_even_if_all_receivers_get_it() {
         let ledger = ledger();
         accept_all(&ledger);
         let [a, ..] = &items();
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_and_strange_topics_are_flaws() {
+    fn gaps_and_unexpected_topics_are_flaws() {
         let ledger = ledger();
         let [a, b, ..] = &items();
         deliver(&ledger, 0, &[&a.replace(r#""id""#, r#""gap":[],"id""#)]);

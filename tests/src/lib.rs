@@ -1,15 +1,17 @@
-//! What the end-to-end tests in `it/` are made of.
+//! What the end-to-end tests in `it/` share.
 //!
-//! Each test starts a whole Signalbox of its own ([`system::System`]: four Redis, nginx, both daemons) and talks to it
-//! from outside, over HTTP as a client, over Redis as an operator, and with signals as fate. Around it stand
-//! applications that misbehave on request ([`upstream`]), a client whose every byte is accounted for ([`load`]), one
-//! that says whatever it is told ([`http`]), a wire that can be cut ([`wire`]), and a network that loses and repeats
-//! requests ([`relay`]). For the event bus there are several
-//! pacemakers on one fabric ([`fleet`]), a fabric that is a
-//! cluster ([`cluster`]), parts that die again and again ([`victim`]), subscribers ([`receiver`]), a collector of traces
-//! ([`collector`]), streams ([`events`]), and a book of what they were sent ([`ledger`]).
+//! Each test starts a complete Signalbox of its own ([`system::System`]: four Redis servers, nginx, both daemons; [`slots`]
+//! limits how many run at the same time). It uses the system from outside: over HTTP as a client, over Redis as an operator, and with signals that kill and stop parts.
 //!
-//! Nothing here sleeps for a fixed time: [`poll::until`] waits for a condition and says in its failure what it saw last.
+//! - Applications: [`upstream`] misbehaves on request, [`grpc`] speaks gRPC.
+//! - Clients: [`load`] accounts for every byte, [`http`] sends any request, valid or not, [`tls`] has certificates.
+//! - Events: [`fleet`] is several pacemakers on one fabric, [`receiver`] a subscriber, [`events`] a live stream, and
+//!   [`ledger`] a record of what was published and received.
+//! - Observability: [`collector`] receives traces, [`openmetrics`] checks metrics.
+//! - Faults: [`relay`] loses and repeats HTTP requests, [`victim`] is a part that dies again and again, and
+//!   [`fault_ledger`] records which instances were healthy when. Faults of single bytes are in `signalbox_testkit::wire`.
+//!
+//! No test sleeps for a fixed time: `signalbox_testkit::eventually` waits for a condition.
 
 #![allow(clippy::print_stdout, reason = "the output of a test is shown when it fails")]
 #![allow(
@@ -18,17 +20,15 @@
     reason = "a test that cannot go on has failed, and says where"
 )]
 
-pub mod cluster;
 pub mod collector;
 pub mod events;
-pub mod fates;
+pub mod fault_ledger;
 pub mod fleet;
 pub mod grpc;
 pub mod http;
 pub mod ledger;
 pub mod load;
 pub mod openmetrics;
-pub mod poll;
 pub mod receiver;
 pub mod relay;
 pub mod slots;
@@ -36,4 +36,3 @@ pub mod system;
 pub mod tls;
 pub mod upstream;
 pub mod victim;
-pub mod wire;

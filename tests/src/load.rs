@@ -11,10 +11,8 @@ use std::{
 
 use tokio::task::JoinHandle;
 
-use crate::{
-    http::{Connection, Request, Response},
-    poll,
-};
+use crate::http::{Connection, Request, Response};
+use signalbox_testkit::eventually;
 
 /// What became of the requests of one or many clients.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -132,7 +130,7 @@ impl Load {
     /// Waits until `more` further requests were begun: the load's own clock, for putting things between requests.
     pub async fn pass(&self, more: u64) {
         let goal = self.sent() + more;
-        poll::until("the load to go on", || async {
+        eventually("the load to go on", || async {
             let sent = self.sent();
             if sent >= goal { Ok(()) } else { Err(format!("{sent} of {goal} requests begun")) }
         })

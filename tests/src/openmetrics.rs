@@ -221,14 +221,14 @@ mod tests {
         c_seconds_bucket{le=\"+Inf\"} 2\nc_seconds_sum 9\nc_seconds_count 2\n# TYPE d gauge\nd -1\n# EOF\n";
 
     #[test]
-    fn a_page_is_read() {
+    fn a_valid_page_is_accepted() {
         let series = read(PAGE).unwrap();
         assert_eq!((series.len(), series["a_b_total"], series["d"]), (7, 4.5, -1.0));
         assert_eq!(read(&PAGE.replace("d -1", "d inf")).unwrap()["d"], f64::INFINITY);
     }
 
     #[test]
-    fn each_rule_is_one_that_a_page_can_break() {
+    fn each_rule_rejects_a_page_that_breaks_it() {
         for (from, to, why) in [
             ("# EOF\n", "", "end with"),
             ("# EOF\n", "# EOF", "end with"),

@@ -1,4 +1,4 @@
-//! A subscriber's side of the event bus: it keeps what it is sent and answers what the test says.
+//! A subscriber of the event bus. It records what it receives and answers as the test decides.
 
 use std::{
     net::SocketAddr,
@@ -11,14 +11,13 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;
+use signalbox_testkit::eventually;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
     task::{AbortHandle, JoinSet},
     time,
 };
-
-use crate::poll;
 
 /// A delivery as it came over the wire.
 #[derive(Debug, Clone)]
@@ -190,7 +189,7 @@ impl Receiver {
 
     /// Waits until at least `count` events have come.
     pub async fn until_events(&self, count: usize) -> Vec<Value> {
-        poll::until(&format!("{count} events to be delivered"), || async {
+        eventually(&format!("{count} events to be delivered"), || async {
             let events = self.events();
             if events.len() >= count { Ok(events) } else { Err(format!("{} came", events.len())) }
         })

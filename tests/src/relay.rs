@@ -1,8 +1,8 @@
-//! A network between two parties that speak HTTP: it loses, repeats and delays requests and answers.
+//! A network between an HTTP client and a server that loses, repeats and delays requests and answers.
 //!
-//! A [`crate::wire::Wire`] knows bytes, and what it does happens to a connection. This knows requests, so it can do what
-//! a proxy that tries again, or a client that gives up, does to one of them: carry it out and tell nobody, carry it out
-//! twice, or a second time when everybody has gone on.
+//! A [`signalbox_testkit::wire::Wire`] handles bytes, and its faults affect whole connections. This relay handles requests, so
+//! it can do to one of them what a retrying proxy or an impatient client does: execute it and lose the answer, execute it
+//! twice, or execute it again much later.
 
 use std::{
     io,
@@ -220,6 +220,8 @@ async fn read(client: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use signalbox_testkit::eventually;
+
     use super::*;
     use crate::{
         http::Request,
@@ -232,7 +234,7 @@ mod tests {
         let to: SocketAddr = url.trim_start_matches("http://").trim_end_matches("/events").parse().unwrap();
         let relay = Relay::to(to, Odds { longest: Duration::from_millis(5), ..odds }, 1).await;
         let answer = Request::new("POST", "a", "/events").body("[]").send(relay.address).await;
-        crate::poll::until("the deliveries", || async {
+        eventually("the deliveries", || async {
             let came = receiver.deliveries();
             if came.len() == deliveries { Ok(()) } else { Err(came.len()) }
         })
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_fate_is_what_it_says() {
+    async fn each_fault_does_what_its_documentation_says() {
         let none = Odds::default();
         assert_eq!(after_one(none, 1).await.unwrap().status, 204);
         assert!(after_one(Odds { lost: 100, ..none }, 0).await.is_err());

@@ -1,7 +1,7 @@
-//! How many systems may run at once.
+//! A limit on how many systems run at the same time.
 //!
-//! Each is nine processes and a build machine has few cores: too many at a time and all are slow for no gain. The
-//! slots are locked files, so that they hold across test processes as well as across the threads of one.
+//! Each system is nine processes, and a build machine has few cores: with too many at a time, all are slow. The slots are
+//! locked files, so that they limit several test processes as well as the threads of one.
 
 use std::{fs::File, time::Duration};
 

@@ -18,10 +18,11 @@ use signalbox_stack::{Builder, Part, Stack};
 
 use crate::{
     http::{Request, Response},
-    openmetrics, poll,
+    openmetrics,
     slots::{self, Slot},
     upstream::App,
 };
+use signalbox_testkit::eventually;
 
 /// A running system. End it with [`System::stop`], which also reads nginx' error log; a test that panics leaves data
 /// and logs behind and says where.
@@ -168,7 +169,7 @@ impl System {
 
     /// Waits until `app` answers for `host`.
     pub async fn until_answered_by(&self, host: &str, app: &App) {
-        poll::until(&format!("{host} to be answered by {}", app.name()), || async {
+        eventually(&format!("{host} to be answered by {}", app.name()), || async {
             match Request::get(host, "/").send(self.edge).await {
                 Ok(answer) if answer.header("X-App") == Some(app.name()) => Ok(()),
                 Ok(answer) => Err(format!("{} {}", answer.status, answer.text())),
@@ -180,7 +181,7 @@ impl System {
 
     /// Waits until `host` is answered with `status`.
     pub async fn until_status(&self, host: &str, status: u16) {
-        poll::until(&format!("{host} to be answered {status}"), || async {
+        eventually(&format!("{host} to be answered {status}"), || async {
             match Request::get(host, "/").send(self.edge).await {
                 Ok(answer) if answer.status == status => Ok(()),
                 Ok(answer) => Err(format!("{} {}", answer.status, answer.text())),
@@ -522,7 +523,7 @@ impl System {
     /// # Panics
     /// When it gets more, or not as many.
     pub async fn log_lines_when(&self, count: usize) -> Vec<Value> {
-        let lines = poll::until(&format!("{count} lines in the access log"), || async {
+        let lines = eventually(&format!("{count} lines in the access log"), || async {
             let lines = self.log_lines();
             if lines.len() >= count { Ok(lines) } else { Err(lines.len()) }
         })
@@ -537,7 +538,7 @@ impl System {
         let id = format!("last-request-{}", self.log_lines().len());
         let last = Request::get("last.request.test", "/").header("X-Request-ID", &id);
         last.send(self.edge).await.expect("an answer");
-        let lines = poll::until("the line of the last request", || async {
+        let lines = eventually("the line of the last request", || async {
             let lines = self.log_lines();
             if lines.iter().any(|line| line["request_id"] == *id) { Ok(lines) } else { Err(lines.len()) }
         })

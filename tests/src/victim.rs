@@ -1,4 +1,4 @@
-//! A part of a system that dies again and again.
+//! A part of a system that is killed and restarted repeatedly.
 
 use std::time::Duration;
 

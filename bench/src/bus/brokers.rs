@@ -11,9 +11,9 @@ use anyhow::{Context as _, bail};
 use tokio::time::Instant;
 
 use super::{
-    house::{Audience, House},
     node::{self, Node},
     streams::Streams,
+    testbed::{Audience, Testbed},
 };
 use crate::{
     compare::{Comparison, Contender, Measure, Sample},
@@ -26,9 +26,9 @@ use crate::{
 /// How long one turn may take.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Who takes turns.
+/// The systems that are measured in turns.
 pub(crate) enum Broker<'a> {
-    House(&'a House),
+    Signalbox(&'a Testbed),
     Streams(Box<Streams>),
     Node(Box<Node>),
 }
@@ -44,9 +44,9 @@ pub(crate) struct Work {
 ///
 /// # Errors
 /// When a contender does not start, or a message is lost.
-pub(crate) async fn measure(session: &Session, house: &House, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) async fn measure(session: &Session, testbed: &Testbed, output: &mut Output) -> anyhow::Result<()> {
     let folder = session.folder("brokers")?;
-    let mut brokers = vec![("bus, in order for each object".to_owned(), None, Broker::House(house))];
+    let mut brokers = vec![("bus, in order for each object".to_owned(), None, Broker::Signalbox(testbed))];
     let others = others(&folder, output).await?;
     brokers.extend(others.into_iter().map(|(name, bar, broker)| (name, Some(bar), broker)));
     for batch in [1, 100] {
@@ -132,13 +132,13 @@ fn table(comparison: &Comparison) -> Table {
 /// When a message is lost or takes too long.
 pub(crate) async fn turn(broker: &mut Broker<'_>, work: Work) -> anyhow::Result<Sample> {
     let pids = match broker {
-        Broker::House(house) => house.pids(),
+        Broker::Signalbox(testbed) => testbed.pids(),
         Broker::Streams(streams) => vec![streams.server(), std::process::id()],
         Broker::Node(node) => node.pids(),
     };
     let handling = async {
         match broker {
-            Broker::House(house) => through_the_house(house, work).await,
+            Broker::Signalbox(testbed) => through_signalbox(testbed, work).await,
             Broker::Streams(streams) => streams.turn(work).await,
             Broker::Node(node) => node.turn(work).await,
         }
@@ -174,15 +174,15 @@ fn cpu(pids: &[Pid]) -> Duration {
     CpuTime::of(pids).on_cpu
 }
 
-async fn through_the_house(house: &House, work: Work) -> anyhow::Result<u64> {
-    let behind = house.receivers.behind();
-    let expected = house.receivers.events() + work.messages;
+async fn through_signalbox(testbed: &Testbed, work: Work) -> anyhow::Result<u64> {
+    let behind = testbed.receivers.behind();
+    let expected = testbed.receivers.events() + work.messages;
     let batch = usize::try_from(work.batch)?;
-    let outcome = house
+    let outcome = testbed
         .ends
         .run(Plan {
-            target: house.pacemaker(),
-            requests: house.prepared(Audience::AtOnce, batch, work.messages / work.batch),
+            target: testbed.pacemaker(),
+            requests: testbed.prepared(Audience::AtOnce, batch, work.messages / work.batch),
             choice: Choice::EachOnce,
             connections: if work.batch == 1 { 64 } else { 16 },
             pace: Pace::Closed,
@@ -195,6 +195,6 @@ async fn through_the_house(house: &House, work: Work) -> anyhow::Result<u64> {
     if outcome.failed > 0 {
         bail!("{} publish requests failed: {}", outcome.failed, outcome.first_failure.unwrap_or_default());
     }
-    house.drained(expected).await?;
-    Ok(house.receivers.behind() - behind)
+    testbed.drained(expected).await?;
+    Ok(testbed.receivers.behind() - behind)
 }

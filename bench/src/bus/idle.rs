@@ -1,4 +1,4 @@
-//! What a pacemaker costs that has nothing to do.
+//! The cost of an idle pacemaker.
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -11,7 +11,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::house::House;
+use super::testbed::Testbed;
 use crate::{
     process::CpuTime,
     report::Table,
@@ -35,12 +35,12 @@ struct Seen {
 ///
 /// # Errors
 /// When a Redis does not tell.
-pub(super) async fn measure(session: &Session, house: &House, output: &mut Output) -> anyhow::Result<()> {
+pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut Output) -> anyhow::Result<()> {
     let time = Duration::from_secs(if session.quick { 2 } else { 10 });
-    let ports = house.stack.ports();
+    let ports = testbed.stack.ports();
     let servers = [("fabric", ports.fabric), ("routes", ports.routes), ("statistics", ports.stats)];
-    let pids = [house.pid(&Part::PACEMAKER)];
-    let fabric = [house.pid(&Part::FABRIC)];
+    let pids = [testbed.pid(&Part::PACEMAKER)];
+    let fabric = [testbed.pid(&Part::FABRIC)];
     let (cpu, fabric_cpu) = (CpuTime::of(&pids).on_cpu, CpuTime::of(&fabric).on_cpu);
     let mut watching = JoinSet::new();
     for (name, port) in servers {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::bail;
 use tokio::time::Instant;
 
-use super::house::{ARRAY, Audience, DATA, House, OBJECTS, Split};
+use super::testbed::{ARRAY, Audience, DATA, OBJECTS, Split, Testbed};
 use crate::{
     compare::median_of,
     histogram::Histogram,
@@ -64,7 +64,7 @@ struct Run {
 ///
 /// # Errors
 /// When an event is not accepted or not delivered.
-pub(super) async fn measure(session: &Session, house: &House, output: &mut Output) -> anyhow::Result<()> {
+pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut Output) -> anyhow::Result<()> {
     let mut table = Table::new(
         "events through the bus",
         &[
@@ -91,9 +91,9 @@ pub(super) async fn measure(session: &Session, house: &House, output: &mut Outpu
         let pace = way.share.map_or(Pace::Closed, |share| Pace::Sleepy { rate: of * share });
         let mut runs = Vec::new();
         let (warm, measured) = if session.quick { (100, 400) } else { (1_000, 4_000) };
-        once(house, way, pace, Duration::from_millis(warm)).await?;
+        once(testbed, way, pace, Duration::from_millis(warm)).await?;
         for _ in 0..session.rounds.min(3) {
-            runs.push(once(house, way, pace, Duration::from_millis(measured)).await?);
+            runs.push(once(testbed, way, pace, Duration::from_millis(measured)).await?);
         }
         let rate = median_of(runs.iter().map(Run::rate));
         if way.events == 1 && way.share.is_none() {
@@ -110,18 +110,18 @@ pub(super) async fn measure(session: &Session, house: &House, output: &mut Outpu
          to be made when publishing stopped, with those that wait for their batch to fill"
             .to_owned(),
     );
-    if house.receivers.behind() > 0 {
-        table.notes.push(format!("{} events came out of order or again", house.receivers.behind()));
+    if testbed.receivers.behind() > 0 {
+        table.notes.push(format!("{} events came out of order or again", testbed.receivers.behind()));
     } else {
         table.notes.push("every delivery was in order for its object, and none came twice".to_owned());
     }
     output.table(table)
 }
 
-async fn once(house: &House, way: Way, pace: Pace, duration: Duration) -> anyhow::Result<Run> {
+async fn once(testbed: &Testbed, way: Way, pace: Pace, duration: Duration) -> anyhow::Result<Run> {
     let plan = Plan {
-        target: house.pacemaker(),
-        requests: house.requests(way.audience, way.events),
+        target: testbed.pacemaker(),
+        requests: testbed.requests(way.audience, way.events),
         choice: Choice::Uniform,
         connections: way.connections,
         pace,
@@ -130,16 +130,16 @@ async fn once(house: &House, way: Way, pace: Pace, duration: Duration) -> anyhow
         watch: Vec::new(),
         helpers: Vec::new(),
     };
-    let receivers = &house.receivers;
+    let receivers = &testbed.receivers;
     receivers.take_lateness();
-    let (begun, cpu, delivered) = (Instant::now(), house.cpu(), receivers.events());
-    let outcome = house.ends.run(plan).await?;
-    let (cpu, wall, delivered_then) = (house.cpu() - cpu, begun.elapsed(), receivers.events());
+    let (begun, cpu, delivered) = (Instant::now(), testbed.cpu(), receivers.events());
+    let outcome = testbed.ends.run(plan).await?;
+    let (cpu, wall, delivered_then) = (testbed.cpu() - cpu, begun.elapsed(), receivers.events());
     if outcome.failed > 0 {
         bail!("{} publish requests failed: {}", outcome.failed, outcome.first_failure.unwrap_or_default());
     }
-    let expected = house.expected()?;
-    let drained = house.drained(expected).await?;
+    let expected = testbed.expected()?;
+    let drained = testbed.drained(expected).await?;
     #[allow(clippy::cast_precision_loss)]
     Ok(Run {
         elapsed: outcome.elapsed,

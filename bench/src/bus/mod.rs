@@ -6,15 +6,15 @@
 //! the whole machine, and who used which part of it stands beside them.
 
 pub(crate) mod brokers;
-pub(crate) mod house;
 mod idle;
 mod load;
 mod node;
 pub(crate) mod receivers;
 mod streams;
+pub(crate) mod testbed;
 
 use crate::{
-    bus::house::{Audience, House},
+    bus::testbed::{Audience, Testbed},
     session::{Output, Session},
 };
 
@@ -23,10 +23,10 @@ use crate::{
 /// # Errors
 /// When a part does not start, or an event is not delivered.
 pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
-    let house = House::start(&Audience::ALL, 0).await?;
-    idle::measure(session, &house, output).await?;
-    load::measure(session, &house, output).await?;
-    brokers::measure(session, &house, output).await?;
-    house.stack.stop().await;
+    let testbed = Testbed::start(&Audience::ALL, 0).await?;
+    idle::measure(session, &testbed, output).await?;
+    load::measure(session, &testbed, output).await?;
+    brokers::measure(session, &testbed, output).await?;
+    testbed.stack.stop().await;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Redis Streams: XADD, and one consumer of a group with XREADGROUP and XACK. It is given everything it is good at: one
-//! stream, one consumer (so all is in order), connections that are shared and pipelined, replies that nobody decodes.
+//! Redis Streams: XADD, and one consumer of a group with XREADGROUP and XACK. It gets everything that suits it: one stream,
+//! one consumer (so all messages are in order), shared and pipelined connections, and replies that are not decoded.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::{
     brokers::Work,
-    house::{OBJECTS, data},
+    testbed::{OBJECTS, data},
 };
 use crate::{process::Pid, redis::Server};
 

@@ -1,4 +1,4 @@
-//! As much HTTP/1.1 as a load generator needs: what to send, and where an answer ends.
+//! The part of HTTP/1.1 that a load generator needs: a request to send, and the end of an answer.
 
 use std::sync::LazyLock;
 

@@ -1,15 +1,15 @@
-//! State machines: conditions judged, labels moved, facts told, and a million labels that wait.
+//! State machines: evaluated conditions, moved labels, received facts, and a million waiting labels.
 //!
-//! One pacemaker and one fabric (and two pacemakers more where it says so), nothing pinned. A measurement looks at the
-//! labels and at the topic of moves afterwards and fails when one is not where it has to be or its event is missing.
+//! One pacemaker and one fabric (two more pacemakers where it says so), nothing pinned. Afterwards a measurement checks the
+//! labels and the topic of moves, and fails if a label is in a wrong state or its event is missing.
 
 mod evaluating;
-mod house;
 mod moving;
 mod parked;
 mod telling;
+mod testbed;
 
-use house::Machines;
+use testbed::Machines;
 
 use crate::session::{Output, Session};
 
@@ -20,14 +20,14 @@ use crate::session::{Output, Session};
 pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
     evaluating::measure(session, output).await?;
     let mut machines = Machines::start().await?;
-    let mut table = house::table();
+    let mut table = testbed::table();
     moving::measure(session, &machines, &mut table).await?;
     telling::measure(session, &mut machines, &mut table).await?;
-    machines.house.stack.stop().await;
+    machines.testbed.stack.stop().await;
     output.table(table)?;
     // On a fabric of its own: what the others have left there would be counted among its bytes.
     let machines = Machines::start().await?;
     parked::measure(session, &machines, output).await?;
-    machines.house.stack.stop().await;
+    machines.testbed.stack.stop().await;
     Ok(())
 }

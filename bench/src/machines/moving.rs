@@ -1,9 +1,9 @@
-//! Moves of labels, each with its event: by facts that come for many at a time, and by a time of day.
+//! Moves of labels, each with its event: caused by batches of facts, and by a time of day.
 
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::house::{CONNECTIONS, MANY, Machines, Run, row};
+use super::testbed::{CONNECTIONS, MANY, Machines, Run, row};
 use crate::{report::Table, session::Session};
 
 /// Moves a second.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use signalbox_store::{Fabric, keys::machines::machines as keys};
 use tokio::time::Instant;
 
-use super::house::{CONNECTIONS, Machines, label, tag};
+use super::testbed::{CONNECTIONS, Machines, label, tag};
 use crate::{
     process::private_memory,
     report::{Table, grouped},

@@ -1,13 +1,13 @@
-//! Facts told over HTTP, one label in a request, each of which is judged and stored.
+//! Facts sent over HTTP, one label per request. Each is evaluated and stored.
 
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::house::{Machines, Run, label, row, send_to_each};
+use super::testbed::{Machines, Run, label, row, send_to_each};
 use crate::{
-    bus::house::head,
+    bus::testbed::head,
     load::{Ends, Requests},
     machine::cores,
     report::Table,
@@ -40,7 +40,7 @@ pub(super) async fn measure(
     let mut opened = 0;
     for pacemakers in [1, 3] {
         while machines.others.len() + 1 < pacemakers {
-            machines.others.push(machines.house.stack.add_pacemaker().await?);
+            machines.others.push(machines.testbed.stack.add_pacemaker().await?);
         }
         let targets = machines.addresses()?;
         let mut ends = Vec::new();
@@ -77,7 +77,7 @@ pub(super) async fn measure(
 }
 
 fn updates(machines: &Machines, labels: std::ops::Range<u64>, opened: u64) -> Requests {
-    let token = machines.house.stack.token();
+    let token = machines.testbed.stack.token();
     Requests::of(labels.map(|number| {
         let path = format!("/state-machines/told/labels/{}", label(number));
         let body = json!({"metadata": {"opened": opened}}).to_string();

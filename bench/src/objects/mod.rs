@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use crate::{
     bus::{
-        house::{Audience, House, OBJECTS, Split, data},
         receivers::URLS,
+        testbed::{Audience, OBJECTS, Split, Testbed, data},
     },
     compare::median_of,
     load::{Pace, Requests},
@@ -85,21 +85,21 @@ struct Run {
 /// # Errors
 /// When a part does not start, or an event is lost.
 pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
-    let house = House::start(&[Audience::AtOnce], WORKERS.len()).await?;
+    let testbed = Testbed::start(&[Audience::AtOnce], WORKERS.len()).await?;
     for (place, workers) in WORKERS.into_iter().enumerate() {
         let name = Sink::Backend(place).prefix();
         let backend = json!({
-            "prefix": format!("{name}:"), "callback": house.backend(place), "workers": workers, "uuid": "bench",
+            "prefix": format!("{name}:"), "callback": testbed.backend(place), "workers": workers, "uuid": "bench",
         });
-        house.call("PUT", &format!("/backends/{name}"), house.stack.token(), Some(&backend))?;
+        testbed.call("PUT", &format!("/backends/{name}"), testbed.stack.token(), Some(&backend))?;
     }
-    sinks(session, &house, output).await?;
-    Box::pin(peers::measure(session, &house, output)).await?;
-    house.stack.stop().await;
+    sinks(session, &testbed, output).await?;
+    Box::pin(peers::measure(session, &testbed, output)).await?;
+    testbed.stack.stop().await;
     Ok(())
 }
 
-async fn sinks(session: &Session, house: &House, output: &mut Output) -> anyhow::Result<()> {
+async fn sinks(session: &Session, testbed: &Testbed, output: &mut Output) -> anyhow::Result<()> {
     let mut table = Table::new(
         "events of objects, end to end",
         &[
@@ -113,11 +113,11 @@ async fn sinks(session: &Session, house: &House, output: &mut Output) -> anyhow:
             "cores busy",
         ],
     );
-    let behind = house.receivers.behind();
+    let behind = testbed.receivers.behind();
     for sink in Sink::ALL {
         let mut runs = Vec::new();
         for run in 0..=session.rounds.min(3) {
-            let done = once(house, sink, sink.events(session.quick)).await?;
+            let done = once(testbed, sink, sink.events(session.quick)).await?;
             // The first run warms everybody up.
             if run > 0 {
                 runs.push(done);
@@ -129,33 +129,33 @@ async fn sinks(session: &Session, house: &House, output: &mut Output) -> anyhow:
         "medians of the runs; one event in a request, {CONNECTIONS} requests under way, {OBJECTS} objects, 200 bytes of \
          data; until all events of a run are received; the subscription has a timeout of 0"
     ));
-    table.notes.push(match house.receivers.behind() - behind {
+    table.notes.push(match testbed.receivers.behind() - behind {
         0 => "every event was in order for its object, and none came twice".to_owned(),
         behind => format!("{behind} events came out of order or again"),
     });
     output.table(table)
 }
 
-async fn once(house: &House, sink: Sink, events: u64) -> anyhow::Result<Run> {
-    let requests = requests(house, sink, events);
-    let expected = house.receivers.events() + events;
-    let (begun, cpu) = (Instant::now(), house.cpu());
-    send(house, requests, CONNECTIONS, Pace::Closed).await?;
+async fn once(testbed: &Testbed, sink: Sink, events: u64) -> anyhow::Result<Run> {
+    let requests = requests(testbed, sink, events);
+    let expected = testbed.receivers.events() + events;
+    let (begun, cpu) = (Instant::now(), testbed.cpu());
+    send(testbed, requests, CONNECTIONS, Pace::Closed).await?;
     let accepted = begun.elapsed();
-    house.drained(expected).await?;
-    let (received, cpu) = (begun.elapsed(), house.cpu() - cpu);
-    if house.receivers.events() > expected {
-        bail!("{} events came twice", house.receivers.events() - expected);
+    testbed.drained(expected).await?;
+    let (received, cpu) = (begun.elapsed(), testbed.cpu() - cpu);
+    if testbed.receivers.events() > expected {
+        bail!("{} events came twice", testbed.receivers.events() - expected);
     }
     Ok(Run { events, accepted, received, cpu })
 }
 
 /// Requests with one event each, of objects at random.
-fn requests(house: &House, sink: Sink, events: u64) -> Requests {
+fn requests(testbed: &Testbed, sink: Sink, events: u64) -> Requests {
     let mut random = SmallRng::seed_from_u64(0x5159_a1b2);
     Requests::of((0..events).map(|_| {
         let (path, body) = group(sink, random.random_range(0..OBJECTS));
-        house.published(&path, &body)
+        testbed.published(&path, &body)
     }))
 }
 

@@ -10,7 +10,7 @@ use super::{Sink, WIDEST, once};
 use crate::{
     bus::{
         brokers::{self, Broker, Work},
-        house::{House, OBJECTS},
+        testbed::{OBJECTS, Testbed},
     },
     compare::{Contender, Ratio, Sample},
     load::Pace,
@@ -35,7 +35,7 @@ enum Party {
 ///
 /// # Errors
 /// When a contender does not start, or a message is lost.
-pub(super) async fn measure(session: &Session, house: &House, output: &mut Output) -> anyhow::Result<()> {
+pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut Output) -> anyhow::Result<()> {
     let folder = session.folder("ordered")?;
     let mut parties = vec![
         ("objects through the bus, in order for each object".to_owned(), None, Party::Objects(Sink::Bus)),
@@ -47,7 +47,7 @@ pub(super) async fn measure(session: &Session, house: &House, output: &mut Outpu
         (
             format!("a queue, {CONSUMERS} consumers, fair"),
             None,
-            Party::Queue(Queue::make(house, "ordered", OBJECTS)?),
+            Party::Queue(Queue::make(testbed, "ordered", OBJECTS)?),
         ),
     ];
     let others = brokers::others(&folder, output).await?;
@@ -59,7 +59,7 @@ pub(super) async fn measure(session: &Session, house: &House, output: &mut Outpu
         .collect();
     for round in 0..=session.rounds.min(3) {
         for ((name, _, party), contender) in parties.iter_mut().zip(&mut contenders) {
-            let sample = turn(house, party, work).await.with_context(|| format!("a turn of {name}"))?;
+            let sample = turn(testbed, party, work).await.with_context(|| format!("a turn of {name}"))?;
             // The first round warms everybody up.
             if round > 0 {
                 contender.samples.push(sample);
@@ -69,26 +69,26 @@ pub(super) async fn measure(session: &Session, house: &House, output: &mut Outpu
     output.table(table(&contenders, work.messages))
 }
 
-async fn turn(house: &House, party: &mut Party, work: Work) -> anyhow::Result<Sample> {
+async fn turn(testbed: &Testbed, party: &mut Party, work: Work) -> anyhow::Result<Sample> {
     match party {
         Party::Broker(broker) => brokers::turn(broker, work).await,
         Party::Objects(sink) => {
             let handling = async {
-                let behind = house.receivers.behind();
-                once(house, *sink, work.messages).await?;
-                Ok(house.receivers.behind() - behind)
+                let behind = testbed.receivers.behind();
+                once(testbed, *sink, work.messages).await?;
+                Ok(testbed.receivers.behind() - behind)
             };
-            brokers::measured(&house.pids(), work, handling).await
+            brokers::measured(&testbed.pids(), work, handling).await
         }
         Party::Queue(queue) => {
-            let requests = queue.requests(house, work.messages, 1);
-            let consuming = consume(queue.task(house, work.messages, WAIT_SECONDS));
-            let sending = queues::send(house, requests, super::CONNECTIONS, Pace::Closed);
+            let requests = queue.requests(testbed, work.messages, 1);
+            let consuming = consume(queue.task(testbed, work.messages, WAIT_SECONDS));
+            let sending = queues::send(testbed, requests, super::CONNECTIONS, Pace::Closed);
             let handling = async {
                 let (tally, ()) = tokio::try_join!(consuming, sending)?;
                 Ok(tally.again)
             };
-            brokers::measured(&house.pids(), work, handling).await
+            brokers::measured(&testbed.pids(), work, handling).await
         }
     }
 }

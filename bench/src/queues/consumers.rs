@@ -22,8 +22,8 @@ use tokio::{
 
 use crate::{
     bus::{
-        house::head,
         receivers::{accepted_ms, number, unix_ms},
+        testbed::head,
     },
     histogram::Histogram,
     load::answer,

@@ -12,7 +12,7 @@ pub(crate) use consumers::{Tally, Task, consume};
 use serde_json::json;
 
 use crate::{
-    bus::house::{House, data},
+    bus::testbed::{Testbed, data},
     load::{Choice, Pace, Plan, Requests},
     session::{Output, Session},
 };
@@ -32,10 +32,10 @@ const LONGEST_FILLING: Duration = Duration::from_secs(60);
 /// # Errors
 /// When a part does not start, or a message is lost or comes twice.
 pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::Result<()> {
-    let house = House::start(&[], 0).await?;
-    pulling::measure(session, &house, output).await?;
-    waiting::measure(session, &house, output).await?;
-    house.stack.stop().await;
+    let testbed = Testbed::start(&[], 0).await?;
+    pulling::measure(session, &testbed, output).await?;
+    waiting::measure(session, &testbed, output).await?;
+    testbed.stack.stop().await;
     Ok(())
 }
 
@@ -56,14 +56,14 @@ impl Queue {
     ///
     /// # Errors
     /// When it is refused.
-    pub(crate) fn make(house: &House, name: &'static str, facets: u64) -> anyhow::Result<Self> {
+    pub(crate) fn make(testbed: &Testbed, name: &'static str, facets: u64) -> anyhow::Result<Self> {
         let definition = json!({"pattern": format!("[^:]*:{name}:.*")});
-        house.call("PUT", &format!("/queues/{name}"), house.stack.token(), Some(&definition))?;
+        testbed.call("PUT", &format!("/queues/{name}"), testbed.stack.token(), Some(&definition))?;
         Ok(Self { name, facets, next: 0, waiting: 0 })
     }
 
     /// Requests that send the next `count` messages, `array` in each.
-    pub(crate) fn requests(&mut self, house: &House, count: u64, array: u64) -> Requests {
+    pub(crate) fn requests(&mut self, testbed: &Testbed, count: u64, array: u64) -> Requests {
         let first = self.next;
         self.next += count;
         let requests = (first..first + count).step_by(usize::try_from(array).unwrap_or(1)).map(|from| {
@@ -71,22 +71,22 @@ impl Queue {
             let messages: Vec<String> =
                 (from..to).map(|number| message(self.name, number % self.facets)).collect();
             let body = if array == 1 { messages.concat() } else { format!("[{}]", messages.join(",")) };
-            house.published("/messages", &body)
+            testbed.published("/messages", &body)
         });
         Requests::of(requests)
     }
 
     /// Sends that many messages in arrays, and looks whether all of them, and nothing else, are waiting.
-    async fn fill(&mut self, house: &House, count: u64) -> anyhow::Result<()> {
+    async fn fill(&mut self, testbed: &Testbed, count: u64) -> anyhow::Result<()> {
         let mut left = count;
         while left > 0 {
             let some = left.min(PREPARED);
-            let requests = self.requests(house, some, ARRAY);
-            send(house, requests, PUBLISHERS, Pace::Closed).await.context("filling a queue")?;
+            let requests = self.requests(testbed, some, ARRAY);
+            send(testbed, requests, PUBLISHERS, Pace::Closed).await.context("filling a queue")?;
             left -= some;
         }
         self.waiting += count;
-        let queue = house.call("GET", &format!("/queues/{}", self.name), house.stack.token(), None)?;
+        let queue = testbed.call("GET", &format!("/queues/{}", self.name), testbed.stack.token(), None)?;
         let messages = &queue["messages"];
         if messages["waiting"].as_u64() != Some(self.waiting) || messages["in_flight"] != 0 {
             bail!("{} messages ought to be waiting, and this is what there is: {messages}", self.waiting);
@@ -95,10 +95,10 @@ impl Queue {
     }
 
     /// What its consumers have to do for `wanted` messages.
-    pub(crate) fn task(&self, house: &House, wanted: u64, wait_seconds: u32) -> Task {
+    pub(crate) fn task(&self, testbed: &Testbed, wanted: u64, wait_seconds: u32) -> Task {
         Task {
-            target: house.pacemaker(),
-            token: house.stack.token().to_owned(),
+            target: testbed.pacemaker(),
+            token: testbed.stack.token().to_owned(),
             queue: self.name,
             consumers: CONSUMERS,
             max: MAX,
@@ -113,13 +113,13 @@ impl Queue {
 /// # Errors
 /// When one is not.
 pub(crate) async fn send(
-    house: &House,
+    testbed: &Testbed,
     requests: Requests,
     connections: usize,
     pace: Pace,
 ) -> anyhow::Result<()> {
     let plan = Plan {
-        target: house.pacemaker(),
+        target: testbed.pacemaker(),
         requests: Arc::new(requests),
         choice: Choice::EachOnce,
         connections,
@@ -129,7 +129,7 @@ pub(crate) async fn send(
         watch: Vec::new(),
         helpers: Vec::new(),
     };
-    let outcome = house.ends.run(plan).await?;
+    let outcome = testbed.ends.run(plan).await?;
     if outcome.failed > 0 {
         bail!("{} publish requests failed: {}", outcome.failed, outcome.first_failure.unwrap_or_default());
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{CONSUMERS, MAX, Queue, Tally, consume};
 use crate::{
-    bus::house::{House, Split},
+    bus::testbed::{Split, Testbed},
     compare::{Ratio, median_of},
     machine::cores,
     report::{Table, grouped, ratio},
@@ -58,16 +58,16 @@ impl Turn {
 ///
 /// # Errors
 /// When a message is lost or comes twice.
-pub(super) async fn measure(session: &Session, house: &House, output: &mut Output) -> anyhow::Result<()> {
+pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut Output) -> anyhow::Result<()> {
     let size = Size::of(session);
-    let mut queues = [Queue::make(house, "few", FEW)?, Queue::make(house, "many", size.many)?];
+    let mut queues = [Queue::make(testbed, "few", FEW)?, Queue::make(testbed, "many", size.many)?];
     for queue in &mut queues {
-        queue.fill(house, size.waiting).await?;
+        queue.fill(testbed, size.waiting).await?;
     }
     let mut turns = [Vec::new(), Vec::new()];
     for round in 0..=size.turns {
         for (queue, turns) in queues.iter_mut().zip(&mut turns) {
-            let turn = once(house, queue, size.turn).await?;
+            let turn = once(testbed, queue, size.turn).await?;
             // The first round warms everybody up.
             if round > 0 {
                 turns.push(turn);
@@ -77,12 +77,12 @@ pub(super) async fn measure(session: &Session, house: &House, output: &mut Outpu
     output.table(table(size, &turns))
 }
 
-async fn once(house: &House, queue: &mut Queue, messages: u64) -> anyhow::Result<Turn> {
-    let cpu = house.cpu();
-    let tally = consume(queue.task(house, messages, 0)).await?;
-    let cpu = house.cpu() - cpu;
+async fn once(testbed: &Testbed, queue: &mut Queue, messages: u64) -> anyhow::Result<Turn> {
+    let cpu = testbed.cpu();
+    let tally = consume(queue.task(testbed, messages, 0)).await?;
+    let cpu = testbed.cpu() - cpu;
     queue.waiting -= tally.acked;
-    queue.fill(house, tally.acked).await?;
+    queue.fill(testbed, tally.acked).await?;
     Ok(Turn { tally, cpu })
 }
 

@@ -2,7 +2,7 @@
 
 use super::{CONSUMERS, MAX, Queue, consume, send};
 use crate::{
-    bus::house::House,
+    bus::testbed::Testbed,
     compare::median_of,
     histogram::Histogram,
     load::Pace,
@@ -22,9 +22,9 @@ const WAIT_SECONDS: u32 = 10;
 /// # Errors
 /// When a message is lost.
 #[allow(clippy::cast_precision_loss)]
-pub(super) async fn measure(session: &Session, house: &House, output: &mut Output) -> anyhow::Result<()> {
+pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut Output) -> anyhow::Result<()> {
     let (rates, seconds): (&[u64], u64) = if session.quick { (&[200], 1) } else { (&[1_000, 4_000], 4) };
-    let mut queue = Queue::make(house, "waiting", TENANTS)?;
+    let mut queue = Queue::make(testbed, "waiting", TENANTS)?;
     let mut table = Table::new(
         "from accepted to pulled by a consumer that waits",
         &["accepted/s", "messages", "p50 ms", "p99 ms", "longest ms"],
@@ -32,7 +32,7 @@ pub(super) async fn measure(session: &Session, house: &House, output: &mut Outpu
     for rate in rates {
         let mut runs = Vec::new();
         for run in 0..=session.rounds.min(3) {
-            let waited = once(house, &mut queue, *rate, rate * seconds).await?;
+            let waited = once(testbed, &mut queue, *rate, rate * seconds).await?;
             // The first run warms everybody up.
             if run > 0 {
                 runs.push(waited);
@@ -57,11 +57,11 @@ pub(super) async fn measure(session: &Session, house: &House, output: &mut Outpu
     output.table(table)
 }
 
-async fn once(house: &House, queue: &mut Queue, rate: u64, messages: u64) -> anyhow::Result<Histogram> {
-    let requests = queue.requests(house, messages, 1);
+async fn once(testbed: &Testbed, queue: &mut Queue, rate: u64, messages: u64) -> anyhow::Result<Histogram> {
+    let requests = queue.requests(testbed, messages, 1);
     #[allow(clippy::cast_precision_loss)]
     let pace = Pace::Sleepy { rate: rate as f64 };
-    let consuming = consume(queue.task(house, messages, WAIT_SECONDS));
-    let (tally, ()) = tokio::try_join!(consuming, send(house, requests, CONNECTIONS, pace))?;
+    let consuming = consume(queue.task(testbed, messages, WAIT_SECONDS));
+    let (tally, ()) = tokio::try_join!(consuming, send(testbed, requests, CONNECTIONS, pace))?;
     Ok(tally.waited)
 }

@@ -91,6 +91,16 @@ impl Handle {
         Self::assemble(Shard::all(redis, shards), &Clock::Server, options, closing)
     }
 
+    /// The queues' data, shard by shard.
+    pub fn stores(&self) -> &[Arc<Store>] {
+        &self.inner.stores
+    }
+
+    /// How many pulls wait for messages in this process.
+    pub fn waiting_pulls(&self) -> usize {
+        self.inner.waiting.count()
+    }
+
     /// As [`Self::open`], with shards and a clock of the caller's.
     pub fn assemble(shards: Vec<Shard>, clock: &Clock, options: Options, closing: CancellationToken) -> Self {
         let stores = shards.into_iter().map(|shard| Arc::new(Store::new(shard, clock.clone()))).collect();

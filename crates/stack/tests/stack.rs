@@ -3,30 +3,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf};
 
 use signalbox_stack::{Builder, Part, PartHandle, Probe, Program, Stack};
-use tokio::time::{self, Instant};
+use signalbox_testkit::eventually;
 
 fn redis_and_nginx() -> Builder {
     Stack::builder().temporary().unwrap().without_pacemaker().without_sidecar().workers(2)
 }
 
-/// Waits until `attempt` gives a value, and fails with what it gave last.
-async fn until<T>(what: &str, mut attempt: impl AsyncFnMut() -> Result<T, String>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        match attempt().await {
-            Ok(value) => return value,
-            Err(last) => assert!(Instant::now() < deadline, "waited for {what}; last: {last}"),
-        }
-        time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
 /// nginx answers as soon as its first worker does.
 async fn both_workers(nginx: &PartHandle) -> Vec<i32> {
-    until("both workers of nginx", async || {
+    eventually("both workers of nginx", async || {
         let workers = nginx.workers();
         if workers.len() == 2 { Ok(workers) } else { Err(format!("{workers:?}")) }
     })
@@ -66,7 +54,7 @@ async fn a_crash_is_mended_only_if_that_is_wanted() {
         let stack = redis_and_nginx().without_nginx().auto_restart(wanted).start().await.unwrap();
         let stats = stack.part(&Part::STATS);
         stats.crash();
-        until("the death to be noticed", async || match stats.status() {
+        eventually("the death to be noticed", async || match stats.status() {
             status if status.last_exit.is_some() && (status.pid.is_some() || !wanted) => Ok(()),
             status => Err(format!("{status:?}")),
         })
@@ -80,7 +68,7 @@ async fn a_paused_part_is_silent_until_it_is_resumed() {
     let stack = redis_and_nginx().start().await.unwrap();
     let nginx = stack.part(&Part::NGINX);
     nginx.pause();
-    until("master and workers to be stopped", async || match nginx.is_paused() {
+    eventually("master and workers to be stopped", async || match nginx.is_paused() {
         true => Ok(()),
         false => Err("one runs".to_owned()),
     })
@@ -103,7 +91,7 @@ async fn a_second_router_follows_the_same_master() {
     // Orphans of one router must not be mistaken for the workers of the other.
     let workers = router.nginx.as_ref().unwrap().workers();
     stack.part(&Part::NGINX).crash();
-    until("the first router to be gone", async || match stack.part(&Part::NGINX).status().last_exit {
+    eventually("the first router to be gone", async || match stack.part(&Part::NGINX).status().last_exit {
         Some(_) => Ok(()),
         None => Err("it runs".to_owned()),
     })
@@ -121,7 +109,7 @@ async fn dropping_a_stack_leaves_nothing() {
     pids.extend(both_workers(&stack.part(&Part::NGINX)).await);
     assert_eq!(pids.len(), 7);
     drop(stack);
-    until("every process to end", async || match pids.iter().find(|pid| lives(**pid)) {
+    eventually("every process to end", async || match pids.iter().find(|pid| lives(**pid)) {
         None => Ok(()),
         Some(pid) => Err(format!("{pid} lives")),
     })

@@ -2,113 +2,18 @@
 
 #![allow(clippy::expect_used)] // A test that cannot set itself up has failed.
 
-use std::{
-    path::Path,
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::time::Duration;
 
 use signalbox_store::{
     Fabric, FabricRole, Kind, Notice, Options, Redis, Script, Shard, Stats, StatsRole,
     keys::{fabric, stats},
 };
-use tempfile::TempDir;
+use signalbox_testkit::{Server, eventually};
 use tokio::time;
 
-struct Server {
-    child: Child,
-    folder: TempDir,
-}
-
-impl Server {
-    fn start() -> Self {
-        let folder = TempDir::new().expect("a temporary folder");
-        Self { child: Self::spawn(folder.path()), folder }
-    }
-
-    fn spawn(folder: &Path) -> Child {
-        Command::new("redis-server")
-            .args(["--port", "0", "--save", "", "--unixsocket"])
-            .arg(folder.join("redis.sock"))
-            .arg("--dir")
-            .arg(folder)
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server is installed (make test installs it)")
-    }
-
-    /// A cluster of one node that holds every slot: scripts over several slots are refused there, as in any cluster.
-    async fn start_cluster() -> (Self, Fabric) {
-        // Both ports are bound at once so that they differ, and let go for the server.
-        let free = || std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let (client, bus) = (free(), free());
-        let [client, bus] =
-            [client, bus].map(|free| free.local_addr().expect("an address").port().to_string());
-        let folder = TempDir::new().expect("a temporary folder");
-        let child = Command::new("redis-server")
-            .args([
-                "--bind",
-                "127.0.0.1",
-                "--port",
-                &client,
-                "--cluster-port",
-                &bus,
-                "--cluster-enabled",
-                "yes",
-            ])
-            .args(["--save", "", "--dir"])
-            .arg(folder.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server is installed (make test installs it)");
-        let server = Self { child, folder };
-        let alone: Fabric =
-            Redis::open(&format!("redis://127.0.0.1:{client}/"), Options::default()).expect("a URL");
-        answering(&alone).await;
-        alone.command("CLUSTER").arg("ADDSLOTSRANGE").arg(0).arg(16_383).run().await.expect("slots");
-        let cluster = Redis::open(&format!("redis+cluster://127.0.0.1:{client}/"), Options::default());
-        (server, cluster.expect("a URL"))
-    }
-
-    fn open<R: signalbox_store::Role>(&self) -> Redis<R> {
-        let url = format!("redis+unix://{}", self.folder.path().join("redis.sock").display());
-        Redis::open(&url, Options { response_timeout: Duration::from_secs(2), ..Options::default() })
-            .expect("a URL")
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("a running server");
-        self.child.wait().expect("a dead server");
-    }
-
-    fn start_again(&mut self) {
-        self.child = Self::spawn(self.folder.path());
-    }
-
-    fn restart(&mut self) {
-        self.kill();
-        self.start_again();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Waits until the server answers, for at most ten seconds.
+/// Waits until a connection works again.
 async fn answering<R: signalbox_store::Role>(redis: &Redis<R>) {
-    let mut last = None;
-    for _ in 0..200 {
-        match redis.command("PING").run().await {
-            Ok(()) => return,
-            Err(error) => last = Some(error),
-        }
-        time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("the server never answered: {last:?}");
+    eventually("the connection to work", async || redis.command("PING").run().await).await;
 }
 
 static COUNT: Script<StatsRole> = Script::new(
@@ -119,14 +24,13 @@ static COUNT: Script<StatsRole> = Script::new(
 
 #[tokio::test]
 async fn a_script_survives_a_flush_and_a_restart_of_the_server() {
-    let mut server = Server::start();
+    let mut server = Server::in_memory().await;
     let redis: Stats = server.open();
-    answering(&redis).await;
     let key = stats::position("n");
     assert_eq!(COUNT.call().key(&key).arg(2).run::<i64>(&redis).await.expect("first"), 2);
     redis.command("SCRIPT").arg("FLUSH").run().await.expect("flush");
     assert_eq!(COUNT.call().key(&key).arg(3).run::<i64>(&redis).await.expect("after the flush"), 5);
-    server.restart();
+    server.restart().await;
     answering(&redis).await;
     assert_eq!(COUNT.call().key(&key).arg(1).run::<i64>(&redis).await.expect("after the restart"), 1);
 }
@@ -140,22 +44,20 @@ async fn a_call_that_contradicts_its_header_fails_at_once() {
 
 #[tokio::test]
 async fn a_server_that_is_away_is_unavailable_and_comes_back() {
-    let mut server = Server::start();
+    let mut server = Server::in_memory().await;
     let redis: Stats = server.open();
-    answering(&redis).await;
     server.kill();
     let error = redis.command("GET").key(&stats::position("n")).run().await.expect_err("nobody is there");
     assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
     assert_eq!(error.role(), "stats");
-    server.start_again();
+    server.start();
     answering(&redis).await;
 }
 
 #[tokio::test]
 async fn errors_say_whether_anything_was_written() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let redis: Stats = server.open();
-    answering(&redis).await;
     redis.command("SADD").key(&stats::workspace("1")).arg("17").run().await.expect("a set");
     let wrong =
         redis.command("INCR").key(&stats::workspace("1")).run().await.expect_err("a set is no counter");
@@ -170,24 +72,22 @@ async fn errors_say_whether_anything_was_written() {
 
 #[tokio::test]
 async fn a_subscription_resumes_and_says_so() {
-    let mut server = Server::start();
+    let mut server = Server::in_memory().await;
     let redis: Stats = server.open();
-    answering(&redis).await;
     let mut routers = redis.subscribe(&[stats::ROUTERS_CHANNEL]);
     let wait = Duration::from_secs(10);
     assert_eq!(time::timeout(wait, routers.next()).await.expect("subscribed"), Notice::Resumed);
     redis.command("PUBLISH").arg(stats::ROUTERS_CHANNEL).arg("n 1").run().await.expect("published");
     let message = Notice::Message { channel: "routers".into(), payload: "n 1".into() };
     assert_eq!(time::timeout(wait, routers.next()).await.expect("heard"), message);
-    server.restart();
+    server.restart().await;
     assert_eq!(time::timeout(wait, routers.next()).await.expect("resumed"), Notice::Resumed);
 }
 
 #[tokio::test]
 async fn a_blocking_command_holds_up_nobody() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let redis: Stats = server.open();
-    answering(&redis).await;
     let key = stats::workspace("list");
     let waiter = redis.dedicated().expect("a connection of its own");
     let popped = tokio::spawn({
@@ -201,12 +101,10 @@ async fn a_blocking_command_holds_up_nobody() {
 
 #[tokio::test]
 async fn a_connection_that_went_silent_is_replaced() {
-    let server = Server::start();
-    let redis: Stats = server.open();
-    answering(&redis).await;
-    // A listener that takes what it is sent and never answers, until the socket file is the server's own again.
-    let socket = server.folder.path().join("redis.sock");
-    let aside = server.folder.path().join("aside.sock");
+    let server = Server::in_memory().await;
+    // A listener that accepts bytes and never answers, until the socket file is the server's again.
+    let socket = server.socket();
+    let aside = server.folder().join("aside.sock");
     std::fs::rename(&socket, &aside).expect("the socket moves");
     let silent = tokio::net::UnixListener::bind(&socket).expect("a silent peer");
     let accepted = tokio::spawn(async move {
@@ -234,15 +132,11 @@ static MOVE: Script<FabricRole> = Script::new(
 
 #[tokio::test]
 async fn in_a_cluster_keys_without_a_shard_stand_in_one_slot() {
-    let (_server, cluster) = Server::start_cluster().await;
+    let server = Server::cluster().await;
+    let cluster: Fabric = server.open();
     let home = Shard::home(&cluster, 4);
     let (from, to) = (fabric::routes_instances(), fabric::routes_hosts());
-    let mut tries = 0;
-    while let Err(error) = home.command("HSET").key(&from).arg("i").arg("1").run().await {
-        tries += 1;
-        assert!(tries < 200, "{error:?}");
-        time::sleep(Duration::from_millis(50)).await;
-    }
+    home.command("HSET").key(&from).arg("i").arg("1").run().await.expect("a cluster that serves");
     let moved: String = MOVE.call().key(&from).key(&to).arg("i").run(&home).await.expect("one slot");
     assert_eq!(moved, "1");
     let mut both = home.batch();

@@ -11,18 +11,17 @@ use signalbox_sidecar::{
     follow::service::{Condition, Watch},
     metrics::Metrics,
 };
-use signalbox_store::{Options, Redis, RoutesReplica, Stats};
+use signalbox_store::{RoutesReplica, Stats};
+use signalbox_testkit::Server;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-
-use crate::redis::RedisServer;
 
 const ROOT: &str = "0123456789abcdef";
 
 struct Api {
-    redis: RedisServer,
-    /// The route table beside it.
-    table: RedisServer,
+    redis: Server,
+    /// The route table.
+    table: Server,
     base: String,
     client: Client,
     follower: Watch,
@@ -31,10 +30,10 @@ struct Api {
 
 impl Api {
     async fn start() -> Self {
-        let redis = RedisServer::start();
-        let stats: Stats = Redis::open(&redis.url(), Options::default()).unwrap();
-        let table = RedisServer::start();
-        let replica: RoutesReplica = Redis::open(&table.url(), Options::default()).unwrap();
+        let redis = Server::durable().await;
+        let stats: Stats = redis.open();
+        let table = Server::durable().await;
+        let replica: RoutesReplica = table.open();
         let follower = Watch::default();
         let stopping = CancellationToken::new();
         let edge = edge::Watch::default();

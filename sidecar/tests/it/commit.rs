@@ -8,28 +8,26 @@ use signalbox_sidecar::{
     follow::Follower,
     place::{FileId, Fingerprint, Place},
 };
-use signalbox_store::{Kind, Options, Redis, Stats};
+use signalbox_store::{Kind, Stats};
+use signalbox_testkit::Server;
 use tokio::runtime::Runtime;
 
-use crate::{
-    redis::RedisServer,
-    sample::{line, line_at},
-};
+use crate::sample::{line, line_at};
 
 struct Bench {
-    redis: RedisServer,
+    redis: Server,
     runtime: Runtime,
     stats: Stats,
 }
 
 impl Bench {
     fn new() -> Self {
-        let redis = RedisServer::start();
         let runtime = Runtime::new().unwrap();
-        let stats = {
-            let _inside = runtime.enter();
-            Redis::open(&redis.url(), Options::default()).unwrap()
-        };
+        let (redis, stats) = runtime.block_on(async {
+            let redis = Server::durable().await;
+            let stats = redis.open();
+            (redis, stats)
+        });
         Self { redis, runtime, stats }
     }
 
@@ -164,9 +162,9 @@ fn an_idle_commit_writes_nothing() {
     let mut store = bench.store("a");
     let (start, _) = owned(store.claim(false).unwrap());
     commit(&mut store, &start, &at(10), &fold(&[line("17")]));
-    let before = bench.redis.saved();
+    let before = bench.redis.snapshot();
     assert_eq!(commit(&mut store, &at(10), &at(10), &Fold::default()), DONE);
-    assert_eq!(bench.redis.saved(), before);
+    assert_eq!(bench.redis.snapshot(), before);
 }
 
 /// Three parts of a window, the middle of which goes wrong in every way that a network has.
@@ -338,13 +336,13 @@ fn a_redis_that_lost_its_last_second_is_told_again_even_from_rotated_files() {
         assert!(follower.step(Duration::from_secs(10_000)).unwrap().more);
     }
     assert_ne!(bench.redis.cli(&["HGET", "position:n1:file", "window"]), "", "in mid-window");
-    let saved = bench.redis.saved();
+    let saved = bench.redis.snapshot();
     rest(&mut follower);
     fs::rename(&log, folder.path().join("access.log.1")).unwrap();
     write(50..60);
     rest(&mut follower);
     assert_eq!(follower.tally().lines, 60);
-    bench.redis.lose_since(&saved);
+    bench.runtime.block_on(bench.redis.lose_writes_since(&saved));
     assert_eq!(
         bench.redis.cli(&["EXISTS", "stat:29", "stat:30", "stat:49", "stat:55"]),
         "2",

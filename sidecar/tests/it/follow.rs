@@ -21,8 +21,8 @@ use signalbox_sidecar::{
 use tempfile::TempDir;
 
 use crate::{
+    model::{Connection, Fault, Server},
     sample::line,
-    server::{Connection, Fault, Server},
 };
 
 /// What happens to the log, the sidecar or its Redis.

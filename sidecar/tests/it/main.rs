@@ -5,8 +5,7 @@
 mod api;
 mod commit;
 mod follow;
+mod model;
 mod process;
-mod redis;
 mod sample;
-mod server;
 mod window;

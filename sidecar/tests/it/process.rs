@@ -3,26 +3,26 @@
 use std::{
     fs::{self, OpenOptions},
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::PathBuf,
     process::{Child, Command, Stdio},
 };
 
+use signalbox_testkit::{Ports, Server, equal, eventually};
 use tempfile::TempDir;
 
-use crate::{
-    redis::{RedisServer, until},
-    sample::line,
-};
+use crate::sample::line;
 
 struct Sidecar {
     child: Child,
     port: u16,
+    _ports: Ports,
 }
 
 impl Sidecar {
-    fn start(folder: &TempDir, redis: &RedisServer) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    fn start(folder: &TempDir, redis: &Server) -> Self {
+        let mut ports = Ports::default();
+        let port = ports.reserve();
         let child = Command::new(env!("CARGO_BIN_EXE_signalbox-sidecar"))
             .args(["--node", "n1", "--edge-url", "", "--redis-routes-replica", "", "--rotate-bytes", "0"])
             .args(["--redis-stats", &redis.url(), "--listen", &format!("127.0.0.1:{port}")])
@@ -31,7 +31,7 @@ impl Sidecar {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        Self { child, port }
+        Self { child, port, _ports: ports }
     }
 
     /// The body of an answer; nothing when nobody listens.
@@ -62,14 +62,10 @@ fn append(folder: &TempDir, keys: std::ops::Range<u32>) {
     log.write_all(text.as_bytes()).unwrap();
 }
 
-fn counted(redis: &RedisServer) -> u64 {
+fn counted(redis: &Server) -> u64 {
     (0..7)
         .filter_map(|key| redis.cli(&["HGET", &format!("stat:{key}"), "requests"]).parse::<u64>().ok())
         .sum()
-}
-
-fn is<T: PartialEq + std::fmt::Debug>(found: T, wanted: T) -> Result<(), T> {
-    if found == wanted { Ok(()) } else { Err(found) }
 }
 
 #[test]
@@ -84,35 +80,35 @@ fn a_bad_configuration_is_refused_with_its_place() {
     assert!(message.contains("sidecar.toml:3:1: unknown field `lissen`"), "{message}");
 }
 
-#[test]
-fn lines_are_counted_once_through_kills_rotations_and_restarts_of_redis() {
+#[tokio::test]
+async fn lines_are_counted_once_through_kills_rotations_and_restarts_of_redis() {
     let folder = TempDir::new().unwrap();
-    let mut redis = RedisServer::start();
+    let mut redis = Server::durable().await;
     let mut written = 0;
     for round in 0..9 {
         let sidecar = Sidecar::start(&folder, &redis);
         append(&folder, written..written + 5_000);
         written += 5_000;
         // Each round dies at another moment of the counting.
-        until("some are counted", || {
+        eventually("some are counted", async || {
             let some = u64::from(written - 5_000) + 1 + round * 400;
             if counted(&redis) >= some { Ok(()) } else { Err(counted(&redis)) }
-        });
+        })
+        .await;
         if round % 3 == 0 {
             let rotated = folder.path().join(format!("access.log.{round}"));
             fs::rename(folder.path().join("access.log"), rotated).unwrap();
         }
         if round % 3 == 1 {
-            redis.kill();
-            redis.start_again();
+            redis.restart().await;
         }
         sidecar.signal("-KILL");
         append(&folder, written..written + 100);
         written += 100;
     }
     let sidecar = Sidecar::start(&folder, &redis);
-    until("all are counted", || is(counted(&redis), u64::from(written)));
-    until("and it says so", || {
+    eventually("all are counted", async || equal(counted(&redis), u64::from(written))).await;
+    eventually("and it says so", async || {
         let page = sidecar.get("/metrics");
         let line = format!("signalbox_sidecar_lines_total {written}");
         if page.contains(&line) && page.contains("signalbox_sidecar_gaps_total 0") {
@@ -120,16 +116,17 @@ fn lines_are_counted_once_through_kills_rotations_and_restarts_of_redis() {
         } else {
             Err(page)
         }
-    });
+    })
+    .await;
     assert_eq!(counted(&redis), u64::from(written));
 }
 
 /// It once listened before it had a handler, and who stopped it in between killed it.
-#[test]
-fn a_stop_in_the_first_moment_that_it_can_be_seen_is_one() {
+#[tokio::test]
+async fn a_stop_in_the_first_moment_that_it_can_be_seen_is_one() {
     for _ in 0..5 {
         let folder = TempDir::new().unwrap();
-        let redis = RedisServer::start();
+        let redis = Server::durable().await;
         let mut sidecar = Sidecar::start(&folder, &redis);
         while TcpStream::connect(("127.0.0.1", sidecar.port)).is_err() {
             assert!(sidecar.child.try_wait().unwrap().is_none(), "it runs");
@@ -140,13 +137,13 @@ fn a_stop_in_the_first_moment_that_it_can_be_seen_is_one() {
     }
 }
 
-#[test]
-fn what_was_written_before_a_stop_is_counted_by_it() {
+#[tokio::test]
+async fn what_was_written_before_a_stop_is_counted_by_it() {
     let folder = TempDir::new().unwrap();
-    let redis = RedisServer::start();
+    let redis = Server::durable().await;
     let mut sidecar = Sidecar::start(&folder, &redis);
     append(&folder, 0..10);
-    until("it follows", || is(counted(&redis), 10));
+    eventually("it follows", async || equal(counted(&redis), 10)).await;
     // Within the half second in which a follower that has just committed rests.
     append(&folder, 10..30);
     sidecar.signal("-TERM");
@@ -158,10 +155,10 @@ fn what_was_written_before_a_stop_is_counted_by_it() {
 const ONCE: &str = "local all = redis.call('KEYS', 'stat:*') local odd = 0 for _, key in ipairs(all) do \
      if redis.call('HGET', key, 'requests') ~= '1' then odd = odd + 1 end end return #all .. ' ' .. odd";
 
-#[test]
-fn a_kill_in_mid_window_costs_nothing_and_a_stop_finishes_the_window() {
+#[tokio::test]
+async fn a_kill_in_mid_window_costs_nothing_and_a_stop_finishes_the_window() {
     let folder = TempDir::new().unwrap();
-    let redis = RedisServer::start();
+    let redis = Server::durable().await;
     let lines = |keys: std::ops::Range<u32>| {
         let text: String = keys.map(|key| line(format!("t{key}")) + "\n").collect();
         let log = folder.path().join("access.log");
@@ -173,26 +170,27 @@ fn a_kill_in_mid_window_costs_nothing_and_a_stop_finishes_the_window() {
             .unwrap();
     };
     let parts_done = || redis.cli(&["HGET", "position:n1:file", "parts_done"]);
-    let in_mid_window = |before: &str| {
-        until("a window is under way", || {
+    let in_mid_window = async |before: &str| {
+        eventually("a window is under way", async || {
             let done = parts_done();
             let lines = redis.cli(&["HGET", "position:n1:file", "lines"]);
             // It may be over before anybody looked; the kill is then one between two windows.
             if (!done.is_empty() && done != before) || lines == "4000" { Ok(()) } else { Err((done, lines)) }
-        });
+        })
+        .await;
     };
     // Nineteen increments a line: a window of some forty parts.
     lines(0..4_000);
     let mut before = String::new();
     for _ in 0..3 {
         let sidecar = Sidecar::start(&folder, &redis);
-        in_mid_window(&before);
+        in_mid_window(&before).await;
         sidecar.signal("-KILL");
         drop(sidecar);
         before = parts_done();
     }
     let mut sidecar = Sidecar::start(&folder, &redis);
-    in_mid_window(&before);
+    in_mid_window(&before).await;
     sidecar.signal("-TERM");
     assert_eq!(sidecar.child.wait().unwrap().code(), Some(0));
     assert_eq!(parts_done(), "");
@@ -200,19 +198,20 @@ fn a_kill_in_mid_window_costs_nothing_and_a_stop_finishes_the_window() {
     assert_eq!(redis.cli(&["EVAL", ONCE, "0"]), "4000 0");
 }
 
-#[test]
-fn the_newer_of_two_counts_and_the_older_says_that_it_does_not() {
+#[tokio::test]
+async fn the_newer_of_two_counts_and_the_older_says_that_it_does_not() {
     let folder = TempDir::new().unwrap();
-    let redis = RedisServer::start();
+    let redis = Server::durable().await;
     let old = Sidecar::start(&folder, &redis);
     append(&folder, 0..10);
-    until("the old one counts", || is(counted(&redis), 10));
+    eventually("the old one counts", async || equal(counted(&redis), 10)).await;
     let new = Sidecar::start(&folder, &redis);
-    until("the old one knows", || {
+    eventually("the old one knows", async || {
         let answer = old.get("/health/ready");
         if answer.contains("\"fenced\"") { Ok(()) } else { Err(answer) }
-    });
+    })
+    .await;
     append(&folder, 10..40);
-    until("the new one counts", || is(counted(&redis), 40));
+    eventually("the new one counts", async || equal(counted(&redis), 40)).await;
     assert!(new.get("/health/ready").contains("\"ready\""));
 }

@@ -10,8 +10,8 @@ use signalbox_sidecar::{
 
 use crate::{
     follow::{Op, World, lines},
+    model::{Connection, Fault},
     sample::line,
-    server::{Connection, Fault},
 };
 
 const LIMITS: Limits = Limits { part: 21, window: 200_000, window_bytes: 64 << 20 };

@@ -1,5 +1,5 @@
-//! What is published, and by whom: requests that are repeated under their key, by way of another pacemaker, until every
-//! event of them is accepted.
+//! Publishers: each request is repeated under its idempotency key, through another pacemaker, until every event in it is
+//! accepted.
 
 use std::{
     ops::Range,

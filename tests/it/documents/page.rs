@@ -131,7 +131,7 @@ fn console(body: &[(usize, &str)]) -> Vec<Step> {
 }
 
 #[test]
-fn a_page_is_read_as_it_is_meant() {
+fn the_commands_of_a_page_are_found() {
     let page = "text\n```sh\nA=1\ncurl a\n# 201 {\"a\":1,\n#  \"b\":2}\n# prose\ncurl b   # in line\n```\n\
         <!-- first:\nmkdir x\n-->\n```console\n$ curl c \\\n  -d d\nout\n\n$ e\n```\n<!-- not run: it needs docker -->\n\
         ```sh\ndocker compose up\n```\n```json\n{}\n```\n";
@@ -151,6 +151,6 @@ fn a_page_is_read_as_it_is_meant() {
 
 #[test]
 #[should_panic(expected = "neither sh nor console")]
-fn a_command_that_nobody_runs_is_refused() {
+fn a_command_that_is_never_run_is_rejected() {
     steps("p", "```\nsignalbox doctor\n```\n");
 }

@@ -1,5 +1,5 @@
-//! Whether something printed has the shape of what a page shows: the same members, statuses and words, whatever the
-//! values. `…` on a page stands for anything.
+//! Whether an output has the shape of the output on a page: the same members, statuses and words, with any values. `…` on a
+//! page matches anything.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! A shell that somebody types into who reads a page.
+//! A shell in which a reader types the commands of a page.
 
 use std::{path::Path, process::Stdio};
 
@@ -8,7 +8,7 @@ use tokio::{
     time,
 };
 
-use signalbox_tests::poll::PATIENCE;
+use signalbox_testkit::PATIENCE;
 
 /// What ends the output of a step.
 const END: &str = "\u{1e}end";

@@ -1,4 +1,4 @@
-//! What the published events tell of labels, entered as it arrives.
+//! A ledger of the events that are published about labels.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

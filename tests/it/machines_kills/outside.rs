@@ -1,4 +1,4 @@
-//! What labels' actions and feeds meet outside: somebody who does what it is asked, but not always, and not always well.
+//! The server that actions and feeds call. It does what it is asked, though not always, and not always correctly.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! What every label is told, and where that has to lead: written down beforehand, by nobody who knows the engine.
+//! The facts of every label, and the path they must lead to. It is computed in advance and without the engine.
 
 use rand::{RngExt as _, rngs::StdRng};
 use ring::digest::{SHA256, digest};

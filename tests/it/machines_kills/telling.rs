@@ -1,4 +1,4 @@
-//! Those who tell labels their facts: each request until it is answered, by way of whichever pacemaker is there.
+//! Clients that send facts: each request is repeated until it is answered, through any pacemaker that is up.
 
 use std::{
     sync::{

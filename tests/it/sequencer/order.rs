@@ -1,4 +1,5 @@
-//! Many producers, three pacemakers, and a network that loses and repeats: what was accepted comes to the backend in order.
+//! Many producers, three pacemakers, and a network that loses and repeats requests: accepted events reach the backend in
+//! order.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,13 +14,15 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use serde_json::{Value, json};
 use signalbox_stack::{Fsync, PartHandle, Ports};
+use signalbox_testkit::{
+    eventually, eventually_within,
+    wire::{Fault, Wire},
+};
 use signalbox_tests::{
     http::Request,
-    poll,
     receiver::{Answer, Receiver},
     relay::{Odds, Relay},
     system::System,
-    wire::{Fault, Wire},
 };
 use tokio::time::Instant;
 
@@ -41,14 +44,14 @@ fn from_environment(name: &str) -> Option<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_accepted_is_sent_in_order_whatever_dies_when() {
+async fn accepted_events_are_sent_in_order_whenever_parts_die() {
     let mut rounds = 0..ROUNDS;
     tempt_fate("order", OBJECTS, move || rounds.next().is_some()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes as long as it is told to; make soak"]
-async fn soak_what_is_accepted_is_sent_in_order_whatever_dies_when() {
+async fn soak_accepted_events_are_sent_in_order_whenever_parts_die() {
     let end = Instant::now() + Duration::from_secs(from_environment("SOAK_SECONDS").unwrap_or(SOAK_SECONDS));
     tempt_fate("order-soak", SOAK_OBJECTS, move || Instant::now() < end).await;
 }
@@ -156,7 +159,7 @@ async fn tempt_fate(name: &str, objects: u64, mut go_on: impl FnMut() -> bool) {
     let met: u64 = relays.iter().map(Relay::met).sum();
     println!("{met} requests of producers and {} to the backend met a fate", before_backend.met());
     assert!(met > 0 && before_backend.met() > 0);
-    poll::until("nothing to be queued, and nothing to be broken", || async {
+    eventually("nothing to be queued, and nothing to be broken", || async {
         let shown = system.api("GET", "/backends/search", None).await.json();
         let check = system.api("GET", "/check", None).await.json();
         if shown["events"] == 0 && check["sound"] == true { Ok(()) } else { Err((shown, check)) }
@@ -173,7 +176,7 @@ fn accepted(told: &Told) -> usize {
 /// Waits until so many more were accepted.
 async fn pass(told: &Told, more: usize) {
     let wanted = accepted(told) + more;
-    poll::until(&format!("{wanted} events to be accepted"), || async {
+    eventually(&format!("{wanted} events to be accepted"), || async {
         let now = accepted(told);
         if now >= wanted { Ok(()) } else { Err(now) }
     })
@@ -195,7 +198,7 @@ async fn happen(system: &System, wire: &Wire, victim: &PartHandle, fate: Fate, t
             // Calls are carried out, or not, and nobody is told.
             wire.set(Fault::LoseReplies);
             let before = told.refused.load(Ordering::Relaxed);
-            poll::until("producers to be refused", || async {
+            eventually("producers to be refused", || async {
                 let now = told.refused.load(Ordering::Relaxed);
                 if now >= before + 3 { Ok(()) } else { Err(now - before) }
             })
@@ -284,7 +287,7 @@ async fn hold_against(receiver: &Receiver, told: &BTreeMap<String, BTreeSet<u64>
         }
         first
     };
-    let first = poll::within(Duration::from_secs(120), &format!("{wanted} events to come"), || async {
+    let first = eventually_within(Duration::from_secs(120), &format!("{wanted} events to come"), || async {
         let first = came();
         let count: usize = first.values().map(Vec::len).sum();
         if count >= wanted { Ok(first) } else { Err(count) }

@@ -9,9 +9,8 @@
 //! * **As oracle**: the tests of the real scripts run the same calls against a real Redis and against a `Reference`,
 //!   and compare answers and contents.
 //!
-//! A model that finds nothing proves nothing, unless it is known to find something. So every part of a protocol can be
-//! left out ([`queues::Part`], [`sequencer::Part`]), and a test says which predicate falls then; and the algorithms
-//! from which these protocols descend are modelled as they were published, with a test for each of their faults.
+//! A model that finds nothing proves nothing unless it is known to find faults. So every part of a protocol can be left out
+//! ([`queues::Part`], [`sequencer::Part`]), and a test names the predicate that is violated then.
 //!
 //! ```text
 //!  queues/reference.rs ◀── queues/model.rs ──┐

@@ -54,7 +54,7 @@ impl Running {
     }
 
     async fn waiting(&self, count: usize) {
-        until("pulls to wait", || async { self.queues.inner.waiting.count() == count }).await;
+        until("pulls to wait", || async { self.queues.waiting_pulls() == count }).await;
         // Each has looked once: scripts that ran tell when they are through.
         let mut before = self.scripts().await;
         loop {
@@ -127,7 +127,7 @@ async fn a_pull_that_waits_for_one_environment_is_woken_by_that_one() {
         let handed = pull.await.unwrap().unwrap().messages;
         assert_eq!((handed.len(), &*handed[0].1.environment), (1, "quiet"));
     }
-    assert_eq!(all.queues.inner.waiting.count(), 1);
+    assert_eq!(all.queues.waiting_pulls(), 1);
     other.abort();
 }
 
@@ -145,7 +145,7 @@ async fn each_of_many_who_wait_gets_one_of_many_messages() {
         ids.extend(pull.await.unwrap().unwrap().messages.iter().map(|(_, taken)| taken.id));
     }
     assert_eq!(ids.len(), 20);
-    assert_eq!(all.queues.inner.waiting.count(), 0);
+    assert_eq!(all.queues.waiting_pulls(), 0);
 }
 
 #[tokio::test]

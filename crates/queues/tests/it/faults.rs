@@ -255,7 +255,7 @@ async fn what_is_too_old_is_dropped_from_the_head_part_by_part() {
     hands.time.advance(5_000);
     hands.push(&[("1", "d"), ("3", "e")]).await;
     let before = hands.time.0.load(std::sync::atomic::Ordering::SeqCst) - 4_000;
-    let store = &hands.queues.inner.stores[0];
+    let store = &hands.queues.stores()[0];
     let (mut dropped, mut cursor, mut parts) = (0, String::new(), 0);
     loop {
         let (part, next) = store.drop_part(Q, None, Some(before), &cursor, 1).await.unwrap();
@@ -306,7 +306,7 @@ async fn a_shard_that_was_not_told_of_a_definition_says_so() {
     assert!(matches!(behind, Err(Error::Behind)), "{behind:?}");
     // Settings that are older than what stands change nothing.
     let definition = Definition::new(Q, Wanted { in_flight_limit: Some(1), ..wanted(".*") }).unwrap();
-    let store = &hands.queues.inner.stores[0];
+    let store = &hands.queues.stores()[0];
     let stamp = hands.bus.handle.stamp();
     assert_eq!(store.configure(Q, &stamp, &definition).await.unwrap(), Configured::Done);
     assert_eq!(hands.field("queue:q|settings", "in_flight_limit").await, Some(0));

@@ -120,7 +120,7 @@ impl Hands {
 
     /// Everything that is due now comes back.
     pub(super) async fn sweep(&self) {
-        for store in &self.queues.inner.stores {
+        for store in self.queues.stores() {
             while let Some((queue, due)) = store.next_due().await.unwrap() {
                 if due > store.now_ms().await.unwrap() {
                     break;

@@ -4,7 +4,6 @@ mod calls;
 #[cfg(test)]
 mod exhaustive;
 pub mod model;
-pub mod published;
 mod reference;
 mod rules;
 #[cfg(test)]

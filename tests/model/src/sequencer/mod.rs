@@ -5,7 +5,6 @@ mod calls;
 #[cfg(test)]
 mod exhaustive;
 pub mod model;
-pub mod published;
 mod receiver;
 mod reference;
 mod rules;

@@ -1,10 +1,10 @@
-//! Instances come, go and die under load, and no client notices.
+//! Instances are added, removed and killed under load, and no client sees an error.
 
 use serde_json::json;
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::Request,
     load::{Account, Load},
-    poll,
     system::System,
     upstream::App,
 };
@@ -14,7 +14,7 @@ fn expect_no_failure(account: &Account, least: u64) {
     assert!(account.answered() >= least, "only {} requests, that shows nothing", account.answered());
 }
 
-/// What a deployment does: new ones in and acknowledged, old ones out and acknowledged, then ended.
+/// A rolling deployment: register new instances and wait, remove old ones and wait, then stop the old ones.
 async fn replace_all(method: &'static str) {
     let system = System::start(&format!("replace-{method}")).await;
     let mut instances = Vec::new();
@@ -34,9 +34,9 @@ async fn replace_all(method: &'static str) {
             let name = place.name().to_owned();
             let deleted = system.api("DELETE", &format!("/instances/{name}?wait=20s"), None).await;
             assert!(matches!(deleted.status, 200 | 204), "{}", deleted.text());
-            // Every worker has acknowledged, so nothing new comes; what was under way may end.
+            // Every worker has acknowledged, so no new request arrives. Requests in flight may finish.
             let mut old = std::mem::replace(place, new);
-            poll::until("the last request of the old instance to be answered", || async {
+            eventually("the last request of the old instance to be answered", || async {
                 let before = old.hits();
                 load.pass(30).await;
                 if old.hits() == before { Ok(()) } else { Err(before) }
@@ -82,7 +82,7 @@ async fn instances_killed_under_load_fail_no_idempotent_request() {
     let load = Load::start(system.edge, 6, |_| Request::get("shop.test", "/bytes/2000"));
     load.pass(100).await;
     for round in 0..12 {
-        // Two of three at a time: one that can be reached is all it takes.
+        // Two of three at a time: one reachable instance is enough.
         let (one, two) = (round % 3, (round + 1) % 3);
         apps[one].kill().await;
         apps[two].kill().await;
@@ -101,13 +101,13 @@ async fn a_reload_of_nginx_under_load_fails_no_request() {
     let system = System::start("reload").await;
     let app = App::start("app").await;
     system.register("app", &app, "shop.test", "1").await;
-    // A connection for each request: a reload may end an idle one, and which request that meets is nobody's fault.
+    // One connection per request: a reload may close an idle connection just when a client sends on it.
     let load = Load::start(system.edge, 4, |_| Request::get("shop.test", "/").header("Connection", "close"));
     load.pass(50).await;
     for _ in 0..3 {
         let before = system.workers();
         system.signal(System::NGINX, nix::sys::signal::Signal::SIGHUP);
-        poll::until("new workers", || async {
+        eventually("new workers", || async {
             let workers = system.workers();
             if !workers.is_empty() && workers.iter().all(|pid| !before.contains(pid)) {
                 Ok(())
@@ -117,7 +117,7 @@ async fn a_reload_of_nginx_under_load_fails_no_request() {
         })
         .await;
         load.pass(50).await;
-        // The new workers acknowledge as the old ones did, and the old ones hold nobody up.
+        // The new workers acknowledge as the old ones did, and the old ones delay no change.
         let body =
             json!({"address": app.address.to_string(), "hostnames": ["shop.test"], "version_type_id": "2"});
         let put = system.api("PUT", "/instances/app?wait=20s", Some(body)).await;

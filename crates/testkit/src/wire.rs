@@ -1,4 +1,4 @@
-//! A wire that can be cut: a TCP proxy with faults.
+//! A TCP proxy with faults.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -18,22 +18,22 @@ use tokio::{
 pub enum Fault {
     /// They pass.
     None,
-    /// Each piece is held back this long.
+    /// Each piece is delayed by this long.
     Delay(Duration),
-    /// What the client says arrives byte by byte, so that other things happen in the middle of it.
+    /// The client's bytes arrive one by one, so that the server reads incomplete requests.
     Trickle,
-    /// None arrives any more, and nobody is told: what a lost machine looks like.
+    /// No byte arrives, and no connection is closed, as when a machine is lost.
     Silence,
-    /// What the server answers is dropped, what the client says arrives: every write has an unknown outcome. A
-    /// connection that has lost something ends with the fault, for no network loses bytes out of the middle.
+    /// The server's bytes are dropped, the client's arrive: every write has an unknown outcome. A connection that has
+    /// lost bytes is closed when the fault ends, because no network loses bytes in the middle of a stream.
     LoseReplies,
-    /// The server's side of each connection ends, the client's stays open.
+    /// The server's side of each connection is closed, the client's side stays open.
     HalfClose,
-    /// Connections are reset, new ones are closed at once.
+    /// Connections are reset, new ones are closed immediately.
     Cut,
 }
 
-/// A listener that passes everything on to one server, unless told otherwise.
+/// A listener that forwards all bytes to one server, except as its fault demands.
 #[derive(Debug)]
 pub struct Wire {
     /// Where clients connect.
@@ -43,7 +43,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Lays a wire to `server`.
+    /// Starts a proxy to `server`, without a fault.
     ///
     /// # Panics
     /// When no port is free.
@@ -55,7 +55,7 @@ impl Wire {
         Self { address, fault: Arc::new(fault), task }
     }
 
-    /// Sets the fault, for connections that stand and those to come.
+    /// Sets the fault, for open and for new connections.
     pub fn set(&self, fault: Fault) {
         self.fault.send_replace(fault);
     }
@@ -89,7 +89,7 @@ async fn join(client: TcpStream, server: SocketAddr, mut faults: watch::Receiver
     let back = carry(server_in, client_out, faults.clone(), Direction::Back);
     tokio::select! {
         _ = async { tokio::join!(there, back) } => {}
-        // Dropping the halves in mid-stream resets the connection.
+        // Dropping both halves in the middle of a stream resets the connection.
         _ = faults.wait_for(|fault| *fault == Fault::Cut) => {}
     }
 }
@@ -111,7 +111,7 @@ async fn carry(
     loop {
         let read = tokio::select! {
             read = from.read(&mut piece) => read,
-            // Both have to happen on a connection that is silent as well.
+            // A connection on which no bytes arrive has to end as well.
             _ = faults.wait_for(|fault| match fault {
                 Fault::HalfClose => direction == Direction::Back,
                 fault => lost && *fault != Fault::LoseReplies,
@@ -131,7 +131,7 @@ async fn carry(
                     if to.write_all(std::slice::from_ref(byte)).await.is_err() {
                         return;
                     }
-                    // Not for the time that passes, but for the turn: the server reads what is there.
+                    // Let the server read what has arrived.
                     tokio::task::yield_now().await;
                 }
                 continue;
@@ -141,5 +141,67 @@ async fn carry(
         if to.write_all(&piece[..count]).await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eventually;
+
+    /// A server that returns every byte, and counts the bytes that it received.
+    async fn echo(received: watch::Sender<usize>) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let received = received.clone();
+                tokio::spawn(async move {
+                    let mut piece = [0; 64];
+                    while let Ok(count @ 1..) = client.read(&mut piece).await {
+                        received.send_modify(|sum| *sum += count);
+                        if client.write_all(&piece[..count]).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        address
+    }
+
+    async fn exchange(connection: &mut TcpStream) -> Vec<u8> {
+        connection.write_all(b"hello").await.expect("an open connection");
+        let mut answer = vec![0; 5];
+        connection.read_exact(&mut answer).await.expect("an answer");
+        answer
+    }
+
+    #[tokio::test]
+    async fn bytes_pass_also_when_they_are_late_and_single() {
+        let wire = Wire::to(echo(watch::channel(0).0).await).await;
+        let mut connection = TcpStream::connect(wire.address).await.expect("a listener");
+        for fault in [Fault::None, Fault::Trickle, Fault::Delay(Duration::from_millis(1))] {
+            wire.set(fault);
+            assert_eq!(exchange(&mut connection).await, b"hello");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lost_reply_belongs_to_a_request_that_arrived() {
+        let (sender, received) = watch::channel(0);
+        let wire = Wire::to(echo(sender).await).await;
+        let mut connection = TcpStream::connect(wire.address).await.expect("a listener");
+        assert_eq!(exchange(&mut connection).await, b"hello");
+        wire.set(Fault::LoseReplies);
+        connection.write_all(b"lost!").await.expect("an open connection");
+        eventually("the request to arrive", async || crate::equal(*received.borrow(), 10)).await;
+        wire.set(Fault::Cut);
+        assert!(connection.read_exact(&mut [0]).await.is_err());
+        wire.set(Fault::None);
+        let mut connection = TcpStream::connect(wire.address).await.expect("a listener");
+        assert_eq!(exchange(&mut connection).await, b"hello");
+        wire.set(Fault::HalfClose);
+        assert_eq!(connection.read(&mut [0]).await.expect("an orderly end"), 0);
     }
 }

@@ -86,7 +86,7 @@ impl std::ops::Sub for Split {
 }
 
 /// Everything that runs.
-pub(crate) struct House {
+pub(crate) struct Testbed {
     pub(crate) stack: Stack,
     pub(crate) ends: Ends,
     pub(crate) receivers: Receivers,
@@ -95,7 +95,7 @@ pub(crate) struct House {
     subscribers: usize,
 }
 
-impl House {
+impl Testbed {
     /// Starts it, with a topic for each audience, and receivers for as many backends.
     ///
     /// # Errors
@@ -119,23 +119,23 @@ impl House {
         let terms = audience.iter().map(|audience| Terms { timeout: audience.timeout(), max: 100 });
         let alone = std::iter::repeat_n(Terms { timeout: Duration::ZERO, max: 1 }, backends);
         let receivers = Receivers::start(terms.chain(alone).collect())?;
-        let house = Self {
+        let testbed = Self {
             stack,
             ends: Ends::start(0, &crate::machine::cores())?,
             receivers,
             publisher: String::new(),
             subscribers: audience.len(),
         };
-        let publisher = house.client("publisher")?;
+        let publisher = testbed.client("publisher")?;
         for (number, audience) in audience.into_iter().enumerate() {
-            let token = house.client(&format!("subscriber-{number}"))?;
+            let token = testbed.client(&format!("subscriber-{number}"))?;
             let wanted = json!({
-                "topics": [audience.topic()], "callback": house.receivers.callback(number),
+                "topics": [audience.topic()], "callback": testbed.receivers.callback(number),
                 "timeout": u64::try_from(audience.timeout().as_millis())?, "max": 100, "uuid": "bench",
             });
-            house.call("POST", "/subscription", &token, Some(&wanted))?;
+            testbed.call("POST", "/subscription", &token, Some(&wanted))?;
         }
-        Ok(Self { publisher, ..house })
+        Ok(Self { publisher, ..testbed })
     }
 
     /// Where the pacemaker listens.

@@ -1,4 +1,4 @@
-//! Backup, restore and upgrade, step by step as docs/services.md has them, on a system that serves meanwhile.
+//! Backup, restore and upgrade, step by step as in docs/services.md, on a system that serves requests throughout.
 
 use std::{
     collections::BTreeSet,
@@ -17,11 +17,11 @@ use nix::{
 };
 use serde_json::{Value, json};
 use signalbox_stack::Part;
+use signalbox_testkit::{equal, eventually};
 use signalbox_tests::{
     fleet::Fleet,
     http::Request,
     load::Load,
-    poll,
     receiver::{self, Receiver},
     system::System,
     upstream::App,
@@ -36,7 +36,7 @@ async fn persistence(system: &System, part: &Part, field: &str) -> Result<String
 }
 
 async fn until_persistence(system: &System, part: &Part, wanted: &[(&str, &str)]) {
-    poll::until(&format!("{wanted:?} of {part}"), || async {
+    eventually(&format!("{wanted:?} of {part}"), || async {
         for (field, value) in wanted {
             let now = persistence(system, part, field).await?;
             if now != *value {
@@ -48,7 +48,7 @@ async fn until_persistence(system: &System, part: &Part, wanted: &[(&str, &str)]
     .await;
 }
 
-/// A snapshot of a running server, copied elsewhere.
+/// Copies a snapshot of a running server to another folder.
 async fn back_up(system: &System, part: &Part, to: &Path) -> PathBuf {
     let _started: String = system.cli(part.clone(), "BGSAVE").await;
     until_persistence(system, part, &[("rdb_bgsave_in_progress", "0"), ("rdb_last_bgsave_status", "ok")])
@@ -58,7 +58,7 @@ async fn back_up(system: &System, part: &Part, to: &Path) -> PathBuf {
     copy
 }
 
-/// A server whose disk was lost.
+/// Simulates a server that lost its disk.
 async fn lose(system: &System, part: &Part) {
     system.kill(part.clone()).await;
     let folder = system.stack.layout().redis(part);
@@ -66,7 +66,7 @@ async fn lose(system: &System, part: &Part) {
     fs::remove_file(folder.join("dump.rdb")).unwrap();
 }
 
-/// Starts a server from a snapshot, has it write that to a new append-only file, and starts it as usual.
+/// Starts a server from a snapshot, lets it write the data to a new append-only file, and restarts it as usual.
 async fn restore(system: &System, part: &Part, copy: &Path) {
     let folder = system.stack.layout().redis(part);
     fs::copy(copy, folder.join("dump.rdb")).unwrap();
@@ -108,7 +108,7 @@ async fn counted(system: &System) -> Result<u64, Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_taken_under_traffic_brings_everything_back() {
+async fn a_backup_taken_under_traffic_restores_everything() {
     let system = System::with("backup", |builder| builder.pacemaker("bus", receiver::allowed())).await;
     let (app, receiver) = (App::start("app").await, Receiver::start().await);
     system.register("i-1", &app, "app.test", "7").await;
@@ -122,7 +122,7 @@ async fn a_copy_taken_under_traffic_brings_everything_back() {
     let deploy = system.token("deploy", &["routes", "read"]).await;
 
     let load = Load::start(system.edge, 2, |_| Request::get("app.test", "/"));
-    poll::until("some requests to be counted", || async {
+    eventually("some requests to be counted", || async {
         counted(&system).await.and_then(|count| if count > 50 { Ok(()) } else { Err(json!(count)) })
     })
     .await;
@@ -132,7 +132,7 @@ async fn a_copy_taken_under_traffic_brings_everything_back() {
         let copy = back_up(&system, &part, copies.path()).await;
         taken.push((part, copy));
     }
-    // What comes after the copy: an instance, which the table still has, and requests, which the log still has.
+    // After the backup: an instance, which is still in the route table, and requests, which are still in the log.
     let late = App::start("late").await;
     system.register("i-2", &late, "late.test", "8").await;
     let account = load.stop().await;
@@ -151,7 +151,7 @@ async fn a_copy_taken_under_traffic_brings_everything_back() {
 
     for (id, host, app) in [("i-1", "app.test", "app"), ("i-2", "late.test", "late")] {
         let target = format!("/instances/{id}");
-        poll::until("the instance to be known", || async {
+        eventually("the instance to be known", || async {
             let answer = system.api("GET", &target, None).await;
             if answer.status == 200 { Ok(()) } else { Err(answer) }
         })
@@ -163,18 +163,18 @@ async fn a_copy_taken_under_traffic_brings_everything_back() {
     let known = Request::get(&system.admin.to_string(), "/instances").token(&deploy);
     assert_eq!(known.send(system.admin).await.unwrap().status, 200, "a token that was made before the copy");
     let order = json!({"type": "update", "url": "https://shop.example/1"});
-    poll::until("the bus to accept events", || async {
+    eventually("the bus to accept events", || async {
         let answer = system.api("POST", "/topics/orders", Some(order.clone())).await;
         if answer.status == 200 { Ok(()) } else { Err(answer) }
     })
     .await;
     receiver.until_events(1).await;
-    // Counters and position went back together, and the log was still there: what came after the copy is counted again.
-    poll::equal("every request to be counted once", asked + 2, || async {
-        counted(&system).await.unwrap_or_default()
+    // Counters and log position were restored together, so requests after the backup are counted again from the log.
+    eventually("every request to be counted once", async || {
+        equal(counted(&system).await.unwrap_or_default(), asked + 2)
     })
     .await;
-    poll::until("everything to be sound", || async {
+    eventually("everything to be sound", || async {
         let found = system.api("GET", "/check", None).await;
         if found.status == 200 && found.json()["findings"] == json!([]) { Ok(()) } else { Err(found) }
     })
@@ -193,9 +193,9 @@ async fn pacemakers_are_replaced_one_after_another_while_events_flow_and_none_is
     let publisher = tokio::spawn(publish(Arc::clone(&fleet), shop, Arc::clone(&done)));
     for number in 0..fleet.len() {
         let before = receiver.events().len();
-        // A service manager ends it and starts another program under its name.
+        // A service manager stops the process and starts another version in its place.
         fleet.pacemaker(number).restart().await.expect("a pacemaker that ends and starts");
-        poll::until("events to flow on", || async {
+        eventually("events to flow on", || async {
             let now = receiver.events().len();
             if now > before + 50 { Ok(()) } else { Err(now) }
         })
@@ -203,14 +203,14 @@ async fn pacemakers_are_replaced_one_after_another_while_events_flow_and_none_is
     }
     done.store(true, Ordering::SeqCst);
     let accepted = publisher.await.unwrap();
-    poll::until("every accepted event to arrive", || async {
+    eventually("every accepted event to arrive", || async {
         let arrived: BTreeSet<u64> =
             receiver.events().iter().filter_map(|event| event["id"].as_u64()).collect();
         let missing: Vec<_> = accepted.difference(&arrived).collect();
         if missing.is_empty() { Ok(()) } else { Err(format!("missing: {missing:?}")) }
     })
     .await;
-    // Of each object in order, whoever delivered; a batch that was cut off comes again as a whole.
+    // Each object in order, whichever pacemaker delivered. An interrupted batch is delivered again as a whole.
     let mut first = BTreeSet::new();
     let firsts: Vec<Value> =
         receiver.events().into_iter().filter(|event| first.insert(event["id"].as_u64())).collect();
@@ -226,7 +226,7 @@ async fn pacemakers_are_replaced_one_after_another_while_events_flow_and_none_is
 
 const OBJECTS: u64 = 5;
 
-/// Publishes until it is told to end, each event to whichever pacemaker takes it; the ids of all that were accepted.
+/// Publishes until it is stopped, each event to any pacemaker that accepts it. Returns the ids of all accepted events.
 async fn publish(fleet: Arc<Fleet>, token: String, done: Arc<AtomicBool>) -> BTreeSet<u64> {
     let mut accepted = BTreeSet::new();
     for number in 0_u64.. {
@@ -235,7 +235,7 @@ async fn publish(fleet: Arc<Fleet>, token: String, done: Arc<AtomicBool>) -> BTr
         }
         let event = json!({"type": "update", "url": format!("https://shop.example/{}", number % OBJECTS)});
         let key = format!("order-{number}");
-        let id = poll::until("a pacemaker to accept an event", || async {
+        let id = eventually("a pacemaker to accept an event", || async {
             let mut said = Vec::new();
             for pacemaker in 0..fleet.len() {
                 let to = fleet.address(pacemaker);

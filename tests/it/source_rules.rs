@@ -1,33 +1,11 @@
-//! The rules of the house that no compiler knows: who may call whom, who may talk to Redis, and what a script says of
-//! itself.
+//! Rules of the source that no compiler checks: which files talk to Redis, what the header of a script says, and that no
+//! file names the machine it was written on. The dependencies between crates are Cargo's business.
 
 use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
-
-/// The rooms of the pacemaker and the rooms each may enter. A room that is not here is open to all.
-const ARROWS: &[(&str, &[&str])] = &[
-    ("http", &["routing", "certificates", "bus", "queues", "sequencer", "live", "machines", "dashboard"]),
-    // A page is HTTP as well.
-    ("dashboard", &["http", "routing", "bus", "queues", "sequencer", "live", "machines"]),
-    ("machines", &["sequencer", "bus", "routing"]),
-    // A certificate stands in the route table, which takes it as a text.
-    ("certificates", &["routing"]),
-    ("routing", &["sequencer"]),
-    ("sequencer", &["bus"]),
-    ("live", &["bus", "queues"]),
-    // Where the two meet that know nothing of each other.
-    ("own_events", &["routing", "bus"]),
-    ("bus", &["queues"]),
-    ("queues", &[]),
-    // A token may be confined to hosts and environments, and only their rooms know what such a name is.
-    ("tokens", &["routing", "queues"]),
-];
-
-/// What puts all rooms together.
-const ROOTS: [&str; 4] = ["main", "lib", "service", "config"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -67,88 +45,19 @@ fn with_extension(folder: &str, extension: &str) -> Vec<(PathBuf, String)> {
         .collect()
 }
 
+/// Every source file of the daemons and the crates they are made of, but for those that offer Redis itself.
+fn sources(extension: &str) -> Vec<(PathBuf, String)> {
+    let skipped = ["crates/store", "crates/stack", "crates/testkit", "crates/bus/testkit"];
+    ["crates", "pacemaker/src", "sidecar/src"]
+        .into_iter()
+        .flat_map(|folder| with_extension(folder, extension))
+        .filter(|(path, _)| !skipped.iter().any(|skipped| path.starts_with(skipped)))
+        .collect()
+}
+
 /// The text without comments, so that prose may mention what code may not.
 fn code(text: &str) -> String {
     text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
-}
-
-/// The first names after every `crate::` in `text`: `crate::bus::Error` and `crate::{bus, http::x}` alike.
-fn rooms_entered(text: &str) -> BTreeSet<String> {
-    let mut rooms = BTreeSet::new();
-    for rest in code(text).split("crate::").skip(1) {
-        let names = match rest.strip_prefix('{') {
-            Some(group) => top_level_items(group),
-            None => vec![rest.to_owned()],
-        };
-        for name in names {
-            let word: String =
-                name.trim().chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect();
-            rooms.insert(word);
-        }
-    }
-    rooms
-}
-
-/// The items of a `{…}` group (its opening brace already gone), split at the commas of its own level.
-fn top_level_items(group: &str) -> Vec<String> {
-    let (mut items, mut depth) = (vec![String::new()], 0);
-    for char in group.chars() {
-        match char {
-            '}' if depth == 0 => break,
-            ',' if depth == 0 => items.push(String::new()),
-            _ => {
-                depth += i32::from(char == '{') - i32::from(char == '}');
-                items.last_mut().unwrap().push(char);
-            }
-        }
-    }
-    items
-}
-
-/// The room that a file of the pacemaker lies in: `routing/store.rs` and `routing.rs` are both `routing`.
-fn room_of(path: &Path) -> Option<String> {
-    let inside = path.strip_prefix("pacemaker/src").ok()?;
-    let first = inside.components().next()?.as_os_str().to_string_lossy().into_owned();
-    Some(first.trim_end_matches(".rs").to_owned())
-}
-
-#[test]
-fn imports_are_read_in_every_form() {
-    let text = "use crate::bus;\nuse crate::{http::{a, b}, queues, self as me};\nlet x = crate::routing::X; // crate::no";
-    let rooms: Vec<_> = rooms_entered(text).into_iter().collect();
-    assert_eq!(rooms, ["bus", "http", "queues", "routing", "self"]);
-}
-
-#[test]
-fn arrows_between_the_pacemakers_rooms_point_one_way() {
-    let sources = with_extension("pacemaker/src", "rs");
-    let mut arrows_seen = 0;
-    for (path, text) in &sources {
-        let room = room_of(path).unwrap();
-        // A test may put rooms together that do not know each other.
-        let is_test =
-            path.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "tests.rs")));
-        if ROOTS.contains(&&*room) || is_test {
-            continue;
-        }
-        let allowed = ARROWS.iter().find(|(from, _)| *from == room).map_or(&[][..], |(_, to)| *to);
-        // What a room says over HTTP it says with what all rooms share towards HTTP, and nothing else of it does.
-        let speaks_http =
-            path.components().any(|part| matches!(part.as_os_str().to_str(), Some("api" | "api.rs")));
-        for entered in rooms_entered(text) {
-            let open = !ARROWS.iter().any(|(name, _)| *name == entered) || entered == "tokens";
-            if entered == room || open || (entered == "http" && speaks_http) {
-                continue;
-            }
-            arrows_seen += 1;
-            assert!(
-                allowed.contains(&&*entered),
-                "{}: `{room}` may not know `{entered}` (allowed: {allowed:?}); turn the arrow round",
-                path.display()
-            );
-        }
-    }
-    assert!(arrows_seen > 0, "no arrow seen in {} files: the test looks in the wrong place", sources.len());
 }
 
 #[test]
@@ -157,9 +66,7 @@ fn only_a_store_talks_to_redis() {
     const REDIS: &[&str] =
         &[".command(", ".batch()", "Script::new(", "redis::cmd", "include_str!(\"scripts/"];
     let (mut stores, mut offenders) = (0, Vec::new());
-    for (path, text) in
-        with_extension("pacemaker/src", "rs").into_iter().chain(with_extension("sidecar/src", "rs"))
-    {
+    for (path, text) in sources("rs") {
         let in_store = path.file_name().is_some_and(|name| name == "store.rs")
             || path.parent().is_some_and(|folder| folder.ends_with("store"));
         if path
@@ -188,27 +95,25 @@ struct Script {
     body: String,
 }
 
-/// The parts of scripts that are no scripts, each with what the scripts that it is appended to are known by.
-const SHARED: &[(&str, &str, &str)] = &[
-    ("lanes.lua", "function main(lanes", "lanes_script!"),
-    ("batches.lua", "function main(lanes", "lanes_script!"),
-    ("facets.lua", "function main(facets", "facets_script!"),
-    ("objects.lua", "function main(objects", "objects_script!"),
-    ("shared.lua", "function main(shared", "table_script!"),
+/// Texts that scripts share, each with the mark of the scripts that it is appended to.
+const SHARED: &[(&str, &str)] = &[
+    ("crates/bus/src/scripts/lanes.lua", "function main(lanes"),
+    ("crates/bus/src/scripts/batches.lua", "function main(lanes"),
+    ("crates/queues/src/scripts/facets.lua", "function main(facets"),
+    ("crates/bus/src/scripts/objects.lua", "function main(objects"),
+    ("crates/routing/src/scripts/shared.lua", "function main(shared"),
     // Appended to the publish script only, which names it by its path.
-    ("labels.lua", "function main(labels", "labels_script!"),
+    ("crates/bus/src/scripts/labels.lua", "function main(labels"),
 ];
 
 fn scripts() -> Vec<Script> {
-    ["pacemaker/src", "sidecar/src"]
+    sources("lua")
         .into_iter()
-        .flat_map(|folder| with_extension(folder, "lua"))
-        // What several scripts of a room share is appended to each of them when they are compiled.
-        .filter(|(path, _)| !SHARED.iter().any(|(shared, ..)| path.ends_with(shared)))
+        .filter(|(path, _)| !SHARED.iter().any(|(shared, _)| path == Path::new(shared)))
         .map(|(path, mut text)| {
-            for (shared, _, _) in SHARED.iter().filter(|(_, mark, _)| text.contains(mark)).collect::<Vec<_>>()
-            {
-                text += &fs::read_to_string(root().join(path.with_file_name(shared))).unwrap();
+            let shared = SHARED.iter().filter(|(_, mark)| text.contains(mark)).collect::<Vec<_>>();
+            for (shared, _) in shared {
+                text += &fs::read_to_string(root().join(shared)).unwrap();
             }
             let header: Vec<_> = text
                 .lines()
@@ -294,7 +199,7 @@ fn caller_exists(script: &Script) {
     let function: &str = caller
         .rsplit(|char: char| !char.is_alphanumeric() && char != '_')
         .find(|word| !word.is_empty())
-        .unwrap_or_else(|| panic!("{name}: `Caller:` names nobody"));
+        .unwrap_or_else(|| panic!("{name}: `Caller:` names no function"));
     let folder = script.path.parent().and_then(Path::parent).unwrap();
     let sources = with_extension(&folder.to_string_lossy(), "rs");
     let file = script.path.file_name().unwrap().to_string_lossy().into_owned();
@@ -304,15 +209,9 @@ fn caller_exists(script: &Script) {
         "{name}: its caller `{function}` is no function of {}",
         folder.display()
     );
-    let with_shared = SHARED
-        .iter()
-        .map(|(_, _, macro_name)| format!("{macro_name}(\"{}\")", file.trim_end_matches(".lua")));
-    let with_shared: Vec<String> = with_shared.collect();
-    let included =
-        |text: &str| text.contains(&file) || with_shared.iter().any(|call| text.contains(call.as_str()));
     assert!(
-        sources.iter().any(|(_, text)| included(text)),
-        "{name} is included by nobody in {}",
+        sources.iter().any(|(_, text)| text.contains(&file)),
+        "{name} is not included in {}",
         folder.display()
     );
 }
@@ -326,7 +225,7 @@ fn no_file_names_the_machine_it_was_written_on() {
     for path in files(&root) {
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let found = (here && text.contains(&checkout)) || text.contains("/home/") || text.contains("/root/");
-        let own = path.ends_with("tests/it/house.rs");
+        let own = path.ends_with("tests/it/source_rules.rs");
         assert!(own || !found, "{} names a folder of one machine", path.display());
     }
 }

@@ -1,13 +1,14 @@
-//! What clients and operators do wrong, or at a bad moment, and that it harms nobody.
+//! Mistakes of clients and operators, and operations at a bad moment, affect no other client.
 
 use std::{io::ErrorKind, net::SocketAddr};
 
 use nix::sys::signal::Signal;
 use serde_json::json;
 use signalbox_stack::Reservation;
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::{Connection, Request},
-    load, poll,
+    load,
     system::System,
     upstream::App,
 };
@@ -17,15 +18,15 @@ fn upgrade(host: &str, to: &str) -> Request {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn broken_websockets_are_their_instances_business() {
-    let system = System::edge_only("misuse-websocket").await;
+async fn broken_websockets_are_left_to_their_instance() {
+    let system = System::edge_only("operator-websocket").await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
     system.settle().await;
-    // Without a key: whether that is a WebSocket is for the instance to say, and what it says is what the client hears.
+    // Without a key: the instance decides whether this is a WebSocket, and the client gets its answer.
     let mut keyless = Connection::open(system.edge).await.unwrap();
     assert_eq!(keyless.send(&upgrade("app.test", "websocket")).await.unwrap().status, 101);
-    // Reserved bits, a length of 2^63, a frame that never ends, a close of one byte: they arrive as they are.
+    // Reserved bits, a length of 2^63, a frame that never ends, a close of one byte: they arrive unchanged.
     for bytes in
         [&b"\xff\xff\xff\xff"[..], b"\x82\x7f\x80\0\0\0\0\0\0\0", b"\x81\x7e\xff\xff", b"\x88\x01\x03"]
     {
@@ -33,7 +34,7 @@ async fn broken_websockets_are_their_instances_business() {
         assert_eq!(keyless.read_exactly(bytes.len()).await.unwrap(), bytes);
     }
     drop(keyless);
-    // Nothing but WebSocket may switch: h2c behind the edge's back would hide requests from it.
+    // Only WebSocket may switch protocols: requests of an h2c connection would bypass the edge.
     for protocol in ["h2c", "TLS/1.0", "websocket, h2c"] {
         let request = upgrade("app.test", protocol).header("HTTP2-Settings", "AAMAAABkAAQAAP__");
         let answer = request.send(system.edge).await.unwrap();
@@ -44,8 +45,8 @@ async fn broken_websockets_are_their_instances_business() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn headers_have_a_limit_and_those_behind_it_are_served() {
-    let system = System::edge_only("misuse-headers").await;
+async fn headers_have_a_limit_and_requests_after_a_rejected_one_are_served() {
+    let system = System::edge_only("operator-headers").await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
     system.settle().await;
@@ -67,8 +68,8 @@ async fn headers_have_a_limit_and_those_behind_it_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn draining_what_is_not_there_changes_nothing() {
-    let system = System::start("misuse-drain").await;
+async fn draining_an_unknown_instance_changes_nothing() {
+    let system = System::start("operator-drain").await;
     let app = App::start("app").await;
     system.register("app", &app, "app.test", "17").await;
     let before: u64 = system.cli(System::MASTER, "GET serial").await;
@@ -87,7 +88,7 @@ async fn draining_what_is_not_there_changes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_download_survives_switch_removal_and_reload() {
     const BODY: usize = 30_000_000;
-    let system = System::start("misuse-download").await;
+    let system = System::start("operator-download").await;
     let (old, new) = (App::start("old").await, App::start("new").await);
     system.register("old", &old, "shop.test", "17").await;
     let mut download = Connection::open(system.edge).await.unwrap();
@@ -105,7 +106,7 @@ async fn a_long_download_survives_switch_removal_and_reload() {
     assert_eq!(answer.status, 204, "{}", answer.text());
     let before = system.workers();
     system.signal(System::NGINX, Signal::SIGHUP);
-    poll::until("new workers", || async {
+    eventually("new workers", || async {
         let workers = system.workers();
         let fresh = !workers.is_empty() && workers.iter().all(|pid| !before.contains(pid));
         if fresh { Ok(()) } else { Err(workers) }
@@ -117,10 +118,10 @@ async fn a_long_download_survives_switch_removal_and_reload() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn acme_challenges_go_where_they_are_answered() {
+async fn acme_challenges_reach_the_instance_that_answers_them() {
     let (solver, app) = (App::start("solver").await, App::start("app").await);
     let address = solver.address.to_string();
-    let system = System::with("misuse-acme", |builder| {
+    let system = System::with("operator-acme", |builder| {
         builder.without_pacemaker().without_sidecar().nginx("EDGE_ACME", address)
     })
     .await;
@@ -132,7 +133,7 @@ async fn acme_challenges_go_where_they_are_answered() {
         assert_eq!(system.get(host, challenge).await.text(), "solver", "{host}");
     }
     assert_eq!(system.get("app.test", "/").await.status, 301);
-    // What only begins like one, or climbs out of it, is a request like any other.
+    // A path that only begins like a challenge, or leaves the folder, is an ordinary request.
     for path in ["/.well-known/acme-challenge", "/.well-known/acme-challenge/../../admin"] {
         assert_eq!(system.get("app.test", path).await.status, 301, "{path}");
     }
@@ -141,7 +142,7 @@ async fn acme_challenges_go_where_they_are_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_explain_says_is_what_requests_get() {
+async fn explain_agrees_with_what_requests_get() {
     let system = System::start("explain-agrees").await;
     let apps = [App::start("a").await, App::start("b").await, App::start("c").await, App::start("d").await];
     for (app, (version_type, weight)) in apps.iter().zip([("17", 3), ("17", 1), ("18", 1), ("18", 1)]) {
@@ -166,7 +167,7 @@ async fn what_explain_says_is_what_requests_get() {
         let instance = explained["instances"].as_array().unwrap().iter().find(|one| one["id"] == app.name());
         let chance = instance.unwrap()["chance"].as_f64().unwrap();
         assert!((chance - expected).abs() < 1e-9, "{} {chance}: {explained}", app.name());
-        // Six deviations of a throw with that chance: outside once in some hundred million runs.
+        // Six standard deviations: a correct system fails once in about a hundred million runs.
         let deviation = (count as f64 * chance * (1.0 - chance)).sqrt();
         let got = app.hits() as f64;
         let difference = (got - chance * count as f64).abs();
@@ -175,7 +176,7 @@ async fn what_explain_says_is_what_requests_get() {
     system.stop().await;
 }
 
-/// The instance that `explain` names for a request that says this of itself.
+/// The instance that `explain` names for a request with these properties.
 async fn explained(system: &System, host: &str, what: &str, value: &str) -> serde_json::Value {
     let value = value.replace('%', "%25").replace(' ', "%20").replace(';', "%3B").replace('=', "%3D");
     let value = value.replace('&', "%26").replace('+', "%2B");
@@ -228,11 +229,11 @@ async fn the_instance_that_explain_names_is_the_one_that_answers() {
         agree("cookie.test", "cookie", format!("theme=dark; sid={n}-x"), "hash").await;
     }
     assert!(answered.len() > 1, "{answered:?}");
-    // A version type that is asked for by name, drawn within by turns: only then an instance of it.
+    // A version type that the request names, with round robin within it.
     let old = explained(&system, "shares.test", "header", "X-Version: 17").await;
     let among: Vec<_> = old["among"].as_array().unwrap().iter().map(|one| one["address"].clone()).collect();
     assert_eq!((&old["by"], among), (&json!("chance"), vec![json!(apps[0].address), json!(apps[1].address)]));
-    // Sessions, also one whose instance drains meanwhile.
+    // Sessions, also one whose instance drains in the meantime.
     for n in 0..20 {
         let first = system.get("sticky.test", "/").await;
         let cookie = first.header("Set-Cookie").and_then(|line| line.split(';').next()).unwrap().to_owned();
@@ -260,7 +261,7 @@ async fn the_instance_that_explain_names_is_the_one_that_answers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_knows_a_client_by_its_address_and_a_version_by_its_cookie() {
-    // Clients of many addresses, as a trusted proxy in front names them.
+    // Clients with many addresses, as a trusted proxy reports them.
     let system =
         System::with("explain-addresses", |builder| builder.nginx("EDGE_FORWARDERS", "127.0.0.0/8")).await;
     let apps = [App::start("a").await, App::start("b").await, App::start("c").await, App::start("d").await];
@@ -295,7 +296,7 @@ async fn explain_knows_a_client_by_its_address_and_a_version_by_its_cookie() {
         answered.insert(app);
     }
     assert!(answered.len() > 1, "{answered:?}");
-    // By cookie: one version type has a single instance, which nobody else can be; the other one takes turns.
+    // By cookie: one version type has a single instance, the other one uses round robin.
     let asks = async |cookie: &str| {
         let request = Request::get("version.test", "/").header("Cookie", cookie);
         request.send(system.edge).await.unwrap().text()
@@ -315,7 +316,7 @@ async fn explain_knows_a_client_by_its_address_and_a_version_by_its_cookie() {
         old["among"].as_array().unwrap().iter().map(|one| one["chance"].as_f64().unwrap()).collect();
     assert_eq!((&old["by"], &old["version_type"], among.len()), (&json!("chance"), &json!("17"), 3), "{old}");
     assert!(among.iter().all(|chance| (chance - 1.0 / 3.0).abs() < 1e-9), "{old}");
-    // A version type that is not there is none that was asked for: the shares decide.
+    // An unknown version type is ignored: the shares decide.
     let stranger = explained(&system, "version.test", "cookie", "version=99").await;
     assert_eq!(
         (&stranger["version_type"], stranger["among"].as_array().unwrap().len()),
@@ -356,7 +357,7 @@ async fn proxied(name: &str, port: u16, trusted: &str) -> (System, App, SocketAd
     (system, app, SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
-/// What the instance was told in this header, of an echoed request.
+/// The value of this header that the instance received, from an echoed request.
 fn told<'a>(echo: &'a str, name: &str) -> Vec<&'a str> {
     let lines = echo.lines().filter_map(|line| line.split_once(": "));
     lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value).collect()
@@ -365,15 +366,15 @@ fn told<'a>(echo: &'a str, name: &str) -> Vec<&'a str> {
 const ECHO: &str = "GET /echo HTTP/1.1\r\nHost: app.test\r\n\r\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_header_that_is_none_makes_nobody_somebody_else() {
+async fn a_malformed_proxy_header_changes_no_clients_address() {
     let mut reservation = Reservation::default();
     let port = reservation.add().expect("a free port");
-    let (system, app, edge) = proxied("misuse-proxy", port, "127.0.0.1").await;
+    let (system, app, edge) = proxied("operator-proxy", port, "127.0.0.1").await;
     system.allow("broken header");
     system.allow("header is too large while reading PROXY protocol");
     let send = async |header: &[u8]| {
         let bytes = [header, ECHO.as_bytes()].concat();
-        // It stays open on the client's side: nginx gives up a request whose client has hung up.
+        // The client keeps its side open, because nginx aborts a request whose client has closed the connection.
         let answer = Connection::open(edge).await.unwrap().send_raw(&bytes).await;
         answer.inspect_err(|error| assert_ne!(error.kind(), ErrorKind::TimedOut, "{header:?}")).ok()
     };
@@ -398,18 +399,18 @@ async fn a_proxy_header_that_is_none_makes_nobody_somebody_else() {
         long.as_bytes(),
     ] {
         let Some(answer) = send(header).await.filter(|answer| answer.status == 200) else { continue };
-        // Served at all, then as who is really there.
+        // If the request is served, then with the real address of the client.
         let echo = answer.text();
         let shown = String::from_utf8_lossy(header);
         assert_eq!(told(&echo, "X-Real-IP"), ["127.0.0.1"], "{shown:?}: {echo}");
         assert_eq!(told(&echo, "X-Forwarded-For"), ["127.0.0.1"], "{shown:?}: {echo}");
     }
-    // A second one is no header of this protocol, and no request either.
+    // A second header is neither a header of this protocol nor a request.
     let before = app.hits();
     let twice = b"PROXY TCP4 203.0.113.7 127.0.0.1 5555 80\r\nPROXY TCP4 6.6.6.6 127.0.0.1 5555 80\r\n";
     assert!(send(twice).await.is_none_or(|answer| answer.status == 400));
     assert_eq!(app.hits(), before);
-    // Whoever speaks it well is believed, in both versions.
+    // A valid header of a trusted sender is accepted, in both versions.
     let second = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x71\x07\x7f\0\0\x01\x15\xb3\0\x50";
     for header in [&b"PROXY TCP4 203.0.113.7 127.0.0.1 5555 80\r\n"[..], second] {
         let echo = send(header).await.expect("an answer").text();
@@ -419,10 +420,10 @@ async fn a_proxy_header_that_is_none_makes_nobody_somebody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_is_not_trusted_speaks_for_nobody_in_a_proxy_header() {
+async fn an_untrusted_sender_cannot_set_an_address_by_a_proxy_header() {
     let mut reservation = Reservation::default();
     let port = reservation.add().expect("a free port");
-    let (system, _app, edge) = proxied("misuse-proxy-stranger", port, "10.0.0.0/8").await;
+    let (system, _app, edge) = proxied("operator-proxy-stranger", port, "10.0.0.0/8").await;
     let bytes = format!("PROXY TCP4 203.0.113.7 127.0.0.1 5555 80\r\n{ECHO}");
     let echo = Connection::open(edge).await.unwrap().send_raw(bytes.as_bytes()).await.unwrap().text();
     assert_eq!(told(&echo, "X-Real-IP"), ["127.0.0.1"], "{echo}");

@@ -1,4 +1,4 @@
-//! A pacemaker with machines: definitions brought there, labels made, times of day that come when they are told to.
+//! A pacemaker with state machines: it applies definitions, creates labels, and moves the time of day.
 
 use std::{net::SocketAddr, ops::Sub, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use signalbox_store::{Fabric, FabricSpace, Key, Options, Tag, keys::machines};
 use tokio::time::Instant;
 
 use crate::{
-    bus::house::{House, head},
+    bus::testbed::{Testbed, head},
     compare::median_of,
     load::{Choice, Ends, Outcome, Pace, Plan, Requests},
     machine::cores,
@@ -87,7 +87,7 @@ pub(super) fn row(what: &str, runs: &[Run], bar: Option<f64>) -> Vec<String> {
 
 /// Everything that runs.
 pub(super) struct Machines {
-    pub(super) house: House,
+    pub(super) testbed: Testbed,
     /// Pacemakers beside the first.
     pub(super) others: Vec<PartHandle>,
     pub(super) fabric: Fabric,
@@ -99,9 +99,9 @@ impl Machines {
     /// # Errors
     /// When a part does not start.
     pub(super) async fn start() -> anyhow::Result<Self> {
-        let house = House::start(&[], 0).await?;
-        let fabric = Fabric::open(&house.stack.fabric_url(), Options::default())?;
-        Ok(Self { house, others: Vec::new(), fabric })
+        let testbed = Testbed::start(&[], 0).await?;
+        let fabric = Fabric::open(&testbed.stack.fabric_url(), Options::default())?;
+        Ok(Self { testbed, others: Vec::new(), fabric })
     }
 
     /// Where every pacemaker listens.
@@ -113,12 +113,12 @@ impl Machines {
             let address = part.address().trim_start_matches("http://").trim_end_matches('/');
             address.parse().with_context(|| format!("the address of a pacemaker: {address}"))
         });
-        std::iter::once(Ok(self.house.pacemaker())).chain(others).collect()
+        std::iter::once(Ok(self.testbed.pacemaker())).chain(others).collect()
     }
 
     /// The first pacemaker's process.
     pub(super) fn pacemaker(&self) -> Pid {
-        self.house.pid(&Part::PACEMAKER)
+        self.testbed.pid(&Part::PACEMAKER)
     }
 
     /// CPU time so far.
@@ -127,7 +127,7 @@ impl Machines {
         let pacemakers: Vec<Pid> = others.chain([self.pacemaker()]).collect();
         Cost {
             pacemakers: CpuTime::of(&pacemakers).on_cpu,
-            redis: CpuTime::of(&[self.house.pid(&Part::FABRIC)]).on_cpu,
+            redis: CpuTime::of(&[self.testbed.pid(&Part::FABRIC)]).on_cpu,
             load: CpuTime::of(&[std::process::id()]).on_cpu,
             machine: machine_busy(),
         }
@@ -138,11 +138,11 @@ impl Machines {
     /// # Errors
     /// When it is refused.
     pub(super) fn define(&self, machine: &str, states: &Value) -> anyhow::Result<()> {
-        let (token, path) = (self.house.stack.token(), format!("/state-machines/{machine}"));
+        let (token, path) = (self.testbed.stack.token(), format!("/state-machines/{machine}"));
         // YAML takes JSON for what it is.
         let definition = json!({"state_machines": {machine: {"states": states}}});
-        let plan = self.house.call("POST", &format!("{path}/plan"), token, Some(&definition))?;
-        self.house.call("POST", &format!("{path}/apply"), token, Some(&json!({"plan": plan["plan"]})))?;
+        let plan = self.testbed.call("POST", &format!("{path}/plan"), token, Some(&definition))?;
+        self.testbed.call("POST", &format!("{path}/apply"), token, Some(&json!({"plan": plan["plan"]})))?;
         Ok(())
     }
 
@@ -159,7 +159,7 @@ impl Machines {
             let labels = (from..(from + MANY).min(count))
                 .map(|number| json!({"name": label(number), "metadata": facts(number)}));
             let body = json!({"labels": labels.collect::<Vec<_>>()}).to_string();
-            (head(method, &path, self.house.stack.token(), body.len()) + &body).into_bytes()
+            (head(method, &path, self.testbed.stack.token(), body.len()) + &body).into_bytes()
         }))
     }
 
@@ -168,7 +168,7 @@ impl Machines {
     /// # Errors
     /// When one is not.
     pub(super) async fn send(&self, requests: Requests, connections: usize) -> anyhow::Result<Outcome> {
-        let outcome = self.house.ends.run(plan(self.house.pacemaker(), requests, connections)).await?;
+        let outcome = self.testbed.ends.run(plan(self.testbed.pacemaker(), requests, connections)).await?;
         check(&outcome)?;
         Ok(outcome)
     }
@@ -198,7 +198,7 @@ impl Machines {
     /// When there are more or fewer.
     pub(super) fn expect(&self, machine: &str, state: &str, count: u64) -> anyhow::Result<()> {
         let path = format!("/state-machines/{machine}");
-        let found = self.house.call("GET", &path, self.house.stack.token(), None)?;
+        let found = self.testbed.call("GET", &path, self.testbed.stack.token(), None)?;
         ensure!(
             found["labels"][state].as_u64() == Some(count),
             "{count} labels of {machine} ought to be in {state}, and this is what there is: {}",
@@ -212,7 +212,7 @@ impl Machines {
     /// # Errors
     /// When the topics cannot be listed.
     pub(super) fn events(&self) -> anyhow::Result<u64> {
-        let topics = self.house.call("GET", "/topics", self.house.stack.token(), None)?;
+        let topics = self.testbed.call("GET", "/topics", self.testbed.stack.token(), None)?;
         let moves = topics.as_array().and_then(|topics| {
             topics
                 .iter()
