@@ -54,10 +54,10 @@ pub(crate) async fn run(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let options = Options::default();
-    let fabric = Fabric::open(config.redis_fabric.as_str(), options).context("redis.fabric")?;
-    let fabric = Shard::home(&fabric, config.fabric_shards);
-    let routes = RoutesMaster::open(config.redis_routes.as_str(), options).context("redis.routes")?;
-    let stats = Stats::open(config.redis_stats.as_str(), options).context("redis.stats")?;
+    let fabric = Fabric::open(config.redis.fabric.as_str(), options).context("redis.fabric")?;
+    let fabric = Shard::home(&fabric, config.redis.fabric_shards);
+    let routes = RoutesMaster::open(config.redis.routes.as_str(), options).context("redis.routes")?;
+    let stats = Stats::open(config.redis.stats.as_str(), options).context("redis.stats")?;
     let metrics = Metrics::with_spans(exporter.as_ref().map(Exporter::counts).unwrap_or_default());
     // Last of all: what ends at the very end is a span, too.
     let silence = CancellationToken::new();
@@ -83,16 +83,16 @@ pub(crate) async fn run(
     let reconciler = Reconciler::new(
         registry.clone(),
         tokens.clone(),
-        duty("reconciler", config.reconcile_interval),
+        duty("reconciler", config.routing.reconcile_interval),
         Arc::clone(&nudge),
-        config.reconcile_interval,
+        config.routing.reconcile_interval,
         metrics.clone(),
     );
     let sweeper = Sweeper::new(
         registry.clone(),
-        duty("sweeper", config.sweep_interval),
-        config.sweep_interval,
-        config.sweep_gap,
+        duty("sweeper", config.routing.sweep_interval),
+        config.routing.sweep_interval,
+        config.routing.sweep_gap,
         nudge,
         metrics.clone(),
     );
@@ -100,7 +100,7 @@ pub(crate) async fn run(
     let calls = Calls::default();
     let (objects, sequencer) = Sequencer::open(
         &fabric,
-        config.fabric_shards,
+        config.redis.fabric_shards,
         config.sequencer.clone(),
         handle.clone(),
         Http::new(webhooks.clone(), calls.clone()),
@@ -140,7 +140,8 @@ pub(crate) async fn run(
         }
     });
     background.spawn(sequencer.run(idle.clone()));
-    let queues = queues::Handle::new(&fabric, config.fabric_shards, config.queues.clone(), shutdown.clone());
+    let queues =
+        queues::Handle::new(&fabric, config.redis.fabric_shards, config.queues.clone(), shutdown.clone());
     background.spawn(queues.clone().run(idle.clone()));
     let live = Hub::new(handle.clone(), config.bus.streams);
     background.spawn(live.clone().run(idle.clone()));
@@ -148,7 +149,7 @@ pub(crate) async fn run(
     let machines = machines::Engine::new(
         machines::Around {
             fabric: fabric.clone(),
-            shards: config.fabric_shards,
+            shards: config.redis.fabric_shards,
             stats: stats.clone(),
             bus: handle,
             webhooks,
@@ -157,7 +158,7 @@ pub(crate) async fn run(
         },
         config.machines.clone(),
     );
-    let shards = config.fabric_shards;
+    let shards = config.redis.fabric_shards;
     let duties = machines::DUTIES.into_iter().take(shards).map(|name| duty(name, MACHINES)).collect();
     background.spawn(machines.clone().run(duties, idle.clone()));
     let certificates = Certificates::new(registry.clone(), config.edge_keys.clone(), wall_clock);
@@ -213,7 +214,7 @@ async fn event_bus(
         None
     });
     let (handle, events) =
-        Bus::open(fabric, config.fabric_shards, config.bus.clone(), known, webhooks.clone());
+        Bus::open(fabric, config.redis.fabric_shards, config.bus.clone(), known, webhooks.clone());
     let front = Front::new(handle.clone(), webhooks.clone(), metrics, &config.bus, wall_clock);
     Ok((handle, front, events, webhooks))
 }

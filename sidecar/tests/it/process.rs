@@ -24,7 +24,16 @@ impl Sidecar {
     fn start(folder: &TempDir, redis: &RedisServer) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let child = Command::new(env!("CARGO_BIN_EXE_signalbox-sidecar"))
-            .args(["--node", "n1", "--edge-url", "", "--redis-routes-replica", "", "--rotate-bytes", "0"])
+            .args([
+                "--node",
+                "n1",
+                "--redis-routes-replica",
+                "",
+                "--set",
+                "edge_url=",
+                "--set",
+                "rotate_bytes=0",
+            ])
             .args(["--redis-stats", &redis.url(), "--listen", &format!("127.0.0.1:{port}")])
             .arg("--access-log")
             .arg(folder.path().join("access.log"))
