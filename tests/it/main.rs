@@ -19,6 +19,7 @@ mod certificates;
 mod changes;
 mod chaos;
 mod command;
+mod configuration;
 mod dashboard;
 mod documents;
 mod failover;
