@@ -106,7 +106,7 @@ fn argument(program: &Program, flag: &'static str, key: &Key) -> Arg {
         Kind::Switch => {
             arg.value_name("BOOL").num_args(0..=1).require_equals(true).default_missing_value("true")
         }
-        _ => arg.value_name("VALUE").allow_hyphen_values(true),
+        _ => arg.value_name("VALUE"),
     }
 }
 

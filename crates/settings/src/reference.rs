@@ -63,6 +63,11 @@ pub fn disagreements<T: Settings>() -> Vec<String> {
             found.push(format!("{} is not in the type", key.path));
         }
     }
+    for (flag, path) in T::PROGRAM.flags {
+        if !keys.iter().any(|key| key.path == *path) {
+            found.push(format!("--{flag} sets {path}, which is not in the default file"));
+        }
+    }
     let sections: BTreeSet<&str> =
         keys.iter().map(|key| key.path.rsplit_once('.').map_or("", |(section, _)| section)).collect();
     for section in sections {

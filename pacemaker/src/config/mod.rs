@@ -176,7 +176,7 @@ mod tests {
                 "instance_networks = ['10.0.0.0/8',\n 'everything']",
                 "p.toml:2:21: instance_networks: `everything`",
             ),
-            ("[bus]\nallow_networks = ['everything']", "p.toml:3:18: bus.allow_networks: "),
+            ("[bus]\nallow_networks = ['everything']", "p.toml:3:19: bus.allow_networks: "),
             ("edge_key_file = '/nowhere/key'", "p.toml:2:17: edge_key_file: /nowhere/key cannot be read"),
             ("node = 'a b'", "p.toml:2:8: node: must be 1 to 128 characters"),
         ] {

@@ -293,6 +293,7 @@ fn the_default_file_and_the_type_are_compared() {
         [
             "gone is not in the type",
             "part.inside has no description",
+            "--listen sets listen, which is not in the default file",
             "forgotten is not in the default file",
             "part.lost is not in the default file",
         ]
