@@ -15,7 +15,7 @@ RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-serve
 TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3 gettext-base
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
-.PHONY: help run test browser bench soak deb schemathesis fmt clean build packages-run packages-test packages-bench
+.PHONY: help run test browser bench soak deb schemathesis reference fmt clean build packages-run packages-test packages-bench
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -43,6 +43,10 @@ soak: packages-run ## Kill parts at random under load for SOAK_SECONDS or SOAK_K
 	cargo build --workspace
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
 	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-pacemaker --lib -- machines::tests::fates machines::tests::foretold
+
+reference: build ## Write docs/configuration.md, the reference of all configuration keys
+	.ci/reference $(BUILT) >docs/configuration.md.new
+	mv docs/configuration.md.new docs/configuration.md
 
 schemathesis: ## Install what holds the API against its own document, below target/
 	@.ci/schemathesis

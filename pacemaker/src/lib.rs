@@ -38,8 +38,8 @@ pub fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    if args.print_defaults {
-        return print(config::DEFAULTS);
+    if let Some(text) = args.settings.print() {
+        return print(&text);
     }
     if args.print_openapi {
         return print(&router::document());
@@ -57,11 +57,16 @@ enum Failure {
 }
 
 fn start(args: &Args) -> Result<(), Failure> {
-    let config = Config::load(args).map_err(|error| Failure::Usage(error.into()))?;
+    let loaded = args.settings.load().map_err(|error| Failure::Usage(error.into()))?;
+    let ignored = loaded.ignored.clone();
+    let config = Config::complete(loaded).map_err(|error| Failure::Usage(error.into()))?;
     let service =
         Service { name: "signalbox-pacemaker", instance: &config.node, version: env!("CARGO_PKG_VERSION") };
     let exporter =
         log_to_stderr(&config.log, &config.traces, service).map_err(|error| Failure::Usage(error.into()))?;
+    for name in ignored {
+        tracing::warn!(name, "unknown environment variable ignored");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -58,10 +58,10 @@ pub(crate) async fn run(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let options = Options::default();
-    let fabric = Fabric::open(config.redis_fabric.as_str(), options).context("redis.fabric")?;
-    let fabric = Shard::home(&fabric, config.fabric_shards);
-    let routes = RoutesMaster::open(config.redis_routes.as_str(), options).context("redis.routes")?;
-    let stats = Stats::open(config.redis_stats.as_str(), options).context("redis.stats")?;
+    let fabric = Fabric::open(config.redis.fabric.as_str(), options).context("redis.fabric")?;
+    let fabric = Shard::home(&fabric, config.redis.fabric_shards);
+    let routes = RoutesMaster::open(config.redis.routes.as_str(), options).context("redis.routes")?;
+    let stats = Stats::open(config.redis.stats.as_str(), options).context("redis.stats")?;
     let route_metrics = signalbox_routing::Metrics::default();
     let metrics = Metrics::new(exporter.as_ref().map(Exporter::counts).unwrap_or_default(), &route_metrics);
     // Last of all: what ends at the very end is a span, too.
@@ -88,16 +88,16 @@ pub(crate) async fn run(
     let reconciler = Reconciler::new(
         registry.clone(),
         tokens.clone(),
-        lease("reconciler", config.reconcile_interval),
+        lease("reconciler", config.routing.reconcile_interval),
         Arc::clone(&nudge),
-        config.reconcile_interval,
+        config.routing.reconcile_interval,
         route_metrics.clone(),
     );
     let sweeper = Sweeper::new(
         registry.clone(),
-        lease("sweeper", config.sweep_interval),
-        config.sweep_interval,
-        config.sweep_gap,
+        lease("sweeper", config.routing.sweep_interval),
+        config.routing.sweep_interval,
+        config.routing.sweep_gap,
         nudge,
         route_metrics.clone(),
     );
@@ -105,7 +105,7 @@ pub(crate) async fn run(
     let calls = Calls::default();
     let (objects, sequencer) = Sequencer::open(
         &fabric,
-        config.fabric_shards,
+        config.redis.fabric_shards,
         config.sequencer.clone(),
         handle.clone(),
         Http::new(client.clone(), calls.clone()),
@@ -145,7 +145,8 @@ pub(crate) async fn run(
         }
     });
     background.spawn(sequencer.run(idle.clone()));
-    let queues = queues::Handle::new(&fabric, config.fabric_shards, config.queues.clone(), shutdown.clone());
+    let queues =
+        queues::Handle::new(&fabric, config.redis.fabric_shards, config.queues.clone(), shutdown.clone());
     background.spawn(queues.clone().run(idle.clone()));
     let live = Hub::new(handle.clone(), config.bus.streams);
     background.spawn(live.clone().run(idle.clone()));
@@ -153,7 +154,7 @@ pub(crate) async fn run(
     let machines = machines::Engine::new(
         machines::Around {
             fabric: fabric.clone(),
-            shards: config.fabric_shards,
+            shards: config.redis.fabric_shards,
             stats: stats.clone(),
             bus: handle,
             client,
@@ -163,7 +164,7 @@ pub(crate) async fn run(
         config.machines.clone(),
     );
     let leases =
-        (0..config.fabric_shards).map(|shard| lease(&machines::lease_name(shard), MACHINES)).collect();
+        (0..config.redis.fabric_shards).map(|shard| lease(&machines::lease_name(shard), MACHINES)).collect();
     background.spawn(machines.clone().run(leases, idle.clone()));
     let certificates = Certificates::new(registry.clone(), config.edge_keys.clone(), wall_clock);
     background.spawn(certificates.clone().reseal(idle.clone()));
@@ -218,7 +219,7 @@ async fn event_bus(
         None
     });
     let (handle, events) =
-        Bus::open(fabric, config.fabric_shards, config.bus.clone(), known, webhooks.clone());
+        Bus::open(fabric, config.redis.fabric_shards, config.bus.clone(), known, webhooks.clone());
     let front = Front::new(handle.clone(), webhooks, metrics, &config.bus, wall_clock);
     Ok((handle, front, events, client))
 }

@@ -8,10 +8,11 @@ use signalbox_daemon::{
     EXIT_USAGE, log_to_stderr,
     traces::{Exporter, Service},
 };
+use signalbox_settings::Loaded;
 use signalbox_sidecar::{
     api, clock,
     commit::RedisStore,
-    config::{self, Args, Config},
+    config::{Args, Config},
     edge, follow,
     metrics::Metrics,
     rotate,
@@ -32,10 +33,10 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    if args.print_defaults {
+    if let Some(text) = args.settings.print() {
         #[expect(clippy::print_stdout, reason = "the answer to the flag")]
         {
-            print!("{}", config::DEFAULTS);
+            print!("{text}");
         }
         return ExitCode::SUCCESS;
     }
@@ -53,13 +54,16 @@ fn main() -> ExitCode {
 }
 
 fn configuration(args: &Args) -> anyhow::Result<(Config, Option<Exporter>)> {
-    let config = Config::load(args)?;
+    let Loaded { settings: config, ignored, .. } = args.settings.load()?;
     let service = Service {
         name: "signalbox-sidecar",
         instance: config.node.as_str(),
         version: env!("CARGO_PKG_VERSION"),
     };
     let exporter = log_to_stderr(&config.log, &config.traces, service)?;
+    for name in ignored {
+        tracing::warn!(name, "unknown environment variable ignored");
+    }
     Ok((config, exporter))
 }
 
@@ -82,7 +86,7 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("listening on {} (set `listen` to a free address)", config.listen))?;
     // Redis errors that name the URL would put its password into the log.
-    let stats: Stats = Redis::open(config.redis_stats.as_str(), signalbox_store::Options::default())
+    let stats: Stats = Redis::open(config.redis.stats.as_str(), signalbox_store::Options::default())
         .context("opening redis.stats")?;
     let owner = format!("{}-{}-{:08x}", std::process::id(), clock::unix_ms(), rand::random::<u32>());
     let store =
@@ -96,7 +100,7 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
         follow::service::Options { access_log: config.access_log.clone(), rotate, clock: clock::unix_ms };
     let follower = follow::service::start(store, options).context("starting the follower's thread")?;
     let edge = edge::Watch::default();
-    let replica = match &config.redis_routes_replica {
+    let replica = match &config.redis.routes_replica {
         Some(url) => Some(
             Redis::open(url.as_str(), signalbox_store::Options::default())
                 .context("opening redis.routes_replica")?,

@@ -20,6 +20,7 @@ mod certificates;
 mod changes;
 mod chaos;
 mod command;
+mod configuration;
 mod dashboard;
 mod documents;
 mod failover;

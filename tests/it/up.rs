@@ -52,14 +52,13 @@ impl Up {
         std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let demo: [u16; 7] = std::array::from_fn(|_| reservation.add().unwrap());
         let mut command = Command::new(program());
-        command.args(["up", "--demo", "--workers", "2"]).current_dir(folder.path());
+        command.args(["up", "--demo", "--set=edge.workers=2"]).current_dir(folder.path());
         for (name, port) in ports.named() {
-            command.arg(format!("--{}-port", name.replace('_', "-"))).arg(port.to_string());
+            command.arg(format!("--set=ports.{name}={port}"));
         }
-        command.arg("--demo-hello-port").arg(demo[0].to_string());
-        command.arg("--demo-shop-ports").arg(format!("{},{}", demo[1], demo[2]));
-        command.arg("--demo-spare-port").arg(demo[3].to_string());
-        command.arg("--demo-canary-ports").arg(format!("{},{}", demo[4], demo[5]));
+        command.args([format!("--set=demo.hello={}", demo[0]), format!("--set=demo.spare={}", demo[3])]);
+        command.arg(format!("--set=demo.shop={},{}", demo[1], demo[2]));
+        command.arg(format!("--set=demo.canary={},{}", demo[4], demo[5]));
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();

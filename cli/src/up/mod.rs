@@ -6,44 +6,37 @@
 mod demo;
 mod report;
 
-use std::path::PathBuf;
-
+use signalbox_settings::{Flags, Loaded};
 use signalbox_stack::Stack;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     exit::Failure,
-    settings::{DEFAULTS, Overrides, Settings},
+    settings::{Settings, locate},
     terminal,
 };
 
 /// Flags of `signalbox up`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The configuration file [default: signalbox.toml, if it is there]
-    #[arg(long, value_name = "FILE", env = "SIGNALBOX_CONFIG")]
-    config: Option<PathBuf>,
-    /// Print the commented default configuration, and end
-    #[arg(long)]
-    print_defaults: bool,
     #[command(flatten)]
-    overrides: Overrides,
+    settings: Flags<Settings>,
 }
 
 /// Runs until it is told to end.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    if args.print_defaults {
-        terminal::line(DEFAULTS.trim_end());
+    if let Some(text) = args.settings.print() {
+        terminal::line(text.trim_end());
         return Ok(());
     }
-    let (settings, source) = Settings::load(args.config.as_deref(), args.overrides)?;
-    let options = settings.options(&source)?;
+    let Loaded { settings, places, .. } = args.settings.load()?;
+    let options = settings.options(&places)?;
     // From here on Ctrl-C must not end this process by itself.
     let mut ending = Ending::listen()?;
     let start =
         Stack::builder().options(options.clone()).on_event(|event| terminal::line(&event.to_string()));
     let stack = tokio::select! {
-        stack = start.start() => stack.map_err(|error| source.locate(error))?,
+        stack = start.start() => stack.map_err(|error| locate(&places, error))?,
         // Dropping the half-started stack ends what there is of it.
         end = ending.wait() => return end.outcome(),
     };
@@ -66,7 +59,7 @@ async fn serve(
     options: &signalbox_stack::Options,
 ) -> Result<(), Failure> {
     let demo = if settings.demo.enabled { Some(demo::start(stack, options).await?) } else { None };
-    report::ready(stack, settings.data_dir(), demo.as_ref());
+    report::ready(stack, &settings.data_dir, demo.as_ref());
     std::future::pending().await
 }
 

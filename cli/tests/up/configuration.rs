@@ -13,7 +13,7 @@ async fn a_bad_file_exits_64_with_line_and_column() {
         ("[redis]\nfabric_fsync = 1\n", "signalbox.toml:2:16: "),
         (
             "[edge]\n\nlisten = \"nowhere\"\n",
-            "signalbox.toml:3:10: edge.listen: \"nowhere\" is no IP address",
+            "signalbox.toml:3:10: edge.listen: \"nowhere\" is not a valid IP address",
         ),
         ("[edge.nginx]\nKEEP = \"1\"\n", "signalbox.toml:2:8: edge.nginx.KEEP: "),
     ] {
@@ -61,7 +61,7 @@ async fn file_then_environment_then_flag() {
     for (variables, flags, expected) in [
         (&[][..], &[][..], &file),
         (&in_environment, &[], &environment),
-        (&in_environment, &["--edge-port", &flag], &flag),
+        (&in_environment, &["--set", &format!("ports.edge={flag}")], &flag),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_signalbox"));
         command.current_dir(place.folder()).arg("up").args(flags).envs(variables.iter().copied());

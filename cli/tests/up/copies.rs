@@ -41,7 +41,8 @@ async fn a_taken_port_is_named_before_anything_is_started() {
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let (code, error) = place.fail(&["--demo"]).await;
         assert_eq!(code, Some(69), "{name}: {error}");
-        let flag = if name == "demo" { "--demo-hello-port".to_owned() } else { format!("--{name}-port") };
+        let key = if name == "demo" { "demo.hello".to_owned() } else { format!("ports.{name}") };
+        let flag = format!("--set {key}=");
         let holder = format!("(pid {})", std::process::id());
         for text in
             [&format!("port {port} is taken by "), &holder, &format!("{part} wants"), &flag, "signalbox.toml"]

@@ -84,13 +84,13 @@ impl Place {
         });
         command.current_dir(self.folder()).arg("up").arg("--data-dir").arg(data_dir);
         for (name, port) in self.ports.named() {
-            command.arg(format!("--{}-port", name.replace('_', "-"))).arg(port.to_string());
+            command.arg(format!("--set=ports.{name}={port}"));
         }
         let [hello, shop_1, shop_2, spare, canary_1, canary_2] = self.demo;
-        command.args(["--demo-hello-port", &hello.to_string(), "--demo-spare-port", &spare.to_string()]);
-        command.args(["--demo-shop-ports", &format!("{shop_1},{shop_2}")]);
-        command.args(["--demo-canary-ports", &format!("{canary_1},{canary_2}")]);
-        command.args(["--workers", "1"]).args(flags);
+        command.args([format!("--set=demo.hello={hello}"), format!("--set=demo.spare={spare}")]);
+        command.arg(format!("--set=demo.shop={shop_1},{shop_2}"));
+        command.arg(format!("--set=demo.canary={canary_1},{canary_2}"));
+        command.arg("--set=edge.workers=1").args(flags);
         command.stdin(Stdio::null()).kill_on_drop(true);
         command
     }

@@ -1,17 +1,15 @@
-//! What an operator meets in the same way at each daemon: how it is configured, how it logs, and how a client shows
-//! its token.
+//! What both daemons share with respect to operators and clients: logs, traces, the program's start, and the token of a
+//! request.
 //!
-//! * [`settings`]: files whose mistakes are reported with line and column;
-//! * [`RootToken`] and [`RedisUrl`]: values that must not show in a log;
+//! * [`RootToken`] and [`RedisUrl`]: configuration values that must not appear in a log;
 //! * [`presented`]: the token of a request;
 //! * [`log_to_stderr`]: lines for a person at a terminal, JSON for everything else;
-//! * [`traces`]: spans of requests and of what came of them, sent to a collector.
+//! * [`traces`]: spans of requests and of their effects, sent to a collector.
 
 mod credentials;
 mod logging;
 mod redis_url;
 mod root_token;
-pub mod settings;
 pub mod traces;
 
 pub use credentials::presented;
@@ -19,6 +17,6 @@ pub use logging::log_to_stderr;
 pub use redis_url::RedisUrl;
 pub use root_token::RootToken;
 
-/// The exit status for a configuration that cannot be used (`EX_USAGE` of sysexits.h): starting the daemon again before
-/// somebody mends it is of no use.
+/// The exit status for a configuration that cannot be used (`EX_USAGE` of sysexits.h): starting the daemon again does not
+/// help before the configuration is fixed.
 pub const EXIT_USAGE: u8 = 64;

@@ -14,8 +14,8 @@ use crate::traces::{self, Exporter, Options, Service};
 /// Why logging cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The filter is none, which is like `info` or `signalbox_sidecar=debug,warn`.
-    #[error("log: `{filter}` is no tracing filter")]
+    /// The filter is not valid.
+    #[error("log: `{filter}` is not a tracing filter such as `info` or `signalbox_sidecar=debug,warn`")]
     Filter {
         /// What was given.
         filter: String,

@@ -1,10 +1,10 @@
-//! Where a Redis is.
+//! Addresses of Redis servers.
 
 use std::{fmt, str::FromStr};
 
 use serde::Deserialize;
 
-/// The URL of a Redis. Its `Debug` leaves out what may be a password.
+/// The URL of a Redis. Its `Debug` omits the credentials.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct RedisUrl(String);
@@ -24,7 +24,7 @@ impl TryFrom<String> for RedisUrl {
         if known.iter().any(|scheme| text.starts_with(scheme)) && text.len() < 1024 {
             return Ok(Self(text));
         }
-        Err("a Redis URL is redis://host:port/, redis+unix:///path or redis+cluster://host:port,host:port/"
+        Err("must be redis://host:port/, redis+unix:///path or redis+cluster://host:port,host:port/"
             .to_owned())
     }
 }

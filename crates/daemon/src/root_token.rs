@@ -1,48 +1,62 @@
-//! The token that may do everything.
+//! The token that grants everything.
 
-use std::{fmt, path::Path};
+use std::fmt;
 
-use crate::settings::{self, Error};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, Unexpected, Visitor},
+};
 
-const KEY: &str = "root_token";
-
-/// The root token. Its `Debug` does not show it.
+/// The root token. Neither its `Debug` nor an error about it shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RootToken(String);
 
 impl RootToken {
-    /// Accepts what can stand in an HTTP header and is long enough not to be guessed. Space around it, as at the end of
-    /// a file, is no part of it.
+    /// Accepts text that is valid in an HTTP header and long enough not to be guessed. Space around it, such as the end of
+    /// line in a file, is ignored.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
-    pub fn new(text: &str) -> Result<Self, String> {
+    /// What is wrong, in words.
+    pub fn new(text: &str) -> Result<Self, &'static str> {
         let token = text.trim();
         if token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') {
-            return Err("needs at least 16 visible ASCII characters and no colon".to_owned());
+            return Err("must be at least 16 visible ASCII characters without a colon");
         }
         Ok(Self(token.to_owned()))
-    }
-
-    /// The token that the keys `root_token` and `root_token_file` give; nothing when neither is set.
-    ///
-    /// # Errors
-    /// When both are set, the file cannot be read, or the token does not do.
-    pub fn from_settings(token: Option<String>, file: Option<&Path>) -> Result<Option<Self>, Error> {
-        let text = match (token, file) {
-            (Some(_), Some(_)) => {
-                return Err(Error::value(KEY, "set either root_token or root_token_file, not both"));
-            }
-            (Some(token), None) => token,
-            (None, Some(path)) => settings::read(path)?,
-            (None, None) => return Ok(None),
-        };
-        Self::new(&text).map(Some).map_err(|message| Error::value(KEY, message))
     }
 
     /// The token.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
+    }
+}
+
+impl<'de> Deserialize<'de> for RootToken {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl Visitor<'_> for Text {
+            type Value = RootToken;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("text of at least 16 characters")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<RootToken, E> {
+                RootToken::new(text).map_err(E::custom)
+            }
+
+            /// A token of digits that lacks its quotation marks is a secret all the same.
+            fn visit_i64<E: Error>(self, _: i64) -> Result<RootToken, E> {
+                Err(E::invalid_type(Unexpected::Other("number"), &self))
+            }
+
+            fn visit_f64<E: Error>(self, _: f64) -> Result<RootToken, E> {
+                Err(E::invalid_type(Unexpected::Other("number"), &self))
+            }
+        }
+
+        deserializer.deserialize_str(Text)
     }
 }
 
@@ -67,12 +81,15 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_from_one_place() {
-        let text = || Some("0123456789abcdef".to_owned());
-        assert!(RootToken::from_settings(None, None).unwrap().is_none());
-        assert!(RootToken::from_settings(text(), None).unwrap().is_some());
-        assert!(RootToken::from_settings(text(), Some(Path::new("x"))).is_err());
-        let missing = RootToken::from_settings(None, Some(Path::new("/nowhere/token"))).unwrap_err();
-        assert!(missing.to_string().starts_with("/nowhere/token: "), "{missing}");
+    fn an_error_about_a_root_token_does_not_show_it() {
+        for text in ["'secret'", "1234567890123456", "1234567890.123456"] {
+            let error =
+                RootToken::deserialize(toml::de::ValueDeserializer::parse(text).unwrap()).unwrap_err();
+            let message = error.message();
+            assert!(
+                message.contains("16") && !message.contains("123") && !message.contains("secret"),
+                "{message}"
+            );
+        }
     }
 }

@@ -1,25 +1,31 @@
-//! What can be set.
+//! The section `[machines]` of the configuration.
+
+use std::path::PathBuf;
 
 use serde::Deserialize;
+use signalbox_settings::{section, within};
 
-/// The settings of the machines.
+/// The settings of the machines. [`Options::DEFAULTS`] describes them.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "`defaults.toml` describes the keys")]
 pub struct Options {
-    /// Look after what is due: times, retries, feeds. A pacemaker that does not only judges what is sent to it.
     pub serve: bool,
-    /// A folder with definitions that are applied at start, when they were never seen before and need no map.
-    pub folder: Option<std::path::PathBuf>,
-    /// Names of environment variables that headers of definitions may name as `${NAME}`.
+    pub folder: Option<PathBuf>,
     pub environment: Vec<String>,
-    /// Labels of a wave that are judged between two notes of how far it came.
+    #[serde(deserialize_with = "within::<_, _, 1, 10_000>")]
     pub page: usize,
-    /// Labels that are worked on at a time when many are due.
+    #[serde(deserialize_with = "within::<_, _, 1, 10_000>")]
     pub concurrency: usize,
+}
+
+impl Options {
+    /// The section of the default file: every key with its default and description.
+    pub const DEFAULTS: &str = include_str!("defaults.toml");
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { serve: true, folder: None, environment: Vec::new(), page: 500, concurrency: 64 }
+        section("machines", Self::DEFAULTS)
     }
 }

@@ -1,37 +1,36 @@
-//! What can be set.
+//! The section `[queues]` of the configuration.
 
 use serde::Deserialize;
+use signalbox_settings::{section, within};
 
-/// The settings of queues.
+/// The settings of the queues. [`Options::DEFAULTS`] describes them.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "`defaults.toml` describes the keys")]
 pub struct Options {
-    /// Queues in all.
+    #[serde(deserialize_with = "within::<_, _, 0, 10_000>")]
     pub queues: usize,
-    /// Messages that one pull may ask for.
+    #[serde(deserialize_with = "within::<_, _, 1, 1_000>")]
     pub pull_messages: usize,
-    /// Bytes of messages in one answer; one message always goes.
+    #[serde(deserialize_with = "within::<_, _, 1024, 268_435_456>")]
     pub pull_bytes: usize,
-    /// The longest time that a pull may wait for a message, in seconds.
+    #[serde(deserialize_with = "within::<_, _, 0, 600>")]
     pub wait_seconds: u64,
-    /// Pulls that may wait at a time in this process.
+    #[serde(deserialize_with = "within::<_, _, 0, 1_000_000>")]
     pub waiting_pulls: usize,
-    /// Dead letters kept for one queue in each shard; the oldest go beyond that.
+    #[serde(deserialize_with = "within::<_, _, 0, 10_000_000>")]
     pub dead_messages: u64,
-    /// How many messages of a facet wait when it counts as noisy in the histogram of dwell times.
+    #[serde(deserialize_with = "within::<_, _, 0, 1_000_000_000>")]
     pub noisy_backlog: u64,
+}
+
+impl Options {
+    /// The section of the default file: every key with its default and description.
+    pub const DEFAULTS: &str = include_str!("defaults.toml");
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            queues: 1_000,
-            pull_messages: 1_000,
-            pull_bytes: 8 << 20,
-            wait_seconds: 30,
-            waiting_pulls: 10_000,
-            dead_messages: 10_000,
-            noisy_backlog: 100,
-        }
+        section("queues", Self::DEFAULTS)
     }
 }

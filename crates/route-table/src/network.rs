@@ -1,4 +1,4 @@
-//! Values that are more than a string.
+//! Addresses that instances may or may not have.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -40,8 +40,8 @@ pub enum Reserved {
 }
 
 impl Reserved {
-    /// Whether it is this one. Whoever listens on one loopback address, or on all, is taken to be reachable by each of
-    /// them: the harm of routing requests to our own Redis outweighs a port that somebody could have used.
+    /// Whether `ip` and `port` are reserved. A listener on one loopback address, or on all addresses, is considered
+    /// reachable at each loopback address: routing requests to our own Redis is worse than losing a port.
     pub(crate) fn is_socket(&self, ip: IpAddr, port: u16) -> bool {
         match self {
             Self::Port(reserved) => *reserved == port,
@@ -55,9 +55,8 @@ impl Reserved {
         }
     }
 
-    /// The addresses of a Redis (several, when it is a cluster), which are therefore no instances. A server given by
-    /// name is not resolved here: an instance is registered by IP, and the deployment's `reserved_addresses` can name
-    /// that one.
+    /// The addresses of a Redis, several if it is a cluster. A host name is not resolved: instances are registered by IP,
+    /// and `reserved_addresses` can name such a server.
     pub fn redis(url: &str) -> Vec<Self> {
         if let Some(path) = url.strip_prefix("redis+unix://") {
             return vec![Self::Unix(path.split('?').next().unwrap_or(path).to_owned())];
@@ -85,7 +84,7 @@ impl FromStr for Reserved {
         if let Ok(port) = text.strip_prefix("*:").unwrap_or(text).parse() {
             return Ok(Self::Port(port));
         }
-        let message = || format!("`{text}` is no IP:PORT, PORT or unix:/PATH");
+        let message = || format!("`{text}` is not IP:PORT, PORT or unix:/PATH");
         text.parse().map(Self::Address).map_err(|_| message())
     }
 }

@@ -1,34 +1,33 @@
-//! What can be set.
+//! The section `[sequencer]` of the configuration.
 
 use serde::Deserialize;
+use signalbox_settings::{section, within};
 
-/// The settings of the sequencer.
+/// The settings of the sequencer. [`Options::DEFAULTS`] describes them.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "`defaults.toml` describes the keys")]
 pub struct Options {
-    /// Send events to backends. A pacemaker that does not only accepts them.
     pub serve: bool,
-    /// Milliseconds without a sign of life after which a worker's object is another's.
+    #[serde(deserialize_with = "within::<_, _, 100, 3_600_000>")]
     pub lease_ms: u64,
-    /// Events of one object that are sent before others have their turn.
+    #[serde(deserialize_with = "within::<_, _, 1, 1_000_000>")]
     pub quantum: u32,
-    /// Milliseconds of the pause after the first failure; each further one doubles it.
+    #[serde(deserialize_with = "within::<_, _, 1, 3_600_000>")]
     pub first_pause_ms: u64,
-    /// Milliseconds of the longest pause.
+    #[serde(deserialize_with = "within::<_, _, 1, 86_400_000>")]
     pub longest_pause_ms: u64,
-    /// Dead letters kept for one backend.
+    #[serde(deserialize_with = "within::<_, _, 1, 1_000_000_000>")]
     pub dead_events: u64,
+}
+
+impl Options {
+    /// The section of the default file: every key with its default and description.
+    pub const DEFAULTS: &str = include_str!("defaults.toml");
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            serve: true,
-            lease_ms: 10_000,
-            quantum: 16,
-            first_pause_ms: 1_000,
-            longest_pause_ms: 600_000,
-            dead_events: 10_000,
-        }
+        section("sequencer", Self::DEFAULTS)
     }
 }

@@ -1,32 +1,27 @@
-//! What can be chosen about a stack. The keys are those of `signalbox.toml`.
+//! The options of a stack. The keys are those of `signalbox.toml`.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
+use signalbox_settings::within;
 
 use crate::{Error, Part, Ports};
 
-/// Everything that can be chosen. Its `Default` is what the commented default file says.
+/// Everything that can be chosen. [`Options::DEFAULTS`] describes the keys.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the default file describes the keys")]
 pub struct Options {
-    /// Where state, logs and rendered configuration stand.
     pub data_dir: PathBuf,
-    /// Added to every port of [`Ports`].
+    #[serde(deserialize_with = "within::<_, _, 0, 65_535>")]
     pub port_offset: u16,
-    /// Whether a part that ends by itself is started again.
     pub restart: bool,
-    /// The ports.
     pub ports: Ports,
-    /// nginx.
     pub edge: EdgeOptions,
-    /// The four Redis servers.
     pub redis: RedisOptions,
-    /// Settings of the pacemaker, passed on as they are.
     pub pacemaker: toml::Table,
-    /// Settings of the sidecar, passed on as they are.
     pub sidecar: toml::Table,
-    /// Ports of the caller's own parts (see [`crate::Stack::add`]), to be looked at together with the others.
+    /// Ports of the caller's own parts (see [`crate::Stack::add`]), which are checked together with the others.
     #[serde(skip)]
     pub others: Vec<OtherPort>,
 }
@@ -36,66 +31,38 @@ pub struct Options {
 pub struct OtherPort {
     /// The part that listens there.
     pub part: Part,
-    /// The option that chooses it, as in `signalbox.toml`.
+    /// The key that sets it in `signalbox.toml`.
     pub key: String,
-    /// How to choose another one: flag, environment variable and key.
-    pub remedy: String,
     /// The port on 127.0.0.1, before the offset.
     pub port: u16,
 }
 
+impl Options {
+    /// The default file.
+    pub const DEFAULTS: &str = include_str!("defaults.toml");
+}
+
 impl Default for Options {
+    #[expect(clippy::expect_used, reason = "both are part of the program, and a test reads them")]
     fn default() -> Self {
-        Self {
-            data_dir: PathBuf::from(".signalbox"),
-            port_offset: 0,
-            restart: true,
-            ports: Ports::default(),
-            edge: EdgeOptions::default(),
-            redis: RedisOptions::default(),
-            pacemaker: toml::Table::new(),
-            sidecar: toml::Table::new(),
-            others: Vec::new(),
-        }
+        toml::from_str(Self::DEFAULTS).expect("the default file is valid")
     }
 }
 
 /// What can be chosen about nginx.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the default file describes the keys")]
 pub struct EdgeOptions {
-    /// The address on which applications are served.
     pub listen: String,
-    /// The address on which operators are served.
     pub admin_listen: String,
-    /// The nginx program; empty: nginx or openresty from the search path.
     pub binary: String,
-    /// The user that workers run as when Signalbox is started by root; empty: `www-data` if it can reach the data
-    /// folder.
     pub user: String,
-    /// How many workers; 0: one for each core.
+    #[serde(deserialize_with = "within::<_, _, 0, 65_535>")]
     pub workers: u16,
-    /// Whether the access log is written at once or in blocks.
     pub log: LogMode,
-    /// A folder with `nginx/` and `lua/` to use instead of the ones inside the program, for work on them.
     pub files: PathBuf,
-    /// Names of the template `nginx/nginx.conf` that are to have another value.
     pub nginx: BTreeMap<String, String>,
-}
-
-impl Default for EdgeOptions {
-    fn default() -> Self {
-        Self {
-            listen: "0.0.0.0".to_owned(),
-            admin_listen: "127.0.0.1".to_owned(),
-            binary: String::new(),
-            user: String::new(),
-            workers: 0,
-            log: LogMode::Buffered,
-            files: PathBuf::new(),
-            nginx: BTreeMap::new(),
-        }
-    }
 }
 
 /// How nginx writes the access log.
@@ -110,21 +77,14 @@ pub enum LogMode {
 
 /// What can be chosen about the Redis servers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the default file describes the keys")]
 pub struct RedisOptions {
-    /// The redis-server program; empty: from the search path.
     pub binary: String,
-    /// When the fabric's append-only file reaches the disk.
     pub fabric_fsync: Fsync,
 }
 
-impl Default for RedisOptions {
-    fn default() -> Self {
-        Self { binary: String::new(), fabric_fsync: Fsync::Everysec }
-    }
-}
-
-/// Redis' `appendfsync`.
+/// Redis's `appendfsync`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fsync {
@@ -168,7 +128,8 @@ impl Options {
         let mut taken: BTreeMap<u16, String> = BTreeMap::new();
         for (key, port) in all.chain(others) {
             let sum = port.checked_add(offset).filter(|sum| *sum != 0);
-            *port = sum.ok_or_else(|| Error::option(&key, format!("{port} + {offset} is no port")))?;
+            *port =
+                sum.ok_or_else(|| Error::option(&key, format!("{port} + {offset} is not a valid port")))?;
             if let Some(other) = taken.insert(*port, key.clone()) {
                 return Err(Error::option(key, format!("{port} is also {other}")));
             }
@@ -177,7 +138,7 @@ impl Options {
             [("edge.listen", &self.edge.listen), ("edge.admin_listen", &self.edge.admin_listen)]
         {
             if address.parse::<std::net::IpAddr>().is_err() {
-                return Err(Error::option(key, format!("{address:?} is no IP address")));
+                return Err(Error::option(key, format!("{address:?} is not a valid IP address")));
             }
         }
         Ok(self)
@@ -200,6 +161,6 @@ mod tests {
         let moved = Options { port_offset: 1000, ..Options::default() }.resolve().unwrap();
         assert_eq!((moved.ports.edge, moved.ports.fabric), (9080, 7404));
         let beyond = Options { port_offset: 60_000, ..Options::default() }.resolve().unwrap_err();
-        assert_eq!(beyond.to_string(), "ports.edge: 8080 + 60000 is no port");
+        assert_eq!(beyond.to_string(), "ports.edge: 8080 + 60000 is not a valid port");
     }
 }

@@ -123,11 +123,11 @@ impl Plan {
                     "admin" => edge.admin_listen.as_str(),
                     _ => "127.0.0.1",
                 };
-                check_port(part_of(name), address, port, remedy(name))?;
+                check_port(part_of(name), address, port, &format!("ports.{name}"))?;
             }
         }
         for other in &self.options.others {
-            check_port(other.part.clone(), "127.0.0.1", other.port, other.remedy.clone())?;
+            check_port(other.part.clone(), "127.0.0.1", other.port, &other.key)?;
         }
         Ok(())
     }
@@ -239,22 +239,16 @@ fn part_of(name: &str) -> Part {
     }
 }
 
-fn check_port(part: Part, address: &str, port: u16, remedy: String) -> Result<(), Error> {
-    // The listener exists for a moment only, and like the part's own it may stand beside what is in TIME_WAIT.
+/// Whether a port can be listened on; `key` is the one that sets it.
+fn check_port(part: Part, address: &str, port: u16, key: &str) -> Result<(), Error> {
+    // The listener exists for a moment only. Like the part's own, it may bind a port with connections in TIME_WAIT.
     let Err(source) = TcpListener::bind((address, port)) else { return Ok(()) };
+    let variable = key.replace('.', "_").to_uppercase();
+    let remedy = format!("--set {key}=…, SIGNALBOX_{variable}, or {key} in signalbox.toml");
     if source.kind() == std::io::ErrorKind::AddrInUse {
         return Err(Error::PortTaken { port, part, holder: crate::proc::listener(port), remedy });
     }
     Err(Error::PortRefused { part, address: format!("{address}:{port}"), remedy, source })
-}
-
-/// How the port `ports.<name>` is chosen.
-fn remedy(name: &str) -> String {
-    let variable = name.to_uppercase();
-    format!(
-        "--{}-port, SIGNALBOX_PORTS_{variable}, or ports.{name} in signalbox.toml",
-        name.replace('_', "-")
-    )
 }
 
 fn local(port: u16) -> String {
@@ -287,14 +281,15 @@ mod tests {
     fn a_taken_port_names_who_wants_it_who_has_it_and_what_to_change() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let error = check_port(Part::ROUTES_REPLICA, "127.0.0.1", port, remedy("routes_replica"))
+        let error = check_port(Part::ROUTES_REPLICA, "127.0.0.1", port, "ports.routes_replica")
             .unwrap_err()
             .to_string();
         for part in [
             format!("port {port} is taken by "),
             format!("(pid {})", std::process::id()),
             "routes-replica wants".to_owned(),
-            "--routes-replica-port, SIGNALBOX_PORTS_ROUTES_REPLICA, or ports.routes_replica".to_owned(),
+            "--set ports.routes_replica=…, SIGNALBOX_PORTS_ROUTES_REPLICA, or ports.routes_replica"
+                .to_owned(),
         ] {
             assert!(error.contains(&part), "{error:?} does not contain {part:?}");
         }

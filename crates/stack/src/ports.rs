@@ -7,49 +7,34 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use signalbox_settings::within;
 use tokio::net::TcpSocket;
 
 /// The ports of a stack with one router.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the default file describes the keys")]
 pub struct Ports {
-    /// nginx, for applications.
+    #[serde(deserialize_with = "within::<_, _, 1, 65_535>")]
     pub edge: u16,
-    /// nginx, for applications over HTTPS.
+    #[serde(deserialize_with = "within::<_, _, 1, 65_535>")]
     pub edge_tls: u16,
-    /// nginx, for operators.
+    #[serde(deserialize_with = "within::<_, _, 1, 65_535>")]
     pub admin: u16,
-    /// The pacemaker's own listener, behind the admin listener.
+    #[serde(deserialize_with = "within::<_, _, 1, 65_535>")]
     pub pacemaker: u16,
-    /// The sidecar's own listener, behind the admin listener.
+    #[serde(deserialize_with = "within::<_, _, 1, 65_535>")]
     pub sidecar: u16,
-    /// The routes master.
+    #[serde(deserialize_with = "within::<_, _, 1, 65_535>")]
     pub routes: u16,
-    /// The routes replica, which also has a unix socket.
+    #[serde(deserialize_with = "within::<_, _, 1, 65_535>")]
     pub routes_replica: u16,
-    /// The statistics Redis.
+    #[serde(deserialize_with = "within::<_, _, 1, 65_535>")]
     pub stats: u16,
-    /// The fabric Redis.
+    #[serde(deserialize_with = "within::<_, _, 1, 65_535>")]
     pub fabric: u16,
     #[serde(skip)]
-    reservation: Reservation,
-}
-
-impl Default for Ports {
-    fn default() -> Self {
-        Self {
-            edge: 8080,
-            edge_tls: 8443,
-            admin: 8081,
-            pacemaker: 8700,
-            sidecar: 8701,
-            routes: 6401,
-            routes_replica: 6402,
-            stats: 6403,
-            fabric: 6404,
-            reservation: Reservation::default(),
-        }
-    }
+    _reservation: Reservation,
 }
 
 impl Ports {
@@ -69,7 +54,7 @@ impl Ports {
             routes_replica: reservation.add()?,
             stats: reservation.add()?,
             fabric: reservation.add()?,
-            reservation,
+            _reservation: reservation,
         })
     }
 

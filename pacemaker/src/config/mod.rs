@@ -1,151 +1,132 @@
-//! The configuration: defaults, then a file, then the environment, then flags.
+//! The configuration: the default file, a configuration file, the environment and flags, merged by `signalbox_settings`.
 //!
-//! Each layer is a [`Layer`], in which everything is optional; they are laid over each other and must then be
-//! complete. Values are checked where they are read, so a mistake in a file is reported with its line and column.
+//! To add a key, add it to the default file of its section (`defaults.toml` here or next to the options of a subsystem)
+//! and to the type of the section.
 
-mod bus;
-mod layer;
-mod machines;
-mod queues;
-mod sequencer;
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
-use std::{net::SocketAddr, path::Path, time::Duration};
-
-pub(crate) use signalbox_daemon::settings::Error;
-use signalbox_daemon::{
-    RedisUrl, RootToken,
-    settings::{self, required},
-    traces,
-};
-
+use serde::{Deserialize, Deserializer, de::Error as _};
+use signalbox_daemon::{RedisUrl, RootToken, traces};
+use signalbox_settings::{Error, Flags, Loaded, Program, Settings, milliseconds, within};
 use signalbox_store::MAX_SHARDS;
 
-pub(crate) use layer::{Args, Layer};
-
-use signalbox_bus::Options;
+use signalbox_bus as bus;
 use signalbox_certificates::Keys;
-use signalbox_machines as machines_room;
-use signalbox_queues as queues_room;
+use signalbox_machines as machines;
+use signalbox_queues as queues;
 use signalbox_route_table::{Network, Reserved};
-use signalbox_sequencer as sequencer_room;
+use signalbox_sequencer as sequencer;
 
-/// The commented default file, which is the reference of all keys.
-pub(crate) const DEFAULTS: &str = include_str!("defaults.toml");
+/// The command line.
+#[derive(Debug, clap::Parser)]
+#[command(name = "signalbox-pacemaker", version, about = "The control plane of Signalbox")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) settings: Flags<Config>,
+    /// Print the OpenAPI document and exit
+    #[arg(long)]
+    pub(crate) print_openapi: bool,
+}
 
-/// Everything the daemon needs to know, checked.
-#[derive(Debug, Clone)]
+/// Everything the daemon needs to know.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) root_token: RootToken,
+    #[serde(default = "host_name", deserialize_with = "node")]
     pub(crate) node: String,
-    pub(crate) redis_routes: RedisUrl,
-    pub(crate) redis_stats: RedisUrl,
-    pub(crate) redis_fabric: RedisUrl,
-    pub(crate) fabric_shards: usize,
     pub(crate) instance_networks: Vec<Network>,
+    /// With the addresses of the pacemaker itself and of its Redis servers.
     pub(crate) reserved_addresses: Vec<Reserved>,
+    edge_key_file: Option<PathBuf>,
     /// What private keys of certificates are encrypted with; empty without a key file.
+    #[serde(skip)]
     pub(crate) edge_keys: Keys,
     pub(crate) log: String,
     pub(crate) traces: traces::Options,
+    pub(crate) redis: Redis,
+    pub(crate) routing: Routing,
+    pub(crate) bus: bus::Options,
+    pub(crate) queues: queues::Options,
+    pub(crate) sequencer: sequencer::Options,
+    pub(crate) machines: machines::Options,
+    /// Values of the environment variables that definitions may reference.
+    #[serde(skip)]
+    pub(crate) machine_environment: BTreeMap<String, String>,
+}
+
+/// The Redis servers.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Redis {
+    pub(crate) routes: RedisUrl,
+    pub(crate) stats: RedisUrl,
+    pub(crate) fabric: RedisUrl,
+    #[serde(deserialize_with = "within::<_, _, 1, { MAX_SHARDS as u64 }>")]
+    pub(crate) fabric_shards: usize,
+}
+
+/// The background work on the route table.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Routing {
+    #[serde(rename = "reconcile_interval_ms", deserialize_with = "milliseconds::<_, 10, 3_600_000>")]
     pub(crate) reconcile_interval: Duration,
+    #[serde(rename = "sweep_interval_ms", deserialize_with = "milliseconds::<_, 10, 3_600_000>")]
     pub(crate) sweep_interval: Duration,
+    #[serde(rename = "sweep_gap_ms", deserialize_with = "milliseconds::<_, 10, 3_600_000>")]
     pub(crate) sweep_gap: Duration,
-    pub(crate) bus: Options,
-    /// Queues.
-    pub(crate) queues: queues_room::Options,
-    /// The sequencer.
-    pub(crate) sequencer: sequencer_room::Options,
-    /// State machines.
-    pub(crate) machines: machines_room::Options,
-    /// Values of the environment variables that definitions may name.
-    pub(crate) machine_environment: std::collections::BTreeMap<String, String>,
+}
+
+impl Settings for Config {
+    const PROGRAM: Program = Program {
+        name: "signalbox-pacemaker",
+        prefix: "SIGNALBOX_PACEMAKER_",
+        defaults: &[
+            include_str!("defaults.toml"),
+            bus::Options::DEFAULTS,
+            sequencer::Options::DEFAULTS,
+            queues::Options::DEFAULTS,
+            machines::Options::DEFAULTS,
+            traces::Options::DEFAULTS,
+        ],
+        file: None,
+        flags: &[
+            ("listen", "listen"),
+            ("root-token-file", "root_token_file"),
+            ("node", "node"),
+            ("redis-routes", "redis.routes"),
+            ("redis-stats", "redis.stats"),
+            ("redis-fabric", "redis.fabric"),
+            ("log", "log"),
+        ],
+    };
 }
 
 impl Config {
-    /// Lays the layers over each other: `args` (flags over environment), then `file`, then the defaults.
-    pub(crate) fn load(args: &Args) -> Result<Self, Error> {
-        let mut layer = args.layer();
-        if let Some(path) = &args.config {
-            layer = layer.or(Layer::parse(&settings::read(path)?, path)?);
+    /// Completes the settings with what they refer to.
+    pub(crate) fn complete(loaded: Loaded<Self>) -> Result<Self, Error> {
+        let mut config = loaded.settings;
+        if let Some(path) = &config.edge_key_file {
+            config.edge_keys = Keys::read(path).map_err(|why| loaded.places.error("edge_key_file", why))?;
         }
-        let defaults = Layer::parse(DEFAULTS, Path::new("defaults"))?;
-        Self::complete(layer.or(defaults))
+        let Redis { routes, stats, fabric, .. } = &config.redis;
+        let own = [routes, stats, fabric].into_iter().flat_map(|url| Reserved::redis(url.as_str()));
+        config.reserved_addresses.extend(own.chain([Reserved::Address(config.listen)]));
+        let variable = |name: &String| Some((name.clone(), std::env::var(name).ok()?));
+        config.machine_environment = config.machines.environment.iter().filter_map(variable).collect();
+        Ok(config)
     }
+}
 
-    fn complete(layer: Layer) -> Result<Self, Error> {
-        let root_token = RootToken::from_settings(layer.root_token, layer.root_token_file.as_deref())?
-            .ok_or_else(|| {
-                Error::value(
-                    "root_token",
-                    "set root_token or root_token_file: without it nobody could use the API",
-                )
-            })?;
-        let node = layer.node.unwrap_or_else(host_name);
-        if node.is_empty() || node.len() > 128 || node.contains(|c: char| c.is_whitespace() || c.is_control())
-        {
-            let message = "must be 1 to 128 characters without spaces".to_owned();
-            return Err(Error::Value { key: "node", message });
-        }
-        let listen = required("listen", layer.listen)?;
-        let redis_routes = required("redis.routes", layer.redis.routes)?;
-        let redis_stats = required("redis.stats", layer.redis.stats)?;
-        let redis_fabric = required("redis.fabric", layer.redis.fabric)?;
-        let fabric_shards = required("redis.fabric_shards", layer.redis.fabric_shards)?;
-        if !(1..=MAX_SHARDS).contains(&fabric_shards) {
-            let message = format!("must be between 1 and {MAX_SHARDS}");
-            return Err(Error::Value { key: "redis.fabric_shards", message });
-        }
-        let mut reserved_addresses = required("reserved_addresses", layer.reserved_addresses)?;
-        reserved_addresses.push(Reserved::Address(listen));
-        reserved_addresses.extend(
-            [&redis_routes, &redis_stats, &redis_fabric]
-                .into_iter()
-                .flat_map(|url| Reserved::redis(url.as_str())),
-        );
-        let interval = |key, value: Option<u64>| {
-            let ms = required(key, value)?;
-            let message = "must be between 10 and 3,600,000 milliseconds".to_owned();
-            (10..=3_600_000)
-                .contains(&ms)
-                .then(|| Duration::from_millis(ms))
-                .ok_or(Error::Value { key, message })
-        };
-        let machines = layer.machines.complete()?;
-        let machine_environment = machines
-            .environment
-            .iter()
-            .filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)))
-            .collect();
-        Ok(Self {
-            listen,
-            root_token,
-            node,
-            redis_routes,
-            redis_stats,
-            redis_fabric,
-            fabric_shards,
-            instance_networks: required("instance_networks", layer.instance_networks)?,
-            reserved_addresses,
-            edge_keys: match &layer.edge_key_file {
-                Some(path) => Keys::read(path).map_err(|why| Error::value("edge_key_file", why))?,
-                None => Keys::default(),
-            },
-            log: required("log", layer.log)?,
-            traces: layer.traces.complete()?,
-            reconcile_interval: interval(
-                "routing.reconcile_interval_ms",
-                layer.routing.reconcile_interval_ms,
-            )?,
-            sweep_interval: interval("routing.sweep_interval_ms", layer.routing.sweep_interval_ms)?,
-            sweep_gap: interval("routing.sweep_gap_ms", layer.routing.sweep_gap_ms)?,
-            bus: layer.bus.complete()?,
-            queues: layer.queues.complete()?,
-            sequencer: layer.sequencer.complete()?,
-            machines,
-            machine_environment,
-        })
+fn node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let node = String::deserialize(deserializer)?;
+    let is_bad = |char: char| char.is_whitespace() || char.is_control();
+    if node.is_empty() || node.len() > 128 || node.contains(is_bad) {
+        return Err(D::Error::custom("must be 1 to 128 characters without spaces"));
     }
+    Ok(node)
 }
 
 fn host_name() -> String {
@@ -158,63 +139,85 @@ fn host_name() -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+    use signalbox_settings::{disagreements, load};
+
     use super::*;
 
-    fn load(file: &str) -> Result<Config, Error> {
-        let defaults = Layer::parse(DEFAULTS, Path::new("defaults")).unwrap();
-        Config::complete(Layer::parse(file, Path::new("p.toml"))?.or(defaults))
+    const TOKEN: &str = "root_token=0123456789abcdef";
+
+    fn set(flags: &[&str]) -> Result<Config, String> {
+        let flags = flags.iter().flat_map(|flag| ["--set", flag]);
+        let args = Args::parse_from(["signalbox-pacemaker"].into_iter().chain(flags));
+        let config = args.settings.load().and_then(Config::complete);
+        config.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_default_file_and_the_types_have_the_same_keys() {
+        assert_eq!(disagreements::<Config>(), [""; 0]);
     }
 
     #[test]
     fn the_defaults_and_a_token_are_a_configuration() {
-        let config = load("root_token = '0123456789abcdef'").unwrap();
+        let config = set(&[TOKEN]).unwrap();
         assert_eq!(config.listen.port(), 8700);
         assert_eq!(config.instance_networks.len(), 7);
         assert!(config.reserved_addresses.contains(&Reserved::Address("127.0.0.1:6404".parse().unwrap())));
     }
 
     #[test]
-    fn a_mistake_is_reported_with_its_place() {
-        for (file, place) in [
-            ("root_token = '0123456789abcdef'\nlisten = 'nowhere'", "p.toml:2:10: "),
-            ("lisen = '127.0.0.1:1'", "p.toml:1:1: unknown field `lisen`"),
-            ("[redis]\n  routes = 'http://x/'", "p.toml:2:12: "),
-            ("instance_networks = ['10.0.0.0/8',\n 'everything']", "p.toml:1:21: `everything`"),
-            ("listen = ", "p.toml:1:"),
+    fn an_invalid_value_is_reported_with_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("p.toml");
+        for (text, place) in [
+            ("listen = 'nowhere'", "p.toml:2:10: listen: "),
+            ("[redis]\n  routes = 'http://x/'", "p.toml:3:12: redis.routes: must be redis://"),
+            (
+                "instance_networks = ['10.0.0.0/8',\n 'everything']",
+                "p.toml:2:21: instance_networks: `everything`",
+            ),
+            ("[bus]\nallow_networks = ['everything']", "p.toml:3:19: bus.allow_networks: "),
+            ("edge_key_file = '/nowhere/key'", "p.toml:2:17: edge_key_file: /nowhere/key cannot be read"),
+            ("node = 'a b'", "p.toml:2:8: node: must be 1 to 128 characters"),
         ] {
-            let error = load(file).unwrap_err().to_string();
-            assert!(error.starts_with(place), "{file}: {error}");
+            std::fs::write(&file, format!("root_token = '0123456789abcdef'\n{text}\n")).unwrap();
+            let sources = signalbox_settings::Sources { file: Some(file.clone()), ..Default::default() };
+            let error = load(&sources).and_then(Config::complete).unwrap_err().to_string();
+            assert!(error.contains(place), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_number_out_of_its_range_is_reported_with_the_range() {
+        for (flag, range) in [
+            ("bus.workers=0", "between 1 and 10000"),
+            ("bus.memory_percent=101", "between 1 and 100"),
+            ("queues.pull_messages=0", "between 1 and 1000"),
+            ("sequencer.quantum=0", "between 1 and 1000000"),
+            ("machines.page=0", "between 1 and 10000"),
+            ("routing.sweep_gap_ms=9", "between 10 and 3600000"),
+            ("redis.fabric_shards=65", "between 1 and 64"),
+        ] {
+            let key = flag.split('=').next().unwrap();
+            assert_eq!(set(&[TOKEN, flag]).unwrap_err(), format!("--set {key}: must be {range}"));
         }
     }
 
     #[test]
     fn a_fabric_of_several_nodes_reserves_them_all() {
-        let file = "root_token = '0123456789abcdef'\n[redis]\nfabric_shards = 4\n\
-                    fabric = 'redis+cluster://u:p@10.0.0.1:7000,10.0.0.2:7000/'";
-        let config = load(file).unwrap();
-        assert_eq!(config.fabric_shards, 4);
+        let fabric = "redis.fabric=redis+cluster://u:p@10.0.0.1:7000,10.0.0.2:7000/";
+        let config = set(&[TOKEN, fabric, "redis.fabric_shards=4"]).unwrap();
+        assert_eq!(config.redis.fabric_shards, 4);
         for node in ["10.0.0.1:7000", "10.0.0.2:7000"] {
             assert!(config.reserved_addresses.contains(&Reserved::Address(node.parse().unwrap())), "{node}");
         }
-        let error = load(&file.replace("= 4", "= 65")).unwrap_err().to_string();
-        assert_eq!(error, "redis.fabric_shards: must be between 1 and 64");
     }
 
     #[test]
-    fn a_root_token_is_needed_once_and_long_enough() {
-        assert!(load("").unwrap_err().to_string().contains("root_token"));
-        assert!(load("root_token = 'short'").is_err());
-        assert!(load("root_token = '0123456789abcdef'\nroot_token_file = 'x'").is_err());
-    }
-
-    #[test]
-    fn what_comes_first_wins() {
-        let over = Layer::parse("node = 'a'\n[redis]\nstats = 'redis://h:1/'", Path::new("a")).unwrap();
-        let under =
-            Layer::parse("node = 'b'\nlog = 'warn'\n[redis]\nfabric = 'redis://h:2/'", Path::new("b"));
-        let both = over.or(under.unwrap());
-        assert_eq!(both.node.as_deref(), Some("a"));
-        assert_eq!(both.log.as_deref(), Some("warn"));
-        assert!(both.redis.stats.is_some() && both.redis.fabric.is_some() && both.redis.routes.is_none());
+    fn a_root_token_is_needed_and_long_enough() {
+        assert!(set(&[]).unwrap_err().starts_with("root_token: is not set"));
+        let error = set(&["root_token=short"]).unwrap_err();
+        assert_eq!(error, "--set root_token: must be at least 16 visible ASCII characters without a colon");
     }
 }

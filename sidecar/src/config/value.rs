@@ -1,94 +1,68 @@
-//! Values that are checked where they are read, so that a mistake in a file is reported with its place.
+//! Values that are more than a number or a path.
 
-use std::str::FromStr;
+use serde::{Deserialize, Deserializer, de::Error as _};
+use signalbox_settings::within;
 
-use serde::Deserialize;
-use signalbox_daemon::RedisUrl;
-
-/// Makes a string type whose check runs in serde and on the command line alike.
-macro_rules! checked {
-    ($(#[$doc:meta])* $name:ident, $check:expr) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-        #[serde(try_from = "String")]
-        pub struct $name(String);
-
-        impl $name {
-            /// The text as it was given.
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = String;
-
-            fn try_from(text: String) -> Result<Self, String> {
-                let check: fn(&str) -> Result<(), String> = $check;
-                check(&text).map(|()| Self(text))
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                text.to_owned().try_into()
-            }
-        }
-    };
-}
-
-checked!(
-    /// The name of a router host: part of key names, so without colons.
-    Node,
-    |text| {
-        let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if (1..=64).contains(&text.len()) && text.chars().all(good) {
-            Ok(())
-        } else {
-            Err("a node is 1 to 64 letters, digits, '-', '_' or '.', best a UUID".to_owned())
-        }
-    }
-);
-
-checked!(
-    /// The URL of nginx' admin listener, or nothing.
-    EdgeUrl,
-    |text| {
-        let plain = reqwest::Url::parse(text).is_ok_and(|url| url.scheme() == "http" && url.path() == "/");
-        if text.is_empty() || plain {
-            Ok(())
-        } else {
-            Err("the edge's URL is http://host:port, without a path".to_owned())
-        }
-    }
-);
-
-/// The URL of the routes replica, or nothing.
-#[derive(Debug, Clone, Deserialize)]
+/// The name of a router host: part of key names, so without colons.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub(super) struct ReplicaUrl(Option<RedisUrl>);
+pub struct Node(String);
 
-impl ReplicaUrl {
-    /// The URL, if there is one.
-    pub(super) fn into_url(self) -> Option<RedisUrl> {
-        self.0
+impl Node {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 }
 
-impl TryFrom<String> for ReplicaUrl {
-    type Error = String;
+impl TryFrom<String> for Node {
+    type Error = &'static str;
 
-    fn try_from(text: String) -> Result<Self, String> {
-        if text.is_empty() { Ok(Self(None)) } else { text.try_into().map(|url| Self(Some(url))) }
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let good = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_' | '.');
+        if (1..=64).contains(&text.len()) && text.chars().all(good) {
+            return Ok(Self(text));
+        }
+        Err("must be 1 to 64 letters, digits, '-', '_' or '.', for example a UUID")
     }
 }
 
-impl FromStr for ReplicaUrl {
-    type Err = String;
+/// The URL of nginx's admin listener.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct EdgeUrl(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.to_owned().try_into()
+impl EdgeUrl {
+    /// The URL.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for EdgeUrl {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let plain = reqwest::Url::parse(&text).is_ok_and(|url| url.scheme() == "http" && url.path() == "/");
+        if plain { Ok(Self(text)) } else { Err("must be http://host:port, without a path") }
+    }
+}
+
+/// A value that empty text turns off.
+pub(super) fn unless_empty<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: TryFrom<String, Error: std::fmt::Display>,
+{
+    let text = String::deserialize(deserializer)?;
+    if text.is_empty() { Ok(None) } else { text.try_into().map(Some).map_err(D::Error::custom) }
+}
+
+/// The size at which the log is rotated; 0 for never.
+pub(super) fn rotation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    match within::<_, _, 0, { i64::MAX as u64 }>(deserializer)? {
+        0 => Ok(None),
+        1..4096 => Err(D::Error::custom("must be 0 for never, or at least 4096")),
+        bytes => Ok(Some(bytes)),
     }
 }

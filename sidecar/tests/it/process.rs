@@ -24,7 +24,16 @@ impl Sidecar {
         let mut ports = Ports::default();
         let port = ports.reserve();
         let child = Command::new(env!("CARGO_BIN_EXE_signalbox-sidecar"))
-            .args(["--node", "n1", "--edge-url", "", "--redis-routes-replica", "", "--rotate-bytes", "0"])
+            .args([
+                "--node",
+                "n1",
+                "--redis-routes-replica",
+                "",
+                "--set",
+                "edge_url=",
+                "--set",
+                "rotate_bytes=0",
+            ])
             .args(["--redis-stats", &redis.url(), "--listen", &format!("127.0.0.1:{port}")])
             .arg("--access-log")
             .arg(folder.path().join("access.log"))

@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn spans_that_nobody_takes_are_counted_and_take_no_more_memory() {
-        let endpoint = "http://127.0.0.1:9".parse().unwrap();
+        let endpoint = "http://127.0.0.1:9".to_owned().try_into().unwrap();
         let (processor, exporter) = channel(&endpoint, &Resource::builder_empty().build()).unwrap();
         let provider = SdkTracerProvider::builder()
             .with_span_processor(processor)

@@ -20,7 +20,7 @@ mod export;
 mod sampler;
 mod server;
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, time::Duration};
 
 use http::Uri;
 use opentelemetry::{
@@ -36,8 +36,6 @@ use tracing::{Span, Subscriber, field, info_span};
 use tracing_opentelemetry::{OpenTelemetryLayer, OpenTelemetrySpanExt as _};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::settings;
-
 pub use cause::Cause;
 pub use export::{Counts, Exporter};
 pub use server::serve;
@@ -52,31 +50,23 @@ pub const MOST_CAUSES: usize = 64;
 #[serde(try_from = "String")]
 pub struct Endpoint(Uri);
 
-impl FromStr for Endpoint {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let uri: Uri = text.parse().map_err(|_| format!("`{text}` is no URL"))?;
-        if uri.scheme_str() != Some("http") || uri.host().is_none_or(str::is_empty) {
-            return Err(format!(
-                "`{text}` must begin with http:// (a collector beside this daemon does TLS)"
-            ));
-        }
-        if uri.query().is_some() || uri.authority().is_some_and(|authority| authority.as_str().contains('@'))
-        {
-            return Err("an endpoint has neither a query nor a user name".to_owned());
-        }
-        let base = text.trim_end_matches('/');
-        let whole = if uri.path() == "/" { format!("{base}/v1/traces") } else { base.to_owned() };
-        whole.parse().map(Self).map_err(|_| format!("`{text}` is no URL"))
-    }
-}
-
 impl TryFrom<String> for Endpoint {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
+        let uri: Uri = text.parse().map_err(|_| format!("`{text}` is not a valid URL"))?;
+        if uri.scheme_str() != Some("http") || uri.host().is_none_or(str::is_empty) {
+            return Err(format!(
+                "`{text}` must begin with http:// (run a collector next to this daemon if you need TLS)"
+            ));
+        }
+        if uri.query().is_some() || uri.authority().is_some_and(|authority| authority.as_str().contains('@'))
+        {
+            return Err("must have neither a query nor a user name".to_owned());
+        }
+        let base = text.trim_end_matches('/');
+        let whole = if uri.path() == "/" { format!("{base}/v1/traces") } else { base.to_owned() };
+        whole.parse().map(Self).map_err(|_| format!("`{text}` is not a valid URL"))
     }
 }
 
@@ -86,7 +76,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The share of traces that are recorded where nobody has decided it before: 0 to 1.
+/// The share of traces that are recorded if the client did not decide: 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(try_from = "f64")]
 pub struct Ratio(f64);
@@ -99,47 +89,19 @@ impl TryFrom<f64> for Ratio {
     }
 }
 
-impl FromStr for Ratio {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let ratio: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
-        Self::try_from(ratio).map_err(str::to_owned)
-    }
-}
-
-/// One source of the keys of `[traces]`, in which any may be missing.
-#[derive(Debug, Clone, Default, Deserialize)]
+/// The section `[traces]` of a daemon's configuration.
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Layer {
-    /// [`Options::endpoint`].
-    pub endpoint: Option<Endpoint>,
-    /// [`Options::ratio`].
-    pub ratio: Option<Ratio>,
-}
-
-impl Layer {
-    /// This layer, with `under` where it says nothing.
-    pub fn or(self, under: Self) -> Self {
-        Self { endpoint: self.endpoint.or(under.endpoint), ratio: self.ratio.or(under.ratio) }
-    }
-
-    /// The settings.
-    ///
-    /// # Errors
-    /// When a key is missing that has to be there.
-    pub fn complete(self) -> Result<Options, settings::Error> {
-        Ok(Options { endpoint: self.endpoint, ratio: settings::required("traces.ratio", self.ratio)? })
-    }
-}
-
-/// What an operator chooses.
-#[derive(Debug, Clone)]
 pub struct Options {
     /// The collector; without one there are no traces.
     pub endpoint: Option<Endpoint>,
-    /// How many of the traces that begin here are recorded.
+    /// The share of the traces that begin here and are recorded.
     pub ratio: Ratio,
+}
+
+impl Options {
+    /// The section of the default file.
+    pub const DEFAULTS: &str = include_str!("defaults.toml");
 }
 
 /// Who sends spans.
@@ -291,19 +253,19 @@ mod tests {
             ("http://127.0.0.1:4318/", "http://127.0.0.1:4318/v1/traces"),
             ("http://c.internal/otel/v1/traces", "http://c.internal/otel/v1/traces"),
         ] {
-            assert_eq!(given.parse::<Endpoint>().unwrap().to_string(), whole, "{given}");
+            assert_eq!(Endpoint::try_from(given.to_owned()).unwrap().to_string(), whole, "{given}");
         }
         for bad in ["", "4318", "https://c.internal:4318", "http://u:p@c:1/", "http://c/?key=1", "/v1/traces"]
         {
-            assert!(bad.parse::<Endpoint>().is_err(), "{bad:?}");
+            assert!(Endpoint::try_from(bad.to_owned()).is_err(), "{bad:?}");
         }
     }
 
     #[test]
     fn a_ratio_is_a_share() {
-        assert!("0.25".parse::<Ratio>().is_ok() && "1".parse::<Ratio>().is_ok());
-        for bad in ["-0.1", "1.1", "NaN", "all"] {
-            assert!(bad.parse::<Ratio>().is_err(), "{bad}");
+        assert!(Ratio::try_from(0.25).is_ok() && Ratio::try_from(1.0).is_ok());
+        for bad in [-0.1, 1.1, f64::NAN] {
+            assert!(Ratio::try_from(bad).is_err(), "{bad}");
         }
     }
 }

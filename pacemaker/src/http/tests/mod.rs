@@ -90,22 +90,22 @@ impl Api {
         use clap::Parser as _;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let key_file = format!("--edge-key-file={}", keys.path().display());
+        let key_file = format!("--set=edge_key_file={}", keys.path().display());
         let has_key = keys.as_file().metadata().unwrap().len() > 0;
         let own = [
             "signalbox-pacemaker",
             &format!("--listen={address}"),
-            &format!("--root-token={ROOT}"),
+            &format!("--set=root_token={ROOT}"),
             &format!("--redis-routes={}", servers.routes.url()),
             &format!("--redis-stats={}", servers.stats.url()),
             &format!("--redis-fabric={}", servers.fabric.url()),
-            "--reserved-addresses=127.0.0.1:8080",
-            "--routing-reconcile-interval-ms=20",
-            "--routing-sweep-interval-ms=20",
+            "--set=reserved_addresses=127.0.0.1:8080",
+            "--set=routing.reconcile_interval_ms=20",
+            "--set=routing.sweep_interval_ms=20",
         ];
         let args = Args::parse_from(own.into_iter().chain(has_key.then_some(&*key_file)));
         let shutdown = CancellationToken::new();
-        let config = Config::load(&args).unwrap();
+        let config = args.settings.load().and_then(Config::complete).unwrap();
         let served = Some(tokio::spawn(crate::service::run(config, listener, None, shutdown.clone())));
         let client = reqwest::Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
         Self { servers, keys, base: format!("http://{address}"), client, shutdown, served }

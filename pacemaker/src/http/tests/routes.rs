@@ -308,15 +308,15 @@ async fn two_pacemakers_share_one_table() {
         use clap::Parser as _;
         Args::parse_from([
             "signalbox-pacemaker".to_owned(),
-            format!("--root-token={ROOT}"),
+            format!("--set=root_token={ROOT}"),
             format!("--redis-routes={}", args[0]),
             format!("--redis-stats={}", args[1]),
             format!("--redis-fabric={}", args[2]),
         ])
     };
     let shutdown = CancellationToken::new();
-    let other =
-        tokio::spawn(crate::service::run(Config::load(&args).unwrap(), listener, None, shutdown.clone()));
+    let config = args.settings.load().and_then(Config::complete).unwrap();
+    let other = tokio::spawn(crate::service::run(config, listener, None, shutdown.clone()));
     let put = async |base: &str, id: &str, port: u16| {
         let request = one.client.put(format!("{base}/instances/{id}")).bearer_auth(ROOT);
         read(request.json(&instance(port, &["a.example"]))).await

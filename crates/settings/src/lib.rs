@@ -1,0 +1,132 @@
+//! Configuration in which every key is declared twice and no more: in a commented default file, and in the type that the
+//! program reads it into.
+//!
+//! ```text
+//!  default file < configuration file < environment < flags
+//!        ╰──────────────┴──────┬──────┴───────────╯
+//!                     one merged TOML table ──▶ T: Settings
+//! ```
+//!
+//! * The default file names every key, its default and its description. A key without a default is commented out there,
+//!   with an example: `# node = "router-1"`.
+//! * The type decides which values are valid ([`within`] declares a range), so a value is checked in the same way
+//!   wherever it comes from. An error names the place: file, line and column, the environment variable, or the flag.
+//! * Names of environment variables, flags with their help, and the reference page are derived from these two.
+//! * If there are keys `x` and `x_file`, the second names a file that contains the value of `x`. Only one of them can be
+//!   set in the same source; a source hides both forms in the sources below it.
+
+mod error;
+#[cfg(feature = "flags")]
+mod flags;
+mod known;
+mod merge;
+mod range;
+mod reference;
+
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+
+pub use error::Error;
+#[cfg(feature = "flags")]
+pub use flags::Flags;
+pub use merge::{Loaded, Places};
+pub use range::{milliseconds, within};
+pub use reference::{disagreements, reference};
+
+/// What a program can be configured with, apart from the type.
+#[derive(Debug, Clone, Copy)]
+pub struct Program {
+    /// Its name: `signalbox-sidecar`.
+    pub name: &'static str,
+    /// What names of its environment variables begin with: `SIGNALBOX_SIDECAR_`.
+    pub prefix: &'static str,
+    /// The commented default file, in parts.
+    pub defaults: &'static [&'static str],
+    /// The file that is read when none is named, if it exists.
+    pub file: Option<&'static str>,
+    /// Flags for keys that are often typed: the name of the flag, and the key.
+    pub flags: &'static [(&'static str, &'static str)],
+}
+
+impl Program {
+    /// The commented default file.
+    pub fn defaults(&self) -> String {
+        self.defaults.join("\n")
+    }
+
+    /// The environment variable of a key.
+    pub fn variable(&self, key: &str) -> String {
+        format!("{}{}", self.prefix, key.replace('.', "_").to_uppercase())
+    }
+}
+
+/// The type of a program's configuration.
+pub trait Settings: DeserializeOwned {
+    /// Its keys.
+    const PROGRAM: Program;
+}
+
+/// Where values come from, apart from the default file.
+#[derive(Debug, Default, Clone)]
+pub struct Sources {
+    /// The configuration file.
+    pub file: Option<PathBuf>,
+    /// Environment variables. Those that do not begin with the program's prefix are ignored.
+    pub environment: Vec<(String, String)>,
+    /// Values on the command line; a later one wins.
+    pub flags: Vec<Flag>,
+}
+
+/// A value on the command line.
+#[derive(Clone)]
+pub struct Flag {
+    /// What was typed, without the value: `--listen`, `--set bus.workers`.
+    pub name: String,
+    /// The key.
+    pub key: String,
+    /// The value: TOML, or text without quotation marks.
+    pub value: String,
+}
+
+/// Without the value, which may be secret.
+impl std::fmt::Debug for Flag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Flag").field(&self.name).finish()
+    }
+}
+
+impl Sources {
+    /// The environment of this process.
+    pub fn environment() -> Vec<(String, String)> {
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        std::env::vars_os().filter_map(text).collect()
+    }
+}
+
+/// The configuration that `sources` give.
+///
+/// # Errors
+/// When a file cannot be read, a key is unknown or missing, or a value is not valid.
+pub fn load<T: Settings>(sources: &Sources) -> Result<Loaded<T>, Error> {
+    merge::load(&T::PROGRAM, sources)
+}
+
+/// The value of one section of a default file, such as the options of a part that is used without its program.
+///
+/// # Panics
+/// When `defaults` has no valid `[section]`: both are part of the program.
+pub fn section<T: DeserializeOwned>(section: &str, defaults: &str) -> T {
+    #[derive(serde::Deserialize)]
+    #[serde(transparent)]
+    struct Sections<T>(std::collections::BTreeMap<String, T>);
+
+    let value = toml::from_str::<Sections<T>>(defaults).map(|mut sections| sections.0.remove(section));
+    match value {
+        Ok(Some(value)) => value,
+        Ok(None) => panic!("the default file has no [{section}]"),
+        Err(error) => panic!("the default file is not valid: {error}"),
+    }
+}
