@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::terminal;
 
-/// `check` or `doctor` found something that is not as it must be.
+/// `check` or `doctor` found a problem.
 pub(crate) const BROKEN: u8 = 1;
 /// Flag, environment or file: the configuration has to change.
 pub(crate) const CONFIGURATION: u8 = 64;
@@ -19,7 +19,7 @@ pub(crate) const INTERNAL: u8 = 70;
 pub(crate) const INTERRUPTED: u8 = 130;
 
 /// What `--help` says about them.
-pub(crate) const HELP: &str = "Exit codes: 0 done (also: ended by SIGTERM), 1 `check` or `doctor` found something broken, 64 bad configuration, 65 refused by whom it was asked of, 69 something needed is taken, \
+pub(crate) const HELP: &str = "Exit codes: 0 done (also: ended by SIGTERM), 1 `check` or `doctor` found a problem, 64 bad configuration, 65 refused by whom it was asked of, 69 something needed is taken, \
 missing or silent, 70 internal error, 130 ended by Ctrl-C.";
 
 /// Why a command did not do what it was asked for.

@@ -3,22 +3,21 @@
 //! `signalbox up` runs the whole system on this machine; each further subcommand is a module of its own. Exit codes
 //! are stable, see [`exit`].
 
-mod canary;
 mod check;
 mod condition;
-mod demo_app;
 mod doctor;
+mod edge;
 mod events;
 mod exit;
 mod labels;
 mod machines;
 #[cfg(test)]
 mod manual;
-mod mend_aof;
 mod objects;
 mod pages;
 mod queues;
 mod remote;
+mod repair_aof;
 mod routes;
 mod settings;
 mod stats;
@@ -65,20 +64,18 @@ enum Command {
     Tokens(tokens::Args),
     /// Check whether events, queues and objects of a running system are as they must be (exit code 1 if not)
     Check(check::Args),
-    /// Find what is misconfigured or unhealthy, and say how to mend it (exit code 1 if something is)
+    /// Report what is misconfigured or unhealthy and how to fix it (exit code 1 if something is critical)
     Doctor(doctor::Args),
+    /// Run nginx alone, configured by environment variables: in a container or as a service
+    Edge(edge::Args),
     /// Try an exit condition out
     Condition(condition::Args),
     /// Judge definitions of state machines, run their scenarios, and apply them
     Machines(machines::Args),
     /// Labels of state machines: where they are, why, and what comes next
     Labels(labels::Args),
-    /// Things to try with what `up --demo` runs
-    Demo(canary::Args),
-    /// Run a small sample application, as `up --demo` does
-    DemoApp(demo_app::Args),
-    /// Cut half a transaction off the end of an append-only file; before Redis starts, never while it runs
-    MendAof(mend_aof::Args),
+    /// Cut an incomplete transaction off the end of an append-only file; before Redis starts, never while it runs
+    RepairAof(repair_aof::Args),
     /// Print a script that completes commands in a shell
     Completions(pages::Completions),
     /// Print the manual page
@@ -116,12 +113,11 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Tokens(args) => asynchronously(tokens::run(args)),
         Command::Check(args) => asynchronously(check::run(args)),
         Command::Doctor(args) => asynchronously(doctor::run(args)),
+        Command::Edge(args) => edge::run(&args),
         Command::Condition(args) => condition::run(args),
         Command::Machines(args) => asynchronously(machines::run(args)),
         Command::Labels(args) => asynchronously(labels::run(args)),
-        Command::Demo(args) => asynchronously(canary::run(args)),
-        Command::DemoApp(args) => asynchronously(demo_app::run(args)),
-        Command::MendAof(args) => mend_aof::run(&args),
+        Command::RepairAof(args) => repair_aof::run(&args),
         Command::Completions(args) => pages::completions(&args),
         Command::Man(args) => pages::man(&args),
         Command::Guard => {

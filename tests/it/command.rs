@@ -353,7 +353,10 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
     let finding = finding.unwrap_or_else(|| panic!("{told}"));
     assert_eq!((doctor.code, &finding["subject"]), (Some(1), &json!("machine orders")));
     let problem = finding["problem"].as_str().unwrap();
-    assert!(problem.contains("1 label of the machine orders") && problem.contains("such as \"8\" ("), "{finding}");
+    assert!(
+        problem.contains("1 label of the machine orders") && problem.contains("such as \"8\" ("),
+        "{finding}"
+    );
 
     // What somebody broke by hand is named with its label.
     let sound = type_in(&system, &["check"]).await.done().out;
@@ -431,9 +434,8 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
 
 /// The findings of the doctor: their ids and problems.
 fn findings(answer: &Value) -> Vec<(&str, &str)> {
-    let text = |finding: &'_ Value, field: &str| finding[field].as_str().unwrap();
     let all = answer["findings"].as_array().unwrap().iter();
-    all.map(|finding| (text(finding, "id"), text(finding, "problem"))).collect()
+    all.map(|one| (one["id"].as_str().unwrap(), one["problem"].as_str().unwrap())).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -84,7 +84,11 @@ async fn the_overview_names_servers_that_forget_and_certificates_that_end() {
     let _: String = system.cli(System::FABRIC, "CONFIG SET appendonly no").await;
     // Nobody has looked yet, so nothing that was found before is still good for a while.
     overview_says(&system, "The certificate of shop.test expires in 5 d.").await;
-    overview_says(&system, "The stats Redis evicts counters when memory runs out (maxmemory-policy is allkeys-lru).").await;
+    overview_says(
+        &system,
+        "The stats Redis evicts counters when memory runs out (maxmemory-policy is allkeys-lru).",
+    )
+    .await;
     overview_says(&system, "The fabric Redis writes no append-only file").await;
     system.stop().await;
 }

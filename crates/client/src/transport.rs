@@ -1,17 +1,14 @@
 //! One request and its answer, over HTTP or HTTPS.
 //!
-//! hyper and rustls with ring, as the pacemaker's deliveries have them: one TLS stack in the whole product.
+//! reqwest with rustls and ring, so that the product has one TLS stack.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use http::{HeaderValue, Method, Request, header};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
+use bytes::{Bytes, BytesMut};
+use reqwest::{
+    Client, Method, Response,
+    header::{self, HeaderMap, HeaderValue},
+    redirect, retry,
 };
 use rustls::{
     ClientConfig, RootCertStore,
@@ -23,12 +20,12 @@ use url::Url;
 
 use crate::{Builder, Error, Problem};
 
-/// Larger answers are not read: a page of a list has at most a thousand items, a dump of the table is the largest.
-const ANSWER_LIMIT_BYTES: usize = 256 * 1024 * 1024;
-/// How long connecting may take: whoever is there accepts at once.
-const CONNECT: Duration = Duration::from_secs(5);
+/// Larger answers are rejected. The largest one is a dump of the route table.
+const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
+/// How long connecting may take. A server that runs accepts immediately.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An answer that is good.
+/// A successful answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) body: Bytes,
@@ -38,9 +35,8 @@ pub(crate) struct Answer {
 pub(crate) struct Transport {
     /// Without a slash at its end.
     base: String,
-    authorization: Option<HeaderValue>,
     timeout: Duration,
-    http: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    http: Client,
 }
 
 impl Transport {
@@ -53,24 +49,27 @@ impl Transport {
         if !url.username().is_empty() || url.query().is_some() || url.fragment().is_some() {
             return Err(wrong("it must not have a user name, a query or a fragment"));
         }
-        let authorization = builder.token.as_deref().map(authorization).transpose()?;
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT));
-        connector.set_nodelay(true);
-        connector.enforce_http(false);
+        let mut headers = HeaderMap::new();
+        if let Some(token) = &builder.token {
+            headers.insert(header::AUTHORIZATION, authorization(token)?);
+        }
         // Reading the system's certificates takes a moment, and most addresses are of this machine.
-        let config = if url.scheme() == "https" { trust(builder.ca_file.as_deref())? } else { no_trust() };
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(config)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(connector);
-        Ok(Self {
-            base: builder.url.trim_end_matches('/').to_owned(),
-            authorization,
-            timeout: builder.timeout,
-            http: Client::builder(TokioExecutor::new()).build(connector),
-        })
+        let tls = if url.scheme() == "https" {
+            trust(builder.ca_file.as_deref())?
+        } else {
+            config(RootCertStore::empty())
+        };
+        let http = Client::builder()
+            .tls_backend_preconfigured(tls)
+            .default_headers(headers)
+            .connect_timeout(CONNECT_TIMEOUT)
+            // The API is called where it is configured: no proxy of the environment, no redirect, no repeated request.
+            .no_proxy()
+            .redirect(redirect::Policy::none())
+            .retry(retry::never())
+            .build()
+            .map_err(|error| wrong(&innermost(&error)))?;
+        Ok(Self { base: builder.url.trim_end_matches('/').to_owned(), timeout: builder.timeout, http })
     }
 
     pub(crate) fn base(&self) -> &str {
@@ -95,7 +94,7 @@ impl Transport {
         time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.late(path)))
     }
 
-    /// Gets an answer that says as much when its status is an error.
+    /// Gets an answer whose body is the same for every status.
     pub(crate) async fn call_any(&self, path: &str) -> Result<Answer, Error> {
         let work = async {
             let response = self.send("GET", path, None, &[]).await?;
@@ -104,12 +103,12 @@ impl Transport {
         time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.late(path)))
     }
 
-    /// Sends, and gives the body of a good answer to be read as it comes.
-    pub(crate) async fn open(&self, path: &str, headers: &[(&str, &str)]) -> Result<Incoming, Error> {
+    /// Sends, and returns a successful answer whose body is read piece by piece.
+    pub(crate) async fn open(&self, path: &str, headers: &[(&str, &str)]) -> Result<Response, Error> {
         let work = async {
             let response = self.send("GET", path, None, headers).await?;
             if response.status().is_success() {
-                return Ok(response.into_body());
+                return Ok(response);
             }
             Err(self.read(path, response).await.err().unwrap_or_else(|| self.late(path)))
         };
@@ -122,29 +121,31 @@ impl Transport {
         path: &str,
         body: Option<(&str, Vec<u8>)>,
         headers: &[(&str, &str)],
-    ) -> Result<http::Response<Incoming>, Error> {
+    ) -> Result<Response, Error> {
         let url = self.address(path);
-        let mut request = Request::builder().uri(&url).method(
-            Method::from_bytes(method.as_bytes())
-                .map_err(|error| Error::Address { url: url.clone(), why: format!("{method}: {error}") })?,
-        );
-        if let Some(authorization) = &self.authorization {
-            request = request.header(header::AUTHORIZATION, authorization);
+        let wrong = |why: String| Error::Address { url: url.clone(), why };
+        if has_dot_segment(path) {
+            return Err(wrong("`.` and `..` are not valid names".to_owned()));
         }
-        let (kind, body) = body.unzip();
-        if let Some(kind) = kind {
-            request = request.header(header::CONTENT_TYPE, kind);
+        let verb =
+            Method::from_bytes(method.as_bytes()).map_err(|error| wrong(format!("{method}: {error}")))?;
+        let mut request = self.http.request(verb, &url);
+        if let Some((kind, body)) = body {
+            request = request.header(header::CONTENT_TYPE, kind).body(body);
         }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request = request
-            .body(Full::from(body.unwrap_or_default()))
-            .map_err(|error| Error::Address { url: url.clone(), why: error.to_string() })?;
-        self.http.request(request).await.map_err(|error| Error::Silent { url, why: innermost(&error) })
+        request.send().await.map_err(|error| {
+            if error.is_builder() {
+                wrong(innermost(&error))
+            } else {
+                Error::Silent { url: url.clone(), why: innermost(&error) }
+            }
+        })
     }
 
-    async fn read(&self, path: &str, response: http::Response<Incoming>) -> Result<Answer, Error> {
+    async fn read(&self, path: &str, response: Response) -> Result<Answer, Error> {
         let status = response.status();
         let answer = self.collect(path, response).await?;
         if status.is_success() {
@@ -157,10 +158,16 @@ impl Transport {
         }
     }
 
-    async fn collect(&self, path: &str, response: http::Response<Incoming>) -> Result<Answer, Error> {
-        let body = Limited::new(response.into_body(), ANSWER_LIMIT_BYTES).collect().await;
+    async fn collect(&self, path: &str, mut response: Response) -> Result<Answer, Error> {
         let silent = |why| Error::Silent { url: self.address(path), why };
-        Ok(Answer { body: body.map_err(|error| silent(innermost(&*error)))?.to_bytes() })
+        let mut body = BytesMut::new();
+        while let Some(piece) = response.chunk().await.map_err(|error| silent(innermost(&error)))? {
+            if body.len() + piece.len() > MAX_ANSWER_BYTES {
+                return Err(silent(format!("the answer exceeds {MAX_ANSWER_BYTES} bytes")));
+            }
+            body.extend_from_slice(&piece);
+        }
+        Ok(Answer { body: body.freeze() })
     }
 
     fn late(&self, path: &str) -> Error {
@@ -181,15 +188,10 @@ fn config(roots: RootCertStore) -> ClientConfig {
     builder.with_root_certificates(roots).with_no_client_auth()
 }
 
-/// For an address without TLS.
-fn no_trust() -> ClientConfig {
-    config(RootCertStore::empty())
-}
-
-/// What the operating system believes, and the certificates of `file`.
+/// The authorities of the operating system, and the certificates of `file`.
 fn trust(file: Option<&Path>) -> Result<ClientConfig, Error> {
     let mut roots = RootCertStore::empty();
-    // One unreadable certificate among a hundred is the system's business.
+    // One unreadable certificate of the system among a hundred does not matter.
     let _counts = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(path) = file {
         let failed = |error: String| Error::Trust { path: path.to_owned(), why: error };
@@ -201,11 +203,32 @@ fn trust(file: Option<&Path>) -> Result<ClientConfig, Error> {
     Ok(config(roots))
 }
 
-/// hyper's own words say only that sending failed; the cause at the bottom is what somebody can act on.
+/// Whether an address with this path would lead to another folder, encoded or not.
+fn has_dot_segment(path: &str) -> bool {
+    let path = path.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase().replace("%2e", ".");
+    path.split('/').any(|segment| matches!(segment, "." | ".."))
+}
+
+/// The outer errors report only that sending failed. An operator can act on the cause.
 pub(crate) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;
     }
     error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_never_changes_the_folder_of_a_request() {
+        for path in ["/instances/..", "/instances/%2E%2e", "/a/./b", "/a/%2E"] {
+            assert!(has_dot_segment(path), "{path}");
+        }
+        for path in ["/instances/a..b", "/hosts/a.example", "/a/...", "/a?b=../c"] {
+            assert!(!has_dot_segment(path), "{path}");
+        }
+    }
 }

@@ -104,7 +104,7 @@ fn facts() -> impl Strategy<Value = Facts> {
     let host = (name(), 0..3_usize, 0..3_usize).prop_map(|(name, addresses, unhealthy)| Host {
         name,
         addresses,
-        healthy,
+        unhealthy,
     });
     let instance =
         (name(), name(), reason()).prop_map(|(id, host, unhealthy)| Instance { id, host, unhealthy });
