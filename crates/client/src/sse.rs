@@ -1,8 +1,9 @@
-//! Server-sent events, read as they arrive.
+//! Server-sent events, read as they come.
 
 use std::{collections::VecDeque, time::Duration};
 
-use reqwest::Response;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use tokio::time;
 
 use crate::{Client, Error, transport::innermost};
@@ -27,16 +28,16 @@ pub struct Message {
 #[derive(Debug)]
 pub struct Stream {
     url: String,
-    response: Response,
+    body: Incoming,
     reader: Reader,
     ready: VecDeque<Message>,
 }
 
 impl Stream {
     pub(crate) async fn open(client: &Client, path: &str, headers: &[(&str, &str)]) -> Result<Self, Error> {
-        let response = client.transport.open(path, headers).await?;
+        let body = client.transport.open(path, headers).await?;
         let url = client.transport.address(path);
-        Ok(Self { url, response, reader: Reader::default(), ready: VecDeque::new() })
+        Ok(Self { url, body, reader: Reader::default(), ready: VecDeque::new() })
     }
 
     /// The next message; nothing when the server has ended the stream.
@@ -50,11 +51,17 @@ impl Stream {
             }
             let late = |_| Error::Late { url: self.url.clone(), seconds: SILENCE.as_secs() };
             let silent = |why| Error::Silent { url: self.url.clone(), why };
-            let piece = time::timeout(SILENCE, self.response.chunk()).await.map_err(late)?;
-            let Some(bytes) = piece.map_err(|error| silent(innermost(&error)))? else { return Ok(None) };
-            self.ready.extend(self.reader.read(&bytes));
-            if self.reader.is_too_long() {
-                return Err(silent("a message is too long".to_owned()));
+            match time::timeout(SILENCE, self.body.frame()).await.map_err(late)? {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(silent(innermost(&error))),
+                Some(Ok(frame)) => {
+                    if let Some(bytes) = frame.data_ref() {
+                        self.ready.extend(self.reader.read(bytes));
+                        if self.reader.is_too_long() {
+                            return Err(silent("a message is too long".to_owned()));
+                        }
+                    }
+                }
             }
         }
     }

@@ -1,14 +1,19 @@
 //! One request and its answer, over HTTP or HTTPS.
 //!
-//! reqwest with rustls and ring, so that the product has one TLS stack.
+//! hyper and rustls with ring, which the pacemaker's deliveries use, too, so that the product has one TLS stack. reqwest was
+//! rejected: Cargo unifies its TLS features into programs that need plain HTTP only, where each client then panics without
+//! an installed provider, and its URL parser resolves the segments `%2E%2E` that [`crate::segment`] protects.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
-use reqwest::{
-    Client, Method, Response,
-    header::{self, HeaderMap, HeaderValue},
-    redirect, retry,
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
 };
 use rustls::{
     ClientConfig, RootCertStore,
@@ -35,8 +40,9 @@ pub(crate) struct Answer {
 pub(crate) struct Transport {
     /// Without a slash at its end.
     base: String,
+    authorization: Option<HeaderValue>,
     timeout: Duration,
-    http: Client,
+    http: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
 impl Transport {
@@ -49,27 +55,24 @@ impl Transport {
         if !url.username().is_empty() || url.query().is_some() || url.fragment().is_some() {
             return Err(wrong("it must not have a user name, a query or a fragment"));
         }
-        let mut headers = HeaderMap::new();
-        if let Some(token) = &builder.token {
-            headers.insert(header::AUTHORIZATION, authorization(token)?);
-        }
+        let authorization = builder.token.as_deref().map(authorization).transpose()?;
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        connector.set_nodelay(true);
+        connector.enforce_http(false);
         // Reading the system's certificates takes a moment, and most addresses are of this machine.
-        let tls = if url.scheme() == "https" {
-            trust(builder.ca_file.as_deref())?
-        } else {
-            config(RootCertStore::empty())
-        };
-        let http = Client::builder()
-            .tls_backend_preconfigured(tls)
-            .default_headers(headers)
-            .connect_timeout(CONNECT_TIMEOUT)
-            // The API is called where it is configured: no proxy of the environment, no redirect, no repeated request.
-            .no_proxy()
-            .redirect(redirect::Policy::none())
-            .retry(retry::never())
-            .build()
-            .map_err(|error| wrong(&innermost(&error)))?;
-        Ok(Self { base: builder.url.trim_end_matches('/').to_owned(), timeout: builder.timeout, http })
+        let config = if url.scheme() == "https" { trust(builder.ca_file.as_deref())? } else { no_trust() };
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(config)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
+        Ok(Self {
+            base: builder.url.trim_end_matches('/').to_owned(),
+            authorization,
+            timeout: builder.timeout,
+            http: Client::builder(TokioExecutor::new()).build(connector),
+        })
     }
 
     pub(crate) fn base(&self) -> &str {
@@ -94,7 +97,7 @@ impl Transport {
         time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.late(path)))
     }
 
-    /// Gets an answer whose body is the same for every status.
+    /// Gets an answer whose body has the same form for every status.
     pub(crate) async fn call_any(&self, path: &str) -> Result<Answer, Error> {
         let work = async {
             let response = self.send("GET", path, None, &[]).await?;
@@ -103,12 +106,12 @@ impl Transport {
         time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.late(path)))
     }
 
-    /// Sends, and returns a successful answer whose body is read piece by piece.
-    pub(crate) async fn open(&self, path: &str, headers: &[(&str, &str)]) -> Result<Response, Error> {
+    /// Sends, and returns the body of a successful answer to be read piece by piece.
+    pub(crate) async fn open(&self, path: &str, headers: &[(&str, &str)]) -> Result<Incoming, Error> {
         let work = async {
             let response = self.send("GET", path, None, headers).await?;
             if response.status().is_success() {
-                return Ok(response);
+                return Ok(response.into_body());
             }
             Err(self.read(path, response).await.err().unwrap_or_else(|| self.late(path)))
         };
@@ -121,31 +124,29 @@ impl Transport {
         path: &str,
         body: Option<(&str, Vec<u8>)>,
         headers: &[(&str, &str)],
-    ) -> Result<Response, Error> {
+    ) -> Result<http::Response<Incoming>, Error> {
         let url = self.address(path);
-        let wrong = |why: String| Error::Address { url: url.clone(), why };
-        if has_dot_segment(path) {
-            return Err(wrong("`.` and `..` are not valid names".to_owned()));
+        let mut request = Request::builder().uri(&url).method(
+            Method::from_bytes(method.as_bytes())
+                .map_err(|error| Error::Address { url: url.clone(), why: format!("{method}: {error}") })?,
+        );
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
         }
-        let verb =
-            Method::from_bytes(method.as_bytes()).map_err(|error| wrong(format!("{method}: {error}")))?;
-        let mut request = self.http.request(verb, &url);
-        if let Some((kind, body)) = body {
-            request = request.header(header::CONTENT_TYPE, kind).body(body);
+        let (kind, body) = body.unzip();
+        if let Some(kind) = kind {
+            request = request.header(header::CONTENT_TYPE, kind);
         }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        request.send().await.map_err(|error| {
-            if error.is_builder() {
-                wrong(innermost(&error))
-            } else {
-                Error::Silent { url: url.clone(), why: innermost(&error) }
-            }
-        })
+        let request = request
+            .body(Full::from(body.unwrap_or_default()))
+            .map_err(|error| Error::Address { url: url.clone(), why: error.to_string() })?;
+        self.http.request(request).await.map_err(|error| Error::Silent { url, why: innermost(&error) })
     }
 
-    async fn read(&self, path: &str, response: Response) -> Result<Answer, Error> {
+    async fn read(&self, path: &str, response: http::Response<Incoming>) -> Result<Answer, Error> {
         let status = response.status();
         let answer = self.collect(path, response).await?;
         if status.is_success() {
@@ -158,16 +159,10 @@ impl Transport {
         }
     }
 
-    async fn collect(&self, path: &str, mut response: Response) -> Result<Answer, Error> {
+    async fn collect(&self, path: &str, response: http::Response<Incoming>) -> Result<Answer, Error> {
+        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
         let silent = |why| Error::Silent { url: self.address(path), why };
-        let mut body = BytesMut::new();
-        while let Some(piece) = response.chunk().await.map_err(|error| silent(innermost(&error)))? {
-            if body.len() + piece.len() > MAX_ANSWER_BYTES {
-                return Err(silent(format!("the answer exceeds {MAX_ANSWER_BYTES} bytes")));
-            }
-            body.extend_from_slice(&piece);
-        }
-        Ok(Answer { body: body.freeze() })
+        Ok(Answer { body: body.map_err(|error| silent(innermost(&*error)))?.to_bytes() })
     }
 
     fn late(&self, path: &str) -> Error {
@@ -188,6 +183,11 @@ fn config(roots: RootCertStore) -> ClientConfig {
     builder.with_root_certificates(roots).with_no_client_auth()
 }
 
+/// For an address without TLS.
+fn no_trust() -> ClientConfig {
+    config(RootCertStore::empty())
+}
+
 /// The authorities of the operating system, and the certificates of `file`.
 fn trust(file: Option<&Path>) -> Result<ClientConfig, Error> {
     let mut roots = RootCertStore::empty();
@@ -203,32 +203,11 @@ fn trust(file: Option<&Path>) -> Result<ClientConfig, Error> {
     Ok(config(roots))
 }
 
-/// Whether an address with this path would lead to another folder, encoded or not.
-fn has_dot_segment(path: &str) -> bool {
-    let path = path.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase().replace("%2e", ".");
-    path.split('/').any(|segment| matches!(segment, "." | ".."))
-}
-
-/// The outer errors report only that sending failed. An operator can act on the cause.
+/// hyper's own error reports only that sending failed. An operator can act on the innermost cause.
 pub(crate) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;
     }
     error.to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_never_changes_the_folder_of_a_request() {
-        for path in ["/instances/..", "/instances/%2E%2e", "/a/./b", "/a/%2E"] {
-            assert!(has_dot_segment(path), "{path}");
-        }
-        for path in ["/instances/a..b", "/hosts/a.example", "/a/...", "/a?b=../c"] {
-            assert!(!has_dot_segment(path), "{path}");
-        }
-    }
 }

@@ -1,14 +1,7 @@
 //! `signalbox-demo app`: a small application to route to. It registers itself with a lease, renews the lease, removes itself
 //! before it ends, and receives events at `/events`, where it also shows the latest of them.
 
-use std::{
-    collections::VecDeque,
-    io::Write as _,
-    net::Ipv4Addr,
-    path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, io::Write as _, net::Ipv4Addr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use axum::{
@@ -19,6 +12,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post, put},
 };
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 use signalbox_stack::local_client;
@@ -131,7 +125,7 @@ fn application(args: &Args) -> Router {
 /// The names of the application and of the host that was requested.
 async fn hello(State(identity): State<Identity>, headers: HeaderMap) -> Response {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("(no host)");
-    let Release { name, status } = identity.release.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let Release { name, status } = identity.release.lock().clone();
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
     (status, format!("Hello from {name}, instance {}, asked as {host}\n", identity.instance)).into_response()
 }
@@ -139,7 +133,7 @@ async fn hello(State(identity): State<Identity>, headers: HeaderMap) -> Response
 /// Serves another version from now on.
 async fn release(State(identity): State<Identity>, Json(release): Json<Release>) -> StatusCode {
     line(&format!("{} serves {} from now on", identity.instance, release.name));
-    *identity.release.lock().unwrap_or_else(PoisonError::into_inner) = release;
+    *identity.release.lock() = release;
     StatusCode::NO_CONTENT
 }
 
@@ -167,7 +161,7 @@ async fn receive(State(identity): State<Identity>, Json(events): Json<Vec<Box<Ra
             return StatusCode::BAD_REQUEST;
         };
         line(&format!("{} received {topic}: {kind} {url} (event {id})", identity.instance));
-        let mut kept = identity.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = identity.events.lock();
         if kept.len() == EVENTS_KEPT {
             kept.pop_front();
         }
@@ -178,7 +172,7 @@ async fn receive(State(identity): State<Identity>, Json(events): Json<Vec<Box<Ra
 
 /// What was received, one event a line, the latest last.
 async fn received(State(identity): State<Identity>) -> Response {
-    let kept = identity.events.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = identity.events.lock();
     let lines: String = kept.iter().map(|event| format!("{event}\n")).collect();
     ([(header::CONTENT_TYPE, "application/x-ndjson")], lines).into_response()
 }

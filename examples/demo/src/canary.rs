@@ -5,13 +5,10 @@
 //! deploys it, sends requests to the host, and prints each move until the label ends: a good version replaces the old one,
 //! a bad one is rolled back. The next call uses the other process, so it can be repeated.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use clap::ValueEnum;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use signalbox_client::{
     Client, Error,
@@ -297,7 +294,7 @@ impl Traffic {
                 let counts = Arc::clone(&counts);
                 tokio::spawn(async move {
                     let (who, good) = answer(request.await).await;
-                    let Answers { all, new } = &mut *counts.lock().unwrap_or_else(PoisonError::into_inner);
+                    let Answers { all, new } = &mut *counts.lock();
                     for counts in [all, new] {
                         let (answered, failed) = counts.entry(who.clone()).or_default();
                         *(if good { answered } else { failed }) += 1;
@@ -311,7 +308,7 @@ impl Traffic {
 
     /// What was counted since the last call.
     fn counted(&self) -> String {
-        let counts = std::mem::take(&mut self.answers.lock().unwrap_or_else(PoisonError::into_inner).new);
+        let counts = std::mem::take(&mut self.answers.lock().new);
         let told = |(who, (answered, failed)): (&String, &(u64, u64))| match (answered, failed) {
             (answered, 0) => format!("{who} answered {answered}"),
             (0, failed) => format!("{who} failed {failed}"),
@@ -321,7 +318,7 @@ impl Traffic {
     }
 
     fn told(&self) -> Value {
-        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let answers = self.answers.lock();
         answers
             .all
             .iter()

@@ -21,12 +21,6 @@ use crate::{
 
 const ROOT: &str = "root-0123456789abcdef";
 
-/// A client for plain HTTP. Even so reqwest needs a TLS provider, and none of the certificates of the system.
-fn client_builder() -> reqwest::ClientBuilder {
-    let _already_installed = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().tls_certs_only([])
-}
-
 /// A running pacemaker.
 struct Api {
     servers: Servers,
@@ -115,7 +109,7 @@ impl Api {
         let shutdown = CancellationToken::new();
         let config = Config::load(&args).unwrap();
         let served = Some(tokio::spawn(crate::service::run(config, listener, None, shutdown.clone())));
-        let client = client_builder().timeout(Duration::from_secs(30)).build().unwrap();
+        let client = reqwest::Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
         Self { servers, keys, base: format!("http://{address}"), client, shutdown, served }
     }
 
