@@ -3,6 +3,8 @@
 //! They are processes of another program, `signalbox-demo` (`examples/demo`), which uses the public API as any
 //! application does. Here it is only found, started, and awaited.
 
+use std::path::{Path, PathBuf};
+
 use signalbox_stack::{Options, Probe, Program, Stack, own_program};
 use tokio::process::Command;
 
@@ -25,18 +27,22 @@ pub(crate) struct Demo {
     pub(crate) program: String,
 }
 
+/// Finds the program. `up` does so before it starts anything.
+pub(crate) fn program() -> Result<PathBuf, Failure> {
+    Ok(own_program(PROGRAM, None)?)
+}
+
 /// Starts the sample applications, and waits until a request to each was routed and counted.
-pub(crate) async fn start(stack: &Stack, options: &Options) -> Result<Demo, Failure> {
-    let program = own_program(PROGRAM, None)?;
+pub(crate) async fn start(stack: &Stack, options: &Options, program: &Path) -> Result<Demo, Failure> {
     let token = stack.layout().token().display().to_string();
-    let mut prepare = Command::new(&program);
+    let mut prepare = Command::new(program);
     prepare.args(["prepare", "--admin-url", &stack.admin_url(), "--edge-url", &stack.edge_url()]);
     prepare.arg("--data-dir").arg(&options.data_dir).kill_on_drop(true);
     let mut spare = String::new();
     for other in &options.others {
         let (name, port) = (other.part.as_str(), other.port.to_string());
         let address = format!("127.0.0.1:{port}");
-        let part = Program::new(other.part.clone(), &program);
+        let part = Program::new(other.part.clone(), program);
         let part = ["app", "--port", &port, "--instance", name].into_iter().fold(part, Program::arg);
         let part = match APPLICATIONS.iter().find(|(application, ..)| name.contains(application)) {
             Some((application, host, version_type)) => {
@@ -77,11 +83,11 @@ pub(crate) async fn start(stack: &Stack, options: &Options) -> Result<Demo, Fail
     if !status.success() {
         return Err(failed(status.to_string()));
     }
-    Ok(Demo { hosts: APPLICATIONS.map(|(_, host, _)| host).into(), spare, program: typed(&program) })
+    Ok(Demo { hosts: APPLICATIONS.map(|(_, host, _)| host).into(), spare, program: typed(program) })
 }
 
 /// The program as it was found next to this one, in the form in which this one was typed.
-fn typed(program: &std::path::Path) -> String {
+fn typed(program: &Path) -> String {
     let own = std::env::args().next().unwrap_or_default();
     match own.rsplit_once('/') {
         Some((folder, _)) => format!("{folder}/{PROGRAM}"),

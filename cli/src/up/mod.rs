@@ -6,7 +6,7 @@
 mod demo;
 mod report;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use signalbox_stack::Stack;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -38,6 +38,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
     let (settings, source) = Settings::load(args.config.as_deref(), args.overrides)?;
     let options = settings.options(&source)?;
+    let demo = if settings.demo.enabled { Some(demo::program()?) } else { None };
     // From here on Ctrl-C must not end this process by itself.
     let mut ending = Ending::listen()?;
     let start =
@@ -48,7 +49,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         end = ending.wait() => return end.outcome(),
     };
     let outcome = tokio::select! {
-        outcome = serve(&stack, &settings, &options) => outcome,
+        outcome = serve(&stack, &settings, &options, demo.as_deref()) => outcome,
         end = ending.wait() => end.outcome(),
     };
     terminal::line("ending; once more Ctrl-C does not wait");
@@ -59,13 +60,17 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     outcome
 }
 
-/// Adds the sample applications, reports, and waits for ever.
+/// Adds the sample applications, reports, and then waits for a signal.
 async fn serve(
     stack: &Stack,
     settings: &Settings,
     options: &signalbox_stack::Options,
+    demo: Option<&Path>,
 ) -> Result<(), Failure> {
-    let demo = if settings.demo.enabled { Some(demo::start(stack, options).await?) } else { None };
+    let demo = match demo {
+        Some(program) => Some(demo::start(stack, options, program).await?),
+        None => None,
+    };
     report::ready(stack, settings.data_dir(), demo.as_ref());
     std::future::pending().await
 }
