@@ -33,9 +33,12 @@ pub(super) struct Facts {
     pub(super) certificates: Checked<Vec<(Hostname, Certificate)>>,
 }
 
+/// When facts were read, and the facts.
+type Read = (Instant, Arc<Facts>);
+
 /// Facts that were read a moment ago. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(in crate::dashboard) struct Later(Arc<Mutex<Option<(Instant, Arc<Facts>)>>>);
+pub(in crate::dashboard) struct Later(Arc<Mutex<Option<Read>>>);
 
 impl Later {
     pub(super) async fn facts(&self, app: &App) -> Arc<Facts> {
