@@ -11,8 +11,8 @@ ARGS ?=
 
 RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-server curl
 # lua-check is the linter. Never luajit: it replaces the library that the Lua module of nginx needs.
-# jq and python3 are what examples of the documentation use, which a test types in; gettext-base fills in nginx.conf for the package.
-TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3 gettext-base
+# The examples of the documentation, which a test runs, use jq and python3.
+TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
 .PHONY: help run test browser bench soak deb schemathesis reference fmt clean build packages-run packages-test packages-bench
@@ -56,7 +56,7 @@ DEB_PROFILE ?= release
 DEB_BUILT := $(TARGET)/$(if $(filter dev,$(DEB_PROFILE)),debug,$(DEB_PROFILE))
 
 deb: ## Build a Debian package (needs cargo-deb: cargo install cargo-deb)
-	cargo build --profile $(DEB_PROFILE) -p signalbox -p signalbox-pacemaker -p signalbox-sidecar
+	cargo build --profile $(DEB_PROFILE) -p signalbox -p signalbox-demo -p signalbox-pacemaker -p signalbox-sidecar
 	rm -rf target/deb
 	mkdir -p target/deb
 	$(DEB_BUILT)/signalbox man --dir target/deb/man
@@ -73,7 +73,7 @@ clean: ## Remove what was built; data in .signalbox stays
 	cargo clean
 
 build:
-	@cargo build --profile $(PROFILE) -p signalbox -p signalbox-pacemaker -p signalbox-sidecar
+	@cargo build --profile $(PROFILE) -p signalbox -p signalbox-demo -p signalbox-pacemaker -p signalbox-sidecar
 
 packages-run:
 	@.ci/packages $(RUN_PACKAGES)

@@ -4,25 +4,24 @@ use std::process::ExitCode;
 
 use crate::terminal;
 
-/// `check` or `doctor` found something that is not as it must be.
+/// `check` or `doctor` found a problem.
 pub(crate) const BROKEN: u8 = 1;
-/// Flag, environment or file: the configuration has to change.
+/// A flag, a variable or a file has to change.
 pub(crate) const CONFIGURATION: u8 = 64;
-/// What was to be judged is not in order (a condition that cannot be read, a definition, a scenario that fails), or the
-/// API refused what was asked.
+/// The input is invalid (a condition, a definition, a scenario that fails), or the API rejected the request.
 pub(crate) const REFUSED: u8 = 65;
-/// Something that is needed is taken, missing, or does not answer.
+/// Something that is needed is in use, missing, or does not respond.
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// A defect, or a machine that refuses files or processes.
+/// A defect, or the system refuses files or processes.
 pub(crate) const INTERNAL: u8 = 70;
 /// Ended by Ctrl-C (128 + SIGINT), cleanly.
 pub(crate) const INTERRUPTED: u8 = 130;
 
 /// What `--help` says about them.
-pub(crate) const HELP: &str = "Exit codes: 0 done (also: ended by SIGTERM), 1 `check` or `doctor` found something broken, 64 bad configuration, 65 refused by whom it was asked of, 69 something needed is taken, \
-missing or silent, 70 internal error, 130 ended by Ctrl-C.";
+pub(crate) const HELP: &str = "Exit codes: 0 done (also: ended by SIGTERM), 1 `check` or `doctor` found a problem, 64 bad configuration, 65 invalid or rejected by the API, 69 something needed is in use, \
+missing or does not respond, 70 internal error, 130 ended by Ctrl-C.";
 
-/// Why a command did not do what it was asked for.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: u8,
@@ -46,22 +45,22 @@ impl Failure {
         Self { code: INTERNAL, message: Some(message.into()) }
     }
 
-    /// What was to be judged is not in order, and why has been printed already.
+    /// The input is invalid, and the reason has been printed.
     pub(crate) fn refused() -> Self {
         Self { code: REFUSED, message: None }
     }
 
-    /// The API refused what was asked, or what was to be judged is not in order.
+    /// The API rejected the request, or the input is invalid.
     pub(crate) fn refused_because(message: impl Into<String>) -> Self {
         Self { code: REFUSED, message: Some(message.into()) }
     }
 
-    /// The operator pressed Ctrl-C, and everything went down as it should.
+    /// The operator pressed Ctrl-C, and everything ended cleanly.
     pub(crate) fn interrupted() -> Self {
         Self { code: INTERRUPTED, message: None }
     }
 
-    /// Says what is wrong, and gives the code.
+    /// Prints the message and returns the code.
     pub(crate) fn report(self) -> ExitCode {
         if let Some(message) = self.message {
             terminal::error(&format!("signalbox: {message}"));
@@ -81,7 +80,7 @@ impl From<signalbox_stack::Error> for Failure {
             signalbox_stack::Kind::Unavailable => UNAVAILABLE,
             signalbox_stack::Kind::Internal => INTERNAL,
         };
-        // With every cause: the last one is what the system said.
+        // With every cause. The last one is the system's.
         Self { code, message: Some(format!("{:#}", anyhow::Error::from(error))) }
     }
 }

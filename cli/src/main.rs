@@ -3,22 +3,21 @@
 //! `signalbox up` runs the whole system on this machine; each further subcommand is a module of its own. Exit codes
 //! are stable, see [`exit`].
 
-mod canary;
 mod check;
 mod condition;
-mod demo_app;
 mod doctor;
+mod edge;
 mod events;
 mod exit;
 mod labels;
 mod machines;
 #[cfg(test)]
 mod manual;
-mod mend_aof;
 mod objects;
 mod pages;
 mod queues;
 mod remote;
+mod repair_aof;
 mod routes;
 mod settings;
 mod stats;
@@ -47,38 +46,36 @@ struct Cli {
 enum Command {
     /// Run the whole system on this machine: Redis, nginx, pacemaker and sidecar
     Up(Box<up::Args>),
-    /// Show whether the parts of a running system answer
+    /// Show whether the parts of a running system respond
     Status(status::Args),
-    /// Instances and host names, and how far the routers are
+    /// Manage instances and hosts, and show which routers have the newest table
     Routes(routes::Args),
-    /// What was counted, and what is happening now
+    /// Show request statistics
     Stats(stats::Args),
-    /// Topics, publishing, and watching what is published
+    /// List topics, publish events, and watch them
     Events(events::Args),
-    /// Who hears of events, and what did not reach them
+    /// Manage subscribers and their dead letters
     Subscribers(subscribers::Args),
-    /// What waits to be pulled
+    /// Manage pull queues
     Queues(queues::Args),
-    /// Objects with a backend, where they stand and what holds them up
+    /// Manage objects with a backend, and show what blocks them
     Objects(objects::Args),
-    /// Who may do what
+    /// Manage API tokens
     Tokens(tokens::Args),
-    /// Check whether events, queues and objects of a running system are as they must be (exit code 1 if not)
+    /// Check whether events, queues, objects and labels of a running system are consistent (exit code 1 if not)
     Check(check::Args),
-    /// Find what is misconfigured or unhealthy, and say how to mend it (exit code 1 if something is)
+    /// Report what is misconfigured or unhealthy and how to fix it (exit code 1 if something is critical)
     Doctor(doctor::Args),
-    /// Try an exit condition out
+    /// Run nginx alone, configured by environment variables: in a container or as a service
+    Edge(edge::Args),
+    /// Try an exit condition
     Condition(condition::Args),
-    /// Judge definitions of state machines, run their scenarios, and apply them
+    /// Check definitions of state machines, run their scenarios, and apply them
     Machines(machines::Args),
-    /// Labels of state machines: where they are, why, and what comes next
+    /// Manage labels of state machines, and show why they wait
     Labels(labels::Args),
-    /// Things to try with what `up --demo` runs
-    Demo(canary::Args),
-    /// Run a small sample application, as `up --demo` does
-    DemoApp(demo_app::Args),
-    /// Cut half a transaction off the end of an append-only file; before Redis starts, never while it runs
-    MendAof(mend_aof::Args),
+    /// Cut an incomplete transaction off the end of an append-only file; before Redis starts, never while it runs
+    RepairAof(repair_aof::Args),
     /// Print a script that completes commands in a shell
     Completions(pages::Completions),
     /// Print the manual page
@@ -91,7 +88,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Cli::try_parse() {
         Ok(cli) => run(cli.command),
-        // Help and version come this way, too; a wrong flag or variable is bad configuration like a wrong file.
+        // Help and version arrive here, too. A wrong flag or variable is bad configuration, like a wrong file.
         Err(error) => {
             let _unwritten = error.print();
             return if error.use_stderr() { exit::code(exit::CONFIGURATION) } else { ExitCode::SUCCESS };
@@ -116,12 +113,11 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Tokens(args) => asynchronously(tokens::run(args)),
         Command::Check(args) => asynchronously(check::run(args)),
         Command::Doctor(args) => asynchronously(doctor::run(args)),
+        Command::Edge(args) => edge::run(&args),
         Command::Condition(args) => condition::run(args),
         Command::Machines(args) => asynchronously(machines::run(args)),
         Command::Labels(args) => asynchronously(labels::run(args)),
-        Command::Demo(args) => asynchronously(canary::run(args)),
-        Command::DemoApp(args) => asynchronously(demo_app::run(args)),
-        Command::MendAof(args) => mend_aof::run(&args),
+        Command::RepairAof(args) => repair_aof::run(&args),
         Command::Completions(args) => pages::completions(&args),
         Command::Man(args) => pages::man(&args),
         Command::Guard => {

@@ -12,7 +12,7 @@ use signalbox_client::{
     tokens::NewToken,
 };
 use signalbox_stack::Part;
-use signalbox_testkit::{PATIENCE, eventually};
+use signalbox_testkit::{PATIENCE, eventually, eventually_within};
 use signalbox_tests::{system::System, upstream::App};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -350,10 +350,14 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
     assert_eq!((&busy[0]["name"], &busy[0]["busy"]["errored"]), (&json!("orders"), &json!(1)));
     let doctor = type_in(&system, &at("doctor --skip-log --json")).await;
     let told = doctor.json();
-    let finding = told["findings"].as_array().unwrap().iter().find(|one| one["rule"] == "label_errored");
+    let finding = told["findings"].as_array().unwrap().iter().find(|one| one["id"] == "labels-failed");
     let finding = finding.unwrap_or_else(|| panic!("{told}"));
-    assert_eq!((doctor.code, &finding["about"]), (Some(1), &json!("machine orders")));
-    assert!(finding["what"].as_str().unwrap().contains("1, such as \"8\": "), "{finding}");
+    assert_eq!((doctor.code, &finding["subject"]), (Some(1), &json!("machine orders")));
+    let problem = finding["problem"].as_str().unwrap();
+    assert!(
+        problem.contains("1 label of the machine orders") && problem.contains("such as \"8\" ("),
+        "{finding}"
+    );
 
     // What somebody broke by hand is named with its label.
     let sound = type_in(&system, &["check"]).await.done().out;
@@ -376,10 +380,10 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
         system.api("POST", "/state-machines/deaf/labels/waits", Some(json!({"metadata": {}}))).await;
     assert_eq!(created.status, 201, "{}", created.text());
     let told = type_in(&system, &at("doctor --skip-log --json")).await.json();
-    let finding = told["findings"].as_array().unwrap().iter().find(|one| one["rule"] == "label_stuck");
+    let finding = told["findings"].as_array().unwrap().iter().find(|one| one["id"] == "labels-stuck");
     let finding = finding.unwrap_or_else(|| panic!("{told}"));
-    assert_eq!(finding["about"], "machine deaf");
-    assert!(finding["what"].as_str().unwrap().ends_with("1, such as \"waits\" at gate"), "{finding}");
+    assert_eq!(finding["subject"], "machine deaf");
+    assert!(finding["problem"].as_str().unwrap().ends_with(", such as \"waits\" (gate)."), "{finding}");
 
     let tried = type_in(&system, &at("labels retry orders 8")).await.done().out;
     assert_eq!(tried.trim(), "1 label is tried again");
@@ -429,13 +433,14 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
     system.stop().await;
 }
 
-/// The rules that the doctor named.
-fn rules(answer: &Value) -> Vec<&str> {
-    answer["findings"].as_array().unwrap().iter().filter_map(|finding| finding["rule"].as_str()).collect()
+/// The findings of the doctor: their ids and problems.
+fn findings(answer: &Value) -> Vec<(&str, &str)> {
+    let all = answer["findings"].as_array().unwrap().iter();
+    all.map(|one| (one["id"].as_str().unwrap(), one["problem"].as_str().unwrap())).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_doctor_names_what_is_wrong_and_nothing_else() {
+async fn the_doctor_reports_what_is_wrong_and_the_dashboard_agrees() {
     let system = System::start("doctor").await;
     let part = |part: Part| system.stack.part(&part).address().split(' ').next().unwrap().to_owned();
     let servers = [
@@ -449,10 +454,10 @@ async fn the_doctor_names_what_is_wrong_and_nothing_else() {
     let healthy = eventually("a healthy system", || async {
         let said = type_in(&system, &arguments).await;
         let answer = said.json();
-        if rules(&answer).is_empty() { Ok(said) } else { Err(answer) }
+        if findings(&answer).is_empty() { Ok(said) } else { Err(answer) }
     })
     .await;
-    assert_eq!((healthy.code, &healthy.json()["unseen"]), (Some(0), &json!([])));
+    assert_eq!((healthy.code, &healthy.json()["skipped"]), (Some(0), &json!([])));
 
     // Three things that an operator does wrong.
     for (server, change) in [
@@ -462,10 +467,13 @@ async fn the_doctor_names_what_is_wrong_and_nothing_else() {
     ] {
         let _ok: String = system.cli(server, change).await;
     }
-    let ill = eventually("everything to be named", || async {
+    let ill = eventually("everything to be reported", || async {
         let said = type_in(&system, &arguments).await;
         let answer = said.json();
-        let all = ["aof_off", "eviction", "replication"].iter().all(|rule| rules(&answer).contains(rule));
+        let found = findings(&answer);
+        let all = ["redis-aof-off", "redis-evicts", "replica-not-replicating"]
+            .iter()
+            .all(|id| found.iter().any(|(found, _)| found == id));
         if all { Ok(said) } else { Err(answer) }
     })
     .await;
@@ -476,13 +484,26 @@ async fn the_doctor_names_what_is_wrong_and_nothing_else() {
             .as_array()
             .unwrap()
             .iter()
-            .all(|one| one["mend"].as_str().is_some_and(|mend| !mend.is_empty()))
+            .all(|one| one["fix"].as_str().is_some_and(|fix| !fix.is_empty()))
     );
     assert_eq!(answer["healthy"], false);
     let words =
         type_in(&system, &arguments.iter().copied().filter(|word| *word != "--json").collect::<Vec<_>>())
             .await;
-    assert!(words.out.contains("BROKEN") && words.out.contains("appendonly yes"), "{}", words.out);
+    assert!(words.out.contains("CRITICAL") && words.out.contains("appendonly yes"), "{}", words.out);
+
+    // The dashboard reads the same servers, except for the replica, and reports them in the same words.
+    let shared: Vec<_> = findings(&answer).into_iter().filter(|(id, _)| id.starts_with("redis-")).collect();
+    assert_eq!(shared.len(), 2, "{answer}");
+    // It reads settings every ten seconds.
+    eventually_within(PATIENCE * 2, "the dashboard to agree", || async {
+        let page = system.api("GET", "/", None).await.text();
+        let reported = |(id, problem): &(&str, &str)| {
+            page.contains(&format!("data-finding=\"{id}\"><strong>{problem}</strong>"))
+        };
+        if shared.iter().all(reported) { Ok(()) } else { Err(page) }
+    })
+    .await;
     system.allow("replica");
     system.stop().await;
 }

@@ -88,8 +88,12 @@ async fn the_overview_names_servers_that_lose_data_and_certificates_that_expire(
     let _: String = system.cli(System::STATS, "CONFIG SET maxmemory-policy allkeys-lru").await;
     let _: String = system.cli(System::FABRIC, "CONFIG SET appendonly no").await;
     // Nobody has looked yet, so nothing that was found before is still good for a while.
-    overview_says(&system, "The certificate of shop.test ends in 5 d.").await;
-    overview_says(&system, "The stats Redis throws away counters when memory is short (allkeys-lru).").await;
+    overview_says(&system, "The certificate of shop.test expires in 5 d.").await;
+    overview_says(
+        &system,
+        "The stats Redis evicts counters when memory runs out (maxmemory-policy is allkeys-lru).",
+    )
+    .await;
     overview_says(&system, "The fabric Redis writes no append-only file").await;
     system.stop().await;
 }

@@ -191,7 +191,7 @@ fn units_start_installed_programs_and_wait_for_existing_units() {
         }
     }
     let redis = unit(&units["signalbox-redis@.service"]);
-    assert!(redis.iter().any(|(_, key, value)| key == "ExecStartPre" && value.contains("mend-aof")));
+    assert!(redis.iter().any(|(_, key, value)| key == "ExecStartPre" && value.contains("repair-aof")));
 }
 
 #[test]
@@ -240,10 +240,10 @@ fn the_packages_configuration_has_only_known_keys() {
         let here = listens.replace("0.0.0.0", "127.0.0.1");
         assert!(reserved.contains(&*here), "{here} is not reserved");
     }
-    let known = read("docker/edge");
+    let known: BTreeSet<&str> = signalbox_stack::edge_variables().collect();
     for line in read("packaging/etc/edge.env").lines().filter(|line| !line.starts_with('#')) {
         let name = line.split('=').next().unwrap();
-        assert!(known.contains(&format!("${{{name}")), "docker/edge does not know {name}");
+        assert!(known.contains(name), "`signalbox edge` does not know {name}");
     }
     for role in ["routes", "stats", "fabric"] {
         let text = read(&format!("packaging/etc/redis-{role}.conf"));
@@ -251,7 +251,7 @@ fn the_packages_configuration_has_only_known_keys() {
     }
 }
 
-/// Runs the edge's start script with the package's environment and more, as `systemctl reload` does first.
+/// Runs `signalbox edge check` with the package's environment and more, as `systemctl reload` does first.
 fn try_edge(folder: &Path, more: &[(&str, &str)]) -> (bool, String) {
     let text = read("packaging/etc/edge.env");
     let packaged = text.lines().filter(|line| !line.starts_with('#')).map(|line| {
@@ -260,8 +260,8 @@ fn try_edge(folder: &Path, more: &[(&str, &str)]) -> (bool, String) {
     });
     let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
     fs::write(path("edge.key"), "00".repeat(32) + "\n").unwrap();
-    let output = Command::new(root().join("docker/edge"))
-        .arg("-t")
+    let output = Command::new(crate::up::program())
+        .args(["edge", "check"])
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .envs(packaged)
@@ -284,7 +284,7 @@ fn nginx_accepts_the_packages_edge_and_a_wrong_one_is_rejected_before_a_reload()
     let edge = unit(&read("packaging/systemd/signalbox-edge.service"));
     let reload: Vec<&str> =
         edge.iter().filter(|(_, key, _)| key == "ExecReload").map(|(_, _, value)| &**value).collect();
-    assert_eq!(reload, ["/usr/lib/signalbox/edge -t", "/bin/kill -HUP $MAINPID"]);
+    assert_eq!(reload, ["/usr/bin/signalbox edge check", "/bin/kill -HUP $MAINPID"]);
     let folder = tempfile::tempdir().unwrap();
     let mut reservation = signalbox_stack::Reservation::default();
     let listens = [0; 2].map(|_| format!("127.0.0.1:{}", reservation.add().unwrap()));

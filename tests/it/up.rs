@@ -126,7 +126,11 @@ impl Up {
 
     /// Runs the command as somebody would in the folder where it was started; its JSON.
     async fn command(&self, arguments: &[&str]) -> serde_json::Value {
-        let mut command = Command::new(program());
+        self.run("signalbox", arguments).await
+    }
+
+    async fn run(&self, name: &str, arguments: &[&str]) -> serde_json::Value {
+        let mut command = Command::new(program().with_file_name(name));
         command.args(arguments).arg("--json").current_dir(self.folder.path());
         let output = command.output().await.unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
@@ -219,9 +223,9 @@ async fn a_good_version_is_promoted_and_a_bad_one_is_rolled_back() {
     let _slot = slots::take().await;
     let up = Up::start().await;
     let said = up.said.replace("--data-dir .signalbox", "");
-    assert!(said.contains("demo canary good"), "{said}");
-    let deploy = |kind| ["demo", "canary", kind, "--calm-seconds", "1", "--rate", "500"];
-    let good = up.command(&deploy("good")).await;
+    assert!(said.contains("signalbox-demo canary good"), "{said}");
+    let deploy = |kind| ["canary", kind, "--calm-seconds", "1", "--rate", "500"];
+    let good = up.run("signalbox-demo", &deploy("good")).await;
     assert_eq!((&good["label"], &good["state"]), (&"canary-2".into(), &"done".into()), "{good}");
     let all = "asked five_percent at_five quarter at_quarter half at_half all at_all retire_old done";
     assert_eq!(way(&good["moves"]), all.split(' ').collect::<Vec<_>>());
@@ -240,7 +244,7 @@ async fn a_good_version_is_promoted_and_a_bad_one_is_rolled_back() {
     let active: Vec<_> = instances.as_array().unwrap().iter().map(|one| &one["version_type_id"]).collect();
     assert_eq!(active, ["canary-2"], "{instances}");
 
-    let bad = up.command(&deploy("bad")).await;
+    let bad = up.run("signalbox-demo", &deploy("bad")).await;
     assert_eq!((&bad["label"], &bad["state"]), (&"canary-3".into(), &"taken_back".into()), "{bad}");
     assert_eq!(way(&bad["moves"]), ["asked", "five_percent", "at_five", "take_back", "taken_back"]);
     let failed = bad["answers"].as_array().unwrap().iter().find(|one| one["version"] == "canary-3").unwrap();
@@ -260,7 +264,7 @@ async fn a_good_version_is_promoted_and_a_bad_one_is_rolled_back() {
     up.end().await;
     let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md")).unwrap();
     for kind in ["good", "bad"] {
-        assert!(readme.contains(&format!("$ target/debug/signalbox demo canary {kind}\n")), "{kind}");
+        assert!(readme.contains(&format!("$ target/debug/signalbox-demo canary {kind}\n")), "{kind}");
     }
 }
 

@@ -1,261 +1,365 @@
-//! What the doctor sees. It looks and changes nothing.
+//! Collects the facts of a running system. It changes nothing.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use signalbox_client::{Client, Error, stats::Subject};
+use jiff::Timestamp;
+use serde::Deserialize;
+use signalbox_client::{
+    Client, Error,
+    routes::{Filter, Instance as Registered},
+    segment,
+    stats::{Range, Subject},
+};
+use signalbox_diagnosis::{
+    Checked, Diagnosis, Facts, Skipped,
+    certificates::Certificate,
+    installation::{Pacemaker, Part},
+    machines::{Held, Machine},
+    messages::{Backend, Bus, Queue, Subscriber},
+    redis::Role,
+    routers::{Nginx, Router, Table},
+    traffic::{Host, Instance, VersionType},
+};
 use tokio::time::{Instant, sleep};
 
-use super::{
-    Args,
-    metrics::Metrics,
-    server::{Server, Target},
-};
+use super::{Args, metrics::Metrics, server::Target};
 use crate::{exit::Failure, terminal::Progress};
 
-/// How long a request may take until it is counted. nginx writes its log at least every 200 ms and the sidecar commits
+/// How long a request may take until it is counted. nginx writes its log at least every 200 ms, and the sidecar commits
 /// twice a second.
 const COUNTED_WITHIN: Duration = Duration::from_secs(10);
-
-/// Everything that rules look at.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Facts {
-    pub(super) servers: Vec<Server>,
-    /// Parts that should answer and do not, with the reason.
-    pub(super) silent: Vec<(String, String)>,
-    pub(super) routers: Vec<Router>,
-    /// What is wrong with the nginx that was asked.
-    pub(super) edge: Option<Edge>,
-    pub(super) metrics: Metrics,
-    /// Whether a request was counted that was made for this; nothing when it was not tried.
-    pub(super) counted: Option<bool>,
-    pub(super) receivers: Vec<Receiver>,
-    pub(super) machines: Vec<Machine>,
-    /// Whether this machine knows the time zones of the world.
-    pub(super) zones: Option<bool>,
-    pub(super) pacemakers: Vec<Pacemaker>,
-    /// What could not be looked at, and why.
-    pub(super) unseen: Vec<String>,
-}
-
-/// A router that reported in the last minute.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Router {
-    pub(super) node: String,
-    pub(super) state: String,
-    pub(super) alarm: Option<String>,
-    pub(super) behind_by: Option<u64>,
-}
-
-/// The nginx behind the address.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Edge {
-    pub(super) connected: bool,
-    pub(super) alarm: Option<String>,
-}
-
-/// A subscriber, or a backend of objects.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Receiver {
-    pub(super) name: String,
-    pub(super) is_backend: bool,
-    pub(super) disabled: Option<String>,
-    pub(super) health: Option<u32>,
-    pub(super) dead: u64,
-}
-
-/// A machine, and those of its labels that do not go on by themselves.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Machine {
-    pub(super) name: String,
-    /// Labels whose action failed for good.
-    pub(super) errored: Held,
-    /// Labels that wait for a feed that failed.
-    pub(super) choosing: Held,
-    /// Labels that wait where nothing looks at them again.
-    pub(super) stuck: Held,
-}
-
-/// Labels that something holds up.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Held {
-    pub(super) count: u64,
-    /// One of them, and what went wrong (or where it waits).
-    pub(super) such_as: Option<(String, String)>,
-}
-
-/// A control plane that serves.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Pacemaker {
-    pub(super) node: String,
-    pub(super) version: String,
-}
+/// Version types whose traffic is read, as on the dashboard.
+const MAX_VERSION_TYPES: usize = 50;
+const MINUTE_SECONDS: u64 = 60;
 
 fn now_ms() -> i64 {
-    jiff::Timestamp::now().as_millisecond()
+    Timestamp::now().as_millisecond()
 }
 
-/// Looks at everything that can be reached.
-pub(super) async fn gather(args: &Args, progress: &Progress) -> Result<Facts, Failure> {
+/// Reads everything that can be reached, and judges it.
+pub(super) async fn diagnose(args: &Args, progress: &Progress) -> Result<Diagnosis, Failure> {
     let client = args.remote.client()?;
-    let mut facts = Facts { zones: Some(zones_are_known()), ..Facts::default() };
+    let mut collection = Collection { client, facts: Facts::skipped("not read"), parts: Vec::new() };
     let here = args.remote.here();
     let targets = match &here {
         Some(running) if args.redis.is_empty() => Target::of(running),
         _ => args.redis.clone(),
     };
-    if targets.is_empty() {
-        facts
-            .unseen
-            .push("the Redis servers: name them with --redis, such as --redis stats=redis://…".to_owned());
-    }
-    for target in targets {
-        progress.say(&format!("looking at {}", target.url));
-        match target.look(now_ms).await {
-            Ok(server) => facts.servers.push(server),
-            Err(why) => facts.silent.push((format!("Redis {} ({})", target.role, target.url), why)),
-        }
-    }
+    let unnamed = collection.redis(&targets, progress).await;
     for part in here.iter().flat_map(|running| &running.parts) {
-        // The others were asked just now.
-        if matches!(part.probe, signalbox_stack::Probe::Http(_))
-            && let Err(why) = part.probe.check().await
-        {
-            facts.silent.push((part.name.clone(), why));
+        // The Redis servers were read above.
+        if matches!(part.probe, signalbox_stack::Probe::Http(_)) {
+            let failure = part.probe.check().await.err();
+            collection.parts.push(Part { name: part.name.clone(), failure });
         }
     }
-    progress.say("asking the API");
-    ask(&client, &mut facts).await?;
-    if !args.skip_log {
+    progress.say("reading the API");
+    collection.api().await?;
+    collection.facts.request_counted = if args.skip_log {
+        Checked::Skipped("--skip-log".to_owned())
+    } else {
         progress.say("waiting for a request to be counted");
-        match is_counted(&client).await {
-            Ok(counted) => facts.counted = Some(counted),
-            Err(error) => facts.unseen.push(format!("whether requests are counted: {error}")),
+        match is_counted(&collection.client).await {
+            Ok(counted) => Checked::Known(counted),
+            Err(error) => Checked::Skipped(error.to_string()),
         }
-    }
-    Ok(facts)
+    };
+    let Collection { mut facts, parts, .. } = collection;
+    facts.parts = Checked::Known(parts);
+    facts.time_zones = Checked::Known(time_zones_are_known());
+    let mut diagnosis = signalbox_diagnosis::diagnose(&facts, u64::try_from(now_ms()).unwrap_or(0));
+    diagnosis.skipped.extend(unnamed);
+    Ok(diagnosis)
 }
 
-/// What only the machine that daemons run on can say, and it is asked about this one.
-fn zones_are_known() -> bool {
+/// Only the machine that a daemon runs on knows its time zones. This reads those of the machine that runs the command.
+fn time_zones_are_known() -> bool {
     ["Europe/London", "America/New_York", "Asia/Tokyo"]
         .iter()
         .all(|name| jiff::tz::TimeZone::get(name).is_ok())
 }
 
-/// Asks the API. That one part does not answer is a finding; that the token may not ask is a failure.
-async fn ask(client: &Client, facts: &mut Facts) -> Result<(), Failure> {
-    match client.routes().convergence().await {
-        Ok(state) => {
-            let router = |router: signalbox_client::routes::Router| Router {
-                node: router.node,
-                state: router.state,
-                alarm: router.alarm,
-                behind_by: router.behind_by,
-            };
-            facts.routers = state.routers.into_iter().map(router).collect();
-        }
-        Err(error) => missed(facts, "the routers", error)?,
-    }
-    match client.health().edge().await {
-        Ok(edge) => facts.edge = Some(Edge { connected: edge.connected, alarm: edge.alarm }),
-        // One of the daemons is asked, and not the admin listener.
-        Err(error) if error.status() == Some(404) => {
-            facts.unseen.push("nginx: ask the admin listener".to_owned())
-        }
-        Err(error) => missed(facts, "nginx", error)?,
-    }
-    match client.health().metrics().await {
-        Ok(page) => facts.metrics = Metrics::read(&page),
-        Err(error) => missed(facts, "the metrics", error)?,
-    }
-    receivers(client, facts).await?;
-    match client.machines().list().await {
-        Ok(names) => {
-            for name in names {
-                match machine(client, &name).await {
-                    Ok(machine) => facts.machines.push(machine),
-                    Err(error) => missed(facts, "the machines", error)?,
-                }
-            }
-        }
-        Err(error) => missed(facts, "the machines", error)?,
-    }
-    match client.health().pacemakers().await {
-        Ok(list) => {
-            let one =
-                |one: signalbox_client::health::Pacemaker| Pacemaker { node: one.node, version: one.version };
-            facts.pacemakers = list.into_iter().map(one).collect();
-        }
-        Err(error) => missed(facts, "the pacemakers", error)?,
-    }
-    Ok(())
+/// Facts that are being collected.
+struct Collection {
+    client: Client,
+    facts: Facts,
+    parts: Vec<Part>,
 }
 
-async fn receivers(client: &Client, facts: &mut Facts) -> Result<(), Failure> {
-    let numbers = match client.events().numbers().await {
-        Ok(numbers) => numbers.subscribers,
-        Err(error) => return missed(facts, "the subscribers", error),
-    };
-    match client.events().subscriptions().await {
-        Ok(subscriptions) => facts.receivers.extend(subscriptions.into_iter().map(|one| Receiver {
-            dead: numbers.get(&one.subscriber).map_or(0, |numbers| numbers.dead),
+impl Collection {
+    /// Reads the Redis servers. Returns the roles of which no server is known.
+    async fn redis(&mut self, targets: &[Target], progress: &Progress) -> Vec<Skipped> {
+        if targets.is_empty() {
+            let reason = "no server is known; name them with --redis, such as --redis stats=redis://…";
+            self.facts.redis = Checked::Skipped(reason.to_owned());
+            return Vec::new();
+        }
+        let mut servers = Vec::new();
+        for target in targets {
+            progress.say(&format!("reading {}", target.url));
+            servers.push(target.read(now_ms).await);
+        }
+        self.facts.redis = Checked::Known(servers);
+        let missing = Role::ALL.into_iter().filter(|role| targets.iter().all(|target| target.role != *role));
+        let skipped = |role: Role| Skipped {
+            check: "redis",
+            reason: format!("no server of the role {} is named; use --redis {0}=redis://…", role.name()),
+        };
+        missing.map(skipped).collect()
+    }
+
+    /// Sorts an answer. Silence is a finding. A check that the token or the server's version does not permit is skipped.
+    /// Without a valid token nothing can be checked.
+    fn checked<T>(&mut self, what: &str, answer: Result<T, Error>) -> Result<Checked<T>, Failure> {
+        let error = match answer {
+            Ok(answer) => return Ok(Checked::Known(answer)),
+            Err(error) => error,
+        };
+        match error.status() {
+            Some(401) => return Err(error.into()),
+            Some(403 | 404) => {}
+            _ => self.parts.push(Part { name: format!("API: {what}"), failure: Some(error.to_string()) }),
+        }
+        Ok(Checked::Skipped(error.to_string()))
+    }
+
+    async fn api(&mut self) -> Result<(), Failure> {
+        self.edge().await?;
+        self.traffic().await?;
+        self.messages().await?;
+        self.machines().await?;
+        let answer = certificates(&self.client).await;
+        self.facts.certificates = self.checked("certificates", answer)?;
+        let answer = self.client.health().pacemakers().await.map(|all| {
+            let one =
+                |one: signalbox_client::health::Pacemaker| Pacemaker { node: one.node, version: one.version };
+            all.into_iter().map(one).collect()
+        });
+        self.facts.pacemakers = self.checked("pacemakers", answer)?;
+        let answer = self.client.health().metrics().await.map(|page| Metrics::read(&page));
+        match self.checked("metrics", answer)? {
+            Checked::Known(metrics) => {
+                self.facts.counting = metrics.counting();
+                self.facts.evaluation = metrics.evaluation();
+                self.facts.parked_objects = metrics.parked();
+            }
+            Checked::Skipped(reason) => {
+                self.facts.counting = Checked::Skipped(reason.clone());
+                self.facts.evaluation = Checked::Skipped(reason.clone());
+                self.facts.parked_objects = Checked::Skipped(reason);
+            }
+        }
+        Ok(())
+    }
+
+    async fn edge(&mut self) -> Result<(), Failure> {
+        let answer = self.client.routes().convergence().await.map(|state| {
+            let router = |router: signalbox_client::routes::Router| Router {
+                node: router.node,
+                age_ms: router.age_ms,
+                alarm: router.alarm,
+                table: match router.behind_by {
+                    Some(0) => Table::Current,
+                    Some(changes) => Table::Behind(changes),
+                    None => Table::Other,
+                },
+            };
+            state.routers.into_iter().map(router).collect()
+        });
+        self.facts.routers = self.checked("routers", answer)?;
+        let answer = self.client.health().edge().await;
+        let nginx = answer.map(|edge| Nginx { connected: edge.connected, alarm: edge.alarm });
+        self.facts.nginx = match nginx {
+            // One of the daemons is asked.
+            Err(error) if error.status() == Some(404) => {
+                Checked::Skipped("only the admin listener has it".to_owned())
+            }
+            answer => self.checked("nginx", answer)?,
+        };
+        Ok(())
+    }
+
+    /// Hosts, their instances, and the last minute of their version types.
+    async fn traffic(&mut self) -> Result<(), Failure> {
+        let hosts = self.client.routes().hosts().await;
+        let hosts = self.checked("hosts", hosts)?;
+        let instances = self.client.routes().instances(&Filter::default()).await;
+        let instances = self.checked("instances", instances)?;
+        let (hosts, instances) = match (hosts, instances) {
+            (Checked::Known(hosts), Checked::Known(instances)) => (hosts, instances),
+            (Checked::Skipped(reason), _) | (_, Checked::Skipped(reason)) => {
+                self.facts.hosts = Checked::Skipped(reason.clone());
+                self.facts.instances = Checked::Skipped(reason.clone());
+                self.facts.traffic = Checked::Skipped(reason);
+                return Ok(());
+            }
+        };
+        let instances: BTreeMap<&str, &Registered> = instances.iter().map(|one| (&*one.id, one)).collect();
+        let (mut checked_hosts, mut checked_instances) = (Vec::new(), Vec::new());
+        let mut version_types: BTreeMap<String, String> = BTreeMap::new();
+        for host in hosts {
+            let own: Vec<_> = host.instance_ids.iter().filter_map(|id| instances.get(&**id)).collect();
+            for one in &own {
+                version_types.entry(one.version_type_id.clone()).or_insert_with(|| host.hostname.clone());
+                let unhealthy =
+                    (one.healthy == Some(false)).then(|| one.unhealthy_because.clone().unwrap_or_default());
+                checked_instances.push(Instance {
+                    id: one.id.clone(),
+                    host: host.hostname.clone(),
+                    unhealthy,
+                });
+            }
+            let unhealthy = own.iter().filter(|one| one.healthy == Some(false)).count();
+            version_types.extend(host.log_key.map(|id| (id, host.hostname.clone())));
+            checked_hosts.push(Host { name: host.hostname, addresses: host.addresses.len(), unhealthy });
+        }
+        self.facts.hosts = Checked::Known(checked_hosts);
+        self.facts.instances = Checked::Known(checked_instances);
+        let answer = minutes(&self.client, version_types).await;
+        self.facts.traffic = self.checked("statistics", answer)?;
+        Ok(())
+    }
+
+    async fn messages(&mut self) -> Result<(), Failure> {
+        let answer = subscribers(&self.client).await;
+        self.facts.bus = match &answer {
+            Ok(_) => Checked::Known(Bus { accepts_events: true }),
+            Err(error) if error.code() == Some("fabric_uninitialised") => {
+                Checked::Known(Bus { accepts_events: false })
+            }
+            Err(error) => Checked::Skipped(error.to_string()),
+        };
+        self.facts.subscribers = match answer {
+            // The bus is the finding.
+            Err(error) if error.code() == Some("fabric_uninitialised") => Checked::Skipped(error.to_string()),
+            answer => self.checked("subscribers", answer)?,
+        };
+        let answer = self.client.queues().list().await.map(|queues| {
+            queues.into_iter().map(|one| Queue { name: one.name, dead: one.messages.dead }).collect()
+        });
+        self.facts.queues = self.checked("queues", answer)?;
+        let answer = self.client.objects().backends().await.map(|backends| {
+            let one = |one: signalbox_client::objects::Backend| Backend {
+                name: one.name,
+                disabled: one.disabled,
+                dead: one.dead,
+            };
+            backends.into_iter().map(one).collect()
+        });
+        self.facts.backends = self.checked("backends", answer)?;
+        Ok(())
+    }
+
+    async fn machines(&mut self) -> Result<(), Failure> {
+        let answer = machines(&self.client).await;
+        self.facts.machines = self.checked("machines", answer)?;
+        Ok(())
+    }
+}
+
+async fn subscribers(client: &Client) -> Result<Vec<Subscriber>, Error> {
+    let subscriptions = client.events().subscriptions().await?;
+    let numbers = client.events().numbers().await?.subscribers;
+    let one = |one: signalbox_client::events::Subscription| {
+        let numbers = numbers.get(&one.subscriber);
+        Subscriber {
+            dead: numbers.map_or(0, |numbers| numbers.dead),
+            queued: numbers.map_or(0, |numbers| numbers.events),
+            oldest_ms: numbers.and_then(|numbers| numbers.oldest_ms),
+            batch_timeout_ms: one.more.get("timeout").and_then(serde_json::Value::as_u64),
             name: one.subscriber,
-            is_backend: false,
             disabled: one.disabled,
-            health: Some(one.health),
-        })),
-        Err(error) => missed(facts, "the subscribers", error)?,
+            health: one.health,
+        }
+    };
+    Ok(subscriptions.into_iter().map(one).collect())
+}
+
+/// The requests of the last minute.
+async fn minutes(
+    client: &Client,
+    version_types: BTreeMap<String, String>,
+) -> Result<Vec<VersionType>, Error> {
+    let now = u64::try_from(now_ms() / 1000).unwrap_or(0);
+    let range = Range { start: Some(now.saturating_sub(MINUTE_SECONDS)), end: Some(now), step: None };
+    let mut read = Vec::new();
+    for (id, host) in version_types.into_iter().take(MAX_VERSION_TYPES) {
+        let subject = Subject::VersionType(id.clone());
+        let sum = async |metric| -> Result<u64, Error> {
+            match client.stats().history(&subject, metric, &range).await {
+                Ok(points) => Ok(points.into_iter().map(|(_, value)| value).sum()),
+                // Nothing was ever counted under it.
+                Err(error) if error.status() == Some(404) => Ok(0),
+                Err(error) => Err(error),
+            }
+        };
+        let (requests, server_errors) = (sum("requests").await?, sum("5xx").await?);
+        read.push(VersionType { id, host, requests, server_errors });
     }
-    match client.objects().backends().await {
-        Ok(backends) => facts.receivers.extend(backends.into_iter().map(|one| Receiver {
-            name: one.name,
-            is_backend: true,
-            disabled: one.disabled,
-            health: None,
-            dead: one.dead,
-        })),
-        Err(error) => missed(facts, "the backends", error)?,
+    Ok(read)
+}
+
+async fn certificates(client: &Client) -> Result<Vec<Certificate>, Error> {
+    #[derive(Deserialize)]
+    struct Page {
+        certificates: Vec<One>,
+        next: Option<String>,
     }
-    Ok(())
+    #[derive(Deserialize)]
+    struct One {
+        server_name: String,
+        not_after: i64,
+    }
+    let (mut all, mut path) = (Vec::new(), "/certificates".to_owned());
+    loop {
+        let url = path.clone();
+        let page: Page = serde_json::from_value(client.call("GET", &path, None).await?)
+            .map_err(|source| Error::Unreadable { url, source })?;
+        all.extend(page.certificates.into_iter().map(|one| Certificate {
+            name: one.server_name,
+            ends: u64::try_from(one.not_after).unwrap_or(0),
+        }));
+        match page.next {
+            Some(next) => path = format!("/certificates?cursor={}", segment(&next)),
+            None => return Ok(all),
+        }
+    }
+}
+
+async fn machines(client: &Client) -> Result<Vec<Machine>, Error> {
+    let mut all = Vec::new();
+    for name in client.machines().list().await? {
+        all.push(machine(client, &name).await?);
+    }
+    Ok(all)
 }
 
 async fn machine(client: &Client, name: &str) -> Result<Machine, Error> {
     let machines = client.machines();
     let signalbox_client::machines::Machine { busy, stuck, .. } = machines.show(name).await?;
-    let mut found = Machine { name: name.to_owned(), ..Machine::default() };
-    for (status, held) in [("errored", &mut found.errored), ("choosing", &mut found.choosing)] {
-        held.count = busy.get(status).copied().unwrap_or(0);
+    let count = |status: &str| busy.get(status).copied().unwrap_or(0);
+    let mut found = Machine { name: name.to_owned(), looping: count("looping"), ..Machine::default() };
+    for (status, held) in [("errored", &mut found.failed), ("choosing", &mut found.waiting_for_feed)] {
+        held.count = count(status);
         if held.count == 0 {
             continue;
         }
         if let Some(label) = machines.labels(name, None, Some(status), 1).await?.pop() {
-            // It may have gone on, or away, since.
+            // It may have continued or been deleted since.
             let error = machines.label(name, &label).await.ok().and_then(|label| label.error);
-            held.such_as = error.map(|error| (label, error));
+            held.example = error.map(|error| (label, error));
         }
     }
-    found.stuck.count = stuck.values().sum();
+    found.stuck = Held { count: stuck.values().sum(), example: None };
     if let Some(gate) = stuck.keys().next() {
         let label = machines.labels(name, Some(gate), None, 1).await?.pop();
-        found.stuck.such_as = label.map(|label| (label, gate.clone()));
+        found.stuck.example = label.map(|label| (label, gate.clone()));
     }
     Ok(found)
 }
 
-/// Notes what could not be asked. A token that is not known ends the visit: nothing else could be asked either.
-fn missed(facts: &mut Facts, what: &str, error: Error) -> Result<(), Failure> {
-    match error.status() {
-        Some(401) => return Err(error.into()),
-        Some(403) => facts.unseen.push(format!("{what}: {error}")),
-        // An older version.
-        Some(404) => {}
-        _ => facts.silent.push((what.to_owned(), error.to_string())),
-    }
-    Ok(())
-}
-
-/// Asks for something by way of nginx until what was asked before has been counted. Every request to the admin listener
-/// is logged and counted like any other.
+/// Sends requests through nginx until the first one has been counted. Every request to the admin listener is logged and
+/// counted like any other.
 async fn is_counted(client: &Client) -> Result<bool, Error> {
     let before = client.stats().totals(&Subject::Pacemaker).await?.requests;
     let deadline = Instant::now() + COUNTED_WITHIN;

@@ -1,11 +1,18 @@
-//! The metrics page, as far as rules need it.
+//! The metrics page, as far as the checks need it.
+
+use signalbox_diagnosis::{
+    Checked,
+    machines::Evaluation,
+    messages::Parked,
+    sidecar::{Counting, Fault},
+};
 
 /// Samples with their labels.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Metrics(Vec<(String, f64)>);
 
 impl Metrics {
-    /// Reads a page in Prometheus' text format; what is no sample is left out.
+    /// Reads a page in Prometheus' text format. Lines that are not samples are ignored.
     pub(super) fn read(page: &str) -> Self {
         let samples = page.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
             let (name, value) = line.rsplit_once(' ')?;
@@ -14,23 +21,61 @@ impl Metrics {
         Self(samples.collect())
     }
 
-    /// The greatest sample of a name.
-    pub(super) fn most(&self, name: &str) -> Option<f64> {
+    /// What the sidecar reports.
+    pub(super) fn counting(&self) -> Checked<Counting> {
+        if self.greatest("signalbox_sidecar_following").is_none() {
+            return Checked::Skipped("the metrics page has no sidecar; use the admin listener".to_owned());
+        }
+        let is_set = |name: &str| self.greatest(name).is_some_and(|value| value > 0.0);
+        let metric = |fault: Fault| match fault {
+            Fault::Fenced => Some("signalbox_sidecar_fenced"),
+            Fault::StatsUnreachable => Some("signalbox_sidecar_statistics_away"),
+            Fault::StatsRejected => Some("signalbox_sidecar_statistics_refused"),
+            Fault::StatsUnreadable => Some("signalbox_sidecar_statistics_unreadable"),
+            Fault::LogUnreadable => Some("signalbox_sidecar_log_unreadable"),
+            // The lag itself is judged.
+            Fault::Late => None,
+        };
+        Checked::Known(Counting {
+            faults: Fault::ALL.into_iter().filter(|fault| metric(*fault).is_some_and(is_set)).collect(),
+            lag_seconds: self.greatest("signalbox_sidecar_lag_seconds").unwrap_or(0.0),
+            rotation_failed: is_set("signalbox_sidecar_rotation_failed"),
+        })
+    }
+
+    /// How the evaluation of labels keeps up.
+    pub(super) fn evaluation(&self) -> Checked<Evaluation> {
+        let Some(lag_seconds) = self.greatest("signalbox_machines_due_lag_seconds") else {
+            return Checked::Skipped("the metrics page has no state machines".to_owned());
+        };
+        let asked =
+            |result: &str| self.sum("signalbox_machines_feeds_total", &format!("result=\"{result}\""));
+        Checked::Known(Evaluation { lag_seconds, feeds_failed: asked("failed"), feeds_answered: asked("ok") })
+    }
+
+    /// How many objects wait for a decision. The page does not name them.
+    pub(super) fn parked(&self) -> Checked<Parked> {
+        let name = "signalbox_sequencer_objects";
+        if self.greatest(name).is_none() {
+            return Checked::Skipped("the metrics page has no objects".to_owned());
+        }
+        Checked::Known(Parked { count: self.sum(name, "state=\"parked\""), names: Vec::new() })
+    }
+
+    fn greatest(&self, name: &str) -> Option<f64> {
         self.all(name).map(|(_, value)| value).reduce(f64::max)
     }
 
-    /// The smallest sample of a name.
-    pub(super) fn least(&self, name: &str) -> Option<f64> {
-        self.all(name).map(|(_, value)| value).reduce(f64::min)
+    /// The sum of the samples that have `label`.
+    fn sum(&self, name: &str, label: &str) -> u64 {
+        let samples = self.all(name).filter(|(labels, _)| labels.contains(label));
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
+        let sum = samples.map(|(_, value)| value).sum::<f64>() as u64;
+        sum
     }
 
-    /// Whether a sample of this name is above zero.
-    pub(super) fn is_set(&self, name: &str) -> bool {
-        self.most(name).is_some_and(|value| value > 0.0)
-    }
-
-    /// Labels, as they stand between the braces, and values of a name.
-    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
+    /// The labels between the braces, and the value, of each sample of a name.
+    fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
         self.0.iter().filter_map(move |(sample, value)| {
             let rest = sample.strip_prefix(name)?;
             let labels = if rest.is_empty() { "" } else { rest.strip_prefix('{')?.strip_suffix('}')? };
@@ -47,8 +92,28 @@ mod tests {
     fn samples_are_found_by_their_whole_name() {
         let page = "# TYPE a gauge\na 1\na{x=\"1 2\"} 3\nab 9\nbroken\n";
         let metrics = Metrics::read(page);
-        assert_eq!((metrics.most("a"), metrics.least("a"), metrics.most("b")), (Some(3.0), Some(1.0), None));
+        assert_eq!((metrics.greatest("a"), metrics.greatest("b")), (Some(3.0), None));
         assert_eq!(metrics.all("a").collect::<Vec<_>>(), [("", 1.0), ("x=\"1 2\"", 3.0)]);
-        assert!(metrics.is_set("ab") && !metrics.is_set("zz"));
+    }
+
+    #[test]
+    fn a_page_becomes_facts() {
+        let page = "signalbox_sidecar_following 1\nsignalbox_sidecar_fenced 1\nsignalbox_sidecar_lag_seconds 2.5\n\
+            signalbox_sidecar_rotation_failed 0\nsignalbox_machines_due_lag_seconds 61\n\
+            signalbox_machines_feeds_total{result=\"ok\",shard=\"1\"} 9\nsignalbox_machines_feeds_total{result=\"failed\"} 1\n\
+            signalbox_sequencer_objects{state=\"parked\"} 2\nsignalbox_sequencer_objects{state=\"ready\"} 7\n";
+        let metrics = Metrics::read(page);
+        let counting = Counting { faults: vec![Fault::Fenced], lag_seconds: 2.5, rotation_failed: false };
+        assert_eq!(metrics.counting(), Checked::Known(counting));
+        let evaluation = Evaluation { lag_seconds: 61.0, feeds_failed: 1, feeds_answered: 9 };
+        assert_eq!(metrics.evaluation(), Checked::Known(evaluation));
+        assert_eq!(metrics.parked(), Checked::Known(Parked { count: 2, names: Vec::new() }));
+    }
+
+    #[test]
+    fn what_a_page_does_not_have_is_skipped() {
+        let metrics = Metrics::read("up 1\n");
+        assert!(metrics.counting().known().is_none() && metrics.evaluation().known().is_none());
+        assert!(metrics.parked().known().is_none());
     }
 }

@@ -1,15 +1,15 @@
-//! `signalbox doctor`: what is misconfigured or unhealthy, and how to mend it.
+//! `signalbox doctor`: reports what is misconfigured or unhealthy, and how to fix it.
 //!
-//! Two halves that do not know each other: [`facts`] looks at a running system (its API, its metrics, and its Redis
-//! servers where these can be reached) and changes nothing; [`rules`] judges what was seen, without any I/O. What could
-//! not be looked at is said, too: silence would be taken for health.
+//! [`facts`] reads a running system (its API, its metrics, and its Redis servers where these can be reached) and changes
+//! nothing. `signalbox-diagnosis` judges the facts by the rules that the dashboard uses, too. A check that could not be
+//! performed is reported as skipped.
 
 mod facts;
 mod metrics;
-mod rules;
 mod server;
 
 use serde::Serialize;
+use signalbox_diagnosis::{Finding, Severity, Skipped};
 
 use crate::{
     exit::Failure,
@@ -20,73 +20,58 @@ use crate::{
 /// Flags of `signalbox doctor`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A Redis server of a system elsewhere to look at, as ROLE=URL; the roles are routes, routes-replica, stats and fabric
+    /// A Redis server of another machine to check, as ROLE=URL; the roles are routes, routes-replica, stats and fabric
     #[arg(long, value_name = "ROLE=URL", value_parser = server::Target::parse)]
     redis: Vec<server::Target>,
-    /// Do not test whether requests are counted, which takes a few seconds where they are not
+    /// Do not check whether requests are counted, which takes up to ten seconds if they are not
     #[arg(long)]
     skip_log: bool,
     #[command(flatten)]
     remote: Remote,
 }
 
-/// How bad it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Severity {
-    /// Something does not work, or will be lost when the next thing fails.
-    Broken,
-    /// It works, and somebody should look at it.
-    Warning,
-}
-
-/// Something that is not as it should be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Finding {
-    severity: Severity,
-    /// The rule, for programs.
-    rule: &'static str,
-    /// What it is about.
-    about: String,
-    /// What is wrong.
-    what: String,
-    /// How to mend it.
-    mend: String,
-}
-
 #[derive(Serialize)]
 struct Answer<'a> {
+    /// Whether nothing critical was found.
     healthy: bool,
     findings: &'a [Finding],
-    /// What could not be looked at, and why.
-    unseen: &'a [String],
+    skipped: &'a [Skipped],
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let progress = Progress::new();
-    let facts = facts::gather(&args, &progress).await?;
+    let diagnosis = facts::diagnose(&args, &progress).await?;
     drop(progress);
-    let findings = rules::judge(&facts);
-    let broken = findings.iter().filter(|finding| finding.severity == Severity::Broken).count();
-    let answer = Answer { healthy: broken == 0, findings: &findings, unseen: &facts.unseen };
+    let critical = diagnosis.critical();
+    let answer =
+        Answer { healthy: critical == 0, findings: &diagnosis.findings, skipped: &diagnosis.skipped };
     args.remote.show(&answer, print)?;
-    match broken {
+    match critical {
         0 => Ok(()),
-        1 => Err(Failure::broken("1 thing has to be mended")),
-        _ => Err(Failure::broken(format!("{broken} things have to be mended"))),
+        critical => {
+            Err(Failure::broken(count(critical, "critical problem found", "critical problems found")))
+        }
     }
 }
 
 fn print(answer: &Answer<'_>) {
-    for Finding { severity, rule, about, what, mend } in answer.findings {
-        let mark = if *severity == Severity::Broken { "BROKEN " } else { "warning" };
-        terminal::line(&format!("{mark}  {about}: {what}  [{rule}]"));
-        terminal::line(&format!("         {mend}"));
+    for Finding { id, severity, subject, problem, fix } in answer.findings {
+        let severity = if *severity == Severity::Critical { "CRITICAL" } else { "warning " };
+        terminal::line(&format!("{severity}  {subject}: {problem}  [{id}]"));
+        terminal::line(&format!("          {fix}"));
     }
-    for unseen in answer.unseen {
-        terminal::line(&format!("unseen   {unseen}"));
+    for Skipped { check, reason } in answer.skipped {
+        terminal::line(&format!("skipped   {check}: {reason}"));
     }
     if answer.findings.is_empty() {
-        terminal::line("healthy");
+        let skipped = match answer.skipped.len() {
+            0 => String::new(),
+            skipped => format!(" ({})", count(skipped, "check skipped", "checks skipped")),
+        };
+        terminal::line(&format!("No problems found{skipped}"));
     }
+}
+
+fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
 }

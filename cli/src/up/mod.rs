@@ -6,6 +6,8 @@
 mod demo;
 mod report;
 
+use std::path::{Path, PathBuf};
+
 use signalbox_settings::{Flags, Loaded};
 use signalbox_stack::Stack;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -31,6 +33,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
     let Loaded { settings, places, .. } = args.settings.load()?;
     let options = settings.options(&places)?;
+    let demo = if settings.demo.enabled { Some(demo::program()?) } else { None };
     // From here on Ctrl-C must not end this process by itself.
     let mut ending = Ending::listen()?;
     let start =
@@ -41,7 +44,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         end = ending.wait() => return end.outcome(),
     };
     let outcome = tokio::select! {
-        outcome = serve(&stack, &settings, &options) => outcome,
+        outcome = serve(&stack, &settings, &options, demo.as_deref()) => outcome,
         end = ending.wait() => end.outcome(),
     };
     terminal::line("ending; once more Ctrl-C does not wait");
@@ -52,13 +55,17 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     outcome
 }
 
-/// Adds the sample applications, reports, and waits for ever.
+/// Adds the sample applications, reports, and then waits for a signal.
 async fn serve(
     stack: &Stack,
     settings: &Settings,
     options: &signalbox_stack::Options,
+    demo: Option<&Path>,
 ) -> Result<(), Failure> {
-    let demo = if settings.demo.enabled { Some(demo::start(stack, options).await?) } else { None };
+    let demo = match demo {
+        Some(program) => Some(demo::start(stack, options, program).await?),
+        None => None,
+    };
     report::ready(stack, &settings.data_dir, demo.as_ref());
     std::future::pending().await
 }

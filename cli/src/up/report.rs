@@ -51,9 +51,9 @@ pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
         ));
         let log = data_dir.join("log").join("demo-spare.log");
         terminal::line(&format!("  tail {}   # the webhook that received it", log.display()));
-        let program = std::env::args().next().unwrap_or_else(|| "signalbox".to_owned());
         terminal::line(&format!(
-            "  {program} demo canary good --data-dir {}   # a new version, step by step; or bad",
+            "  {} canary good --data-dir {}   # a new version, step by step; or bad",
+            demo.program,
             data_dir.display()
         ));
         terminal::line("");

@@ -39,6 +39,21 @@ async fn bad_flags_variables_and_missing_files_exit_64() {
 }
 
 #[tokio::test]
+async fn a_missing_demo_program_is_reported_before_anything_starts() {
+    let place = Place::new();
+    let alone = place.folder().join("signalbox");
+    fs::copy(env!("CARGO_BIN_EXE_signalbox"), &alone).unwrap();
+    let mut command = Command::new(&alone);
+    // Neither next to it nor on the search path.
+    command.args(["up", "--demo"]).env("PATH", place.folder()).current_dir(place.folder());
+    let output = command.output().await.unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(69), "{error}");
+    assert!(error.contains("signalbox-demo was not found") && error.contains("cargo build"), "{error}");
+    assert!(!place.folder().join(".signalbox").exists());
+}
+
+#[tokio::test]
 async fn the_default_file_is_printed() {
     let output = Place::new().command(&["--print-defaults"]).output().await.unwrap();
     assert!(output.status.success(), "{output:?}");

@@ -1,6 +1,8 @@
 //! One request and its answer, over HTTP or HTTPS.
 //!
-//! hyper and rustls with ring, as the pacemaker's deliveries have them: one TLS stack in the whole product.
+//! hyper and rustls with ring, which the pacemaker's deliveries use, too, so that the product has one TLS stack. reqwest was
+//! rejected: Cargo unifies its TLS features into programs that need plain HTTP only, where each client then panics without
+//! an installed provider, and its URL parser resolves the segments `%2E%2E` that [`crate::segment`] protects.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -23,12 +25,12 @@ use url::Url;
 
 use crate::{Builder, Error, Problem};
 
-/// Larger answers are not read: a page of a list has at most a thousand items, a dump of the table is the largest.
-const ANSWER_LIMIT_BYTES: usize = 256 * 1024 * 1024;
-/// How long connecting may take: whoever is there accepts at once.
-const CONNECT: Duration = Duration::from_secs(5);
+/// Larger answers are rejected. The largest one is a dump of the route table.
+const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
+/// How long connecting may take. A server that runs accepts immediately.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An answer that is good.
+/// A successful answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) body: Bytes,
@@ -55,7 +57,7 @@ impl Transport {
         }
         let authorization = builder.token.as_deref().map(authorization).transpose()?;
         let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT));
+        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         connector.set_nodelay(true);
         connector.enforce_http(false);
         // Reading the system's certificates takes a moment, and most addresses are of this machine.
@@ -95,7 +97,7 @@ impl Transport {
         time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.late(path)))
     }
 
-    /// Gets an answer that says as much when its status is an error.
+    /// Gets an answer whose body has the same form for every status.
     pub(crate) async fn call_any(&self, path: &str) -> Result<Answer, Error> {
         let work = async {
             let response = self.send("GET", path, None, &[]).await?;
@@ -104,7 +106,7 @@ impl Transport {
         time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.late(path)))
     }
 
-    /// Sends, and gives the body of a good answer to be read as it comes.
+    /// Sends, and returns the body of a successful answer to be read piece by piece.
     pub(crate) async fn open(&self, path: &str, headers: &[(&str, &str)]) -> Result<Incoming, Error> {
         let work = async {
             let response = self.send("GET", path, None, headers).await?;
@@ -158,7 +160,7 @@ impl Transport {
     }
 
     async fn collect(&self, path: &str, response: http::Response<Incoming>) -> Result<Answer, Error> {
-        let body = Limited::new(response.into_body(), ANSWER_LIMIT_BYTES).collect().await;
+        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
         let silent = |why| Error::Silent { url: self.address(path), why };
         Ok(Answer { body: body.map_err(|error| silent(innermost(&*error)))?.to_bytes() })
     }
@@ -186,10 +188,10 @@ fn no_trust() -> ClientConfig {
     config(RootCertStore::empty())
 }
 
-/// What the operating system believes, and the certificates of `file`.
+/// The authorities of the operating system, and the certificates of `file`.
 fn trust(file: Option<&Path>) -> Result<ClientConfig, Error> {
     let mut roots = RootCertStore::empty();
-    // One unreadable certificate among a hundred is the system's business.
+    // One unreadable certificate of the system among a hundred does not matter.
     let _counts = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(path) = file {
         let failed = |error: String| Error::Trust { path: path.to_owned(), why: error };
@@ -201,7 +203,7 @@ fn trust(file: Option<&Path>) -> Result<ClientConfig, Error> {
     Ok(config(roots))
 }
 
-/// hyper's own words say only that sending failed; the cause at the bottom is what somebody can act on.
+/// hyper's own error reports only that sending failed. An operator can act on the innermost cause.
 pub(crate) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
     while let Some(source) = error.source() {

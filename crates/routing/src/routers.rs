@@ -23,11 +23,11 @@ use super::{
 };
 
 /// A router that reported within this time is live.
-pub const LIVE_MS: u64 = 10_000;
+pub const LIVE_MS: u64 = signalbox_diagnosis::thresholds::ROUTER_EXCLUDED_MS;
 /// A router that has been silent for so long is shown as silent.
-const SILENT_MS: u64 = 3000;
+const SILENT_MS: u64 = signalbox_diagnosis::thresholds::ROUTER_SILENT_MS;
 /// A router that has been silent for longer is forgotten.
-pub const KNOWN_MS: u64 = 60_000;
+pub const KNOWN_MS: u64 = signalbox_diagnosis::thresholds::ROUTER_FORGOTTEN_MS;
 /// What ends an announcement that is made because of another alarm.
 const ALARM: &str = " alarm";
 const REFRESH: Duration = Duration::from_millis(500);

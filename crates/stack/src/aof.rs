@@ -1,10 +1,12 @@
-//! A transaction that was cut in half at the end of an append-only file.
+//! An incomplete transaction at the end of an append-only file.
 //!
-//! What a script writes stands in the file between MULTI and EXEC, so that all of it counts or nothing. A server that
-//! is killed while it writes leaves half of it. On the next start Redis 7.0 leaves it out of what it loads but, when
-//! the file ends in the middle of a command, cuts the file behind the last complete command and not before MULTI. What
-//! it writes afterwards then stands inside that transaction, and the start after that carries the half out: events in
-//! batches that nobody delivers, objects whose last event never was. So the half is cut off here, before Redis sees it.
+//! Redis writes the effects of a script between MULTI and EXEC, so that all of them apply or none. A server that is
+//! killed while it writes leaves an incomplete transaction. On the next start Redis 7.0 ignores it, but if the file ends
+//! in the middle of a command, Redis truncates the file after the last complete command and not before MULTI. Later
+//! writes are then part of that transaction, and the start after that applies the incomplete one: events in batches that
+//! are never delivered, objects whose last event does not exist. So it is cut off here, before Redis reads the file.
+//! `redis-check-aof --fix` does the same (valkey issue 4342 describes the fault), but it truncates at any damage and asks
+//! questions; here damage of any other kind is left to Redis.
 
 use std::{
     fs::{self, File},
@@ -12,25 +14,25 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Commands are longer names than this only when they are not the two that matter.
-const LONGEST_NAME: u64 = 16;
+/// MULTI and EXEC are shorter.
+const MAX_NAME_BYTES: u64 = 16;
 
-/// Cuts off a transaction without an end in the append-only file of a server that does not run, whose data folder is
-/// `redis`; how many bytes that were. What else may be wrong with the file is left to Redis.
+/// Cuts off a transaction without EXEC at the end of the append-only file of a stopped server, whose data folder is
+/// `redis`. Returns how many bytes were cut off.
 ///
 /// # Errors
-/// When the file is there and cannot be read or cut.
-pub fn cut_half_transaction(redis: &Path) -> io::Result<u64> {
+/// When the file exists and cannot be read or cut.
+pub fn cut_incomplete_transaction(redis: &Path) -> io::Result<u64> {
     let Some(path) = last_part(&redis.join("appendonlydir"))? else { return Ok(0) };
     let length = fs::metadata(&path)?.len();
-    let Some(start) = half_transaction(File::open(&path)?, length)? else { return Ok(0) };
+    let Some(start) = incomplete_transaction(File::open(&path)?, length)? else { return Ok(0) };
     let file = File::options().write(true).open(&path)?;
     file.set_len(start)?;
     file.sync_all()?;
     Ok(length - start)
 }
 
-/// The file that is appended to, says the manifest: the last incremental one.
+/// The file that is appended to: the last incremental one of the manifest.
 fn last_part(folder: &Path) -> io::Result<Option<PathBuf>> {
     let manifest = match fs::read_to_string(folder.join("appendonly.aof.manifest")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -44,8 +46,8 @@ fn last_part(folder: &Path) -> io::Result<Option<PathBuf>> {
     Ok(name.map(|name| folder.join(name)).filter(|path| path.is_file()))
 }
 
-/// Where a transaction begins that the file does not end.
-fn half_transaction(file: File, length: u64) -> io::Result<Option<u64>> {
+/// Where a transaction begins that has no end.
+fn incomplete_transaction(file: File, length: u64) -> io::Result<Option<u64>> {
     let mut reader = Reader { file: BufReader::with_capacity(1 << 18, file), at: 0, length };
     let mut open = None;
     loop {
@@ -53,7 +55,7 @@ fn half_transaction(file: File, length: u64) -> io::Result<Option<u64>> {
         match reader.command()? {
             Command::Whole(name) if name.eq_ignore_ascii_case(b"multi") => {
                 if open.replace(start).is_some() {
-                    // Redis has appended behind a half already: too late to tell what belongs to what.
+                    // Redis has already appended after an incomplete one. Which commands belong to which is unknown.
                     return Ok(None);
                 }
             }
@@ -66,11 +68,11 @@ fn half_transaction(file: File, length: u64) -> io::Result<Option<u64>> {
 }
 
 enum Command {
-    /// Its name; nothing for an annotation.
+    /// Its name; empty for an annotation.
     Whole(Vec<u8>),
     /// The file ends before it does.
     Cut,
-    /// No command.
+    /// Not a command.
     Strange,
 }
 
@@ -97,7 +99,7 @@ impl Reader {
             if next > self.length {
                 return Ok(Command::Cut);
             }
-            if word == 0 && size <= LONGEST_NAME {
+            if word == 0 && size <= MAX_NAME_BYTES {
                 (&mut self.file).take(size).read_to_end(&mut name)?;
                 self.file.seek_relative(2)?;
             } else {
@@ -108,7 +110,7 @@ impl Reader {
         Ok(Command::Whole(name))
     }
 
-    /// A line with its end; nothing when the file ends before.
+    /// A line with its end, or nothing if the file ends first.
     fn line(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
         self.file.read_until(b'\n', &mut line)?;
@@ -140,7 +142,7 @@ mod tests {
         fs::write(files.join("appendonly.aof.manifest"), manifest).unwrap();
         fs::write(files.join("a.1.incr.aof"), MULTI).unwrap();
         fs::write(files.join("a.2.incr.aof"), content).unwrap();
-        let gone = cut_half_transaction(folder.path()).unwrap();
+        let gone = cut_incomplete_transaction(folder.path()).unwrap();
         let left = fs::read(files.join("a.2.incr.aof")).unwrap();
         assert_eq!(left.len() as u64 + gone, content.len() as u64);
         assert_eq!(fs::read(files.join("a.1.incr.aof")).unwrap(), MULTI, "only the last is written to");
@@ -148,10 +150,10 @@ mod tests {
     }
 
     #[test]
-    fn a_half_transaction_goes_wherever_it_was_cut() {
+    fn an_incomplete_transaction_is_cut_off_wherever_it_ends() {
         let before = [SET, b"#TS:1\r\n", MULTI, SET, EXEC].concat();
         let half = [MULTI, SET, SET].concat();
-        // Cut within MULTI itself, there is no transaction yet: that is Redis' own to cut.
+        // A file that ends within MULTI has no transaction yet. Redis truncates it.
         for length in MULTI.len()..=half.len() {
             let content = [&before[..], &half[..length]].concat();
             assert_eq!(cut(&content), before, "{length} bytes of the half");
@@ -172,6 +174,6 @@ mod tests {
     #[test]
     fn a_server_that_never_ran_has_nothing_to_cut() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(cut_half_transaction(folder.path()).unwrap(), 0);
+        assert_eq!(cut_incomplete_transaction(folder.path()).unwrap(), 0);
     }
 }

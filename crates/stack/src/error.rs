@@ -134,6 +134,14 @@ impl Error {
         Self::Option { key: key.into(), reason: reason.into() }
     }
 
+    /// The same error, for an option that is a member of `table`.
+    pub(crate) fn within(self, table: &str) -> Self {
+        match self {
+            Self::Option { key, reason } => Self::Option { key: format!("{table}.{key}"), reason },
+            other => other,
+        }
+    }
+
     /// For `map_err` on file operations.
     pub(crate) fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();

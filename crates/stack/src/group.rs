@@ -7,7 +7,6 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child as StdChild, ChildStdin, Command as StdCommand, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -15,6 +14,7 @@ use nix::{
     sys::signal::{Signal, kill, killpg},
     unistd::Pid,
 };
+use parking_lot::Mutex;
 use tokio::{
     process::{Child, Command},
     time,
@@ -61,7 +61,7 @@ impl Group {
     /// Starts the guard again when somebody ended it, and says whether that was so. Without a guard, a killed
     /// starting process would leave the parts behind.
     pub(crate) fn keep_guarded(&self) -> Result<bool, Error> {
-        let mut members = self.members();
+        let mut members = self.members.lock();
         if members.pipe.is_none() || matches!(members.guard.try_wait(), Ok(None)) {
             return Ok(false);
         }
@@ -84,7 +84,7 @@ impl Group {
         command.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
         command.process_group(self.id.as_raw());
         // The lock spans the spawn, so that nobody takes the new process for an orphan.
-        let mut members = self.members();
+        let mut members = self.members.lock();
         let child = command.spawn().map_err(failed)?;
         let pid = child.id().map(pid_of).ok_or_else(|| failed(io::Error::other("it ended at once")))?;
         members.known.insert(pid);
@@ -95,7 +95,7 @@ impl Group {
 
     /// Forgets a part's process that has ended.
     pub(crate) fn forget(&self, part: &Part, pid: i32) {
-        self.members().known.remove(&pid);
+        self.members.lock().known.remove(&pid);
         let _absent = fs::remove_file(self.layout.pid_file(part));
     }
 
@@ -115,7 +115,7 @@ impl Group {
     }
 
     fn orphans(&self) -> Vec<proc::Process> {
-        let members = self.members();
+        let members = self.members.lock();
         let all = proc::group(self.id.as_raw());
         let pids: HashSet<i32> = all.iter().map(|process| process.pid).collect();
         all.into_iter()
@@ -125,8 +125,8 @@ impl Group {
 
     /// Closes the pipe, waits until the guard has ended what still runs, and makes sure that nothing is left.
     pub(crate) async fn end(&self) {
-        self.members().pipe = None;
-        while matches!(self.members().guard.try_wait(), Ok(None)) {
+        self.members.lock().pipe = None;
+        while matches!(self.members.lock().guard.try_wait(), Ok(None)) {
             time::sleep(POLL).await;
         }
         // Only a guard that was itself ended leaves something to do.
@@ -139,7 +139,7 @@ impl Group {
 
     /// Ends everything at once, without a word to anybody. Does nothing after [`Self::end`].
     pub(crate) fn kill(&self) {
-        let mut members = self.members();
+        let mut members = self.members.lock();
         if members.pipe.take().is_some() {
             let _gone = killpg(self.id, Signal::SIGKILL);
             let _reaped = members.guard.wait();
@@ -153,11 +153,6 @@ impl Group {
         if let Some(process) = proc::process(pid) {
             let _unwritten = fs::write(self.layout.pid_file(part), format!("{pid} {}\n", process.started));
         }
-    }
-
-    fn members(&self) -> MutexGuard<'_, Members> {
-        // Nothing inside can be left half-done by a panic.
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -71,9 +71,9 @@ impl Plan {
         for folder in [layout.run(), layout.logs()] {
             user.admit(&folder)?;
         }
-        let token = read_or_make(&layout.token(), 0o600, || random_hex(32))?;
+        let token = read_or_make(&layout.token(), 0o600, random_hex::<32>)?;
         if wanted.nginx {
-            read_or_make(&layout.edge_key(), 0o600, || random_hex(32))?;
+            read_or_make(&layout.edge_key(), 0o600, random_hex::<32>)?;
         }
         Ok((Self { layout, options, wanted, token, redis, flavour, user, pacemaker, sidecar }, note))
     }
@@ -259,9 +259,12 @@ fn table<const N: usize>(entries: [(&str, Value); N]) -> Table {
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-fn random_hex(bytes: usize) -> String {
-    let mut rng = rand::rng();
-    (0..bytes).map(|_| format!("{:02x}", rng.random::<u8>())).collect()
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn random_hex<const N: usize>() -> String {
+    hex(&rand::rng().random::<[u8; N]>())
 }
 
 /// A random uuid (version 4, RFC 9562).
@@ -269,7 +272,7 @@ fn random_uuid() -> String {
     let mut bytes: [u8; 16] = rand::rng().random();
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex(&bytes);
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 

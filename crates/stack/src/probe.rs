@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use signalbox_store::{FabricRole, Options, Redis, Role, RoutesMasterRole, RoutesReplicaRole, StatsRole};
 
+use crate::http::local_client;
+
 /// How a part is asked whether it is ready.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -62,9 +64,9 @@ async fn linked(url: &str) -> Result<(), String> {
     }
 }
 
-/// A GET that follows no proxy of the environment: everything asked here is on this machine.
+/// A GET to a server of this machine.
 pub(crate) async fn get(url: &str) -> Result<String, String> {
-    let client = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build().map_err(chain)?;
+    let client = local_client(TIMEOUT).map_err(chain)?;
     let answer = client.get(url).send().await.map_err(chain)?;
     let status = answer.status();
     let text = answer.text().await.map_err(chain)?;

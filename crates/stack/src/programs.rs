@@ -12,11 +12,14 @@ use crate::Error;
 const SERVER_FOLDERS: [&str; 4] =
     ["/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/local/openresty/nginx/sbin"];
 
-/// One of our own programs (`signalbox`, `signalbox-pacemaker`, …): in `folder` if given, else beside the running
+/// One of our own programs (`signalbox`, `signalbox-pacemaker`, …): in `folder` if given, else next to the running
 /// program, else on the search path.
 ///
 /// A test or bench runs in `target/<profile>/deps`, one folder below the programs.
-pub(crate) fn own(name: &str, folder: Option<&Path>) -> Result<PathBuf, Error> {
+///
+/// # Errors
+/// [`Error::ProgramMissing`] names the build command.
+pub fn own(name: &str, folder: Option<&Path>) -> Result<PathBuf, Error> {
     let beside: Vec<PathBuf> = match folder {
         Some(folder) => vec![folder.to_owned()],
         None => env::current_exe()
@@ -30,7 +33,7 @@ pub(crate) fn own(name: &str, folder: Option<&Path>) -> Result<PathBuf, Error> {
     let found = found.or_else(|| if folder.is_none() { on_search_path(name) } else { None });
     found.ok_or_else(|| Error::ProgramMissing {
         program: name.to_owned(),
-        hint: "build it with `cargo build --workspace`, or install it beside the `signalbox` command"
+        hint: "build it with `cargo build --workspace`, or install it next to the `signalbox` command"
             .to_owned(),
     })
 }

@@ -5,13 +5,14 @@ use std::{
     fs, io,
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use nix::fcntl::Flock;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use tokio::{
@@ -137,7 +138,7 @@ impl Stack {
                 }
             }
         });
-        locked(&stack.tasks).push(guarded);
+        stack.tasks.lock().push(guarded);
         stack
     }
 
@@ -160,7 +161,7 @@ impl Stack {
     /// Starts parts that do not need each other, and waits for each.
     async fn start_stage(&self, programs: Vec<Program>) -> Result<(), Error> {
         let parts: Vec<PartHandle> = programs.into_iter().map(|program| self.supervise(program)).collect();
-        locked(&self.stages).push(parts.clone());
+        self.stages.lock().push(parts.clone());
         for part in &parts {
             part.start_only().await?;
         }
@@ -191,7 +192,7 @@ impl Stack {
             requests: inbox,
             status,
         };
-        locked(&self.tasks).push(tokio::spawn(supervisor.run()));
+        self.tasks.lock().push(tokio::spawn(supervisor.run()));
         handle
     }
 
@@ -287,7 +288,7 @@ impl Stack {
     }
 
     fn free_port(&self) -> Result<u16, Error> {
-        locked(&self.added).add().map_err(|source| Error::File {
+        self.added.lock().add().map_err(|source| Error::File {
             action: "reserve a port for",
             path: self.plan.layout.root().to_owned(),
             source,
@@ -332,7 +333,7 @@ impl Stack {
 
     /// All parts, in the order in which they were started.
     pub fn parts(&self) -> Vec<PartHandle> {
-        locked(&self.stages).iter().flatten().cloned().collect()
+        self.stages.lock().iter().flatten().cloned().collect()
     }
 
     /// The ports of the first router and of the shared parts.
@@ -402,7 +403,7 @@ impl Stack {
     /// deregister, nginx completes requests and its log, the sidecar counts it, Redis writes it.
     pub async fn stop(self) {
         self.restarting.store(false, Ordering::Relaxed);
-        let stages = std::mem::take(&mut *locked(&self.stages));
+        let stages = std::mem::take(&mut *self.stages.lock());
         for stage in stages.into_iter().rev() {
             let mut stopping = JoinSet::new();
             for part in stage {
@@ -418,7 +419,7 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        for task in locked(&self.tasks).drain(..) {
+        for task in self.tasks.lock().drain(..) {
             task.abort();
         }
         self.group.kill();
@@ -432,9 +433,4 @@ impl Drop for Stack {
             );
         }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Plain collections: a panic elsewhere leaves nothing half-done in them.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -222,7 +222,7 @@ impl Supervisor {
     fn spawn(&self) -> Result<(Child, i32), Error> {
         if let Some(redis) = &self.program.redis {
             let part = &self.program.part;
-            match aof::cut_half_transaction(redis) {
+            match aof::cut_incomplete_transaction(redis) {
                 Ok(0) => {}
                 Ok(bytes) => self.events.emit(Event::Note(format!(
                     "{part}: cut {bytes} bytes of a transaction off its file that it was killed in"

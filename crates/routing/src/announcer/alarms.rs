@@ -21,12 +21,12 @@ use crate::{Error, LIVE_MS, Liveness, Store, routers::KNOWN_MS, store::RouterRep
 
 /// What a router reports while it serves an older table instead of the one in Redis (`lua/signalbox/guard.lua`). The
 /// sidecar has other alarms, about counting; they are no news of the table.
-const REFUSALS: [&str; 2] = ["table_regressed", "epoch_unknown"];
+const REFUSALS: [&str; 2] = signalbox_diagnosis::thresholds::TABLE_ALARMS;
 /// What is noted of a router that believes the table.
 const NONE: &str = "-";
 /// How much longer than [`LIVE_MS`] a router is silent before it is told: after the stats Redis was away, everybody's
 /// last report is old until they have reported once.
-const CONFIRM_MS: u64 = 3000;
+const CONFIRM_MS: u64 = signalbox_diagnosis::thresholds::ROUTER_SILENCE_CONFIRMED_MS;
 /// How often routers are read while one of them is silent, to see that it is not any more.
 const WHILE_SILENT: Duration = Duration::from_secs(1);
 

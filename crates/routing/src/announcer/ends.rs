@@ -16,7 +16,7 @@ use crate::{Error, Store};
 const INTERVAL: Duration = Duration::from_secs(3600);
 const DAY_SECONDS: u64 = 24 * 3600;
 /// Days before the end at which it is told, and the end itself.
-const MARKS: [u32; 5] = [0, 1, 7, 14, 30];
+const MARKS: [u32; 5] = signalbox_diagnosis::thresholds::CERTIFICATE_EVENT_DAYS;
 
 /// When ends are to be looked at next.
 #[derive(Debug, Default)]

@@ -1,6 +1,5 @@
 //! The part of nginx.conf that an option switches on or off as a whole: listeners for TLS and HTTP/2, and proxies that
-//! are trusted. The template itself knows no conditions, because in a container envsubst fills it in; `docker/edge`
-//! derives the same texts.
+//! are trusted. The template itself has no conditions.
 
 use std::{
     collections::BTreeMap,
@@ -62,9 +61,8 @@ fn acme(address: &str) -> Result<String, Error> {
     if address.is_empty() {
         return Ok(String::new());
     }
-    let address: SocketAddr = address
-        .parse()
-        .map_err(|_| Error::option("edge.nginx.EDGE_ACME", format!("{address:?} is no ip:port")))?;
+    let address: SocketAddr =
+        address.parse().map_err(|_| Error::option("EDGE_ACME", format!("{address:?} is not an ip:port")))?;
     Ok(format!("location ^~ /.well-known/acme-challenge/ {{ proxy_pass http://{address}; }}"))
 }
 
@@ -83,7 +81,7 @@ fn server(listen: &str, protocols: &str, more: impl FnOnce(&mut Vec<String>)) ->
 fn forwarders(networks: &str, header: &str) -> Result<(String, String, &'static str), Error> {
     let networks: Vec<&str> = networks.split_ascii_whitespace().collect();
     if let Some(wrong) = networks.iter().find(|network| !is_network(network)) {
-        return Err(Error::option("edge.nginx.EDGE_FORWARDERS", format!("{wrong:?} is no network")));
+        return Err(Error::option("EDGE_FORWARDERS", format!("{wrong:?} is not a network")));
     }
     if networks.is_empty() {
         return Ok((String::new(), String::new(), "forwarded-direct.conf"));
@@ -114,7 +112,7 @@ fn self_signed(certificate: &str, key: &str) -> Result<(), Error> {
     if Path::new(certificate).exists() && Path::new(key).exists() {
         return Ok(());
     }
-    let failed = |error: rcgen::Error| Error::option("edge.nginx.EDGE_TLS_CERTIFICATE", error.to_string());
+    let failed = |error: rcgen::Error| Error::option("EDGE_TLS_CERTIFICATE", error.to_string());
     let pair = KeyPair::generate().map_err(failed)?;
     let params = CertificateParams::new(vec!["signalbox.invalid".to_owned()]).map_err(failed)?;
     let made = params.self_signed(&pair).map_err(failed)?;

@@ -4,6 +4,7 @@
 //! an installed `signalbox` needs no checkout and never runs files of another version. Whoever works on them names
 //! the checkout in `edge.files`, and a reload of nginx shows the change.
 
+mod environment;
 mod files;
 mod flavour;
 mod listeners;
@@ -20,6 +21,7 @@ use std::{
 
 use nix::sys::signal::Signal;
 
+pub use environment::{RenderedEdge, edge_variables, render_edge};
 pub(crate) use flavour::Flavour;
 pub(crate) use user::WorkerUser;
 
@@ -58,7 +60,8 @@ pub(crate) fn program(layout: &Layout, part: Part, edge: &Edge<'_>) -> Result<Pr
     fs::create_dir_all(&prefix).map_err(Error::file("create", &prefix))?;
     let source = files::Source::choose(&edge.options.files, &prefix)?;
     let values = values(layout, &part, edge, &source)?;
-    let text = template::render(&source.template()?, &values)?;
+    let text =
+        template::render(&source.template()?, &values).map_err(|unknown| unknown.in_option("edge.files"))?;
     let file = prefix.join("nginx.conf");
     fs::write(&file, text).map_err(Error::file("write", &file))?;
     let admin = format!("http://{}", address(&edge.options.admin_listen, edge.admin_port));
@@ -147,7 +150,7 @@ fn values(
     .map(|(name, value)| (name.to_owned(), value))
     .into();
     for path in ["PREFIX", "NGINX_DIR", "LUA_DIR", "ACCESS_LOG"] {
-        refuse_special(&values[path])?;
+        refuse_special("data_dir", &values[path])?;
     }
     for (name, value) in &options.nginx {
         let known = values.get_mut(name).ok_or_else(|| {
@@ -155,17 +158,15 @@ fn values(
         })?;
         known.clone_from(value);
     }
-    listeners::derive(&mut values)?;
+    listeners::derive(&mut values).map_err(|error| error.within("edge.nginx"))?;
     Ok(values)
 }
 
 /// The template takes paths without quotes, and `$` starts a variable in some of its places.
-fn refuse_special(path: &str) -> Result<(), Error> {
+fn refuse_special(option: &str, path: &str) -> Result<(), Error> {
     let special = |c: char| c.is_whitespace() || c.is_control() || "$;{}\"'\\?".contains(c);
     match path.chars().find(|c| special(*c)) {
-        Some(c) => {
-            Err(Error::option("data_dir", format!("nginx cannot work under a path with {c:?}: {path}")))
-        }
+        Some(c) => Err(Error::option(option, format!("nginx cannot use a path with {c:?}: {path}"))),
         None => Ok(()),
     }
 }

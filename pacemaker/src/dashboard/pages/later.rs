@@ -1,72 +1,82 @@
-//! What goes wrong later: servers that forget or throw away, and certificates that end. None of it changes by the second.
+//! Facts that change slowly: how the Redis servers are configured, and certificates that end.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use signalbox_diagnosis::{
+    Checked,
+    certificates::{self, Certificate},
+    redis::{Role, State},
+};
 use tokio::time::Instant;
 
-use super::findings::{self, Finding};
 use crate::dashboard::Site;
-use signalbox_access::Caller;
 use signalbox_route_table::Hostname;
 use signalbox_routing::Error;
 
-/// How long what was found is good for.
-const GOOD_FOR: Duration = Duration::from_secs(10);
+/// How long facts are kept.
+const FRESH_FOR: Duration = Duration::from_secs(10);
 /// Certificates that are read at a time, and in all.
 const PAGE: usize = 500;
-const MOST: usize = 10_000;
+const MAX_CERTIFICATES: usize = 10_000;
 
-/// A finding, and the host that it is about.
-type About = (Option<Hostname>, Finding);
-/// When they were found, and what.
-type Found = Option<(Instant, Vec<About>)>;
+/// What was read.
+#[derive(Debug)]
+pub(super) struct Facts {
+    /// The state of each server that answered.
+    pub(super) servers: BTreeMap<Role, State>,
+    /// Those certificates about which there is a finding.
+    pub(super) certificates: Checked<Vec<(Hostname, Certificate)>>,
+}
 
-/// What was found a moment ago. Cheap to clone.
+/// When facts were read, and the facts.
+type Read = (Instant, Arc<Facts>);
+
+/// Facts that were read a moment ago. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Later(Arc<Mutex<Found>>);
+pub(crate) struct Later(Arc<Mutex<Option<Read>>>);
 
 impl Later {
-    /// What concerns the caller.
-    pub(super) async fn findings(&self, app: &Site, caller: &Caller) -> Vec<Finding> {
+    pub(super) async fn facts(&self, app: &Site) -> Arc<Facts> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let all = match known.filter(|(at, _)| at.elapsed() < GOOD_FOR) {
-            Some((_, known)) => known,
-            None => {
-                let mut found = servers(app).await;
-                // A fabric that is away is told elsewhere.
-                found.extend(certificates(app).await.unwrap_or_default());
-                *self.0.lock().unwrap_or_else(PoisonError::into_inner) =
-                    Some((Instant::now(), found.clone()));
-                found
-            }
+        if let Some((_, facts)) = known.filter(|(at, _)| at.elapsed() < FRESH_FOR) {
+            return facts;
+        }
+        let certificates = match certificates(app).await {
+            Ok(found) => Checked::Known(found),
+            Err(error) => Checked::Skipped(error.to_string()),
         };
-        let own = |host: &Option<Hostname>| host.as_ref().is_none_or(|host| caller.may_touch(host));
-        all.into_iter().filter(|(host, _)| own(host)).map(|(_, finding)| finding).collect()
+        let facts = Arc::new(Facts { servers: servers(app).await, certificates });
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Arc::clone(&facts)));
+        facts
     }
 }
 
-async fn servers(app: &Site) -> Vec<About> {
-    let told = app.registry.store().info().await;
-    let told = told.into_iter().filter_map(|(role, info)| Some((role, info?)));
-    told.flat_map(|(role, info)| findings::of_settings(role, &info)).map(|found| (None, found)).collect()
+async fn servers(app: &Site) -> BTreeMap<Role, State> {
+    let answers = app.registry.store().info().await;
+    let state = |(role, info): (&str, Option<String>)| Some((Role::named(role)?, State::from_info(&info?)));
+    answers.into_iter().filter_map(state).collect()
 }
 
-async fn certificates(app: &Site) -> Result<Vec<About>, Error> {
+async fn certificates(app: &Site) -> Result<Vec<(Hostname, Certificate)>, Error> {
     let store = app.registry.store();
     let now = app.dashboard.now_ms() / 1000;
     let (mut found, mut after, mut read) = (Vec::new(), None::<String>, 0);
-    while read < MOST {
+    while read < MAX_CERTIFICATES {
         let names = store.certificates_after(after.as_deref(), PAGE).await?;
         let Some(last) = names.last().cloned() else { break };
         read += names.len();
-        let certificates = store.certificates(&names).await?;
-        for (name, certified) in names.iter().zip(certificates) {
-            let (Some(certified), Ok(host)) = (certified, Hostname::parse(name)) else { continue };
-            let finding = findings::of_certificate(name, certified.certificate.ends, now);
-            found.extend(finding.map(|finding| (Some(host), finding)));
+        let stored = store.certificates(&names).await?;
+        for (name, certified) in names.into_iter().zip(stored) {
+            let (Some(certified), Ok(host)) = (certified, Hostname::parse(&name)) else { continue };
+            let certificate = Certificate { name, ends: certified.certificate.ends };
+            // Thousands that are valid for months are not kept.
+            if certificates::certificate(&certificate, now).is_some() {
+                found.push((host, certificate));
+            }
         }
         after = Some(last);
     }

@@ -1,8 +1,15 @@
-//! What is going on, and what is wrong.
+//! The overview: traffic, hosts, routers, and what is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use askama::Template;
+use signalbox_diagnosis::{
+    Checked, Facts, Skipped, diagnose,
+    messages::{self, Bus, Parked},
+    redis::{Role, Server},
+    thresholds::{ROUTER_FORGOTTEN_MS, ROUTER_SILENT_MS},
+    traffic,
+};
 
 use super::{
     Chart, Content, Kind, Line,
@@ -38,6 +45,8 @@ struct Page {
     serial: u64,
     epoch: String,
     findings: Vec<Finding>,
+    /// Checks that were not performed.
+    skipped: Vec<Skipped>,
     /// Nothing while the stats Redis does not answer.
     total: Option<Numbers>,
     /// Nothing while the route table cannot be read.
@@ -109,20 +118,38 @@ struct Host {
 
 pub(super) async fn content(app: &Site, caller: &Caller, round: u64) -> Result<Content, Problem> {
     let store = app.registry.store();
-    let up = store.ping().await;
-    let mut findings = findings::of_servers(&up);
+    let mut facts = Facts::skipped("only `signalbox doctor` performs it");
+    let later = app.dashboard.later.facts(app).await;
+    facts.redis = Checked::Known(servers(&store.ping().await, &later.servers));
+    facts.certificates = match &later.certificates {
+        Checked::Known(all) => {
+            let own = all.iter().filter(|(host, _)| caller.may_touch(host));
+            Checked::Known(own.map(|(_, certificate)| certificate.clone()).collect())
+        }
+        Checked::Skipped(reason) => Checked::Skipped(reason.clone()),
+    };
     let (lineage, serial, _) = store.table_head().await.unwrap_or_default();
     let epoch = lineage.split(' ').next().unwrap_or("").to_owned();
 
-    let routers = store.routers(LIVE_MS).await.ok();
+    let reports = store.routers(ROUTER_FORGOTTEN_MS).await;
+    facts.routers = match &reports {
+        Ok(reports) => {
+            Checked::Known(reports.iter().map(|one| findings::router(one, &epoch, serial)).collect())
+        }
+        Err(error) => Checked::Skipped(error.to_string()),
+    };
     let in_step = |router: &RouterReport| has_acknowledged(router, &epoch, serial);
-    findings.extend(findings::of_routers(routers.as_deref(), in_step));
     let rows = |routers: Vec<RouterReport>| {
         routers.into_iter().map(|router| router_row(app, &router, in_step(&router))).collect()
     };
-    let routers = routers.map(rows);
+    let routers = reports.ok().map(rows);
 
-    let read = hosts(app, caller, &mut findings).await.ok();
+    let read = hosts(app, caller, &mut facts).await;
+    if let Err(error) = &read {
+        facts.hosts = Checked::Skipped(error.to_string());
+        facts.instances = Checked::Skipped(error.to_string());
+    }
+    let read = read.ok();
     let more_hosts = read.as_ref().is_some_and(|(_, more)| *more);
     let hosts = read.map(|(hosts, _)| hosts);
     let ids: BTreeSet<String> =
@@ -131,19 +158,19 @@ pub(super) async fn content(app: &Site, caller: &Caller, round: u64) -> Result<C
     let window = if round == 0 { FIRST_WINDOW } else { WINDOW };
     let past = app.dashboard.traffic.past(&ids, window).await.ok();
     let latencies = app.dashboard.traffic.latencies(&ids, MINUTES).await.ok();
-    for host in hosts.iter().flatten() {
-        let minutes = host.versions.iter().zip(past.iter().cycle());
-        findings
-            .extend(minutes.filter_map(|(id, past)| findings::of_traffic(id, &host.name, &past.minute(id))));
-    }
-    events(app, caller, &mut findings).await;
-    machines(app, &mut findings).await;
-    findings.extend(app.dashboard.later.findings(app, caller).await);
-
-    // One line for each fault, however many hosts it touches; the grave ones first.
-    let mut told = BTreeSet::new();
-    findings.retain(|one| told.insert(one.what.clone()));
-    findings.sort_by_key(|one| !one.grave);
+    facts.traffic = match (&hosts, &past) {
+        (Some(hosts), Some(past)) => {
+            let versions = hosts.iter().flat_map(|host| host.versions.iter().map(move |id| (id, &host.name)));
+            Checked::Known(
+                versions.map(|(id, host)| findings::version_type(id, host, &past.minute(id))).collect(),
+            )
+        }
+        _ => Checked::Skipped("hosts or statistics cannot be read".to_owned()),
+    };
+    events(app, caller, &mut facts).await;
+    machines(app, &mut facts).await;
+    let diagnosis = diagnose(&facts, app.dashboard.now_ms());
+    let findings = diagnosis.findings.into_iter().map(Finding::from).collect();
     let mut charts = past.as_ref().map(charts).unwrap_or_default();
     charts.extend(latencies.as_deref().map(latency_chart));
     let total = past.as_ref().map(|past| {
@@ -167,15 +194,30 @@ pub(super) async fn content(app: &Site, caller: &Caller, round: u64) -> Result<C
         well: host.well,
     };
     let hosts = hosts.map(|hosts| hosts.into_iter().map(row).collect());
-    let page = Page { serial, epoch, findings, total, hosts, more_hosts, routers };
+    let skipped = diagnosis.skipped;
+    let page = Page { serial, epoch, findings, skipped, total, hosts, more_hosts, routers };
     Ok(Content { html: render(&page)?, charts })
+}
+
+/// Each server that the pacemaker uses. `states` has those whose configuration was read.
+fn servers(
+    up: &[(&'static str, bool)],
+    states: &BTreeMap<Role, signalbox_diagnosis::redis::State>,
+) -> Vec<Server> {
+    let server = |(role, up): &(&str, bool)| {
+        let role = Role::named(role)?;
+        let state = states.get(&role).cloned().unwrap_or_default();
+        let state = if *up { Ok(state) } else { Err("PING failed".to_owned()) };
+        Some(Server { role, address: None, state })
+    };
+    up.iter().filter_map(server).collect()
 }
 
 /// The caller's hosts with their version types, by the table and by what is registered.
 async fn hosts(
     app: &Site,
     caller: &Caller,
-    findings: &mut Vec<Finding>,
+    facts: &mut Facts,
 ) -> Result<(Vec<Host>, bool), signalbox_routing::Error> {
     let store = app.registry.store();
     let mut names = store.hosts_after(None, SHOWN + 1).await?;
@@ -192,78 +234,108 @@ async fn hosts(
     let known: BTreeMap<String, _> =
         stored.into_iter().zip(live).map(|(one, live)| (one.id.to_string(), (one, live))).collect();
     let mut hosts = Vec::with_capacity(names.len());
+    let (mut checked_hosts, mut checked_instances) = (Vec::new(), Vec::new());
     for (name, record) in names.into_iter().zip(records) {
         let TableHost { addresses, instance_ids, log_key, .. } = record;
         let own: Vec<_> = instance_ids.iter().filter_map(|id| known.get(id)).collect();
-        for (one, live) in &own {
-            findings.extend(findings::of_instance(one.id.as_str(), &name, live.unhealthy.as_deref()));
-        }
-        let ill = own.iter().filter(|(_, live)| live.unhealthy.is_some()).count();
-        let well = addresses.len().saturating_sub(ill);
-        findings.extend(findings::of_host(&name, addresses.len(), well));
+        checked_instances.extend(own.iter().map(|(one, live)| traffic::Instance {
+            id: one.id.to_string(),
+            host: name.clone(),
+            unhealthy: live.unhealthy.clone(),
+        }));
+        let unhealthy = own.iter().filter(|(_, live)| live.unhealthy.is_some()).count();
+        checked_hosts.push(traffic::Host { name: name.clone(), addresses: addresses.len(), unhealthy });
+        let well = addresses.len().saturating_sub(unhealthy);
         let mut versions: BTreeSet<String> =
             own.iter().map(|(one, _)| one.record.desired.spec.version_type_id.as_str().to_owned()).collect();
         versions.extend(log_key);
         hosts.push(Host { name, instances: addresses.len(), well, versions });
     }
+    facts.hosts = Checked::Known(checked_hosts);
+    facts.instances = Checked::Known(checked_instances);
     Ok((hosts, more))
 }
 
-/// What is wrong with events. What cannot be read is silent here: the servers have told.
-async fn events(app: &Site, caller: &Caller, findings: &mut Vec<Finding>) {
+/// Facts about events, queues and objects.
+async fn events(app: &Site, caller: &Caller, facts: &mut Facts) {
     let bus = app.bus.handle();
-    if !bus.is_ready() {
-        findings.push(Finding {
-            grave: true,
-            what: "Events are refused: the fabric is empty, or another one than before.".to_owned(),
-            mend: "Restore it, or have it taken for the new one with POST /bus/initialise.".to_owned(),
-            link: String::new(),
-        });
+    let accepts_events = bus.is_ready();
+    facts.bus = Checked::Known(Bus { accepts_events });
+    let reason = if !accepts_events {
+        "the bus is not initialised"
+    } else if caller.environments().is_some() {
+        // Tenants must not see each other's subscribers and queues.
+        "the token is confined to environments"
+    } else {
+        ""
+    };
+    if !reason.is_empty() {
+        facts.subscribers = Checked::Skipped(reason.to_owned());
+        facts.queues = Checked::Skipped(reason.to_owned());
+        facts.backends = Checked::Skipped(reason.to_owned());
+        facts.parked_objects = Checked::Skipped(reason.to_owned());
         return;
     }
-    // Tenants see nothing of each other here.
-    if caller.environments().is_some() {
-        return;
-    }
-    let now_ms = app.dashboard.now_ms();
     let registry = bus.registry();
-    for status in bus.subscriptions().await.unwrap_or_default() {
-        let name = app.bus.name_of(&status.subscription.token);
-        findings.extend(findings::of_subscriber(&name, &status, now_ms));
-    }
+    let subscriber = |status: &signalbox_bus::SubscriptionStatus| {
+        findings::subscriber(app.bus.name_of(&status.subscription.token), status)
+    };
+    facts.subscribers = checked(bus.subscriptions().await.map(|all| all.iter().map(subscriber).collect()));
     let names: Vec<&str> = registry.queues.keys().map(String::as_str).take(SHOWN).collect();
-    let numbers = app.queues.numbers(&names).await.unwrap_or_default();
-    findings.extend(
-        names
-            .iter()
-            .zip(&numbers)
-            .filter_map(|(name, numbers)| findings::of_queue(name, numbers, link(Kind::Queues, name))),
-    );
+    facts.queues = checked(app.queues.numbers(&names).await.map(|all| {
+        let queues = names.iter().zip(all);
+        queues.map(|(name, one)| messages::Queue { name: (*name).to_owned(), dead: one.dead }).collect()
+    }));
     let sequencer = &app.sequencer.handle;
-    let parked = sequencer.parked(PARKED).await.unwrap_or_default();
-    let parked: Vec<String> = parked.into_iter().map(|(object, _)| object).collect();
-    let backends = sequencer.numbers().await.map(|numbers| numbers.backends).unwrap_or_default();
-    findings.extend(findings::of_objects(&parked, &backends));
+    match sequencer.numbers().await {
+        Ok(numbers) => {
+            // Without the names the count is still worth a finding.
+            let parked = sequencer.parked(PARKED).await.unwrap_or_default();
+            let names = parked.into_iter().map(|(object, _)| object).collect();
+            facts.parked_objects = Checked::Known(Parked { count: numbers.parked, names });
+            facts.backends = Checked::Known(numbers.backends.into_iter().map(findings::backend).collect());
+        }
+        Err(error) => {
+            facts.parked_objects = Checked::Skipped(error.to_string());
+            facts.backends = Checked::Skipped(error.to_string());
+        }
+    }
 }
 
-/// What is wrong with labels.
-async fn machines(app: &Site, findings: &mut Vec<Finding>) {
-    for name in app.machines.names().await.unwrap_or_default().into_iter().take(SHOWN) {
-        let Ok(Counts { busy, .. }) = app.machines.counts(&name).await else { continue };
-        let count = |status: &str| busy.get(status).copied().unwrap_or(0);
-        findings.extend(findings::of_machine(&name, count("errored"), count("looping")));
+fn checked<T, E: std::fmt::Display>(answer: Result<T, E>) -> Checked<T> {
+    answer.map_or_else(|error| Checked::Skipped(error.to_string()), Checked::Known)
+}
+
+/// Facts about state machines.
+async fn machines(app: &Site, facts: &mut Facts) {
+    let names = match app.machines.names().await {
+        Ok(names) => names,
+        Err(error) => {
+            facts.machines = Checked::Skipped(error.to_string());
+            return;
+        }
+    };
+    let mut found = Vec::new();
+    for name in names.into_iter().take(SHOWN) {
+        // A machine may have been deleted since its name was read.
+        if let Ok(counts) = app.machines.counts(&name).await {
+            found.push(findings::machine(name, &counts));
+        }
     }
+    facts.machines = Checked::Known(found);
 }
 
 fn router_row(app: &Site, router: &RouterReport, in_step: bool) -> RouterRow {
+    let silent = router.age_ms >= ROUTER_SILENT_MS;
     let state = match &router.alarm {
         Some(alarm) => alarm.clone(),
+        None if silent => "silent".to_owned(),
         None if in_step => "in step".to_owned(),
         None => "behind".to_owned(),
     };
     let took = app.routers.percentiles(&router.node);
     RouterRow {
-        well: in_step && router.alarm.is_none(),
+        well: in_step && !silent && router.alarm.is_none(),
         node: router.node.clone(),
         serial: router.serial,
         state,

@@ -326,10 +326,16 @@ async fn what_is_wrong_is_said() {
     api.servers.stats.kill();
     let page = Browser { api: &api, client: reqwest::Client::new(), cookie: String::new() };
     let page = read(page.request(Method::GET, "/").basic_auth(ROOT, Some(""))).await;
-    assert!(page.status == 200 && page.text.contains("The stats Redis does not answer."), "{page:?}");
+    assert!(
+        page.status == 200 && page.text.contains("The stats Redis does not respond: PING failed."),
+        "{page:?}"
+    );
     api.servers.routes.kill();
     let page = read(api.client.get(format!("{}/", api.base)).basic_auth(ROOT, Some(""))).await;
-    assert!(page.status == 200 && page.text.contains("The routes Redis does not answer."), "{page:?}");
+    assert!(
+        page.status == 200 && page.text.contains("The routes Redis does not respond: PING failed."),
+        "{page:?}"
+    );
 }
 
 #[tokio::test]

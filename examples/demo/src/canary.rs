@@ -1,70 +1,58 @@
-//! `signalbox demo canary good|bad`: a new version of a sample application, on its way by the shipped machine.
+//! `signalbox-demo canary good|bad`: deploys a new version of a sample application with the canary machine.
 //!
-//! `up --demo` runs two processes for `canary.localhost`, of which one serves the host, and applies
-//! `examples/machines/canary.yaml`. This command gives the idle one a new version to serve, creates the label that
-//! deploys it, sends requests to the host, and tells each move until the label ends: a good version takes over from the
-//! old one, a bad one is taken back. The next call uses the other process, so it can be done again and again.
+//! `signalbox up --demo` runs two processes for `canary.localhost`, of which one serves the host, and applies
+//! `examples/machines/canary.yaml`. This command gives the idle process a new version to serve, creates the label that
+//! deploys it, sends requests to the host, and prints each move until the label ends: a good version replaces the old one,
+//! a bad one is rolled back. The next call uses the other process, so it can be repeated.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use clap::{Subcommand, ValueEnum};
+use clap::ValueEnum;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use signalbox_client::{
     Client, Error,
     machines::{Label, Move},
     routes::{Filter, Instance, NewInstance},
 };
-use signalbox_stack::{Description, Probe};
+use signalbox_stack::{Description, Probe, local_client};
 use tokio::{
     sync::Semaphore,
     task::JoinHandle,
     time::{self, MissedTickBehavior},
 };
 
-use crate::{exit::Failure, remote::Remote, terminal};
+use crate::{exit::Failure, line, system::System};
 
 /// The host that is served.
-pub(crate) const HOST: &str = "canary.localhost";
-/// How the parts are called that serve it.
-pub(crate) const PART: &str = "demo-canary-";
+const HOST: &str = "canary.localhost";
+/// The first letters of the names of the parts that serve it.
+const PART: &str = "demo-canary-";
 /// The machine, and how its versions and labels begin.
 const MACHINE: &str = "canary";
-const DEFINITION: &str = include_str!("../../examples/machines/canary.yaml");
-/// How often the label is looked at.
-const LOOK: Duration = Duration::from_millis(250);
-/// Requests that may be under way.
+const DEFINITION: &str = include_str!("../../machines/canary.yaml");
+/// How often the label is read.
+const POLL: Duration = Duration::from_millis(250);
+/// Requests at the same time.
 const AT_A_TIME: usize = 64;
 
-/// Flags of `signalbox demo`.
+/// Flags of `signalbox-demo canary`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Deploy a new version of canary.localhost step by step, and send it requests until it has all of them or none
-    Canary(Canary),
-}
-
-#[derive(Debug, clap::Args)]
-struct Canary {
     /// Whether the new version answers 200 or 500
     #[arg(value_enum)]
     version: Kind,
-    /// For how long each step has to go well
+    /// How long each step must go well
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=600))]
     calm_seconds: u64,
-    /// Requests each second
+    /// Requests per second
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=5000))]
     rate: u64,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
-    remote: Remote,
+    system: System,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -78,20 +66,20 @@ impl Kind {
         if self == Self::Good { 200 } else { 500 }
     }
 
-    /// Where its label ends.
+    /// The state in which its label should end.
     fn end(self) -> &'static str {
         if self == Self::Good { "done" } else { "taken_back" }
     }
 }
 
-/// Lets one of the processes serve the host, and applies the machine, where that was not done before.
+/// Lets one of the processes serve the host, and applies the machine, unless both were done before.
 pub(crate) async fn prepare(client: &Client, addresses: &[String]) -> Result<(), Error> {
     let there = instances(client).await?;
     let serves = |instance: &Instance| instance.state == "active" && addresses.contains(&instance.address);
     if let Some(first) = addresses.first()
         && !there.iter().any(serves)
     {
-        // They had other ports the last time, and shares of their own.
+        // Instances of an earlier start have other ports and a policy of their own.
         for instance in &there {
             client.routes().remove(&instance.id, None).await?;
         }
@@ -115,19 +103,16 @@ async fn instances(client: &Client) -> Result<Vec<Instance>, Error> {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let Command::Canary(args) = args.command;
-    let here = args.remote.here().ok_or_else(|| {
-        Failure::unavailable("no demo runs here: start it with `signalbox up --demo`, or name its --data-dir")
-    })?;
-    let client = args.remote.client()?;
+    let here = args.system.description()?;
+    let client = args.system.client(&here.admin_url)?;
     let say = |text: &str| {
-        if !args.remote.json {
-            terminal::line(text);
+        if !args.json {
+            line(text);
         }
     };
     let label = match on_its_way(&client).await? {
         Some(label) => {
-            say(&format!("{label} is still on its way, and goes on"));
+            say(&format!("{label} is still being deployed, and continues"));
             label
         }
         None => {
@@ -138,8 +123,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             label
         }
     };
-    say(&format!("{} requests a second go to {HOST} until it ends; in another terminal:", args.rate));
-    let program = std::env::args().next().unwrap_or_else(|| "signalbox".to_owned());
+    say(&format!("{} requests per second go to {HOST} until it ends; in another terminal:", args.rate));
+    // The operator's command is next to this one.
+    let own = std::env::args().next().unwrap_or_default();
+    let program = own
+        .rsplit_once('/')
+        .map_or_else(|| "signalbox".to_owned(), |(folder, _)| format!("{folder}/signalbox"));
     for command in [
         format!("labels why {MACHINE} {label}"),
         format!("labels history {MACHINE} {label}"),
@@ -151,26 +140,30 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let watched = tokio::select! {
         watched = watch(&client, &label, &traffic, &say) => watched,
         _ = tokio::signal::ctrl_c() => {
-            say("nobody sends requests any more; the same command goes on with it, and without requests it is taken back after half an hour");
-            return Err(Failure::interrupted());
+            say("no more requests are sent; the same command continues with it, and without requests it is rolled back after half an hour");
+            return Err(Failure::Interrupted);
         }
     };
     let (ended, moves) = watched?;
     let told = json!({"label": label, "state": ended.state, "moves": moves, "answers": traffic.told()});
     drop(traffic);
-    args.remote.show(&told, |_| terminal::line(&conclusion(&ended)))?;
+    if args.json {
+        line(&serde_json::to_string_pretty(&told)?);
+    } else {
+        line(&conclusion(&ended));
+    }
     if ended.state == args.version.end() {
         return Ok(());
     }
     let error = ended.error.map(|error| format!(": {error}")).unwrap_or_default();
-    Err(Failure::broken(format!("{label} ended in {} ({}){error}", ended.state, ended.status)))
+    Err(Failure::Broken(format!("{label} ended in {} ({}){error}", ended.state, ended.status)))
 }
 
 fn conclusion(ended: &Label) -> String {
     let stable = ended.metadata["stable"].as_str().unwrap_or_default();
     match ended.state.as_str() {
         "done" => format!("{} has all requests now, and {stable} is retired", ended.name),
-        "taken_back" => format!("{} was taken back, and {stable} has all requests again", ended.name),
+        "taken_back" => format!("{} was rolled back, and {stable} has all requests again", ended.name),
         other => format!("{} stays in {other}", ended.name),
     }
 }
@@ -204,23 +197,25 @@ async fn newest(client: &Client) -> Result<Option<u64>, Error> {
     Ok(labels.iter().filter_map(|name| number(name)).max())
 }
 
-/// Gives the process that serves nobody a new version, and creates its label; both names.
-async fn release(client: &Client, processes: &[String], args: &Canary) -> Result<(String, String), Failure> {
+/// Gives the idle process a new version, and creates its label. Returns the label and the address.
+async fn release(client: &Client, processes: &[String], args: &Args) -> Result<(String, String), Failure> {
     let instances = instances(client).await?;
     let stable = instances.iter().find(|instance| instance.state == "active");
     let stable = stable.ok_or_else(|| {
-        Failure::unavailable(format!("nobody serves {HOST}: start the demo again with `signalbox up --demo`"))
+        Failure::unavailable(format!(
+            "no instance serves {HOST}: start the demo again with `signalbox up --demo`"
+        ))
     })?;
     let idle = processes.iter().find(|address| **address != stable.address);
     let idle = idle.ok_or_else(|| Failure::unavailable("the demo runs without a second process for it"))?;
     for leaving in instances.iter().filter(|instance| instance.address == *idle) {
-        // The version before is being drained, and nobody asks for it any more.
+        // The version before is draining and receives no requests.
         client.routes().remove(&leaving.id, Some(Duration::from_secs(5))).await?;
     }
     let versions = instances.iter().filter_map(|instance| number(&instance.version_type_id));
     let last = versions.chain(newest(client).await?).max().unwrap_or(1);
     let version = format!("{MACHINE}-{}", last + 1);
-    let told = http()?
+    let told = local_client(Duration::from_secs(5))?
         .put(format!("http://{idle}/release"))
         .json(&json!({"name": version, "status": args.version.status()}))
         .send()
@@ -236,12 +231,7 @@ async fn release(client: &Client, processes: &[String], args: &Canary) -> Result
     Ok((version, idle.clone()))
 }
 
-fn http() -> Result<reqwest::Client, Failure> {
-    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build();
-    client.map_err(|error| Failure::internal(format!("cannot make an HTTP client: {error}")))
-}
-
-/// Tells each move until the label has ended or failed.
+/// Prints each move until the label has ended or failed.
 async fn watch(
     client: &Client,
     label: &str,
@@ -259,7 +249,7 @@ async fn watch(
         if matches!(now.status.as_str(), "ended" | "errored") {
             return Ok((now, moves));
         }
-        time::sleep(LOOK).await;
+        time::sleep(POLL).await;
     }
 }
 
@@ -271,7 +261,7 @@ fn row(one: &Move, first: Option<&Move>, counted: &str) -> String {
     format!("{since:>4} s  {to:<13} {counted}").trim_end().to_owned()
 }
 
-/// Requests that go to the host until this is dropped, and who answered them how.
+/// Requests to the host until this is dropped, and how each version answered them.
 struct Traffic {
     answers: Arc<Mutex<Answers>>,
     task: JoinHandle<()>,
@@ -283,19 +273,19 @@ type Counts = BTreeMap<String, (u64, u64)>;
 #[derive(Default)]
 struct Answers {
     all: Counts,
-    /// Those that were not told yet.
+    /// Those since they were last printed.
     new: Counts,
 }
 
 impl Traffic {
     fn start(edge: &str, rate: u64) -> Result<Self, Failure> {
-        let (http, url) = (http()?, format!("{edge}/"));
+        let (http, url) = (local_client(Duration::from_secs(5))?, format!("{edge}/"));
         let answers = Arc::<Mutex<Answers>>::default();
         let counts = Arc::clone(&answers);
         let task = tokio::spawn(async move {
             let places = Arc::new(Semaphore::new(AT_A_TIME));
             let mut ticks = time::interval(Duration::from_secs(1) / u32::try_from(rate).unwrap_or(u32::MAX));
-            // A machine that is slow gets fewer requests, and not all at once later.
+            // A slow machine gets fewer requests, not a burst later.
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 ticks.tick().await;
@@ -304,7 +294,7 @@ impl Traffic {
                 let counts = Arc::clone(&counts);
                 tokio::spawn(async move {
                     let (who, good) = answer(request.await).await;
-                    let Answers { all, new } = &mut *counts.lock().unwrap_or_else(PoisonError::into_inner);
+                    let Answers { all, new } = &mut *counts.lock();
                     for counts in [all, new] {
                         let (answered, failed) = counts.entry(who.clone()).or_default();
                         *(if good { answered } else { failed }) += 1;
@@ -316,9 +306,9 @@ impl Traffic {
         Ok(Self { answers, task })
     }
 
-    /// What was counted since this was asked last.
+    /// What was counted since the last call.
     fn counted(&self) -> String {
-        let counts = std::mem::take(&mut self.answers.lock().unwrap_or_else(PoisonError::into_inner).new);
+        let counts = std::mem::take(&mut self.answers.lock().new);
         let told = |(who, (answered, failed)): (&String, &(u64, u64))| match (answered, failed) {
             (answered, 0) => format!("{who} answered {answered}"),
             (0, failed) => format!("{who} failed {failed}"),
@@ -328,7 +318,7 @@ impl Traffic {
     }
 
     fn told(&self) -> Value {
-        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let answers = self.answers.lock();
         answers
             .all
             .iter()
@@ -343,7 +333,7 @@ impl Drop for Traffic {
     }
 }
 
-/// Who answered, and whether well.
+/// The version that answered, and whether with less than 500.
 async fn answer(answer: Result<reqwest::Response, reqwest::Error>) -> (String, bool) {
     let Ok(answer) = answer else { return ("nobody".to_owned(), false) };
     let good = answer.status().as_u16() < 500;

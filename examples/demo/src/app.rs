@@ -1,15 +1,9 @@
-//! `signalbox demo-app`: a small application to route to. It does what any application behind Signalbox may do:
-//! registers itself with a lease, renews the lease, takes itself out before it ends, and receives events at `/events`,
-//! where it also shows the latest of them.
+//! `signalbox-demo app`: a small application to route to. It registers itself with a lease, renews the lease, removes itself
+//! before it ends, and receives events at `/events`, where it also shows the latest of them.
 
-use std::{
-    collections::VecDeque,
-    net::Ipv4Addr,
-    path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, io::Write as _, net::Ipv4Addr, path::PathBuf, sync::Arc, time::Duration};
 
+use anyhow::Context as _;
 use axum::{
     Json, Router,
     body::Bytes,
@@ -18,15 +12,22 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post, put},
 };
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
+use signalbox_stack::local_client;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
     time,
 };
 
-use crate::{exit::Failure, terminal};
+use crate::{exit::Failure, line};
+
+/// A line to standard error.
+fn log(text: &str) {
+    let _unwritten = writeln!(std::io::stderr(), "{text}");
+}
 
 const LEASE_SECONDS: u64 = 15;
 /// A third of the lease: two renewals may fail.
@@ -37,7 +38,7 @@ const EVENTS_KEPT: usize = 100;
 /// The longest `/slow`.
 const SLOWEST_MS: u64 = 60_000;
 
-/// Flags of `signalbox demo-app`.
+/// Flags of `signalbox-demo app`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Port on 127.0.0.1
@@ -65,13 +66,10 @@ pub(crate) struct Args {
 
 /// Serves until SIGTERM or Ctrl-C.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port)).await.map_err(|error| {
-        Failure::unavailable(format!("cannot listen on 127.0.0.1:{}: {error}", args.port))
-    })?;
-    let signals =
-        |kind| signal(kind).map_err(|error| Failure::internal(format!("cannot catch signals: {error}")));
-    let (mut terminate, mut interrupt) =
-        (signals(SignalKind::terminate())?, signals(SignalKind::interrupt())?);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port))
+        .await
+        .with_context(|| format!("cannot listen on 127.0.0.1:{}", args.port))?;
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let registration = Registration::read(&args)?.map(Arc::new);
     let renewing =
         registration.clone().map(|registration| tokio::spawn(async move { registration.keep().await }));
@@ -83,16 +81,16 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         if let Some(renewing) = renewing {
             renewing.abort();
         }
-        // First out of the route table, then no new connections: nobody meets a closed door.
+        // It leaves the route table before it refuses connections, so that no request fails.
         if let Some(registration) = registration {
             registration.remove().await;
         }
     };
-    let served = axum::serve(listener, application(&args)).with_graceful_shutdown(end).await;
-    served.map_err(|error| Failure::internal(format!("cannot serve: {error}")))
+    axum::serve(listener, application(&args)).with_graceful_shutdown(end).await?;
+    Ok(())
 }
 
-/// What is served: a process may be given another version, as if it had been started with it.
+/// The version that is served. A process can be given another one, as if it had been started with it.
 #[derive(Clone, Deserialize)]
 struct Release {
     name: String,
@@ -104,7 +102,7 @@ struct Release {
 struct Identity {
     release: Arc<Mutex<Release>>,
     instance: Arc<str>,
-    /// The latest events, as they came.
+    /// The latest events, unchanged.
     events: Arc<Mutex<VecDeque<Box<RawValue>>>>,
 }
 
@@ -124,29 +122,29 @@ fn application(args: &Args) -> Router {
         .with_state(identity)
 }
 
-/// Who answers, and by what name it was called.
+/// The names of the application and of the host that was requested.
 async fn hello(State(identity): State<Identity>, headers: HeaderMap) -> Response {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("(no host)");
-    let Release { name, status } = identity.release.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let Release { name, status } = identity.release.lock().clone();
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
     (status, format!("Hello from {name}, instance {}, asked as {host}\n", identity.instance)).into_response()
 }
 
-/// Another version from here on.
+/// Serves another version from now on.
 async fn release(State(identity): State<Identity>, Json(release): Json<Release>) -> StatusCode {
-    terminal::line(&format!("{} serves {} from here on", identity.instance, release.name));
-    *identity.release.lock().unwrap_or_else(PoisonError::into_inner) = release;
+    line(&format!("{} serves {} from now on", identity.instance, release.name));
+    *identity.release.lock() = release;
     StatusCode::NO_CONTENT
 }
 
-/// The body as it came.
+/// The body, unchanged.
 async fn echo(headers: HeaderMap, body: Bytes) -> Response {
     let kind = headers.get(header::CONTENT_TYPE).cloned();
     let kind = kind.unwrap_or(header::HeaderValue::from_static("application/octet-stream"));
     ([(header::CONTENT_TYPE, kind)], body).into_response()
 }
 
-/// An event of a delivery; what else it holds is left alone.
+/// An event of a delivery, as far as it is printed.
 #[derive(Deserialize)]
 struct Event {
     topic: String,
@@ -162,8 +160,8 @@ async fn receive(State(identity): State<Identity>, Json(events): Json<Vec<Box<Ra
         let Ok(Event { topic, kind, url, id }) = serde_json::from_str(raw.get()) else {
             return StatusCode::BAD_REQUEST;
         };
-        terminal::line(&format!("{} received {topic}: {kind} {url} (event {id})", identity.instance));
-        let mut kept = identity.events.lock().unwrap_or_else(PoisonError::into_inner);
+        line(&format!("{} received {topic}: {kind} {url} (event {id})", identity.instance));
+        let mut kept = identity.events.lock();
         if kept.len() == EVENTS_KEPT {
             kept.pop_front();
         }
@@ -174,7 +172,7 @@ async fn receive(State(identity): State<Identity>, Json(events): Json<Vec<Box<Ra
 
 /// What was received, one event a line, the latest last.
 async fn received(State(identity): State<Identity>) -> Response {
-    let kept = identity.events.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = identity.events.lock();
     let lines: String = kept.iter().map(|event| format!("{event}\n")).collect();
     ([(header::CONTENT_TYPE, "application/x-ndjson")], lines).into_response()
 }
@@ -204,11 +202,10 @@ impl Registration {
         else {
             return Ok(None);
         };
-        let token = std::fs::read_to_string(file)
-            .map_err(|error| Failure::configuration(format!("cannot read {}: {error}", file.display())))?;
-        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build();
+        let token =
+            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         Ok(Some(Self {
-            http: http.map_err(|error| Failure::internal(format!("cannot make an HTTP client: {error}")))?,
+            http: local_client(Duration::from_secs(5))?,
             url: format!("{}/instances/{}", admin.trim_end_matches('/'), args.instance),
             token: token.trim().to_owned(),
             body: json!({
@@ -221,13 +218,13 @@ impl Registration {
         }))
     }
 
-    /// Registers, and renews the lease for ever. An edge that forgot the instance (404) is told again.
+    /// Registers, and renews the lease until the process ends. After a failed renewal it registers again.
     async fn keep(&self) {
         loop {
             match self.send(self.http.put(&self.url).json(&self.body)).await {
-                Ok(()) => terminal::error("registered"),
+                Ok(()) => log("registered"),
                 Err(why) => {
-                    terminal::error(&format!("not registered: {why}"));
+                    log(&format!("not registered: {why}"));
                     time::sleep(RETRY_AFTER).await;
                     continue;
                 }
@@ -235,7 +232,7 @@ impl Registration {
             loop {
                 time::sleep(RENEW_EVERY).await;
                 if let Err(why) = self.send(self.http.post(format!("{}/heartbeat", self.url))).await {
-                    terminal::error(&format!("lease not renewed: {why}"));
+                    log(&format!("lease not renewed: {why}"));
                     break;
                 }
             }
@@ -244,8 +241,8 @@ impl Registration {
 
     async fn remove(&self) {
         match self.send(self.http.delete(format!("{}?wait=2s", self.url))).await {
-            Ok(()) => terminal::error("removed from the route table"),
-            Err(why) => terminal::error(&format!("not removed ({why}); the lease will end")),
+            Ok(()) => log("removed from the route table"),
+            Err(why) => log(&format!("not removed ({why}); the lease will end")),
         }
     }
 

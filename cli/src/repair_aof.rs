@@ -1,22 +1,25 @@
-//! `signalbox mend-aof`: what `up` does before it starts a Redis server, for servers that something else starts.
+//! `signalbox repair-aof`: what `up` does before it starts a Redis server, for servers that something else starts.
 
 use std::path::PathBuf;
 
 use crate::{exit::Failure, terminal};
 
-/// Flags of `signalbox mend-aof`.
+/// Flags of `signalbox repair-aof`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The data folder of the server, in which `appendonlydir` is
     folder: PathBuf,
 }
 
-/// Says what was cut off; a server that never ran has nothing to mend.
+/// Prints how much was cut off. A server that never ran has nothing to repair.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let cut = signalbox_stack::cut_half_transaction(&args.folder)
+    let cut = signalbox_stack::cut_incomplete_transaction(&args.folder)
         .map_err(|error| Failure::unavailable(format!("{}: {error}", args.folder.display())))?;
     if cut > 0 {
-        terminal::line(&format!("{}: cut off half a transaction of {cut} bytes", args.folder.display()));
+        terminal::line(&format!(
+            "{}: cut off an incomplete transaction of {cut} bytes",
+            args.folder.display()
+        ));
     }
     Ok(())
 }
@@ -26,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_a_transaction_goes_and_a_whole_one_stays() {
+    fn an_incomplete_transaction_is_cut_off_and_a_complete_one_stays() {
         let folder = tempfile::tempdir().unwrap();
         run(&Args { folder: folder.path().to_owned() }).unwrap();
         let files = folder.path().join("appendonlydir");

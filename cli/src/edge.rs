@@ -1,0 +1,36 @@
+//! `signalbox edge`: nginx alone, configured by environment variables. Containers and the package's service use it.
+
+use std::{env, os::unix::process::CommandExt as _, process::Command};
+
+use clap::Subcommand;
+use signalbox_stack::{RenderedEdge, render_edge};
+
+use crate::exit::Failure;
+
+/// Flags of `signalbox edge`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+enum Action {
+    /// Write PREFIX/nginx.conf and become nginx
+    Run,
+    /// Write PREFIX/nginx.conf and have nginx check it
+    Check,
+}
+
+/// Writes the configuration and replaces this process with nginx, so it returns only an error.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let RenderedEdge { binary, prefix, configuration } = render_edge(|name| env::var(name).ok())?;
+    let mut nginx = Command::new(&binary);
+    // nginx takes a variable of this name for a list of sockets to inherit.
+    nginx.env_remove("NGINX").arg("-p").arg(prefix).arg("-c").arg(configuration).args(["-e", "stderr"]);
+    if args.action == Action::Check {
+        nginx.arg("-t");
+    }
+    let error = nginx.exec();
+    Err(Failure::unavailable(format!("cannot start {}: {error}; set NGINX_BINARY", binary.display())))
+}

@@ -1,0 +1,179 @@
+//! Everything that the rules need to know, and the diagnosis of it.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    Diagnosis, Finding, Skipped, Subject,
+    certificates::{self, Certificate},
+    installation::{self, Pacemaker, Part},
+    machines::{self, Evaluation, Machine},
+    messages::{self, Backend, Bus, Parked, Queue, Subscriber},
+    redis::{self, Server},
+    routers::{self, Nginx, Router},
+    sidecar::{self, Counting},
+    traffic::{self, Host, Instance, VersionType},
+};
+
+/// What a caller knows of one check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Checked<T> {
+    /// The facts.
+    Known(T),
+    /// They could not be collected, or nobody asked for them; with the reason.
+    Skipped(String),
+}
+
+impl<T> Checked<T> {
+    /// The facts, if they are known.
+    pub fn known(&self) -> Option<&T> {
+        match self {
+            Self::Known(facts) => Some(facts),
+            Self::Skipped(_) => None,
+        }
+    }
+}
+
+/// Facts about a running system.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Whether daemons and API endpoints respond.
+    pub parts: Checked<Vec<Part>>,
+    /// The Redis servers.
+    pub redis: Checked<Vec<Server>>,
+    /// The routers that reported in the last minute.
+    pub routers: Checked<Vec<Router>>,
+    /// The nginx behind the admin address.
+    pub nginx: Checked<Nginx>,
+    /// What the sidecar behind the admin address reports.
+    pub counting: Checked<Counting>,
+    /// Whether a request that was made for this was counted.
+    pub request_counted: Checked<bool>,
+    /// Host names.
+    pub hosts: Checked<Vec<Host>>,
+    /// Instances with a health check.
+    pub instances: Checked<Vec<Instance>>,
+    /// The last minute of version types.
+    pub traffic: Checked<Vec<VersionType>>,
+    /// The event bus.
+    pub bus: Checked<Bus>,
+    /// Subscribers of topics.
+    pub subscribers: Checked<Vec<Subscriber>>,
+    /// Pull queues.
+    pub queues: Checked<Vec<Queue>>,
+    /// Backends of objects.
+    pub backends: Checked<Vec<Backend>>,
+    /// Objects that wait for an operator's decision.
+    pub parked_objects: Checked<Parked>,
+    /// State machines.
+    pub machines: Checked<Vec<Machine>>,
+    /// How the evaluation of labels keeps up, over all machines.
+    pub evaluation: Checked<Evaluation>,
+    /// Certificates of the route table.
+    pub certificates: Checked<Vec<Certificate>>,
+    /// Running pacemakers.
+    pub pacemakers: Checked<Vec<Pacemaker>>,
+    /// Whether the machine that runs the check knows the named time zones.
+    pub time_zones: Checked<bool>,
+}
+
+impl Facts {
+    /// No facts: every check is skipped for `reason` until a caller replaces it.
+    pub fn skipped(reason: &str) -> Self {
+        fn skipped<T>(reason: &str) -> Checked<T> {
+            Checked::Skipped(reason.to_owned())
+        }
+        Self {
+            parts: skipped(reason),
+            redis: skipped(reason),
+            routers: skipped(reason),
+            nginx: skipped(reason),
+            counting: skipped(reason),
+            request_counted: skipped(reason),
+            hosts: skipped(reason),
+            instances: skipped(reason),
+            traffic: skipped(reason),
+            bus: skipped(reason),
+            subscribers: skipped(reason),
+            queues: skipped(reason),
+            backends: skipped(reason),
+            parked_objects: skipped(reason),
+            machines: skipped(reason),
+            evaluation: skipped(reason),
+            certificates: skipped(reason),
+            pacemakers: skipped(reason),
+            time_zones: skipped(reason),
+        }
+    }
+}
+
+/// Collects findings and skipped checks.
+#[derive(Default)]
+struct Checks(Diagnosis);
+
+impl Checks {
+    fn each<T, F: IntoIterator<Item = Finding>>(
+        &mut self,
+        name: &'static str,
+        facts: &Checked<Vec<T>>,
+        rule: impl Fn(&T) -> F,
+    ) {
+        self.one(name, facts, |all| all.iter().flat_map(&rule).collect::<Vec<_>>());
+    }
+
+    fn one<T, F: IntoIterator<Item = Finding>>(
+        &mut self,
+        name: &'static str,
+        facts: &Checked<T>,
+        rule: impl FnOnce(&T) -> F,
+    ) {
+        match facts {
+            Checked::Known(facts) => self.0.findings.extend(rule(facts)),
+            Checked::Skipped(reason) => {
+                self.0.skipped.push(Skipped { check: name, reason: reason.clone() });
+            }
+        }
+    }
+}
+
+/// Applies every rule. `now_ms` is unix time.
+pub fn diagnose(facts: &Facts, now_ms: u64) -> Diagnosis {
+    let mut checks = Checks::default();
+    checks.each("parts", &facts.parts, installation::part);
+    checks.each("redis", &facts.redis, redis::server);
+    checks.one("routers", &facts.routers, |all| routers::routers(all));
+    checks.one("nginx", &facts.nginx, routers::nginx);
+    checks.one("sidecar", &facts.counting, sidecar::counting);
+    checks.one("request-counting", &facts.request_counted, |counted| {
+        sidecar::probe(*counted, facts.counting.known())
+    });
+    checks.each("hosts", &facts.hosts, traffic::host);
+    checks.each("instances", &facts.instances, traffic::instance);
+    checks.each("traffic", &facts.traffic, traffic::version_type);
+    checks.one("bus", &facts.bus, messages::bus);
+    checks.each("subscribers", &facts.subscribers, |one| messages::subscriber(one, now_ms));
+    checks.each("queues", &facts.queues, messages::queue);
+    checks.each("backends", &facts.backends, messages::backend);
+    checks.one("objects", &facts.parked_objects, messages::parked);
+    checks.each("machines", &facts.machines, machines::machine);
+    checks.one("labels", &facts.evaluation, machines::evaluation);
+    checks.each("certificates", &facts.certificates, |one| certificates::certificate(one, now_ms / 1000));
+    checks.one("pacemakers", &facts.pacemakers, |all| installation::pacemakers(all));
+    checks.one("time-zones", &facts.time_zones, |known| installation::time_zones(*known));
+    let Checks(mut diagnosis) = checks;
+    remove_local_duplicates(&mut diagnosis.findings);
+    // A version type or an instance is reported once, however many hosts it serves.
+    let mut seen = BTreeSet::new();
+    diagnosis.findings.retain(|one| seen.insert((one.id, one.problem.clone())));
+    diagnosis.findings.sort_by(|a, b| (a.severity, a.id, &a.subject).cmp(&(b.severity, b.id, &b.subject)));
+    diagnosis
+}
+
+/// The nginx and the sidecar behind the admin address belong to one of the routers. What that router reports is more
+/// precise, because it names the router.
+fn remove_local_duplicates(findings: &mut Vec<Finding>) {
+    let reported: BTreeSet<&'static str> =
+        findings.iter().filter(|one| matches!(one.subject, Subject::Router(_))).map(|one| one.id).collect();
+    findings.retain(|one| {
+        !matches!(one.subject, Subject::Nginx | Subject::Sidecar) || !reported.contains(one.id)
+    });
+}

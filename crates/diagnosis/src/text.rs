@@ -1,0 +1,34 @@
+//! Numbers for people.
+
+/// A time span: `3 s`, `5 min`, `2 h`, `4 d`.
+pub(crate) fn span(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0 => format!("{ms} ms"),
+        1..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// `1 label`, `2 labels`.
+pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_use_the_largest_unit_that_is_precise_enough() {
+        assert_eq!([span(0), span(999), span(1000), span(119_999)], ["0 ms", "999 ms", "1 s", "119 s"]);
+        assert_eq!([span(120_000), span(7_200_000), span(172_800_000)], ["2 min", "2 h", "2 d"]);
+    }
+
+    #[test]
+    fn one_is_singular() {
+        assert_eq!([count(1, "label", "labels"), count(0, "label", "labels")], ["1 label", "0 labels"]);
+    }
+}

@@ -1,0 +1,121 @@
+//! Hosts, their instances, and how these respond.
+
+use crate::{
+    Finding,
+    Severity::{Critical, Warning},
+    Subject,
+    thresholds::{MAX_ERROR_PERCENT, MIN_REQUESTS},
+};
+
+/// A host name in the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// The name.
+    pub name: String,
+    /// Addresses that it leads to.
+    pub addresses: usize,
+    /// Instances of it whose health check failed.
+    pub unhealthy: usize,
+}
+
+/// An instance with a failed health check, or without.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instance {
+    /// Its name.
+    pub id: String,
+    /// A host that it serves.
+    pub host: String,
+    /// What the health check that failed found.
+    pub unhealthy: Option<String>,
+}
+
+/// The requests of a version type in the last minute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionType {
+    /// Its name.
+    pub id: String,
+    /// A host that it serves.
+    pub host: String,
+    /// All requests.
+    pub requests: u64,
+    /// Those answered with 5xx.
+    pub server_errors: u64,
+}
+
+/// Checks a host.
+pub fn host(host: &Host) -> Option<Finding> {
+    let subject = Subject::Host(host.name.clone());
+    if host.addresses == 0 {
+        let problem = format!("Host {} has no instance.", host.name);
+        let fix =
+            "Its requests are answered 503. Register an instance (PUT /instances/{id}), or remove the host.";
+        return Some(Finding::new(Critical, "host-without-instance", subject, problem, fix));
+    }
+    (host.unhealthy >= host.addresses).then(|| {
+        let problem = format!("No instance of host {} is healthy.", host.name);
+        let fix = "Requests are still sent to all of them. Find out why the health checks fail, and start instances that \
+                   work.";
+        Finding::new(Critical, "host-unhealthy", subject, problem, fix)
+    })
+}
+
+/// Checks an instance.
+pub fn instance(instance: &Instance) -> Option<Finding> {
+    let reason = instance.unhealthy.as_deref()?;
+    let subject = Subject::Instance { id: instance.id.clone(), host: instance.host.clone() };
+    let problem = format!("Instance {} is unhealthy: {reason}", instance.id);
+    let fix = "It receives no requests until its check succeeds, unless most instances of the host fail.";
+    Some(Finding::new(Warning, "instance-unhealthy", subject, problem, fix))
+}
+
+/// Checks a version type.
+pub fn version_type(one: &VersionType) -> Option<Finding> {
+    let VersionType { id, host, requests, server_errors } = one;
+    let enough = *requests >= MIN_REQUESTS && *server_errors > 0;
+    if !enough || server_errors.saturating_mul(100) < requests.saturating_mul(MAX_ERROR_PERCENT) {
+        return None;
+    }
+    let subject = Subject::VersionType { id: id.clone(), host: host.clone() };
+    let percent = server_errors.saturating_mul(100) / requests;
+    let problem = format!("Version type {id} answered {percent}% of the last minute's requests with 5xx.");
+    let fix = "Check the application's log. If a new version is the cause, switch the host back or remove its share.";
+    Some(Finding::new(Critical, "server-errors", subject, problem, fix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_needs_a_healthy_instance() {
+        let id = |addresses, unhealthy| {
+            host(&Host { name: "a.example".to_owned(), addresses, unhealthy }).map(|one| one.id)
+        };
+        assert_eq!(id(0, 3), Some("host-without-instance"));
+        assert_eq!(id(2, 2), Some("host-unhealthy"));
+        assert_eq!(id(2, 1), None);
+    }
+
+    #[test]
+    fn an_unhealthy_instance_is_named_with_the_reason() {
+        let with = |unhealthy: Option<&str>| {
+            let unhealthy = unhealthy.map(str::to_owned);
+            instance(&Instance { id: "i-1".to_owned(), host: "a.example".to_owned(), unhealthy })
+        };
+        assert_eq!(with(None), None);
+        assert!(
+            with(Some("status 500")).is_some_and(|one| one.problem.contains("i-1 is unhealthy: status 500"))
+        );
+    }
+
+    #[test]
+    fn a_few_errors_are_no_finding() {
+        for (requests, server_errors, expected) in
+            [(1000, 0, false), (1000, 49, false), (1000, 50, true), (19, 19, false), (20, 1, true)]
+        {
+            let (id, host) = ("17".to_owned(), "a.example".to_owned());
+            let found = version_type(&VersionType { id, host, requests, server_errors });
+            assert_eq!(found.is_some(), expected, "{server_errors} of {requests}");
+        }
+    }
+}

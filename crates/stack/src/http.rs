@@ -1,0 +1,11 @@
+//! An HTTP client for servers of this machine.
+
+use std::time::Duration;
+
+/// A client for plain HTTP that uses no proxy of the environment.
+///
+/// # Errors
+/// When the client cannot be built.
+pub fn local_client(timeout: Duration) -> Result<reqwest::Client, reqwest::Error> {
+    reqwest::Client::builder().no_proxy().timeout(timeout).build()
+}

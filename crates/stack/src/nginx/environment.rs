@@ -1,0 +1,191 @@
+//! nginx.conf from environment variables: for containers and for a service of the system, where one nginx is all there
+//! is to start (`signalbox edge`).
+//!
+//! The variables are the names of the template. It is rendered by the same code as for `signalbox up`.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use super::{files::Source, listeners, refuse_special, template};
+use crate::Error;
+
+/// Where the package and the container image install `nginx/` and `lua/`.
+const INSTALLED: &str = "/usr/lib/signalbox";
+
+/// Whether an empty value is a value, or the same as none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Empty {
+    Allowed,
+    Default,
+}
+
+/// Every name that can be set, with its default. `PREFIX` in a default is filled in.
+const VARIABLES: [(&str, &str, Empty); 37] = [
+    ("PREFIX", "/run/signalbox", Empty::Default),
+    ("NGINX_DIR", "", Empty::Default),
+    ("LUA_DIR", "", Empty::Default),
+    ("LOAD_MODULES", "", Empty::Allowed),
+    ("USER_LINE", "user www-data;", Empty::Allowed),
+    ("WORKER_PROCESSES", "auto", Empty::Default),
+    ("WORKER_CONNECTIONS", "8192", Empty::Default),
+    ("WORKER_NOFILE", "20000", Empty::Default),
+    ("WORKER_SHUTDOWN", "30s", Empty::Default),
+    ("ERROR_LOG", "stderr", Empty::Default),
+    ("ERROR_LOG_LEVEL", "warn", Empty::Default),
+    ("ACCESS_LOG", "/var/log/signalbox/access.log", Empty::Default),
+    ("ACCESS_LOG_BUFFER", "buffer=64k flush=200ms", Empty::Allowed),
+    ("EDGE_LISTEN", "0.0.0.0:8080", Empty::Default),
+    ("ADMIN_LISTEN", "0.0.0.0:8081", Empty::Default),
+    ("ADMIN_ALLOW", "allow 127.0.0.0/8; allow ::1;", Empty::Default),
+    ("ROUTES_REPLICA", "127.0.0.1:6402", Empty::Default),
+    ("ROUTES_SHM", "128m", Empty::Default),
+    ("SNAPSHOT_PATH", "/var/lib/signalbox/routes.snapshot", Empty::Default),
+    ("EDGE_KEY_FILE", "", Empty::Allowed),
+    ("EDGE_TLS_LISTEN", "", Empty::Allowed),
+    ("EDGE_H2C_LISTEN", "", Empty::Allowed),
+    ("EDGE_TLS_CERTIFICATE", "PREFIX/tls.crt", Empty::Default),
+    ("EDGE_TLS_KEY", "PREFIX/tls.key", Empty::Default),
+    ("EDGE_HTTPS_PORT", "443", Empty::Default),
+    ("EDGE_FORWARDERS", "", Empty::Allowed),
+    ("EDGE_REAL_IP_HEADER", "X-Forwarded-For", Empty::Default),
+    // Empty: the bundle of the system, if there is one.
+    ("EDGE_UPSTREAM_CA", "", Empty::Allowed),
+    ("EDGE_ACME", "", Empty::Allowed),
+    ("PACEMAKER", "127.0.0.1:8700", Empty::Default),
+    ("SIDECAR", "127.0.0.1:8701", Empty::Default),
+    ("KEEPALIVE", "1024", Empty::Default),
+    ("KEEPALIVE_TIMEOUT", "4s", Empty::Default),
+    ("CONNECT_TIMEOUT", "2s", Empty::Default),
+    ("READ_TIMEOUT", "60s", Empty::Default),
+    ("RETRY_TIMEOUT", "10s", Empty::Default),
+    ("BODY_LIMIT", "100m", Empty::Default),
+];
+/// The program. It is not called `NGINX`, because nginx takes a variable of that name for a list of sockets.
+const BINARY: (&str, &str) = ("NGINX_BINARY", "openresty");
+
+/// An nginx that can be started.
+#[derive(Debug)]
+pub struct RenderedEdge {
+    /// Its program.
+    pub binary: PathBuf,
+    /// Its folder, for `-p`.
+    pub prefix: PathBuf,
+    /// Its configuration, for `-c`.
+    pub configuration: PathBuf,
+}
+
+/// The names of the environment variables that [`render_edge`] reads.
+pub fn edge_variables() -> impl Iterator<Item = &'static str> {
+    VARIABLES.iter().map(|(name, ..)| *name).chain([BINARY.0])
+}
+
+/// Writes `PREFIX/nginx.conf` by the variables that `environment` returns.
+///
+/// # Errors
+/// When a value cannot be used, the template has an unknown name, or a file cannot be read or written.
+pub fn render_edge(environment: impl Fn(&str) -> Option<String>) -> Result<RenderedEdge, Error> {
+    let set = |name: &str, empty: Empty| {
+        environment(name).filter(|value| empty == Empty::Allowed || !value.is_empty())
+    };
+    let prefix = set("PREFIX", Empty::Default).unwrap_or_else(|| VARIABLES[0].1.to_owned());
+    let folder = |name: &str, folder: &str| {
+        set(name, Empty::Default).map_or_else(|| Path::new(INSTALLED).join(folder), PathBuf::from)
+    };
+    let source = Source { nginx: folder("NGINX_DIR", "nginx"), lua: folder("LUA_DIR", "lua") };
+    let mut values: BTreeMap<String, String> = VARIABLES
+        .iter()
+        .map(|(name, default, empty)| {
+            let value = set(name, *empty).unwrap_or_else(|| default.replace("PREFIX", &prefix));
+            ((*name).to_owned(), value)
+        })
+        .collect();
+    values.insert("NGINX_DIR".to_owned(), source.nginx.display().to_string());
+    values.insert("LUA_DIR".to_owned(), source.lua.display().to_string());
+    for path in ["PREFIX", "NGINX_DIR", "LUA_DIR", "ACCESS_LOG"] {
+        refuse_special(path, &values[path])?;
+    }
+    fs::create_dir_all(&prefix).map_err(Error::file("create", &prefix))?;
+    listeners::derive(&mut values)?;
+    let text =
+        template::render(&source.template()?, &values).map_err(|unknown| unknown.in_option("NGINX_DIR"))?;
+    let prefix = PathBuf::from(prefix);
+    let configuration = prefix.join("nginx.conf");
+    fs::write(&configuration, text).map_err(Error::file("write", &configuration))?;
+    let binary = set(BINARY.0, Empty::Default).unwrap_or_else(|| BINARY.1.to_owned());
+    Ok(RenderedEdge { binary: binary.into(), prefix, configuration })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
+
+    fn rendered(folder: &Path, set: &[(&str, &str)]) -> Result<String, Error> {
+        let edge = render_edge(|name| {
+            let own = set.iter().find(|(own, _)| *own == name).map(|(_, value)| (*value).to_owned());
+            own.or_else(|| match name {
+                "PREFIX" => Some(folder.join("prefix").display().to_string()),
+                "NGINX_DIR" => Some(root().join("nginx").display().to_string()),
+                "LUA_DIR" => Some(root().join("lua").display().to_string()),
+                _ => None,
+            })
+        })?;
+        Ok(fs::read_to_string(edge.configuration).unwrap())
+    }
+
+    #[test]
+    fn every_name_of_the_template_has_a_value() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = rendered(folder.path(), &[]).unwrap();
+        assert!(text.contains("user www-data;") && text.contains("listen 0.0.0.0:8080"), "{text}");
+        let explained = fs::read_to_string(root().join("nginx/nginx.conf")).unwrap();
+        for name in edge_variables().filter(|name| *name != BINARY.0) {
+            assert!(explained.contains(&format!("#   {name} ")), "nginx.conf does not explain {name}");
+        }
+    }
+
+    #[test]
+    fn an_empty_variable_is_a_value_only_where_that_means_something() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = rendered(folder.path(), &[("USER_LINE", ""), ("EDGE_LISTEN", "")]).unwrap();
+        assert!(!text.contains("user www-data;") && text.contains("listen 0.0.0.0:8080"), "{text}");
+    }
+
+    #[test]
+    fn listeners_and_proxies_are_derived_as_for_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let set = [("EDGE_TLS_LISTEN", "0.0.0.0:8443"), ("EDGE_FORWARDERS", "10.0.0.0/8")];
+        let text = rendered(folder.path(), &set).unwrap();
+        assert!(text.contains("listen 0.0.0.0:8443 ssl http2"), "{text}");
+        assert!(text.contains("set_real_ip_from 10.0.0.0/8;"), "{text}");
+        assert!(folder.path().join("prefix/tls.crt").exists(), "a certificate for names without one");
+        let error = rendered(folder.path(), &[("EDGE_FORWARDERS", "all")]).unwrap_err();
+        assert!(error.to_string().contains("EDGE_FORWARDERS"), "{error}");
+    }
+
+    #[test]
+    fn a_template_with_an_unknown_name_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("nginx.conf"), "worker_processes ${NEW_NAME};").unwrap();
+        let dir = folder.path().display().to_string();
+        let error = rendered(folder.path(), &[("NGINX_DIR", &dir)]).unwrap_err();
+        assert!(
+            error.to_string().starts_with("NGINX_DIR: ") && error.to_string().contains("NEW_NAME"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_path_that_nginx_would_misread_is_rejected() {
+        let folder = tempfile::tempdir().unwrap();
+        let error =
+            rendered(folder.path(), &[("ACCESS_LOG", "/var/log/a; include /etc/passwd")]).unwrap_err();
+        assert!(error.to_string().starts_with("ACCESS_LOG: "), "{error}");
+    }
+}

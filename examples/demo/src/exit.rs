@@ -1,0 +1,36 @@
+//! How the program ends. The exit codes are those of `signalbox`.
+
+use std::{io::Write as _, process::ExitCode};
+
+/// Why a command did not do what it was asked for.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The canary ended elsewhere than it should.
+    Broken(String),
+    /// Something that is needed is missing or does not respond.
+    Unavailable(anyhow::Error),
+    /// Ctrl-C.
+    Interrupted,
+}
+
+impl Failure {
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self::Unavailable(anyhow::Error::msg(message.into()))
+    }
+
+    pub(crate) fn report(self) -> ExitCode {
+        let (code, message) = match self {
+            Self::Broken(message) => (1, message),
+            Self::Unavailable(error) => (69, format!("{error:#}")),
+            Self::Interrupted => return ExitCode::from(130),
+        };
+        let _unwritten = writeln!(std::io::stderr(), "signalbox-demo: {message}");
+        ExitCode::from(code)
+    }
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Unavailable(error.into())
+    }
+}
