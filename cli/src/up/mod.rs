@@ -6,7 +6,7 @@
 mod demo;
 mod report;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use signalbox_settings::{Flags, Loaded};
 use signalbox_stack::Stack;

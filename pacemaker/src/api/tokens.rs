@@ -14,7 +14,6 @@ use crate::http::{
     auth::{Granted, RootOnly},
     body::{Body, Json, Path},
 };
-use signalbox_access::Caller;
 use signalbox_access::{Error, HostPattern, Scope};
 use signalbox_queues::is_part;
 use signalbox_route_table::Hostname;

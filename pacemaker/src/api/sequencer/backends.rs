@@ -12,7 +12,7 @@ use crate::http::{
     auth::{Granted, ReadAll, RootOnly},
     body::{JsonBytes, Path, Query},
 };
-use signalbox_bus::{OnFailure, Queued, deliver, intake};
+use signalbox_bus::{OnFailure, Queued, intake};
 use signalbox_sequencer::{BackendStatus, DeadEvent, Removed};
 
 /// Dead letters that are listed.

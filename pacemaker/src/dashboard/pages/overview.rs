@@ -25,9 +25,8 @@ use crate::{
     http::Problem,
 };
 use signalbox_access::Caller;
-use signalbox_machines::Counts;
 use signalbox_route_table::{Hostname, InstanceId, TableHost};
-use signalbox_routing::{LIVE_MS, RouterReport, has_acknowledged};
+use signalbox_routing::{RouterReport, has_acknowledged};
 
 /// Version types whose traffic is read.
 const COUNTED: usize = 50;
