@@ -11,6 +11,7 @@ mod access;
 mod admin;
 mod backup_upgrade;
 mod bad_input;
+mod attacks;
 mod balancing;
 mod bus_api;
 mod bus_delivery;
