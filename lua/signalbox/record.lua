@@ -39,9 +39,11 @@ local function usable(addresses)
     local list, n = {}, 0
     for i = 1, #addresses do
         local one = addresses[i]
-        if type(one) == "string" and address.valid(one) then
+        if type(one) == "string" and address.valid(one) and not address.is_reserved(one) then
             n = n + 1
             list[n] = one
+        elseif type(one) == "string" and address.is_reserved(one) then
+            log(WARN, "instance address in the route table ignored, it belongs to Signalbox itself: ", sub(one, 1, 80))
         else
             log(WARN, "instance address in the route table ignored, it must be ip:port or unix:/path: ",
                 sub(tostring(one), 1, 80))

@@ -10,6 +10,7 @@ function _M.master(given)
     settings = given
     local shared = require("signalbox.shared")
     require("signalbox.secret").load(settings.key_file)
+    require("signalbox.address").reserve(settings.reserved or "")
     require("signalbox.guards").https_port = settings.https_port
     require("signalbox.balancer")
     require("signalbox.full")

@@ -74,4 +74,22 @@ return function(it)
             equal(address.valid(bad), false, bad)
         end
     end)
+
+    it("recognizes the addresses of Signalbox itself in every spelling", function()
+        address.reserve("127.0.0.1:6402 0.0.0.0:8080 10.0.0.5:8081 unix:/run/routes.sock")
+        for _, own in ipairs({
+            "127.0.0.1:6402", "127.9.9.9:6402", "0.0.0.0:6402", "[::1]:6402", "[::]:6402", "[::ffff:127.0.0.1]:6402",
+            "[::ffff:7f00:1]:6402", "[0:0:0:0:0:0:0:1]:8080", "127.0.0.1:8080", "10.0.0.5:8081",
+            "[::ffff:10.0.0.5]:8081", "unix:/run/routes.sock",
+        }) do
+            equal(address.is_reserved(own), true, own)
+        end
+        for _, other in ipairs({
+            "127.0.0.1:6403", "10.0.0.5:6402", "127.0.0.1:8081", "[fe80::1]:6402", "unix:/run/app.sock",
+        }) do
+            equal(address.is_reserved(other), false, other)
+        end
+        address.reserve("")
+        equal(address.is_reserved("127.0.0.1:6402"), false)
+    end)
 end

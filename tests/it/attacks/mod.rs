@@ -2,3 +2,4 @@
 //! passes when it cannot.
 
 mod host_name;
+mod own_addresses;

@@ -1,0 +1,25 @@
+//! Whatever the route table contains, the edge never connects to Signalbox's own listeners and Redis servers.
+
+use signalbox_tests::system::System;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_edge_never_proxies_to_signalbox_itself() {
+    let system = System::edge_only("attack-own").await;
+    let ports = system.stack.ports();
+    let mut own = vec![format!("unix:{}", system.stack.layout().replica_socket(1).display())];
+    for port in [ports.edge, ports.admin, ports.pacemaker, ports.sidecar] {
+        for ip in ["127.0.0.1", "127.0.0.7", "0.0.0.0", "[::1]", "[::ffff:127.0.0.1]"] {
+            own.push(format!("{ip}:{port}"));
+        }
+    }
+    // By hand, as somebody with access to the primary could: the pacemaker would reject these registrations.
+    for (number, address) in own.iter().enumerate() {
+        system.cli::<()>(System::MASTER, &format!("SADD instances:own{number}.test {address}")).await;
+    }
+    system.settle().await;
+    for (number, address) in own.iter().enumerate() {
+        let response = system.get(&format!("own{number}.test"), "/edge/snapshot").await;
+        assert_eq!((response.status, response.reason()), (503, "no_instance"), "{address}: {response:?}");
+    }
+    system.stop().await;
+}
