@@ -29,7 +29,9 @@ const MAX_NAMES: usize = 1000;
 pub struct Facts {
     /// The DNS names that it is for.
     pub names: Vec<String>,
+    /// The distinguished name of its subject.
     pub subject: String,
+    /// The distinguished name of the authority that issued it.
     pub issuer: String,
     /// Unix seconds.
     pub not_before: i64,

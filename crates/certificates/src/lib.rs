@@ -44,16 +44,22 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Why a certificate could not be put, read or taken away.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The chain or the key would make handshakes fail.
     #[error("the certificate cannot be used")]
     Invalid(#[from] Invalid),
+    /// Without a key file private keys cannot be encrypted.
     #[error("no key file is configured")]
     NoKey,
+    /// The server name has no certificate.
     #[error("no certificate for this name")]
     Unknown,
+    /// Encrypting failed.
     #[error("the private key could not be encrypted")]
     Seal,
+    /// The stored document is not the expected JSON.
     #[error("the certificate that is stored cannot be read")]
     Stored(#[source] serde_json::Error),
+    /// The change or the read failed in the route table.
     #[error("the route table")]
     Table(#[from] TableError),
 }
@@ -73,7 +79,9 @@ struct Document {
 /// A certificate that was put.
 #[derive(Debug)]
 pub struct Put {
+    /// What the certificate contains.
     pub facts: Facts,
+    /// The change of the route table.
     pub change: RuledHost,
     /// Whether the name had none before.
     pub created: bool,
@@ -84,6 +92,7 @@ pub struct Put {
 pub struct Found {
     /// PEM.
     pub chain: String,
+    /// What the certificate contains.
     pub facts: Facts,
 }
 
@@ -106,6 +115,7 @@ impl Certificates {
         self.keys.of(purpose)
     }
 
+    /// The time of day in unix seconds.
     pub fn now(&self) -> i64 {
         let since = (self.clock)().duration_since(UNIX_EPOCH).unwrap_or_default();
         i64::try_from(since.as_secs()).unwrap_or(i64::MAX)

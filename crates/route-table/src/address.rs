@@ -16,7 +16,9 @@ pub struct Address(String);
 /// Where instances may be. Set by the configuration.
 #[derive(Debug, Clone)]
 pub struct AddressRules {
+    /// The networks that may contain instances.
     pub networks: Vec<Network>,
+    /// Addresses that belong to Signalbox itself, and are therefore rejected.
     pub reserved: Vec<Reserved>,
 }
 

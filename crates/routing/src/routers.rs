@@ -56,6 +56,7 @@ pub struct Routers {
 pub enum Convergence {
     /// Every live router has it.
     Reached {
+        /// The number of live routers.
         routers: usize,
     },
     /// These have not.
@@ -64,6 +65,7 @@ pub enum Convergence {
     NoRouter,
     /// The stats Redis does not answer.
     Unknown,
+    /// This pacemaker is shutting down.
     ShuttingDown,
 }
 
@@ -80,6 +82,7 @@ pub enum Liveness {
 }
 
 impl Liveness {
+    /// Classifies a router by the age of its last report.
     pub fn of(age_ms: u64) -> Self {
         match age_ms {
             ..SILENT_MS => Self::Live,

@@ -25,7 +25,7 @@ const BATCH: usize = 200;
 #[derive(Debug)]
 pub struct Sweeper {
     registry: Registry,
-    duty: Lease,
+    lease: Lease,
     interval: Duration,
     gap: Duration,
     nudge: Arc<Notify>,
@@ -36,19 +36,19 @@ impl Sweeper {
     /// `gap` is the silence that counts as absence of all pacemakers; `nudge` wakes the reconciler.
     pub fn new(
         registry: Registry,
-        duty: Lease,
+        lease: Lease,
         interval: Duration,
         gap: Duration,
         nudge: Arc<Notify>,
         metrics: Metrics,
     ) -> Self {
-        Self { registry, duty, interval, gap, nudge, metrics }
+        Self { registry, lease, interval, gap, nudge, metrics }
     }
 
-    /// Runs until `shutdown`, then gives the duty back.
+    /// Runs until `shutdown`, then releases the lease.
     pub async fn run(mut self, shutdown: CancellationToken) {
         loop {
-            match self.duty.hold().await {
+            match self.lease.hold().await {
                 Ok(Some(epoch)) => {
                     if let Err(error) = self.pass(epoch).await {
                         tracing::debug!(
@@ -65,7 +65,7 @@ impl Sweeper {
                 () = time::sleep(self.interval) => {}
             }
         }
-        self.duty.release().await;
+        self.lease.release().await;
     }
 
     fn gap_ms(&self) -> u64 {
@@ -79,7 +79,7 @@ impl Sweeper {
         }
     }
 
-    /// One sweep in the name of the duty's `epoch`; how many instances ended.
+    /// One sweep under the lease's fencing `epoch`; how many instances ended.
     pub(crate) async fn pass(&mut self, epoch: u64) -> Result<usize, Error> {
         let Some(mark) = self.registry.store().table_mark().await? else {
             self.nudge.notify_one();
@@ -93,7 +93,7 @@ impl Sweeper {
                 ids
             }
             Swept::Fenced { epoch } => {
-                self.duty.fenced(epoch);
+                self.lease.fenced(epoch);
                 return Ok(0);
             }
         };
@@ -101,8 +101,8 @@ impl Sweeper {
             return Ok(0);
         }
         let now_ms = self.registry.store().table_now_ms().await?;
-        let name = self.duty.name();
-        let fence = Fence { duty: &name, epoch };
+        let name = self.lease.name();
+        let fence = Fence { lease: &name, epoch };
         let mut ended = 0;
         for id in ids {
             match self.registry.expire(&InstanceId::parse(&id)?, &mark, fence, now_ms).await? {
@@ -112,7 +112,7 @@ impl Sweeper {
                 }
                 Expired::No => {}
                 Expired::Fenced { epoch } => {
-                    self.duty.fenced(epoch);
+                    self.lease.fenced(epoch);
                     return Ok(ended);
                 }
             }

@@ -14,7 +14,6 @@ use crate::http::{
     auth::{Granted, RootOnly},
     body::{Body, Json, Path},
 };
-use signalbox_access::Caller;
 use signalbox_access::{Error, HostPattern, Scope};
 use signalbox_queues::is_part;
 use signalbox_route_table::Hostname;
@@ -85,7 +84,7 @@ pub(crate) struct TokenList {
     (status = 503, description = "fabric_unavailable", body = Problem)))]
 async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<TokenList>, Problem> {
     let tokens = app.tokens.list().await?;
-    let view = |listed: signalbox_access::store::Listed| TokenView {
+    let view = |listed: signalbox_access::Listed| TokenView {
         name: listed.name,
         scopes: listed.scopes,
         hosts: listed.hosts,

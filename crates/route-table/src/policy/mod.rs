@@ -156,9 +156,10 @@ impl Policy {
 
 /// A policy as it stands in the fabric: `routes:policies`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ruled {
+pub struct HostPolicy {
     /// Of the same count as instances' revisions.
     pub revision: u64,
+    /// The policy itself.
     pub policy: Policy,
 }
 

@@ -18,20 +18,26 @@ pub(super) const SILENT: &str = "silent";
 /// What happened to the thing that an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
+    /// The thing was added.
     Create,
+    /// The thing changed.
     Update,
+    /// The thing was removed.
     Delete,
 }
 
 /// An event about the route table, made of nothing but its entry: who makes it again makes the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteEvent {
+    /// What happened to the object.
     pub kind: EventKind,
+    /// The object ID, `signalbox:<type>:<name>`.
     pub object: String,
     /// The path at which the API tells about the thing.
     pub url: String,
     /// By the routes master's clock, in unix milliseconds; nothing when nobody saw it.
     pub at_ms: Option<u64>,
+    /// The payload, a JSON object.
     pub data: Value,
     /// The same at every attempt.
     pub key: String,

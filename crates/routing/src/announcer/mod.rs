@@ -3,7 +3,7 @@
 //! The script that changes the table also writes what it did into the list `changes` on the routes master, under the
 //! serial that the change makes: both happen or neither. This service reads on in the list, publishes each entry, and
 //! notes in the fabric up to where it told. So an event follows its change however many pacemakers die between the two,
-//! in the order of the serials, and whoever holds the duty tells all pacemakers' changes: there is nothing to wait for
+//! in the order of the serials, and whoever holds the lease tells all pacemakers' changes: there is nothing to wait for
 //! and nobody to be mistaken for dead. It also tells when certificates come to their end ([`ends`]), and which routers
 //! refuse the table ([`alarms`]).
 //!
@@ -52,7 +52,7 @@ pub trait Announce: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Announcer<A> {
     store: Store,
-    duty: Lease,
+    lease: Lease,
     to: A,
     interval: Duration,
     metrics: Metrics,
@@ -76,25 +76,25 @@ impl<A: Announce> Announcer<A> {
     /// router may have another alarm than before.
     pub fn new(
         store: Store,
-        duty: Lease,
+        lease: Lease,
         to: A,
         interval: Duration,
         alarms: watch::Receiver<()>,
         metrics: Metrics,
     ) -> Self {
         let alarms = alarms::Alarms::new(alarms);
-        Self { store, duty, to, interval, metrics, ends: ends::Ends::default(), alarms }
+        Self { store, lease, to, interval, metrics, ends: ends::Ends::default(), alarms }
     }
 
-    /// Runs until `shutdown`, then gives the duty back.
+    /// Runs until `shutdown`, then releases the lease.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut watcher: Option<RoutesMaster> = None;
         while shutdown.run_until_cancelled(self.turn(&mut watcher)).await.is_some() {}
-        self.duty.release().await;
+        self.lease.release().await;
     }
 
     async fn turn(&mut self, watcher: &mut Option<RoutesMaster>) {
-        let told = match self.duty.hold().await {
+        let told = match self.lease.hold().await {
             Ok(Some(epoch)) => {
                 let told = self.pass().await;
                 self.look_at_ends(epoch).await;

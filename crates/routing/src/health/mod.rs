@@ -1,7 +1,7 @@
 //! Active health checks: one pacemaker at a time asks each instance that has a check how it is, and tells the table.
 //!
 //! **Data.** Routes master: `checks`, the ids; in `instance:<id>` the record with its check, `unhealthy` (why) and
-//! `health_ms` (since when). What the table says is the state: whoever takes the duty over goes on from it, and only
+//! `health_ms` (since when). What the table says is the state: whoever takes the lease over goes on from it, and only
 //! results in a row that had not become a verdict yet are counted anew.
 //!
 //! ```text
@@ -14,8 +14,8 @@
 //! allow. A verdict counts for the address that was checked. When more is due than may be under way, checks come later;
 //! none is added. That not too much of a host is taken out is the edge's to see to, which knows who else is left.
 //!
-//! **Failure.** Fabric away: nobody holds the duty, and health stays as it is. Routes master away: verdicts are said again
-//! with each further check. A prober that lost its duty without noticing is fenced out by the script.
+//! **Failure.** Fabric away: no pacemaker holds the lease, and health stays as it is. Routes master away: verdicts are said again
+//! with each further check. A prober that lost its lease without noticing is fenced out by the script.
 
 mod probe;
 mod schedule;
@@ -50,7 +50,7 @@ const REREAD: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Prober {
     registry: Registry,
-    duty: Lease,
+    lease: Lease,
     interval: Duration,
     metrics: Metrics,
     schedule: Schedule,
@@ -68,22 +68,22 @@ struct Finished {
 }
 
 impl Prober {
-    /// `interval` is how often the duty is renewed and the table looked at.
-    pub fn new(registry: Registry, duty: Lease, interval: Duration, metrics: Metrics) -> Self {
+    /// `interval` is how often the lease is renewed and the table is read.
+    pub fn new(registry: Registry, lease: Lease, interval: Duration, metrics: Metrics) -> Self {
         let (schedule, under_way) = (Schedule::default(), JoinSet::new());
-        Self { registry, duty, interval, metrics, schedule, under_way, read: None }
+        Self { registry, lease, interval, metrics, schedule, under_way, read: None }
     }
 
-    /// Runs until `shutdown`, then gives the duty back.
+    /// Runs until `shutdown`, then releases the lease.
     pub async fn run(mut self, shutdown: CancellationToken) {
         while shutdown.run_until_cancelled(self.turn()).await.is_some() {}
         self.under_way.abort_all();
-        self.duty.release().await;
+        self.lease.release().await;
     }
 
     async fn turn(&mut self) {
         let until = Instant::now() + self.interval;
-        match self.duty.hold().await {
+        match self.lease.hold().await {
             Ok(Some(epoch)) => {
                 if let Err(error) = self.read_list().await {
                     tracing::debug!(%error, "who is to be checked will be read later");
@@ -167,7 +167,7 @@ impl Prober {
             // The list is older than the table.
             Ok(Diagnosed::Same | Diagnosed::Gone) => self.read = None,
             Ok(Diagnosed::Fenced { epoch }) => {
-                self.duty.fenced(epoch);
+                self.lease.fenced(epoch);
                 self.rest();
             }
             Ok(other) => tracing::debug!(%id, ?other, "an instance's health is told later"),
@@ -179,8 +179,8 @@ impl Prober {
         let Some(mark) = self.registry.store().table_state().await?.mark() else {
             return Err(Error::Resyncing { recorded: false });
         };
-        let name = self.duty.name();
-        let fence = Fence { duty: &name, epoch };
+        let name = self.lease.name();
+        let fence = Fence { lease: &name, epoch };
         self.registry.store().diagnose(diagnosis, &mark, fence).await
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     Error,
     store::{Certified, Fence, Rule, TableMark, TableState},
 };
-use signalbox_route_table::{Hostname, InstanceId, Record, policy::Ruled};
+use signalbox_route_table::{HostPolicy, Hostname, InstanceId, Record};
 
 impl Reconciler {
     /// Goes through every instance of both sides; the later revision wins.
@@ -128,7 +128,7 @@ impl Reconciler {
         rule: Rule,
         mark: Option<&TableMark>,
     ) -> Result<(), Error> {
-        let ruled: Ruled = serde_json::from_str(text).map_err(Error::Record)?;
+        let ruled: HostPolicy = serde_json::from_str(text).map_err(Error::Record)?;
         match mend(ruled.revision, rule.revision, rule.stands()) {
             Mend::Nothing => Ok(()),
             Mend::Project => {

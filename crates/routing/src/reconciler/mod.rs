@@ -1,6 +1,6 @@
 //! Keeps the table what the fabric says it is, whatever was interrupted or lost.
 //!
-//! Runs periodically and when nudged, on the one pacemaker that holds the duty. Each pass compares the heads of both
+//! Runs periodically and when nudged, on the one pacemaker that holds the lease. Each pass compares the heads of both
 //! sides, repairs what [`judge`] finds, then projects what is outstanding. Every step can be repeated; a pass that dies
 //! half-way is simply run again.
 
@@ -41,7 +41,7 @@ const TOKEN_PASSES: u64 = 10;
 pub struct Reconciler {
     registry: Registry,
     tokens: Tokens,
-    duty: Lease,
+    lease: Lease,
     nudge: Arc<Notify>,
     interval: Duration,
     metrics: Metrics,
@@ -64,10 +64,11 @@ struct Left {
 }
 
 impl Reconciler {
+    /// `nudge` starts a pass immediately; `interval` is the longest time between two passes.
     pub fn new(
         registry: Registry,
         tokens: Tokens,
-        duty: Lease,
+        lease: Lease,
         nudge: Arc<Notify>,
         interval: Duration,
         metrics: Metrics,
@@ -75,7 +76,7 @@ impl Reconciler {
         Self {
             registry,
             tokens,
-            duty,
+            lease,
             nudge,
             interval,
             metrics,
@@ -86,10 +87,10 @@ impl Reconciler {
         }
     }
 
-    /// Runs until `shutdown`, then gives the duty back.
+    /// Runs until `shutdown`, then releases the lease.
     pub async fn run(mut self, shutdown: CancellationToken) {
         loop {
-            match self.duty.hold().await {
+            match self.lease.hold().await {
                 Ok(Some(epoch)) => match self.pass(epoch).await {
                     Ok(()) => self.metrics.reconciled(true),
                     Err(error) => {
@@ -116,7 +117,7 @@ impl Reconciler {
                 () = time::sleep(self.interval) => {}
             }
         }
-        self.duty.release().await;
+        self.lease.release().await;
     }
 
     /// Learns the highest revision, so that this process, too, notices a fabric that lost changes.
@@ -132,10 +133,10 @@ impl Reconciler {
         self.registry.store()
     }
 
-    /// One pass in the name of the duty's `epoch`.
+    /// One pass under the lease's fencing `epoch`.
     pub async fn pass(&mut self, epoch: u64) -> Result<(), Error> {
-        let name = self.duty.name();
-        let fence = Fence { duty: &name, epoch };
+        let name = self.lease.name();
+        let fence = Fence { lease: &name, epoch };
         let Some((fabric, table, witnessed)) = self.heads().await? else { return Ok(()) };
         let situation = judge(&fabric, &table, witnessed);
         self.metrics.table_foreign(situation == Situation::Foreign);

@@ -22,8 +22,11 @@ const CHUNK: usize = 500;
 /// What draining a node, or calling that off, did.
 #[derive(Debug)]
 pub struct DrainedNode {
+    /// The instances that changed.
     pub ids: Vec<InstanceId>,
+    /// The table's serial with the changes in it.
     pub serial: u64,
+    /// The newest token of the table's lineage.
     pub epoch: String,
 }
 

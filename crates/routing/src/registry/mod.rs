@@ -18,18 +18,12 @@ use tokio::{sync::Notify, time::Instant};
 use super::{Error, Store};
 use crate::metrics::Metrics;
 use signalbox_access::Caller;
-use signalbox_route_table::{
-    AddressRules, Hostname, Record,
-    explain::{Explanation, Question, explain},
-    lookup,
-};
+use signalbox_route_table::{AddressRules, Explanation, Hostname, Question, Record, candidates, explain};
 
 pub(crate) use complete::Expired;
 pub use instances::DrainedNode;
 pub use policies::RuledHost;
-pub use switch::NotSwitched;
-#[cfg(test)]
-pub(crate) use switch::Switched;
+pub use switch::{NotSwitched, Switched};
 
 /// How long a request waits for a reconciliation that it needs. One takes milliseconds unless the table is large, and
 /// then the client is better off asking again.
@@ -58,18 +52,20 @@ impl Registry {
         &self.metrics
     }
 
+    /// The Redis access of the route table, for reading.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
+    /// The addresses that instances may have.
     pub fn rules(&self) -> &AddressRules {
         &self.rules
     }
 
-    /// Why the edge answers as it does for `host`, which is as [`lookup::host_of`] gives it, and
+    /// Why the edge answers as it does for `host`, which is as [`signalbox_route_table::host_of`] gives it, and
     /// what the request gets that `question` is about.
     pub async fn explain(&self, host: String, question: Question<'_>) -> Result<Explanation, Error> {
-        let candidates = lookup::candidates(&host);
+        let candidates = candidates(&host);
         let records = self.store.table_hosts(&candidates).await?;
         let matched = records.iter().find(|record| record.exists());
         let owners = match matched {

@@ -6,7 +6,7 @@ use crate::{
     store::{PolicyOutcome, Ruling, TableMark},
 };
 use signalbox_access::Caller;
-use signalbox_route_table::{Hostname, policy::Policy};
+use signalbox_route_table::{Hostname, Policy};
 
 /// A host after a change of its policy.
 #[derive(Debug, Clone, PartialEq, Eq)]

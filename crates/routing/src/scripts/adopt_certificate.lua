@@ -8,7 +8,7 @@
 -- ARGV[3]: string, what the master has; empty = it was taken away there
 -- ARGV[4]: integer, when that ends, unix seconds
 -- Returns 1, or 0 when the fabric has another by now.
--- Caller: routing/store/certificates.rs, adopt_certificate
+-- Caller: store/certificates.rs, adopt_certificate
 local certificates, index, ends = KEYS[1], KEYS[2], KEYS[3]
 local name, expected, text, ends_at = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 

@@ -7,7 +7,7 @@
 -- ARGV[2]: string, what the fabric has, as the caller read it; empty = nothing
 -- ARGV[3]: string, what the master has; empty = it was taken away there
 -- Returns 1, or 0 when the fabric has another by now.
--- Caller: routing/store/policies.rs, adopt_policy
+-- Caller: store/policies.rs, adopt_policy
 local policies, hosts, host_index = KEYS[1], KEYS[2], KEYS[3]
 local hostname, expected, text = ARGV[1], ARGV[2], ARGV[3]
 

@@ -19,7 +19,7 @@
 --   {'foreign', lineage}: another table than expected
 --   {'behind', serial}: the table has lost changes
 --   {'blocked', key}: a key holds another type than it must
--- Caller: routing/store/certificates.rs, certify
+-- Caller: store/certificates.rs, certify
 local function main(shared)
   local serial_key, shown, about, highest = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
   local lineage_key, changes = KEYS[5], KEYS[6]

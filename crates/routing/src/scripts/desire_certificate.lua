@@ -17,7 +17,7 @@
 --   {'changed'}: the certificate is another by now; read again
 --   {'regressed', revision}: this server has lost changes; reconcile first
 --   {'uninitialised'}: this server is empty; reconcile first
--- Caller: routing/store/certificates.rs, desire_certificate
+-- Caller: store/certificates.rs, desire_certificate
 local certificates, index, ends, told = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local revisions, unprojected, route_table = KEYS[5], KEYS[6], KEYS[7]
 local name, certificate, ends_at = ARGV[1], ARGV[2], ARGV[3]

@@ -15,7 +15,7 @@
 --   {'changed'}: the policy is another by now; read again
 --   {'regressed', revision}: this server has lost changes; reconcile first
 --   {'uninitialised'}: this server is empty; reconcile first
--- Caller: routing/store/policies.rs, desire_policy
+-- Caller: store/policies.rs, desire_policy
 local policies, hosts, host_index = KEYS[1], KEYS[2], KEYS[3]
 local revisions, unprojected, route_table = KEYS[4], KEYS[5], KEYS[6]
 local hostname, policy, floor, expected = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]

@@ -19,7 +19,7 @@
 --   {'foreign', lineage}: another table than expected
 --   {'behind', serial}: the table has lost changes
 --   {'blocked', key}: a key holds another type than it must
--- Caller: routing/store/policies.rs, rule
+-- Caller: store/policies.rs, rule
 local function main(shared)
   local serial_key, rules, highest, lineage_key, changes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
   local name, revision, members = ARGV[1], tonumber(ARGV[2]), ARGV[3]

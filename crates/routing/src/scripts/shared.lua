@@ -36,10 +36,10 @@ function shared.refused(lineage_key, serial_key, epoch, floor)
   return nil, serial
 end
 
--- A refusal when the caller's duty is another's by now. The caller notes the epoch when it writes.
-function shared.fenced(duties, duty, epoch)
-  local stored = duty ~= '' and tonumber(redis.call('HGET', duties, duty .. '.epoch') or '0') or 0
-  return duty ~= '' and epoch < stored and {'fenced', stored} or nil
+-- A refusal when another pacemaker took the caller's lease over. The caller notes the epoch when it writes.
+function shared.fenced(duties, lease, epoch)
+  local stored = lease ~= '' and tonumber(redis.call('HGET', duties, lease .. '.epoch') or '0') or 0
+  return lease ~= '' and epoch < stored and {'fenced', stored} or nil
 end
 
 -- A refusal when a key of these types, or one of these host names, could not be written. Redis does not undo a script

@@ -31,7 +31,9 @@ pub struct Certificate {
 /// One that is wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certified {
+    /// The revision of its last change.
     pub revision: u64,
+    /// What routers read.
     pub certificate: Certificate,
 }
 

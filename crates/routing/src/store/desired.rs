@@ -20,7 +20,9 @@ static SET_LINEAGE: Script<FabricRole> =
 /// A record together with its exact text, which is what a change is compared against.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
+    /// The instance ID.
     pub id: InstanceId,
+    /// The parsed record.
     pub record: Record,
     pub(super) text: String,
 }
@@ -35,7 +37,7 @@ impl Stored {
 /// What bears on a registration, read in one round trip or two. It may be outdated the next moment; the script that
 /// commits compares.
 #[derive(Debug)]
-pub struct Sight {
+pub(crate) struct Sight {
     pub(crate) current: Option<Stored>,
     /// Another instance that owns the wanted address.
     pub(crate) owner: Option<Stored>,
@@ -46,7 +48,7 @@ pub struct Sight {
 
 /// A change to what is wanted of one instance.
 #[derive(Debug)]
-pub struct Desire<'a> {
+pub(crate) struct Desire<'a> {
     pub(crate) id: &'a InstanceId,
     pub(crate) before: Option<&'a Stored>,
     /// Nothing removes the instance.
@@ -57,7 +59,7 @@ pub struct Desire<'a> {
 
 /// What became of a [`Desire`].
 #[derive(Debug, PartialEq, Eq)]
-pub enum DesireOutcome {
+pub(crate) enum DesireOutcome {
     Accepted {
         revision: u64,
         table: TableMark,

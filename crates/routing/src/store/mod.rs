@@ -20,11 +20,13 @@ use signalbox_store::{Fabric, RoutesMaster, Stats, Value};
 
 pub use certificates::{Certificate, Certified};
 pub(crate) use changes::{Changes, Entry, Place};
-pub use desired::{Desire, DesireOutcome, Sight, Stored, TableState};
+pub(crate) use desired::{Desire, DesireOutcome, Sight};
+pub use desired::{Stored, TableState};
 pub(crate) use health::{Diagnosed, Diagnosis};
 pub(crate) use policies::{PolicyOutcome, Rule, Ruling};
 pub use routers::RouterReport;
-pub use table::{Applied, Fence, Heartbeat, HostRemoved, Lineage, Live, Noted, Projection, Published, Swept};
+pub(crate) use table::{Applied, Fence, HostRemoved, Lineage, Projection, Published, Swept};
+pub use table::{Heartbeat, Live, Noted};
 
 use super::Error;
 
@@ -33,7 +35,7 @@ const SHARED: &str = include_str!("../scripts/shared.lua");
 
 /// Which table a change is meant for. A projection that meets another one must not write to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TableMark {
+pub(crate) struct TableMark {
     /// The newest token of its lineage.
     pub(crate) epoch: String,
     /// A serial that it has reached.
@@ -53,6 +55,7 @@ pub struct Store {
 }
 
 impl Store {
+    /// Uses these three connections.
     pub fn new(fabric: Fabric, routes: RoutesMaster, stats: Stats) -> Self {
         Self { fabric, routes, stats, revision_floor: Arc::default(), clock_ms: Arc::default() }
     }

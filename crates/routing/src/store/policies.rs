@@ -7,10 +7,7 @@ use signalbox_store::{
 
 use super::{SHARED, Store, TableMark, desired::newest, reply::Reply};
 use crate::Error;
-use signalbox_route_table::{
-    Hostname,
-    policy::{Policy, Ruled},
-};
+use signalbox_route_table::{HostPolicy, Hostname, Policy};
 
 static DESIRE_POLICY: Script<FabricRole> =
     Script::new("routing/desire_policy", include_str!("../scripts/desire_policy.lua"));
@@ -71,14 +68,17 @@ impl Rule {
 
 impl Store {
     /// The policy that is wanted of a host.
-    pub async fn policy(&self, hostname: &Hostname) -> Result<Option<Ruled>, Error> {
+    pub async fn policy(&self, hostname: &Hostname) -> Result<Option<HostPolicy>, Error> {
         let command = self.fabric.command("HGET").key(&fabric::routes_policies()).arg(hostname.as_str());
         let text: Option<String> = command.query().await.map_err(Error::Fabric)?;
         text.map(|text| serde_json::from_str(&text).map_err(Error::Record)).transpose()
     }
 
     /// The policies that are wanted of these hosts, in the order asked for.
-    pub(crate) async fn policies_of(&self, hostnames: &[&Hostname]) -> Result<Vec<Option<Ruled>>, Error> {
+    pub(crate) async fn policies_of(
+        &self,
+        hostnames: &[&Hostname],
+    ) -> Result<Vec<Option<HostPolicy>>, Error> {
         if hostnames.is_empty() {
             return Ok(Vec::new());
         }

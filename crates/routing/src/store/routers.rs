@@ -16,15 +16,19 @@ const ALARMS_TOLD_SECONDS: u64 = 30 * 24 * 3600;
 /// A router's latest report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RouterReport {
+    /// The router's name.
     pub node: String,
     /// The serial that all of its workers have acknowledged.
     pub serial: u64,
+    /// The lineage of its table, newest token first.
     pub epoch: String,
     /// Milliseconds since the report, by the clock of the server that holds it.
     pub age_ms: u64,
     /// Its workers, as it wrote them.
     pub workers: serde_json::Value,
+    /// Why it rejects the table, if it does.
     pub alarm: Option<String>,
+    /// The address of the router's edge, if it reports one.
     pub address: Option<String>,
     /// Requests under way by the address of the instance that has them.
     pub in_flight: BTreeMap<String, u64>,

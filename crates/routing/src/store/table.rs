@@ -32,7 +32,7 @@ fn published(reply: &Reply) -> Result<Published, Error> {
 
 /// What an instance is to become in the table.
 #[derive(Debug, Clone, Copy)]
-pub enum Projection<'a> {
+pub(crate) enum Projection<'a> {
     /// As the record says; its revision is the record's.
     Wanted(&'a Record),
     /// Out, by this revision.
@@ -41,16 +41,16 @@ pub enum Projection<'a> {
     Expired(&'a Record),
 }
 
-/// The proof that a singleton duty is still its holder's.
+/// The name and fencing epoch of a lease. A script rejects an epoch lower than one that it has seen.
 #[derive(Debug, Clone, Copy)]
-pub struct Fence<'a> {
-    pub(crate) duty: &'a str,
+pub(crate) struct Fence<'a> {
+    pub(crate) lease: &'a str,
     pub(crate) epoch: u64,
 }
 
 /// What became of a [`Projection`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Applied {
+pub(crate) enum Applied {
     /// It stands now. `visible` when routers see a difference; `displaced` lost its address.
     Done { serial: u64, visible: bool, displaced: Option<String> },
     /// It stood already.
@@ -67,28 +67,38 @@ pub enum Applied {
     OtherTable,
     /// A key of another type is in the way.
     Blocked { key: String },
-    /// The duty is another's; its epoch.
+    /// Another pacemaker holds the lease; its epoch.
     Fenced { epoch: u64 },
 }
 
 /// What became of a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heartbeat {
-    Renewed { expires_ms: u64, lease_ms: u64 },
+    /// The lease begins again.
+    Renewed {
+        /// When the lease expires, in unix milliseconds of the routes master's clock.
+        expires_ms: u64,
+        /// The length of the lease.
+        lease_ms: u64,
+    },
+    /// The instance has no lease.
     Unleased,
+    /// The table has no such instance.
     Unknown,
 }
 
 /// What became of a reported fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Noted {
+    /// The number of faults reported so far.
     Counted(u64),
+    /// The table has no such instance.
     Unknown,
 }
 
 /// What a sweep found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Swept {
+pub(crate) enum Swept {
     /// Ids whose lease or drain has ended by the clock; after an absence each lease gets its period again.
     Due {
         after_absence: bool,
@@ -101,7 +111,7 @@ pub enum Swept {
 
 /// What became of a host's removal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HostRemoved {
+pub(crate) enum HostRemoved {
     Done { serial: u64 },
     InUse { serial: u64 },
     OtherTable,
@@ -110,7 +120,7 @@ pub enum HostRemoved {
 
 /// Why a table gets a new lineage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lineage {
+pub(crate) enum Lineage {
     /// It is the installation's first; nobody was told anything before.
     Begun,
     /// The table was lost or went back, and was made anew.
@@ -128,7 +138,7 @@ impl Lineage {
 
 /// What became of a lineage's publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Published {
+pub(crate) enum Published {
     Done { serial: u64 },
     Changed,
     Fenced { epoch: u64 },
@@ -139,13 +149,17 @@ pub enum Published {
 pub struct Live {
     /// The revision that stands, when the instance does.
     pub revision: Option<u64>,
+    /// When its lease expires, in unix milliseconds; `None` without a lease.
     pub lease_expires_ms: Option<u64>,
     /// Why its health check says that it is unhealthy.
     pub unhealthy: Option<String>,
     /// When its health changed last.
     pub health_ms: Option<u64>,
+    /// The number of faults reported since it was registered.
     pub faults: u64,
+    /// The message of the latest reported fault.
     pub last_fault: Option<String>,
+    /// When the latest fault was reported, in unix milliseconds.
     pub last_fault_ms: Option<u64>,
 }
 
@@ -185,7 +199,7 @@ impl Store {
             .arg(mark.map_or("", |mark| &mark.epoch))
             .arg(mark.map_or(0, |mark| mark.serial))
             .arg(self.clock())
-            .arg(fence.map_or("", |fence| fence.duty))
+            .arg(fence.map_or("", |fence| fence.lease))
             .arg(fence.map_or(0, |fence| fence.epoch))
             .arg(spec.map_or("", |spec| spec.address.as_str()))
             .arg(spec.map_or("", |spec| spec.version_type_id.as_str()))
@@ -321,7 +335,7 @@ impl Store {
             .key(&key::duties())
             .arg(expected)
             .arg(token)
-            .arg(fence.duty)
+            .arg(fence.lease)
             .arg(fence.epoch)
             .run::<Vec<Value>>(&self.routes)
             .await
@@ -350,7 +364,7 @@ impl Store {
             .arg(expected)
             .arg(lineage)
             .arg(floor)
-            .arg(fence.duty)
+            .arg(fence.lease)
             .arg(fence.epoch)
             .arg(why.as_str())
             .arg(self.clock())

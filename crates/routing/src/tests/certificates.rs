@@ -135,7 +135,7 @@ async fn the_end_of_a_certificate_is_told_at_each_mark_once() {
     ] {
         let before = told().len();
         rig.store.set_clock_ms(START + (40 - days_left) * DAY_MS);
-        // Each a process that has just taken the duty over.
+        // Each a process that has just taken the lease over.
         for epoch in [1, 2] {
             rig.announcer(&ears).look_at_ends(epoch).await;
         }

@@ -10,7 +10,7 @@ use proptest::{
 
 use super::*;
 use crate::store::{Desire, DesireOutcome, PolicyOutcome};
-use signalbox_route_table::policy::Policy;
+use signalbox_route_table::Policy;
 
 const IDS: [&str; 4] = ["a", "b", "c", "d"];
 const HOSTS: [&str; 3] = ["one.example", "two.example", "*.example"];

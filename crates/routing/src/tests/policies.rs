@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{Error, store::PolicyOutcome};
 use signalbox_access::Caller;
-use signalbox_route_table::policy::Policy;
+use signalbox_route_table::Policy;
 
 const HOST: &str = "a.example";
 

@@ -19,7 +19,7 @@ use crate::http::{
     auth::{Granted, ManageRoutes, ReadRoutes},
     body::{Path, Query},
 };
-use signalbox_route_table::{Hostname, TableHost, page, policy::Policy};
+use signalbox_route_table::{Hostname, Policy, TableHost, page};
 use signalbox_routing::Error;
 
 /// How many hosts one request looks at to find those that a confined token may see.
