@@ -34,7 +34,7 @@ pub use keys::Keys;
 
 use signalbox_access::Caller;
 use signalbox_route_table::{Hostname, Invalid};
-use signalbox_routing::{Certificate, Error as TableError, Registry, RuledHost};
+use signalbox_routing::{Certificate, Error as TableError, Registry, ResourceChange};
 
 /// How many certificates are looked at together when they are encrypted anew.
 const CHUNK: usize = 100;
@@ -82,7 +82,7 @@ pub struct Put {
     /// What the certificate contains.
     pub facts: Facts,
     /// The change of the route table.
-    pub change: RuledHost,
+    pub change: ResourceChange,
     /// Whether the name had none before.
     pub created: bool,
 }
@@ -130,7 +130,7 @@ impl Certificates {
         let ends = u64::try_from(checked.facts.not_after).unwrap_or(0);
         let stored = self.registry.store().certificate(name).await?;
         let same = stored.as_ref().filter(|stored| {
-            let document = serde_json::from_str::<Document>(&stored.certificate.text);
+            let document = serde_json::from_str::<Document>(&stored.value.text);
             document.is_ok_and(|document| {
                 document.chain == checked.chain
                     && self.keys.open_with_first(name.as_str(), &document.key).as_deref()
@@ -139,7 +139,7 @@ impl Certificates {
         });
         let certificate = match same {
             // Encrypted anew it would be another text, and a change.
-            Some(same) => same.certificate.clone(),
+            Some(same) => same.value.clone(),
             None => self.seal(name, &checked.chain, checked.key.as_bytes(), ends)?,
         };
         let change = self.registry.set_certificate(caller, name, Some(&certificate), None).await?;
@@ -148,7 +148,7 @@ impl Certificates {
     }
 
     /// Takes a certificate away. One that is not there is no error.
-    pub async fn remove(&self, caller: &Caller, name: &Hostname) -> Result<RuledHost, Error> {
+    pub async fn remove(&self, caller: &Caller, name: &Hostname) -> Result<ResourceChange, Error> {
         let change = self.registry.set_certificate(caller, name, None, None).await?;
         Ok(change.ok_or(TableError::Contended)?)
     }
@@ -156,7 +156,7 @@ impl Certificates {
     /// The certificate of a server name.
     pub async fn get(&self, name: &Hostname) -> Result<Found, Error> {
         let found = self.registry.store().certificate(name).await?.ok_or(Error::Unknown)?;
-        found_in(&found.certificate)
+        found_in(&found.value)
     }
 
     /// A step of a walk over the certificates, in the order of their names.
@@ -166,7 +166,7 @@ impl Certificates {
         let certificates = store.certificates(&names).await?;
         let both = names.into_iter().zip(certificates);
         both.filter_map(|(name, certified)| Some((name, certified?)))
-            .map(|(name, certified)| Ok((name, found_in(&certified.certificate)?)))
+            .map(|(name, certified)| Ok((name, found_in(&certified.value)?)))
             .collect()
     }
 
@@ -203,7 +203,7 @@ impl Certificates {
             for (name, certified) in names.iter().zip(store.certificates(&names).await?) {
                 let Some(certified) = certified else { continue };
                 let document: Document =
-                    serde_json::from_str(&certified.certificate.text).map_err(Error::Stored)?;
+                    serde_json::from_str(&certified.value.text).map_err(Error::Stored)?;
                 if self.keys.open_with_first(name, &document.key).is_some() {
                     continue;
                 }
@@ -215,7 +215,7 @@ impl Certificates {
                     continue;
                 };
                 let name = Hostname::parse(name)?;
-                let sealed = self.seal(&name, &document.chain, &key, certified.certificate.ends)?;
+                let sealed = self.seal(&name, &document.chain, &key, certified.value.ends)?;
                 let expected = Some(certified.revision);
                 self.registry.set_certificate(&Caller::root(), &name, Some(&sealed), expected).await?;
                 tracing::info!(server_name = %name, "the private key was encrypted with the first key");

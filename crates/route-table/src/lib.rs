@@ -24,4 +24,4 @@ pub use instance::{Desired, InstanceId, Label, NewInstance, Record, Spec, State}
 pub use invalid::Invalid;
 pub use lookup::{candidates, host_of};
 pub use network::{Network, Reserved};
-pub use policy::{HostPolicy, Policy};
+pub use policy::Policy;

@@ -3,9 +3,9 @@
 use super::{Attempts, Registry};
 use crate::{
     ChangeKind, Error, RouteChange,
-    store::{Applied, Desire, Fence, Projection, Ruling, Stored, TableMark},
+    store::{Applied, Certificate, Desire, Fence, Projection, Resource as _, Stored, TableMark},
 };
-use signalbox_route_table::{Hostname, InstanceId, State};
+use signalbox_route_table::{Hostname, InstanceId, Policy, State};
 
 impl Registry {
     /// Projects one outstanding member of the fabric's list. Without a `mark` whatever table there is is written to,
@@ -21,11 +21,11 @@ impl Registry {
             let hostname = Hostname::parse(hostname)?;
             return self.complete_host_removal(&hostname, revision, mark).await;
         }
-        if let Some(hostname) = member.strip_prefix('%') {
-            return self.complete_policy(&Hostname::parse(hostname)?, revision, mark).await;
+        if let Some(hostname) = member.strip_prefix(Policy::SIGN) {
+            return self.complete_resource::<Policy>(&Hostname::parse(hostname)?, revision, mark).await;
         }
-        if let Some(name) = member.strip_prefix('=') {
-            return self.complete_certificate(&Hostname::parse(name)?, revision, mark).await;
+        if let Some(name) = member.strip_prefix(Certificate::SIGN) {
+            return self.complete_resource::<Certificate>(&Hostname::parse(name)?, revision, mark).await;
         }
         let id = InstanceId::parse(member)?;
         if let Some(stored) = self.store.stored(&id).await? {
@@ -78,47 +78,7 @@ impl Registry {
         }
     }
 
-    /// Projects a host's policy as it is wanted, or that none is.
-    pub(crate) async fn complete_policy(
-        &self,
-        hostname: &Hostname,
-        revision: u64,
-        mark: Option<&TableMark>,
-    ) -> Result<(), Error> {
-        let ruled = self.store.policy(hostname).await?;
-        let revision = ruled.as_ref().map_or(revision, |ruled| ruled.revision);
-        let policy = ruled.as_ref().map(|ruled| &ruled.policy);
-        let serial = match self.store.rule(hostname, revision, policy, mark).await? {
-            Ruling::Stands { serial } => serial,
-            // Someone projected a later word meanwhile; that one settles itself.
-            Ruling::Stale { .. } => 0,
-            Ruling::OtherTable => return Err(Error::Resyncing { recorded: true }),
-            Ruling::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
-        };
-        self.settled(&format!("%{hostname}"), revision, serial, mark).await
-    }
-
-    /// Projects a server name's certificate as it is wanted, or that none is.
-    pub(crate) async fn complete_certificate(
-        &self,
-        name: &Hostname,
-        revision: u64,
-        mark: Option<&TableMark>,
-    ) -> Result<(), Error> {
-        let wanted = self.store.certificate(name).await?;
-        let revision = wanted.as_ref().map_or(revision, |wanted| wanted.revision);
-        let certificate = wanted.as_ref().map(|wanted| &wanted.certificate);
-        let serial = match self.store.certify(name, revision, certificate, mark).await? {
-            Ruling::Stands { serial } => serial,
-            // Someone projected a later word meanwhile; that one settles itself.
-            Ruling::Stale { .. } => 0,
-            Ruling::OtherTable => return Err(Error::Resyncing { recorded: true }),
-            Ruling::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
-        };
-        self.settled(&format!("={name}"), revision, serial, mark).await
-    }
-
-    async fn settled(
+    pub(super) async fn settled(
         &self,
         member: &str,
         revision: u64,

@@ -44,10 +44,9 @@ impl Registry {
         &self,
         hostname: &Hostname,
         revision: u64,
-        table: TableMark,
+        mut table: TableMark,
         attempts: &mut Attempts,
     ) -> Result<Standing, Error> {
-        let mut table = table;
         let serial = loop {
             match self
                 .store
@@ -61,12 +60,7 @@ impl Registry {
                     self.remember(hostname).await?;
                     break serial;
                 }
-                HostRemoved::OtherTable => {
-                    attempts.await_reconciliation(&self.nudge).await?;
-                    if let Some(mark) = self.store.table_state().await?.mark() {
-                        table = mark;
-                    }
-                }
+                HostRemoved::OtherTable => self.await_table(&mut table, attempts).await?,
                 HostRemoved::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
             }
         };

@@ -3,12 +3,12 @@
 //! Every operation has the same shape: read, decide here, commit in the fabric by compare-and-set, project to the
 //! table. A commit that lost against another reads again; a table that is being reconciled is waited for a while.
 
-mod certificates;
 mod complete;
 mod hosts;
 mod instances;
 mod policies;
 mod project;
+mod resources;
 mod switch;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -22,7 +22,7 @@ use signalbox_route_table::{AddressRules, Explanation, Hostname, Question, Recor
 
 pub(crate) use complete::Expired;
 pub use instances::DrainedNode;
-pub use policies::RuledHost;
+pub use resources::ResourceChange;
 pub use switch::{NotSwitched, Switched};
 
 /// How long a request waits for a reconciliation that it needs. One takes milliseconds unless the table is large, and

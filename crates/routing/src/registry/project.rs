@@ -28,14 +28,13 @@ impl Registry {
         &self,
         id: &InstanceId,
         projection: Projection<'_>,
-        table: TableMark,
+        mut table: TableMark,
         attempts: &mut Attempts,
     ) -> Result<Confirmed, Error> {
         let revision = match projection {
             Projection::Wanted(record) | Projection::Expired(record) => record.revision,
             Projection::Removed(revision) => revision,
         };
-        let mut table = table;
         let (serial, settled) = loop {
             let applied = self.store.apply(id, projection, Some(&table), None).await;
             match applied.map_err(Error::after_recording)? {
@@ -52,12 +51,7 @@ impl Registry {
                     let (_, serial, _) = self.store.table_head().await.map_err(Error::after_recording)?;
                     break (serial, true);
                 }
-                Applied::OtherTable => {
-                    attempts.await_reconciliation(&self.nudge).await?;
-                    if let Some(mark) = self.store.table_state().await?.mark() {
-                        table = mark;
-                    }
-                }
+                Applied::OtherTable => self.await_table(&mut table, attempts).await?,
                 Applied::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
                 Applied::Early => break (table.serial, false),
                 Applied::Fenced { epoch } => {
@@ -70,6 +64,19 @@ impl Registry {
             tracing::debug!(%id, %error, "a projected change stays noted as outstanding");
         }
         Ok(Confirmed::Stands(Standing { serial, epoch: table.epoch }))
+    }
+
+    /// Waits for a reconciliation after the master turned out to hold another table, and reads which one to expect.
+    pub(super) async fn await_table(
+        &self,
+        table: &mut TableMark,
+        attempts: &mut Attempts,
+    ) -> Result<(), Error> {
+        attempts.await_reconciliation(&self.nudge).await?;
+        if let Some(mark) = self.store.table_state().await?.mark() {
+            *table = mark;
+        }
+        Ok(())
     }
 
     /// Notes an instance in the membership sets of the statistics, in the background: a stats Redis that is away must

@@ -78,10 +78,10 @@ impl Registry {
                 Err(error) => return Err(error),
             }
         }
-        let unshared = self.drop_shares(hostname).await?;
+        let unshared = self.drop_shares(caller, hostname).await?;
         switched.changed = unshared.is_some() || !switched.resumed.is_empty() || !switched.drained.is_empty();
-        if let Some(ruled) = unshared {
-            (switched.serial, switched.epoch) = (ruled.serial, ruled.epoch);
+        if let Some(change) = unshared {
+            (switched.serial, switched.epoch) = (change.serial, change.epoch);
         }
         Ok(switched)
     }

@@ -201,14 +201,12 @@ impl Store {
         self.outcome(Reply::new("forget_host", reply))
     }
 
-    fn outcome(&self, reply: Reply) -> Result<DesireOutcome, Error> {
+    pub(super) fn outcome(&self, reply: Reply) -> Result<DesireOutcome, Error> {
         match reply.word()?.as_str() {
             "accepted" => {
                 let revision = reply.at(1)?;
                 self.saw_revision(revision);
-                let lineage: String = reply.at(3)?;
-                let epoch = newest(&lineage).unwrap_or("").to_owned();
-                Ok(DesireOutcome::Accepted { revision, table: TableMark { epoch, serial: reply.at(2)? } })
+                Ok(DesireOutcome::Accepted { revision, table: reply.table_mark()? })
             }
             "changed" => Ok(DesireOutcome::Changed),
             "regressed" | "uninitialised" => Ok(DesireOutcome::Behind),

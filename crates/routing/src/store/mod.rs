@@ -8,6 +8,7 @@ mod health;
 mod membership;
 mod policies;
 mod reply;
+mod resource;
 mod routers;
 mod table;
 
@@ -18,12 +19,13 @@ use std::sync::{
 
 use signalbox_store::{Fabric, RoutesMaster, Stats, Value};
 
-pub use certificates::{Certificate, Certified};
+pub use certificates::Certificate;
 pub(crate) use changes::{Changes, Entry, Place};
 pub(crate) use desired::{Desire, DesireOutcome, Sight};
 pub use desired::{Stored, TableState};
 pub(crate) use health::{Diagnosed, Diagnosis};
-pub(crate) use policies::{PolicyOutcome, Rule, Ruling};
+pub use resource::Wanted;
+pub(crate) use resource::{Projected, Resource, ResourceOutcome, ResourceProjected, member};
 pub use routers::RouterReport;
 pub(crate) use table::{Applied, Fence, HostRemoved, Lineage, Projection, Published, Swept};
 pub use table::{Heartbeat, Live, Noted};

@@ -11,6 +11,7 @@ mod projection;
 mod reconciling;
 mod registering;
 mod scripts;
+mod stored_forms;
 mod switching;
 
 use std::{sync::Arc, time::Duration};

@@ -65,7 +65,7 @@ async fn certificates(app: &Site) -> Result<Vec<About>, Error> {
         let certificates = store.certificates(&names).await?;
         for (name, certified) in names.iter().zip(certificates) {
             let (Some(certified), Ok(host)) = (certified, Hostname::parse(name)) else { continue };
-            let finding = findings::of_certificate(name, certified.certificate.ends, now);
+            let finding = findings::of_certificate(name, certified.value.ends, now);
             found.extend(finding.map(|finding| (Some(host), finding)));
         }
         after = Some(last);
