@@ -1,4 +1,4 @@
-//! What an instance is: what its owner asked for ([`Spec`]) and what stands in the fabric ([`Record`]).
+//! Instances: the description by a client ([`Spec`]) and the record in the fabric ([`Record`]).
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::{Address, AddressRules, Health, Hostname, Invalid};
 
-/// The most names an instance may serve. Its projection is one script, which looks at each of them.
+/// The maximum number of names of an instance. Its projection is one script, which reads each of them.
 const MAX_HOSTNAMES: usize = 100;
 const MAX_LEASE_SECONDS: u32 = 86_400;
 const MAX_WEIGHT: u32 = 1000;
@@ -88,7 +88,7 @@ impl<'de> Deserialize<'de> for Label {
     }
 }
 
-/// The name of an instance, chosen by whoever registers it.
+/// The name of an instance, chosen by the client that registers it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct InstanceId(String);
@@ -228,7 +228,7 @@ impl Desired {
     }
 }
 
-/// An instance as it stands in the fabric: `routes:instances`.
+/// An instance as it is stored in the fabric: `routes:instances`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Rises with every change of any instance; decides which of two projections is the later one.

@@ -1,4 +1,4 @@
-//! A value that does not fit.
+//! Rejected values.
 
 /// A rejected value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,5 +1,5 @@
-//! What an operation did, as a value: the answer to a client is made of it. What subscribers are told is made of what the
-//! table noted itself, because that survives whoever changed it (`announcer`).
+//! The result of an operation, for the response to the client. Events for subscribers are made from what the table
+//! recorded itself, because that survives the process that made the change (`announcer`).
 
 use signalbox_route_table::{InstanceId, Record};
 

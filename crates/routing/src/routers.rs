@@ -1,7 +1,7 @@
 //! What the routers have acknowledged, and waiting for it.
 //!
 //! Each sidecar writes its router's state to the stats Redis and announces new serials on a channel. One task here
-//! keeps a view of it: announcements move it forward at once, and while somebody waits it is read again regularly,
+//! keeps a view of it: announcements update it immediately, and while a request waits it is read again regularly,
 //! because an announcement may be lost. Waiting costs no Redis command per waiter.
 
 use std::{
@@ -93,12 +93,12 @@ impl Liveness {
     }
 }
 
-/// Whether a router has acknowledged `serial` of the table `epoch`. Serials of another epoch say nothing.
+/// Whether a router has acknowledged `serial` of the table `epoch`. Serials of different epochs cannot be compared.
 pub fn has_acknowledged(router: &RouterReport, epoch: &str, serial: u64) -> bool {
     router.serial >= serial && router.epoch.split(' ').next().unwrap_or("") == epoch
 }
 
-/// What a view says about a serial.
+/// Evaluates a view for a serial.
 fn assess(view: &View, epoch: &str, serial: u64) -> Convergence {
     let Some(routers) = &view.routers else { return Convergence::Unknown };
     if routers.is_empty() {
@@ -187,7 +187,7 @@ impl Routers {
     async fn read(&self, store: &Store) {
         let routers = store.routers(LIVE_MS).await;
         if let Err(error) = &routers {
-            tracing::debug!(%error, "the routers' state cannot be read");
+            tracing::debug!(%error, "router state not read");
         }
         self.view.send_modify(|view| *view = View { routers: routers.ok(), reading: view.reading + 1 });
     }

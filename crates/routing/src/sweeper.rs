@@ -1,6 +1,6 @@
 //! Ends leases and drains.
 //!
-//! One pacemaker sweeps at a time. The deadlines and the clock they are held against are the routes master's, so
+//! One pacemaker sweeps at a time. The deadlines and the clock they are compared with are the routes master's, so
 //! pacemakers' clocks do not matter; the check and the removal are one script there, so a heartbeat either comes
 //! before it and counts, or after it and is told that the instance is gone.
 
@@ -53,12 +53,12 @@ impl Sweeper {
                     if let Err(error) = self.pass(epoch).await {
                         tracing::debug!(
                             error = &error as &dyn std::error::Error,
-                            "sweeping will be tried again"
+                            "sweep failed; it will be retried"
                         );
                     }
                 }
                 Ok(None) => self.show_presence().await,
-                Err(error) => tracing::debug!(%error, "the fabric is away; nothing expires"),
+                Err(error) => tracing::debug!(%error, "fabric unavailable; nothing expires"),
             }
             tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -75,7 +75,7 @@ impl Sweeper {
     /// Lets the table know that a pacemaker is there to take heartbeats, though another one sweeps.
     async fn show_presence(&self) {
         if let Err(error) = self.registry.store().sweep(0, self.gap_ms(), 0).await {
-            tracing::debug!(%error, "the routes master is away");
+            tracing::debug!(%error, "routes master unavailable");
         }
     }
 
@@ -88,7 +88,7 @@ impl Sweeper {
         let ids = match self.registry.store().sweep(epoch, self.gap_ms(), BATCH).await? {
             Swept::Due { after_absence, ids } => {
                 if after_absence {
-                    tracing::info!("no pacemaker swept for a while: every lease gets its full period again");
+                    tracing::info!("leases restarted because no pacemaker had swept for a while");
                 }
                 ids
             }

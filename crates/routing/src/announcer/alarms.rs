@@ -88,7 +88,7 @@ impl Alarms {
                 all = false;
                 continue;
             }
-            tracing::info!(router = router.node, change, alarm, "a router's standing was told");
+            tracing::info!(router = router.node, change, alarm, "router alarm published");
             metrics.announced("router_alarm");
             store.told_alarm(&router.node, &format!("{number} {now}")).await?;
         }

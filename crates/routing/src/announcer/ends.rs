@@ -72,7 +72,7 @@ impl Ends {
                 continue;
             }
             if to.announce(event::CERTIFICATES, vec![event::ending(name, *ends, days)]).await {
-                tracing::warn!(server_name = name, days_left = days, "a certificate comes to its end");
+                tracing::warn!(server_name = name, days_left = days, "certificate expires soon");
                 store.told_end(name, &format!("{ends} {days}")).await?;
             } else {
                 all = false;

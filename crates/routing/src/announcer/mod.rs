@@ -107,7 +107,7 @@ impl<A: Announce> Announcer<A> {
                 Ok(Told::NotNow)
             }
             Err(error) => {
-                tracing::debug!(%error, "the fabric is away; changes are told later");
+                tracing::debug!(%error, "fabric unavailable; changes are published later");
                 Ok(Told::NotNow)
             }
         };
@@ -117,9 +117,12 @@ impl<A: Announce> Announcer<A> {
             Ok(Told::All { entry }) => self.wait(watcher, &entry).await.map_err(Some),
             Err(error) => Err(Some(error)),
         };
-        if let Err(why) = waited {
-            if let Some(error) = why {
-                tracing::debug!(error = &error as &dyn std::error::Error, "changes are told later");
+        if let Err(cause) = waited {
+            if let Some(error) = cause {
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    "changes not published; will be retried"
+                );
             }
             time::sleep(self.interval).await;
         }
@@ -142,7 +145,7 @@ impl<A: Announce> Announcer<A> {
         if let Err(error) = self.ends.look(&self.store, &self.to, &self.metrics).await {
             tracing::debug!(
                 error = &error as &dyn std::error::Error,
-                "ends of certificates are looked at later"
+                "certificate expiries not checked; will be retried"
             );
         }
     }
@@ -151,7 +154,10 @@ impl<A: Announce> Announcer<A> {
     pub(crate) async fn look_at_alarms(&mut self, epoch: u64) {
         self.alarms.held(epoch);
         if let Err(error) = self.alarms.look(&self.store, &self.to, &self.metrics).await {
-            tracing::debug!(error = &error as &dyn std::error::Error, "routers' alarms are looked at later");
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "router alarms not checked; will be retried"
+            );
         }
     }
 
@@ -207,13 +213,13 @@ impl<A: Announce> Announcer<A> {
 
     fn note_resyncs(&self, news: &[gaps::News<'_>], place: &Place) {
         for news in news {
-            if let gaps::News::Resync { from, to, why } = news {
+            if let gaps::News::Resync { from, to, reason } = news {
                 tracing::info!(
                     from,
                     to,
-                    why = why.as_str(),
+                    reason = reason.as_str(),
                     told_up_to = place.serial,
-                    "subscribers are told to read the route table again"
+                    "resync published to subscribers"
                 );
             }
         }

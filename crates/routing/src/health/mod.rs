@@ -1,4 +1,4 @@
-//! Active health checks: one pacemaker at a time asks each instance that has a check how it is, and tells the table.
+//! Active health checks: one pacemaker at a time checks each instance that asks for it, and stores the result in the table.
 //!
 //! **Data.** Routes master: `checks`, the ids; in `instance:<id>` the record with its check, `unhealthy` (why) and
 //! `health_ms` (since when). What the table says is the state: whoever takes the lease over goes on from it, and only
@@ -42,7 +42,7 @@ use signalbox_lease::Lease;
 use signalbox_route_table::InstanceId;
 
 /// How many checks may be under way at a time.
-const MOST_AT_A_TIME: usize = 64;
+const MAX_PARALLEL: usize = 64;
 /// How often the list is read though nothing seems to have changed.
 const REREAD: Duration = Duration::from_secs(60);
 
@@ -86,7 +86,7 @@ impl Prober {
         match self.lease.hold().await {
             Ok(Some(epoch)) => {
                 if let Err(error) = self.read_list().await {
-                    tracing::debug!(%error, "who is to be checked will be read later");
+                    tracing::debug!(%error, "instances to check not read; will be retried");
                 }
                 self.work(epoch, until).await;
             }
@@ -95,7 +95,7 @@ impl Prober {
                 time::sleep_until(until).await;
             }
             Err(error) => {
-                tracing::debug!(%error, "the fabric is away; nobody is checked");
+                tracing::debug!(%error, "fabric unavailable; health checks paused");
                 self.rest();
                 time::sleep_until(until).await;
             }
@@ -127,7 +127,7 @@ impl Prober {
     async fn work(&mut self, epoch: u64, until: Instant) {
         loop {
             let now = Instant::now();
-            while self.under_way.len() < MOST_AT_A_TIME
+            while self.under_way.len() < MAX_PARALLEL
                 && let Some((id, target)) = self.schedule.take_due(now)
             {
                 self.under_way.spawn(async move {
@@ -135,13 +135,13 @@ impl Prober {
                     Finished { id, target, result }
                 });
             }
-            let full = self.under_way.len() >= MOST_AT_A_TIME;
+            let full = self.under_way.len() >= MAX_PARALLEL;
             let next = self.schedule.next_due().filter(|_| !full).map_or(until, |due| due.min(until));
             tokio::select! {
                 Some(ended) = self.under_way.join_next() => match ended {
                     Ok(finished) => self.hear(finished, epoch).await,
                     Err(error) if error.is_cancelled() => {}
-                    Err(error) => tracing::error!(%error, "a health check panicked"),
+                    Err(error) => tracing::error!(%error, "health check panicked"),
                 },
                 () = time::sleep_until(next) => {}
             }
@@ -156,12 +156,12 @@ impl Prober {
         self.metrics.checked(result.is_ok());
         let verdict = self.schedule.finished(&id, &target, result.is_ok(), Instant::now(), throw());
         let Some(unhealthy) = verdict else { return };
-        let why = result.err().unwrap_or_default();
+        let reason = result.err().unwrap_or_default();
         let diagnosis =
-            Diagnosis { id: &id, address: &target.address, unhealthy: unhealthy.then_some(&*why) };
+            Diagnosis { id: &id, address: &target.address, unhealthy: unhealthy.then_some(&*reason) };
         match self.tell(diagnosis, epoch).await {
             Ok(Diagnosed::Done { serial }) => {
-                tracing::info!(%id, address = target.address, unhealthy, why, serial, "an instance's health changed");
+                tracing::info!(%id, address = target.address, unhealthy, reason, serial, "instance health changed");
                 self.read = None;
             }
             // The list is older than the table.
@@ -170,8 +170,8 @@ impl Prober {
                 self.lease.fenced(epoch);
                 self.rest();
             }
-            Ok(other) => tracing::debug!(%id, ?other, "an instance's health is told later"),
-            Err(error) => tracing::debug!(%id, %error, "an instance's health is told later"),
+            Ok(other) => tracing::debug!(%id, ?other, "instance health not stored; will be retried"),
+            Err(error) => tracing::debug!(%id, %error, "instance health not stored; will be retried"),
         }
     }
 

@@ -135,7 +135,7 @@ impl Reconciler {
         let standing = self.store().standing(&ids).await?;
         let specs: Vec<_> = wanted.iter().map(|stored| &stored.record.desired.spec).collect();
         if let Err(error) = self.store().add_memberships(&specs).await {
-            tracing::debug!(%error, "membership sets will be filled later");
+            tracing::debug!(%error, "membership sets not updated; will be retried");
         }
         let pairs = wanted.into_iter().zip(standing);
         stream::iter(pairs)
@@ -158,7 +158,8 @@ impl Reconciler {
             .await
     }
 
-    /// Instances that stand and are not wanted. What is newer than the fabric's latest revision was lost there.
+    /// Instances that the table has and no client wants. If the revision is later than the fabric's latest, the fabric lost
+    /// the change.
     async fn merge_standing(&self, ids: &[InstanceId], fabric: &TableState) -> Result<(), Error> {
         let standing = self.store().standing(ids).await?;
         let wanted = self.store().stored_many(ids).await?;

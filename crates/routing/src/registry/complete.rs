@@ -8,8 +8,8 @@ use crate::{
 use signalbox_route_table::{Hostname, InstanceId, Policy, State};
 
 impl Registry {
-    /// Projects one outstanding member of the fabric's list. Without a `mark` whatever table there is is written to,
-    /// which only its seeding may do.
+    /// Projects one outstanding member of the fabric's list. Without a `mark`, any table is written to, which only its
+    /// seeding may do.
     pub(crate) async fn complete(
         &self,
         member: &str,
@@ -52,7 +52,7 @@ impl Registry {
             Applied::Done { serial, .. } | Applied::Same { serial } => {
                 self.settled(stored.id.as_str(), revision, serial, mark).await
             }
-            // Its lease ended on the table, and whoever ended it did not get to say so here.
+            // Its lease expired in the table, and the process that removed it did not record that in the fabric.
             Applied::Gone { .. } => self.remove_exactly(stored, ended(stored, u64::MAX)).await.map(drop),
             other => self.left(stored.id.as_str(), revision, other, mark).await,
         }
@@ -97,7 +97,7 @@ impl Registry {
         mark: Option<&TableMark>,
     ) -> Result<(), Error> {
         match applied {
-            // Someone projected a later word meanwhile; that one settles itself.
+            // A later change was projected in the meantime, and is settled by its own projection.
             Applied::Stale { .. } | Applied::Superseded { .. } => {
                 self.settled(member, revision, 0, mark).await
             }
@@ -107,7 +107,7 @@ impl Registry {
         }
     }
 
-    /// Says in the fabric that an instance which stands in the table is not wanted, so that it will be taken out.
+    /// Records the removal of an instance that the table has and no client wants, so that it will be projected.
     pub(crate) async fn unwant(&self, id: &InstanceId) -> Result<(), Error> {
         let desire = Desire { id, before: None, after: None, owner: None };
         self.store.desire(desire).await.map(drop)
@@ -134,7 +134,7 @@ impl Registry {
             Applied::Done { serial, .. } => {
                 let kind = ended(&stored, now_ms);
                 let removed = self.remove_exactly(&stored, kind).await?;
-                // Registered anew in this very moment: then nothing has ended.
+                // If it was registered again in the meantime, nothing has expired.
                 let change =
                     removed.map(|change| RouteChange { serial: serial.max(change.serial), ..change });
                 Ok(change.map_or(Expired::No, |change| Expired::Yes(Box::new(change))))

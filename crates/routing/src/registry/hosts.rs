@@ -10,7 +10,7 @@ use signalbox_route_table::{Desired, Hostname, InstanceId, Spec};
 
 impl Registry {
     /// Removes a host: no instance serves it afterwards, an instance that served nothing else is removed with it, and
-    /// entries that were made by hand go too. A host that is not there is no error.
+    /// entries that were made by hand are removed, too. An unknown host is not an error.
     pub async fn remove_host(&self, caller: &Caller, hostname: &Hostname) -> Result<RouteChange, Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
         let mut attempts = Attempts::new();
@@ -56,7 +56,7 @@ impl Registry {
             {
                 HostRemoved::Done { serial } => break serial,
                 HostRemoved::InUse { serial } => {
-                    // Registered again while it was being removed. The registration is the later word.
+                    // Registered again while it was being removed. The registration is the later change.
                     self.remember(hostname).await?;
                     break serial;
                 }
@@ -66,7 +66,7 @@ impl Registry {
         };
         let member = format!("@{hostname}");
         if let Err(error) = self.store.settle(&member, revision, serial, &table.epoch).await {
-            tracing::debug!(%hostname, %error, "a projected removal stays noted as outstanding");
+            tracing::debug!(%hostname, %error, "projected removal remains noted as outstanding");
         }
         Ok(Standing { serial, epoch: table.epoch })
     }

@@ -1,7 +1,7 @@
-//! Changes to the route table, each from what a client asked to what it is told.
+//! Changes to the route table, from the request of a client to its response.
 //!
 //! Every operation has the same shape: read, decide here, commit in the fabric by compare-and-set, project to the
-//! table. A commit that lost against another reads again; a table that is being reconciled is waited for a while.
+//! table. A commit that lost against another one reads again. While the table is being reconciled, an operation waits for a limited time.
 
 mod complete;
 mod hosts;

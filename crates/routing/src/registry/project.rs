@@ -14,7 +14,7 @@ pub(super) struct Standing {
     pub(super) epoch: String,
 }
 
-/// Whether an instance that is wanted as it is also stands.
+/// Whether the table has an unchanged instance.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Confirmed {
     Stands(Standing),
@@ -40,13 +40,13 @@ impl Registry {
             match applied.map_err(Error::after_recording)? {
                 Applied::Done { serial, displaced, .. } => {
                     if let Some(displaced) = displaced {
-                        tracing::info!(%id, displaced, "an address was taken over");
+                        tracing::info!(%id, displaced, "address taken over");
                     }
                     break (serial, true);
                 }
                 Applied::Same { serial } => break (serial, true),
                 Applied::Gone { .. } => return Ok(Confirmed::Expired),
-                // A later word on the instance or its address stands. Ours was accepted before it, and is history.
+                // A later change of the instance or its address was accepted after ours, and replaced it.
                 Applied::Stale { .. } | Applied::Superseded { .. } => {
                     let (_, serial, _) = self.store.table_head().await.map_err(Error::after_recording)?;
                     break (serial, true);
@@ -61,7 +61,7 @@ impl Registry {
         };
         // The table has it. If noting that fails, the reconciler finds it standing and notes it then.
         if settled && let Err(error) = self.store.settle(id.as_str(), revision, serial, &table.epoch).await {
-            tracing::debug!(%id, %error, "a projected change stays noted as outstanding");
+            tracing::debug!(%id, %error, "projected change remains noted as outstanding");
         }
         Ok(Confirmed::Stands(Standing { serial, epoch: table.epoch }))
     }
@@ -89,7 +89,7 @@ impl Registry {
                 store.reported(&id, record.revision).await
             };
             if let Err(error) = reported.await {
-                tracing::debug!(%id, %error, "membership sets will be filled later");
+                tracing::debug!(%id, %error, "membership sets not updated; the reconciler will retry");
             }
         });
     }

@@ -87,7 +87,7 @@ impl Registry {
     }
 }
 
-/// Decides, or says why the host cannot be switched. `live` is what the table knows of `stored`, in its order.
+/// Decides, or returns why the host cannot be switched. `live` is what the table knows of `stored`, in its order.
 fn plan(hostname: &Hostname, version_type: &Label, stored: &[Stored], live: &[Live]) -> Result<Plan, Error> {
     let is_new = |one: &&Stored| one.record.desired.spec.version_type_id == *version_type;
     let new: Vec<&Stored> = stored.iter().filter(is_new).collect();

@@ -1,4 +1,4 @@
-//! What is wanted, in the fabric.
+//! Desired state of instances and hosts, in the fabric.
 
 use std::collections::HashMap;
 
@@ -64,7 +64,7 @@ pub(crate) enum DesireOutcome {
         revision: u64,
         table: TableMark,
     },
-    /// Read again: somebody else was faster.
+    /// Another process changed it first; read again.
     Changed,
     /// The fabric is empty or has lost changes; nothing may be written before a reconciliation.
     Behind,
@@ -225,7 +225,7 @@ impl Store {
         batch.query::<Value>().await.map(drop).map_err(Error::Fabric)
     }
 
-    /// Notes that `revision` of `member` stands in the table; false when a later one is outstanding.
+    /// Records that the table has `revision` of `member`; false if a later one is outstanding.
     pub(crate) async fn settle(
         &self,
         member: &str,
@@ -285,7 +285,7 @@ impl Store {
         command.query().await.map_err(Error::Fabric)
     }
 
-    /// Notes that `revision` of an instance stands in the membership sets.
+    /// Records that the membership sets have `revision` of an instance.
     pub(crate) async fn reported(&self, id: &InstanceId, revision: u64) -> Result<(), Error> {
         REPORT
             .call()
@@ -347,7 +347,7 @@ impl Store {
         })
     }
 
-    /// The mark that changes of the table have to carry; nothing while there is no table.
+    /// The table that changes have to expect; `None` while there is no table.
     pub(crate) async fn table_mark(&self) -> Result<Option<TableMark>, Error> {
         let (epoch, serial): (Option<String>, Option<u64>) = self
             .fabric

@@ -1,5 +1,5 @@
-//! The room's Redis: desired state in the fabric, the route table on the routes master, routers and membership sets on
-//! the stats Redis. Nothing else of the room talks to Redis, and nothing here decides anything.
+//! Redis access of the route table: desired state in the fabric, the table on the routes master, routers and membership
+//! sets on the stats Redis. No other module of this crate talks to Redis, and no decision is made here.
 
 mod certificates;
 mod changes;
@@ -32,10 +32,10 @@ pub use table::{Heartbeat, Live, Noted};
 
 use super::Error;
 
-/// What the scripts of the route table share.
+/// Local functions that the scripts of the route table share.
 const SHARED: &str = include_str!("../scripts/shared.lua");
 
-/// Which table a change is meant for. A projection that meets another one must not write to it.
+/// The table that a change expects. A projection must not write to another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableMark {
     /// The newest token of its lineage.
@@ -44,7 +44,7 @@ pub(crate) struct TableMark {
     pub(crate) serial: u64,
 }
 
-/// The connections of the room. Cheap to clone.
+/// The connections. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Store {
     fabric: Fabric,
@@ -72,7 +72,7 @@ impl Store {
         [("routes", routes.is_ok()), ("fabric", fabric.is_ok()), ("stats", stats.is_ok())]
     }
 
-    /// What the servers say of themselves, by role; nothing of one that does not answer.
+    /// The reply of each server to `INFO`, by role; `None` for one that does not answer.
     pub async fn info(&self) -> [(&'static str, Option<String>); 3] {
         let (routes, fabric, stats) = tokio::join!(
             self.routes.command("INFO").query(),

@@ -33,11 +33,11 @@ fn published(reply: &Reply) -> Result<Published, Error> {
 /// What an instance is to become in the table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Projection<'a> {
-    /// As the record says; its revision is the record's.
+    /// As in the record, with its revision.
     Wanted(&'a Record),
     /// Out, by this revision.
     Removed(u64),
-    /// Out if its lease or drain has ended and this is still the record that stands.
+    /// Out if its lease or drain has ended and the table still has this record.
     Expired(&'a Record),
 }
 
@@ -51,13 +51,13 @@ pub(crate) struct Fence<'a> {
 /// What became of a [`Projection`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Applied {
-    /// It stands now. `visible` when routers see a difference; `displaced` lost its address.
+    /// The table has it now. `visible` when routers see a difference; `displaced` lost its address.
     Done { serial: u64, visible: bool, displaced: Option<String> },
     /// It stood already.
     Same { serial: u64 },
     /// This revision stood and has expired since.
     Gone { serial: u64 },
-    /// A later revision stands.
+    /// The table has a later revision.
     Stale { revision: u64 },
     /// The address belongs to a later registration.
     Superseded { by: String },
@@ -121,9 +121,9 @@ pub(crate) enum HostRemoved {
 /// Why a table gets a new lineage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lineage {
-    /// It is the installation's first; nobody was told anything before.
+    /// It is the first of the installation.
     Begun,
-    /// The table was lost or went back, and was made anew.
+    /// The table was lost or outdated, and was rebuilt.
     Reseeded,
 }
 
@@ -147,11 +147,11 @@ pub(crate) enum Published {
 /// What the table alone knows of an instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Live {
-    /// The revision that stands, when the instance does.
+    /// The revision in the table; `None` if the instance is not there.
     pub revision: Option<u64>,
     /// When its lease expires, in unix milliseconds; `None` without a lease.
     pub lease_expires_ms: Option<u64>,
-    /// Why its health check says that it is unhealthy.
+    /// Why its health check fails; `None` while it is healthy.
     pub unhealthy: Option<String>,
     /// When its health changed last.
     pub health_ms: Option<u64>,
@@ -164,7 +164,7 @@ pub struct Live {
 }
 
 impl Store {
-    /// Brings the table up to `projection`. `mark` says which table is meant; none while it is being seeded.
+    /// Brings the table up to `projection`. `mark` names the expected table; `None` while it is being seeded.
     pub(crate) async fn apply(
         &self,
         id: &InstanceId,
@@ -350,7 +350,7 @@ impl Store {
         expected: &str,
         lineage: &str,
         floor: u64,
-        why: Lineage,
+        reason: Lineage,
         token: &str,
         fence: Fence<'_>,
     ) -> Result<Published, Error> {
@@ -366,7 +366,7 @@ impl Store {
             .arg(floor)
             .arg(fence.lease)
             .arg(fence.epoch)
-            .arg(why.as_str())
+            .arg(reason.as_str())
             .arg(self.clock())
             .arg(token)
             .run::<Vec<Value>>(&self.routes)
