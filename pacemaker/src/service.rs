@@ -69,8 +69,8 @@ pub(crate) async fn run(
     let spans = tokio::spawn(export(exporter, silence.clone()));
     let memory = FabricMemory::new(stats.clone());
     let (handle, front, events, client) = event_bus(&config, &fabric, &memory).await?;
-    let tokens =
-        Tokens::new(config.root_token.clone(), fabric.clone(), stats.clone()).with_guests(front.guests());
+    let tokens = Tokens::new(config.root_token.clone(), fabric.clone(), stats.clone())
+        .with_external(front.external_tokens());
     let store = Store::new(fabric.clone(), routes, stats.clone());
     let rules = AddressRules {
         networks: config.instance_networks.clone(),

@@ -1,4 +1,4 @@
-//! What a token allows, without any I/O.
+//! What a token allows. Pure.
 
 use std::borrow::Cow;
 
@@ -27,7 +27,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// All of them: what a route needs that every token may use.
+    /// All scopes, for endpoints that every token may use.
     pub const ALL: &'static [Self] = &[
         Self::Routes,
         Self::Publish,
@@ -43,6 +43,7 @@ impl Scope {
         Self::ALL.iter().copied().find(|scope| scope.as_str() == name)
     }
 
+    /// The name of the scope in the API and in Redis.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Routes => "routes",
@@ -63,6 +64,7 @@ impl Scope {
 pub struct HostPattern(Hostname);
 
 impl HostPattern {
+    /// The pattern that `hostname` stands for; see the type for the forms.
     pub fn new(hostname: Hostname) -> Self {
         Self(hostname)
     }
@@ -78,7 +80,7 @@ impl HostPattern {
     }
 }
 
-/// Who is behind a request.
+/// The holder of the token that a request carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     /// `root`, or the token's name.
@@ -94,10 +96,12 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// The holder of the root token, who may do everything.
     pub fn root() -> Self {
         Self { root: true, ..Self::named("root".to_owned(), Vec::new(), None) }
     }
 
+    /// The holder of a stored token. Without `hosts` every host is allowed.
     pub fn named(name: String, scopes: Vec<Scope>, hosts: Option<Vec<HostPattern>>) -> Self {
         Self { name, bus_token: None, root: false, scopes, hosts, environments: None }
     }
@@ -107,17 +111,18 @@ impl Caller {
         Self { environments, ..self }
     }
 
-    /// Whoever presents a token of the event bus.
+    /// The holder of one of the event bus's tokens.
     pub fn of_bus(token: String, name: String, scopes: Vec<Scope>) -> Self {
         Self { bus_token: Some(token), ..Self::named(name, scopes, None) }
     }
 
+    /// Whether this is the holder of the root token.
     pub fn is_root(&self) -> bool {
         self.root
     }
 
-    /// The client of the event bus behind this caller. A bus token is its client; others are told apart from those by
-    /// a sign that no bus token holds.
+    /// The identity of the caller on the event bus. A bus token is its own identity; other callers get a prefix that no
+    /// bus token contains.
     pub fn bus_client(&self) -> Cow<'_, str> {
         match &self.bus_token {
             Some(token) => Cow::Borrowed(token),
@@ -125,16 +130,17 @@ impl Caller {
         }
     }
 
+    /// Whether the caller has at least one of `scopes`; root has all.
     pub fn has_any(&self, scopes: &[Scope]) -> bool {
         self.root || scopes.iter().any(|scope| self.scopes.contains(scope))
     }
 
-    /// Whether no host pattern confines this caller.
+    /// Whether the caller may change every host.
     pub fn is_unconfined(&self) -> bool {
         self.hosts.is_none()
     }
 
-    /// Whether messages of this environment are the caller's business.
+    /// Whether the caller may access messages of this environment.
     pub fn may_use(&self, environment: &str) -> bool {
         self.environments.as_ref().is_none_or(|names| names.iter().any(|name| name == environment))
     }
@@ -144,17 +150,19 @@ impl Caller {
         self.environments.as_deref()
     }
 
+    /// Whether the caller may change what the route table holds for `hostname`.
     pub fn may_touch(&self, hostname: &Hostname) -> bool {
         self.hosts.as_ref().is_none_or(|hosts| hosts.iter().any(|pattern| pattern.covers(hostname)))
     }
 
-    /// Whether every name is within the caller's patterns: an instance that also serves another's name is not theirs.
+    /// Whether the caller may change every one of these names. An instance that also serves a host of another owner is off
+    /// limits.
     pub fn may_touch_all<'a>(&self, hostnames: impl IntoIterator<Item = &'a Hostname>) -> bool {
         hostnames.into_iter().all(|hostname| self.may_touch(hostname))
     }
 }
 
-/// What is stored of a token, under its digest.
+/// The stored record of a token, under its digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stored {
     pub(super) name: String,

@@ -8,7 +8,7 @@ use signalbox_store::{self as redis, Fabric, FabricRole, Script, Stats, keys};
 use subtle::ConstantTimeEq as _;
 
 use super::{
-    Guest, Guests, HostPattern, Scope,
+    ExternalToken, ExternalTokens, HostPattern, Scope,
     model::{Caller, Stored},
 };
 use signalbox_daemon::RootToken;
@@ -16,27 +16,34 @@ use signalbox_daemon::RootToken;
 static CREATE: Script<FabricRole> = Script::new("tokens/create", include_str!("scripts/create.lua"));
 static DELETE: Script<FabricRole> = Script::new("tokens/delete", include_str!("scripts/delete.lua"));
 
-/// Why a token could not be looked up or changed.
+/// A failed lookup or change of a token.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the tokens could not be reached")]
+    /// The fabric failed or did not answer.
+    #[error("the tokens could not be read or written")]
     Fabric(#[from] redis::Error),
+    /// A stored token is not the expected JSON.
     #[error("the token's record is not readable")]
     Record(#[source] serde_json::Error),
 }
 
-/// A token as it is shown to its maker, once.
+/// A new token, which is shown once.
 #[derive(Debug)]
 pub struct Created {
+    /// The token in clear text. It is not stored and cannot be shown again.
     pub token: String,
 }
 
 /// A token as it is listed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Listed {
+    /// The unique name of the token.
     pub name: String,
+    /// What the token allows.
     pub scopes: Vec<Scope>,
+    /// The hosts that the token is confined to; `None` allows every host.
     pub hosts: Option<Vec<HostPattern>>,
+    /// The environments that the token is confined to; `None` allows every environment.
     pub environments: Option<Vec<String>>,
 }
 
@@ -46,38 +53,39 @@ pub struct Tokens {
     root: Arc<RootToken>,
     fabric: Fabric,
     stats: Stats,
-    guests: Guests,
+    external: ExternalTokens,
 }
 
 impl Tokens {
+    /// Tokens are stored in `fabric` and copied to `stats` for the sidecars.
     pub fn new(root: RootToken, fabric: Fabric, stats: Stats) -> Self {
-        Self { root: Arc::new(root), fabric, stats, guests: Guests::nobody() }
+        Self { root: Arc::new(root), fabric, stats, external: ExternalTokens::none() }
     }
 
-    /// With the tokens of another room, which the sidecars have to know, too.
+    /// Copies these tokens of another subsystem to the sidecars, too.
     #[must_use]
-    pub fn with_guests(self, guests: Guests) -> Self {
-        Self { guests, ..self }
+    pub fn with_external(self, external: ExternalTokens) -> Self {
+        Self { external, ..self }
     }
 
-    /// Lets the sidecars know a token of another room at once.
-    pub async fn admit(&self, guest: &Guest) -> Result<(), Error> {
-        let record = serde_json::to_string(&guest.record()).map_err(Error::Record)?;
-        self.copy(&digest(&guest.token), Some(&record)).await;
+    /// Copies a token of another subsystem to the sidecars immediately.
+    pub async fn sync(&self, token: &ExternalToken) -> Result<(), Error> {
+        let record = serde_json::to_string(&token.record()).map_err(Error::Record)?;
+        self.copy(&digest(&token.token), Some(&record)).await;
         Ok(())
     }
 
-    /// Lets the sidecars forget a token of another room at once.
-    pub async fn dismiss(&self, token: &str) {
+    /// Removes a token of another subsystem from the sidecars immediately.
+    pub async fn revoke(&self, token: &str) {
         self.copy(&digest(token), None).await;
     }
 
-    /// Who presents `token`; nobody when it is unknown.
+    /// The holder of `token`; `None` if it is unknown.
     pub async fn authenticate(&self, token: &str) -> Result<Option<Caller>, Error> {
         self.of_digest(&digest(token)).await
     }
 
-    /// Whose token has this digest.
+    /// The holder of the token with this digest.
     pub async fn of_digest(&self, digest: &str) -> Result<Option<Caller>, Error> {
         // Digests are compared, so that neither content nor length of the root token shows in the time taken.
         let root = hex(&Sha256::digest(self.root.as_bytes()));
@@ -92,15 +100,15 @@ impl Tokens {
         Ok(Some(Caller::named(name, scopes, hosts).within(environments)))
     }
 
-    /// A key that all pacemakers of one root token share, and that tells nothing of it.
+    /// A key that all pacemakers with the same root token share, and that does not reveal the token.
     pub fn shared_key(&self, purpose: &str) -> [u8; 32] {
-        // The result is a key and told to nobody, so nothing can be appended to it, and a plain hash does.
+        // The result is a secret key, so length extension is no threat and a plain hash suffices.
         let text = Sha256::new().chain_update(b"signalbox/").chain_update(purpose).chain_update(b"/");
         text.chain_update(self.root.as_bytes()).finalize().into()
     }
 
-    /// Makes a token; none when the name is taken. Not safe to repeat blindly: the token is told once, so a caller
-    /// whose answer was lost deletes the name and asks again.
+    /// Creates a token; `None` if the name is taken. A retry does not return the token again: a caller that lost the
+    /// response deletes the name and creates it again.
     pub async fn create(
         &self,
         name: String,
@@ -128,7 +136,7 @@ impl Tokens {
         Ok(Some(Created { token }))
     }
 
-    /// Revokes a token by name; a name that is not there is no error.
+    /// Revokes a token by name. An unknown name is not an error.
     pub async fn delete(&self, name: &str) -> Result<(), Error> {
         let digest: Option<String> = DELETE
             .call()
@@ -160,7 +168,7 @@ impl Tokens {
         Ok(self.fabric.command("HGETALL").key(&keys::fabric::tokens()).query().await?)
     }
 
-    /// Writes one token's copy for the sidecars. A stats Redis that is away gets it from [`Self::reconcile`].
+    /// Writes one token's copy for the sidecars. If the stats Redis is unavailable, [`Self::reconcile`] writes it later.
     async fn copy(&self, digest: &str, record: Option<&str>) {
         let key = keys::stats::tokens();
         let done = match record {
@@ -168,23 +176,23 @@ impl Tokens {
             None => self.stats.command("HDEL").key(&key).arg(digest).run().await,
         };
         if let Err(error) = done {
-            tracing::warn!(%error, "the statistics' copy of the tokens will be corrected later");
+            tracing::warn!(%error, "token not copied to the stats Redis; the reconciler will retry");
         }
     }
 
     /// Makes the copy for the sidecars equal to the original.
     pub async fn reconcile(&self) -> Result<(), Error> {
         let mut wanted = self.records().await?;
-        let guests = self.guests.all();
-        for guest in guests.iter().flatten() {
-            let record = serde_json::to_string(&guest.record()).map_err(Error::Record)?;
-            wanted.entry(digest(&guest.token)).or_insert(record);
+        let external = self.external.all();
+        for one in external.iter().flatten() {
+            let record = serde_json::to_string(&one.record()).map_err(Error::Record)?;
+            wanted.entry(digest(&one.token)).or_insert(record);
         }
         let key = keys::stats::tokens();
         let present: HashMap<String, String> = self.stats.command("HGETALL").key(&key).query().await?;
         let mut batch = self.stats.batch();
-        // While the guests are not known, an unknown digest may be one of theirs.
-        for digest in present.keys().filter(|digest| guests.is_some() && !wanted.contains_key(*digest)) {
+        // While the external tokens are unknown, an unknown digest may belong to one of them.
+        for digest in present.keys().filter(|digest| external.is_some() && !wanted.contains_key(*digest)) {
             batch.add("HDEL", &key, digest);
         }
         for (digest, record) in wanted.iter().filter(|(digest, record)| present.get(*digest) != Some(record))
@@ -198,14 +206,14 @@ impl Tokens {
     }
 }
 
-/// 256 random bits. The prefix lets secret scanners recognise a leaked one.
+/// 256 random bits. The prefix lets secret scanners recognize a leaked one.
 fn generate() -> String {
     let mut bytes = [0_u8; 32];
     rand::rng().fill_bytes(&mut bytes);
     format!("sbx_{}", hex(&bytes))
 }
 
-/// What stands for a token wherever it is stored.
+/// The SHA-256 of a token in hexadecimal, which is stored instead of the token.
 pub fn digest(token: &str) -> String {
     hex(&Sha256::digest(token.as_bytes()))
 }

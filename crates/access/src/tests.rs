@@ -68,9 +68,9 @@ async fn the_copy_for_the_sidecars_follows() {
 #[tokio::test]
 async fn the_copy_holds_the_tokens_of_the_bus() {
     let servers = Servers::start().await;
-    let known: Arc<Mutex<Option<Vec<Guest>>>> = Arc::default();
+    let known: Arc<Mutex<Option<Vec<ExternalToken>>>> = Arc::default();
     let asked = Arc::clone(&known);
-    let tokens = tokens(&servers).with_guests(Guests::new(move || asked.lock().unwrap().clone()));
+    let tokens = tokens(&servers).with_external(ExternalTokens::new(move || asked.lock().unwrap().clone()));
     let names = async || -> Vec<String> {
         let copy: Vec<String> = servers.stats().command("HVALS").arg("tokens").query().await.unwrap();
         let name = |record: String| {
@@ -81,21 +81,21 @@ async fn the_copy_holds_the_tokens_of_the_bus() {
         names.sort();
         names
     };
-    let guest = |token: &str, scope| Guest {
+    let external = |token: &str, scope| ExternalToken {
         token: token.to_owned(),
         name: token.to_uppercase(),
         scopes: vec![scope],
     };
     tokens.create("own".to_owned(), vec![Scope::Read], None, None).await.unwrap();
-    tokens.admit(&guest("a", Scope::Read)).await.unwrap();
+    tokens.sync(&external("a", Scope::Read)).await.unwrap();
     assert_eq!(names().await, [r#"A ["read"]"#, r#"own ["read"]"#]);
     // A bus that is not known yet takes nobody's entry away.
     tokens.reconcile().await.unwrap();
     assert_eq!(names().await.len(), 2);
-    *known.lock().unwrap() = Some(vec![guest("b", Scope::Publish), guest("c", Scope::Read)]);
+    *known.lock().unwrap() = Some(vec![external("b", Scope::Publish), external("c", Scope::Read)]);
     tokens.reconcile().await.unwrap();
     assert_eq!(names().await, [r#"B ["publish"]"#, r#"C ["read"]"#, r#"own ["read"]"#]);
-    tokens.dismiss("c").await;
+    tokens.revoke("c").await;
     assert_eq!(names().await, [r#"B ["publish"]"#, r#"own ["read"]"#]);
     // Presented to the pacemaker they are the bus' to judge, and no token is stored as it is.
     assert!(tokens.authenticate("b").await.unwrap().is_none());

@@ -24,12 +24,14 @@ const MAX_CERTIFICATES: usize = 10;
 /// Names of a certificate that are listed.
 const MAX_NAMES: usize = 1000;
 
-/// What a certificate says of itself.
+/// The content of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// The DNS names that it is for.
     pub names: Vec<String>,
+    /// The distinguished name of its subject.
     pub subject: String,
+    /// The distinguished name of the authority that issued it.
     pub issuer: String,
     /// Unix seconds.
     pub not_before: i64,
@@ -77,19 +79,19 @@ pub(super) fn check(name: &str, chain: &str, key: &str, now: i64) -> Result<Chec
     Ok(Checked { chain, key, facts })
 }
 
-/// What the first certificate of a chain says.
+/// The content of the first certificate of a chain.
 pub(super) fn facts(chain: &str) -> Result<Facts, Invalid> {
     let ders = certificates(chain)?;
     let Some(first) = ders.first() else { return Err(bad_chain("it holds no certificate")) };
     facts_of(&parse(first)?, first)
 }
 
-fn bad_chain(why: impl std::fmt::Display) -> Invalid {
-    Invalid::new("invalid_chain", "chain", format!("the chain is not PEM of certificates: {why}"))
+fn bad_chain(reason: impl std::fmt::Display) -> Invalid {
+    Invalid::new("invalid_chain", "chain", format!("the chain is not PEM of certificates: {reason}"))
 }
 
-fn bad_key(why: impl std::fmt::Display) -> Invalid {
-    Invalid::new("invalid_key", "key", format!("the private key cannot be used: {why}"))
+fn bad_key(reason: impl std::fmt::Display) -> Invalid {
+    Invalid::new("invalid_key", "key", format!("the private key cannot be used: {reason}"))
 }
 
 fn certificates(chain: &str) -> Result<Vec<CertificateDer<'static>>, Invalid> {

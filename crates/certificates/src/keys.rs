@@ -42,7 +42,7 @@ impl Keys {
             ));
         }
         let text = fs::read_to_string(path).map_err(|error| format!("{shown} cannot be read: {error}"))?;
-        Self::parse(&text).map_err(|why| format!("{shown}: {why}"))
+        Self::parse(&text).map_err(|reason| format!("{shown}: {reason}"))
     }
 
     fn parse(text: &str) -> Result<Self, String> {

@@ -16,7 +16,9 @@ pub struct Address(String);
 /// Where instances may be. Set by the configuration.
 #[derive(Debug, Clone)]
 pub struct AddressRules {
+    /// The networks that may contain instances.
     pub networks: Vec<Network>,
+    /// Addresses that belong to Signalbox itself, and are therefore rejected.
     pub reserved: Vec<Reserved>,
 }
 
@@ -24,7 +26,7 @@ pub struct AddressRules {
 const MAX_UNIX_PATH: usize = 107;
 
 impl Address {
-    /// The text as it stands in the table.
+    /// The text, as in the table.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -37,7 +39,7 @@ impl Address {
 }
 
 impl AddressRules {
-    /// Reads an address and holds it against the rules. Names are refused: the edge's balancer takes literals only,
+    /// Parses an address and checks it against the rules. Names are refused: the edge's balancer takes literals only,
     /// and a name that resolves differently tomorrow would get around the networks.
     pub fn admit(&self, text: &str) -> Result<Address, Invalid> {
         match text.strip_prefix("unix:") {
@@ -55,7 +57,7 @@ impl AddressRules {
         if socket.port() == 0 || matches!(socket, SocketAddr::V6(v6) if v6.scope_id() != 0) {
             return Err(invalid());
         }
-        // ::ffff:127.0.0.1 is 127.0.0.1 in other clothes; judged and stored as what it is.
+        // ::ffff:127.0.0.1 is another spelling of 127.0.0.1, and is checked and stored as that.
         let socket = SocketAddr::new(socket.ip().to_canonical(), socket.port());
         if self.reserved.iter().any(|reserved| reserved.is_socket(socket.ip(), socket.port())) {
             return Err(Invalid::new(
@@ -73,7 +75,7 @@ impl AddressRules {
     }
 
     fn admit_unix(&self, path: &str) -> Result<Address, Invalid> {
-        // Plain characters only: the path passes through nginx and JSON, and nobody needs more for a socket.
+        // Plain characters only: the path passes through nginx and JSON, and a socket needs no others.
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._@+-".contains(&byte);
         let segments_fit = path.split('/').skip(1).all(|segment| !matches!(segment, "" | "." | ".."));
         if !path.starts_with('/') || path.len() > MAX_UNIX_PATH || !path.bytes().all(plain) || !segments_fit {

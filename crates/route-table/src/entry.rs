@@ -7,7 +7,9 @@ pub struct TableHost {
     pub addresses: Vec<String>,
     /// Sorted.
     pub instance_ids: Vec<String>,
+    /// The version type under which the edge counts requests for this name.
     pub log_key: Option<String>,
+    /// The policy as JSON, as the edge reads it.
     pub policy: Option<String>,
 }
 
@@ -21,7 +23,10 @@ impl TableHost {
 /// The instance behind an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
+    /// The instance ID.
     pub id: String,
+    /// The version type of the instance; absent for an entry made by hand.
     pub version_type_id: Option<String>,
+    /// Whether the instance is draining.
     pub draining: bool,
 }

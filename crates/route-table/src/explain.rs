@@ -100,7 +100,7 @@ pub struct ExplainedShare {
 
 /// The part of a policy that decides who gets requests. As for the edge, what is not readable is not there.
 #[derive(Debug)]
-pub struct Policy(serde_json::Value);
+pub(crate) struct Policy(serde_json::Value);
 
 impl Policy {
     fn read(text: Option<&str>) -> Self {
@@ -264,7 +264,9 @@ fn name(value: &serde_json::Value) -> Option<&str> {
 /// Somebody asks what one request gets: what it says of itself, and what sessions are read with.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Question<'a> {
+    /// The request; `None` explains the host in general.
     pub asked: Option<&'a Asked>,
+    /// The key that decrypts session cookies; `None` without a key file.
     pub secret: Option<&'a Secret>,
 }
 

@@ -19,9 +19,9 @@ impl Hostname {
     /// Names in other scripts come in their ASCII form (`xn--…`), because that is what arrives in a Host header.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let name = text.strip_suffix('.').unwrap_or(text);
-        let invalid = |why: &str| {
+        let invalid = |reason: &str| {
             let shown: String = text.chars().take(80).flat_map(char::escape_debug).collect();
-            Err(Invalid::new("invalid_hostname", "hostnames", format!("`{shown}`: {why}")))
+            Err(Invalid::new("invalid_hostname", "hostnames", format!("`{shown}`: {reason}")))
         };
         if text == "*" {
             return Ok(Self(name.to_owned()));
@@ -49,7 +49,7 @@ impl Hostname {
         Ok(Self(name.to_ascii_lowercase()))
     }
 
-    /// The name as it stands in keys.
+    /// The name, as in keys.
     pub fn as_str(&self) -> &str {
         &self.0
     }

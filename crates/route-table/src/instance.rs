@@ -1,4 +1,4 @@
-//! What an instance is: what its owner asked for ([`Spec`]) and what stands in the fabric ([`Record`]).
+//! Instances: the description by a client ([`Spec`]) and the record in the fabric ([`Record`]).
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::{Address, AddressRules, Health, Hostname, Invalid};
 
-/// The most names an instance may serve. Its projection is one script, which looks at each of them.
+/// The maximum number of names of an instance. Its projection is one script, which reads each of them.
 const MAX_HOSTNAMES: usize = 100;
 const MAX_LEASE_SECONDS: u32 = 86_400;
 const MAX_WEIGHT: u32 = 1000;
@@ -47,6 +47,7 @@ pub struct NewInstance {
 pub struct Label(String);
 
 impl Label {
+    /// The text of the label.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -87,7 +88,7 @@ impl<'de> Deserialize<'de> for Label {
     }
 }
 
-/// The name of an instance, chosen by whoever registers it.
+/// The name of an instance, chosen by the client that registers it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct InstanceId(String);
@@ -101,6 +102,7 @@ impl InstanceId {
         fits.then(|| Self(text.to_owned())).ok_or_else(|| Invalid::new("invalid_id", "id", detail))
     }
 
+    /// The text of the ID.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -115,21 +117,30 @@ impl fmt::Display for InstanceId {
 /// A checked description, in one canonical form, so that two that mean the same are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
+    /// Where nginx connects to the instance.
     pub address: Address,
     /// Sorted, without repetitions, never empty.
     pub hostnames: Vec<Hostname>,
+    /// The key under which its requests are counted.
     pub version_type_id: Label,
+    /// The version that it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version_id: Option<Label>,
+    /// The application that it is a copy of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application_id: Option<Label>,
+    /// The workspace of its application.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_id: Option<Label>,
+    /// The machine that it runs on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_id: Option<Label>,
+    /// Its share of the requests relative to other instances, 0 to 1000.
     pub weight: u32,
+    /// The instance is removed after this many seconds without a heartbeat; `None` disables the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<u32>,
+    /// The active health check, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
 }
@@ -184,6 +195,7 @@ pub enum State {
 }
 
 impl State {
+    /// The name in JSON and in the table.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -195,8 +207,10 @@ impl State {
 /// What is wanted of an instance, all but its revision, which the fabric gives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Desired {
+    /// The checked description.
     #[serde(flatten)]
     pub spec: Spec,
+    /// Whether it gets new requests.
     pub state: State,
     /// When a draining instance is removed, in unix milliseconds of the routes master's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -214,11 +228,12 @@ impl Desired {
     }
 }
 
-/// An instance as it stands in the fabric: `routes:instances`.
+/// An instance as it is stored in the fabric: `routes:instances`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Rises with every change of any instance; decides which of two projections is the later one.
     pub revision: u64,
+    /// What is wanted of the instance.
     #[serde(flatten)]
     pub desired: Desired,
 }

@@ -1,4 +1,4 @@
-//! A value that does not fit.
+//! Rejected values.
 
 /// A rejected value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -8,10 +8,12 @@ pub struct Invalid {
     pub code: &'static str,
     /// The field that is wrong.
     pub field: &'static str,
+    /// What is wrong, with the limit or the expected form.
     pub detail: String,
 }
 
 impl Invalid {
+    /// An error for `field` with a stable `code`.
     pub fn new(code: &'static str, field: &'static str, detail: impl Into<String>) -> Self {
         Self { code, field, detail: detail.into() }
     }

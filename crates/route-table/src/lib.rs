@@ -2,24 +2,26 @@
 //! instance a request gets, and why. Pure: nothing here does I/O or asks a clock.
 
 mod address;
-pub mod choice;
+mod choice;
 mod entry;
-pub mod explain;
-pub mod health;
+mod explain;
+mod health;
 mod hostname;
-pub mod instance;
+mod instance;
 mod invalid;
-pub mod lookup;
+mod lookup;
 mod network;
 pub mod page;
-pub mod policy;
+mod policy;
 
 pub use address::{Address, AddressRules};
+pub use choice::Asked;
 pub use entry::{Owner, TableHost};
-pub use explain::{Answer, Explanation, Question};
+pub use explain::{Answer, Explanation, Question, explain};
 pub use health::Health;
 pub use hostname::Hostname;
 pub use instance::{Desired, InstanceId, Label, NewInstance, Record, Spec, State};
 pub use invalid::Invalid;
+pub use lookup::{candidates, host_of};
 pub use network::{Network, Reserved};
 pub use policy::Policy;

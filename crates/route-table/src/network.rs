@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, de};
 /// A network in which instances may live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
+    /// A range of IP addresses.
     Ip(IpNet),
     /// Unix sockets on the router's own machine.
     Unix,
@@ -35,7 +36,9 @@ impl FromStr for Network {
 pub enum Reserved {
     /// The port on every address.
     Port(u16),
+    /// One IP address with its port.
     Address(SocketAddr),
+    /// The path of a Unix socket.
     Unix(String),
 }
 

@@ -4,7 +4,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 
 use super::Invalid;
 
-/// The most items of one page, and how many it has unless told.
+/// The maximum number of items on one page.
 pub const MAX_LIMIT: usize = 1000;
 const DEFAULT_LIMIT: usize = 100;
 const VERSION: u8 = 1;
@@ -16,7 +16,7 @@ pub fn encode(last: &str) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// The item that a cursor stands behind.
+/// The item that a cursor follows.
 pub fn decode(cursor: &str) -> Result<String, Invalid> {
     let invalid =
         || Invalid::new("invalid_cursor", "cursor", "pass the cursor of an earlier answer as it is");

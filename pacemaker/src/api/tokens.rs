@@ -84,7 +84,7 @@ pub(crate) struct TokenList {
     (status = 503, description = "fabric_unavailable", body = Problem)))]
 async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<TokenList>, Problem> {
     let tokens = app.tokens.list().await?;
-    let view = |listed: signalbox_access::store::Listed| TokenView {
+    let view = |listed: signalbox_access::Listed| TokenView {
         name: listed.name,
         scopes: listed.scopes,
         hosts: listed.hosts,

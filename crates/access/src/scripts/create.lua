@@ -5,7 +5,7 @@
 -- ARGV[2]: string, SHA-256 of the token in hexadecimal
 -- ARGV[3]: string, record as JSON
 -- Returns 1, or 0 when the name is taken.
--- Caller: tokens/store.rs, create
+-- Caller: store.rs, create
 local records, names = KEYS[1], KEYS[2]
 local name, digest, record = ARGV[1], ARGV[2], ARGV[3]
 

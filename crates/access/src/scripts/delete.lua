@@ -3,7 +3,7 @@
 -- KEYS[2]: hash, token name → digest
 -- ARGV[1]: string, token name
 -- Returns the digest, or nil when there was none.
--- Caller: tokens/store.rs, delete
+-- Caller: store.rs, delete
 local records, names = KEYS[1], KEYS[2]
 local name = ARGV[1]
 

@@ -1,12 +1,14 @@
-//! Singleton duties: work that one of several pacemakers does at a time.
+//! Leases: work that one of several pacemakers does at a time.
 //!
-//! A duty is a lease in the fabric (`duty:<name>`: holder, end by the fabric's clock, fencing epoch). Whoever takes it
-//! over raises the epoch; every script that acts in a duty's name carries it, and refuses one lower than it has seen.
-//! So a holder that slept through its lease can do no harm when it wakes: being late is allowed, being wrong is not.
+//! A lease is a hash in the fabric (`duty:<name>`: holder, expiry by the fabric's clock, fencing epoch). A process that
+//! takes it over raises the epoch. Every script that acts for the holder passes the epoch, and rejects one that is lower
+//! than the highest it has seen. A holder that was suspended until its lease expired can therefore do no harm when it
+//! resumes: it may be late, but it cannot be wrong.
 //!
-//! Asked for before each piece of work; the fabric is asked only when a third of the lease is over, so a duty that is
-//! looked after every second does not cost a command every second. A crashed holder is followed after its lease; one that shuts down
-//! gives it back. A fabric that was replaced starts its epochs anew; the first refusal tells the floor to begin from.
+//! The holder asks for its lease before each piece of work. The fabric is asked only after a third of the lease has
+//! passed, so a task that runs every second does not cost a command every second. If a holder crashes, another process
+//! takes over when the lease expires; a holder that shuts down releases it. A fabric that was replaced starts its epochs
+//! again; the first rejection reports the epoch that the next one must exceed.
 
 mod store;
 
@@ -15,10 +17,10 @@ use std::{sync::Arc, time::Duration};
 use signalbox_store::{self as redis, Fabric};
 use tokio::time::Instant;
 
-/// Which part of the lease may be over before it is renewed.
+/// The lease is renewed after this fraction of it has passed.
 const RENEW_AFTER: u32 = 3;
 
-/// One pacemaker's side of one duty.
+/// One process's side of one lease.
 #[derive(Debug)]
 pub struct Lease {
     fabric: Fabric,
@@ -33,17 +35,17 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// `who` must be unique among all processes, also among incarnations of one.
+    /// `who` must be unique among all processes, including restarts of the same one.
     pub fn new(fabric: Fabric, name: impl Into<Arc<str>>, who: String, ttl: Duration) -> Self {
         Self { fabric, name: name.into(), who, ttl, floor: 0, held: None, clock_ms: None }
     }
 
-    /// The duty's name, as scripts know it.
+    /// The name, as scripts know it.
     pub fn name(&self) -> Arc<str> {
         Arc::clone(&self.name)
     }
 
-    /// Takes or renews the duty: its epoch, or nothing while another holds it.
+    /// Acquires or renews the lease. Returns its epoch, or `None` while another process holds it.
     pub async fn hold(&mut self) -> Result<Option<u64>, redis::Error> {
         let asked = Instant::now();
         if let Some((epoch, since)) = self.held
@@ -55,23 +57,23 @@ impl Lease {
         self.held = None;
         let held =
             store::hold(&self.fabric, &self.name, &self.who, self.ttl, self.floor, self.clock_ms).await?;
-        // Counted from before the call: the lease began later.
+        // Measured from before the call, because the lease began after it.
         self.held = held.map(|epoch| (epoch, asked));
         Ok(held)
     }
 
-    /// A script refused our epoch because it has seen `epoch`: the next time we hold the duty, ours is above.
+    /// Records that a script rejected our epoch because it has seen `epoch`. The next one that we get is above it.
     pub fn fenced(&mut self, epoch: u64) {
-        tracing::warn!(lease = &*self.name, epoch, "another pacemaker took the duty over");
+        tracing::warn!(lease = &*self.name, epoch, "lease lost to another pacemaker");
         self.floor = self.floor.max(epoch);
         self.held = None;
     }
 
-    /// Gives the duty back.
+    /// Releases the lease, so that another process can acquire it immediately.
     pub async fn release(&mut self) {
         self.held = None;
         if let Err(error) = store::release(&self.fabric, &self.name, &self.who).await {
-            tracing::debug!(lease = &*self.name, %error, "the duty was not given back and will lapse");
+            tracing::debug!(lease = &*self.name, %error, "lease not released; it will expire");
         }
     }
 

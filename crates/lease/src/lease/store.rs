@@ -1,4 +1,4 @@
-//! The leases of duties, in the fabric.
+//! Leases in the fabric.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use signalbox_store::{self as redis, Fabric, FabricRole, Script, keys};
 static HOLD: Script<FabricRole> = Script::new("duty/hold", include_str!("scripts/hold.lua"));
 static RELEASE: Script<FabricRole> = Script::new("duty/release", include_str!("scripts/release.lua"));
 
-/// Takes or renews a duty: its epoch, at least one above `floor` when it is taken, or nothing while another holds it.
+/// Acquires or renews a lease. Returns its epoch, which is above `floor` after a takeover, or `None` while another
+/// process holds it.
 /// `clock_ms` replaces the fabric's clock.
 pub(super) async fn hold(
     fabric: &Fabric,
@@ -32,7 +33,7 @@ pub(super) async fn hold(
     Ok(number.filter(|_| word.as_deref() == Some("held")))
 }
 
-/// Gives a duty back, if `who` holds it.
+/// Releases a lease if `who` holds it.
 pub(super) async fn release(fabric: &Fabric, name: &str, who: &str) -> Result<(), redis::Error> {
     RELEASE.call().key(&keys::fabric::duty(name)).arg(who).run::<u64>(fabric).await.map(drop)
 }

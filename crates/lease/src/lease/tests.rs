@@ -5,14 +5,14 @@ use signalbox_testkit::Servers;
 
 const TTL: Duration = Duration::from_secs(5);
 
-fn duty(servers: &Servers, who: &str) -> Lease {
+fn lease(servers: &Servers, who: &str) -> Lease {
     Lease::new(servers.fabric(), "test", who.to_owned(), TTL)
 }
 
 #[tokio::test]
 async fn one_holds_it_and_each_takeover_raises_the_epoch() {
     let servers = Servers::start().await;
-    let at = |who: &str, now_ms: u64| duty(&servers, who).at(now_ms);
+    let at = |who: &str, now_ms: u64| lease(&servers, who).at(now_ms);
     assert_eq!(at("a", 10_000).hold().await.unwrap(), Some(1));
     assert_eq!(at("b", 10_001).hold().await.unwrap(), None);
     // Holding on keeps the epoch, and a lost reply is answered by asking again.
@@ -27,7 +27,7 @@ async fn one_holds_it_and_each_takeover_raises_the_epoch() {
 #[tokio::test]
 async fn given_back_it_is_anothers_at_once() {
     let servers = Servers::start().await;
-    let (mut a, mut b) = (duty(&servers, "a"), duty(&servers, "b"));
+    let (mut a, mut b) = (lease(&servers, "a"), lease(&servers, "b"));
     assert_eq!(a.hold().await.unwrap(), Some(1));
     b.release().await;
     assert_eq!(b.hold().await.unwrap(), None);
@@ -38,7 +38,7 @@ async fn given_back_it_is_anothers_at_once() {
 #[tokio::test]
 async fn a_refusal_tells_where_to_begin() {
     let servers = Servers::start().await;
-    let mut a = duty(&servers, "a");
+    let mut a = lease(&servers, "a");
     assert_eq!(a.hold().await.unwrap(), Some(1));
     a.fenced(41);
     assert_eq!(a.hold().await.unwrap(), Some(42));
@@ -53,7 +53,7 @@ async fn what_was_just_renewed_is_held_without_asking() {
         let calls: String = fabric.command("INFO").arg("commandstats").query().await.unwrap();
         calls.lines().find(|line| line.starts_with("cmdstat_evalsha")).map(str::to_owned)
     };
-    let mut a = duty(&servers, "a");
+    let mut a = lease(&servers, "a");
     assert_eq!(a.hold().await.unwrap(), Some(1));
     let before = asked().await;
     assert!(before.is_some());

@@ -1,9 +1,9 @@
-//! Which pacemakers serve: each says so every few seconds, with its version, so that an operator who upgrades one after
-//! the other sees which is left.
+//! The list of running pacemakers. Each one records a heartbeat with its version every few seconds, so that an operator
+//! who upgrades them one by one sees which are left.
 //!
-//! One hash in the fabric (`pacemakers`: who → version and moment, by the fabric's clock). Nothing is decided by it, and
-//! a fabric that is away costs a pacemaker nothing but its line in the list. Who shuts down takes itself off; who was
-//! killed is forgotten after [`KNOWN`].
+//! The list is one hash in the fabric (`pacemakers`: process → version and time, by the fabric's clock). No decision depends
+//! on it. While the fabric is unavailable, a pacemaker is only missing from the list. A pacemaker that shuts down removes
+//! itself; one that was killed is removed after [`KNOWN`].
 
 mod store;
 #[cfg(test)]
@@ -17,41 +17,41 @@ use tokio_util::sync::CancellationToken;
 
 pub use store::Seen;
 
-/// How often a pacemaker says that it serves.
+/// Interval between heartbeats.
 const BEAT: Duration = Duration::from_secs(5);
-/// Who was silent for longer is no longer in the list.
+/// A pacemaker without a heartbeat for this long is removed from the list.
 const KNOWN: Duration = Duration::from_secs(30);
 
 /// One pacemaker among others. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Presence {
     fabric: Fabric,
-    /// Its node, and what tells this process from another of that name.
+    /// Its node and, after a slash, what distinguishes this process from others on that node.
     who: String,
 }
 
 impl Presence {
-    /// `who` is unique among all processes, and begins with the node and a slash.
+    /// `who` is unique among all processes, and starts with the node and a slash.
     pub fn new(fabric: Fabric, who: String) -> Self {
         Self { fabric, who }
     }
 
-    /// Says that it serves until `shutdown`, and that it does not any more after that.
+    /// Records heartbeats until `shutdown`, then removes this pacemaker from the list.
     pub async fn run(self, shutdown: CancellationToken) {
         loop {
             if let Err(error) = store::beat(&self.fabric, &self.who, env!("CARGO_PKG_VERSION"), KNOWN).await {
-                tracing::debug!(%error, "the other pacemakers do not hear of this one");
+                tracing::debug!(%error, "heartbeat not recorded");
             }
             if shutdown.run_until_cancelled(time::sleep(BEAT)).await.is_none() {
                 break;
             }
         }
         if let Err(error) = store::leave(&self.fabric, &self.who).await {
-            tracing::debug!(%error, "this pacemaker stays in the list for a while");
+            tracing::debug!(%error, "pacemaker not removed from the list; it expires");
         }
     }
 
-    /// All that serve, by node.
+    /// The running pacemakers, by node.
     pub async fn all(&self) -> Result<Vec<Seen>, redis::Error> {
         store::all(&self.fabric, KNOWN).await
     }

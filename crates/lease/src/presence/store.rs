@@ -7,17 +7,18 @@ use signalbox_store::{self as redis, Fabric, FabricRole, Script, keys};
 static BEAT: Script<FabricRole> = Script::new("presence/beat", include_str!("scripts/beat.lua"));
 static LIST: Script<FabricRole> = Script::new("presence/list", include_str!("scripts/list.lua"));
 
-/// A pacemaker that serves.
+/// A running pacemaker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// Its node's name.
     pub node: String,
+    /// The version of its software.
     pub version: String,
-    /// How long ago it said so.
+    /// Milliseconds since its last heartbeat.
     pub age_ms: u64,
 }
 
-/// Says that `who` serves.
+/// Records a heartbeat of `who`.
 pub(super) async fn beat(
     fabric: &Fabric,
     who: &str,
@@ -28,12 +29,12 @@ pub(super) async fn beat(
     call.run::<u64>(fabric).await.map(drop)
 }
 
-/// Takes `who` off the list.
+/// Removes `who` from the list.
 pub(super) async fn leave(fabric: &Fabric, who: &str) -> Result<(), redis::Error> {
     fabric.command("HDEL").key(&keys::fabric::pacemakers()).arg(who).run().await
 }
 
-/// All that said so within `known`, by node.
+/// The pacemakers with a heartbeat within `known`, by node.
 pub(super) async fn all(fabric: &Fabric, known: Duration) -> Result<Vec<Seen>, redis::Error> {
     let call = LIST.call().key(&keys::fabric::pacemakers()).arg(millis(known));
     let rows: Vec<(String, String, u64)> = call.run(fabric).await?;

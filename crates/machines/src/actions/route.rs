@@ -45,8 +45,8 @@ async fn change(routes: &Registry, route: RouteChange) -> Result<(), Wrong> {
     let caller = Caller::root();
     let host = Hostname::parse(&route.host)?;
     if let Some(shares) = route.shares {
-        let ruled = routes.store().policy(&host).await?;
-        let policy = ruled.map(|ruled| ruled.policy).unwrap_or_default();
+        let wanted = routes.store().policy(&host).await?;
+        let policy = wanted.map(|wanted| wanted.value).unwrap_or_default();
         let mut policy = serde_json::to_value(&policy).map_err(|error| Wrong::Never(error.to_string()))?;
         let shares = shares
             .into_iter()

@@ -136,7 +136,7 @@ async fn a_change_of_routes_may_be_repeated() {
     for _ in 0..2 {
         assert_eq!(world.perform("a", &record).await, Outcome::Done);
         let store = world.routes.store();
-        let policy = store.policy(&host).await.unwrap().unwrap().policy;
+        let policy = store.policy(&host).await.unwrap().unwrap().value;
         let mut states = Vec::new();
         for id in ["old", "stable", "18-1"] {
             let stored = store.stored(&InstanceId::parse(id).unwrap()).await.unwrap().unwrap();

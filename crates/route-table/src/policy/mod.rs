@@ -154,14 +154,6 @@ impl Policy {
     }
 }
 
-/// A policy as it stands in the fabric: `routes:policies`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ruled {
-    /// Of the same count as instances' revisions.
-    pub revision: u64,
-    pub policy: Policy,
-}
-
 fn invalid(field: &'static str, detail: impl Into<String>) -> Invalid {
     Invalid::new("invalid_policy", field, detail)
 }

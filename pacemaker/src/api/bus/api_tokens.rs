@@ -13,7 +13,7 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{front::guest, subscriptions::random_hex};
+use super::{front::external_token, subscriptions::random_hex};
 use crate::http::{
     App, Problem,
     auth::{Granted, RootOnly},
@@ -89,7 +89,7 @@ async fn create(
     let scopes = scopes.into_iter().map(|scope| scope.as_str().to_owned()).collect();
     let client = ApiToken { name: name.clone(), scopes };
     app.bus.handle.create_api_token(&token, client.clone()).await?;
-    app.tokens.admit(&guest(&token, &client)).await?;
+    app.tokens.sync(&external_token(&token, &client)).await?;
     let answer = Answer(TokenView { name, token });
     Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], answer).into_response())
 }
@@ -107,7 +107,7 @@ async fn remove(
 ) -> Result<StatusCode, Problem> {
     match app.bus.handle.delete_api_token(&token).await {
         Ok(()) | Err(Error::NoSuchToken) => {
-            app.tokens.dismiss(&token).await;
+            app.tokens.revoke(&token).await;
             Ok(StatusCode::NO_CONTENT)
         }
         Err(error) => Err(error.into()),

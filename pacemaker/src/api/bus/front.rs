@@ -8,7 +8,7 @@ use std::{
 use axum::http::HeaderMap;
 
 use crate::http::Problem;
-use signalbox_access::{self as tokens, Caller, Guest, Guests, Scope};
+use signalbox_access::{self as tokens, Caller, ExternalToken, ExternalTokens, Scope};
 use signalbox_bus::Webhooks;
 use signalbox_bus::{
     ApiToken, EventId, Gauges, Handle, NewGroup, Options, Registry, SubscriberGauges, WantedBackend,
@@ -126,11 +126,11 @@ impl Front {
     }
 
     /// Every token of the bus, for those who check tokens elsewhere; nothing while the registry is not known.
-    pub(crate) fn guests(&self) -> Guests {
+    pub(crate) fn external_tokens(&self) -> ExternalTokens {
         let handle = self.handle.clone();
-        Guests::new(move || {
+        ExternalTokens::new(move || {
             let registry = handle.is_ready().then(|| handle.registry())?;
-            Some(registry.api_tokens.iter().map(|(token, client)| guest(token, client)).collect())
+            Some(registry.api_tokens.iter().map(|(token, client)| external_token(token, client)).collect())
         })
     }
 
@@ -154,8 +154,8 @@ fn caller(token: &str, client: &ApiToken) -> Caller {
 }
 
 /// The token, as the room of tokens has to know it.
-pub(super) fn guest(token: &str, client: &ApiToken) -> Guest {
-    Guest { token: token.to_owned(), name: client.name.clone(), scopes: scopes(client) }
+pub(super) fn external_token(token: &str, client: &ApiToken) -> ExternalToken {
+    ExternalToken { token: token.to_owned(), name: client.name.clone(), scopes: scopes(client) }
 }
 
 /// How a client is called towards others.

@@ -22,7 +22,7 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 use signalbox_route_table::{InstanceId, Invalid, Label, NewInstance};
-use signalbox_routing::{ChangeKind, RouteChange, registry::DrainedNode, store::Heartbeat};
+use signalbox_routing::{ChangeKind, DrainedNode, Heartbeat, RouteChange};
 
 const MAX_BULK: usize = 1000;
 const DEFAULT_DEADLINE_SECONDS: u32 = 30;

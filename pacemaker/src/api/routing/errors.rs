@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 
 use crate::http::Problem;
 use signalbox_route_table::Invalid;
-use signalbox_routing::{Error, registry::NotSwitched};
+use signalbox_routing::{Error, NotSwitched};
 
 impl From<Invalid> for Problem {
     fn from(invalid: Invalid) -> Self {
@@ -77,15 +77,17 @@ fn from_client(error: &Error) -> Option<Problem> {
             let detail = format!("{hostname} has as many instances as a host may have");
             Problem::unprocessable("too_many_instances", detail).with("hostname", hostname.as_str())
         }
-        Error::CannotSwitch { hostname, version_type, why } => cannot_switch(hostname, version_type, why),
+        Error::CannotSwitch { hostname, version_type, reason } => {
+            cannot_switch(hostname, version_type, reason)
+        }
         Error::Invalid(invalid) => Problem::from(invalid.clone()),
         _ => return None,
     })
 }
 
-fn cannot_switch(hostname: &str, version_type: &str, why: &NotSwitched) -> Problem {
+fn cannot_switch(hostname: &str, version_type: &str, reason: &NotSwitched) -> Problem {
     let conflict = |code, detail| Problem::new(StatusCode::CONFLICT, code, detail).with("hostname", hostname);
-    match why {
+    match reason {
         NotSwitched::NoInstance => {
             let detail =
                 format!("no instance of version type {version_type} serves {hostname}; register one first");

@@ -19,7 +19,7 @@ use crate::http::{
     auth::{Granted, ManageRoutes, ReadRoutes},
     body::{Path, Query},
 };
-use signalbox_route_table::{Hostname, TableHost, page, policy::Policy};
+use signalbox_route_table::{Hostname, Policy, TableHost, page};
 use signalbox_routing::Error;
 
 /// How many hosts one request looks at to find those that a confined token may see.
@@ -149,7 +149,7 @@ async fn get(
     let name = hostname.to_string();
     let registered = store.host_version_types(std::slice::from_ref(&name)).await?.pop().flatten().is_some();
     let host = store.table_hosts(std::slice::from_ref(&name)).await?.pop().unwrap_or_default();
-    let rules = store.policy(&hostname).await?.map(|ruled| ruled.policy);
+    let rules = store.policy(&hostname).await?.map(|wanted| wanted.value);
     let registered = registered || rules.is_some();
     if !registered && !host.exists() {
         return Err(Error::NoHost.into());

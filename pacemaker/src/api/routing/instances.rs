@@ -11,11 +11,8 @@ use crate::http::{
     body::{Path, Query},
 };
 use signalbox_access::Caller;
-use signalbox_route_table::{Hostname, InstanceId, Label, Spec, instance::State, page};
-use signalbox_routing::{
-    Error, in_flight,
-    store::{Live, Stored},
-};
+use signalbox_route_table::{Hostname, InstanceId, Label, Spec, State, page};
+use signalbox_routing::{Error, Live, Stored, in_flight};
 
 /// How many instances one request looks at to find those that fit its filter. A page may come out short, or empty,
 /// with a cursor: then there is more to look at.

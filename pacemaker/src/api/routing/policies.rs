@@ -19,7 +19,7 @@ use crate::http::{
     auth::{Granted, ManageRoutes},
     body::{Body, Json, Path, Query},
 };
-use signalbox_route_table::{Hostname, Label, policy::Policy};
+use signalbox_route_table::{Hostname, Label, Policy};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(remove)).routes(routes!(switch))

@@ -10,12 +10,8 @@ use crate::http::{
     auth::{Granted, ReadRoutes},
     body::Query,
 };
-use signalbox_route_table::{Hostname, Invalid, Question, choice::Asked, explain, lookup};
-use signalbox_routing::{
-    Error,
-    propagation::BOUNDS_MS,
-    routers::{self, Liveness},
-};
+use signalbox_route_table::{Asked, Explanation, Hostname, Invalid, Question, host_of};
+use signalbox_routing::{Error, KNOWN_MS, Liveness, PROPAGATION_BOUNDS_MS, RouterReport};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -48,7 +44,7 @@ pub(super) struct ExplainQuery {
 /// addresses get requests. With `header`, `cookie` or `address`, `request` says which instance a request like that gets
 /// where it goes by that alone (sessions, shares asked for by name, consistent hashing), else the chances.
 #[utoipa::path(get, path = "/routes/explain", tag = "routes", params(ExplainQuery), responses(
-    (status = 200, body = explain::Explanation),
+    (status = 200, body = Explanation),
     (status = 400, description = "invalid_query", body = Problem),
     (status = 401, body = Problem),
     (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
@@ -58,8 +54,8 @@ async fn explain_host(
     caller: Granted<ReadRoutes>,
     AppState(app): AppState<App>,
     Query(query): Query<ExplainQuery>,
-) -> Result<Answer<explain::Explanation>, Problem> {
-    let host = lookup::host_of(&query.host);
+) -> Result<Answer<Explanation>, Problem> {
+    let host = host_of(&query.host);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
     if host.is_empty() || host.len() > 253 || !host.bytes().all(plain) {
         return Err(Invalid::new("invalid_host", "host", "give a host as it stands in a Host header").into());
@@ -147,18 +143,18 @@ async fn convergence(
     let store = app.registry.store();
     let (lineage, serial, _) = store.table_head().await?;
     let epoch = lineage.split(' ').next().unwrap_or("").to_owned();
-    let reports = store.routers(routers::KNOWN_MS).await?;
+    let reports = store.routers(KNOWN_MS).await?;
     let waited_for = || reports.iter().filter(|router| Liveness::of(router.age_ms) != Liveness::Excluded);
     let converged = waited_for().next().is_some()
-        && waited_for().all(|router| routers::has_acknowledged(router, &epoch, serial));
+        && waited_for().all(|router| signalbox_routing::has_acknowledged(router, &epoch, serial));
     let excluded = reports.len() - waited_for().count();
-    let view = |router: signalbox_routing::store::RouterReport| RouterView {
+    let view = |router: RouterReport| RouterView {
         behind_by: behind_by(&router, &epoch, serial),
         propagation: app.routers.percentiles(&router.node).map(|measured| PropagationView {
             p50_ms: measured.p50.as_secs_f64() * 1000.0,
             p99_ms: measured.p99.as_secs_f64() * 1000.0,
             samples: measured.samples,
-            histogram: BOUNDS_MS
+            histogram: PROPAGATION_BOUNDS_MS
                 .into_iter()
                 .zip(measured.within)
                 .map(|(le_ms, count)| BucketView { le_ms, count })

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use signalbox_route_table::{Health, Record, instance::State};
-use signalbox_routing::{RouteChange, store::Live};
+use signalbox_route_table::{Health, Record, State};
+use signalbox_routing::{Live, RouteChange};
 
 /// An instance.
 #[derive(Debug, Serialize, utoipa::ToSchema)]

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::http::{App, Problem};
 use signalbox_route_table::Invalid;
-use signalbox_routing::{routers::Convergence, store::RouterReport};
+use signalbox_routing::{Convergence, RouterReport};
 
 const MAX_WAIT: Duration = Duration::from_secs(60);
 

@@ -102,7 +102,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64)
     let ids: Vec<InstanceId> = stored.iter().map(|one| one.id.clone()).collect();
     let live = store.live(&ids).await?;
     let now_ms = store.table_now_ms().await?;
-    let policy = store.policy(&hostname).await?.map(|ruled| ruled.policy);
+    let policy = store.policy(&hostname).await?.map(|wanted| wanted.value);
 
     let addresses: Vec<String> =
         stored.iter().map(|one| one.record.desired.spec.address.to_string()).collect();

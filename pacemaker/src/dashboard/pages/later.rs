@@ -72,7 +72,7 @@ async fn certificates(app: &Site) -> Result<Vec<(Hostname, Certificate)>, Error>
         let stored = store.certificates(&names).await?;
         for (name, certified) in names.into_iter().zip(stored) {
             let (Some(certified), Ok(host)) = (certified, Hostname::parse(&name)) else { continue };
-            let certificate = Certificate { name, ends: certified.certificate.ends };
+            let certificate = Certificate { name, ends: certified.value.ends };
             // Thousands that are valid for months are not kept.
             if certificates::certificate(&certificate, now).is_some() {
                 found.push((host, certificate));

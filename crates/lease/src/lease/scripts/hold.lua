@@ -1,20 +1,20 @@
--- Takes or renews a singleton duty. Each takeover raises the fencing epoch, which every script of the duty carries.
+-- Acquires or renews a lease. Each takeover raises the fencing epoch, which every script of its holder carries.
 -- KEYS[1]: hash, holder, until_ms, epoch
--- ARGV[1]: string, who asks
--- ARGV[2]: integer, for how many ms
+-- ARGV[1]: string, the holder that asks
+-- ARGV[2]: integer, duration in ms
 -- ARGV[3]: integer, the epoch must become greater than this; 0 = any
 -- ARGV[4]: integer, unix ms; empty = this server's clock
 -- Returns {'held', epoch}
 --   {'taken', holder, ms until it ends}
--- Caller: duty/store.rs, hold
-local duty = KEYS[1]
+-- Caller: lease/store.rs, hold
+local lease = KEYS[1]
 local who, ttl_ms, floor, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
-local holder, until_ms, epoch = unpack(redis.call('HMGET', duty, 'holder', 'until_ms', 'epoch'))
+local holder, until_ms, epoch = unpack(redis.call('HMGET', lease, 'holder', 'until_ms', 'epoch'))
 until_ms, epoch = tonumber(until_ms or '0'), tonumber(epoch or '0')
 if until_ms > now and holder ~= who then
   return {'taken', holder, until_ms - now}
@@ -23,6 +23,6 @@ end
 if until_ms <= now or epoch <= floor then
   epoch = math.max(epoch, floor) + 1
 end
-redis.call('HSET', duty, 'holder', who, 'until_ms', string.format('%.0f', now + ttl_ms),
+redis.call('HSET', lease, 'holder', who, 'until_ms', string.format('%.0f', now + ttl_ms),
   'epoch', string.format('%.0f', epoch))
 return {'held', epoch}

@@ -1,10 +1,10 @@
--- Says that a pacemaker serves, and forgets those that were silent for long. The list has as many members as there are
--- pacemakers, so looking at all of it is cheap.
+-- Records a heartbeat of a pacemaker, and removes those whose heartbeats stopped. There are few pacemakers, so reading
+-- the whole list is cheap.
 -- KEYS[1]: hash, pacemaker → unix ms of this server's clock and version, with a space between
 -- ARGV[1]: string, the pacemaker
 -- ARGV[2]: string, its version
--- ARGV[3]: integer, ms after which a silent one is forgotten
--- Returns how many serve
+-- ARGV[3]: integer, ms without a heartbeat after which one is removed
+-- Returns the number of running pacemakers.
 -- Caller: presence/store.rs, beat
 local list = KEYS[1]
 local who, version, known_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])

@@ -1,7 +1,7 @@
--- Lists the pacemakers that said lately that they serve.
+-- Lists the pacemakers with a recent heartbeat.
 -- KEYS[1]: hash, pacemaker → unix ms of this server's clock and version, with a space between
--- ARGV[1]: integer, ms after which a silent one is not listed
--- Returns {{pacemaker, version, ms since it said so}, …}
+-- ARGV[1]: integer, ms without a heartbeat after which one is not listed
+-- Returns {{pacemaker, version, ms since its heartbeat}, …}
 -- Caller: presence/store.rs, all
 local list = KEYS[1]
 local known_ms = tonumber(ARGV[1])
@@ -14,7 +14,7 @@ for i = 1, #all, 2 do
   local at, version = string.match(all[i + 1], '^(%d+) (.*)$')
   at = tonumber(at)
   if at and now - at <= known_ms then
-    -- A clock that was set back makes no age negative.
+    -- If the clock was set back, the age is still not negative.
     serving[#serving + 1] = {all[i], version, math.max(now - at, 0)}
   end
 end

@@ -1,0 +1,50 @@
+//! Tokens of another subsystem, which the sidecars need to know.
+
+use std::{fmt, sync::Arc};
+
+use super::{Scope, model::Stored};
+
+/// A token of another subsystem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExternalToken {
+    /// The token in clear text; only its digest is stored.
+    pub token: String,
+    /// The name of its owner.
+    pub name: String,
+    /// What the token allows.
+    pub scopes: Vec<Scope>,
+}
+
+impl ExternalToken {
+    /// The record that the sidecars get, of the same form as that of a stored token.
+    pub(super) fn record(&self) -> Stored {
+        Stored { name: self.name.clone(), scopes: self.scopes.clone(), hosts: None, environments: None }
+    }
+}
+
+type Ask = dyn Fn() -> Option<Vec<ExternalToken>> + Send + Sync;
+
+/// Returns all external tokens, or `None` while they are unknown.
+#[derive(Clone)]
+pub struct ExternalTokens(Arc<Ask>);
+
+impl ExternalTokens {
+    /// `ask` returns all external tokens, or `None` while they are unknown.
+    pub fn new(ask: impl Fn() -> Option<Vec<ExternalToken>> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(ask))
+    }
+
+    pub(super) fn none() -> Self {
+        Self::new(|| Some(Vec::new()))
+    }
+
+    pub(super) fn all(&self) -> Option<Vec<ExternalToken>> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for ExternalTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExternalTokens").finish_non_exhaustive()
+    }
+}
