@@ -9,6 +9,7 @@
 
 mod access;
 mod admin;
+mod architecture;
 mod backup_upgrade;
 mod bad_input;
 mod balancing;

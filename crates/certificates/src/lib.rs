@@ -4,7 +4,7 @@
 //! them ([`chain`]), encrypts the key ([`keys`]) and gives both to the route table, which brings them to every router
 //! like any other change: nothing is reloaded, `?wait=` tells when every worker has them.
 //!
-//! **Data.** The room has none of its own. The route table keeps a certificate as a text: the JSON that routers read in
+//! **Data.** The crate has none of its own. The route table keeps a certificate as a text: the JSON that routers read in
 //! `cert:<server name>` (`lua/signalbox/certificates.lua` has the format), with the private key already encrypted. So
 //! neither Redis, nor its files, nor a replica, nor a router's snapshot ever has a private key in clear; only processes
 //! that were given the key file can open one.

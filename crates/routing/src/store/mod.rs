@@ -1,5 +1,5 @@
-//! The room's Redis: desired state in the fabric, the route table on the routes master, routers and membership sets on
-//! the stats Redis. Nothing else of the room talks to Redis, and nothing here decides anything.
+//! The crate's Redis: desired state in the fabric, the route table on the routes master, routers and membership sets on
+//! the stats Redis. Nothing else of the crate talks to Redis, and nothing here decides anything.
 
 mod certificates;
 mod changes;
@@ -40,7 +40,7 @@ pub struct TableMark {
     pub(crate) serial: u64,
 }
 
-/// The connections of the room. Cheap to clone.
+/// The connections of the crate. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Store {
     fabric: Fabric,
