@@ -12,6 +12,7 @@ mod admin;
 mod architecture;
 mod backup_upgrade;
 mod bad_input;
+mod attacks;
 mod balancing;
 mod bus_api;
 mod bus_delivery;

@@ -134,9 +134,5 @@ pub use registry::{
     ApiToken, OnExhausted, RESERVED, Registry, Subscription, Wanted, is_reserved_topic, is_topic_name,
 };
 pub use service::Bus;
-pub use store::FabricMemory;
+pub use store::{FabricMemory, OBJECTS_LUA};
 pub use window::{Logged, Window};
-
-/// The Lua functions that keep the queues of objects with a backend. Publishing appends to them; the sequencer takes from
-/// them.
-pub const OBJECTS_LUA: &str = include_str!("scripts/objects.lua");

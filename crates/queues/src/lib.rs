@@ -85,7 +85,4 @@ pub use numbers::{FacetStatus, QueueNumbers};
 pub use options::Options;
 pub use receipt::{Malformed, Receipt};
 pub use settle::Settled;
-pub use store::{Configured, DeadLetter, Pulled, Store, Taken};
-
-/// The Lua functions that keep the facets of queues. The publish script of the bus includes them.
-pub const FACETS_LUA: &str = include_str!("scripts/facets.lua");
+pub use store::{Configured, DeadLetter, FACETS_LUA, Pulled, Store, Taken};

@@ -85,6 +85,10 @@ impl Store {
     }
 }
 
+/// The Lua functions that keep the queues of objects with a backend. Publishing appends to them; the sequencer takes from
+/// them.
+pub const OBJECTS_LUA: &str = include_str!("../scripts/objects.lua");
+
 /// What the scripts that work on lanes and their batches share; each defines `main`.
 const LANES: &str = concat!(
     include_str!("../scripts/lanes.lua"),

@@ -4,8 +4,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use signalbox_store::{Error, FabricRole, Script, keys};
 
-use super::Store;
-use crate::OBJECTS_LUA;
+use super::{OBJECTS_LUA, Store};
 use crate::{Change, EventId};
 
 /// The parts for queues, backends and labels are functions that run only in calls that have any, so that other calls do

@@ -65,6 +65,9 @@ impl Store {
     }
 }
 
+/// The Lua functions that keep the facets of queues. The publish script of the bus includes them.
+pub const FACETS_LUA: &str = include_str!("../scripts/facets.lua");
+
 /// What the scripts of queues share; each defines `main`.
 const SHARED: &str = concat!(include_str!("../scripts/facets.lua"), "\nreturn main(facets)\n");
 
