@@ -153,7 +153,7 @@ fn caller(token: &str, client: &ApiToken) -> Caller {
     Caller::of_bus(token.to_owned(), client.name.clone(), scopes(client))
 }
 
-/// The token, as the crate `access` has to know it.
+/// The token, as the room of tokens has to know it.
 pub(super) fn guest(token: &str, client: &ApiToken) -> Guest {
     Guest { token: token.to_owned(), name: client.name.clone(), scopes: scopes(client) }
 }
