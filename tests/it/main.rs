@@ -10,9 +10,9 @@
 mod access;
 mod admin;
 mod architecture;
+mod attacks;
 mod backup_upgrade;
 mod bad_input;
-mod attacks;
 mod balancing;
 mod bus_api;
 mod bus_delivery;
