@@ -1,4 +1,4 @@
-//! Where the route table's news meet the bus: neither room knows the other.
+//! Where the route table's news meet the bus: neither crate knows the other.
 
 use serde_json::value::to_raw_value;
 

@@ -9,6 +9,7 @@
 
 mod access;
 mod admin;
+mod architecture;
 mod attacks;
 mod backup_upgrade;
 mod bad_input;

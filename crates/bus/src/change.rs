@@ -1,7 +1,7 @@
 //! What is written of a label in the step that publishes its events.
 //!
 //! The bus knows nothing of labels; it hands these words to the fragment of the publish script that does
-//! (`machines/scripts/labels.lua`), so that a label's move and the event of it are one step.
+//! (`scripts/labels.lua`), so that a label's move and the event of it are one step.
 
 /// A change of a label: what must stand there, and what is written then.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

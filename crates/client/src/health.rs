@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{Client, Error, More, with_query};
 
-/// The calls of this room.
+/// The calls of this module.
 #[derive(Debug, Clone, Copy)]
 pub struct Health<'a>(pub(crate) &'a Client);
 

@@ -15,7 +15,7 @@
 //! # }
 //! ```
 //!
-//! Each room of the API is a module here, with a handle that the [`Client`] lends: [`routes`], [`stats`], [`events`],
+//! Each subsystem is a module here, with a handle that the [`Client`] lends: [`routes`], [`stats`], [`events`],
 //! [`queues`], [`objects`], [`machines`], [`tokens`], [`health`].
 //!
 //! # What holds

@@ -10,7 +10,7 @@ use crate::{Client, Error, More, segment, with_query};
 /// Labels of a page at most.
 const LARGEST_PAGE: usize = 1_000;
 
-/// The calls of this room.
+/// The calls of this module.
 #[derive(Debug, Clone, Copy)]
 pub struct Machines<'a>(pub(crate) &'a Client);
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{Client, Error, More, segment, with_query};
 
-/// The calls of this room.
+/// The calls of this module.
 #[derive(Debug, Clone, Copy)]
 pub struct Routes<'a>(pub(crate) &'a Client);
 

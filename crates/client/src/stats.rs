@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Client, Error, More, Stream, segment, with_query};
 
-/// The calls of this room.
+/// The calls of this module.
 #[derive(Debug, Clone, Copy)]
 pub struct Stats<'a>(pub(crate) &'a Client);
 

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::{Client, Error, More, segment};
 
-/// The calls of this room.
+/// The calls of this module.
 #[derive(Debug, Clone, Copy)]
 pub struct Tokens<'a>(pub(crate) &'a Client);
 

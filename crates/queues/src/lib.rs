@@ -12,7 +12,7 @@
 //!  consumer ─▶ Handle::pull ── pull.lua ──▶ messages with receipts, held by leases
 //!           ─▶ ack.lua │ nack.lua (again, later, or dead) │ extend.lua
 //!  sweeper.rs ── sweep.lua: what consumers lost comes back; sleeps until something is due
-//!  bus/register.rs: definitions are part of the registry ── configure.lua, clear.lua
+//!  bus register.rs: definitions are part of the registry ── configure.lua, clear.lua
 //! ```
 //!
 //! # Fairness

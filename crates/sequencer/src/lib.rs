@@ -10,7 +10,7 @@
 //!  POST /topics/{name}                └─▶ object:<OBJ>:events ─▶ worker ─▶ POST to the backend     (its prefix fits)
 //! ```
 //!
-//! The first needs nothing of this room: state, ids and fan-out are one script. The second is what is here: a queue for
+//! The first needs nothing of this crate: state, ids and fan-out are one script. The second is what is here: a queue for
 //! each object, and workers that send one event of an object at a time, in order, under a lease.
 //!
 //! # Data

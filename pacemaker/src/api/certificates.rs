@@ -24,7 +24,7 @@ use signalbox_routing::Error as TableError;
 /// How many certificates one request looks at to find those that a confined token may see.
 const MAX_LOOKED_AT: usize = 10_000;
 
-/// The routes of this room.
+/// The routes of this module.
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, put, remove))
 }

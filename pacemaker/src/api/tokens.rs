@@ -21,7 +21,7 @@ use signalbox_route_table::Hostname;
 const MAX_HOST_PATTERNS: usize = 100;
 const MAX_ENVIRONMENTS: usize = 100;
 
-/// The routes of this room.
+/// The routes of this module.
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))
 }

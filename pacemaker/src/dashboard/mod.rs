@@ -1,12 +1,12 @@
 //! The dashboard: pages for a person with a browser, at `/` and below `/dashboard/`.
 //!
 //! ```text
-//!  GET /dashboard/queues ──▶ page.rs ── pages/queues.rs ── the rooms' handles ──▶ HTML, whole
+//!  GET /dashboard/queues ──▶ page.rs ── pages/queues.rs ── the subsystems' handles ──▶ HTML, whole
 //!  GET /dashboard/stream?page=queues ──▶ stream.rs ── the same, once a second ──▶ its inner part, when it changed
 //!  a button ──▶ the API itself (POST /queues/…/dead/redrive), with the session's cookie and CSRF header
 //! ```
 //!
-//! **Pages** are made on the server, one file for each below `pages/`, from the rooms' handles: nothing here asks the
+//! **Pages** are made on the server, one file for each below `pages/`, from the subsystems' handles: nothing here asks the
 //! API over HTTP. The browser puts what the stream sends in the place of what it has, element by element, so that
 //! what is typed or opened there stays. **Actions** are requests to the API: what a button may do is what its token's
 //! scopes allow there, and there is no second way to change anything.
@@ -49,7 +49,7 @@ const SHOWN: usize = 200;
 /// Streams of one pacemaker.
 const SEATS: usize = 100;
 
-/// What the pages work with besides the rooms. Cheap to clone.
+/// What the pages work with besides the subsystems. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Dashboard {
     traffic: Traffic,
@@ -97,7 +97,7 @@ impl Deref for Site {
     }
 }
 
-/// The routes of this room. Only the first is part of the API's description: the others are for browsers alone.
+/// The routes of the dashboard. Only the first is part of the API's description: the others are for browsers alone.
 pub(crate) fn routes() -> OpenApiRouter<Site> {
     OpenApiRouter::new()
         .routes(routes!(page::front))

@@ -34,7 +34,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 }
 
 impl Front {
-    /// The bus itself, for rooms that stand above it.
+    /// The bus itself, for subsystems above it.
     pub(crate) fn handle(&self) -> &Handle {
         &self.handle
     }

@@ -19,7 +19,7 @@ pub(crate) use front::Front;
 
 use crate::http::App;
 
-/// The routes of this room.
+/// The routes of this module.
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .merge(api_tokens::routes())

@@ -46,7 +46,7 @@ impl Permission for ReadMachines {
     const ANY_OF: &'static [Scope] = &[Scope::Read, Scope::Facts, Scope::Machines];
 }
 
-/// The routes of this room.
+/// The routes of this module.
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .merge(labels::routes())

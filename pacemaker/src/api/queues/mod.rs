@@ -26,7 +26,7 @@ impl Permission for ReadQueues {
     const ANY_OF: &'static [Scope] = &[Scope::Read, Scope::Queues];
 }
 
-/// The routes of this room.
+/// The routes of this module.
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().merge(definitions::routes()).merge(consume::routes()).merge(look::routes())
 }

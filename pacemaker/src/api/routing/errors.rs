@@ -1,4 +1,4 @@
-//! This room's errors as answers.
+//! Errors of the route table as answers.
 
 use axum::http::StatusCode;
 

@@ -19,7 +19,7 @@ pub(crate) use wait::wait;
 
 use crate::http::App;
 
-/// The routes of this room.
+/// The routes of this module.
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .merge(instances::routes())

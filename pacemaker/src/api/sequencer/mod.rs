@@ -8,7 +8,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::http::App;
 use signalbox_sequencer::{Handle, metrics::Calls};
 
-/// What the routes of this room work with. Cheap to clone.
+/// What the routes of this module work with. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Front {
     pub(crate) handle: Handle,
@@ -29,7 +29,7 @@ impl Front {
     }
 }
 
-/// The routes of this room.
+/// The routes of this module.
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().merge(objects::routes()).merge(backends::routes())
 }
