@@ -42,7 +42,7 @@ bench: packages-bench ## Measure side by side with nginx, HAProxy, Caddy, broker
 soak: packages-run ## Kill parts at random under load for SOAK_SECONDS or SOAK_KILLS; fails when a promise is broken
 	cargo build --workspace
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
-	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-pacemaker --lib -- machines::tests::fates machines::tests::foretold
+	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-machines --lib -- tests::faults tests::predictions
 
 schemathesis: ## Install what holds the API against its own document, below target/
 	@.ci/schemathesis

@@ -1,4 +1,4 @@
-//! What can be set.
+//! Configuration.
 
 use serde::Deserialize;
 
@@ -6,15 +6,15 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Look after what is due: times, retries, feeds. A pacemaker that does not only judges what is sent to it.
+    /// Work on due times: sweeps, intervals, retries. Without it, this pacemaker evaluates only labels that clients update.
     pub serve: bool,
-    /// A folder with definitions that are applied at start, when they were never seen before and need no map.
+    /// A folder of definitions to apply at start, if they were never applied before and need no map.
     pub folder: Option<std::path::PathBuf>,
-    /// Names of environment variables that headers of definitions may name as `${NAME}`.
+    /// Names of environment variables that headers of definitions may use as `${NAME}`.
     pub environment: Vec<String>,
-    /// Labels of a wave that are judged between two notes of how far it came.
+    /// Labels of a sweep that are evaluated before its progress is stored.
     pub page: usize,
-    /// Labels that are worked on at a time when many are due.
+    /// Labels that are changed at a time when many are due.
     pub concurrency: usize,
 }
 

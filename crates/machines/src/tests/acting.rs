@@ -42,7 +42,7 @@ impl World {
     async fn about_to_act(&self, label: &str, metadata: Value) -> Record {
         self.create(label, metadata).await;
         let dying = self.another();
-        dying.0.shutdown.cancel();
+        dying.stopped.cancel();
         super::support::tell(&dying, label, &json!({"go": true})).await;
         let record = self.label(label).await;
         assert_eq!((record.status, record.work.attempts), (Status::Acting, 1));
@@ -51,8 +51,8 @@ impl World {
 
     /// Makes the attempt.
     async fn perform(&self, label: &str, record: &Record) -> Outcome {
-        let machine = self.engine.current(M).await.unwrap().machine;
-        self.engine.0.actions.perform(&machine, label, record).await
+        let machine = self.machines.definitions.current(M).await.unwrap().machine;
+        self.machines.actions.perform(&machine, label, record).await
     }
 
     /// The table as a running pacemaker has it.
@@ -73,7 +73,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn what_an_action_publishes_is_published_once() {
+async fn an_action_publishes_its_event_once() {
     let publish =
         "publish: {topic: orders, type: create, url: \"https://shop.test/<label>\", data: {n: <metadata.n>}}";
     let world = World::new(&action(publish)).await;
@@ -97,7 +97,7 @@ async fn what_an_action_publishes_is_published_once() {
 }
 
 #[tokio::test]
-async fn a_topic_of_somebody_else_errs_at_once() {
+async fn publishing_to_the_topic_of_another_client_fails_without_a_retry() {
     let world = World::new(&action("publish: {topic: orders, url: \"https://shop.test/<label>\"}")).await;
     world.publish("orders", "x", json!({})).await;
     world.create("a", json!({})).await;
@@ -122,7 +122,7 @@ const ROUTE: &str = "route:
           retire: {version_type: \"16\", drain: 30s}";
 
 #[tokio::test]
-async fn a_change_of_routes_may_be_repeated() {
+async fn a_change_of_routes_can_be_repeated() {
     let world = World::with_routes(&action(ROUTE)).await;
     let host = Hostname::parse("shop.test").unwrap();
     for (id, version, port) in [("old", "16", 9016), ("stable", "17", 9017)] {
@@ -161,22 +161,22 @@ async fn a_change_of_routes_may_be_repeated() {
 }
 
 #[tokio::test]
-async fn routes_that_are_refused_err_at_once_and_can_be_retried_with_better_facts() {
+async fn rejected_routes_fail_without_a_retry_until_metadata_is_corrected() {
     let world = World::with_routes(&action(ROUTE)).await;
     world.create("a", json!({"instances": ["192.0.2.1:80"]})).await;
     world.tell("a", json!({"go": true})).await;
     let record = world.until("a", |record| record.status == Status::Errored).await;
     assert_eq!((&*record.state, record.work.attempts, record.due_ms()), ("act", 1, None));
-    assert!(matches!(world.engine.retry(M, "a").await, Ok(again) if again.status == Status::Acting));
+    assert!(matches!(world.machines.labels.retry(M, "a").await, Ok(again) if again.status == Status::Acting));
     world.until("a", |record| record.status == Status::Errored).await;
     // Facts alone do not start it again.
     assert_eq!(world.tell("a", json!({"instances": ["127.0.0.1:9018"]})).await.status, Status::Errored);
-    world.engine.retry(M, "a").await.unwrap();
+    world.machines.labels.retry(M, "a").await.unwrap();
     world.until("a", |record| &*record.state == "acted").await;
 }
 
 #[tokio::test]
-async fn whoever_deletes_a_label_in_an_action_wins() {
+async fn a_label_deleted_during_an_action_stays_deleted() {
     let receiver = Receiver::holding().await;
     let world = World::new(&action(&format!("webhook: \"{}\"", receiver.url))).await;
     for label in ["gone", "back", "stays"] {
@@ -188,9 +188,9 @@ async fn whoever_deletes_a_label_in_an_action_wins() {
         seen => Err(seen.to_string()),
     })
     .await;
-    world.engine.delete(M, "gone").await.unwrap();
-    world.engine.delete(M, "back").await.unwrap();
-    world.engine.create(M, "back", &json!({"new": true}), true, None).await.unwrap();
+    world.machines.labels.delete(M, "gone").await.unwrap();
+    world.machines.labels.delete(M, "back").await.unwrap();
+    world.machines.labels.create(M, "back", &json!({"new": true}), true, None).await.unwrap();
     let back = world.label("back").await;
     // Facts that come meanwhile fire the gate on arrival.
     assert_eq!(world.tell("stays", json!({"end": true})).await.status, Status::Acting);
@@ -201,11 +201,12 @@ async fn whoever_deletes_a_label_in_an_action_wins() {
     };
     let gone = world.until("gone", told).await;
     assert_eq!((gone.status, gone.due_ms(), gone.metadata), (Status::Deleted, None, json!({})));
-    assert!(matches!(world.engine.label(M, "gone").await, Err(Error::Gone)));
-    let names = world.engine.list(M, &["asked", "act", "acted", "done"], None, None, 10).await.unwrap();
+    assert!(matches!(world.machines.label_store.label(M, "gone").await, Err(Error::Gone)));
+    let names =
+        world.machines.label_store.list(M, &["asked", "act", "acted", "done"], None, None, 10).await.unwrap();
     assert_eq!(names, ["back", "stays"]);
     // The label that came back is another one.
     assert_eq!(world.label("back").await, back);
     assert_eq!((&*back.state, back.incarnation), ("asked", 2));
-    assert_eq!(world.engine.0.store.next_due(0).await.unwrap(), None);
+    assert_eq!(world.machines.due.next(0).await.unwrap(), None);
 }

@@ -14,14 +14,14 @@ state_machines:
 ";
 
 #[tokio::test]
-async fn two_pacemakers_lose_nothing_and_double_nothing() {
+async fn concurrent_updates_by_two_pacemakers_are_each_written_once() {
     let world = World::new(COUNTING).await;
     world.create("a", json!({"odd": false})).await;
     let other = world.another();
     let tells = (0..60).map(|n| {
-        let engine = if n % 2 == 0 { &world.engine } else { &other };
+        let machines = if n % 2 == 0 { &world.machines } else { &other };
         let key = format!("k{n}");
-        async move { tell(engine, "a", &json!({"odd": n % 3 == 0, key: n})).await }
+        async move { tell(machines, "a", &json!({"odd": n % 3 == 0, key: n})).await }
     });
     join_all(tells).await;
     let record = world.label("a").await;

@@ -248,8 +248,8 @@ async fn events(app: &Site, caller: &Caller, findings: &mut Vec<Finding>) {
 
 /// What is wrong with labels.
 async fn machines(app: &Site, findings: &mut Vec<Finding>) {
-    for name in app.machines.names().await.unwrap_or_default().into_iter().take(SHOWN) {
-        let Ok(Counts { busy, .. }) = app.machines.counts(&name).await else { continue };
+    for name in app.machines.definitions.names().await.unwrap_or_default().into_iter().take(SHOWN) {
+        let Ok(Counts { busy, .. }) = app.machines.inspector.overview.counts(&name).await else { continue };
         let count = |status: &str| busy.get(status).copied().unwrap_or(0);
         findings.extend(findings::of_machine(&name, count("errored"), count("looping")));
     }

@@ -1,4 +1,4 @@
-//! What `why`, `simulate` and `plan` say comes true: random machines and random facts on the real engine and a real Redis,
+//! What `why`, `simulate` and `plan` say comes true: random machines and random facts on the real machines and a real Redis,
 //! with a clock that goes on as far as was asked.
 //!
 //! * `simulate` says a way: the label is told the same facts, time passes, and it goes that way, at those moments.
@@ -28,12 +28,12 @@ use signalbox_machine::Machine;
 
 use self::shapes::Shape;
 use super::{
-    fates::{forget_all, from_environment, moves, quiet, stands},
+    faults::{forget_all, from_environment, moves, quiet, stands},
     support::{M, World},
 };
 use crate::{
-    explain::Asking,
-    judge::instant,
+    Assumptions,
+    evaluator::instant,
     record::{Cause, Record, Status},
 };
 use signalbox_bus::EventId;
@@ -118,20 +118,20 @@ impl Scene<'_> {
     }
 
     async fn idle(&self) {
-        quiet([&self.world.engine]).await;
+        quiet([&self.world.machines]).await;
     }
 
     /// Does what is due until then.
     async fn pass(&self, until: Timestamp) {
         let until_ms = u64::try_from(until.as_millisecond()).unwrap();
-        let store = &self.world.engine.0.store;
+        let due = &self.world.machines.due;
         for _ in 0..20_000 {
             self.idle().await;
-            match store.next_due(0).await.unwrap() {
+            match due.next(0).await.unwrap() {
                 Some(next_ms) if next_ms <= until_ms => {
                     let now_ms = self.world.now_ms().max(next_ms);
                     self.world.time.0.store(now_ms, Ordering::SeqCst);
-                    self.world.engine.work_off_page(0, now_ms).await.unwrap();
+                    self.world.machines.service.due_times.work_off_page(0, now_ms).await.unwrap();
                 }
                 _ => {
                     self.world.time.0.store(until_ms.max(self.world.now_ms()), Ordering::SeqCst);
@@ -148,9 +148,14 @@ impl Scene<'_> {
 
     async fn simulate(&self, label: &str, facts: Option<&Value>, until: Timestamp) -> Value {
         let Answers { webhooks, feeds } = self.answers();
-        let asking =
-            Asking { until: Some(until), metadata: facts.cloned(), feeds, webhooks, ..Asking::default() };
-        self.world.engine.simulate(M, label, asking).await.unwrap()
+        let asking = Assumptions {
+            until: Some(until),
+            metadata: facts.cloned(),
+            feeds,
+            webhooks,
+            ..Assumptions::default()
+        };
+        self.world.machines.inspector.explainer.simulate(M, label, asking).await.unwrap()
     }
 
     async fn log(&self) -> EventId {
@@ -174,7 +179,7 @@ impl Scene<'_> {
         let mut until = self.now() + Duration::from_secs(u64::try_from(span).unwrap());
         let (mut whys, mut foretold) = (Vec::new(), Vec::new());
         for (label, facts) in LABELS.iter().zip(&told) {
-            whys.push(onlooker.why(M, label).await.unwrap());
+            whys.push(onlooker.inspector.explainer.why(M, label).await.unwrap());
             let said = self.simulate(label, facts.as_ref(), until).await;
             if let Some(step) = said["steps"].as_array().unwrap().get(MOST_STEPS) {
                 let at: Timestamp = step["at"].as_str().unwrap().parse().unwrap();
@@ -209,7 +214,7 @@ impl Scene<'_> {
 
     /// Tells a label what `why` says that its gate waits for.
     async fn open_by_facts(&mut self, label: &str) -> bool {
-        let why = self.world.another().why(M, label).await.unwrap();
+        let why = self.world.another().inspector.explainer.why(M, label).await.unwrap();
         let before = stands(self.world, label).await;
         let Some(fewest) = why["fewest"].as_array().filter(|_| before.status == Status::Waiting) else {
             return false;
@@ -247,13 +252,13 @@ impl Scene<'_> {
         }) else {
             return;
         };
-        let old = self.world.engine.current(M).await.unwrap();
-        let plan = self.world.engine.preview(Some(&old), &machine).await.unwrap();
+        let old = self.world.machines.definitions.current(M).await.unwrap();
+        let plan = self.world.machines.inspector.planner.preview(Some(&old), &machine).await.unwrap();
         let about = format!("{plan:?}\nbefore {before:?}\n{}\nthen\n{}", self.said, changed.yaml(self.url));
         let target = machine.states()[self.random.random_range(0..machine.states().len())].name();
         let map = plan.states.removed.iter().map(|state| (state.clone(), target.to_owned())).collect();
         let log = self.log().await;
-        self.world.engine.apply(&machine, old.number, "test", &map).await.unwrap();
+        self.world.machines.applier.apply(&machine, old.number, "test", &map).await.unwrap();
         self.idle().await;
         let moved = moves(self.world, log).await;
         let (mut gone, mut started, mut opened) = (BTreeMap::new(), 0, BTreeSet::new());
@@ -400,7 +405,7 @@ async fn run(world: &World, (outside, url): (&Outside, &str), seed: u64, sum: &m
     forget_all(world).await;
     // A clock that is never at a whole minute, so that intervals and times of day seldom meet.
     world.time.advance(1_357);
-    world.engine.apply(&machine, 0, "test", &BTreeMap::new()).await.unwrap();
+    world.machines.applier.apply(&machine, 0, "test", &BTreeMap::new()).await.unwrap();
     let said = format!("SIGNALBOX_SEED={seed}\n{yaml}");
     let mut scene = Scene { world, outside, url, random, said };
     for label in LABELS {
@@ -419,7 +424,7 @@ async fn run(world: &World, (outside, url): (&Outside, &str), seed: u64, sum: &m
 }
 
 #[tokio::test]
-async fn what_is_said_of_labels_comes_true() {
+async fn predictions_come_true() {
     let (first, seeds) = (from_environment("SIGNALBOX_SEED", 1), from_environment("SIGNALBOX_SEEDS", SEEDS));
     let outside = Outside::default();
     let url = outside.open().await;
@@ -430,7 +435,7 @@ async fn what_is_said_of_labels_comes_true() {
             break;
         }
         // Nobody who remembers the machine before.
-        world.engine = world.another();
+        world.machines = world.another();
         let run = tokio::time::timeout(
             Duration::from_secs(60),
             Box::pin(run(&world, (&outside, &url), seed, &mut sum)),

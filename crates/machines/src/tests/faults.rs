@@ -1,4 +1,4 @@
-//! Many seeds: random machines on the real engine and a real Redis, with a clock that jumps, while pacemakers die at any of
+//! Many seeds: random machines on the real machines and a real Redis, with a clock that jumps, while pacemakers die at any of
 //! their calls and commits get lost, before they are made or after. Every label has to go where the naive machine goes,
 //! each visit of an action with one token, and nothing may be left due.
 //!
@@ -21,12 +21,11 @@ use serde_json::{Value, json};
 use signalbox_machine::render::token;
 
 use super::{
-    support::{M, World, machine},
+    support::{M, Machines, World, machine},
     tables::{self, Facts, Naive},
 };
 use crate::{
-    Engine, Error,
-    labels::Update,
+    Error, Update,
     record::{Record, Status},
 };
 use signalbox_bus::{Event, EventId};
@@ -98,8 +97,8 @@ async fn feed(State(outside): State<Outside>, Path(label): Path<String>) -> Resu
 struct Mortals<'a> {
     world: &'a World,
     random: StdRng,
-    alive: [Engine; 2],
-    dead: Vec<Engine>,
+    alive: [Machines; 2],
+    dead: Vec<Machines>,
 }
 
 impl<'a> Mortals<'a> {
@@ -109,26 +108,26 @@ impl<'a> Mortals<'a> {
     }
 
     /// Whoever is asked next, and what is about to happen to it.
-    fn one(&mut self) -> Engine {
+    fn one(&mut self) -> Machines {
         let place = self.random.random_range(0..2);
-        if self.alive[place].0.shutdown.is_cancelled() {
+        if self.alive[place].stopped.is_cancelled() {
             let next = self.world.another();
             self.dead.push(std::mem::replace(&mut self.alive[place], next));
         }
-        let engine = self.alive[place].clone();
+        let machines = self.alive[place].clone();
         match self.random.random_range(0..4) {
-            0 => engine.0.store.fate.dies_after(self.random.random_range(1..12)),
-            1 => engine.0.store.fate.refuses_after(self.random.random_range(1..5)),
+            0 => machines.faults.dies_after(self.random.random_range(1..12)),
+            1 => machines.faults.fails_after(self.random.random_range(1..5)),
             _ => {}
         }
-        engine
+        machines
     }
 
     /// Asks until somebody has answered. What comes after some tries succeeds: nobody dies for ever.
-    async fn insist<T>(&mut self, what: &str, ask: impl AsyncFn(&Engine) -> Result<T, Error>) -> T {
+    async fn insist<T>(&mut self, what: &str, ask: impl AsyncFn(&Machines) -> Result<T, Error>) -> T {
         for _ in 0..200 {
-            let engine = self.one();
-            match engine.0.shutdown.run_until_cancelled(Box::pin(ask(&engine))).await {
+            let machines = self.one();
+            match machines.stopped.run_until_cancelled(Box::pin(ask(&machines))).await {
                 None | Some(Err(Error::Refused(_) | Error::Away | Error::Contended)) => {}
                 Some(answer) => return answer.unwrap_or_else(|error| panic!("{what}: {error}")),
             }
@@ -147,11 +146,11 @@ impl<'a> Mortals<'a> {
 
     /// Lets time pass until nothing happens any more.
     async fn settle(&mut self) {
-        let store = &self.world.engine.0.store;
+        let due_set = &self.world.machines.due;
         let (mut quiet_since, mut last) = (self.now_ms(), None);
         for _ in 0..MOST_ROUNDS {
             self.idle().await;
-            let due = store.due(0, u64::MAX >> 12, 1_000).await.unwrap();
+            let due = due_set.due(0, u64::MAX >> 12, 1_000).await.unwrap();
             let Some((_, first)) = due.first() else { return };
             let told = self.world.bus.handle.last_id(0).await.unwrap();
             if told != last || due.iter().any(|(member, _)| member.starts_with('l')) {
@@ -161,20 +160,20 @@ impl<'a> Mortals<'a> {
             }
             let now_ms = self.now_ms().max(*first);
             self.world.time.0.store(now_ms, Ordering::SeqCst);
-            let engine = self.one();
+            let machines = self.one();
             // What fails or dies here is found again by the next.
-            let page = Box::pin(engine.work_off_page(0, now_ms));
-            let _found_again = engine.0.shutdown.run_until_cancelled(page).await;
+            let page = Box::pin(machines.service.due_times.work_off_page(0, now_ms));
+            let _found_again = machines.stopped.run_until_cancelled(page).await;
         }
-        let due = store.due(0, u64::MAX >> 12, 1_000).await.unwrap();
+        let due = due_set.due(0, u64::MAX >> 12, 1_000).await.unwrap();
         panic!("there is always something due: {due:?} at {}", self.now_ms());
     }
 }
 
 /// Waits until none of them does anything in the background.
-pub(super) async fn quiet<'a>(engines: impl IntoIterator<Item = &'a Engine>) {
-    for engine in engines {
-        while !engine.0.tasks.is_empty() {
+pub(super) async fn quiet<'a>(engines: impl IntoIterator<Item = &'a Machines>) {
+    for machines in engines {
+        while !machines.service.runner.is_idle() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -213,10 +212,12 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> bool {
     let definition = machine(&yaml);
     // An outcome that is unknown may be one that is under way, which whoever comes finishes.
     mortals
-        .insist("apply", async |engine| match engine.apply(&definition, 0, "test", &BTreeMap::new()).await {
-            Ok(_) => Ok(()),
-            Err(Error::ApplyUnderWay | Error::DefinitionChanged) => engine.finish_all().await,
-            Err(error) => Err(error),
+        .insist("apply", async |machines| {
+            match machines.applier.apply(&definition, 0, "test", &BTreeMap::new()).await {
+                Ok(_) => Ok(()),
+                Err(Error::ApplyUnderWay | Error::DefinitionChanged) => machines.applier.finish_all().await,
+                Err(error) => Err(error),
+            }
         })
         .await;
 
@@ -228,8 +229,8 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> bool {
         if label.naive.way {
             outside.ways.lock().unwrap().insert(label.name.clone());
         }
-        let create = async |engine: &Engine| {
-            engine.create(M, &label.name, &metadata, false, Some("create")).await.map(drop)
+        let create = async |machines: &Machines| {
+            machines.labels.create(M, &label.name, &metadata, false, Some("create")).await.map(drop)
         };
         mortals.insist("create", create).await;
     }
@@ -239,10 +240,11 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> bool {
             let Some(update) = label.updates.get(round) else { continue };
             label.naive.tell(update);
             let (told, key) = (tables::told(update), format!("k{round}"));
-            let update =
-                Update { metadata: Some(&told), patch: false, event: None, create: false, key: Some(&key) };
+            let update = Update { metadata: &told, patch: false, key: Some(&key) };
             mortals
-                .insist("update", async |engine| engine.update(M, &label.name, &update).await.map(drop))
+                .insist("update", async |machines| {
+                    machines.labels.update(M, &label.name, &update).await.map(drop)
+                })
                 .await;
         }
         rest(&mut mortals, &labels).await;
@@ -262,7 +264,7 @@ async fn rest(mortals: &mut Mortals<'_>, labels: &[Told<'_>]) {
         for label in labels {
             if stands(mortals.world, &label.name).await.status == Status::Errored {
                 errored = true;
-                let retry = async |engine: &Engine| match engine.retry(M, &label.name).await {
+                let retry = async |machines: &Machines| match machines.labels.retry(M, &label.name).await {
                     Ok(_) | Err(Error::NotErrored) => Ok(()),
                     Err(error) => Err(error),
                 };
@@ -277,7 +279,7 @@ async fn rest(mortals: &mut Mortals<'_>, labels: &[Told<'_>]) {
 }
 
 pub(super) async fn stands(world: &World, label: &str) -> Record {
-    world.engine.read(M, label).await.unwrap().unwrap()
+    world.machines.label_store.read(M, label).await.unwrap().unwrap()
 }
 
 /// What is left of the seed before.
@@ -338,10 +340,10 @@ async fn expect(world: &World, label: &Told<'_>, told: &[Value], outside: &Outsi
     assert_eq!(came, tokens, "the tokens of {name}");
     // The indexes say the same.
     let state = format!("s{}", path[path.len() - 1]);
-    let there = world.engine.0.store.in_state(0, M, &state, None, 10).await.unwrap();
+    let there = world.machines.records.in_state(0, M, &state, None, 10).await.unwrap();
     assert!(there.contains(name), "{name} is not among those in {state}");
     for status in Status::ALL.into_iter().filter(|status| status.has_index()) {
-        let busy = world.engine.0.store.with_status(0, M, status.as_str(), None, 10).await.unwrap();
+        let busy = world.machines.records.with_status(0, M, status.as_str(), None, 10).await.unwrap();
         assert!(!busy.contains(name), "{name} is {}", status.as_str());
     }
 }
@@ -360,7 +362,7 @@ fn expect_history(record: &Record, path: &[usize]) {
 }
 
 #[tokio::test]
-async fn labels_go_where_the_naive_machine_goes_whoever_dies_when() {
+async fn labels_follow_the_reference_machine_whenever_a_pacemaker_dies() {
     let (first, seeds) = (from_environment("SIGNALBOX_SEED", 1), from_environment("SIGNALBOX_SEEDS", SEEDS));
     let world = World::bare().await;
     let outside = Outside::open().await;
