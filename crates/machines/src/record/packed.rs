@@ -378,6 +378,20 @@ mod tests {
         }
     }
 
+    /// A record stores a status and a cause as their places in these lists.
+    #[test]
+    fn the_stored_numbers_of_statuses_and_causes_do_not_change() {
+        let statuses = Status::ALL.map(Status::as_str);
+        assert_eq!(statuses, ["waiting", "acting", "choosing", "errored", "looping", "ended", "deleted"]);
+        assert_eq!(
+            json!(Cause::ALL),
+            json!([
+                "created", "metadata", "time", "interval", "entry", "topic", "feed", "action", "migrated",
+                "deleted"
+            ])
+        );
+    }
+
     /// The target: at most 1 KB in Redis for a label with half a KB of metadata and all rows, including what Redis adds.
     #[test]
     fn a_record_of_half_a_kilobyte_of_metadata_is_small() {

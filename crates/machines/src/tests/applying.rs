@@ -38,7 +38,7 @@ async fn labels_of_removed_states_are_moved_by_the_map() {
     for label in ["a", "b"] {
         world.create(label, json!({})).await;
     }
-    world.tell("a", json!({"go": true})).await;
+    world.send_update("a", json!({"go": true})).await;
     let none = BTreeMap::new();
     let unmapped = world.machines.applier.apply(&new, 1, "test", &none).await;
     assert!(matches!(unmapped, Err(Error::Unmapped(states)) if states == ["second"]));
@@ -53,8 +53,8 @@ async fn labels_of_removed_states_are_moved_by_the_map() {
     assert_eq!((&*record.state, record.history.last().unwrap().cause), ("third", Cause::Migrated));
     assert_eq!(record.history.last().unwrap().version, 2);
     assert_eq!(&*world.label("b").await.state, "first");
-    assert_eq!(world.tell("a", json!({"end": 1})).await.state, "done");
-    // A pacemaker that knows the old version only is told by its first commit.
+    assert_eq!(world.send_update("a", json!({"end": 1})).await.state, "done");
+    // A pacemaker that knows only the old version learns the new one by its first commit.
     assert!(matches!(
         world.machines.applier.apply(&new, 1, "test", &map()).await,
         Err(Error::BadMap(_) | Error::DefinitionChanged)
@@ -66,12 +66,12 @@ async fn a_pacemaker_with_an_old_definition_learns_the_new_one() {
     let world = World::new(OLD).await;
     let other = world.another();
     world.create("a", json!({})).await;
-    super::support::tell(&other, "a", &json!({"x": 1})).await;
+    super::support::send_update(&other, "a", &json!({"x": 1})).await;
     world.machines.applier.apply(&machine(NEW), 1, "test", &BTreeMap::new()).await.unwrap();
-    assert_eq!(super::support::tell(&other, "a", &json!({"go": 1})).await.state, "third");
+    assert_eq!(super::support::send_update(&other, "a", &json!({"go": 1})).await.state, "third");
 }
 
-/// Killed after each step in turn; whoever comes then finishes it.
+/// The apply is stopped after each step in turn; another pacemaker finishes it.
 #[tokio::test]
 async fn an_interrupted_apply_is_finished_by_another_pacemaker() {
     for killed_after in 0..4 {
@@ -79,7 +79,7 @@ async fn an_interrupted_apply_is_finished_by_another_pacemaker() {
         for n in 0..30 {
             let label = format!("m{n}");
             world.create(&label, json!({})).await;
-            world.tell(&label, json!({"go": true})).await;
+            world.send_update(&label, json!({"go": true})).await;
         }
         let (dying, new) = (world.another(), machine(NEW));
         let under_way =
@@ -94,12 +94,12 @@ async fn an_interrupted_apply_is_finished_by_another_pacemaker() {
                 dying.bring_one_over(&format!("m{n}")).await;
             }
         }
-        // Another cannot begin meanwhile, and facts are taken in either state.
+        // No other apply can begin in the meantime, and updates are accepted in either state.
         assert!(matches!(
             world.machines.applier.apply(&new, 1, "x", &map()).await,
             Err(Error::ApplyUnderWay | Error::DefinitionChanged | Error::BadMap(_))
         ));
-        world.tell("m29", json!({"x": 1})).await;
+        world.send_update("m29", json!({"x": 1})).await;
         let finisher = world.another();
         finisher.applier.finish_all().await.unwrap();
         for n in 0..30 {
@@ -107,7 +107,7 @@ async fn an_interrupted_apply_is_finished_by_another_pacemaker() {
             assert_eq!((&*record.state, record.visit), ("third", 3), "m{n}, killed after {killed_after}");
         }
         assert!(finisher.versions.applying().await.unwrap().is_empty());
-        // One who was slow does no harm.
+        // A late repetition of a step does no harm.
         assert_eq!(dying.versions.switch(0, M, 1, &text).await.unwrap(), 2);
         dying.versions.end_apply(&under_way).await.unwrap();
     }
@@ -124,7 +124,7 @@ state_machines:
       - {gate: done}
 ";
 
-/// What stands outside of states has a part in what they say.
+/// Parts of a definition outside of its states can change what the states mean.
 #[tokio::test]
 async fn labels_follow_a_changed_zone_of_an_unchanged_state() {
     let yaml = DAILY.replace(
@@ -150,9 +150,9 @@ async fn labels_follow_a_changed_zone_of_an_unchanged_state() {
     assert_eq!(world.machines.applier.apply(&own, 1, "test", &BTreeMap::new()).await.unwrap(), 2);
     assert_eq!(world.label("a").await.zones.join(" "), "Asia/Tokyo");
     let found = world.machines.inspector.checker.check(crate::CheckCursor::default()).await.unwrap().findings;
-    assert_eq!(found, [], "its wave is there");
+    assert_eq!(found, [], "its sweep exists");
     // 18:30 in Tokyo comes before 18:30 in London.
-    world.tell("a", json!({"go": true})).await;
+    world.send_update("a", json!({"go": true})).await;
     let next = world.machines.due.next(0).await.unwrap().unwrap();
     world.time.advance(next - world.now_ms());
     world.work_off().await;

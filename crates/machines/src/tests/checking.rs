@@ -1,4 +1,4 @@
-//! What a check finds when labels and indexes are broken on purpose, and what counts as stuck.
+//! The check finds labels and indexes that the test breaks, and stuck labels are counted.
 
 use serde_json::json;
 
@@ -73,7 +73,7 @@ async fn world() -> World {
     world
 }
 
-/// What breaks it, what mends it, and then the predicate, the name and a part of what is found.
+/// The command that breaks it, the command that fixes it, and the predicate, name and part of the text of the finding.
 type Break<'a> = (&'a [&'a str], &'a [&'a str], &'a str, &'a str, &'a str);
 
 #[tokio::test]
@@ -155,13 +155,13 @@ async fn each_broken_index_entry_is_found_and_named() {
             "it is not in the index",
         ),
     ];
-    for (broken, mended, predicate, name, what) in breaks {
+    for (broken, fixed, predicate, name, what) in breaks {
         redis(&world, broken).await;
         let findings = found(&world).await;
         let [finding] = &*findings else { panic!("{broken:?}: {findings:?}") };
         assert_eq!((&*finding.predicate, &*finding.name, finding.shard), (predicate, name, 0), "{finding:?}");
         assert!(finding.what.contains(what), "{finding:?}");
-        redis(&world, mended).await;
+        redis(&world, fixed).await;
     }
     assert_eq!(found(&world).await, [], "mended");
 }
@@ -213,12 +213,12 @@ async fn labels_that_nothing_evaluates_again_are_counted_as_stuck() {
     }
     assert_eq!((stuck("no_trigger").await, stuck("errored").await), (0, 0));
     for label in ["a", "b", "lucky"] {
-        world.tell(label, json!({"go": 1})).await;
+        world.send_update(label, json!({"go": 1})).await;
     }
-    // One that runs in a circle rests for a second, and goes on.
-    world.tell("round", json!({"go": 2})).await;
+    // A label in a circle pauses for a second, and continues.
+    world.send_update("round", json!({"go": 2})).await;
     assert_eq!(world.label("round").await.status, Status::Looping);
-    world.tell("c", json!({"go": 3})).await;
+    world.send_update("c", json!({"go": 3})).await;
     world.until("c", |record| record.status == Status::Errored).await;
     assert_eq!(&*world.label("lucky").await.state, "done");
     assert_eq!((stuck("no_trigger").await, stuck("errored").await), (2, 1));

@@ -1,8 +1,8 @@
 //! Many seeds: random machines on the real machines and a real Redis, with a clock that jumps, while pacemakers die at any of
-//! their calls and commits get lost, before they are made or after. Every label has to go where the naive machine goes,
+//! their calls, and commits are lost before or after they are made. Every label has to follow the naive reference machine,
 //! each visit of an action with one token, and nothing may be left due.
 //!
-//! `SIGNALBOX_SEEDS` says how many seeds, `SIGNALBOX_SEED` which is the first.
+//! `SIGNALBOX_SEEDS` sets the number of seeds, `SIGNALBOX_SEED` the first one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,10 +32,10 @@ use signalbox_bus::{Event, EventId};
 
 const SEEDS: u64 = 100;
 const LABELS: usize = 3;
-/// Within so long every time of day has come in every zone.
+/// In this time, every time of day has passed in every zone.
 const DAY_MS: u64 = 26 * 3_600_000;
-/// So often something may be due until a label has gone where it goes.
-const MOST_ROUNDS: usize = 2_000;
+/// Maximum number of due times until all labels rest.
+const MAX_ROUNDS: usize = 2_000;
 
 pub(super) fn from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
@@ -47,7 +47,7 @@ pub(super) struct Outside {
     /// How likely it fails.
     chance: Arc<Mutex<f64>>,
     random: Arc<Mutex<StdRng>>,
-    /// Label → tokens, and how often they came.
+    /// Label → tokens, with the number of requests of each.
     came: Arc<Mutex<BTreeMap<String, BTreeMap<String, u32>>>>,
     /// Labels that the feed sends the other way.
     pub(super) ways: Arc<Mutex<BTreeSet<String>>>,
@@ -107,7 +107,7 @@ impl<'a> Mortals<'a> {
         Self { world, random: StdRng::seed_from_u64(seed), alive, dead: Vec::new() }
     }
 
-    /// Whoever is asked next, and what is about to happen to it.
+    /// The pacemaker for the next request, with a fault that it may have.
     fn one(&mut self) -> Machines {
         let place = self.random.random_range(0..2);
         if self.alive[place].stopped.is_cancelled() {
@@ -123,7 +123,7 @@ impl<'a> Mortals<'a> {
         machines
     }
 
-    /// Asks until somebody has answered. What comes after some tries succeeds: nobody dies for ever.
+    /// Repeats a request until a pacemaker has answered it.
     async fn insist<T>(&mut self, what: &str, ask: impl AsyncFn(&Machines) -> Result<T, Error>) -> T {
         for _ in 0..200 {
             let machines = self.one();
@@ -135,7 +135,7 @@ impl<'a> Mortals<'a> {
         panic!("nobody answers {what}");
     }
 
-    /// Waits until nobody does anything in the background.
+    /// Waits until nothing runs in the background.
     async fn idle(&self) {
         quiet(self.alive.iter().chain(&self.dead)).await;
     }
@@ -148,7 +148,7 @@ impl<'a> Mortals<'a> {
     async fn settle(&mut self) {
         let due_set = &self.world.machines.due;
         let (mut quiet_since, mut last) = (self.now_ms(), None);
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             self.idle().await;
             let due = due_set.due(0, u64::MAX >> 12, 1_000).await.unwrap();
             let Some((_, first)) = due.first() else { return };
@@ -161,7 +161,7 @@ impl<'a> Mortals<'a> {
             let now_ms = self.now_ms().max(*first);
             self.world.time.0.store(now_ms, Ordering::SeqCst);
             let machines = self.one();
-            // What fails or dies here is found again by the next.
+            // Work that fails here is found again by the next pacemaker.
             let page = Box::pin(machines.service.due_times.work_off_page(0, now_ms));
             let _found_again = machines.stopped.run_until_cancelled(page).await;
         }
@@ -179,7 +179,7 @@ pub(super) async fn quiet<'a>(engines: impl IntoIterator<Item = &'a Machines>) {
     }
 }
 
-/// A label, what it is told, and where that leads.
+/// A label, its updates, and its reference.
 struct Told<'a> {
     name: String,
     zone: Option<&'static str>,
@@ -187,7 +187,7 @@ struct Told<'a> {
     naive: Naive<'a>,
 }
 
-/// A label that goes round for ever is no use here.
+/// `None` if the label would move in a circle.
 fn some_label<'a>(states: &'a [tables::State], number: usize, random: &mut StdRng) -> Option<Told<'a>> {
     let name = format!("l{number}");
     let zone = random.random_bool(0.5).then(|| tables::ZONES[random.random_range(0..3)]);
@@ -210,7 +210,7 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> bool {
     let log = world.bus.handle.last_id(0).await.unwrap().unwrap_or(EventId(0));
     let mut mortals = Mortals::new(world, seed);
     let definition = machine(&yaml);
-    // An outcome that is unknown may be one that is under way, which whoever comes finishes.
+    // An apply with an unknown outcome may be under way; then another pacemaker finishes it.
     mortals
         .insist("apply", async |machines| {
             match machines.applier.apply(&definition, 0, "test", &BTreeMap::new()).await {
@@ -238,7 +238,7 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> bool {
     for round in 0..labels.iter().map(|label| label.updates.len()).max().unwrap_or_default() {
         for label in &mut labels {
             let Some(update) = label.updates.get(round) else { continue };
-            label.naive.tell(update);
+            label.naive.send_update(update);
             let (told, key) = (tables::told(update), format!("k{round}"));
             let update = Update { metadata: &told, patch: false, key: Some(&key) };
             mortals
@@ -256,7 +256,7 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> bool {
     true
 }
 
-/// Lets all come to rest, and tries again what has failed for good.
+/// Waits until all labels rest, and retries errored actions.
 async fn rest(mortals: &mut Mortals<'_>, labels: &[Told<'_>]) {
     for _ in 0..50 {
         mortals.settle().await;
@@ -282,7 +282,7 @@ pub(super) async fn stands(world: &World, label: &str) -> Record {
     world.machines.label_store.read(M, label).await.unwrap().unwrap()
 }
 
-/// What is left of the seed before.
+/// Removes the data of the previous seed.
 pub(super) async fn forget_all(world: &World) {
     let redis = world.servers.fabric();
     for pattern in ["machine:*", "object:machine:*"] {

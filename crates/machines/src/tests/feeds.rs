@@ -33,7 +33,7 @@ async fn a_failed_feed_holds_the_gate_and_is_asked_again_with_backoff() {
     let world = World::new(&gate(&feeder.url, "on_error: hold")).await;
     world.create("a", json!({})).await;
     assert!(feeder.asked().is_empty(), "nothing has fired");
-    world.tell("a", json!({"look": 1})).await;
+    world.send_update("a", json!({"look": 1})).await;
     for (failures, pause_ms) in [(1, 1_000), (2, 2_000)] {
         let record = world.until("a", |record| record.work.feed_failures == failures).await;
         assert_eq!((&*record.state, record.status), ("busy", Status::Waiting));
@@ -41,7 +41,7 @@ async fn a_failed_feed_holds_the_gate_and_is_asked_again_with_backoff() {
         assert_eq!(record.work.again_ms, Some(world.now_ms() + pause_ms));
         world.time.advance(pause_ms - 1);
         world.work_off().await;
-        assert_eq!(feeder.asked().len(), failures as usize, "its time has not come");
+        assert_eq!(feeder.asked().len(), failures as usize, "it is not due yet");
         world.time.advance(1);
         world.work_off().await;
     }
@@ -63,8 +63,8 @@ async fn a_feed_without_an_answer_or_with_too_large_a_one_is_replaced_by_its_def
         let feeder = Feeder::start(&[say]).await;
         let world = World::new(&gate(&feeder.url, default)).await;
         world.create("a", json!({})).await;
-        let asked = world.tell("a", json!({"look": 1})).await.revision;
-        // Judged, by the answer or by what stands in for it: nothing is asked again before the next look.
+        let asked = world.send_update("a", json!({"look": 1})).await.revision;
+        // Evaluated with the answer or the default: the feed is not asked again before the next evaluation.
         let record = world.until("a", |record| record.revision > asked && record.work.held.is_none()).await;
         assert_eq!((&*record.state, record.work.feed_failures), (state, 0));
         assert_eq!(feeder.asked(), ["a"]);
@@ -83,14 +83,14 @@ async fn an_answer_is_cached_for_its_ttl_and_its_request_only() {
         }
         for look in 0..3 {
             for label in ["a", "b"] {
-                let told = world.tell(label, json!({"look": look})).await.revision;
+                let told = world.send_update(label, json!({"look": look})).await.revision;
                 world.until(label, |record| record.revision > told && record.work.held.is_none()).await;
             }
         }
         feeder.asked()
     };
     assert_eq!(looked("0s").await, ["a", "b", "a", "b", "a", "b"]);
-    // The first answer was a failure, which nobody remembers.
+    // The first answer was a failure, which is not cached.
     assert_eq!(looked("1h").await, ["a", "b", "a"]);
 }
 
@@ -178,14 +178,14 @@ async fn statistics_of_the_edge_can_be_a_feed() {
         stats.command("SADD").key(&keys::application("shop")).arg(member).run().await.unwrap();
     }
     world.create("a", json!({"version": 18, "application": "shop"})).await;
-    world.tell("a", json!({"look": 1})).await;
+    world.send_update("a", json!({"look": 1})).await;
     let record = world.until("a", |record| record.work.held.is_none() && record.revision > 2).await;
     assert_eq!(&*record.state, "good", "{}", world.machines.inspector.explainer.why(M, "a").await.unwrap());
-    // Without statistics the one stands in, and the other is unknown.
+    // Without statistics, one feed has its default and the other is unknown.
     world.servers.stats.kill();
     world.create("b", json!({"version": 18, "application": "shop"})).await;
     for label in ["a", "b"] {
-        world.tell(label, json!({"look": 2})).await;
+        world.send_update(label, json!({"look": 2})).await;
     }
     assert_eq!(&*world.until("a", |record| record.status == Status::Ended).await.state, "done");
     let record = world.until("b", |record| record.work.feed_failures == 1).await;
@@ -199,11 +199,11 @@ async fn only_feeds_that_an_evaluation_reaches_are_asked() {
     let yaml = gate(&feeder.url, "").replace("feeds.load.value", "metadata.go and feeds.load.value");
     let world = World::new(&yaml).await;
     world.create("a", json!({"go": false})).await;
-    let told = world.tell("a", json!({"look": 1})).await;
+    let told = world.send_update("a", json!({"look": 1})).await;
     assert_eq!((told.state.as_str(), feeder.asked().len()), ("busy", 0));
     assert_eq!(world.label("a").await.work.held, None);
     world
-        .tell(
+        .send_update(
             "a",
             Value::from(serde_json::Map::from_iter([("go".into(), json!(true)), ("look".into(), json!(2))])),
         )
@@ -223,7 +223,7 @@ async fn an_explanation_shows_the_results_of_its_feeds() {
         let why = world.machines.inspector.explainer.why(M, "a").await.unwrap();
         assert_eq!(why["feeds"], json!({"load": {"result": result, "error": "answered 500"}}), "{why}");
         assert_eq!(why["result"].as_str().map_or_else(|| why["result"].to_string(), str::to_owned), blocks);
-        assert_eq!(&*world.label("a").await.state, "busy", "who looks opens nothing");
+        assert_eq!(&*world.label("a").await.state, "busy", "an inspection opens no gate");
     }
     let feeder = Feeder::start(&[calm()]).await;
     let world = World::new(&gate(&feeder.url, "ttl: 0s")).await;

@@ -37,17 +37,17 @@ async fn a_folder_applies_only_definitions_that_were_never_applied() {
     world.machines.applier.apply_folder(folder.path()).await;
     world.another().applier.apply_folder(folder.path()).await;
     assert_eq!(version(&world).await, 1);
-    // Another text; nobody stands in what goes.
+    // Another text, whose removed state is empty.
     world.create("a", json!({})).await;
     write("m.yaml", &definition(&format!("{{gate: one, {TO}: three}}, {{gate: three}}")));
     world.machines.applier.apply_folder(folder.path()).await;
     assert_eq!(version(&world).await, 2);
-    assert_eq!(world.tell("a", json!({"go": true})).await.state, "three");
+    assert_eq!(world.send_update("a", json!({"go": true})).await.state, "three");
     // An old file on another machine takes nothing back.
     write("m.yaml", &first);
     world.machines.applier.apply_folder(folder.path()).await;
     assert_eq!(version(&world).await, 2);
-    // A label stands in `three`: only a person can say where it goes.
+    // A label is in `three`: only an operator can decide where it goes.
     write("m.yaml", &definition(&format!("{{gate: one, {TO}: four}}, {{gate: four}}")));
     world.machines.applier.apply_folder(folder.path()).await;
     assert_eq!((version(&world).await, &*world.label("a").await.state), (2, "three"));

@@ -59,7 +59,7 @@ async fn until_counted(world: &World, result: &str, count: u64) {
 #[tokio::test]
 async fn an_event_updates_the_label_that_it_names() {
     let world = World::bare().await;
-    // Who takes events learns of a machine with inputs when it is applied.
+    // The inputs of a machine are read when it is applied.
     let _taking = Taking::start(&world.machines);
     world.publish("orders", "a", json!({"items": 9})).await;
     world.apply(ORDERS, 0).await;
@@ -68,7 +68,7 @@ async fn an_event_updates_the_label_that_it_names() {
     world.publish("orders", "a", json!({"items": 1})).await;
     let record = world.until("a", |record| record.metadata["order"]["items"] == 1).await;
     assert_eq!((&*record.state, &record.metadata["x"], record.revision), ("open", &json!(1), 2));
-    // Nobody has that label, and these are no names.
+    // These events name no existing label, or no valid name.
     world.publish("orders", "nobody", json!({})).await;
     for name in [json!(true), json!(null), json!(1.5), json!(""), json!({"a": 1})] {
         world.publish("payments", "x", json!({"order": name})).await;
@@ -125,7 +125,7 @@ async fn an_event_that_is_read_twice_is_taken_once() {
     world.until("b", |record| record.revision == 2).await;
     let (a, new) = (world.label("a").await, world.label("new").await);
     assert_eq!(a.revision, 4);
-    // A pacemaker that died before it noted how far it came.
+    // A pacemaker that died before it stored its position.
     drop(taking);
     world.machines.taken.set(0, from).await.unwrap();
     let other = world.another();
@@ -137,7 +137,7 @@ async fn an_event_that_is_read_twice_is_taken_once() {
     assert_eq!(world.label("b").await.revision, 2);
 }
 
-/// What changed nothing is remembered like everything else: taken again after later facts, it would undo them.
+/// An event that changes nothing is stored as taken like others: taken again after later updates, it would undo them.
 #[tokio::test]
 async fn an_event_that_changed_nothing_is_not_taken_after_a_later_one() {
     let world = World::new(ORDERS).await;
@@ -150,7 +150,7 @@ async fn an_event_that_changed_nothing_is_not_taken_after_a_later_one() {
     }
     let taken = world.until("a", |record| record.metadata["order"]["n"] == 19).await;
     drop(taking);
-    // Twenty events later, somebody who was asleep all the time goes on where it was.
+    // Twenty events later, a pacemaker that was paused continues from its old position.
     world.machines.taken.set(0, from).await.unwrap();
     let other = world.another();
     let _taking = Taking::start(&other);

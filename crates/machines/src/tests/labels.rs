@@ -1,4 +1,4 @@
-//! One label: created, told, moved, deleted; its actions.
+//! One label: created, updated, moved, deleted; its actions.
 
 use serde_json::json;
 
@@ -22,10 +22,10 @@ state_machines:
 async fn updates_move_a_label_and_every_move_is_an_event() {
     let world = World::new(TWO_GATES).await;
     assert_eq!(world.create("a", json!({})).await.state, "asked");
-    assert_eq!(world.tell("a", json!({"count": 5})).await.state, "asked");
+    assert_eq!(world.send_update("a", json!({"count": 5})).await.state, "asked");
     // After a move the same update does not fire the next gate.
-    assert_eq!(world.tell("a", json!({"ready": true, "count": 5})).await.state, "checked");
-    let end = world.tell("a", json!({"count": 2})).await;
+    assert_eq!(world.send_update("a", json!({"ready": true, "count": 5})).await.state, "checked");
+    let end = world.send_update("a", json!({"count": 2})).await;
     assert_eq!((end.state.as_str(), end.status, end.visit), ("done", Status::Ended, 3));
     let record = world.label("a").await;
     assert_eq!(record.metadata, json!({"count": 2, "ready": true}));
@@ -87,7 +87,7 @@ async fn a_repeated_request_gets_the_first_answer_and_changes_nothing() {
     let ready = json!({"ready": true});
     let update = Update { metadata: &ready, patch: false, key: Some("k2") };
     let moved = world.machines.labels.update(M, "a", &update).await.unwrap();
-    world.tell("a", json!({"count": 2})).await;
+    world.send_update("a", json!({"count": 2})).await;
     let again = world.machines.labels.update(M, "a", &update).await.unwrap();
     assert!(again.repeated && !moved.repeated);
     assert_eq!((again.state.as_str(), again.revision), ("checked", moved.revision));
@@ -117,7 +117,7 @@ async fn attempts_of_an_action_carry_one_token_until_it_is_done() {
     let receiver = Receiver::start(&[500, 302]).await;
     let world = World::new(&hooked(&receiver.url, 20)).await;
     world.create("a", json!({})).await;
-    assert_eq!(world.tell("a", json!({"go": true})).await.status, Status::Acting);
+    assert_eq!(world.send_update("a", json!({"go": true})).await.status, Status::Acting);
     for attempts in 1..3 {
         eventually("the attempt to fail", async || {
             let record = world.label("a").await;
@@ -145,7 +145,7 @@ async fn a_permanent_failure_ends_an_action_until_a_client_retries_it() {
     let receiver = Receiver::start(&[410]).await;
     let world = World::new(&hooked(&receiver.url, 20)).await;
     world.create("a", json!({"go": false})).await;
-    world.tell("a", json!({"go": true})).await;
+    world.send_update("a", json!({"go": true})).await;
     eventually("the label to err", async || {
         let record = world.label("a").await;
         if record.status == Status::Errored { Ok(()) } else { Err(format!("{record:?}")) }
@@ -176,11 +176,11 @@ async fn an_attempt_without_an_outcome_is_repeated_by_another_pacemaker() {
     // A pacemaker that dies right after the commit: its background work never runs.
     let dying = world.another();
     dying.stopped.cancel();
-    super::support::tell(&dying, "a", &json!({"go": true})).await;
+    super::support::send_update(&dying, "a", &json!({"go": true})).await;
     assert_eq!(world.label("a").await.work.attempts, 1);
     assert!(receiver.seen().is_empty());
     world.work_off().await;
-    assert!(receiver.seen().is_empty(), "its time has not come");
+    assert!(receiver.seen().is_empty(), "it is not due yet");
     world.time.advance(10_001);
     world.work_off().await;
     eventually("the label to arrive", async || {

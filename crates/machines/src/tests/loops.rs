@@ -1,4 +1,4 @@
-//! Labels that go round in a circle.
+//! Labels that move in a circle.
 
 use serde_json::json;
 
@@ -39,8 +39,8 @@ async fn a_label_pauses_after_fifty_moves_and_then_continues() {
     let record = world.label("a").await;
     assert_eq!((record.status, record.visit), (Status::Looping, 101));
 
-    // Facts are taken meanwhile, and end it.
-    world.tell("a", json!({"stop": true})).await;
+    // Updates are accepted during the pause, and end the circle.
+    world.send_update("a", json!({"stop": true})).await;
     world.time.advance(1_000);
     world.work_off().await;
     let record = world.label("a").await;
@@ -50,7 +50,7 @@ async fn a_label_pauses_after_fifty_moves_and_then_continues() {
     );
 }
 
-/// Two actions that are done at once, and a gate that asks a feed between them.
+/// Two actions that are done immediately, and a gate with a feed between them.
 fn actions(feed: &str) -> String {
     format!(
         "
@@ -58,9 +58,9 @@ state_machines:
   m:
     feeds: [{{name: f, url: \"{feed}/<label>\"}}]
     states:
-      - {{action: tell, publish: {{topic: told, url: 'https://shop.test/<label>'}}, next: tock}}
+      - {{action: send_update, publish: {{topic: told, url: 'https://shop.test/<label>'}}, next: tock}}
       - {{gate: tock, exit_condition: feeds.f.go, triggers: [{{event: entry}}, {{interval: 1h}}], next: again}}
-      - {{action: again, publish: {{topic: told, url: 'https://shop.test/<label>'}}, next: tell}}
+      - {{action: again, publish: {{topic: told, url: 'https://shop.test/<label>'}}, next: send_update}}
 "
     )
 }
@@ -84,21 +84,21 @@ async fn a_circle_of_actions_pauses_as_well() {
     let moves = simulated["steps"].as_array().unwrap().iter().filter(|step| step["to"].is_string()).count();
     assert_eq!((moves, &simulated["status"]), (100, &json!("looping")), "{simulated}");
     // Facts wait for a gate, also in front of an action that pauses.
-    world.tell("a", json!({"x": 1})).await;
+    world.send_update("a", json!({"x": 1})).await;
     for visit in [101, 151] {
         world.time.advance(1_000);
         world.work_off().await;
         let record = world.until("a", |record| record.visit == visit).await;
         assert_eq!(record.status, Status::Looping);
     }
-    // What is no action any more is not done.
+    // A state that is no longer an action is not performed.
     let gates = actions(&feeder.url).replace(
         "action: again, publish: {topic: told, url: 'https://shop.test/<label>'}",
         "gate: again, exit_condition: metadata.x, triggers: [{metadata: x}]",
     );
     let gates = gates.replace(
-        "action: tell, publish: {topic: told, url: 'https://shop.test/<label>'}",
-        "gate: tell, exit_condition: metadata.x, triggers: [{metadata: x}]",
+        "action: send_update, publish: {topic: told, url: 'https://shop.test/<label>'}",
+        "gate: send_update, exit_condition: metadata.x, triggers: [{metadata: x}]",
     );
     let state = world.label("a").await.state;
     world.apply(&gates, 1).await;

@@ -1,4 +1,4 @@
-//! What the dashboard asks: labels by name, what is due next, how feeds do.
+//! Overviews for the dashboard: labels by name, what is due next, the health of feeds.
 
 use serde_json::json;
 
@@ -71,12 +71,12 @@ state_machines:
     );
     let world = World::new(&definition).await;
     world.create("a", json!({})).await;
-    assert!(world.machines.inspector.overview.feed_health(M).is_empty(), "nobody has asked");
+    assert!(world.machines.inspector.overview.feed_health(M).is_empty(), "it was not asked yet");
     world.machines.inspector.explainer.why(M, "a").await.unwrap();
     let health = world.machines.inspector.overview.feed_health(M).remove("load").unwrap();
     assert_eq!((health.answered, health.failed, health.failing), (0, 1, 1));
     assert!(health.why.is_some_and(|why| why.contains("500")) && health.last_failure.is_some());
-    let told = world.tell("a", json!({"look": 1})).await.revision;
+    let told = world.send_update("a", json!({"look": 1})).await.revision;
     world.until("a", |record| record.revision > told && record.work.held.is_none()).await;
     let health = world.machines.inspector.overview.feed_health(M).remove("load").unwrap();
     assert_eq!((health.answered, health.failed, health.failing), (1, 1, 0));

@@ -1,11 +1,11 @@
-//! What `why`, `simulate` and `plan` say comes true: random machines and random facts on the real machines and a real Redis,
-//! with a clock that goes on as far as was asked.
+//! The predictions of `why`, `simulate` and `plan` come true, for random machines and updates on a real Redis, with a clock
+//! that the test advances.
 //!
-//! * `simulate` says a way: the label is told the same facts, time passes, and it goes that way, at those moments.
-//! * `why` says until when nothing happens by itself, and which facts open the gate: nothing does, and they do.
-//! * `plan` says how many labels are moved, started, and would move: it is applied, and so many are and do.
+//! * `simulate` predicts a path: after the same updates and time, the label has taken it, at the predicted times.
+//! * `why` predicts until when nothing happens, and which metadata opens the gate.
+//! * `plan` predicts how many labels are moved and started, and would move.
 //!
-//! `SIGNALBOX_SEEDS` says how many seeds, `SIGNALBOX_SEED` which is the first.
+//! `SIGNALBOX_SEEDS` sets the number of seeds, `SIGNALBOX_SEED` the first one.
 
 mod shapes;
 
@@ -41,17 +41,17 @@ use signalbox_bus::EventId;
 const SEEDS: u64 = 40;
 const LABELS: [&str; 3] = ["a", "b", "c"];
 const ROUNDS: usize = 3;
-/// How far is foretold, seconds.
+/// How much time is predicted, seconds.
 const SPANS: [i64; 6] = [0, 5, 45, 600, 3 * 3_600, 30 * 3_600];
-/// Steps that are foretold: of a circle a few seconds are enough.
-const MOST_STEPS: usize = 120;
+/// Maximum number of predicted steps: of a circle a few seconds are enough.
+const MAX_STEPS: usize = 120;
 
-/// What actions and feeds are answered, which is what is assumed of them.
+/// The answers of webhooks and feeds, also used as assumptions.
 #[derive(Debug, Clone, Default)]
 struct Answers {
-    /// State → status; 200 where nothing stands.
+    /// State → status; 200 for states that are missing.
     webhooks: BTreeMap<String, u16>,
-    /// Feed → what it says; null where it fails.
+    /// Feed → answer; `None` if it fails.
     feeds: BTreeMap<String, Option<Value>>,
 }
 
@@ -102,7 +102,7 @@ async fn feed(
     said.map(Json).ok_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// A world with one machine in it, and what is outside of it.
+/// A world with one machine, and the webhooks and feeds outside.
 struct Scene<'a> {
     world: &'a World,
     outside: &'a Outside,
@@ -121,7 +121,7 @@ impl Scene<'_> {
         quiet([&self.world.machines]).await;
     }
 
-    /// Does what is due until then.
+    /// Advances the clock, and works on everything that becomes due.
     async fn pass(&self, until: Timestamp) {
         let until_ms = u64::try_from(until.as_millisecond()).unwrap();
         let due = &self.world.machines.due;
@@ -162,9 +162,9 @@ impl Scene<'_> {
         self.world.bus.handle.last_id(0).await.unwrap().unwrap_or(EventId(0))
     }
 
-    /// Time and facts come to all labels, and what was foretold of each has to happen.
+    /// Advances time and updates all labels; each label has to follow its prediction.
     async fn round(&mut self) {
-        // Who only looks is told for some seconds what was heard last: a process of its own for each round.
+        // Inspections use answers of the last seconds again, so each round has a process of its own.
         let onlooker = self.world.another();
         let now = Answers { feeds: feeds(&mut self.random), ..self.answers() };
         // One that fails is asked again and again.
@@ -177,23 +177,23 @@ impl Scene<'_> {
             .collect();
         let span = SPANS[self.random.random_range(0..most)];
         let mut until = self.now() + Duration::from_secs(u64::try_from(span).unwrap());
-        let (mut whys, mut foretold) = (Vec::new(), Vec::new());
+        let (mut whys, mut predicted) = (Vec::new(), Vec::new());
         for (label, facts) in LABELS.iter().zip(&told) {
             whys.push(onlooker.inspector.explainer.why(M, label).await.unwrap());
             let said = self.simulate(label, facts.as_ref(), until).await;
-            if let Some(step) = said["steps"].as_array().unwrap().get(MOST_STEPS) {
+            if let Some(step) = said["steps"].as_array().unwrap().get(MAX_STEPS) {
                 let at: Timestamp = step["at"].as_str().unwrap().parse().unwrap();
                 until = until.min(at);
             }
         }
         for (label, facts) in LABELS.iter().zip(&told) {
-            foretold.push(self.simulate(label, facts.as_ref(), until).await);
+            predicted.push(self.simulate(label, facts.as_ref(), until).await);
         }
 
         let (since, log) = (self.now(), self.log().await);
         for (label, facts) in LABELS.iter().zip(&told) {
             if let Some(facts) = facts {
-                self.world.tell(label, facts.clone()).await;
+                self.world.send_update(label, facts.clone()).await;
             }
         }
         self.pass(until).await;
@@ -203,16 +203,16 @@ impl Scene<'_> {
             let happened = happened.get(*label).map(Vec::as_slice).unwrap_or_default();
             let about = format!(
                 "{label} at {since} until {until}, told {:?}\nsaid {}\nwhy {}\nis {record:?}\n{}",
-                told[place], foretold[place], whys[place], self.said
+                told[place], predicted[place], whys[place], self.said
             );
-            came_true(&foretold[place], happened, &record, until, &about);
+            came_true(&predicted[place], happened, &record, until, &about);
             if told[place].is_none() {
                 waited(&whys[place], &record, since, &about);
             }
         }
     }
 
-    /// Tells a label what `why` says that its gate waits for.
+    /// Updates a label with the metadata that its gate waits for, according to `why`.
     async fn open_by_facts(&mut self, label: &str) -> bool {
         let why = self.world.another().inspector.explainer.why(M, label).await.unwrap();
         let before = stands(self.world, label).await;
@@ -235,14 +235,14 @@ impl Scene<'_> {
         }
         facts.insert("look".to_owned(), json!(1));
         let facts = Value::Object(facts);
-        self.world.tell(label, facts.clone()).await;
+        self.world.send_update(label, facts.clone()).await;
         self.idle().await;
         let after = stands(self.world, label).await;
         assert!(after.visit > before.visit, "{label} was told {facts}: {why}\nis {after:?}\n{}", self.said);
         true
     }
 
-    /// Another definition: what its plan says happens when it is applied, and when the gates look.
+    /// Applies another definition, and compares the effects with its plan.
     async fn change(&mut self, shape: &Shape) {
         let before: BTreeMap<&str, Record> = self.records().await;
         let Some((changed, machine)) = (0..20).find_map(|_| {
@@ -306,7 +306,7 @@ impl Scene<'_> {
             let was = &before[label];
             let there = machine.state(&was.state).is_some_and(|state| state.gate().is_some());
             if there && record.visit == was.visit {
-                self.world.tell(label, json!({"look": 1})).await;
+                self.world.send_update(label, json!({"look": 1})).await;
                 self.idle().await;
                 if stands(self.world, label).await.visit > was.visit {
                     opened.insert(label);
@@ -336,15 +336,15 @@ fn came_true(said: &Value, happened: &[Value], record: &Record, until: Timestamp
     let expected: Vec<&Value> = steps.iter().filter(|step| step["to"].is_string()).collect();
     let ways = |steps: &mut dyn Iterator<Item = &Value>| steps.map(way).collect::<Vec<_>>();
     assert_eq!(ways(&mut happened.iter()), ways(&mut expected.iter().copied()), "the way of {about}");
-    // Of the newest twenty the label itself knows the moment and the trigger.
+    // The label itself stores the time and trigger of the newest twenty moves.
     let rows = record.history.iter().rev().zip(expected.iter().rev());
     for (row, step) in rows {
         let at = instant(row.at_ms).to_string();
         assert_eq!(json!(at), step["at"], "visit {} of {about}", row.visit);
-        // When two clocks strike at once either may come first.
+        // Two triggers that are due at the same time may fire in either order.
         let by_clock = |cause: &str| matches!(cause, "time" | "interval" | "feed");
-        let (cause, foretold) = (json!(row.cause), step["cause"].as_str().unwrap());
-        if !by_clock(foretold) || !matches!(row.cause, Cause::Time | Cause::Interval | Cause::Feed) {
+        let (cause, predicted) = (json!(row.cause), step["cause"].as_str().unwrap());
+        if !by_clock(predicted) || !matches!(row.cause, Cause::Time | Cause::Interval | Cause::Feed) {
             assert_eq!(
                 (cause, json!(row.trigger)),
                 (step["cause"].clone(), step["trigger"].clone()),
@@ -354,7 +354,7 @@ fn came_true(said: &Value, happened: &[Value], record: &Record, until: Timestamp
         }
     }
     assert_eq!(said["state"], json!(record.state), "{about}");
-    // Between attempts the longest pause is foretold, and a random one is made.
+    // The prediction uses the longest pause between attempts; the real pause is random.
     let soon = until - Duration::from_secs(4);
     let tried = steps.last().filter(|step| step["attempt"].is_string());
     let tries = tried.is_some_and(|step| step["at"].as_str().unwrap().parse::<Timestamp>().unwrap() >= soon);
@@ -364,7 +364,7 @@ fn came_true(said: &Value, happened: &[Value], record: &Record, until: Timestamp
     assert_eq!(said["since"], json!(instant(record.entered_ms).to_string()), "{about}");
 }
 
-/// Nothing was told, so nothing happened before the moment that `why` named.
+/// Without an update, nothing happened before the time that `why` predicted.
 fn waited(why: &Value, record: &Record, since: Timestamp, about: &str) {
     if why["condition"].is_null() {
         return;
@@ -374,7 +374,7 @@ fn waited(why: &Value, record: &Record, since: Timestamp, about: &str) {
     let at =
         |text: &Value| text.as_str().map(|text| text.trim_start_matches("not before ").parse::<Timestamp>());
     let next = at(&why["next"]["at"]).unwrap_or_else(|| panic!("nothing looks, and yet it moved: {about}"));
-    assert!(first >= next.unwrap(), "it moved before anything looked: {about}");
+    assert!(first >= next.unwrap(), "it moved before it was evaluated: {about}");
     match at(&why["earliest"]) {
         None => panic!("time alone opens nothing, and yet it moved: {about}"),
         // It is true now, and waits for a look.
@@ -388,7 +388,7 @@ fn load(yaml: &str) -> Option<Arc<Machine>> {
     signalbox_machine::load("test", yaml).ok().map(|file| Arc::clone(&file.machines[0]))
 }
 
-/// What a run came to.
+/// The numbers of a run.
 #[derive(Debug, Default)]
 struct Sum {
     ran: u64,
@@ -434,7 +434,7 @@ async fn predictions_come_true() {
         if sum.ran >= seeds {
             break;
         }
-        // Nobody who remembers the machine before.
+        // A process that does not remember the previous machine.
         world.machines = world.another();
         let run = tokio::time::timeout(
             Duration::from_secs(60),

@@ -1,10 +1,10 @@
-//! More than one shard: labels are spread, and what is asked of a machine is asked of all of them.
+//! Several shards: labels are spread over them, and requests about a machine cover all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
-use super::support::{M, World, machine, tell};
+use super::support::{M, World, machine, send_update};
 use crate::record::{Cause, Status};
 
 const SHARDS: usize = 3;
@@ -46,7 +46,7 @@ async fn labels_of_all_shards_are_listed_counted_moved_and_evaluated() {
     }
     assert_eq!(listed, names);
     for name in &names[..20] {
-        assert_eq!(world.tell(name, json!({"go": true})).await.state, "second");
+        assert_eq!(world.send_update(name, json!({"go": true})).await.state, "second");
     }
     assert_eq!(
         world.machines.records.count_states(M, &["first", "second", "done"]).await.unwrap(),
@@ -55,7 +55,7 @@ async fn labels_of_all_shards_are_listed_counted_moved_and_evaluated() {
 
     // Another pacemaker knows the old definition; each shard has the new one.
     let other = world.another();
-    tell(&other, "l29", &json!({"x": 1})).await;
+    send_update(&other, "l29", &json!({"x": 1})).await;
     let new = machine(&OLD.replace("second", "third"));
     let map = BTreeMap::from([("second".to_owned(), "third".to_owned())]);
     assert_eq!(world.machines.applier.apply(&new, 1, "test", &map).await.unwrap(), 2);
@@ -70,7 +70,7 @@ async fn labels_of_all_shards_are_listed_counted_moved_and_evaluated() {
         let record = world.label(name).await;
         assert_eq!((&*record.state, record.history.last().unwrap().cause), ("third", Cause::Migrated));
     }
-    assert_eq!(tell(&other, "l29", &json!({"go": true})).await.state, "third");
+    assert_eq!(send_update(&other, "l29", &json!({"go": true})).await.state, "third");
 
     // Each shard has times of its own.
     world.time.advance(600_000);

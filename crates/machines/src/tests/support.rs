@@ -177,8 +177,8 @@ impl World {
         self.machines.labels.create(M, label, &metadata, false, None).await.unwrap()
     }
 
-    pub(super) async fn tell(&self, label: &str, metadata: Value) -> Answer {
-        tell(&self.machines, label, &metadata).await
+    pub(super) async fn send_update(&self, label: &str, metadata: Value) -> Answer {
+        send_update(&self.machines, label, &metadata).await
     }
 
     pub(super) async fn label(&self, label: &str) -> Record {
@@ -199,7 +199,7 @@ impl World {
     }
 }
 
-pub(super) async fn tell(machines: &Machines, label: &str, metadata: &Value) -> Answer {
+pub(super) async fn send_update(machines: &Machines, label: &str, metadata: &Value) -> Answer {
     let update = Update { metadata, patch: false, key: None };
     machines.labels.update(M, label, &update).await.unwrap()
 }
@@ -259,7 +259,7 @@ fn pacemaker(
     }
 }
 
-/// A webhook that answers what it is told, in order, and 200 afterwards.
+/// A webhook that returns the given statuses in order, and 200 afterwards.
 #[derive(Clone)]
 pub(super) struct Receiver {
     answers: Arc<Mutex<Vec<u16>>>,
@@ -302,7 +302,7 @@ async fn hook(State(receiver): State<Receiver>, headers: HeaderMap) -> StatusCod
     StatusCode::from_u16(answer).unwrap()
 }
 
-/// What a feed says.
+/// The answer of a feed.
 #[derive(Debug, Clone)]
 pub(super) enum Say {
     Json(Value),
@@ -312,7 +312,7 @@ pub(super) enum Say {
     Never,
 }
 
-/// A feed that says what it is told, in order, and then always the last.
+/// A feed that returns the given answers in order, and then always the last one.
 #[derive(Clone)]
 pub(super) struct Feeder {
     says: Arc<Mutex<Vec<Say>>>,
@@ -332,7 +332,7 @@ impl Feeder {
         feeder
     }
 
-    /// Of what it was asked.
+    /// The last path segment of each request.
     pub(super) fn asked(&self) -> Vec<String> {
         self.asked.lock().unwrap().clone()
     }

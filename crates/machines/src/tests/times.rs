@@ -3,7 +3,7 @@
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
 
-use super::support::{M, World, tell};
+use super::support::{M, World, send_update};
 
 const DAILY: &str = "
 state_machines:
@@ -39,7 +39,7 @@ async fn an_interrupted_sweep_continues_from_its_progress() {
     }
     let due = world.machines.due.next(0).await.unwrap().unwrap();
     let member = world.machines.due.due(0, due, 1).await.unwrap().remove(0).0;
-    // Another pacemaker had judged up to `b` when it died: what it noted is believed.
+    // Another pacemaker had evaluated the labels up to `b` when it died: its stored progress is used.
     world.machines.due.set_progress(0, &member, due, "b").await.unwrap();
     world.time.0.store(due, std::sync::atomic::Ordering::SeqCst);
     world.work_off().await;
@@ -64,7 +64,7 @@ async fn a_label_with_its_own_zone_is_evaluated_at_its_own_time() {
         }
         assert!(!moved.is_empty());
     }
-    assert_eq!(moved.len(), 2, "each in its own wave: {moved:?}");
+    assert_eq!(moved.len(), 2, "each in its own sweep: {moved:?}");
 }
 
 /// One gate, one time of day, in two zones that a label may name.
@@ -80,7 +80,7 @@ state_machines:
 ";
 
 impl World {
-    /// Goes on to the next time that something is due.
+    /// Advances to the next time that something is due.
     async fn next_time(&self) -> u64 {
         let due = self.machines.due.next(0).await.unwrap().unwrap();
         self.time.0.store(due, std::sync::atomic::Ordering::SeqCst);
@@ -92,7 +92,7 @@ impl World {
 #[tokio::test]
 async fn a_label_with_two_zones_is_evaluated_at_both_times() {
     let world = World::new(TWO_ZONES).await;
-    // It is winter, 08:00Z: evening comes to Tokyo at 09:30Z, to UTC, and to New York at 23:30Z.
+    // It is winter, 08:00Z: 18:30 is 09:30Z in Tokyo, 18:30Z in UTC, and 23:30Z in New York.
     for (label, metadata) in [
         ("both", json!({"go": true, "home": "America/New_York", "work": "Asia/Tokyo"})),
         ("west", json!({"go": true, "home": "America/New_York", "work": "America/New_York"})),
@@ -124,14 +124,14 @@ async fn of_several_missed_sweeps_only_the_last_is_made_up_for() {
     let world = World::new(&yaml).await;
     world.create("early", json!({"go": true})).await;
     let due = world.machines.due.next(0).await.unwrap().unwrap();
-    // Nobody looks for two days, but labels are created; then somebody comes half an hour after the third evening.
+    // No pacemaker works for two days, but labels are created; then one starts half an hour after the third sweep was due.
     world.time.0.store(due + DAY_MS, std::sync::atomic::Ordering::SeqCst);
     world.create("late", json!({"go": true})).await;
     world.time.0.store(due + 2 * DAY_MS + 1_800_000, std::sync::atomic::Ordering::SeqCst);
     world.create("later", json!({"go": true})).await;
     world.work_off().await;
     assert_eq!(world.counts().await, [1, 2]);
-    assert_eq!(&*world.label("later").await.state, "waiting", "it came after that evening");
+    assert_eq!(&*world.label("later").await.state, "waiting", "it entered after that time");
     assert_eq!(world.machines.due.next(0).await.unwrap(), Some(due + 3 * DAY_MS));
     // Two hours after one it is too late.
     world.time.0.store(due + 3 * DAY_MS + 7_200_000, std::sync::atomic::Ordering::SeqCst);
@@ -146,7 +146,7 @@ async fn a_pacemaker_with_an_old_definition_runs_the_sweep_of_the_new_one() {
     let world = World::new(&old).await;
     world.create("a", json!({"go": true})).await;
     let other = world.another();
-    tell(&other, "a", &json!({"x": 1})).await;
+    send_update(&other, "a", &json!({"x": 1})).await;
     // The other pacemaker, which does the work, has not heard of it.
     world.apply(DAILY, 1).await;
     let due = world.machines.due.next(0).await.unwrap().unwrap();
@@ -169,9 +169,9 @@ state_machines:
     let world = World::new(yaml).await;
     world.create("a", json!({"n": 1})).await;
     let other = world.another();
-    assert_eq!(tell(&other, "a", &json!({"n": 1})).await.state, "waiting");
+    assert_eq!(send_update(&other, "a", &json!({"n": 1})).await.state, "waiting");
     world.apply(&yaml.replace("n > 1", "n > 0"), 1).await;
-    assert_eq!(tell(&other, "a", &json!({"n": 1})).await.state, "done");
+    assert_eq!(send_update(&other, "a", &json!({"n": 1})).await.state, "done");
 }
 
 #[tokio::test]
@@ -180,13 +180,13 @@ async fn a_due_entry_is_not_corrected_from_an_outdated_record() {
     world.create("a", json!({})).await;
     let seen = world.label("a").await;
     let due = world.machines.due.next(0).await.unwrap().unwrap();
-    world.tell("a", json!({"x": 1})).await;
+    world.send_update("a", json!({"x": 1})).await;
     let due_set = &world.machines.due;
     for at_ms in [None, Some(due + 1)] {
         due_set.correct((M, "a"), &seen.header(), at_ms).await.unwrap();
         assert_eq!(due_set.next(0).await.unwrap(), Some(due));
     }
-    // What stands where its record does not want it is put there.
+    // An entry that differs from its record is corrected.
     due_set.set(0, "l m a", Some(1)).await.unwrap();
     world.work_off().await;
     assert_eq!(due_set.next(0).await.unwrap(), Some(due));
@@ -209,7 +209,7 @@ async fn an_interval_is_due_when_its_condition_can_first_be_true() {
     world.create("a", json!({})).await;
     let entered = world.now_ms();
     let due = world.machines.due.next(0).await.unwrap().unwrap();
-    assert_eq!(due, entered + 600_000, "nine looks that cannot succeed are passed over");
+    assert_eq!(due, entered + 600_000, "nine evaluations that cannot succeed are skipped");
     world.time.0.store(due, std::sync::atomic::Ordering::SeqCst);
     world.work_off().await;
     assert_eq!(&*world.label("a").await.state, "done");
