@@ -42,7 +42,7 @@ bench: packages-bench ## Measure side by side with nginx, HAProxy, Caddy, broker
 soak: packages-run ## Kill parts at random under load for SOAK_SECONDS or SOAK_KILLS; fails when a promise is broken
 	cargo build --workspace
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
-	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-pacemaker --lib -- machines::tests::fates machines::tests::foretold
+	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-machines --lib -- tests::faults tests::predictions
 
 reference: build ## Write docs/configuration.md, the reference of all configuration keys
 	.ci/reference $(BUILT) >docs/configuration.md.new

@@ -38,7 +38,7 @@ pub(crate) struct Parts {
     pub(crate) queues: signalbox_queues::Handle,
     /// Of browsers that have logged in.
     pub(crate) sessions: Sessions,
-    pub(crate) machines: signalbox_machines::Engine,
+    pub(crate) machines: signalbox_machines::Handle,
     pub(crate) presence: Presence,
     pub(crate) metrics: Metrics,
     /// Cancelled when requests that wait must come to an end.

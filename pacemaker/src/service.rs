@@ -151,8 +151,8 @@ pub(crate) async fn run(
     let live = Hub::new(handle.clone(), config.bus.streams);
     background.spawn(live.clone().run(idle.clone()));
     background.spawn(remember(handle.clone(), memory, idle.clone()));
-    let machines = machines::Engine::new(
-        machines::Around {
+    let machines = machines::Service::new(
+        machines::Dependencies {
             fabric: fabric.clone(),
             shards: config.redis.fabric_shards,
             stats: stats.clone(),
@@ -165,7 +165,8 @@ pub(crate) async fn run(
     );
     let leases =
         (0..config.redis.fabric_shards).map(|shard| lease(&machines::lease_name(shard), MACHINES)).collect();
-    background.spawn(machines.clone().run(leases, idle.clone()));
+    let machine_handle = machines.handle().clone();
+    background.spawn(machines.run(leases, idle.clone()));
     let certificates = Certificates::new(registry.clone(), config.edge_keys.clone(), wall_clock);
     background.spawn(certificates.clone().reseal(idle.clone()));
     let sessions = Sessions::new(tokens.shared_key("sessions"), wall_clock);
@@ -179,7 +180,7 @@ pub(crate) async fn run(
         live,
         queues,
         sessions,
-        machines,
+        machines: machine_handle,
         presence,
         metrics,
         shutdown: shutdown.clone(),

@@ -1,4 +1,14 @@
-//! Bringing a definition to every shard, and labels out of states that are no more. Every step may be repeated.
+//! Makes a version of a definition active in every shard, and moves labels out of removed states.
+//!
+//! A change stores the version, and a record in the first shard that the change is under way. Then it goes from shard to
+//! shard: the version becomes active there in one step (`switch.lua`), commits that were computed under another version are
+//! refused and computed again, and labels in removed states are moved by the map. After the last shard the record is
+//! removed. If the pacemaker dies in between, the record stays, and any pacemaker that finds it (at its start, and every
+//! few seconds) continues the change: every step may be repeated.
+//!
+//! ```text
+//!  apply.lua: number, text, record ─▶ for each shard: switch.lua ─▶ move or evaluate its labels ─▶ applied.lua: no record
+//! ```
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,19 +19,55 @@ use std::{
 use futures_util::{StreamExt as _, stream};
 use rand::RngExt as _;
 use signalbox_machine::{Machine, definition, plan};
+use tokio::sync::{Mutex, Notify};
 
-use super::{
-    Error,
-    definitions::{Version, only},
-    engine::{Edit, Engine},
-    feeds::Asked,
-    judge::{Happened, wave},
+use crate::{
+    Error, Version,
+    clock::Clock,
+    definitions::{Definitions, parse_machine},
+    evaluator::Happened,
+    feeds::FeedAnswers,
+    label_store::{Edit, LabelStore},
     record::Status,
-    store::Applying,
+    runner::Runner,
+    store::{Applying, Records, Versions},
+    sweep_entries::SweepEntries,
 };
 
-impl Engine {
-    /// Applies a definition that is computed from version `base` (0 for a machine that is new); its number.
+/// Applies definitions.
+#[derive(Debug)]
+pub struct Applier {
+    pub(crate) versions: Versions,
+    pub(crate) definitions: Definitions,
+    pub(crate) records: Records,
+    pub(crate) labels: Arc<LabelStore>,
+    pub(crate) runner: Arc<Runner>,
+    pub(crate) sweeps: SweepEntries,
+    pub(crate) clock: Clock,
+    /// Names of environment variables that definitions may use.
+    pub(crate) environment: Vec<String>,
+    /// Labels of a page.
+    pub(crate) page: usize,
+    /// Labels that are changed at a time.
+    pub(crate) concurrency: usize,
+    /// Notified when a definition was applied in this process.
+    pub(crate) redefined: Arc<Notify>,
+    /// Held while a change is applied: one at a time in this process.
+    pub(crate) applying: Mutex<()>,
+}
+
+impl Applier {
+    /// The names of environment variables that definitions may use in headers.
+    pub fn environment(&self) -> &[String] {
+        &self.environment
+    }
+
+    /// Applies a definition that was planned from version `base` (0 for a new machine). Returns its number. `map` names the
+    /// target state for the labels of each removed state.
+    ///
+    /// # Errors
+    /// [`Error::BadMap`], [`Error::Unmapped`], [`Error::DefinitionChanged`], [`Error::ApplyUnderWay`], or a failure of the
+    /// fabric.
     pub async fn apply(
         &self,
         machine: &Machine,
@@ -29,17 +75,17 @@ impl Engine {
         by: &str,
         map: &BTreeMap<String, String>,
     ) -> Result<u64, Error> {
-        let _one_at_a_time = self.0.applying.lock().await;
+        let _one_at_a_time = self.applying.lock().await;
         self.check_map(machine, base, map).await?;
         let mark = format!("{:016x}", rand::rng().random::<u64>());
-        let now_ms = self.0.clock.now_ms().await?;
-        let under_way = self.0.definitions.begin(machine, base, &mark, (now_ms, by), map).await?;
+        let now_ms = self.clock.now_ms().await?;
+        let under_way = self.definitions.begin(machine, base, &mark, (now_ms, by), map).await?;
         self.finish(&under_way).await?;
-        tracing::info!(machine = machine.name(), version = under_way.version, by, "a definition was applied");
+        tracing::info!(machine = machine.name(), version = under_way.version, by, "definition applied");
         Ok(under_way.version)
     }
 
-    /// Whether the map says where labels go that stand in states that are no more, and nothing else.
+    /// Checks that the map names a target for every removed state that contains labels, and nothing else.
     async fn check_map(
         &self,
         machine: &Machine,
@@ -48,71 +94,71 @@ impl Engine {
     ) -> Result<(), Error> {
         if let Some(to) = map.values().find(|to| machine.state(to).is_none()) {
             return Err(Error::BadMap(format!(
-                "the map leads to {to}, which is no state of the new definition"
+                "the map names the target {to}, which is not a state of the new definition"
             )));
         }
         if base == 0 {
             return Ok(());
         }
-        let old = self.0.definitions.current(machine.name()).await?;
+        let old = self.definitions.current(machine.name()).await?;
         let removed = plan::states(&old.machine, machine).removed;
         if let Some(from) = map.keys().find(|from| !removed.contains(from)) {
-            return Err(Error::BadMap(format!("the map names {from}, which is no state that goes")));
+            return Err(Error::BadMap(format!("the map names {from}, which is not a removed state")));
         }
         let names: Vec<&str> = removed.iter().map(String::as_str).collect();
-        let counts = self.0.store.count_states(machine.name(), &names).await?;
+        let counts = self.records.count_states(machine.name(), &names).await?;
         let unmapped =
             removed.iter().zip(counts).filter(|(state, count)| *count > 0 && !map.contains_key(*state));
         let unmapped: Vec<String> = unmapped.map(|(state, _)| state.clone()).collect();
         if unmapped.is_empty() { Ok(()) } else { Err(Error::Unmapped(unmapped)) }
     }
 
-    /// Goes on with every change of definition that is under way. Whoever comes second finds little left to do.
-    pub(super) async fn finish_all(&self) -> Result<(), Error> {
-        for under_way in self.0.store.applying().await? {
-            let _one_at_a_time = self.0.applying.lock().await;
+    /// Continues every change of definition that is under way.
+    pub(crate) async fn finish_all(&self) -> Result<(), Error> {
+        for under_way in self.versions.applying().await? {
+            let _one_at_a_time = self.applying.lock().await;
             tracing::info!(
                 machine = under_way.machine,
                 version = under_way.version,
-                "a change of definition goes on"
+                "change of definition continued"
             );
             self.finish(&under_way).await?;
         }
         Ok(())
     }
 
-    /// Shard by shard: the version counts there, and its labels are brought in line.
+    /// For each shard: makes the version active, and adapts its labels.
     async fn finish(&self, under_way: &Applying) -> Result<(), Error> {
         let Applying { machine, version, map, .. } = under_way;
-        let definition = self.0.store.version(0, machine, *version).await?.ok_or(Error::NoSuchVersion)?;
+        let definition = self.versions.version(0, machine, *version).await?.ok_or(Error::NoSuchVersion)?;
         let map: BTreeMap<String, String> = serde_json::from_str(map).unwrap_or_default();
-        // Where labels may stand: the states of the version before, and of this one.
+        // Labels are in states of the version before, or of this one.
         let before = match version.checked_sub(1).filter(|before| *before > 0) {
-            Some(before) => match self.0.definitions.stored(machine, 0, before).await? {
-                Some(stored) => only(machine, &stored.source).ok().flatten(),
+            Some(before) => match self.definitions.stored(machine, 0, before).await? {
+                Some(stored) => parse_machine(machine, &stored.source).ok().flatten(),
                 None => None,
             },
             None => None,
         };
-        for shard in 0..self.0.store.count() {
-            let counts = self.0.store.switch(shard, machine, *version, &definition).await?;
-            self.0.definitions.forget(machine, shard);
-            if counts != *version {
+        for shard in 0..self.versions.shards() {
+            let active = self.versions.switch(shard, machine, *version, &definition).await?;
+            self.definitions.forget(machine, shard);
+            if active != *version {
                 continue;
             }
-            let now = self.0.definitions.of(machine, shard).await?;
+            let now = self.definitions.of(machine, shard).await?;
             if let Some(before) = &before {
-                self.look_over(shard, &now, before, &map).await?;
+                self.adapt_all(shard, &now, before, &map).await?;
             }
-            self.waves_of(shard, &now).await?;
+            self.sweeps.ensure_all(shard, &now).await?;
         }
-        self.0.store.end_apply(under_way).await?;
-        self.0.redefined.notify_one();
+        self.versions.end_apply(under_way).await?;
+        self.redefined.notify_one();
         Ok(())
     }
 
-    /// Moves labels out of states that are no more, and brings those in line whose states say something else.
-    async fn look_over(
+    /// Moves labels out of removed states, and evaluates those whose states have changed.
+    async fn adapt_all(
         &self,
         shard: usize,
         now: &Version,
@@ -125,21 +171,18 @@ impl Engine {
         for state in states.removed.iter().chain(&unsettled) {
             let mut after: Option<String> = None;
             loop {
-                let page = self.0.options.page;
-                let names =
-                    self.0.store.in_state(shard, now.machine.name(), state, after.as_deref(), page).await?;
+                let (machine, page) = (now.machine.name(), self.page);
+                let names = self.records.in_state(shard, machine, state, after.as_deref(), page).await?;
                 let Some(last) = names.last().cloned() else { break };
                 let target = removed.contains(state.as_str()).then(|| {
-                    // Nobody mapped a state that was empty when the map was checked.
+                    // The map may omit a state that was empty when the map was checked.
                     let to = map.get(state).and_then(|to| now.machine.state(to));
                     to.unwrap_or_else(|| now.machine.initial()).index()
                 });
                 let happened = target.map_or(Happened::Redefined, Happened::Migrated);
                 let mut changes = stream::iter(names)
-                    .map(|label| {
-                        self.bring_in_line(now.machine.name().to_owned(), label, state, happened.clone())
-                    })
-                    .buffer_unordered(self.0.options.concurrency);
+                    .map(|label| self.adapt(now.machine.name().to_owned(), label, state, happened.clone()))
+                    .buffer_unordered(self.concurrency);
                 while let Some(result) = changes.next().await {
                     result?;
                 }
@@ -149,7 +192,8 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) async fn bring_in_line(
+    /// Evaluates a label for `happened` if it is still in `state`.
+    pub(crate) async fn adapt(
         &self,
         machine: String,
         label: String,
@@ -157,44 +201,30 @@ impl Engine {
         happened: Happened<'_>,
     ) -> Result<(), Error> {
         let done = self
-            .change((&machine, &label), &Asked::default(), |before, _, _| match before {
+            .labels
+            .change((&machine, &label), &FeedAnswers::default(), |before, _, _| match before {
                 Some(before) if &*before.state == state && before.status != Status::Deleted => {
-                    Ok(Edit::Write { record: before.clone(), happened: Some(happened.clone()), rows: 0 })
+                    Ok(Edit::evaluate(before, happened.clone()))
                 }
                 _ => Ok(Edit::Leave),
             })
             .await;
         match done {
-            Ok(done) => self.follow(&machine, &label, &done),
-            // Nobody can move it, and the others shall not wait for it.
-            Err(Error::Unreadable) => self.pass_over(&machine, &label),
+            Ok(done) => self.runner.follow(&machine, &label, &done),
+            // An unreadable label cannot be moved, and does not delay the others.
+            Err(Error::Unreadable) => self.labels.report_unreadable(&machine, &label),
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Lets the times of day of every gate come.
-    pub(super) async fn waves_of(&self, shard: usize, version: &Version) -> Result<(), Error> {
-        let now_ms = self.0.clock.now_ms().await?;
-        let machine = &version.machine;
-        let waves = machine.states().iter().filter_map(|state| Some((state, state.gate()?))).flat_map(
-            |(state, gate)| {
-                gate.daily().filter_map(|(_, daily)| {
-                    wave(machine.name(), state.name(), daily, daily.zone.default(), false, now_ms)
-                })
-            },
-        );
-        let waves: Vec<(String, u64)> = waves.collect();
-        self.ensure(shard, version, &waves).await
-    }
-
-    /// Applies the definitions of a folder that were never seen before. A machine that is there already is changed only if
-    /// no label stands in a state that goes.
-    pub(super) async fn apply_folder(&self, folder: &Path) {
+    /// Applies the definitions of a folder that were never applied before. An existing machine is changed only if its removed
+    /// states contain no labels.
+    pub(crate) async fn apply_folder(&self, folder: &Path) {
         let entries = match std::fs::read_dir(folder) {
             Ok(entries) => entries,
             Err(error) => {
-                tracing::error!(folder = %folder.display(), %error, "the folder of definitions cannot be read");
+                tracing::error!(folder = %folder.display(), %error, "folder of definitions not readable");
                 return;
             }
         };
@@ -208,9 +238,9 @@ impl Engine {
         for path in paths {
             let name = path.display().to_string();
             let file = match std::fs::read_to_string(&path) {
-                Ok(text) => definition::load_with(&name, &text, &self.0.options.environment),
+                Ok(text) => definition::load_with(&name, &text, &self.environment),
                 Err(error) => {
-                    tracing::error!(file = name, %error, "a definition cannot be read");
+                    tracing::error!(file = name, %error, "definition not readable");
                     continue;
                 }
             };
@@ -218,20 +248,20 @@ impl Engine {
                 Ok(file) => {
                     for machine in &file.machines {
                         if let Err(error) = self.apply_once(machine).await {
-                            tracing::error!(file = name, machine = machine.name(), %error, "a definition is not applied");
+                            tracing::error!(file = name, machine = machine.name(), %error, "definition not applied");
                         }
                     }
                 }
-                Err(refused) => tracing::error!(file = name, %refused, "a definition is refused"),
+                Err(refused) => tracing::error!(file = name, %refused, "definition rejected"),
             }
         }
     }
 
     async fn apply_once(&self, machine: &Arc<Machine>) -> Result<(), Error> {
-        if self.0.store.was_seen(machine.hash()).await? {
+        if self.versions.was_seen(machine.hash()).await? {
             return Ok(());
         }
-        let base = self.0.store.current(0, machine.name()).await?.unwrap_or(0);
+        let base = self.versions.current(0, machine.name()).await?.unwrap_or(0);
         match self.apply(machine, base, "file", &BTreeMap::new()).await {
             // Another pacemaker reads the same folder.
             Err(Error::DefinitionChanged | Error::ApplyUnderWay) => Ok(()),

@@ -1,4 +1,4 @@
-//! The fabric's clock, without asking it each time: two pacemakers' own clocks differ.
+//! The fabric's clock, read from the server only now and then: the clocks of two pacemakers differ.
 
 use std::{
     sync::{
@@ -10,49 +10,50 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::store::Store;
+use crate::store::Shards;
 
-/// After how long the fabric is asked again.
-const GOOD_FOR: Duration = Duration::from_secs(10);
+/// How long a reading of the server's clock is used before it is read again.
+const READING_LIFETIME: Duration = Duration::from_secs(10);
 
-/// Tells the time in unix milliseconds. Cheap to clone; never goes back.
+/// Returns the time in Unix milliseconds, and never goes back. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) enum Clock {
-    /// The fabric's.
-    Fabric(Arc<Fabric>),
-    /// A test's.
-    #[cfg_attr(not(test), allow(dead_code))]
-    Fixed(Arc<AtomicU64>),
+pub(crate) struct Clock {
+    source: signalbox_store::Clock,
+    shards: Shards,
+    reading: Arc<Reading>,
 }
 
-#[derive(Debug)]
-pub(super) struct Fabric {
-    store: Store,
-    asked: Mutex<Option<(Instant, u64)>>,
-    latest: AtomicU64,
+#[derive(Debug, Default)]
+struct Reading {
+    /// When the server's clock was read, and what it showed.
+    last: Mutex<Option<(Instant, u64)>>,
+    /// The latest time that was returned.
+    latest_ms: AtomicU64,
 }
 
 impl Clock {
-    pub(super) fn new(store: Store) -> Self {
-        Self::Fabric(Arc::new(Fabric { store, asked: Mutex::default(), latest: AtomicU64::new(0) }))
+    /// A clock that follows `source`, on the first shard.
+    pub(crate) fn new(source: signalbox_store::Clock, shards: Shards) -> Self {
+        Self { source, shards, reading: Arc::default() }
     }
 
-    pub(super) async fn now_ms(&self) -> Result<u64, signalbox_store::Error> {
-        let fabric = match self {
-            Self::Fixed(now_ms) => return Ok(now_ms.load(Ordering::SeqCst)),
-            Self::Fabric(fabric) => fabric,
-        };
-        let known = *fabric.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let (asked, told) = match known.filter(|(asked, _)| asked.elapsed() < GOOD_FOR) {
+    /// The time in Unix milliseconds.
+    pub(crate) async fn now_ms(&self) -> Result<u64, signalbox_store::Error> {
+        if let signalbox_store::Clock::Fixed(now_ms) = &self.source {
+            return Ok(now_ms.load(Ordering::SeqCst));
+        }
+        let last = || self.reading.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = *last();
+        let (read_at, server_ms) = match known.filter(|(read_at, _)| read_at.elapsed() < READING_LIFETIME) {
             Some(known) => known,
             None => {
-                let told = fabric.store.now_ms().await?;
-                let known = (Instant::now(), told);
-                *fabric.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
+                let server_ms = self.source.now_ms(self.shards.redis(0)).await?;
+                let known = (Instant::now(), server_ms);
+                *last() = Some(known);
                 known
             }
         };
-        let now_ms = told + u64::try_from(asked.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Ok(fabric.latest.fetch_max(now_ms, Ordering::SeqCst).max(now_ms))
+        let now_ms = server_ms + u64::try_from(read_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Ok(self.reading.latest_ms.fetch_max(now_ms, Ordering::SeqCst).max(now_ms))
     }
 }

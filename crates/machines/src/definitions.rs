@@ -1,14 +1,7 @@
-//! Which definition of a machine counts, and how another one comes to count.
+//! Definitions of machines: their versions, the active version of each shard, and plans.
 //!
-//! A version never changes. `apply` stores it, notes in the first shard that a change is under way, and then goes from
-//! shard to shard: the version counts there from one step on (`switch.lua`), commits that were computed under another are
-//! refused and computed again, and labels in states that are no more are moved by the map. When every shard is done, the
-//! note goes. Whoever dies in between leaves the note, and any pacemaker that finds it (at its start, and now and then)
-//! goes on from it: every step may be repeated.
-//!
-//! ```text
-//!  apply.lua: number, text, note ─▶ for each shard: switch.lua ─▶ move or look over its labels ─▶ applied.lua: no note
-//! ```
+//! A version never changes. [`crate::apply`] makes another version active, shard by shard. This module caches what it reads:
+//! a commit under a version that is no longer active is refused, and then the caller lets it read again.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,72 +14,80 @@ use signalbox_machine::{
     definition::{self, Refused},
 };
 
-use super::{
+use crate::{
     Error,
-    store::{Applying, Start, Started, Store},
+    store::{Applying, Start, Started, Versions},
 };
 
-/// How long a plan can be applied, in seconds.
+/// How long a plan is retained, seconds.
 const PLAN_SECONDS: u64 = 3600;
 
-/// A definition with its number.
+/// Maximum number of versions per machine that are kept in memory.
+const MAX_CACHED_VERSIONS: usize = 4;
+
+/// A version of a definition.
 #[derive(Debug, Clone)]
 pub struct Version {
+    /// Its number, from 1.
     pub number: u64,
+    /// The machine that it defines.
     pub machine: Arc<Machine>,
 }
 
-/// What is stored of a version.
+/// A version as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StoredVersion {
+    /// When it was applied, Unix milliseconds.
     pub at_ms: u64,
+    /// Who applied it.
     pub by: String,
+    /// The digest of the source.
     pub hash: String,
+    /// The text of the definition.
     pub source: String,
 }
 
-/// What is kept of a plan.
+/// A plan as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StoredPlan {
+    /// The version that it was computed from; 0 for a new machine.
     pub base: u64,
+    /// The text of the new definition.
     pub source: String,
 }
 
-/// The definitions as this process knows them. Cheap to clone.
+/// The definitions of all machines. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Definitions {
-    store: Store,
+pub struct Definitions {
+    versions: Versions,
     known: Arc<RwLock<Known>>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Machine and shard → the version that counts there.
+    /// Machine and shard → the active version.
     current: HashMap<(String, usize), u64>,
-    /// Machine → its versions that were asked for lately.
+    /// Machine → versions that were read recently.
     versions: HashMap<String, Vec<Version>>,
 }
 
-/// Versions of one machine that are kept in memory.
-const KEPT: usize = 4;
-
 impl Definitions {
-    pub(super) fn new(store: Store) -> Self {
-        Self { store, known: Arc::default() }
+    pub(crate) fn new(versions: Versions) -> Self {
+        Self { versions, known: Arc::default() }
     }
 
     fn known<T>(&self, look: impl FnOnce(&Known) -> T) -> T {
         look(&self.known.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The version that counts in a shard, as far as is known. A commit under another is refused, and then
-    /// [`Self::forget`] makes the next look a real one.
-    pub(super) async fn of(&self, machine: &str, shard: usize) -> Result<Version, Error> {
+    /// The version that is active in a shard, as far as this process knows. A commit under another version is refused; then
+    /// [`Self::forget`] makes the next call read the fabric.
+    pub(crate) async fn of(&self, machine: &str, shard: usize) -> Result<Version, Error> {
         let place = (machine.to_owned(), shard);
         let number = match self.known(|known| known.current.get(&place).copied()) {
             Some(number) => number,
             None => {
-                let number = self.store.current(shard, machine).await?.ok_or(Error::NoSuchMachine)?;
+                let number = self.versions.current(shard, machine).await?.ok_or(Error::NoSuchMachine)?;
                 let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
                 known.current.insert(place, number);
                 number
@@ -95,20 +96,36 @@ impl Definitions {
         self.version(machine, shard, number).await
     }
 
-    /// Lets the next look at the machine in this shard be a real one.
-    pub(super) fn forget(&self, machine: &str, shard: usize) {
+    /// Whether a version is active in a shard, read from the fabric.
+    pub(crate) async fn is_active(&self, shard: usize, machine: &str, number: u64) -> Result<bool, Error> {
+        Ok(self.versions.current(shard, machine).await? == Some(number))
+    }
+
+    /// Forgets which version is active in a shard.
+    pub(crate) fn forget(&self, machine: &str, shard: usize) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         known.current.remove(&(machine.to_owned(), shard));
     }
 
-    /// The same of all machines, and of what their versions say: a server that forgot the last one may have given its number
-    /// to another.
-    pub(super) fn forget_all(&self) {
+    /// Forgets all active versions, and the versions themselves: a server that lost the last version may have given its
+    /// number to another one.
+    pub(crate) fn forget_all(&self) {
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Known::default();
     }
 
-    /// The one that counts, for questions about the machine as a whole.
-    pub(super) async fn current(&self, machine: &str) -> Result<Version, Error> {
+    /// The names of all machines, ordered.
+    ///
+    /// # Errors
+    /// A failure of the fabric.
+    pub async fn names(&self) -> Result<Vec<String>, Error> {
+        Ok(self.versions.machines().await?)
+    }
+
+    /// The active version of a machine, read from the fabric's first shard.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchMachine`], or a failure of the fabric.
+    pub async fn current(&self, machine: &str) -> Result<Version, Error> {
         self.forget(machine, 0);
         self.of(machine, 0).await
     }
@@ -126,45 +143,69 @@ impl Definitions {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let kept = known.versions.entry(machine.to_owned()).or_default();
         kept.push(version.clone());
-        let surplus = kept.len().saturating_sub(KEPT);
+        let surplus = kept.len().saturating_sub(MAX_CACHED_VERSIONS);
         kept.drain(..surplus);
         Ok(version)
     }
 
     /// A version as it is stored.
-    pub(super) async fn stored(
+    ///
+    /// # Errors
+    /// [`Error::NoSuchVersion`], or a failure of the fabric.
+    pub async fn stored_version(&self, machine: &str, number: u64) -> Result<StoredVersion, Error> {
+        self.stored(machine, 0, number).await?.ok_or(Error::NoSuchVersion)
+    }
+
+    /// A version as it is stored in a shard, if it is there.
+    pub(crate) async fn stored(
         &self,
         machine: &str,
         shard: usize,
         number: u64,
     ) -> Result<Option<StoredVersion>, Error> {
-        let text = self.store.version(shard, machine, number).await?;
+        let text = self.versions.version(shard, machine, number).await?;
         Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
     }
 
-    /// All versions, the oldest first.
-    pub(super) async fn versions(&self, machine: &str) -> Result<Vec<(u64, StoredVersion)>, Error> {
-        let all = self.store.versions(machine).await?;
+    /// All versions of a machine, the oldest first.
+    ///
+    /// # Errors
+    /// A failure of the fabric.
+    pub async fn versions(&self, machine: &str) -> Result<Vec<(u64, StoredVersion)>, Error> {
+        let all = self.versions.versions(machine).await?;
         Ok(all
             .into_iter()
             .filter_map(|(number, text)| Some((number, serde_json::from_str(&text).ok()?)))
             .collect())
     }
 
-    /// Keeps a plan, and gives it a name.
-    pub(super) async fn keep_plan(&self, machine: &str, name: &str, plan: &StoredPlan) -> Result<(), Error> {
-        let text = serde_json::to_string(plan).unwrap_or_default();
-        Ok(self.store.keep_plan(machine, name, &text, PLAN_SECONDS).await?)
+    /// Stores a plan under a name for an hour.
+    ///
+    /// # Errors
+    /// A failure of the fabric.
+    pub async fn keep_plan(&self, machine: &str, name: &str, base: u64, source: &str) -> Result<(), Error> {
+        let plan = StoredPlan { base, source: source.to_owned() };
+        let text = serde_json::to_string(&plan).unwrap_or_default();
+        Ok(self.versions.keep_plan(machine, name, &text, PLAN_SECONDS).await?)
     }
 
-    /// A plan, while it is kept.
-    pub(super) async fn plan(&self, machine: &str, name: &str) -> Result<Option<StoredPlan>, Error> {
-        let text = self.store.plan(machine, name).await?;
-        Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
+    /// A plan that has not expired.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchPlan`], or a failure of the fabric.
+    pub async fn kept_plan(&self, machine: &str, name: &str) -> Result<StoredPlan, Error> {
+        let text = self.versions.plan(machine, name).await?;
+        text.and_then(|text| serde_json::from_str(&text).ok()).ok_or(Error::NoSuchPlan)
     }
 
-    /// Begins a change of definition; the rest is [`super::apply`].
-    pub(super) async fn begin(
+    /// The changes of definition that are under way.
+    pub(crate) async fn applying(&self) -> Result<Vec<Applying>, Error> {
+        Ok(self.versions.applying().await?)
+    }
+
+    /// Begins a change of definition, which [`crate::apply`] continues. `mark` is unique to the caller, so that a repeated
+    /// call has the same result.
+    pub(crate) async fn begin(
         &self,
         machine: &Machine,
         base: u64,
@@ -187,9 +228,9 @@ impl Definitions {
             digest: machine.hash(),
             map: &serde_json::to_string(map).unwrap_or_default(),
         };
-        match self.store.start_apply(&start).await? {
+        match self.versions.start_apply(&start).await? {
             Started::As(version) => {
-                let under_way = self.store.applying().await?;
+                let under_way = self.versions.applying().await?;
                 let ours =
                     under_way.into_iter().find(|one| one.machine == start.machine && one.version == version);
                 ours.ok_or(Error::DefinitionChanged)
@@ -200,13 +241,16 @@ impl Definitions {
     }
 }
 
-/// Reads a machine out of its stored text.
+/// Reads a machine from its stored text.
 fn read(name: &str, source: &str) -> Result<Arc<Machine>, Error> {
-    only(name, source).map_err(|_| Error::Unreadable)?.ok_or(Error::Unreadable)
+    parse_machine(name, source).map_err(|_| Error::Unreadable)?.ok_or(Error::Unreadable)
 }
 
-/// The machine of that name in a text.
-pub fn only(name: &str, source: &str) -> Result<Option<Arc<Machine>>, Refused> {
+/// The machine of that name in the text of a definition.
+///
+/// # Errors
+/// If the text is not a valid definition.
+pub fn parse_machine(name: &str, source: &str) -> Result<Option<Arc<Machine>>, Refused> {
     let file = definition::load(name, source)?;
     Ok(file.machines.into_iter().find(|machine| machine.name() == name))
 }

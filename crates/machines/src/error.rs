@@ -1,17 +1,19 @@
-//! What can go wrong.
+//! Errors of the machines.
 
 use signalbox_bus::Refusal;
 
-/// Why something could not be done.
+use crate::record::Unreadable;
+
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no such machine.
+    /// The machine does not exist.
     #[error("there is no such machine")]
     NoSuchMachine,
-    /// There is no such version of it.
+    /// The version does not exist.
     #[error("there is no such version")]
     NoSuchVersion,
-    /// There is no such label, and there was none in the last thirty days.
+    /// The label does not exist, and was not deleted in the last thirty days.
     #[error("there is no such label")]
     NoSuchLabel,
     /// The label was deleted.
@@ -20,40 +22,40 @@ pub enum Error {
     /// The label exists already.
     #[error("the label exists already")]
     Exists,
-    /// The label was deleted, and nobody said that it may come back.
+    /// A label of this name was deleted, and the request does not allow to create it again.
     #[error("a label of this name was deleted")]
     Deleted,
-    /// The metadata is too large, too deep, or no object.
+    /// The metadata is too large, too deep, or not an object.
     #[error("{0}")]
     BadMetadata(String),
-    /// Something else came under the same idempotency key.
-    #[error("something else came under this idempotency key")]
+    /// Another request had the same idempotency key.
+    #[error("another request had the same idempotency key")]
     Conflict,
     /// The label is not errored.
     #[error("the label is not errored")]
     NotErrored,
-    /// The definition is not the one that the plan was made from.
+    /// The active definition is not the one that the plan was made from.
     #[error("the definition has changed since the plan was made")]
     DefinitionChanged,
-    /// There is no such plan any more.
+    /// The plan does not exist, or has expired.
     #[error("there is no such plan")]
     NoSuchPlan,
     /// Another change of the definition is under way.
     #[error("another change of the definition is under way")]
     ApplyUnderWay,
-    /// States with labels that the map does not name.
-    #[error("labels stand in states that are no more: {}", .0.join(", "))]
+    /// The map does not name these removed states, which contain labels.
+    #[error("removed states contain labels and the map does not name them: {}", .0.join(", "))]
     Unmapped(Vec<String>),
-    /// The map leads to where nothing is, or from where nothing leaves.
+    /// The map names a state that is not removed, or a target that does not exist.
     #[error("{0}")]
     BadMap(String),
-    /// A definition or a record of a later build, or damaged.
+    /// A stored definition or record is damaged, or was written by a later version.
     #[error("what is stored cannot be read")]
     Unreadable,
-    /// Others changed the label again and again.
-    #[error("the label is changed too often at the moment")]
+    /// The label was changed by others in every round of the compare-and-set.
+    #[error("the label is changed too often at the moment; try again")]
     Contended,
-    /// The change could not be accepted.
+    /// The bus rejected the change.
     #[error("the change could not be accepted")]
     Refused(#[from] Refusal),
     /// The bus does not answer.
@@ -64,8 +66,8 @@ pub enum Error {
     Store(#[from] signalbox_store::Error),
 }
 
-impl From<super::record::Unreadable> for Error {
-    fn from(_: super::record::Unreadable) -> Self {
+impl From<Unreadable> for Error {
+    fn from(_: Unreadable) -> Self {
         Self::Unreadable
     }
 }

@@ -1,4 +1,4 @@
-//! Values that are fetched when a condition needs them: over HTTP, or from the statistics of the edge.
+//! Feeds: values that are fetched when a condition needs them, over HTTP or from the statistics of the edge.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,7 +10,7 @@ use http::{Method, Request, header};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
-use signalbox_condition::Feed as Said;
+use signalbox_condition::Feed as Answer;
 use signalbox_machine::{
     Machine,
     definition::{Feed, FeedSource, OnError},
@@ -18,46 +18,49 @@ use signalbox_machine::{
 };
 use tokio::time::Instant;
 
-use super::{actions::Actions, metrics::Metrics, store::Statistics};
+use crate::{actions::Actions, metrics::Metrics, store::Statistics};
 use signalbox_egress::Client;
 
-/// Bytes of an answer.
-const MOST_BYTES: usize = 1 << 20;
-/// Answers that are remembered.
-const CACHED: usize = 10_000;
+/// Maximum size of an answer, bytes.
+const MAX_BYTES: usize = 1 << 20;
+/// Maximum number of answers in each cache.
+const MAX_CACHED: usize = 10_000;
 
-/// What was asked for one evaluation, and what was said.
+/// The feeds that were asked for one evaluation, with their answers.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Asked(HashMap<String, Option<Arc<Value>>>);
+pub(crate) struct FeedAnswers(HashMap<String, Option<Arc<Value>>>);
 
-impl Asked {
-    /// What somebody assumes a feed to say.
-    pub(super) fn assume(&mut self, name: &str, value: Option<Value>) {
+impl FeedAnswers {
+    /// Sets the answer of a feed; `None` if it failed.
+    pub(crate) fn assume(&mut self, name: &str, value: Option<Value>) {
         self.0.insert(name.to_owned(), value.map(Arc::new));
     }
 }
 
-impl signalbox_condition::Feeds for Asked {
-    fn feed(&self, name: &str) -> Said<'_> {
+impl signalbox_condition::Feeds for FeedAnswers {
+    fn feed(&self, name: &str) -> Answer<'_> {
         match self.0.get(name) {
-            None => Said::NotAsked,
-            Some(None) => Said::Failed,
-            Some(Some(value)) => Said::Value(value),
+            None => Answer::NotAsked,
+            Some(None) => Answer::Failed,
+            Some(Some(value)) => Answer::Value(value),
         }
     }
 }
 
-/// How a feed has answered this process.
+/// How a feed has answered this process since its start.
 #[derive(Debug, Clone, Default)]
 pub struct Health {
+    /// Number of answers.
     pub answered: u64,
+    /// Number of failures.
     pub failed: u64,
-    /// Failures since the last answer.
+    /// Number of failures since the last answer.
     pub failing: u64,
-    /// How long ago it answered last, and failed last.
+    /// How long ago it last answered.
     pub last_answer: Option<Duration>,
+    /// How long ago it last failed.
     pub last_failure: Option<Duration>,
-    /// Why it failed last.
+    /// The reason of the last failure.
     pub why: Option<String>,
 }
 
@@ -68,53 +71,54 @@ struct Heard {
     failure: Option<Instant>,
 }
 
-/// What was heard, by machine and feed: as many as definitions have.
+/// Health by machine and feed: bounded by the number of feeds in definitions.
 type Memory = BTreeMap<(String, String), Heard>;
 
-/// Answers that are good for a while, by machine, feed and what was asked.
+/// Answers that can be used until their `ttl` is over, by machine, feed and request.
 type Cache = HashMap<String, (Instant, Arc<Value>)>;
 
-/// How long an answer, good or bad, is good enough for those who only look.
-const LOOKED_AT: Duration = Duration::from_secs(5);
-/// How often a feed is asked in a second for those who only look, whatever they look at.
-const LOOKS: u32 = 10;
+/// How long an answer or failure is shown to inspections.
+const INSPECTION_TTL: Duration = Duration::from_secs(5);
+/// How often a feed is asked per second for inspections, over all labels.
+const MAX_INSPECTIONS_PER_SECOND: u32 = 10;
 
-/// What somebody who only looks is told of a feed.
+/// The result of an inspection of a feed.
 #[derive(Debug, Clone)]
-pub(super) enum Looked {
+pub(crate) enum Inspected {
     /// It answered.
     Answered,
-    /// It failed, why, and whether its default stands in.
+    /// It failed: the reason, and whether its default is used instead.
     Failed(String, bool),
-    /// It was asked so often in this second that it was left alone.
-    LeftAlone,
+    /// It was not asked, because it was asked too often in this second.
+    NotAsked,
 }
 
-impl Looked {
-    pub(super) fn to_json(&self) -> Value {
+impl Inspected {
+    pub(crate) fn to_json(&self) -> Value {
         match self {
             Self::Answered => json!({"result": "ok"}),
             Self::Failed(why, true) => json!({"result": "default", "error": why}),
             Self::Failed(why, false) => json!({"result": "failed", "error": why}),
-            Self::LeftAlone => {
+            Self::NotAsked => {
                 json!({"result": "not_asked", "error": "it was asked too often in this second; look again"})
             }
         }
     }
 }
 
-/// What those who only look have seen, so that a feed has peace from them.
+/// Recent answers for inspections, and how often each feed was asked for them: a person who reloads a page must not
+/// load the feed.
 #[derive(Debug, Default)]
-struct Looks {
+struct Inspections {
     seen: HashMap<String, (Instant, Result<Arc<Value>, String>)>,
-    /// Machine and feed → since when is counted, and how often it was asked.
+    /// Machine and feed → start of the current second, and how often it was asked since.
     asked: HashMap<String, (Instant, u32)>,
 }
 
-impl Looks {
+impl Inspections {
     /// Whether the feed may be asked once more.
     fn may(&mut self, feed: &str) -> bool {
-        if self.asked.len() >= CACHED {
+        if self.asked.len() >= MAX_CACHED {
             self.asked.clear();
         }
         let (since, count) = self.asked.entry(feed.to_owned()).or_insert((Instant::now(), 0));
@@ -122,96 +126,103 @@ impl Looks {
             (*since, *count) = (Instant::now(), 0);
         }
         *count += 1;
-        *count <= LOOKS
+        *count <= MAX_INSPECTIONS_PER_SECOND
     }
 
-    fn keep(&mut self, key: String, said: Result<Arc<Value>, String>) {
-        if self.seen.len() >= CACHED {
+    fn keep(&mut self, key: String, answer: Result<Arc<Value>, String>) {
+        if self.seen.len() >= MAX_CACHED {
             self.seen.clear();
         }
-        self.seen.insert(key, (Instant::now(), said));
+        self.seen.insert(key, (Instant::now(), answer));
     }
 
     fn fresh(&self, key: &str) -> Option<Result<Arc<Value>, String>> {
-        self.seen.get(key).filter(|(at, _)| at.elapsed() < LOOKED_AT).map(|(_, said)| said.clone())
+        self.seen.get(key).filter(|(at, _)| at.elapsed() < INSPECTION_TTL).map(|(_, answer)| answer.clone())
     }
 }
 
-/// Asks feeds. Cheap to clone.
-#[derive(Debug, Clone)]
+/// Asks feeds.
+#[derive(Debug)]
 pub(crate) struct Feeds {
     client: Client,
     statistics: Statistics,
-    actions: Actions,
+    actions: Arc<Actions>,
     metrics: Metrics,
-    cache: Arc<Mutex<Cache>>,
-    looks: Arc<Mutex<Looks>>,
-    memory: Arc<Mutex<Memory>>,
+    cache: Mutex<Cache>,
+    inspections: Mutex<Inspections>,
+    memory: Mutex<Memory>,
 }
 
 impl Feeds {
-    pub(crate) fn new(client: Client, statistics: Statistics, actions: Actions, metrics: Metrics) -> Self {
+    pub(crate) fn new(
+        client: Client,
+        statistics: Statistics,
+        actions: Arc<Actions>,
+        metrics: Metrics,
+    ) -> Self {
         Self {
             client,
             statistics,
             actions,
             metrics,
-            cache: Arc::default(),
-            looks: Arc::default(),
-            memory: Arc::default(),
+            cache: Mutex::default(),
+            inspections: Mutex::default(),
+            memory: Mutex::default(),
         }
     }
 
-    /// Adds what the feed says to somebody who only looks: what was heard in the last seconds counts, and a feed is not asked
-    /// more than a few times a second, however many labels are looked at. No gate opens by it.
-    pub(super) async fn look(
+    /// Adds a feed's answer for an inspection, which never moves a label. An answer of the last seconds is used again, and a
+    /// feed is asked only a few times per second, for however many labels.
+    pub(crate) async fn inspect(
         &self,
-        to: &mut Asked,
+        to: &mut FeedAnswers,
         (machine, label, metadata): (&Machine, &str, &Value),
         name: &str,
-    ) -> Looked {
+    ) -> Inspected {
         let Some(feed) = machine.feed(name) else {
             to.assume(name, Some(Value::Null));
-            return Looked::Answered;
+            return Inspected::Answered;
         };
         let filling = Filling { state_machine: machine.name(), label, metadata };
-        let said = match key(machine, feed, &filling) {
+        let answer = match key(machine, feed, &filling) {
             Err(missing) => Err(missing),
             Ok(key) => {
-                let looks = || self.looks.lock().unwrap_or_else(PoisonError::into_inner);
-                let known = looks().fresh(&key);
+                let inspections = || self.inspections.lock().unwrap_or_else(PoisonError::into_inner);
+                let known = inspections().fresh(&key);
                 match known {
-                    Some(said) => said,
-                    None if !looks().may(&format!("{} {name}", machine.name())) => return Looked::LeftAlone,
+                    Some(answer) => answer,
+                    None if !inspections().may(&format!("{} {name}", machine.name())) => {
+                        return Inspected::NotAsked;
+                    }
                     None => {
-                        let said = self.fetch(machine, feed, &filling).await;
-                        self.remember(machine.name(), name, said.as_ref().err());
-                        looks().keep(key, said.clone());
-                        said
+                        let answer = self.fetch(machine, feed, &filling).await;
+                        self.remember(machine.name(), name, answer.as_ref().err());
+                        inspections().keep(key, answer.clone());
+                        answer
                     }
                 }
             }
         };
-        match (said, &feed.on_error) {
+        match (answer, &feed.on_error) {
             (Ok(value), _) => {
                 to.0.insert(name.to_owned(), Some(value));
-                Looked::Answered
+                Inspected::Answered
             }
             (Err(why), OnError::Hold) => {
                 to.assume(name, None);
-                Looked::Failed(why, false)
+                Inspected::Failed(why, false)
             }
             (Err(why), OnError::Default(value)) => {
                 to.assume(name, Some(value.clone()));
-                Looked::Failed(why, true)
+                Inspected::Failed(why, true)
             }
         }
     }
 
-    /// Asks the feed, and adds what it says.
-    pub(super) async fn ask(
+    /// Asks the feed, and adds its answer.
+    pub(crate) async fn ask(
         &self,
-        to: &mut Asked,
+        to: &mut FeedAnswers,
         machine: &Machine,
         label: &str,
         metadata: &Value,
@@ -224,7 +235,7 @@ impl Feeds {
         let filling = Filling { state_machine: machine.name(), label, metadata };
         let fetched = self.fetch(machine, feed, &filling).await;
         self.remember(machine.name(), name, fetched.as_ref().err());
-        let said = match fetched {
+        let answer = match fetched {
             Ok(value) => {
                 self.metrics.fed("ok");
                 Some(value)
@@ -238,10 +249,10 @@ impl Feeds {
                 }
             }
         };
-        to.0.insert(name.to_owned(), said);
+        to.0.insert(name.to_owned(), answer);
     }
 
-    /// Notes how it went.
+    /// Records an answer or a failure.
     fn remember(&self, machine: &str, feed: &str, why: Option<&String>) {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let heard = memory.entry((machine.to_owned(), feed.to_owned())).or_default();
@@ -260,17 +271,17 @@ impl Feeds {
         }
     }
 
-    /// How the feeds of a machine have answered, by name.
-    pub(super) fn health(&self, machine: &str) -> BTreeMap<String, Health> {
+    /// The health of a machine's feeds, by name.
+    pub(crate) fn health(&self, machine: &str) -> BTreeMap<String, Health> {
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let own = memory.iter().filter(|((of, _), _)| of == machine);
-        let told = own.map(|((_, feed), heard)| {
+        let health = own.map(|((_, feed), heard)| {
             let mut health = heard.health.clone();
             health.last_answer = heard.answer.map(|at| at.elapsed());
             health.last_failure = heard.failure.map(|at| at.elapsed());
             (feed.clone(), health)
         });
-        told.collect()
+        health.collect()
     }
 
     async fn fetch(
@@ -302,7 +313,7 @@ impl Feeds {
         let value = Arc::new(value);
         if !feed.ttl.is_zero() {
             let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-            if cache.len() >= CACHED {
+            if cache.len() >= MAX_CACHED {
                 cache.clear();
             }
             cache.insert(key, (Instant::now(), Arc::clone(&value)));
@@ -327,7 +338,7 @@ impl Feeds {
             .body(Full::<Bytes>::default());
         let mut request = request.map_err(|_| "the URL cannot be used".to_owned())?;
         self.actions.headers(machine, url, request.headers_mut())?;
-        let answer = self.client.call("machine feed", request, timeout, MOST_BYTES).await?;
+        let answer = self.client.call("machine feed", request, timeout, MAX_BYTES).await?;
         if !(200..300).contains(&answer.status) {
             return Err(format!("answered {}", answer.status));
         }
@@ -336,7 +347,7 @@ impl Feeds {
     }
 }
 
-/// What is asked, in one text.
+/// The cache key: machine, feed and request.
 fn key(machine: &Machine, feed: &Feed, filling: &Filling<'_>) -> Result<String, String> {
     let source = match &feed.source {
         FeedSource::Url(url) => url.address(*filling).map_err(|missing| missing.to_string())?,
@@ -353,23 +364,23 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_only_looks_leaves_a_feed_in_peace() {
-        let mut looks = Looks::default();
-        let asked = (0..1_000).filter(|_| looks.may("m crm")).count();
-        assert_eq!(asked, LOOKS as usize);
-        assert!(looks.may("m other"), "each feed has its own");
+    async fn inspections_ask_a_feed_only_a_few_times_per_second() {
+        let mut inspections = Inspections::default();
+        let asked = (0..1_000).filter(|_| inspections.may("m crm")).count();
+        assert_eq!(asked, MAX_INSPECTIONS_PER_SECOND as usize);
+        assert!(inspections.may("m other"), "each feed has its own limit");
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(looks.may("m crm"));
-        // What was heard counts for a while, a failure as well as an answer.
-        looks.keep("good".to_owned(), Ok(Arc::new(json!(1))));
-        looks.keep("bad".to_owned(), Err("answered 500".to_owned()));
-        tokio::time::advance(LOOKED_AT - Duration::from_millis(1)).await;
-        assert_eq!(looks.fresh("good"), Some(Ok(Arc::new(json!(1)))));
-        assert_eq!(looks.fresh("bad"), Some(Err("answered 500".to_owned())));
+        assert!(inspections.may("m crm"));
+        // Answers and failures are both kept for a while.
+        inspections.keep("good".to_owned(), Ok(Arc::new(json!(1))));
+        inspections.keep("bad".to_owned(), Err("answered 500".to_owned()));
+        tokio::time::advance(INSPECTION_TTL - Duration::from_millis(1)).await;
+        assert_eq!(inspections.fresh("good"), Some(Ok(Arc::new(json!(1)))));
+        assert_eq!(inspections.fresh("bad"), Some(Err("answered 500".to_owned())));
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!((looks.fresh("good"), looks.fresh("none")), (None, None));
-        // However many labels there are, what is remembered stays small.
-        (0..CACHED + 5).for_each(|n| looks.keep(n.to_string(), Err(String::new())));
-        assert!(looks.seen.len() <= CACHED);
+        assert_eq!((inspections.fresh("good"), inspections.fresh("none")), (None, None));
+        // The cache stays small for any number of labels.
+        (0..MAX_CACHED + 5).for_each(|n| inspections.keep(n.to_string(), Err(String::new())));
+        assert!(inspections.seen.len() <= MAX_CACHED);
     }
 }

@@ -1,43 +1,65 @@
-//! Events of the bus as facts: each event of an input's topic is taken once for the label that it names.
+//! Inputs: each event of an input's topic updates the label that it names, once.
 //!
-//! The log of every shard is read on from a noted place; live events only say when to look. The place is noted after the
-//! facts of a page are committed. Every label remembers, of each shard, the last event that it took, in the very commit of
-//! the facts: a page that is read twice is taken once, and whoever is late brings nothing that is older than what is there.
+//! The log of every shard is read from a stored position; live events only tell when to read. The position is stored after
+//! the updates of a page are committed. Every label stores, for each shard, the last event that it took, in the same commit
+//! as the update: a page that is read twice updates labels once, and a late pacemaker applies no event that is older than
+//! what the label has taken.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
+use signalbox_bus::{self as bus, Event, EventId};
 use signalbox_machine::{
     definition::{EventPath, Input},
     merge,
 };
 use signalbox_store::Notice;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
-use super::{
+use crate::{
     Error,
-    engine::Engine,
-    labels::{Brought, Update},
+    definitions::Definitions,
+    label_store::LabelStore,
+    labels::{self, InputEvent, Labels},
+    metrics::Metrics,
+    store::TakenEvents,
 };
-use signalbox_bus::{Event, EventId};
 
-/// Events read together.
+/// Events that are read together.
 const PAGE: u64 = 200;
-/// Between two looks while the fabric does not answer.
+/// The pause before another try when the fabric does not answer.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a message that was missed may go unnoticed, and how often machines are looked through for inputs.
-const QUIET: Duration = Duration::from_secs(30);
+/// How long a missed live event may stay unnoticed, and how often the inputs of all machines are read.
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
-impl Engine {
-    pub(super) async fn take_inputs(self, shutdown: CancellationToken) {
+/// Takes events as updates of labels.
+#[derive(Debug, Clone)]
+pub(crate) struct Inputs {
+    pub(crate) labels: Labels,
+    pub(crate) store: Arc<LabelStore>,
+    pub(crate) definitions: Definitions,
+    pub(crate) taken: TakenEvents,
+    pub(crate) bus: bus::Handle,
+    pub(crate) shards: usize,
+    /// Notified when a definition was applied in this process.
+    pub(crate) redefined: Arc<Notify>,
+    pub(crate) metrics: Metrics,
+}
+
+impl Inputs {
+    /// Runs until `shutdown`.
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
         loop {
-            let looked = shutdown.run_until_cancelled(Box::pin(self.take_for_a_while())).await;
-            match looked {
+            let taken = shutdown.run_until_cancelled(Box::pin(self.take_for_a_while())).await;
+            match taken {
                 None => return,
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
-                    tracing::debug!(%error, "events are taken as facts later");
+                    tracing::debug!(%error, "events not taken yet");
                     if shutdown.run_until_cancelled(sleep(PAUSE)).await.is_none() {
                         return;
                     }
@@ -46,24 +68,24 @@ impl Engine {
         }
     }
 
-    /// Takes events as long as the machines stay what they are.
+    /// Takes events until a definition may have changed.
     async fn take_for_a_while(&self) -> Result<(), Error> {
         let inputs = self.inputs().await?;
         if inputs.is_empty() {
-            // A machine with inputs is seen when it is applied here, or after a while.
-            let _ = timeout(QUIET, self.0.redefined.notified()).await;
+            // A machine with inputs is found when it is applied in this process, or at the next poll.
+            let _ = timeout(POLL_INTERVAL, self.redefined.notified()).await;
             return Ok(());
         }
-        let mut live = self.0.bus.live();
-        for shard in 0..self.0.store.count() {
-            if self.0.store.taken_up_to(shard).await?.is_none() {
-                // What was before the first input is no fact.
-                let last = self.0.bus.last_id(shard).await.map_err(|_| Error::Away)?;
-                self.0.store.take_from(shard, last.map_or(0, |id| id.0)).await?;
+        let mut live = self.bus.live();
+        for shard in 0..self.shards {
+            if self.taken.up_to(shard).await?.is_none() {
+                // Events from before the first input are not taken.
+                let last = self.bus.last_id(shard).await.map_err(|_| Error::Away)?;
+                self.taken.begin_at(shard, last.map_or(0, |id| id.0)).await?;
             }
         }
         loop {
-            for shard in 0..self.0.store.count() {
+            for shard in 0..self.shards {
                 while self.take_page(shard, &inputs).await? {}
             }
             let topics: Vec<String> =
@@ -82,21 +104,21 @@ impl Engine {
                 }
             };
             tokio::select! {
-                heard = timeout(QUIET, heard) => {
+                heard = timeout(POLL_INTERVAL, heard) => {
                     if heard.is_err() {
                         return Ok(());
                     }
                 }
-                () = self.0.redefined.notified() => return Ok(()),
+                () = self.redefined.notified() => return Ok(()),
             }
         }
     }
 
-    /// Every machine's inputs, each with its number.
+    /// The inputs of every machine: machine, number and input.
     async fn inputs(&self) -> Result<Vec<(String, u32, Input)>, Error> {
         let mut inputs = Vec::new();
-        for machine in self.0.store.machines().await? {
-            match self.0.definitions.current(&machine).await {
+        for machine in self.definitions.names().await? {
+            match self.definitions.current(&machine).await {
                 Ok(version) => inputs.extend(
                     (0..).zip(version.machine.inputs()).map(|(n, input)| (machine.clone(), n, input.clone())),
                 ),
@@ -107,10 +129,10 @@ impl Engine {
         Ok(inputs)
     }
 
-    /// Takes the next events of a shard; whether there were any.
+    /// Takes the next page of events of a shard. Returns whether there were any.
     async fn take_page(&self, shard: usize, inputs: &[(String, u32, Input)]) -> Result<bool, Error> {
-        let after = self.0.store.taken_up_to(shard).await?.unwrap_or(0);
-        let mut window = self.0.bus.window(shard, EventId(after));
+        let after = self.taken.up_to(shard).await?.unwrap_or(0);
+        let mut window = self.bus.window(shard, EventId(after));
         let logged = window.next(PAGE).await.map_err(|_| Error::Away)?;
         let Some(last) = logged.last().map(|logged| logged.id) else { return Ok(false) };
         for logged in &logged {
@@ -120,7 +142,7 @@ impl Engine {
                 self.take(machine, *number, input, &event).await?;
             }
         }
-        self.0.store.take_up_to(shard, last.0).await?;
+        self.taken.set(shard, last.0).await?;
         Ok(true)
     }
 
@@ -137,34 +159,34 @@ impl Engine {
             Value::String(name) => name,
             Value::Number(number) if number.is_i64() || number.is_u64() => number.to_string(),
             _ => {
-                self.0.metrics.took("unnamed");
+                self.metrics.took("unnamed");
                 return Ok(());
             }
         };
-        if super::labels::check_name(&label).is_err() {
-            self.0.metrics.took("unnamed");
+        if !labels::is_label_name(&label) {
+            self.metrics.took("unnamed");
             return Ok(());
         }
-        let update = input.into.as_ref().map(|path| merge::at_path(path, data));
-        let update = Update {
-            metadata: update.as_ref(),
-            patch: false,
-            event: Some(Brought { topic: &input.topic, id: event.id.0, input: number }),
+        let metadata = input.into.as_ref().map(|path| merge::at_path(path, data));
+        let event = InputEvent {
+            topic: &input.topic,
+            id: event.id.0,
+            input: number,
+            metadata: metadata.as_ref(),
             create: input.create,
-            key: None,
         };
-        match self.update(machine, &label, &update).await {
-            Ok(_) => self.0.metrics.took("taken"),
-            Err(Error::NoSuchLabel | Error::Gone | Error::Deleted) => self.0.metrics.took("no_label"),
+        match self.labels.take(machine, &label, event).await {
+            Ok(()) => self.metrics.took("taken"),
+            Err(Error::NoSuchLabel | Error::Gone | Error::Deleted) => self.metrics.took("no_label"),
             Err(Error::BadMetadata(why)) => {
-                tracing::warn!(machine, why, "an event's facts are left out");
-                self.0.metrics.took("too_much");
+                tracing::warn!(machine, why, "metadata of an event rejected");
+                self.metrics.took("too_much");
             }
             Err(Error::NoSuchMachine) => {}
-            // One label that cannot be told keeps nothing from the others.
+            // One unreadable label does not keep the others from being updated.
             Err(Error::Unreadable) => {
-                self.pass_over(machine, &label);
-                self.0.metrics.took("unreadable");
+                self.store.report_unreadable(machine, &label);
+                self.metrics.took("unreadable");
             }
             Err(error) => return Err(error),
         }

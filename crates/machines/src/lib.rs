@@ -1,89 +1,124 @@
 //! State machines: labels that move when facts change.
 //!
-//! A machine is a definition (`signalbox_machine`); a label is a name that stands in one of its states, with metadata that
-//! clients tell and a history. Nobody moves a label; whoever knows something says it, and the definition decides.
+//! A machine is a definition (`signalbox_machine`). A label is a name that is in one of the machine's states, with metadata
+//! from clients and a history. No client moves a label: clients update metadata, and the definition decides.
 //!
 //! ```text
-//!  PATCH facts ─┐                           ┌─ not true: stays ─┐
-//!  due, waves ──┼─▶ engine: read ─▶ judge ──┤                   ├─▶ commit: record, indexes, times, events: one step
-//!  bus topics ──┘        ▲   (step::decide) └─ moves, attempts ─┘        │ (bus::Handle::change, labels.lua)
-//!                        └───────────── refused: somebody was faster ────┤
-//!                                                                        ▼
-//!                             actions: webhook, route, publish ◀── follow ──▶ feeds, and judged again
+//!  PATCH metadata ─┐                               ┌─ not true: nothing ─┐
+//!  due, sweeps ────┼─▶ LabelStore: read ─▶ Evaluator ──┤                 ├─▶ commit: record, indexes, times, events: one step
+//!  bus topics ─────┘     ▲   (step::decide)        └─ moves, attempts ───┘       │ (bus::Handle::change, labels.lua)
+//!                        └──────── refused: the label has changed ───────────────┤
+//!                                                                                ▼
+//!                       actions: webhook, route, publish ◀── Runner ──▶ feeds, then evaluated again
 //! ```
+//!
+//! # Modules
+//!
+//! Each module uses only modules above it.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `options`, `faults` | configuration; fault injection |
+//! | `record`, `error` | a label's record, and how it is packed; errors |
+//! | `answer` | answers to clients, and idempotency keys |
+//! | `store` | every access to the fabric, one small type per kind of data |
+//! | `clock` | the fabric's clock |
+//! | `definitions` | versions of definitions, cached |
+//! | `evaluator` | [pure] applies an occurrence to a record |
+//! | `actions`, `metrics`, `feeds` | one attempt of an action; counters; one request to a feed |
+//! | `commit`, `sweep_entries`, `unreadable` | parts of a change: the commit, the sweeps it needs, labels to skip |
+//! | `label_store` | [`LabelStore`]: reads, and compare-and-set changes |
+//! | `runner` | `Runner`: what follows a change, in the background |
+//! | `labels`, `sweeps`, `apply` | the changes themselves: by clients, by times of day, by definitions |
+//! | `due_times`, `inputs`, `reconcile` | what causes changes without a request: due times, events, lost sweeps |
+//! | `inspector` | [`Inspector`]: read-only questions |
+//! | `handle` | [`Handle`]: what handlers of requests use |
+//! | `assembly` | puts the parts together |
+//! | `service` | [`Service`]: runs everything that happens without a request |
 //!
 //! # Data
 //!
-//! `docs/keys.md` has the rows. A label's record is one packed string (`record/packed.rs`) where an object's state stands; its
-//! events are the object's events, so they have an order of their own and `prev`. `machine:<m>:in:<state>` and its like are
-//! sorted sets of names: lists, counts and waves walk them. `machine:due` has one entry for each label with a time of its
-//! own (a retry, a feed to be asked again, an interval, an attempt that is under way) and one for each gate, time of day
-//! and zone: a *wave*, which walks the gate's labels page by page, and keeps how far it came.
+//! `docs/keys.md` has the rows. A label's record is one packed string (`record/packed.rs`), stored as the state of an object
+//! of the bus; its events are the object's events, so they have an order of their own and `prev`. `machine:<m>:in:<state>`
+//! and similar keys are sorted sets of names, used for lists, counts and sweeps. `machine:due` has one entry for each label
+//! with a time of its own (a retry, a feed to ask again, an interval, an attempt that is under way), and one for each gate,
+//! time of day and zone: a *sweep*, which evaluates the gate's labels page by page and stores its progress.
 //!
 //! # Invariants
 //!
-//! 1. A move and its event are one step, and a move that was computed from an older record, or under a definition that does
-//!    not count in the shard any more, is refused (the script compares incarnation, visit, revision and version).
-//! 2. An attempt is counted before it is made; all attempts of a visit carry one token.
+//! 1. A move and its event are one step. A move that was computed from an older record, or under a definition that is no
+//!    longer active in the shard, is refused (the script compares incarnation, visit, revision and version).
+//! 2. An attempt is counted before it is made; all attempts of a visit carry the same token.
 //! 3. A label that waits for something that only a clock or this process knows has a time in the due set at which any
-//!    pacemaker takes it up, or is at a gate with a wave.
-//! 4. A change of definition that began is finished: the note of it stays until every shard is done (`definitions.rs`).
+//!    pacemaker continues with it, or is at a gate with a sweep.
+//! 4. A change of definition that began is finished: its record stays until every shard is done (`apply.rs`).
 //!
-//! # What happens when…
+//! # Behavior under failure
 //!
-//! * **a pacemaker dies** after a commit and before what follows it: the label's time in the due set comes (for an attempt its
-//!   timeout and five seconds, for a feed half a minute), and whoever holds the shard's lease goes on.
-//! * **a reply is lost**: the bus sends the same call again and gets the first reply; if the outcome stays unknown, the
-//!   client gets 503 and may repeat it under its idempotency key, and everything else looks at the label again.
-//! * **a record cannot be read** (it is damaged, or of a later build): the label stays, everybody else goes on, and the check
-//!   and a number of the metrics tell of it.
-//! * **Redis has lost its last second**: what this process took for certain is doubted, and a gate's time of day that is not
-//!   in the due set any more is put back (`reconcile.rs`).
-//! * **Redis restarts**: an outcome of an action is kept in memory and written when it is back, for a quarter of an hour.
-//! * **a label is deleted during an attempt**: the outcome goes to its history, and nothing follows.
-//! * **an event is read twice**, or by a pacemaker that slept meanwhile: the label knows the last one that it took of each shard.
-//! * **a day's wave was missed**: the last instant is made up for if it is within the trigger's grace, for all who were there then.
-//! * **two pacemakers judge one label**: one commit is refused and judged again from what the other wrote.
+//! * **A pacemaker dies** after a commit and before what follows it: the label's time in the due set comes (for an attempt
+//!   its timeout and five seconds, for a feed half a minute), and the holder of the shard's lease continues.
+//! * **A reply is lost**: the bus repeats the call and gets the first reply. If the outcome stays unknown, the client gets
+//!   503 and can repeat the request with its idempotency key; every other change reads the label again.
+//! * **A record cannot be read** (damaged, or written by a later version): the label is skipped, all others continue, and
+//!   the check and a metric report it.
+//! * **Redis has lost its last second**: what this process remembers is forgotten, and a time of day that is missing in the
+//!   due set is restored (`reconcile.rs`).
+//! * **Redis restarts**: an outcome of an action is kept in memory for a quarter of an hour, and written afterwards.
+//! * **A label is deleted during an attempt**: the outcome is added to its history, and nothing follows.
+//! * **An event is read twice**, or by a pacemaker that was paused: the label stores the last event of each shard it took.
+//! * **A day's sweep was missed**: the last instant is made up for if it is within the trigger's grace period, for all
+//!   labels that were at the gate then.
+//! * **Two pacemakers evaluate one label**: one commit is refused, and computed again from what the other wrote.
 
 mod actions;
-
+mod answer;
 mod apply;
-mod check;
+mod assembly;
 mod clock;
 mod commit;
-pub mod definitions;
-mod engine;
+mod definitions;
+mod due_times;
 mod error;
-pub mod explain;
-mod fate;
+mod evaluator;
+mod faults;
 mod feeds;
-mod glance;
+mod handle;
 mod inputs;
-pub mod judge;
-pub mod labels;
+mod inspector;
+mod label_store;
+mod labels;
 mod metrics;
-mod open;
 mod options;
 mod reconcile;
-pub mod record;
+mod record;
+mod runner;
 mod service;
 mod store;
+mod sweep_entries;
+mod sweeps;
 #[cfg(test)]
 mod tests;
-mod wave;
+mod unreadable;
 
-/// The name of the lease under which one pacemaker looks after the labels of a shard.
+/// The name of the lease under which one pacemaker works on the due times of a shard.
 pub fn lease_name(shard: usize) -> String {
     format!("machines-{shard}")
 }
 
-pub use check::Cursor as CheckCursor;
-pub use definitions::{StoredVersion, Version};
-pub use engine::Engine;
+pub use answer::Answer;
+pub use apply::Applier;
+pub use assembly::Dependencies;
+pub use definitions::{Definitions, StoredPlan, StoredVersion, Version, parse_machine};
 pub use error::Error;
-pub use explain::Counts;
+pub use evaluator::instant;
 pub use feeds::Health;
-pub use glance::{Wake, Waking};
-pub use open::Around;
+pub use handle::Handle;
+pub use inspector::{
+    Assumptions, CheckCursor, CheckPage, Checker, Counts, Explainer, Inspector, Overview, Planner, Preview,
+    Wake, Waking,
+};
+pub use label_store::LabelStore;
+pub use labels::{Labels, Update, is_label_name};
 pub use options::Options;
-pub use record::{Cause, Record, Row, Status};
+pub use record::{Cause, Record, Row, Status, Work};
+pub use service::Service;

@@ -1,5 +1,5 @@
-//! What the machines count, in Prometheus' text format. Labels of metrics are machines, states and fixed words: never the
-//! names of labels.
+//! Metrics of the machines in the Prometheus text format. Metrics are labelled with machines, states and fixed words, never
+//! with names of labels.
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode_registry},
@@ -7,7 +7,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::actions::Outcome;
+use crate::actions::Outcome;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Result {
@@ -32,22 +32,22 @@ struct Stuck {
     reason: &'static str,
 }
 
-/// Numbers of the whole fabric, for one look at the metrics.
+/// Numbers of the whole fabric at one time.
 #[derive(Debug, Default)]
-pub(super) struct Numbers {
+pub(crate) struct Numbers {
     /// Machine, state, labels.
-    pub(super) states: Vec<(String, String, u64)>,
+    pub(crate) states: Vec<(String, String, u64)>,
     /// Machine, status, labels.
-    pub(super) statuses: Vec<(String, &'static str, u64)>,
-    /// Entries that are due and were not looked at yet.
-    pub(super) overdue: u64,
-    /// For how long the oldest of them has been, seconds.
-    pub(super) lag_seconds: u64,
-    /// Labels that nothing will look at again: machine, why, how many.
-    pub(super) stuck: Vec<(String, &'static str, u64)>,
+    pub(crate) statuses: Vec<(String, &'static str, u64)>,
+    /// Entries that are due and not worked on yet.
+    pub(crate) overdue: u64,
+    /// How long the oldest of them has been due, seconds.
+    pub(crate) lag_seconds: u64,
+    /// Labels that nothing will evaluate again: machine, reason, count.
+    pub(crate) stuck: Vec<(String, &'static str, u64)>,
 }
 
-/// What this process counts. Cheap to clone.
+/// The counters of this process. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Metrics {
     evaluations: Counter,
@@ -55,51 +55,55 @@ pub(crate) struct Metrics {
     actions: Family<Result, Counter>,
     feeds: Family<Result, Counter>,
     inputs: Family<Result, Counter>,
-    waves: Counter,
+    sweeps: Counter,
     unreadable: Counter,
 }
 
 impl Metrics {
-    pub(super) fn evaluated(&self, count: u64) {
+    pub(crate) fn evaluated(&self, count: u64) {
         self.evaluations.inc_by(count);
     }
 
-    pub(super) fn moved(&self, count: usize) {
+    pub(crate) fn moved(&self, count: usize) {
         self.moves.inc_by(count as u64);
     }
 
-    pub(super) fn acted(&self, outcome: &Outcome) {
+    pub(crate) fn acted(&self, outcome: &Outcome) {
         self.actions.get_or_create(&Result { result: outcome.word() }).inc();
     }
 
-    pub(super) fn fed(&self, result: &'static str) {
+    pub(crate) fn fed(&self, result: &'static str) {
         self.feeds.get_or_create(&Result { result }).inc();
     }
 
-    pub(super) fn took(&self, result: &'static str) {
+    pub(crate) fn took(&self, result: &'static str) {
         self.inputs.get_or_create(&Result { result }).inc();
     }
 
-    pub(super) fn passed_over(&self) {
+    pub(crate) fn skipped_unreadable(&self) {
         self.unreadable.inc();
     }
 
-    pub(super) fn wave(&self) {
-        self.waves.inc();
+    pub(crate) fn swept(&self) {
+        self.sweeps.inc();
     }
 
     /// The text for `/metrics`, without an end mark.
-    pub(super) fn encode(&self, numbers: Option<&Numbers>) -> std::result::Result<String, std::fmt::Error> {
+    pub(crate) fn encode(&self, numbers: Option<&Numbers>) -> std::result::Result<String, std::fmt::Error> {
         let mut registry = Registry::with_prefix("signalbox_machines");
         registry.register("evaluations", "Conditions evaluated", self.evaluations.clone());
-        registry.register("moves", "Moves of labels that were committed", self.moves.clone());
-        registry.register("actions", "Attempts of actions, by how they ended", self.actions.clone());
-        registry.register("feeds", "Feeds asked, by result", self.feeds.clone());
-        registry.register("inputs", "Events taken as facts, by result", self.inputs.clone());
-        registry.register("waves", "Times of day that came at a gate", self.waves.clone());
+        registry.register("moves", "Committed moves of labels", self.moves.clone());
+        registry.register("actions", "Attempts of actions, by outcome", self.actions.clone());
+        registry.register("feeds", "Requests to feeds, by result", self.feeds.clone());
+        registry.register("inputs", "Events taken by inputs, by result", self.inputs.clone());
+        registry.register(
+            "waves",
+            "Sweeps: times of day at which the labels of a gate were evaluated",
+            self.sweeps.clone(),
+        );
         registry.register(
             "unreadable",
-            "Labels that were passed over because their record cannot be read",
+            "Labels skipped because their record cannot be read",
             self.unreadable.clone(),
         );
         if let Some(numbers) = numbers {
@@ -120,10 +124,10 @@ impl Metrics {
                 one.set(gauge(count));
                 one
             };
-            registry.register("overdue", "Labels and waves that are due", single(numbers.overdue));
+            registry.register("overdue", "Labels and sweeps that are due", single(numbers.overdue));
             registry.register(
                 "due_lag_seconds",
-                "Since when the oldest of them is due",
+                "How long the oldest of them has been due",
                 single(numbers.lag_seconds),
             );
             let stuck = Family::<Stuck, Gauge>::default();
@@ -133,7 +137,7 @@ impl Metrics {
             }
             registry.register(
                 "stuck_labels",
-                "Labels that nothing will look at again, by machine and reason",
+                "Labels that nothing will evaluate again, by machine and reason",
                 stuck,
             );
         }

@@ -75,7 +75,7 @@ async fn check(
             Problem::bad_request("bad_cursor", "a cursor is the `next` of the answer before")
         })?,
     };
-    let page = app.machines.check(cursor).await?;
+    let page = app.machines.inspector.checker.check(cursor).await?;
     rooms.push(("machines", page.findings));
     let names = rooms.iter().map(|(room, _)| *room).collect();
     let findings: Vec<FindingView> = rooms
@@ -83,7 +83,7 @@ async fn check(
         .flat_map(|(room, found)| found.into_iter().map(move |finding| FindingView { room, finding }))
         .collect();
     let next = page.next.map(|next| next.to_string());
-    Ok(Answer(Check { sound: findings.is_empty(), rooms: names, findings, looked: page.looked, next }))
+    Ok(Answer(Check { sound: findings.is_empty(), rooms: names, findings, looked: page.checked, next }))
 }
 
 async fn rooms_but_machines(app: &App) -> Result<Vec<(&'static str, Vec<bus::Finding>)>, Problem> {

@@ -68,7 +68,7 @@ async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
         app.metrics.encode().map_err(failed)?,
         app.bus.metrics_text().await.map_err(failed)?,
         app.sequencer.metrics_text().await.map_err(failed)?,
-        app.machines.metrics_text().await.map_err(failed)?,
+        app.machines.inspector.overview.metrics_text().await.map_err(failed)?,
         app.live.metrics_text().map_err(failed)?,
         app.queues.metrics_text(queues).await.map_err(failed)?,
     ];

@@ -1,11 +1,11 @@
-//! What actions do, once, to the world outside: a webhook, a change of the route table, an event.
+//! One attempt of an action: a webhook, a change of the route table, or an event.
 //!
-//! An attempt is counted in the label's record before it is made, and all attempts of a visit carry one token, so whoever
-//! is called can tell a repetition from another visit.
+//! An attempt is counted in the label's record before it is made, and all attempts of a visit carry the same token, so the
+//! receiver can tell a repeated attempt from another visit.
 
 mod route;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use http::{HeaderName, HeaderValue, Method, Request, header};
 use http_body_util::Full;
@@ -15,41 +15,41 @@ use signalbox_machine::{
     render::{self, Filling, token},
 };
 
-use super::record::Record;
+use crate::record::Record;
 use signalbox_bus::{self as bus, Kind, NewEvent, Refusal, is_topic_name};
 use signalbox_egress::Client;
 use signalbox_routing::Registry;
 
-/// Bytes of a webhook's answer that are read. Nobody looks at them.
-const ANSWER_BYTES: usize = 64 * 1024;
+/// Maximum size of a webhook's answer, bytes. The body is not used.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
 /// How an attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// It is done.
     Done,
-    /// It is not.
+    /// It failed.
     Failed {
-        /// For people.
+        /// The reason, for people.
         why: String,
-        /// What decides whether and when it is tried again.
+        /// Decides whether and when the action is attempted again.
         kind: attempt::Outcome,
     },
 }
 
 impl Outcome {
-    /// Nobody answered, or what answered was away.
+    /// There was no answer, or a temporary failure.
     fn failed(why: impl Into<String>) -> Self {
         Self::Failed { why: why.into(), kind: attempt::Outcome::Silence }
     }
 
-    /// Trying again would end the same.
-    fn for_good(why: impl Into<String>) -> Self {
+    /// Another attempt would fail for the same reason.
+    fn permanent(why: impl Into<String>) -> Self {
         Self::Failed { why: why.into(), kind: attempt::Outcome::Refused }
     }
 
-    /// For history and metrics.
-    pub(super) fn word(&self) -> &'static str {
+    /// The word for history and metrics.
+    pub(crate) fn word(&self) -> &'static str {
         match self {
             Self::Done => "done",
             Self::Failed { kind: attempt::Outcome::Refused, .. } => "refused",
@@ -58,14 +58,14 @@ impl Outcome {
     }
 }
 
-/// What is needed to do them. Cheap to clone.
-#[derive(Debug, Clone)]
+/// Performs actions.
+#[derive(Debug)]
 pub(crate) struct Actions {
     client: Client,
     bus: bus::Handle,
     routes: Registry,
-    /// What `${NAME}` in headers stands for: only what the configuration allows.
-    environment: Arc<BTreeMap<String, String>>,
+    /// The values of `${NAME}` in headers: only those that the configuration allows.
+    environment: BTreeMap<String, String>,
 }
 
 impl Actions {
@@ -75,18 +75,18 @@ impl Actions {
         routes: Registry,
         environment: BTreeMap<String, String>,
     ) -> Self {
-        Self { client, bus, routes, environment: Arc::new(environment) }
+        Self { client, bus, routes, environment }
     }
 
     /// Makes one attempt of the action that the label is in.
-    pub(super) async fn perform(&self, machine: &Machine, label: &str, record: &Record) -> Outcome {
+    pub(crate) async fn perform(&self, machine: &Machine, label: &str, record: &Record) -> Outcome {
         let Some(action) = machine.state(&record.state).and_then(State::action) else {
-            return Outcome::failed("the state is no action any more");
+            return Outcome::failed("the state is not an action in the present definition");
         };
         let filling = Filling { state_machine: machine.name(), label, metadata: &record.metadata };
         let request = match action.call.request(filling) {
             Ok(request) => request,
-            Err(unfilled) => return Outcome::for_good(unfilled.to_string()),
+            Err(unfilled) => return Outcome::permanent(unfilled.to_string()),
         };
         let token = token(machine.name(), label, record.incarnation.into(), record.visit, &record.state);
         let attempt = async {
@@ -120,11 +120,11 @@ impl Actions {
             .header(header::CONTENT_TYPE, "application/json")
             .header("x-idempotency-token", token)
             .body(Full::from(body));
-        let Ok(mut request) = request else { return Outcome::for_good("the URL cannot be used") };
+        let Ok(mut request) = request else { return Outcome::permanent("the URL cannot be used") };
         if let Err(why) = self.headers(machine, url, request.headers_mut()) {
             return Outcome::failed(why);
         }
-        match self.client.call("machine action", request, timeout, ANSWER_BYTES).await {
+        match self.client.call("machine action", request, timeout, MAX_ANSWER_BYTES).await {
             Ok(answer) if (200..300).contains(&answer.status) => Outcome::Done,
             Ok(answer) => Outcome::Failed {
                 why: format!("answered {}", answer.status),
@@ -134,8 +134,8 @@ impl Actions {
         }
     }
 
-    /// Adds the headers that the machine has for this address.
-    pub(super) fn headers(
+    /// Adds the headers that the machine defines for this URL.
+    pub(crate) fn headers(
         &self,
         machine: &Machine,
         url: &str,
@@ -145,7 +145,7 @@ impl Actions {
             let value = header.value(|name| self.environment.get(name).cloned());
             let value =
                 value.ok_or("a ${NAME} of its headers is not set, or not allowed in machines.environment")?;
-            // Neither is repeated in an error: it may be a secret.
+            // The error contains neither name nor value, which may be a secret.
             let unusable = || "a header cannot be used".to_owned();
             let name = HeaderName::try_from(&*header.name).map_err(|_| unusable())?;
             let mut value = HeaderValue::try_from(value).map_err(|_| unusable())?;
@@ -167,13 +167,13 @@ impl Actions {
             "update" => Kind::Update,
             "delete" => Kind::Delete,
             "noop" => Kind::Noop,
-            other => return Outcome::for_good(format!("{other:?} is no type of events")),
+            other => return Outcome::permanent(format!("{other:?} is not a type of events")),
         };
         if !is_topic_name(topic) {
-            return Outcome::for_good(format!("{topic:?} is no topic"));
+            return Outcome::permanent(format!("{topic:?} is not a valid topic"));
         }
         if url.is_empty() || url.len() > 1024 || url.chars().any(char::is_control) {
-            return Outcome::for_good("the url cannot be used");
+            return Outcome::permanent("the url cannot be used");
         }
         let new = NewEvent {
             kind,
@@ -186,11 +186,10 @@ impl Actions {
         };
         let client = format!("machine:{}", machine.name());
         match self.bus.publish(&client, topic, vec![new]).await.pop() {
-            // A conflict is an event that was published before: what it said then is not said again because metadata
-            // changed meanwhile.
+            // A conflict means that the event was published before, with other data because metadata has changed since.
             Some(Ok(_) | Err(Refusal::Conflict)) => Outcome::Done,
             Some(Err(refusal @ (Refusal::Claimed | Refusal::BadTopic | Refusal::TooManyTopics))) => {
-                Outcome::for_good(refusal.to_string())
+                Outcome::permanent(refusal.to_string())
             }
             Some(Err(refusal)) => Outcome::failed(refusal.to_string()),
             None => Outcome::failed("nothing was published"),

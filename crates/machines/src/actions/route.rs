@@ -1,4 +1,5 @@
-//! `route:` shares, then instances of a version registered, then those of another drained. Each is safe to repeat.
+//! `route:` actions: set shares, then register instances of one version, then drain those of another. Each step may be
+//! repeated.
 
 use serde_json::{Value, json};
 use signalbox_machine::render::RouteChange;
@@ -8,12 +9,12 @@ use signalbox_access::Caller;
 use signalbox_route_table::{Hostname, InstanceId, Label, NewInstance, Policy, State};
 use signalbox_routing::{Error, Registry};
 
-/// Does all of it, in this order; done when the routes master has it.
+/// Makes all changes in this order; they are in the routes Redis afterwards.
 pub(super) async fn apply(routes: &Registry, route: RouteChange) -> Outcome {
     match change(routes, route).await {
         Ok(()) => Outcome::Done,
-        Err(Wrong::Never(why)) => Outcome::for_good(why),
-        Err(Wrong::Route(error)) => {
+        Err(Failure::Permanent(why)) => Outcome::permanent(why),
+        Err(Failure::Route(error)) => {
             let why = error.to_string();
             match error {
                 Error::Invalid(_)
@@ -22,38 +23,40 @@ pub(super) async fn apply(routes: &Registry, route: RouteChange) -> Outcome {
                 | Error::HostNotAllowed { .. }
                 | Error::AddressTaken
                 | Error::HostFull { .. }
-                | Error::CannotSwitch { .. } => Outcome::for_good(why),
+                | Error::CannotSwitch { .. } => Outcome::permanent(why),
                 _ => Outcome::failed(why),
             }
         }
     }
 }
 
-enum Wrong {
-    Never(String),
+enum Failure {
+    /// Another attempt would fail for the same reason.
+    Permanent(String),
     Route(Error),
 }
 
-impl<E: Into<Error>> From<E> for Wrong {
+impl<E: Into<Error>> From<E> for Failure {
     fn from(error: E) -> Self {
         Self::Route(error.into())
     }
 }
 
-async fn change(routes: &Registry, route: RouteChange) -> Result<(), Wrong> {
-    // Whoever applied the definition needed the scope `routes` for it.
+async fn change(routes: &Registry, route: RouteChange) -> Result<(), Failure> {
+    // Applying the definition required the scope `routes`.
     let caller = Caller::root();
     let host = Hostname::parse(&route.host)?;
     if let Some(shares) = route.shares {
         let wanted = routes.store().policy(&host).await?;
         let policy = wanted.map(|wanted| wanted.value).unwrap_or_default();
-        let mut policy = serde_json::to_value(&policy).map_err(|error| Wrong::Never(error.to_string()))?;
+        let mut policy =
+            serde_json::to_value(&policy).map_err(|error| Failure::Permanent(error.to_string()))?;
         let shares = shares
             .into_iter()
             .map(|(version, percent)| json!({"version_type": version, "percent": percent_of(percent)}));
         policy["shares"] = shares.collect();
         let policy: Policy = serde_json::from_value(policy)
-            .map_err(|error| Wrong::Never(format!("the shares cannot be read: {error}")))?;
+            .map_err(|error| Failure::Permanent(format!("the shares cannot be read: {error}")))?;
         routes.set_policy(&caller, &host, &policy.check()?).await?;
     }
     if let Some(register) = route.register {
@@ -73,7 +76,7 @@ async fn change(routes: &Registry, route: RouteChange) -> Result<(), Wrong> {
         }
         for one in routes.store().stored_many(&ids).await? {
             let desired = &one.record.desired;
-            // What drains already keeps its deadline.
+            // An instance that drains already keeps its deadline.
             if desired.spec.version_type_id == version && desired.state == State::Active {
                 match routes.drain(&caller, &one.id, seconds).await {
                     Ok(_) | Err(Error::NoInstance(_)) => {}
@@ -85,23 +88,23 @@ async fn change(routes: &Registry, route: RouteChange) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// A whole number as one: policies are compared as they are written.
+/// A whole number is written without a fraction, because policies are compared as text.
 fn percent_of(percent: f64) -> Value {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 100")]
     if percent.fract() == 0.0 { json!(percent as u64) } else { json!(percent) }
 }
 
-/// An instance: its address alone, or everything that registering one takes, with its id if it is to have one of its own.
+/// An instance to register: either only its address, or an object as for the API, optionally with its ID.
 fn wanted(
     given: Value,
     host: &Hostname,
     version: &Label,
     place: usize,
-) -> Result<(String, NewInstance), Wrong> {
+) -> Result<(String, NewInstance), Failure> {
     let mut object = match given {
         Value::String(address) => json!({"address": address}),
         object @ Value::Object(_) => object,
-        _ => return Err(Wrong::Never("an instance is an address or an object".to_owned())),
+        _ => return Err(Failure::Permanent("an instance is an address or an object".to_owned())),
     };
     object["hostnames"] = object.get("hostnames").cloned().unwrap_or_else(|| json!([host.to_string()]));
     object["version_type_id"] = json!(version.as_str());
@@ -111,6 +114,6 @@ fn wanted(
         _ => format!("{}-{}", version.as_str(), place + 1),
     };
     let instance = serde_json::from_value(object)
-        .map_err(|error| Wrong::Never(format!("an instance cannot be read: {error}")))?;
+        .map_err(|error| Failure::Permanent(format!("an instance cannot be read: {error}")))?;
     Ok((id, instance))
 }

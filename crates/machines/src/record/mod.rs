@@ -1,4 +1,4 @@
-//! A label: where it stands and since when, what clients told of it, what has become of it.
+//! The record of a label: its state, its metadata, its history, and what is under way.
 
 mod packed;
 mod packing;
@@ -8,16 +8,16 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use signalbox_machine::step;
 
-pub(super) use packed::{HEADER, Unreadable};
+pub(crate) use packed::{HEADER, Unreadable};
 
-/// Rows of history that are kept.
-pub(super) const ROWS: usize = 20;
-/// Idempotency keys that are kept.
-pub(super) const KEYS: usize = 16;
-/// How far apart the ids of a commit's events are.
+/// Maximum number of rows of history.
+pub(super) const MAX_ROWS: usize = 20;
+/// Maximum number of idempotency keys.
+pub(super) const MAX_KEYS: usize = 16;
+/// The difference between the IDs of two events of one commit.
 const ID_STEP: u64 = 64;
 
-/// How a label stands in its state.
+/// What a label does in its state.
 #[derive(
     Debug,
     Clone,
@@ -34,23 +34,24 @@ const ID_STEP: u64 = 64;
 #[serde(rename_all = "lowercase")]
 #[schema(as = LabelStatus)]
 pub enum Status {
-    /// At a gate.
+    /// It waits at a gate.
     Waiting,
-    /// In an action that is to be done, or is being done.
+    /// Its action is under way, or waits for the next attempt.
     Acting,
-    /// The action is done, and where the label goes hangs on a feed that failed.
+    /// Its action is done, and the next state depends on a feed that failed.
     Choosing,
-    /// The action failed for good.
+    /// Its action failed finally, until a client retries it.
     Errored,
-    /// It has moved fifty times in a row and goes on a second later.
+    /// It has moved fifty times in a row, and continues a second later.
     Looping,
-    /// In a state without a next.
+    /// It is in a state without a next one.
     Ended,
     /// It was deleted.
     Deleted,
 }
 
 impl Status {
+    /// All statuses, in the order of their stored numbers.
     pub const ALL: [Self; 7] = [
         Self::Waiting,
         Self::Acting,
@@ -61,6 +62,7 @@ impl Status {
         Self::Deleted,
     ];
 
+    /// The word of the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -73,8 +75,8 @@ impl Status {
         }
     }
 
-    /// As the decision has it. A deleted label is decided on by nobody.
-    pub(super) fn of_step(self) -> step::Status {
+    /// As an input of the decision. A deleted label is never evaluated.
+    pub(crate) fn of_step(self) -> step::Status {
         match self {
             Self::Waiting => step::Status::Waiting,
             Self::Acting => step::Status::Acting,
@@ -85,7 +87,8 @@ impl Status {
         }
     }
 
-    pub(super) fn from_step(status: step::Status) -> Self {
+    /// From a decision.
+    pub(crate) fn from_step(status: step::Status) -> Self {
         match status {
             step::Status::Waiting => Self::Waiting,
             step::Status::Acting => Self::Acting,
@@ -96,26 +99,26 @@ impl Status {
         }
     }
 
-    /// Whether labels of this status have an index of their own: those that are neither resting nor gone.
+    /// Whether labels with this status have an index: those that neither rest nor are deleted.
     pub fn has_index(self) -> bool {
         matches!(self, Self::Acting | Self::Choosing | Self::Errored | Self::Looping)
     }
 }
 
-/// Why a label came where it is.
+/// Why a label moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = MoveCause)]
 pub enum Cause {
     /// It was created.
     Created,
-    /// Facts came.
+    /// A metadata update.
     Metadata,
     /// A time of day.
     Time,
     /// An interval.
     Interval,
-    /// It had just come to the gate.
+    /// It had just entered the gate.
     Entry,
     /// An event of a topic.
     Topic,
@@ -123,13 +126,14 @@ pub enum Cause {
     Feed,
     /// The action is done.
     Action,
-    /// Its state is not part of the definition any more.
+    /// Its state was removed from the definition.
     Migrated,
     /// It was deleted.
     Deleted,
 }
 
 impl Cause {
+    /// All causes, in the order of their stored numbers.
     pub(crate) const ALL: [Self; 10] = [
         Self::Created,
         Self::Metadata,
@@ -143,7 +147,8 @@ impl Cause {
         Self::Deleted,
     ];
 
-    pub(super) fn from_step(cause: step::Cause) -> Self {
+    /// From a decision.
+    pub(crate) fn from_step(cause: step::Cause) -> Self {
         match cause {
             step::Cause::Created => Self::Created,
             step::Cause::Metadata => Self::Metadata,
@@ -161,29 +166,30 @@ impl Cause {
 /// A row of history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// The visit that began with it (or, without `to`, that it happened in).
+    /// The number of the visit that began with it, or, without `to`, in which it happened.
     pub visit: u64,
-    /// When, unix milliseconds.
+    /// When, Unix milliseconds.
     pub at_ms: u64,
-    /// Nothing for the first. Names are shared among rows: a record is copied for each change that is tried.
+    /// The state before; `None` in the first row. Rows share names, because a record is copied for each attempted change.
     pub from: Option<Arc<str>>,
-    /// Nothing where the label ended.
+    /// The state after; `None` if the label was deleted.
     pub to: Option<Arc<str>>,
+    /// Why.
     pub cause: Cause,
-    /// What exactly: a trigger, a status.
+    /// Details of the cause: a trigger or a status.
     pub trigger: Option<Arc<str>>,
     /// The version of the definition that it moved under.
     pub version: u64,
-    /// The id of its event.
+    /// The ID of its event; 0 before it is stored.
     pub event: u64,
 }
 
-/// A change that came under an idempotency key, and what it was answered.
+/// A change with an idempotency key, and its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// Digest of the key.
     pub(crate) key: u64,
-    /// Digest of what was sent.
+    /// Digest of the request.
     pub(crate) body: u32,
     pub(crate) revision: u64,
     pub(crate) visit: u64,
@@ -192,54 +198,57 @@ pub(crate) struct Seen {
     pub(crate) status: Status,
 }
 
-/// What is under way in the present visit.
+/// What is under way in the current visit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Attempts of the action that were begun since its count began.
+    /// Attempts of the action that were begun since the visit or the last retry by a client.
     pub attempts: u32,
     /// Failed attempts in a row to ask a feed.
     pub(crate) feed_failures: u32,
-    /// When the action is tried again, or a feed asked again, or the label goes on; unix milliseconds.
+    /// When the action is attempted again, a feed is asked again, or a loop continues; Unix milliseconds.
     pub again_ms: Option<u64>,
     /// The next instant of an interval.
     pub(crate) interval_ms: Option<u64>,
-    /// Facts came while an action was under way.
+    /// Metadata was updated while an action was under way.
     pub(crate) facts: bool,
-    /// What went wrong last.
+    /// The last failure.
     pub error: Option<Box<str>>,
-    /// The trigger that a feed kept from being judged.
+    /// The cause and trigger whose evaluation a feed or a loop delays.
     pub(crate) held: Option<Box<str>>,
 }
 
-/// A label.
+/// The record of a label.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
-    /// How often the name was created.
+    /// How often a label of this name was created.
     pub incarnation: u32,
     /// +1 with every entry into a state.
     pub visit: u64,
     /// +1 with every change.
     pub revision: u64,
+    /// The name of the state.
     pub state: Arc<str>,
+    /// What it does there.
     pub status: Status,
-    /// Unix milliseconds.
+    /// When it entered the state, Unix milliseconds.
     pub entered_ms: u64,
-    /// An object.
+    /// A JSON object.
     pub metadata: Value,
-    /// Oldest first.
+    /// Its moves, the oldest first.
     pub history: Vec<Row>,
-    /// Oldest first.
+    /// The last changes with idempotency keys, the oldest first.
     pub(crate) seen: Vec<Seen>,
-    /// The zones whose waves it waits for because it names them itself.
+    /// The zones that its own metadata names, and whose sweeps it waits for.
     pub(crate) zones: Vec<Box<str>>,
-    /// Of each shard of the bus the last event that was taken as facts, with the number of the input that took it.
+    /// For each shard of the bus, the last event that an input took, and the number of the input.
     pub(crate) taken: Vec<(u64, u32)>,
+    /// What is under way.
     pub work: Work,
 }
 
 impl Record {
-    /// A label that has just come to be, not in any state yet.
-    pub(super) fn new(incarnation: u32) -> Self {
+    /// A new label that is not in any state yet.
+    pub(crate) fn new(incarnation: u32) -> Self {
         Self {
             incarnation,
             visit: 0,
@@ -256,39 +265,39 @@ impl Record {
         }
     }
 
-    /// When something is due for the label itself, unix milliseconds.
-    pub(super) fn due_ms(&self) -> Option<u64> {
+    /// When the label itself is due, Unix milliseconds.
+    pub(crate) fn due_ms(&self) -> Option<u64> {
         [self.work.again_ms, self.work.interval_ms].into_iter().flatten().min()
     }
 
-    /// Where it was before.
+    /// The state before the current one.
     pub fn previous_state(&self) -> Option<&str> {
         self.history.iter().rev().find(|row| row.to.is_some()).and_then(|row| row.from.as_deref())
     }
 
-    /// Whether an event was taken by an input. Those of one shard are taken in the order of their ids, and an event by one
+    /// Whether an input has taken an event. The events of a shard are taken in the order of their IDs, and each event by one
     /// input after the other.
-    pub(super) fn has_taken(&self, (id, input): (u64, u32)) -> bool {
+    pub(crate) fn has_taken(&self, (id, input): (u64, u32)) -> bool {
         self.taken.iter().any(|known| shard_of(known.0) == shard_of(id) && *known >= (id, input))
     }
 
-    /// Notes that an event was taken by an input.
-    pub(super) fn take(&mut self, (id, input): (u64, u32)) {
+    /// Stores that an input has taken an event.
+    pub(crate) fn take(&mut self, (id, input): (u64, u32)) {
         self.taken.retain(|(known, _)| shard_of(*known) != shard_of(id));
         self.taken.push((id, input));
     }
 
-    /// Forgets the oldest rows and keys beyond what is kept.
-    pub(super) fn trim(&mut self) {
-        let surplus = self.history.len().saturating_sub(ROWS);
+    /// Removes the oldest rows and keys above the limits.
+    pub(crate) fn trim(&mut self) {
+        let surplus = self.history.len().saturating_sub(MAX_ROWS);
         self.history.drain(..surplus);
-        let surplus = self.seen.len().saturating_sub(KEYS);
+        let surplus = self.seen.len().saturating_sub(MAX_KEYS);
         self.seen.drain(..surplus);
     }
 
-    /// Gives the newest `count` rows the ids of a commit's events. Of a commit with more rows than are kept, the first
-    /// are gone already.
-    pub(super) fn numbered(&mut self, count: usize, first: u64) {
+    /// Sets the event IDs of the newest `count` rows; `first` is the ID of the commit's first event. Of a commit with more
+    /// rows than the limit, the first rows are already removed.
+    pub(crate) fn numbered(&mut self, count: usize, first: u64) {
         let rows = self.history.len();
         let kept = count.min(rows);
         for (place, row) in self.history[rows - kept..].iter_mut().enumerate() {
@@ -297,7 +306,7 @@ impl Record {
     }
 }
 
-/// Which shard numbered an event: the low six bits of its id.
+/// The shard that numbered an event: the low six bits of its ID.
 fn shard_of(id: u64) -> u64 {
     id % ID_STEP
 }

@@ -6,34 +6,34 @@
 //! ```
 //!
 //! The body (state, times, metadata, the last twenty rows of history, the last sixteen idempotency keys) is compressed as
-//! a whole: the names of states stand in it again and again. Numbers are variable in length and told as differences. The
-//! id of a row's event is only known to the script that writes the record, so the `fresh` newest rows have theirs by
-//! counting from the id in front; the next commit writes them down.
+//! a whole, because it repeats the names of states. Numbers have variable length and are stored as differences. Only the
+//! script that writes the record knows the IDs of its events, so the IDs of the `fresh` newest rows are counted from the ID
+//! in the header; the next commit writes them to the body.
 
 use std::sync::Arc;
 
 use super::{
-    Cause, ID_STEP, KEYS, ROWS, Record, Row, Seen, Status, Work,
+    Cause, ID_STEP, MAX_KEYS, MAX_ROWS, Record, Row, Seen, Status, Work,
     packing::{Reader, Writer},
 };
 
-/// What a record begins with. Another layout gets another number, and `read` both.
+/// The first byte of a record. A new layout gets another number, and `read` accepts both.
 const FORMAT: u8 = 1;
 /// Bytes that scripts compare: see `labels.lua`.
 pub(crate) const HEADER: usize = 21;
-/// The id that the moment 0 would have, and ids in a millisecond, both by 64: see the bus' `EventId`.
+/// The time of ID 0, and the number of IDs in a millisecond divided by 64: see the bus's `EventId`.
 const ID_EPOCH_MS: u64 = 1_704_067_200_000;
 const STEPS_PER_MS: u64 = 100;
-/// A body longer than this is not believed: metadata is 64 KiB at most.
-const MOST_BYTES: usize = 1 << 20;
+/// Maximum size of a body, bytes. A longer one is rejected: metadata is limited to 64 KiB.
+const MAX_BODY_BYTES: usize = 1 << 20;
 
-/// A string that is no record, or one of a later build.
+/// The string is not a record, or was written by a later version.
 #[derive(Debug, thiserror::Error)]
 #[error("the record of a label cannot be read")]
 pub(crate) struct Unreadable;
 
 impl Record {
-    /// What scripts compare.
+    /// The header, which scripts compare.
     pub(crate) fn header(&self) -> Vec<u8> {
         let mut header = Vec::with_capacity(HEADER);
         header.push(FORMAT);
@@ -43,21 +43,20 @@ impl Record {
         header
     }
 
-    /// What stands behind the header and the id. The events of the `fresh` newest rows (more than are kept, perhaps) have
-    /// no ids yet.
+    /// Everything after the header and the ID. The `fresh` newest rows (possibly more than there are) have no event IDs yet.
     pub(crate) fn tail(&self, fresh: usize) -> Vec<u8> {
         let mut body = Writer::default();
         body.text(&self.state);
         body.number(self.entered_ms);
-        // Names of zones hold no space.
+        // Names of zones contain no space.
         body.option((!self.zones.is_empty()).then(|| self.zones.join(" ")).as_deref(), Writer::text);
         self.write_work(&mut body);
         self.write_history(&mut body, fresh);
         self.write_seen(&mut body);
-        // Last, so that what is alike in all records of a machine comes first.
+        // Metadata comes late, so that the parts that are alike in all records of a machine come first.
         let metadata = serde_json::to_vec(&self.metadata).unwrap_or_default();
         body.bytes(&metadata);
-        // Few labels take events, and those who do not have nothing here.
+        // Few labels take events; the others have nothing here.
         for (id, input) in &self.taken {
             body.number(*id);
             body.number((*input).into());
@@ -67,7 +66,7 @@ impl Record {
         let mut tail = Writer::default();
         tail.byte(Status::ALL.iter().position(|status| *status == self.status).unwrap_or_default() as u8);
         tail.byte(u8::try_from(fresh).unwrap_or(u8::MAX));
-        // A length of 0 stands for a body that does not get shorter.
+        // The length 0 means that the body is not compressed, because compression does not shorten it.
         let shorter = packed.len() < body.len();
         tail.number(if shorter { body.len() as u64 } else { 0 });
         tail.raw(if shorter { &packed } else { &body });
@@ -89,7 +88,7 @@ impl Record {
         let (visit, revision, first_event) = (long()?, long()?, long()?);
         let status = *Status::ALL.get(usize::from(head.byte()?))?;
         let fresh = usize::from(head.byte()?);
-        let length = usize::try_from(head.number()?).ok().filter(|length| *length <= MOST_BYTES)?;
+        let length = usize::try_from(head.number()?).ok().filter(|length| *length <= MAX_BODY_BYTES)?;
         let unpacked;
         let body = if length == 0 {
             head.rest()
@@ -196,7 +195,7 @@ impl Record {
             0 => Some(None),
             place => names.get(usize::try_from(place - 1).ok()?).cloned().map(Some),
         };
-        let count = usize::try_from(from.number()?).ok().filter(|count| *count <= ROWS)?;
+        let count = usize::try_from(from.number()?).ok().filter(|count| *count <= MAX_ROWS)?;
         let (mut visit, mut at_ms, mut version, mut came_to) = (0, 0, 0, 0);
         for _ in 0..count {
             let flags = from.byte()?;
@@ -243,7 +242,7 @@ impl Record {
     }
 
     fn read_seen(&mut self, from: &mut Reader<'_>) -> Option<()> {
-        let count = usize::try_from(from.number()?).ok().filter(|count| *count <= KEYS)?;
+        let count = usize::try_from(from.number()?).ok().filter(|count| *count <= MAX_KEYS)?;
         for _ in 0..count {
             self.seen.push(Seen {
                 key: u64::from_be_bytes(from.take(8)?.try_into().ok()?),
@@ -259,7 +258,7 @@ impl Record {
     }
 }
 
-/// `to − from`, wrapping, so that [`apart`] undoes it for any two numbers.
+/// `to − from`, wrapping, so that [`apart`] reverses it for any two numbers.
 fn difference(to: u64, from: u64) -> i64 {
     to.wrapping_sub(from).cast_signed()
 }
@@ -268,7 +267,7 @@ fn apart(from: u64, by: i64) -> u64 {
     from.wrapping_add(by.cast_unsigned())
 }
 
-/// About which id, by 64, an event of that moment has.
+/// The approximate ID, divided by 64, of an event at this time.
 fn expected_step(at_ms: u64) -> u64 {
     at_ms.saturating_sub(ID_EPOCH_MS).wrapping_mul(STEPS_PER_MS)
 }
@@ -334,7 +333,7 @@ mod tests {
     prop_compose! {
         fn record()(
             incarnation: u32, numbers: (u64, u64, u64), state in name(), status in 0..Status::ALL.len(),
-            text in ".{0,200}", history in vec(row(), 0..=ROWS), seen in vec(seen(), 0..=KEYS),
+            text in ".{0,200}", history in vec(row(), 0..=MAX_ROWS), seen in vec(seen(), 0..=MAX_KEYS),
             zones in vec(name(), 0..3), work in work(), taken in vec((any::<u64>(), any::<u32>()), 0..3)
         ) -> Record {
             let (visit, revision, entered_ms) = numbers;
@@ -352,7 +351,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_record_reads_as_it_was_written(record in record(), fresh in 0..ROWS, first in 0..1_u64 << 52) {
+        fn a_record_reads_as_it_was_written(record in record(), fresh in 0..MAX_ROWS, first in 0..1_u64 << 52) {
             let fresh = fresh.min(record.history.len());
             let read = Record::read(&stored(&record, fresh, first)).unwrap();
             let mut expected = record;
@@ -363,7 +362,7 @@ mod tests {
         }
 
         #[test]
-        fn foreign_bytes_are_refused_and_nothing_worse(mut bytes: Vec<u8>, record in record(), cut: u16, flip: u8) {
+        fn arbitrary_bytes_are_rejected_without_a_panic(mut bytes: Vec<u8>, record in record(), cut: u16, flip: u8) {
             let _ = Record::read(&bytes);
             bytes.insert(0, FORMAT);
             let _ = Record::read(&bytes);
@@ -371,7 +370,7 @@ mod tests {
             let at = usize::from(cut) % good.len();
             good[at] ^= flip;
             let _ = Record::read(&good);
-            // A record that ends between two of the events it took reads as one that took fewer: Redis keeps strings whole.
+            // A record that is cut between two taken events reads as one with fewer of them. Redis never cuts strings.
             good.truncate(at);
             let shorter = Record::read(&good);
             prop_assert!(shorter.is_err() || !record.taken.is_empty(), "{:?}", shorter);
@@ -379,8 +378,21 @@ mod tests {
         }
     }
 
-    /// The bar: at most 1 KB for a label with half a KB of metadata and all rows, of which the record is what is here and
-    /// the rest is what Redis adds.
+    /// A record stores a status and a cause as their places in these lists.
+    #[test]
+    fn the_stored_numbers_of_statuses_and_causes_do_not_change() {
+        let statuses = Status::ALL.map(Status::as_str);
+        assert_eq!(statuses, ["waiting", "acting", "choosing", "errored", "looping", "ended", "deleted"]);
+        assert_eq!(
+            json!(Cause::ALL),
+            json!([
+                "created", "metadata", "time", "interval", "entry", "topic", "feed", "action", "migrated",
+                "deleted"
+            ])
+        );
+    }
+
+    /// The target: at most 1 KB in Redis for a label with half a KB of metadata and all rows, including what Redis adds.
     #[test]
     fn a_record_of_half_a_kilobyte_of_metadata_is_small() {
         let mut record = Record::new(1);

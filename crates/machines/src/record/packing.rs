@@ -1,6 +1,6 @@
-//! Numbers and texts in few bytes.
+//! Compact encoding of numbers and texts.
 
-/// Writes. Numbers take seven bits of a byte, lowest first.
+/// Writes values. Numbers have seven bits per byte, the lowest first.
 #[derive(Debug, Default)]
 pub(super) struct Writer(Vec<u8>);
 
@@ -22,7 +22,7 @@ impl Writer {
         self.0.push(number as u8);
     }
 
-    /// Small whatever the sign.
+    /// A signed number: small absolute values take few bytes.
     pub(super) fn signed(&mut self, number: i64) {
         self.number((number << 1 ^ number >> 63).cast_unsigned());
     }
@@ -48,7 +48,7 @@ impl Writer {
     }
 }
 
-/// Reads what a [`Writer`] wrote; nothing for whatever else.
+/// Reads what a [`Writer`] wrote; `None` for other bytes.
 #[derive(Debug)]
 pub(super) struct Reader<'a>(&'a [u8]);
 
@@ -97,8 +97,8 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.bytes()?).ok().map(Box::from)
     }
 
-    /// `Some(None)` is what was written as nothing.
-    #[allow(clippy::option_option, reason = "what cannot be read is not what was written as nothing")]
+    /// `Some(None)` if `None` was written; `None` if the bytes are invalid.
+    #[allow(clippy::option_option, reason = "invalid bytes differ from a written `None`")]
     pub(super) fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
         match self.byte()? {
             0 => Some(None),
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn list<T>(&mut self, read: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.number()?;
-        // Each item takes a byte at least, so a foreign count cannot ask for memory.
+        // Each item takes at least a byte, so an invalid count cannot allocate much memory.
         (count <= self.0.len() as u64).then(|| (0..count).map(|_| read(self)).collect::<Option<_>>())?
     }
 }

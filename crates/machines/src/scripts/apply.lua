@@ -14,7 +14,7 @@
 -- Returns {'started', version}
 --   {'changed', the active version}
 --   {'busy', the change that is under way}
--- Caller: Store::start_apply
+-- Caller: Versions::start_apply
 local current, applying, names, seen, versions = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local machine, base, mark, text, digest, map = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 

@@ -6,7 +6,7 @@
 -- ARGV[2]: string, the entry
 -- ARGV[3]: integer, unix ms; empty to remove the entry
 -- Returns 1, or 0 when the record has changed.
--- Caller: Store::correct_due
+-- Caller: DueSet::correct
 local record, due = KEYS[1], KEYS[2]
 local expected, entry, at = ARGV[1], ARGV[2], ARGV[3]
 

@@ -4,7 +4,7 @@
 -- ARGV[1]: integer, the version
 -- ARGV[2]: string, its JSON
 -- Returns the version that is active now.
--- Caller: Store::switch
+-- Caller: Versions::switch
 local current, versions = KEYS[1], KEYS[2]
 local version, text = tonumber(ARGV[1]), ARGV[2]
 

@@ -4,7 +4,7 @@
 -- ARGV[2]: string, the pattern of the records' keys
 -- ARGV[3]: integer, approximate number of keys to read
 -- Returns {next cursor; 0 at the end, {keys}}
--- Caller: Store::walk
+-- Caller: Records::walk
 local _, at, pattern, count = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 
 return redis.call('SCAN', at, 'MATCH', pattern, 'COUNT', count)

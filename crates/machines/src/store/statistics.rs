@@ -1,11 +1,11 @@
-//! What `stats` feeds read: sums over the last seconds, of one version type or of all in a group.
+//! The sums that `stats` feeds read: over the last seconds, of one version type or of all in a group.
 
 use serde_json::{Map, Value, json};
 use signalbox_store::{Error, Stats, keys::stats as keys};
 
 const HOUR_SECONDS: i64 = 3600;
-/// Up to here single seconds are summed; beyond, minutes.
-const LONGEST_SECONDS: i64 = 3600;
+/// Windows up to this length sum seconds, longer ones minutes.
+const MAX_WINDOW_OF_SECONDS: i64 = 3600;
 const METRICS: [&str; 9] = ["requests", "bytes", "1xx", "2xx", "3xx", "4xx", "5xx", "time", "timecount"];
 
 /// The statistics of the edge. Cheap to clone.
@@ -17,7 +17,7 @@ impl Statistics {
         Self(stats)
     }
 
-    /// What was counted of `kind` `id` in the window that ends with the last whole second.
+    /// The sums of `kind` `id` in the window that ends with the last whole second.
     pub(crate) async fn window(&self, kind: &str, id: &str, seconds: u64) -> Result<Value, Error> {
         let version_types: Vec<String> = match kind {
             "version_type" => vec![id.to_owned()],
@@ -39,7 +39,7 @@ impl Statistics {
             let parts = parts(now, window);
             for metric in METRICS {
                 for (hour, fields) in &parts {
-                    let minutes = window > LONGEST_SECONDS;
+                    let minutes = window > MAX_WINDOW_OF_SECONDS;
                     let key = if minutes {
                         keys::rollup(id, *hour, metric)
                     } else {
@@ -53,13 +53,13 @@ impl Statistics {
                 *sum += replies.iter().flatten().flatten().sum::<u64>();
             }
         }
-        Ok(told(&sums))
+        Ok(to_json(&sums))
     }
 }
 
-/// The seconds (or minutes) of the window by the hour whose hash holds them. `now` is not over and left out.
+/// The seconds (or minutes) of the window by the hour whose hash holds them. The second `now` is incomplete and left out.
 fn parts(now: i64, window: i64) -> Vec<(i64, Vec<i64>)> {
-    let step = if window > LONGEST_SECONDS { 60 } else { 1 };
+    let step = if window > MAX_WINDOW_OF_SECONDS { 60 } else { 1 };
     let first = (now - window).div_euclid(step) * step;
     let mut parts: Vec<(i64, Vec<i64>)> = Vec::new();
     let mut at = first;
@@ -75,20 +75,20 @@ fn parts(now: i64, window: i64) -> Vec<(i64, Vec<i64>)> {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "sums of a few hours")]
-fn told(sums: &[u64; METRICS.len()]) -> Value {
+fn to_json(sums: &[u64; METRICS.len()]) -> Value {
     let sum = |metric: &str| METRICS.iter().position(|known| *known == metric).map_or(0, |place| sums[place]);
     let requests = sum("requests");
-    let mut told = Map::new();
-    told.insert("requests".into(), json!(requests));
-    told.insert("bytes".into(), json!(sum("bytes")));
+    let mut object = Map::new();
+    object.insert("requests".into(), json!(requests));
+    object.insert("bytes".into(), json!(sum("bytes")));
     for class in ["1xx", "2xx", "3xx", "4xx", "5xx"] {
-        told.insert(class.into(), json!(sum(class)));
+        object.insert(class.into(), json!(sum(class)));
         let share = (requests > 0).then(|| sum(class) as f64 * 100.0 / requests as f64);
-        told.insert(format!("{class}_percentage"), json!(share));
+        object.insert(format!("{class}_percentage"), json!(share));
     }
     let timed = sum("timecount");
-    told.insert("time_average_ms".into(), json!((timed > 0).then(|| sum("time") as f64 / timed as f64)));
-    Value::Object(told)
+    object.insert("time_average_ms".into(), json!((timed > 0).then(|| sum("time") as f64 / timed as f64)));
+    Value::Object(object)
 }
 
 #[cfg(test)]
@@ -107,9 +107,9 @@ mod tests {
 
     #[test]
     fn without_requests_there_are_no_percentages() {
-        let none = told(&[0; METRICS.len()]);
+        let none = to_json(&[0; METRICS.len()]);
         assert!(none["5xx_percentage"].is_null() && none["time_average_ms"].is_null());
-        let some = told(&[200, 1, 0, 195, 0, 0, 5, 300, 100]);
+        let some = to_json(&[200, 1, 0, 195, 0, 0, 5, 300, 100]);
         assert_eq!((&some["5xx_percentage"], &some["time_average_ms"]), (&json!(2.5), &json!(3.0)));
     }
 }

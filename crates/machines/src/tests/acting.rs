@@ -1,4 +1,4 @@
-//! What actions do to the route table and the bus, and what happens to a label meanwhile.
+//! Actions on the route table and the bus, and changes of a label during an action.
 
 use std::{sync::Arc, time::Duration};
 
@@ -42,8 +42,8 @@ impl World {
     async fn about_to_act(&self, label: &str, metadata: Value) -> Record {
         self.create(label, metadata).await;
         let dying = self.another();
-        dying.0.shutdown.cancel();
-        super::support::tell(&dying, label, &json!({"go": true})).await;
+        dying.stopped.cancel();
+        super::support::send_update(&dying, label, &json!({"go": true})).await;
         let record = self.label(label).await;
         assert_eq!((record.status, record.work.attempts), (Status::Acting, 1));
         record
@@ -51,8 +51,8 @@ impl World {
 
     /// Makes the attempt.
     async fn perform(&self, label: &str, record: &Record) -> Outcome {
-        let machine = self.engine.current(M).await.unwrap().machine;
-        self.engine.0.actions.perform(&machine, label, record).await
+        let machine = self.machines.definitions.current(M).await.unwrap().machine;
+        self.machines.actions.perform(&machine, label, record).await
     }
 
     /// The table as a running pacemaker has it.
@@ -73,14 +73,14 @@ impl World {
 }
 
 #[tokio::test]
-async fn what_an_action_publishes_is_published_once() {
+async fn an_action_publishes_its_event_once() {
     let publish =
         "publish: {topic: orders, type: create, url: \"https://shop.test/<label>\", data: {n: <metadata.n>}}";
     let world = World::new(&action(publish)).await;
     let record = world.about_to_act("a", json!({"n": 7})).await;
     assert_eq!(world.perform("a", &record).await, Outcome::Done);
-    // Nobody wrote that down; whoever takes it up repeats it, with other facts by now.
-    world.tell("a", json!({"n": 8})).await;
+    // Its outcome was not written, so the attempt is repeated, with other metadata.
+    world.send_update("a", json!({"n": 8})).await;
     world.time.advance(15_001);
     world.work_off().await;
     let record = world.until("a", |record| &*record.state == "acted").await;
@@ -91,25 +91,25 @@ async fn what_an_action_publishes_is_published_once() {
     assert_eq!(event.environment, "machine:m");
     // Of another visit, or label, it is another event.
     world.create("b", json!({"n": 1})).await;
-    world.tell("b", json!({"go": true})).await;
+    world.send_update("b", json!({"go": true})).await;
     world.until("b", |record| &*record.state == "acted").await;
     assert_eq!(world.events("orders").await.len(), 2);
 }
 
 #[tokio::test]
-async fn a_topic_of_somebody_else_errs_at_once() {
+async fn publishing_to_the_topic_of_another_client_fails_without_a_retry() {
     let world = World::new(&action("publish: {topic: orders, url: \"https://shop.test/<label>\"}")).await;
     world.publish("orders", "x", json!({})).await;
     world.create("a", json!({})).await;
-    world.tell("a", json!({"go": true})).await;
+    world.send_update("a", json!({"go": true})).await;
     let record = world.until("a", |record| record.status == Status::Errored).await;
     assert_eq!((record.work.attempts, record.due_ms()), (1, None));
     assert!(record.work.error.is_some());
-    // What cannot be filled in is no better the next time either.
+    // A template that cannot be filled in fails in every attempt.
     let yaml = action("publish: {topic: orders, url: \"https://shop.test/<metadata.missing>\"}");
     let world = World::new(&yaml).await;
     world.create("a", json!({})).await;
-    world.tell("a", json!({"go": true})).await;
+    world.send_update("a", json!({"go": true})).await;
     let record = world.until("a", |record| record.status == Status::Errored).await;
     assert!(record.work.error.as_deref().unwrap().contains("metadata.missing"), "{record:?}");
     assert!(world.events("orders").await.is_empty());
@@ -122,7 +122,7 @@ const ROUTE: &str = "route:
           retire: {version_type: \"16\", drain: 30s}";
 
 #[tokio::test]
-async fn a_change_of_routes_may_be_repeated() {
+async fn a_change_of_routes_can_be_repeated() {
     let world = World::with_routes(&action(ROUTE)).await;
     let host = Hostname::parse("shop.test").unwrap();
     for (id, version, port) in [("old", "16", 9016), ("stable", "17", 9017)] {
@@ -151,7 +151,7 @@ async fn a_change_of_routes_may_be_repeated() {
     let wanted = json!([{"version_type": "17", "percent": 75}, {"version_type": "18", "percent": 25}]);
     assert_eq!(shares, &wanted);
     assert_eq!(states, &[false, true, true]);
-    // What drains is in the table until its deadline.
+    // A draining instance is in the table until its deadline.
     assert_eq!(addresses, &["127.0.0.1:9016", "127.0.0.1:9017", "127.0.0.1:9018"]);
     assert_eq!(tables[0], tables[1], "the second time changes nothing");
     // Taken up by another, which does it a third time.
@@ -161,39 +161,42 @@ async fn a_change_of_routes_may_be_repeated() {
 }
 
 #[tokio::test]
-async fn routes_that_are_refused_err_at_once_and_can_be_retried_with_better_facts() {
+async fn rejected_routes_fail_without_a_retry_until_metadata_is_corrected() {
     let world = World::with_routes(&action(ROUTE)).await;
     world.create("a", json!({"instances": ["192.0.2.1:80"]})).await;
-    world.tell("a", json!({"go": true})).await;
+    world.send_update("a", json!({"go": true})).await;
     let record = world.until("a", |record| record.status == Status::Errored).await;
     assert_eq!((&*record.state, record.work.attempts, record.due_ms()), ("act", 1, None));
-    assert!(matches!(world.engine.retry(M, "a").await, Ok(again) if again.status == Status::Acting));
+    assert!(matches!(world.machines.labels.retry(M, "a").await, Ok(again) if again.status == Status::Acting));
     world.until("a", |record| record.status == Status::Errored).await;
     // Facts alone do not start it again.
-    assert_eq!(world.tell("a", json!({"instances": ["127.0.0.1:9018"]})).await.status, Status::Errored);
-    world.engine.retry(M, "a").await.unwrap();
+    assert_eq!(
+        world.send_update("a", json!({"instances": ["127.0.0.1:9018"]})).await.status,
+        Status::Errored
+    );
+    world.machines.labels.retry(M, "a").await.unwrap();
     world.until("a", |record| &*record.state == "acted").await;
 }
 
 #[tokio::test]
-async fn whoever_deletes_a_label_in_an_action_wins() {
+async fn a_label_deleted_during_an_action_stays_deleted() {
     let receiver = Receiver::holding().await;
     let world = World::new(&action(&format!("webhook: \"{}\"", receiver.url))).await;
     for label in ["gone", "back", "stays"] {
         world.create(label, json!({})).await;
-        world.tell(label, json!({"go": true})).await;
+        world.send_update(label, json!({"go": true})).await;
     }
     eventually("the attempts to be under way", async || match receiver.seen().len() {
         3 => Ok(()),
         seen => Err(seen.to_string()),
     })
     .await;
-    world.engine.delete(M, "gone").await.unwrap();
-    world.engine.delete(M, "back").await.unwrap();
-    world.engine.create(M, "back", &json!({"new": true}), true, None).await.unwrap();
+    world.machines.labels.delete(M, "gone").await.unwrap();
+    world.machines.labels.delete(M, "back").await.unwrap();
+    world.machines.labels.create(M, "back", &json!({"new": true}), true, None).await.unwrap();
     let back = world.label("back").await;
-    // Facts that come meanwhile fire the gate on arrival.
-    assert_eq!(world.tell("stays", json!({"end": true})).await.status, Status::Acting);
+    // Updates during the action fire the gate on arrival.
+    assert_eq!(world.send_update("stays", json!({"end": true})).await.status, Status::Acting);
     receiver.held.add_permits(3);
     assert_eq!(&*world.until("stays", |record| record.status == Status::Ended).await.state, "done");
     let told = |record: &Record| {
@@ -201,11 +204,12 @@ async fn whoever_deletes_a_label_in_an_action_wins() {
     };
     let gone = world.until("gone", told).await;
     assert_eq!((gone.status, gone.due_ms(), gone.metadata), (Status::Deleted, None, json!({})));
-    assert!(matches!(world.engine.label(M, "gone").await, Err(Error::Gone)));
-    let names = world.engine.list(M, &["asked", "act", "acted", "done"], None, None, 10).await.unwrap();
+    assert!(matches!(world.machines.label_store.label(M, "gone").await, Err(Error::Gone)));
+    let names =
+        world.machines.label_store.list(M, &["asked", "act", "acted", "done"], None, None, 10).await.unwrap();
     assert_eq!(names, ["back", "stays"]);
-    // The label that came back is another one.
+    // The label that was created again is another one.
     assert_eq!(world.label("back").await, back);
     assert_eq!((&*back.state, back.incarnation), ("asked", 2));
-    assert_eq!(world.engine.0.store.next_due(0).await.unwrap(), None);
+    assert_eq!(world.machines.due.next(0).await.unwrap(), None);
 }

@@ -32,81 +32,84 @@ fn map() -> BTreeMap<String, String> {
 }
 
 #[tokio::test]
-async fn labels_of_states_that_go_are_moved_by_the_map() {
+async fn labels_of_removed_states_are_moved_by_the_map() {
     let world = World::new(OLD).await;
     let new = machine(NEW);
     for label in ["a", "b"] {
         world.create(label, json!({})).await;
     }
-    world.tell("a", json!({"go": true})).await;
+    world.send_update("a", json!({"go": true})).await;
     let none = BTreeMap::new();
-    let unmapped = world.engine.apply(&new, 1, "test", &none).await;
+    let unmapped = world.machines.applier.apply(&new, 1, "test", &none).await;
     assert!(matches!(unmapped, Err(Error::Unmapped(states)) if states == ["second"]));
     let nowhere = BTreeMap::from([("second".to_owned(), "nowhere".to_owned())]);
-    assert!(matches!(world.engine.apply(&new, 1, "test", &nowhere).await, Err(Error::BadMap(_))));
-    assert!(matches!(world.engine.apply(&new, 0, "test", &map()).await, Err(Error::DefinitionChanged)));
-    assert_eq!(world.engine.apply(&new, 1, "test", &map()).await.unwrap(), 2);
+    assert!(matches!(world.machines.applier.apply(&new, 1, "test", &nowhere).await, Err(Error::BadMap(_))));
+    assert!(matches!(
+        world.machines.applier.apply(&new, 0, "test", &map()).await,
+        Err(Error::DefinitionChanged)
+    ));
+    assert_eq!(world.machines.applier.apply(&new, 1, "test", &map()).await.unwrap(), 2);
     let record = world.label("a").await;
     assert_eq!((&*record.state, record.history.last().unwrap().cause), ("third", Cause::Migrated));
     assert_eq!(record.history.last().unwrap().version, 2);
     assert_eq!(&*world.label("b").await.state, "first");
-    assert_eq!(world.tell("a", json!({"end": 1})).await.state, "done");
-    // A pacemaker that knows the old version only is told by its first commit.
+    assert_eq!(world.send_update("a", json!({"end": 1})).await.state, "done");
+    // A pacemaker that knows only the old version learns the new one by its first commit.
     assert!(matches!(
-        world.engine.apply(&new, 1, "test", &map()).await,
+        world.machines.applier.apply(&new, 1, "test", &map()).await,
         Err(Error::BadMap(_) | Error::DefinitionChanged)
     ));
 }
 
 #[tokio::test]
-async fn a_pacemaker_that_knows_the_old_definition_learns_of_the_new_one() {
+async fn a_pacemaker_with_an_old_definition_learns_the_new_one() {
     let world = World::new(OLD).await;
     let other = world.another();
     world.create("a", json!({})).await;
-    super::support::tell(&other, "a", &json!({"x": 1})).await;
-    world.engine.apply(&machine(NEW), 1, "test", &BTreeMap::new()).await.unwrap();
-    assert_eq!(super::support::tell(&other, "a", &json!({"go": 1})).await.state, "third");
+    super::support::send_update(&other, "a", &json!({"x": 1})).await;
+    world.machines.applier.apply(&machine(NEW), 1, "test", &BTreeMap::new()).await.unwrap();
+    assert_eq!(super::support::send_update(&other, "a", &json!({"go": 1})).await.state, "third");
 }
 
-/// Killed after each step in turn; whoever comes then finishes it.
+/// The apply is stopped after each step in turn; another pacemaker finishes it.
 #[tokio::test]
-async fn an_apply_that_was_killed_halfway_is_finished() {
+async fn an_interrupted_apply_is_finished_by_another_pacemaker() {
     for killed_after in 0..4 {
         let world = World::new(OLD).await;
         for n in 0..30 {
             let label = format!("m{n}");
             world.create(&label, json!({})).await;
-            world.tell(&label, json!({"go": true})).await;
+            world.send_update(&label, json!({"go": true})).await;
         }
         let (dying, new) = (world.another(), machine(NEW));
         let under_way =
-            dying.0.definitions.begin(&new, 1, "mark", (world.now_ms(), "test"), &map()).await.unwrap();
-        let text = dying.0.store.version(0, M, 2).await.unwrap().unwrap();
+            dying.definitions.begin(&new, 1, "mark", (world.now_ms(), "test"), &map()).await.unwrap();
+        let text = dying.versions.version(0, M, 2).await.unwrap().unwrap();
         if killed_after > 0 {
-            assert_eq!(dying.0.store.switch(0, M, 2, &text).await.unwrap(), 2);
+            assert_eq!(dying.versions.switch(0, M, 2, &text).await.unwrap(), 2);
         }
         if killed_after > 1 {
             for n in 0..killed_after * 5 {
-                dying.0.definitions.forget(M, 0);
+                dying.definitions.forget(M, 0);
                 dying.bring_one_over(&format!("m{n}")).await;
             }
         }
-        // Another cannot begin meanwhile, and facts are taken in either state.
+        // No other apply can begin in the meantime, and updates are accepted in either state.
         assert!(matches!(
-            world.engine.apply(&new, 1, "x", &map()).await,
+            world.machines.applier.apply(&new, 1, "x", &map()).await,
             Err(Error::ApplyUnderWay | Error::DefinitionChanged | Error::BadMap(_))
         ));
-        world.tell("m29", json!({"x": 1})).await;
+        world.send_update("m29", json!({"x": 1})).await;
         let finisher = world.another();
-        finisher.finish_all().await.unwrap();
+        finisher.applier.finish_all().await.unwrap();
         for n in 0..30 {
             let record = world.label(&format!("m{n}")).await;
             assert_eq!((&*record.state, record.visit), ("third", 3), "m{n}, killed after {killed_after}");
         }
-        assert!(finisher.0.store.applying().await.unwrap().is_empty());
-        // One who was slow does no harm.
-        assert_eq!(dying.0.store.switch(0, M, 1, &text).await.unwrap(), 2);
-        dying.0.store.end_apply(&under_way).await.unwrap();
+        assert!(finisher.versions.applying().await.unwrap().is_empty());
+        // A late repetition of a step does no harm.
+        assert_eq!(dying.versions.switch(0, M, 1, &text).await.unwrap(), 2);
+        dying.versions.end_apply(&under_way).await.unwrap();
     }
 }
 
@@ -121,9 +124,9 @@ state_machines:
       - {gate: done}
 ";
 
-/// What stands outside of states has a part in what they say.
+/// Parts of a definition outside of its states can change what the states mean.
 #[tokio::test]
-async fn labels_follow_a_zone_that_changed_though_their_state_says_the_same() {
+async fn labels_follow_a_changed_zone_of_an_unchanged_state() {
     let yaml = DAILY.replace(
         "{gate: done}",
         "{gate: done, exit_condition: metadata.back, triggers: [{metadata: back}], next: other}",
@@ -132,41 +135,41 @@ async fn labels_follow_a_zone_that_changed_though_their_state_says_the_same() {
     world.create("a", json!({"tz": "Asia/Tokyo"})).await;
     assert!(world.label("a").await.zones.is_empty());
     let own = machine(&yaml.replace("Europe/London", "{metadata: tz, default: Europe/London}"));
-    let now = world.engine.current(M).await.unwrap();
-    let preview = world.engine.preview(Some(&now), &own).await.unwrap();
+    let now = world.machines.definitions.current(M).await.unwrap();
+    let preview = world.machines.inspector.planner.preview(Some(&now), &own).await.unwrap();
     assert_eq!(
         (preview.states.changed, preview.changed),
         (vec!["first".to_owned()], vec!["timezone".to_owned()])
     );
     let cached = machine(&yaml.replace("ttl: 1m", "ttl: 2m"));
-    let preview = world.engine.preview(Some(&now), &cached).await.unwrap();
+    let preview = world.machines.inspector.planner.preview(Some(&now), &cached).await.unwrap();
     assert_eq!(
         (preview.states.changed, preview.changed),
         (vec!["other".to_owned()], vec!["feeds.crm".to_owned()])
     );
-    assert_eq!(world.engine.apply(&own, 1, "test", &BTreeMap::new()).await.unwrap(), 2);
+    assert_eq!(world.machines.applier.apply(&own, 1, "test", &BTreeMap::new()).await.unwrap(), 2);
     assert_eq!(world.label("a").await.zones.join(" "), "Asia/Tokyo");
-    let found = world.engine.check(crate::CheckCursor::default()).await.unwrap().findings;
-    assert_eq!(found, [], "its wave is there");
+    let found = world.machines.inspector.checker.check(crate::CheckCursor::default()).await.unwrap().findings;
+    assert_eq!(found, [], "its sweep exists");
     // 18:30 in Tokyo comes before 18:30 in London.
-    world.tell("a", json!({"go": true})).await;
-    let next = world.engine.0.store.next_due(0).await.unwrap().unwrap();
+    world.send_update("a", json!({"go": true})).await;
+    let next = world.machines.due.next(0).await.unwrap().unwrap();
     world.time.advance(next - world.now_ms());
     world.work_off().await;
     assert_eq!(&*world.label("a").await.state, "done");
 }
 
-impl crate::Engine {
+impl super::support::Machines {
     /// One step of an apply.
     async fn bring_one_over(&self, label: &str) {
-        let to = self.current(M).await.unwrap().machine.state("third").unwrap().index();
-        let happened = crate::judge::Happened::Migrated(to);
-        self.bring_in_line(M.to_owned(), label.to_owned(), "second", happened).await.unwrap();
+        let to = self.definitions.current(M).await.unwrap().machine.state("third").unwrap().index();
+        let happened = crate::evaluator::Happened::Migrated(to);
+        self.applier.adapt(M.to_owned(), label.to_owned(), "second", happened).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn an_action_that_was_done_is_not_done_again_because_it_leads_on_now() {
+async fn a_done_action_is_not_repeated_when_it_gets_a_next_state() {
     let receiver = super::support::Receiver::start(&[]).await;
     let old = format!(
         "

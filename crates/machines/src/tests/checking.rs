@@ -1,4 +1,4 @@
-//! What a check finds when labels and indexes are broken on purpose, and what counts as stuck.
+//! The check finds labels and indexes that the test breaks, and stuck labels are counted.
 
 use serde_json::json;
 
@@ -27,7 +27,7 @@ state_machines:
 async fn found(world: &World) -> Vec<Finding> {
     let (mut findings, mut cursor, mut pages) = (Vec::new(), Some(CheckCursor::default()), 0);
     while let Some(at) = cursor {
-        let page = world.engine.check_pages(at, 3).await.unwrap();
+        let page = world.machines.inspector.checker.check_pages(at, 3).await.unwrap();
         findings.extend(page.findings);
         // As it goes from answer to answer.
         cursor = page.next.map(|next| next.to_string().parse().unwrap());
@@ -69,41 +69,41 @@ async fn world() -> World {
         world.create(&format!("first{n}"), json!({})).await;
     }
     world.create("gone", json!({})).await;
-    world.engine.delete(M, "gone").await.unwrap();
+    world.machines.labels.delete(M, "gone").await.unwrap();
     world
 }
 
-/// What breaks it, what mends it, and then the predicate, the name and a part of what is found.
+/// The command that breaks it, the command that fixes it, and the predicate, name and part of the text of the finding.
 type Break<'a> = (&'a [&'a str], &'a [&'a str], &'a str, &'a str, &'a str);
 
 #[tokio::test]
-async fn what_is_broken_is_named_by_label() {
+async fn each_broken_index_entry_is_found_and_named() {
     let world = world().await;
     assert_eq!(found(&world).await, [], "a sound system");
     let far = (world.now_ms() + 86_400_000).to_string();
     let due = (world.now_ms() + 3_600_000).to_string();
-    let wave = "o m daily 18:30:00 Asia/Tokyo";
+    let sweep = "o m daily 18:30:00 Asia/Tokyo";
     let breaks: [Break<'_>; 10] = [
         (
             &["ZREM", "machine:m:in:first", "first1"],
             &["ZADD", "machine:m:in:first", "0", "first1"],
             "M1",
             "m:first1",
-            "does not name it",
+            "it is not in the index",
         ),
         (
             &["ZADD", "machine:m:in:done", "0", "first1"],
             &["ZREM", "machine:m:in:done", "first1"],
             "M1",
             "m:first1",
-            "the index of the state done names it, and it is in first and waiting",
+            "the index of the state done names it, but it is in first and waiting",
         ),
         (
             &["ZADD", "machine:m:in:first", "0", "ghost"],
             &["ZREM", "machine:m:in:first", "ghost"],
             "M1",
             "m:ghost",
-            "there is no such label",
+            "the label does not exist",
         ),
         (
             &["ZADD", "machine:m:in:first", "0", "gone"],
@@ -117,57 +117,57 @@ async fn what_is_broken_is_named_by_label() {
             &["ZADD", "machine:m:is:errored", "0", "bad"],
             "M2",
             "m:bad",
-            "machine:m:is:errored does not name it",
+            "it is not in the index machine:m:is:errored",
         ),
         (
             &["ZADD", "machine:m:is:errored", "0", "first2"],
             &["ZREM", "machine:m:is:errored", "first2"],
             "M2",
             "m:first2",
-            "what is errored names it",
+            "the index of labels that are errored names it",
         ),
         (
             &["ZREM", "machine:due", "l m first3"],
             &["ZADD", "machine:due", &due, "l m first3"],
             "M3",
             "m:first3",
-            "the due set does not name it",
+            "is not in the due set",
         ),
         (
             &["ZADD", "machine:due", &far, "l m first3"],
             &["ZADD", "machine:due", &due, "l m first3"],
             "M3",
             "m:first3",
-            "later than its record says",
+            "later than in its record",
         ),
         (
-            &["ZREM", "machine:due", wave],
-            &["ZADD", "machine:due", &far, wave],
+            &["ZREM", "machine:due", sweep],
+            &["ZADD", "machine:due", &far, sweep],
             "M4",
             "m:tokyo",
-            "no such wave",
+            "no such sweep",
         ),
         (
             &["ZREM", "machine:m:zone:daily:Asia/Tokyo", "tokyo"],
             &["ZADD", "machine:m:zone:daily:Asia/Tokyo", "0", "tokyo"],
             "M4",
             "m:tokyo",
-            "does not name it",
+            "it is not in the index",
         ),
     ];
-    for (broken, mended, predicate, name, what) in breaks {
+    for (broken, fixed, predicate, name, what) in breaks {
         redis(&world, broken).await;
         let findings = found(&world).await;
         let [finding] = &*findings else { panic!("{broken:?}: {findings:?}") };
         assert_eq!((&*finding.predicate, &*finding.name, finding.shard), (predicate, name, 0), "{finding:?}");
         assert!(finding.what.contains(what), "{finding:?}");
-        redis(&world, mended).await;
+        redis(&world, fixed).await;
     }
     assert_eq!(found(&world).await, [], "mended");
 }
 
 #[tokio::test]
-async fn a_record_that_does_not_follow_is_named() {
+async fn an_inconsistent_history_is_found() {
     let world = world().await;
     let sound = world.label("plain: x").await;
     let mut gap = sound.clone();
@@ -202,7 +202,7 @@ state_machines:
 ";
 
 #[tokio::test]
-async fn labels_that_nothing_looks_at_again_are_counted_and_told() {
+async fn labels_that_nothing_evaluates_again_are_counted_as_stuck() {
     let receiver = Receiver::start(&[410]).await;
     let world = World::new(&STUCK.replace("HOOK", &receiver.url)).await;
     let stuck = async |reason: &str| {
@@ -213,20 +213,20 @@ async fn labels_that_nothing_looks_at_again_are_counted_and_told() {
     }
     assert_eq!((stuck("no_trigger").await, stuck("errored").await), (0, 0));
     for label in ["a", "b", "lucky"] {
-        world.tell(label, json!({"go": 1})).await;
+        world.send_update(label, json!({"go": 1})).await;
     }
-    // One that runs in a circle rests for a second, and goes on.
-    world.tell("round", json!({"go": 2})).await;
+    // A label in a circle pauses for a second, and continues.
+    world.send_update("round", json!({"go": 2})).await;
     assert_eq!(world.label("round").await.status, Status::Looping);
-    world.tell("c", json!({"go": 3})).await;
+    world.send_update("c", json!({"go": 3})).await;
     world.until("c", |record| record.status == Status::Errored).await;
     assert_eq!(&*world.label("lucky").await.state, "done");
     assert_eq!((stuck("no_trigger").await, stuck("errored").await), (2, 1));
-    let why = world.engine.why(M, "a").await.unwrap();
+    let why = world.machines.inspector.explainer.why(M, "a").await.unwrap();
     assert!(why["stuck"].as_str().unwrap().contains("looks on entry only"), "{why}");
-    let why = world.engine.why(M, "d").await.unwrap();
+    let why = world.machines.inspector.explainer.why(M, "d").await.unwrap();
     assert!(why["stuck"].as_str().unwrap().contains("unless facts come"), "{why}");
-    let counts = world.engine.counts(M).await.unwrap();
+    let counts = world.machines.inspector.overview.counts(M).await.unwrap();
     assert_eq!(counts.stuck.into_iter().collect::<Vec<_>>(), [("once".to_owned(), 2)]);
-    assert_eq!(world.engine.check(CheckCursor::default()).await.unwrap().findings, []);
+    assert_eq!(world.machines.inspector.checker.check(CheckCursor::default()).await.unwrap().findings, []);
 }

@@ -28,12 +28,12 @@ fn calm() -> Say {
 }
 
 #[tokio::test]
-async fn a_feed_that_fails_holds_the_gate_and_is_asked_again_later_and_later() {
+async fn a_failed_feed_holds_the_gate_and_is_asked_again_with_backoff() {
     let feeder = Feeder::start(&[Say::Status(500), Say::Text("no JSON".into()), calm()]).await;
     let world = World::new(&gate(&feeder.url, "on_error: hold")).await;
     world.create("a", json!({})).await;
     assert!(feeder.asked().is_empty(), "nothing has fired");
-    world.tell("a", json!({"look": 1})).await;
+    world.send_update("a", json!({"look": 1})).await;
     for (failures, pause_ms) in [(1, 1_000), (2, 2_000)] {
         let record = world.until("a", |record| record.work.feed_failures == failures).await;
         assert_eq!((&*record.state, record.status), ("busy", Status::Waiting));
@@ -41,19 +41,19 @@ async fn a_feed_that_fails_holds_the_gate_and_is_asked_again_later_and_later() {
         assert_eq!(record.work.again_ms, Some(world.now_ms() + pause_ms));
         world.time.advance(pause_ms - 1);
         world.work_off().await;
-        assert_eq!(feeder.asked().len(), failures as usize, "its time has not come");
+        assert_eq!(feeder.asked().len(), failures as usize, "it is not due yet");
         world.time.advance(1);
         world.work_off().await;
     }
     let record = world.until("a", |record| &*record.state == "done").await;
     assert_eq!(record.history.last().unwrap().cause, Cause::Feed);
     assert_eq!((record.work.error, feeder.asked().len()), (None, 3));
-    assert_eq!(world.engine.0.store.next_due(0).await.unwrap(), None);
+    assert_eq!(world.machines.due.next(0).await.unwrap(), None);
     assert_eq!(world.metric("signalbox_machines_feeds_total{result=\"failed\"}").await, 2);
 }
 
 #[tokio::test]
-async fn a_feed_that_is_silent_or_says_too_much_has_failed_and_a_default_stands_in() {
+async fn a_feed_without_an_answer_or_with_too_large_a_one_is_replaced_by_its_default() {
     let large = |bytes: usize| {
         let frame = json!({"value": 1, "pad": ""}).to_string().len();
         Say::Json(json!({"value": 1, "pad": "x".repeat(bytes - frame)}))
@@ -63,8 +63,8 @@ async fn a_feed_that_is_silent_or_says_too_much_has_failed_and_a_default_stands_
         let feeder = Feeder::start(&[say]).await;
         let world = World::new(&gate(&feeder.url, default)).await;
         world.create("a", json!({})).await;
-        let asked = world.tell("a", json!({"look": 1})).await.revision;
-        // Judged, by the answer or by what stands in for it: nothing is asked again before the next look.
+        let asked = world.send_update("a", json!({"look": 1})).await.revision;
+        // Evaluated with the answer or the default: the feed is not asked again before the next evaluation.
         let record = world.until("a", |record| record.revision > asked && record.work.held.is_none()).await;
         assert_eq!((&*record.state, record.work.feed_failures), (state, 0));
         assert_eq!(feeder.asked(), ["a"]);
@@ -74,7 +74,7 @@ async fn a_feed_that_is_silent_or_says_too_much_has_failed_and_a_default_stands_
 }
 
 #[tokio::test]
-async fn an_answer_is_good_for_its_ttl_and_for_what_was_asked_only() {
+async fn an_answer_is_cached_for_its_ttl_and_its_request_only() {
     let looked = async |ttl: &str| {
         let feeder = Feeder::start(&[Say::Status(503), Say::Json(json!({"value": 7}))]).await;
         let world = World::new(&gate(&feeder.url, &format!("ttl: {ttl}, on_error: {{default: {{}}}}"))).await;
@@ -83,20 +83,20 @@ async fn an_answer_is_good_for_its_ttl_and_for_what_was_asked_only() {
         }
         for look in 0..3 {
             for label in ["a", "b"] {
-                let told = world.tell(label, json!({"look": look})).await.revision;
+                let told = world.send_update(label, json!({"look": look})).await.revision;
                 world.until(label, |record| record.revision > told && record.work.held.is_none()).await;
             }
         }
         feeder.asked()
     };
     assert_eq!(looked("0s").await, ["a", "b", "a", "b", "a", "b"]);
-    // The first answer was a failure, which nobody remembers.
+    // The first answer was a failure, which is not cached.
     assert_eq!(looked("1h").await, ["a", "b", "a"]);
 }
 
 /// Where an action leads may hang on a feed; when that fails, only the feed is asked again.
 #[tokio::test]
-async fn an_action_is_not_done_again_because_a_feed_fails_after_it() {
+async fn an_action_is_not_repeated_when_a_feed_fails_after_it() {
     let feeder = Feeder::start(&[Say::Status(500), Say::Json(json!({"way": "left"}))]).await;
     let receiver = Receiver::start(&[]).await;
     let world = World::new(&format!(
@@ -121,13 +121,18 @@ state_machines:
     world.create("a", json!({})).await;
     let record = world.until("a", |record| record.work.feed_failures == 1).await;
     assert_eq!((record.status, &*record.state), (Status::Choosing, "send"));
-    assert_eq!(world.engine.list(M, &[], Some(Status::Choosing), None, 10).await.unwrap(), ["a"]);
+    assert_eq!(
+        world.machines.label_store.list(M, &[], Some(Status::Choosing), None, 10).await.unwrap(),
+        ["a"]
+    );
     world.time.advance(1_000);
     world.work_off().await;
     let record = world.until("a", |record| record.status == Status::Ended).await;
     assert_eq!(&*record.state, "left");
     assert_eq!((receiver.seen().len(), feeder.asked().len()), (1, 2));
-    assert!(world.engine.list(M, &[], Some(Status::Choosing), None, 10).await.unwrap().is_empty());
+    assert!(
+        world.machines.label_store.list(M, &[], Some(Status::Choosing), None, 10).await.unwrap().is_empty()
+    );
 }
 
 const STATS: &str = "
@@ -151,7 +156,7 @@ state_machines:
 ";
 
 #[tokio::test]
-async fn what_the_edge_counted_lately_is_a_feed() {
+async fn statistics_of_the_edge_can_be_a_feed() {
     let mut world = World::new(STATS).await;
     let stats = world.servers.stats();
     let now = i64::try_from(stats.now_ms().await.unwrap() / 1000).unwrap();
@@ -173,14 +178,14 @@ async fn what_the_edge_counted_lately_is_a_feed() {
         stats.command("SADD").key(&keys::application("shop")).arg(member).run().await.unwrap();
     }
     world.create("a", json!({"version": 18, "application": "shop"})).await;
-    world.tell("a", json!({"look": 1})).await;
+    world.send_update("a", json!({"look": 1})).await;
     let record = world.until("a", |record| record.work.held.is_none() && record.revision > 2).await;
-    assert_eq!(&*record.state, "good", "{}", world.engine.why(M, "a").await.unwrap());
-    // Without statistics the one stands in, and the other is unknown.
+    assert_eq!(&*record.state, "good", "{}", world.machines.inspector.explainer.why(M, "a").await.unwrap());
+    // Without statistics, one feed has its default and the other is unknown.
     world.servers.stats.kill();
     world.create("b", json!({"version": 18, "application": "shop"})).await;
     for label in ["a", "b"] {
-        world.tell(label, json!({"look": 2})).await;
+        world.send_update(label, json!({"look": 2})).await;
     }
     assert_eq!(&*world.until("a", |record| record.status == Status::Ended).await.state, "done");
     let record = world.until("b", |record| record.work.feed_failures == 1).await;
@@ -189,16 +194,16 @@ async fn what_the_edge_counted_lately_is_a_feed() {
 
 /// A feed that is not needed to decide is not asked.
 #[tokio::test]
-async fn only_what_an_evaluation_reaches_is_asked() {
+async fn only_feeds_that_an_evaluation_reaches_are_asked() {
     let feeder = Feeder::start(&[calm()]).await;
     let yaml = gate(&feeder.url, "").replace("feeds.load.value", "metadata.go and feeds.load.value");
     let world = World::new(&yaml).await;
     world.create("a", json!({"go": false})).await;
-    let told = world.tell("a", json!({"look": 1})).await;
+    let told = world.send_update("a", json!({"look": 1})).await;
     assert_eq!((told.state.as_str(), feeder.asked().len()), ("busy", 0));
     assert_eq!(world.label("a").await.work.held, None);
     world
-        .tell(
+        .send_update(
             "a",
             Value::from(serde_json::Map::from_iter([("go".into(), json!(true)), ("look".into(), json!(2))])),
         )
@@ -208,21 +213,21 @@ async fn only_what_an_evaluation_reaches_is_asked() {
 }
 
 #[tokio::test]
-async fn why_says_what_became_of_the_feeds_that_it_asked() {
+async fn an_explanation_shows_the_results_of_its_feeds() {
     for (rest, result, blocks) in
         [("on_error: hold", "failed", "unknown"), ("on_error: {default: {value: 9}}", "default", "false")]
     {
         let feeder = Feeder::start(&[Say::Status(500)]).await;
         let world = World::new(&gate(&feeder.url, rest)).await;
         world.create("a", json!({})).await;
-        let why = world.engine.why(M, "a").await.unwrap();
+        let why = world.machines.inspector.explainer.why(M, "a").await.unwrap();
         assert_eq!(why["feeds"], json!({"load": {"result": result, "error": "answered 500"}}), "{why}");
         assert_eq!(why["result"].as_str().map_or_else(|| why["result"].to_string(), str::to_owned), blocks);
-        assert_eq!(&*world.label("a").await.state, "busy", "who looks opens nothing");
+        assert_eq!(&*world.label("a").await.state, "busy", "an inspection opens no gate");
     }
     let feeder = Feeder::start(&[calm()]).await;
     let world = World::new(&gate(&feeder.url, "ttl: 0s")).await;
     world.create("a", json!({})).await;
-    let why = world.engine.why(M, "a").await.unwrap();
+    let why = world.machines.inspector.explainer.why(M, "a").await.unwrap();
     assert_eq!((&why["feeds"], &why["result"]), (&json!({"load": {"result": "ok"}}), &json!(true)), "{why}");
 }

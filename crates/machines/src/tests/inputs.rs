@@ -3,8 +3,8 @@
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::support::{M, World};
-use crate::{Engine, Error, record::Cause};
+use super::support::{M, Machines, World};
+use crate::{Error, record::Cause};
 use signalbox_testkit::eventually;
 
 const ORDERS: &str = "
@@ -23,9 +23,9 @@ state_machines:
 struct Taking(CancellationToken);
 
 impl Taking {
-    fn start(engine: &Engine) -> Self {
+    fn start(machines: &Machines) -> Self {
         let shutdown = CancellationToken::new();
-        tokio::spawn(engine.clone().take_inputs(shutdown.clone()));
+        tokio::spawn(machines.service.inputs.clone().run(shutdown.clone()));
         Self(shutdown)
     }
 }
@@ -39,7 +39,7 @@ impl Drop for Taking {
 /// Where the taking of events begins; from then on none is missed.
 async fn begun(world: &World) -> u64 {
     eventually("events to be taken", async || {
-        world.engine.0.store.taken_up_to(0).await.unwrap().ok_or_else(String::new)
+        world.machines.taken.up_to(0).await.unwrap().ok_or_else(String::new)
     })
     .await
 }
@@ -57,10 +57,10 @@ async fn until_counted(world: &World, result: &str, count: u64) {
 }
 
 #[tokio::test]
-async fn an_event_is_a_fact_of_the_label_that_it_names() {
+async fn an_event_updates_the_label_that_it_names() {
     let world = World::bare().await;
-    // Who takes events learns of a machine with inputs when it is applied.
-    let _taking = Taking::start(&world.engine);
+    // The inputs of a machine are read when it is applied.
+    let _taking = Taking::start(&world.machines);
     world.publish("orders", "a", json!({"items": 9})).await;
     world.apply(ORDERS, 0).await;
     begun(&world).await;
@@ -68,7 +68,7 @@ async fn an_event_is_a_fact_of_the_label_that_it_names() {
     world.publish("orders", "a", json!({"items": 1})).await;
     let record = world.until("a", |record| record.metadata["order"]["items"] == 1).await;
     assert_eq!((&*record.state, &record.metadata["x"], record.revision), ("open", &json!(1), 2));
-    // Nobody has that label, and these are no names.
+    // These events name no existing label, or no valid name.
     world.publish("orders", "nobody", json!({})).await;
     for name in [json!(true), json!(null), json!(1.5), json!(""), json!({"a": 1})] {
         world.publish("payments", "x", json!({"order": name})).await;
@@ -76,7 +76,7 @@ async fn an_event_is_a_fact_of_the_label_that_it_names() {
     world.publish("orders", "a", json!({"items": 2})).await;
     let record = world.until("a", |record| &*record.state == "paying").await;
     assert_eq!(record.history.last().unwrap().cause, Cause::Metadata);
-    assert!(matches!(world.engine.label(M, "nobody").await, Err(Error::NoSuchLabel)));
+    assert!(matches!(world.machines.label_store.label(M, "nobody").await, Err(Error::NoSuchLabel)));
     until_counted(&world, "no_label", 1).await;
     until_counted(&world, "unnamed", 5).await;
     // The topic's own trigger.
@@ -87,9 +87,9 @@ async fn an_event_is_a_fact_of_the_label_that_it_names() {
 }
 
 #[tokio::test]
-async fn an_event_may_bring_a_label_into_being_and_is_judged_by_its_first_gate() {
+async fn an_event_can_create_a_label_and_is_evaluated_at_its_first_gate() {
     let world = World::new(ORDERS).await;
-    let taking = Taking::start(&world.engine);
+    let taking = Taking::start(&world.machines);
     begun(&world).await;
     world.publish("payments", "x", json!({"order": 7, "done": true})).await;
     let record = world.until("7", |_| true).await;
@@ -100,7 +100,7 @@ async fn an_event_may_bring_a_label_into_being_and_is_judged_by_its_first_gate()
     // A gate that only the topic fires opens by the very event that created the label.
     let yaml = ORDERS.replace("metadata.order.items >= 2", "metadata.payment.done");
     let world = World::new(&yaml).await;
-    let _taking = Taking::start(&world.engine);
+    let _taking = Taking::start(&world.machines);
     begun(&world).await;
     world.publish("payments", "x", json!({"order": 8, "done": true})).await;
     let record = world.until("8", |_| true).await;
@@ -112,7 +112,7 @@ async fn an_event_may_bring_a_label_into_being_and_is_judged_by_its_first_gate()
 #[tokio::test]
 async fn an_event_that_is_read_twice_is_taken_once() {
     let world = World::new(ORDERS).await;
-    let taking = Taking::start(&world.engine);
+    let taking = Taking::start(&world.machines);
     let from = begun(&world).await;
     for label in ["a", "b", "last"] {
         world.create(label, json!({})).await;
@@ -125,9 +125,9 @@ async fn an_event_that_is_read_twice_is_taken_once() {
     world.until("b", |record| record.revision == 2).await;
     let (a, new) = (world.label("a").await, world.label("new").await);
     assert_eq!(a.revision, 4);
-    // A pacemaker that died before it noted how far it came.
+    // A pacemaker that died before it stored its position.
     drop(taking);
-    world.engine.0.store.take_up_to(0, from).await.unwrap();
+    world.machines.taken.set(0, from).await.unwrap();
     let other = world.another();
     let _taking = Taking::start(&other);
     world.publish("orders", "last", json!({"items": 0})).await;
@@ -137,11 +137,11 @@ async fn an_event_that_is_read_twice_is_taken_once() {
     assert_eq!(world.label("b").await.revision, 2);
 }
 
-/// What changed nothing is remembered like everything else: taken again after later facts, it would undo them.
+/// An event that changes nothing is stored as taken like others: taken again after later updates, it would undo them.
 #[tokio::test]
 async fn an_event_that_changed_nothing_is_not_taken_after_a_later_one() {
     let world = World::new(ORDERS).await;
-    let taking = Taking::start(&world.engine);
+    let taking = Taking::start(&world.machines);
     let from = begun(&world).await;
     world.create("a", json!({"order": {"items": 0}})).await;
     world.create("last", json!({})).await;
@@ -150,8 +150,8 @@ async fn an_event_that_changed_nothing_is_not_taken_after_a_later_one() {
     }
     let taken = world.until("a", |record| record.metadata["order"]["n"] == 19).await;
     drop(taking);
-    // Twenty events later, somebody who was asleep all the time goes on where it was.
-    world.engine.0.store.take_up_to(0, from).await.unwrap();
+    // Twenty events later, a pacemaker that was paused continues from its old position.
+    world.machines.taken.set(0, from).await.unwrap();
     let other = world.another();
     let _taking = Taking::start(&other);
     world.publish("orders", "last", json!({"items": 0})).await;
@@ -160,7 +160,7 @@ async fn an_event_that_changed_nothing_is_not_taken_after_a_later_one() {
 }
 
 #[tokio::test]
-async fn two_inputs_of_a_topic_take_an_event_each() {
+async fn two_inputs_of_a_topic_both_take_an_event() {
     let yaml = "
 state_machines:
   m:
@@ -168,7 +168,7 @@ state_machines:
     states: [{gate: open}]
 ";
     let world = World::new(yaml).await;
-    let _taking = Taking::start(&world.engine);
+    let _taking = Taking::start(&world.machines);
     begun(&world).await;
     world.create("a", json!({})).await;
     world.publish("orders", "a", json!({"n": 1, "other": "a"})).await;
@@ -178,9 +178,9 @@ state_machines:
 }
 
 #[tokio::test]
-async fn an_event_for_a_label_that_nobody_can_read_keeps_none_from_the_others() {
+async fn an_event_for_an_unreadable_label_does_not_delay_other_events() {
     let world = World::new(ORDERS).await;
-    let _taking = Taking::start(&world.engine);
+    let _taking = Taking::start(&world.machines);
     begun(&world).await;
     for label in ["a", "bad"] {
         world.create(label, json!({})).await;

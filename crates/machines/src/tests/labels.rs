@@ -1,11 +1,10 @@
-//! One label: created, told, moved, deleted; its actions.
+//! One label: created, updated, moved, deleted; its actions.
 
 use serde_json::json;
 
 use super::support::{M, Receiver, World};
 use crate::{
-    Error,
-    labels::Update,
+    Error, Update,
     record::{Cause, Status},
 };
 use signalbox_testkit::eventually;
@@ -20,13 +19,13 @@ state_machines:
 ";
 
 #[tokio::test]
-async fn facts_move_a_label_and_every_move_is_an_event() {
+async fn updates_move_a_label_and_every_move_is_an_event() {
     let world = World::new(TWO_GATES).await;
     assert_eq!(world.create("a", json!({})).await.state, "asked");
-    assert_eq!(world.tell("a", json!({"count": 5})).await.state, "asked");
+    assert_eq!(world.send_update("a", json!({"count": 5})).await.state, "asked");
     // After a move the same update does not fire the next gate.
-    assert_eq!(world.tell("a", json!({"ready": true, "count": 5})).await.state, "checked");
-    let end = world.tell("a", json!({"count": 2})).await;
+    assert_eq!(world.send_update("a", json!({"ready": true, "count": 5})).await.state, "checked");
+    let end = world.send_update("a", json!({"count": 2})).await;
     assert_eq!((end.state.as_str(), end.status, end.visit), ("done", Status::Ended, 3));
     let record = world.label("a").await;
     assert_eq!(record.metadata, json!({"count": 2, "ready": true}));
@@ -58,45 +57,45 @@ async fn facts_move_a_label_and_every_move_is_an_event() {
 }
 
 #[tokio::test]
-async fn a_label_lives_once_and_leaves_its_name_behind() {
+async fn a_deleted_name_is_reserved_until_it_is_recreated() {
     let world = World::new(TWO_GATES).await;
-    let engine = &world.engine;
+    let machines = &world.machines;
     world.create("a", json!({"x": {"y": 1}})).await;
-    assert!(matches!(engine.create(M, "a", &json!({}), false, None).await, Err(Error::Exists)));
-    assert!(matches!(engine.label(M, "b").await, Err(Error::NoSuchLabel)));
-    assert!(matches!(engine.label("none", "b").await, Err(Error::NoSuchMachine)));
-    engine.delete(M, "b").await.unwrap();
-    engine.delete(M, "a").await.unwrap();
-    engine.delete(M, "a").await.unwrap();
-    assert!(matches!(engine.label(M, "a").await, Err(Error::Gone)));
-    let update = Update { metadata: Some(&json!({})), patch: false, event: None, create: false, key: None };
-    assert!(matches!(engine.update(M, "a", &update).await, Err(Error::Gone)));
-    assert!(matches!(engine.create(M, "a", &json!({}), false, None).await, Err(Error::Deleted)));
-    assert!(engine.list(M, &["asked"], None, None, 10).await.unwrap().is_empty());
-    let tombstone = engine.label_or_tombstone(M, "a").await.unwrap();
+    assert!(matches!(machines.labels.create(M, "a", &json!({}), false, None).await, Err(Error::Exists)));
+    assert!(matches!(machines.label_store.label(M, "b").await, Err(Error::NoSuchLabel)));
+    assert!(matches!(machines.label_store.label("none", "b").await, Err(Error::NoSuchMachine)));
+    machines.labels.delete(M, "b").await.unwrap();
+    machines.labels.delete(M, "a").await.unwrap();
+    machines.labels.delete(M, "a").await.unwrap();
+    assert!(matches!(machines.label_store.label(M, "a").await, Err(Error::Gone)));
+    let update = Update { metadata: &json!({}), patch: false, key: None };
+    assert!(matches!(machines.labels.update(M, "a", &update).await, Err(Error::Gone)));
+    assert!(matches!(machines.labels.create(M, "a", &json!({}), false, None).await, Err(Error::Deleted)));
+    assert!(machines.label_store.list(M, &["asked"], None, None, 10).await.unwrap().is_empty());
+    let tombstone = machines.label_store.label_or_tombstone(M, "a").await.unwrap();
     assert_eq!((tombstone.metadata, tombstone.history.len()), (json!({}), 2));
-    assert_eq!(engine.create(M, "a", &json!({}), true, None).await.unwrap().visit, 2);
+    assert_eq!(machines.labels.create(M, "a", &json!({}), true, None).await.unwrap().visit, 2);
     assert_eq!(world.label("a").await.incarnation, 2);
     let deep = (0..33).fold(json!({}), |below, _| json!({"a": below}));
-    assert!(matches!(engine.create(M, "c", &deep, false, None).await, Err(Error::BadMetadata(_))));
+    assert!(matches!(machines.labels.create(M, "c", &deep, false, None).await, Err(Error::BadMetadata(_))));
 }
 
 #[tokio::test]
-async fn a_repeat_gets_the_first_answer_and_does_nothing() {
+async fn a_repeated_request_gets_the_first_answer_and_changes_nothing() {
     let world = World::new(TWO_GATES).await;
-    let first = world.engine.create(M, "a", &json!({}), false, Some("k")).await.unwrap();
+    let first = world.machines.labels.create(M, "a", &json!({}), false, Some("k")).await.unwrap();
     let ready = json!({"ready": true});
-    let update = Update { metadata: Some(&ready), patch: false, event: None, create: false, key: Some("k2") };
-    let moved = world.engine.update(M, "a", &update).await.unwrap();
-    world.tell("a", json!({"count": 2})).await;
-    let again = world.engine.update(M, "a", &update).await.unwrap();
+    let update = Update { metadata: &ready, patch: false, key: Some("k2") };
+    let moved = world.machines.labels.update(M, "a", &update).await.unwrap();
+    world.send_update("a", json!({"count": 2})).await;
+    let again = world.machines.labels.update(M, "a", &update).await.unwrap();
     assert!(again.repeated && !moved.repeated);
     assert_eq!((again.state.as_str(), again.revision), ("checked", moved.revision));
-    let again = world.engine.create(M, "a", &json!({}), false, Some("k")).await.unwrap();
+    let again = world.machines.labels.create(M, "a", &json!({}), false, Some("k")).await.unwrap();
     assert_eq!((again.state, again.revision), (first.state, first.revision));
     let other = json!({"ready": false});
-    let other = Update { metadata: Some(&other), ..update };
-    assert!(matches!(world.engine.update(M, "a", &other).await, Err(Error::Conflict)));
+    let other = Update { metadata: &other, ..update };
+    assert!(matches!(world.machines.labels.update(M, "a", &other).await, Err(Error::Conflict)));
     assert_eq!(&*world.label("a").await.state, "done");
 }
 
@@ -114,11 +113,11 @@ state_machines:
 }
 
 #[tokio::test]
-async fn an_action_is_tried_again_with_one_token_until_it_is_done() {
+async fn attempts_of_an_action_carry_one_token_until_it_is_done() {
     let receiver = Receiver::start(&[500, 302]).await;
     let world = World::new(&hooked(&receiver.url, 20)).await;
     world.create("a", json!({})).await;
-    assert_eq!(world.tell("a", json!({"go": true})).await.status, Status::Acting);
+    assert_eq!(world.send_update("a", json!({"go": true})).await.status, Status::Acting);
     for attempts in 1..3 {
         eventually("the attempt to fail", async || {
             let record = world.label("a").await;
@@ -138,47 +137,50 @@ async fn an_action_is_tried_again_with_one_token_until_it_is_done() {
     let tokens = receiver.seen();
     assert_eq!(tokens.len(), 3);
     assert!(tokens.iter().all(|token| *token == tokens[0]));
-    assert_eq!(world.engine.0.store.next_due(0).await.unwrap(), None);
+    assert_eq!(world.machines.due.next(0).await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn what_is_gone_errs_at_once_until_somebody_retries() {
+async fn a_permanent_failure_ends_an_action_until_a_client_retries_it() {
     let receiver = Receiver::start(&[410]).await;
     let world = World::new(&hooked(&receiver.url, 20)).await;
     world.create("a", json!({"go": false})).await;
-    world.tell("a", json!({"go": true})).await;
+    world.send_update("a", json!({"go": true})).await;
     eventually("the label to err", async || {
         let record = world.label("a").await;
         if record.status == Status::Errored { Ok(()) } else { Err(format!("{record:?}")) }
     })
     .await;
-    assert_eq!(world.engine.list(M, &[], Some(Status::Errored), None, 10).await.unwrap(), ["a"]);
-    let why = world.engine.why(M, "a").await.unwrap();
+    assert_eq!(
+        world.machines.label_store.list(M, &[], Some(Status::Errored), None, 10).await.unwrap(),
+        ["a"]
+    );
+    let why = world.machines.inspector.explainer.why(M, "a").await.unwrap();
     assert!(why["stuck"].is_string() && why["last_error"] == "answered 410", "{why}");
-    world.engine.retry(M, "a").await.unwrap();
+    world.machines.labels.retry(M, "a").await.unwrap();
     eventually("the label to arrive", async || {
         let record = world.label("a").await;
         if &*record.state == "sent" { Ok(()) } else { Err(format!("{record:?}")) }
     })
     .await;
-    assert!(matches!(world.engine.retry(M, "a").await, Err(Error::NotErrored)));
+    assert!(matches!(world.machines.labels.retry(M, "a").await, Err(Error::NotErrored)));
     let tokens = receiver.seen();
     assert_eq!((tokens.len(), &tokens[0]), (2, &tokens[1]));
 }
 
 #[tokio::test]
-async fn an_attempt_of_which_nothing_is_heard_is_taken_up_by_another() {
+async fn an_attempt_without_an_outcome_is_repeated_by_another_pacemaker() {
     let receiver = Receiver::start(&[]).await;
     let world = World::new(&hooked(&receiver.url, 20)).await;
     world.create("a", json!({})).await;
     // A pacemaker that dies right after the commit: its background work never runs.
     let dying = world.another();
-    dying.0.shutdown.cancel();
-    super::support::tell(&dying, "a", &json!({"go": true})).await;
+    dying.stopped.cancel();
+    super::support::send_update(&dying, "a", &json!({"go": true})).await;
     assert_eq!(world.label("a").await.work.attempts, 1);
     assert!(receiver.seen().is_empty());
     world.work_off().await;
-    assert!(receiver.seen().is_empty(), "its time has not come");
+    assert!(receiver.seen().is_empty(), "it is not due yet");
     world.time.advance(10_001);
     world.work_off().await;
     eventually("the label to arrive", async || {

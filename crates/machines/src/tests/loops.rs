@@ -1,9 +1,9 @@
-//! Labels that go round in a circle.
+//! Labels that move in a circle.
 
 use serde_json::json;
 
 use super::support::{Feeder, M, Say, World};
-use crate::{explain::Asking, record::Status};
+use crate::{Assumptions, record::Status};
 
 const CIRCLE: &str = "
 state_machines:
@@ -14,13 +14,16 @@ state_machines:
 ";
 
 #[tokio::test]
-async fn after_fifty_moves_a_label_pauses_and_then_goes_on() {
+async fn a_label_pauses_after_fifty_moves_and_then_continues() {
     let world = World::new(CIRCLE).await;
     let created = world.create("a", json!({})).await;
     assert_eq!((created.status, created.visit), (Status::Looping, 51));
     let record = world.label("a").await;
     assert_eq!(record.due_ms(), Some(world.now_ms() + 1_000));
-    assert_eq!(world.engine.list(M, &[], Some(Status::Looping), None, 10).await.unwrap(), ["a"]);
+    assert_eq!(
+        world.machines.label_store.list(M, &[], Some(Status::Looping), None, 10).await.unwrap(),
+        ["a"]
+    );
     // Every move was an event, in order, and the newest twenty are history.
     let events = world.events("signalbox.labels").await;
     assert_eq!(events.len(), 51);
@@ -36,16 +39,18 @@ async fn after_fifty_moves_a_label_pauses_and_then_goes_on() {
     let record = world.label("a").await;
     assert_eq!((record.status, record.visit), (Status::Looping, 101));
 
-    // Facts are taken meanwhile, and end it.
-    world.tell("a", json!({"stop": true})).await;
+    // Updates are accepted during the pause, and end the circle.
+    world.send_update("a", json!({"stop": true})).await;
     world.time.advance(1_000);
     world.work_off().await;
     let record = world.label("a").await;
     assert_eq!((record.status, record.visit, record.due_ms()), (Status::Waiting, 101, None));
-    assert!(world.engine.list(M, &[], Some(Status::Looping), None, 10).await.unwrap().is_empty());
+    assert!(
+        world.machines.label_store.list(M, &[], Some(Status::Looping), None, 10).await.unwrap().is_empty()
+    );
 }
 
-/// Two actions that are done at once, and a gate that asks a feed between them.
+/// Two actions that are done immediately, and a gate with a feed between them.
 fn actions(feed: &str) -> String {
     format!(
         "
@@ -53,9 +58,9 @@ state_machines:
   m:
     feeds: [{{name: f, url: \"{feed}/<label>\"}}]
     states:
-      - {{action: tell, publish: {{topic: told, url: 'https://shop.test/<label>'}}, next: tock}}
+      - {{action: send_update, publish: {{topic: told, url: 'https://shop.test/<label>'}}, next: tock}}
       - {{gate: tock, exit_condition: feeds.f.go, triggers: [{{event: entry}}, {{interval: 1h}}], next: again}}
-      - {{action: again, publish: {{topic: told, url: 'https://shop.test/<label>'}}, next: tell}}
+      - {{action: again, publish: {{topic: told, url: 'https://shop.test/<label>'}}, next: send_update}}
 "
     )
 }
@@ -68,32 +73,32 @@ async fn a_circle_of_actions_pauses_as_well() {
     world.create("a", json!({})).await;
     let record = world.until("a", |record| record.status == Status::Looping).await;
     assert_eq!((record.visit, record.due_ms()), (51, Some(world.now_ms() + 1_000)));
-    let why = world.engine.why(M, "a").await.unwrap();
+    let why = world.machines.inspector.explainer.why(M, "a").await.unwrap();
     assert_eq!(why["reason"], "it moved fifty times in a row and goes on a second later", "{why}");
-    let asking = Asking {
+    let asking = Assumptions {
         until: Some(until),
         feeds: [("f".to_owned(), Some(json!({"go": true})))].into(),
-        ..Asking::default()
+        ..Assumptions::default()
     };
-    let said = world.engine.simulate(M, "a", asking).await.unwrap();
-    let moves = said["steps"].as_array().unwrap().iter().filter(|step| step["to"].is_string()).count();
-    assert_eq!((moves, &said["status"]), (100, &json!("looping")), "{said}");
+    let simulated = world.machines.inspector.explainer.simulate(M, "a", asking).await.unwrap();
+    let moves = simulated["steps"].as_array().unwrap().iter().filter(|step| step["to"].is_string()).count();
+    assert_eq!((moves, &simulated["status"]), (100, &json!("looping")), "{simulated}");
     // Facts wait for a gate, also in front of an action that pauses.
-    world.tell("a", json!({"x": 1})).await;
+    world.send_update("a", json!({"x": 1})).await;
     for visit in [101, 151] {
         world.time.advance(1_000);
         world.work_off().await;
         let record = world.until("a", |record| record.visit == visit).await;
         assert_eq!(record.status, Status::Looping);
     }
-    // What is no action any more is not done.
+    // A state that is no longer an action is not performed.
     let gates = actions(&feeder.url).replace(
         "action: again, publish: {topic: told, url: 'https://shop.test/<label>'}",
         "gate: again, exit_condition: metadata.x, triggers: [{metadata: x}]",
     );
     let gates = gates.replace(
-        "action: tell, publish: {topic: told, url: 'https://shop.test/<label>'}",
-        "gate: tell, exit_condition: metadata.x, triggers: [{metadata: x}]",
+        "action: send_update, publish: {topic: told, url: 'https://shop.test/<label>'}",
+        "gate: send_update, exit_condition: metadata.x, triggers: [{metadata: x}]",
     );
     let state = world.label("a").await.state;
     world.apply(&gates, 1).await;

@@ -1,10 +1,10 @@
-//! What is put back that Redis has lost, and labels that nobody can read.
+//! What Redis has lost is restored, and unreadable labels are skipped.
 
 use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::support::{M, World, machine, tell};
+use super::support::{M, World, machine, send_update};
 
 const DAILY: &str = "
 state_machines:
@@ -19,44 +19,44 @@ state_machines:
 ";
 
 impl World {
-    /// Loses every time of day in the due set, and how far it came.
-    async fn lose_waves(&self) -> Vec<(String, u64)> {
-        let due = self.engine.0.store.due(0, u64::MAX >> 12, 100).await.unwrap();
-        let waves: Vec<_> = due.into_iter().filter(|(member, _)| !member.starts_with("l ")).collect();
-        for (member, _) in &waves {
-            self.engine.0.store.set_due(0, member, None).await.unwrap();
+    /// Removes every sweep from the due set.
+    async fn lose_sweeps(&self) -> Vec<(String, u64)> {
+        let due = self.machines.due.due(0, u64::MAX >> 12, 100).await.unwrap();
+        let sweeps: Vec<_> = due.into_iter().filter(|(member, _)| !member.starts_with("l ")).collect();
+        for (member, _) in &sweeps {
+            self.machines.due.set(0, member, None).await.unwrap();
         }
-        waves
+        sweeps
     }
 
-    async fn waves(&self) -> Vec<(String, u64)> {
-        let due = self.engine.0.store.due(0, u64::MAX >> 12, 100).await.unwrap();
+    async fn sweeps(&self) -> Vec<(String, u64)> {
+        let due = self.machines.due.due(0, u64::MAX >> 12, 100).await.unwrap();
         due.into_iter().filter(|(member, _)| !member.starts_with("l ")).collect()
     }
 }
 
 #[tokio::test]
-async fn times_of_day_that_redis_has_lost_are_put_back() {
+async fn lost_sweeps_are_restored() {
     let world = World::new(DAILY).await;
     world.create("here", json!({})).await;
     world.create("tokyo", json!({"zone": "Asia/Tokyo"})).await;
-    let mut lost = world.lose_waves().await;
+    let mut lost = world.lose_sweeps().await;
     assert_eq!(lost.len(), 2, "one for all, one for those in Tokyo");
-    // This process is sure of them, and so nobody who comes brings them back.
+    // This process remembers them, so a label that enters the gate does not add them again.
     world.create("there", json!({"zone": "Asia/Tokyo"})).await;
-    assert_eq!(world.waves().await, []);
-    assert_eq!(world.engine.put_back_waves().await.unwrap(), 2);
-    let mut found = world.waves().await;
+    assert_eq!(world.sweeps().await, []);
+    assert_eq!(world.machines.service.reconciler.restore().await.unwrap(), 2);
+    let mut found = world.sweeps().await;
     lost.sort();
     found.sort();
     assert_eq!(found, lost);
-    assert_eq!(world.engine.put_back_waves().await.unwrap(), 0);
+    assert_eq!(world.machines.service.reconciler.restore().await.unwrap(), 0);
 
-    // One that passes before anybody looks is made up for.
+    // A time that passes before the check is made up for.
     let (member, due) = lost.iter().find(|(member, _)| member.starts_with("w ")).unwrap();
     for label in ["here", "there"] {
         let facts = json!({"go": true});
-        // Nobody looks because of it.
+        // Written directly, so that no gate is evaluated.
         let bytes = {
             let mut record = world.label(label).await;
             record.metadata["go"] = facts["go"].clone();
@@ -65,30 +65,31 @@ async fn times_of_day_that_redis_has_lost_are_put_back() {
         let key = format!("object:machine:m:{label}:data");
         world.servers.fabric().command("SET").arg(key).arg(bytes).run().await.unwrap();
     }
-    world.engine.0.store.set_due(0, member, None).await.unwrap();
+    world.machines.due.set(0, member, None).await.unwrap();
     world.time.0.store(due + 30_000, std::sync::atomic::Ordering::SeqCst);
-    assert_eq!(world.engine.put_back_waves().await.unwrap(), 1);
+    assert_eq!(world.machines.service.reconciler.restore().await.unwrap(), 1);
     world.work_off().await;
     assert_eq!(&*world.label("here").await.state, "done");
 }
 
 #[tokio::test]
-async fn what_was_taken_for_certain_is_doubted_when_the_fabric_was_away() {
+async fn assumptions_are_forgotten_after_a_lost_connection() {
     let world = World::new(DAILY).await;
     world.create("a", json!({})).await;
-    world.lose_waves().await;
-    world.engine.doubt();
+    world.lose_sweeps().await;
+    world.machines.label_store.forget_assumptions();
     world.create("b", json!({})).await;
-    assert_eq!(world.waves().await.len(), 1);
+    assert_eq!(world.sweeps().await.len(), 1);
     // A definition whose number was lost, and given to another.
     let other = world.another();
-    tell(&other, "a", &json!({"x": 1})).await;
+    send_update(&other, "a", &json!({"x": 1})).await;
     world
-        .engine
+        .machines
+        .applier
         .apply(&machine(&DAILY.replace("metadata.go", "metadata.stop")), 1, "test", &BTreeMap::new())
         .await
         .unwrap();
-    tell(&other, "a", &json!({"x": 2})).await;
+    send_update(&other, "a", &json!({"x": 2})).await;
     for key in ["machine:m:current", "machine:m:versions", "machine:seen"] {
         let fabric = world.servers.fabric();
         if key == "machine:m:current" {
@@ -98,16 +99,17 @@ async fn what_was_taken_for_certain_is_doubted_when_the_fabric_was_away() {
         }
     }
     world
-        .engine
+        .machines
+        .applier
         .apply(&machine(&DAILY.replace("metadata.go", "metadata.x = 3")), 1, "test", &BTreeMap::new())
         .await
         .unwrap();
-    other.doubt();
-    assert_eq!(tell(&other, "a", &json!({"x": 3, "go": 1})).await.state, "done");
+    other.label_store.forget_assumptions();
+    assert_eq!(send_update(&other, "a", &json!({"x": 3, "go": 1})).await.state, "done");
 }
 
 #[tokio::test]
-async fn a_record_that_nobody_can_read_keeps_nothing_from_the_others() {
+async fn an_unreadable_label_does_not_delay_other_labels() {
     let world = World::new(DAILY).await;
     for label in ["a", "bad", "c"] {
         world.create(label, json!({})).await;
@@ -123,25 +125,25 @@ async fn a_record_that_nobody_can_read_keeps_nothing_from_the_others() {
         .await
         .unwrap();
     // It is due, with all others.
-    world.engine.0.store.set_due(0, "l m bad", Some(world.now_ms())).await.unwrap();
+    world.machines.due.set(0, "l m bad", Some(world.now_ms())).await.unwrap();
     world.time.advance(86_400_000);
     world.work_off().await;
     assert!(
         world.metric("signalbox_machines_unreadable_total").await >= 2,
         "a time of its own, and its evening"
     );
-    let due = world.engine.0.store.due(0, u64::MAX >> 12, 100).await.unwrap();
+    let due = world.machines.due.due(0, u64::MAX >> 12, 100).await.unwrap();
     let entry = due.iter().find(|(member, _)| member == "l m bad");
-    assert_eq!(entry.map(|(_, at_ms)| *at_ms), Some(world.now_ms() + 60_000), "looked at again later");
+    assert_eq!(entry.map(|(_, at_ms)| *at_ms), Some(world.now_ms() + 60_000), "read again later");
     // Another definition is applied all the same.
     let new = machine(&DAILY.replace("gate: waiting", "gate: ready"));
     let map = [("waiting".to_owned(), "ready".to_owned())].into();
-    world.engine.apply(&new, 1, "test", &map).await.unwrap();
+    world.machines.applier.apply(&new, 1, "test", &map).await.unwrap();
     for label in ["a", "c"] {
         assert_eq!(&*world.label(label).await.state, "ready");
-        assert_eq!(tell(&world.engine, label, &json!({"go": true})).await.state, "done");
+        assert_eq!(send_update(&world.machines, label, &json!({"go": true})).await.state, "done");
     }
-    let found = world.engine.check(crate::CheckCursor::default()).await.unwrap().findings;
+    let found = world.machines.inspector.checker.check(crate::CheckCursor::default()).await.unwrap().findings;
     assert!(
         found.iter().any(|one| one.name == format!("{M}:bad") && one.what.contains("cannot be read")),
         "{found:?}"

@@ -1,20 +1,19 @@
 //! Machines against a real Redis.
 
-#![allow(clippy::expect_used, clippy::unwrap_used)] // A test that cannot set itself up has failed.
+#![allow(clippy::expect_used, clippy::unwrap_used)] // A test whose setup fails has failed.
 
 mod acting;
 mod applying;
 mod checking;
-mod fates;
+mod faults;
 mod feeds;
 mod folder;
-mod foretold;
-
-mod glance;
 mod inputs;
 mod labels;
 mod loops;
 mod lost;
+mod overview;
+mod predictions;
 mod racing;
 mod scripts;
 mod shards;

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use serde_json::json;
 
-use super::support::{World, tell};
+use super::support::{World, send_update};
 
 const COUNTING: &str = "
 state_machines:
@@ -14,14 +14,14 @@ state_machines:
 ";
 
 #[tokio::test]
-async fn two_pacemakers_lose_nothing_and_double_nothing() {
+async fn concurrent_updates_by_two_pacemakers_are_each_written_once() {
     let world = World::new(COUNTING).await;
     world.create("a", json!({"odd": false})).await;
     let other = world.another();
     let tells = (0..60).map(|n| {
-        let engine = if n % 2 == 0 { &world.engine } else { &other };
+        let machines = if n % 2 == 0 { &world.machines } else { &other };
         let key = format!("k{n}");
-        async move { tell(engine, "a", &json!({"odd": n % 3 == 0, key: n})).await }
+        async move { send_update(machines, "a", &json!({"odd": n % 3 == 0, key: n})).await }
     });
     join_all(tells).await;
     let record = world.label("a").await;

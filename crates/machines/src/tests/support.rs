@@ -1,8 +1,12 @@
-//! A machine's engine driven by hand, with a clock that stands still.
+//! A pacemaker's machines, driven by the test, with a clock that only the test advances.
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, atomic::Ordering},
+    ops::Deref,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -15,13 +19,15 @@ use axum::{
 };
 use serde_json::Value;
 use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Around, Engine, Options,
-    clock::Clock,
-    labels::{Answer, Update},
+    Answer, Dependencies, Handle, Options, Service, Update,
+    actions::Actions,
+    assembly::Hooks,
+    faults::{FaultInjector, Faults},
     record::Record,
-    store::Store,
+    store::{DueSet, Records, Shards, TakenEvents, Versions},
 };
 use signalbox_bus::{self as bus, NewEvent};
 use signalbox_bus_testkit::{Pacemaker, Time, event, standing_still};
@@ -32,11 +38,67 @@ use signalbox_testkit::{Servers, eventually};
 
 pub(super) const M: &str = "m";
 
+/// Two fuses. A fuse that is not lit has no effect.
+#[derive(Debug, Default)]
+pub(super) struct Fuses {
+    /// Cancelled when the pacemaker dies.
+    death: CancellationToken,
+    calls: AtomicI64,
+    commits: AtomicI64,
+}
+
+impl Fuses {
+    /// The pacemaker dies at this call from now.
+    pub(super) fn dies_after(&self, calls: i64) {
+        self.calls.store(calls, Ordering::SeqCst);
+    }
+
+    /// The commit with this number from now fails. Each commit counts twice: before and after it is made.
+    pub(super) fn fails_after(&self, commits: i64) {
+        self.commits.store(commits, Ordering::SeqCst);
+    }
+}
+
+impl FaultInjector for Fuses {
+    fn before_call(&self) {
+        if self.calls.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.death.cancel();
+        }
+    }
+
+    fn fails_commit(&self) -> bool {
+        self.before_call();
+        self.commits.fetch_sub(1, Ordering::SeqCst) == 1
+    }
+}
+
+/// The machines of one pacemaker, and what a test needs of the fabric.
+#[derive(Clone)]
+pub(super) struct Machines {
+    pub(super) service: Service,
+    pub(super) actions: Arc<Actions>,
+    pub(super) faults: Arc<Fuses>,
+    /// Cancelled when the pacemaker has died.
+    pub(super) stopped: CancellationToken,
+    pub(super) records: Records,
+    pub(super) versions: Versions,
+    pub(super) due: DueSet,
+    pub(super) taken: TakenEvents,
+}
+
+impl Deref for Machines {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        self.service.handle()
+    }
+}
+
 pub(super) struct World {
     pub(super) servers: Servers,
     pub(super) time: Time,
     pub(super) bus: Pacemaker,
-    pub(super) engine: Engine,
+    pub(super) machines: Machines,
     pub(super) routes: routing::Registry,
     shards: usize,
 }
@@ -57,13 +119,13 @@ impl World {
         let time = Time::new();
         let bus = standing_still(&servers.fabric(), shards, &time, 86_400_000).await;
         let routes = registry(&servers);
-        let engine = engine(&servers, &time, &bus, &routes, shards);
-        Self { servers, time, bus, engine, routes, shards }
+        let machines = pacemaker(&servers, &time, &bus, &routes, shards);
+        Self { servers, time, bus, machines, routes, shards }
     }
 
     /// Another pacemaker on the same servers.
-    pub(super) fn another(&self) -> Engine {
-        engine(&self.servers, &self.time, &self.bus, &self.routes, self.shards)
+    pub(super) fn another(&self) -> Machines {
+        pacemaker(&self.servers, &self.time, &self.bus, &self.routes, self.shards)
     }
 
     /// Publishes, and gives the events' ids.
@@ -93,34 +155,34 @@ impl World {
     /// Waits until the label is as wanted.
     pub(super) async fn until(&self, label: &str, wanted: impl Fn(&Record) -> bool) -> Record {
         eventually("the label to be as wanted", async || {
-            let record = self.engine.read(M, label).await.unwrap();
+            let record = self.machines.label_store.read(M, label).await.unwrap();
             record.clone().filter(|record| wanted(record)).ok_or_else(|| format!("{record:?}"))
         })
         .await
     }
 
-    /// A number of the engine's metrics.
+    /// A number of the metrics.
     pub(super) async fn metric(&self, name: &str) -> u64 {
-        let text = self.engine.metrics_text().await.unwrap();
+        let text = self.machines.inspector.overview.metrics_text().await.unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
         line.unwrap_or(0)
     }
 
     pub(super) async fn apply(&self, yaml: &str, base: u64) -> u64 {
         let machine = machine(yaml);
-        self.engine.apply(&machine, base, "test", &BTreeMap::new()).await.unwrap()
+        self.machines.applier.apply(&machine, base, "test", &BTreeMap::new()).await.unwrap()
     }
 
     pub(super) async fn create(&self, label: &str, metadata: Value) -> Answer {
-        self.engine.create(M, label, &metadata, false, None).await.unwrap()
+        self.machines.labels.create(M, label, &metadata, false, None).await.unwrap()
     }
 
-    pub(super) async fn tell(&self, label: &str, metadata: Value) -> Answer {
-        tell(&self.engine, label, &metadata).await
+    pub(super) async fn send_update(&self, label: &str, metadata: Value) -> Answer {
+        send_update(&self.machines, label, &metadata).await
     }
 
     pub(super) async fn label(&self, label: &str) -> Record {
-        self.engine.label(M, label).await.unwrap()
+        self.machines.label_store.label(M, label).await.unwrap()
     }
 
     pub(super) fn now_ms(&self) -> u64 {
@@ -130,17 +192,16 @@ impl World {
     /// Does everything that is due.
     pub(super) async fn work_off(&self) {
         for shard in 0..self.shards {
-            while self.engine.0.store.next_due(shard).await.unwrap().is_some_and(|next| next <= self.now_ms())
-            {
-                self.engine.work_off_page(shard, self.now_ms()).await.unwrap();
+            while self.machines.due.next(shard).await.unwrap().is_some_and(|next| next <= self.now_ms()) {
+                self.machines.service.due_times.work_off_page(shard, self.now_ms()).await.unwrap();
             }
         }
     }
 }
 
-pub(super) async fn tell(engine: &Engine, label: &str, metadata: &Value) -> Answer {
-    let update = Update { metadata: Some(metadata), patch: false, event: None, create: false, key: None };
-    engine.update(M, label, &update).await.unwrap()
+pub(super) async fn send_update(machines: &Machines, label: &str, metadata: &Value) -> Answer {
+    let update = Update { metadata, patch: false, key: None };
+    machines.labels.update(M, label, &update).await.unwrap()
 }
 
 pub(super) fn machine(yaml: &str) -> Arc<signalbox_machine::Machine> {
@@ -154,32 +215,51 @@ fn registry(servers: &Servers) -> routing::Registry {
     routing::Registry::new(store, rules, Arc::new(Notify::new()), Metrics::default())
 }
 
-fn engine(
+fn pacemaker(
     servers: &Servers,
     time: &Time,
     bus: &Pacemaker,
     routes: &routing::Registry,
     shards: usize,
-) -> Engine {
+) -> Machines {
     let options =
         bus::Options { allow_networks: vec!["127.0.0.0/8".parse().unwrap()], ..bus::Options::default() };
     let now = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_760_000_000);
     let client = signalbox_egress::Client::new(&options.egress(), now).unwrap();
-    let around = Around {
+    let dependencies = Dependencies {
         fabric: servers.fabric(),
         shards,
         stats: servers.stats(),
         bus: bus.handle.clone(),
-        client,
+        client: client.clone(),
         routes: routes.clone(),
         environment: BTreeMap::new(),
     };
-    let store = Store::new(&around.fabric, shards);
+    let actions = Arc::new(Actions::new(client, bus.handle.clone(), routes.clone(), BTreeMap::new()));
+    let fuses = Arc::new(Fuses::default());
+    // A process that dies does nothing more in the background.
+    let stopped = fuses.death.clone();
+    let hooks = Hooks {
+        clock: signalbox_store::Clock::Fixed(Arc::clone(&time.0)),
+        faults: Faults(Some(Arc::clone(&fuses) as Arc<dyn FaultInjector>)),
+        outcome_pause: Duration::from_millis(5),
+        stopped: stopped.clone(),
+    };
     let options = Options { page: 100, ..Options::default() };
-    Engine::assemble(around, options, store, Clock::Fixed(Arc::clone(&time.0)))
+    let all = Shards::new(&servers.fabric(), shards, Faults::default());
+    Machines {
+        service: Service::with_hooks(dependencies, options, hooks),
+        actions,
+        faults: fuses,
+        stopped,
+        records: Records(all.clone()),
+        versions: Versions(all.clone()),
+        due: DueSet(all.clone()),
+        taken: TakenEvents(all),
+    }
 }
 
-/// A webhook that answers what it is told, in order, and 200 afterwards.
+/// A webhook that returns the given statuses in order, and 200 afterwards.
 #[derive(Clone)]
 pub(super) struct Receiver {
     answers: Arc<Mutex<Vec<u16>>>,
@@ -222,7 +302,7 @@ async fn hook(State(receiver): State<Receiver>, headers: HeaderMap) -> StatusCod
     StatusCode::from_u16(answer).unwrap()
 }
 
-/// What a feed says.
+/// The answer of a feed.
 #[derive(Debug, Clone)]
 pub(super) enum Say {
     Json(Value),
@@ -232,7 +312,7 @@ pub(super) enum Say {
     Never,
 }
 
-/// A feed that says what it is told, in order, and then always the last.
+/// A feed that returns the given answers in order, and then always the last one.
 #[derive(Clone)]
 pub(super) struct Feeder {
     says: Arc<Mutex<Vec<Say>>>,
@@ -252,7 +332,7 @@ impl Feeder {
         feeder
     }
 
-    /// Of what it was asked.
+    /// The last path segment of each request.
     pub(super) fn asked(&self) -> Vec<String> {
         self.asked.lock().unwrap().clone()
     }

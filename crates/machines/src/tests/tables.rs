@@ -1,5 +1,4 @@
-//! Random machines, and a naive one that walks the same table by hand: it has nothing in common with the product but the
-//! meaning.
+//! Random machines, and a naive reference machine that walks the same table and shares no code with the product.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -7,17 +6,17 @@ use rand::{RngExt as _, rngs::StdRng};
 use serde_json::{Map, Value, json};
 
 pub(super) const KEYS: [&str; 3] = ["x", "y", "z"];
-/// Where labels may be at home.
+/// Zones that labels may name.
 pub(super) const ZONES: [&str; 3] = ["Asia/Tokyo", "Europe/London", "America/New_York"];
-/// Moves in one go that a table may lead to. What goes round for ever has a test of its own.
-const MOST_MOVES: usize = 18;
+/// Maximum number of moves without a rest. Circles have a test of their own.
+const MAX_MOVES: usize = 18;
 
 /// Facts, by the number of their key.
 pub(super) type Facts = BTreeMap<usize, u8>;
 
 #[derive(Debug, Clone)]
 pub(super) enum State {
-    /// Opens by a fact, when it is told that or another one, or on entry.
+    /// Opens by a metadata value; is evaluated on an update of that or another key, or on entry.
     Gate {
         key: usize,
         value: u8,
@@ -25,13 +24,13 @@ pub(super) enum State {
         entry: bool,
         next: Where,
     },
-    /// Opens so many seconds after the entry, and looks so often.
+    /// Opens this many seconds after the entry; is evaluated at this interval.
     Timer {
         seconds: u64,
         every: u64,
         next: Where,
     },
-    /// Opens by a fact, and looks at a time of day in a zone that the label may name.
+    /// Opens by a metadata value; is evaluated at a time of day in a zone that the label can name.
     Daily {
         key: usize,
         value: u8,
@@ -39,11 +38,11 @@ pub(super) enum State {
         own_zone: bool,
         next: Where,
     },
-    /// Opens when a feed says so.
+    /// Opens by the answer of a feed.
     Feed {
         next: Where,
     },
-    /// Calls somebody; where it leads may hang on a feed.
+    /// Calls a webhook; the next state may depend on a feed.
     Action {
         by_feed: Option<usize>,
         next: Where,
@@ -174,7 +173,7 @@ impl Where {
     }
 }
 
-/// Without the states that nobody reaches, which a definition must not have; the rest keep their order.
+/// Removes unreachable states, which a definition must not have; the others keep their order.
 fn reachable(mut states: Vec<State>) -> Vec<State> {
     let (mut reached, mut ahead) = (vec![false; states.len()], vec![0]);
     while let Some(n) = ahead.pop() {
@@ -215,7 +214,7 @@ pub(super) fn facts(random: &mut StdRng, most: usize) -> Facts {
     (0..count).map(|_| (random.random_range(0..3), random.random_range(0..3))).collect()
 }
 
-/// What a label is told.
+/// The metadata of an update.
 pub(super) fn told(facts: &Facts) -> Value {
     Value::Object(
         facts.iter().map(|(key, value)| (KEYS[*key].to_owned(), json!(value))).collect::<Map<_, _>>(),
@@ -226,7 +225,7 @@ pub(super) fn told(facts: &Facts) -> Value {
 #[derive(Debug, Clone)]
 pub(super) struct Naive<'a> {
     states: &'a [State],
-    /// Which way the feed says.
+    /// The answer of the feed.
     pub(super) way: bool,
     facts: Facts,
     pub(super) path: Vec<usize>,
@@ -235,17 +234,17 @@ pub(super) struct Naive<'a> {
 
 impl<'a> Naive<'a> {
     pub(super) fn new(states: &'a [State], facts: &Facts, way: bool) -> Self {
-        let mut naive = Self { states, way, facts: facts.clone(), path: vec![0], left: MOST_MOVES };
+        let mut naive = Self { states, way, facts: facts.clone(), path: vec![0], left: MAX_MOVES };
         naive.enter();
         naive
     }
 
-    /// Whether it goes round for longer than it should, as it is or when it is told this.
+    /// Whether it moves too often without a rest, now or after these updates.
     pub(super) fn gets_lost<'u>(mut self, updates: impl IntoIterator<Item = &'u Facts>) -> bool {
         let mut updates = updates.into_iter();
         while self.left > 0 {
             let Some(update) = updates.next() else { return false };
-            self.tell(update);
+            self.send_update(update);
         }
         true
     }
@@ -286,14 +285,14 @@ impl<'a> Naive<'a> {
         }
     }
 
-    pub(super) fn tell(&mut self, facts: &Facts) {
-        self.left = MOST_MOVES;
+    pub(super) fn send_update(&mut self, facts: &Facts) {
+        self.left = MAX_MOVES;
         self.facts.extend(facts);
         match self.at() {
             State::Gate { key, also, .. } if facts.keys().any(|told| told == key || told == also) => {
                 self.look()
             }
-            // Its evening comes again.
+            // Its time of day comes again.
             State::Daily { .. } => self.enter(),
             _ => {}
         }

@@ -3,7 +3,7 @@
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
 
-use super::support::{M, World, tell};
+use super::support::{M, World, send_update};
 
 const DAILY: &str = "
 state_machines:
@@ -17,30 +17,30 @@ state_machines:
 const DAY_MS: u64 = 86_400_000;
 
 #[tokio::test]
-async fn a_wave_judges_every_label_once_page_by_page() {
+async fn a_sweep_evaluates_every_label_once_page_by_page() {
     let world = World::new(DAILY).await;
     let creations = (0..250).map(|n| world.create_owned(format!("l{n:03}"), json!({"go": n % 10 == 0})));
     stream::iter(creations).buffer_unordered(32).collect::<Vec<_>>().await;
-    let due = world.engine.0.store.next_due(0).await.unwrap().unwrap();
+    let due = world.machines.due.next(0).await.unwrap().unwrap();
     assert!(due > world.now_ms() && due <= world.now_ms() + DAY_MS);
     world.work_off().await;
     assert_eq!(world.counts().await, [250, 0], "nothing before its time");
     world.time.0.store(due, std::sync::atomic::Ordering::SeqCst);
     world.work_off().await;
     assert_eq!(world.counts().await, [225, 25]);
-    assert_eq!(world.engine.0.store.next_due(0).await.unwrap(), Some(due + DAY_MS));
+    assert_eq!(world.machines.due.next(0).await.unwrap(), Some(due + DAY_MS));
 }
 
 #[tokio::test]
-async fn a_wave_that_was_interrupted_goes_on_where_it_was() {
+async fn an_interrupted_sweep_continues_from_its_progress() {
     let world = World::new(DAILY).await;
     for label in ["a", "b", "c"] {
         world.create(label, json!({"go": true})).await;
     }
-    let due = world.engine.0.store.next_due(0).await.unwrap().unwrap();
-    let member = world.engine.0.store.due(0, due, 1).await.unwrap().remove(0).0;
-    // Another pacemaker had judged up to `b` when it died: what it noted is believed.
-    world.engine.0.store.set_wave(0, &member, due, "b").await.unwrap();
+    let due = world.machines.due.next(0).await.unwrap().unwrap();
+    let member = world.machines.due.due(0, due, 1).await.unwrap().remove(0).0;
+    // Another pacemaker had evaluated the labels up to `b` when it died: its stored progress is used.
+    world.machines.due.set_progress(0, &member, due, "b").await.unwrap();
     world.time.0.store(due, std::sync::atomic::Ordering::SeqCst);
     world.work_off().await;
     assert_eq!(world.counts().await, [2, 1]);
@@ -48,13 +48,13 @@ async fn a_wave_that_was_interrupted_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn a_label_with_a_zone_of_its_own_waits_for_its_own_evening() {
+async fn a_label_with_its_own_zone_is_evaluated_at_its_own_time() {
     let world = World::new(DAILY).await;
     world.create("here", json!({"go": true})).await;
     world.create("tokyo", json!({"go": true, "zone": "Asia/Tokyo"})).await;
     let mut moved = Vec::new();
     for _ in 0..2 {
-        let due = world.engine.0.store.next_due(0).await.unwrap().unwrap();
+        let due = world.machines.due.next(0).await.unwrap().unwrap();
         world.time.0.store(due, std::sync::atomic::Ordering::SeqCst);
         world.work_off().await;
         for label in ["here", "tokyo"] {
@@ -64,7 +64,7 @@ async fn a_label_with_a_zone_of_its_own_waits_for_its_own_evening() {
         }
         assert!(!moved.is_empty());
     }
-    assert_eq!(moved.len(), 2, "each in its own wave: {moved:?}");
+    assert_eq!(moved.len(), 2, "each in its own sweep: {moved:?}");
 }
 
 /// One gate, one time of day, in two zones that a label may name.
@@ -80,9 +80,9 @@ state_machines:
 ";
 
 impl World {
-    /// Goes on to the next time that something is due.
+    /// Advances to the next time that something is due.
     async fn next_time(&self) -> u64 {
-        let due = self.engine.0.store.next_due(0).await.unwrap().unwrap();
+        let due = self.machines.due.next(0).await.unwrap().unwrap();
         self.time.0.store(due, std::sync::atomic::Ordering::SeqCst);
         self.work_off().await;
         due
@@ -90,9 +90,9 @@ impl World {
 }
 
 #[tokio::test]
-async fn each_of_two_zones_of_a_label_has_its_evening() {
+async fn a_label_with_two_zones_is_evaluated_at_both_times() {
     let world = World::new(TWO_ZONES).await;
-    // It is winter, 08:00Z: evening comes to Tokyo at 09:30Z, to UTC, and to New York at 23:30Z.
+    // It is winter, 08:00Z: 18:30 is 09:30Z in Tokyo, 18:30Z in UTC, and 23:30Z in New York.
     for (label, metadata) in [
         ("both", json!({"go": true, "home": "America/New_York", "work": "Asia/Tokyo"})),
         ("west", json!({"go": true, "home": "America/New_York", "work": "America/New_York"})),
@@ -119,46 +119,46 @@ async fn each_of_two_zones_of_a_label_has_its_evening() {
 }
 
 #[tokio::test]
-async fn of_several_evenings_that_were_missed_the_last_is_made_up_for() {
+async fn of_several_missed_sweeps_only_the_last_is_made_up_for() {
     let yaml = DAILY.replace("{time: 18h30m}", "{time: 18h30m, grace: 1h}");
     let world = World::new(&yaml).await;
     world.create("early", json!({"go": true})).await;
-    let due = world.engine.0.store.next_due(0).await.unwrap().unwrap();
-    // Nobody looks for two days, but labels are created; then somebody comes half an hour after the third evening.
+    let due = world.machines.due.next(0).await.unwrap().unwrap();
+    // No pacemaker works for two days, but labels are created; then one starts half an hour after the third sweep was due.
     world.time.0.store(due + DAY_MS, std::sync::atomic::Ordering::SeqCst);
     world.create("late", json!({"go": true})).await;
     world.time.0.store(due + 2 * DAY_MS + 1_800_000, std::sync::atomic::Ordering::SeqCst);
     world.create("later", json!({"go": true})).await;
     world.work_off().await;
     assert_eq!(world.counts().await, [1, 2]);
-    assert_eq!(&*world.label("later").await.state, "waiting", "it came after that evening");
-    assert_eq!(world.engine.0.store.next_due(0).await.unwrap(), Some(due + 3 * DAY_MS));
+    assert_eq!(&*world.label("later").await.state, "waiting", "it entered after that time");
+    assert_eq!(world.machines.due.next(0).await.unwrap(), Some(due + 3 * DAY_MS));
     // Two hours after one it is too late.
     world.time.0.store(due + 3 * DAY_MS + 7_200_000, std::sync::atomic::Ordering::SeqCst);
     world.work_off().await;
     assert_eq!(world.counts().await, [1, 2]);
-    assert_eq!(world.engine.0.store.next_due(0).await.unwrap(), Some(due + 4 * DAY_MS));
+    assert_eq!(world.machines.due.next(0).await.unwrap(), Some(due + 4 * DAY_MS));
 }
 
 #[tokio::test]
-async fn an_evening_that_a_new_definition_brings_is_kept_by_who_knows_only_the_old_one() {
+async fn a_pacemaker_with_an_old_definition_runs_the_sweep_of_the_new_one() {
     let old = DAILY.replace("18h30m", "19h30m");
     let world = World::new(&old).await;
     world.create("a", json!({"go": true})).await;
     let other = world.another();
-    tell(&other, "a", &json!({"x": 1})).await;
+    send_update(&other, "a", &json!({"x": 1})).await;
     // The other pacemaker, which does the work, has not heard of it.
     world.apply(DAILY, 1).await;
-    let due = world.engine.0.store.next_due(0).await.unwrap().unwrap();
+    let due = world.machines.due.next(0).await.unwrap().unwrap();
     world.time.0.store(due, std::sync::atomic::Ordering::SeqCst);
-    other.work_off_page(0, due).await.unwrap();
+    other.service.due_times.work_off_page(0, due).await.unwrap();
     assert_eq!(&*world.label("a").await.state, "done");
-    let next = world.engine.0.store.due(0, due + DAY_MS, 10).await.unwrap();
+    let next = world.machines.due.due(0, due + DAY_MS, 10).await.unwrap();
     assert!(next.iter().any(|(_, at_ms)| *at_ms == due + DAY_MS), "{next:?}");
 }
 
 #[tokio::test]
-async fn facts_that_change_nothing_are_judged_by_the_definition_that_counts() {
+async fn an_update_that_changes_nothing_is_evaluated_by_the_active_definition() {
     let yaml = "
 state_machines:
   m:
@@ -169,30 +169,30 @@ state_machines:
     let world = World::new(yaml).await;
     world.create("a", json!({"n": 1})).await;
     let other = world.another();
-    assert_eq!(tell(&other, "a", &json!({"n": 1})).await.state, "waiting");
+    assert_eq!(send_update(&other, "a", &json!({"n": 1})).await.state, "waiting");
     world.apply(&yaml.replace("n > 1", "n > 0"), 1).await;
-    assert_eq!(tell(&other, "a", &json!({"n": 1})).await.state, "done");
+    assert_eq!(send_update(&other, "a", &json!({"n": 1})).await.state, "done");
 }
 
 #[tokio::test]
-async fn an_entry_is_not_taken_out_by_who_saw_an_older_record() {
+async fn a_due_entry_is_not_corrected_from_an_outdated_record() {
     let world = World::new(INTERVAL).await;
     world.create("a", json!({})).await;
     let seen = world.label("a").await;
-    let due = world.engine.0.store.next_due(0).await.unwrap().unwrap();
-    world.tell("a", json!({"x": 1})).await;
-    let store = &world.engine.0.store;
+    let due = world.machines.due.next(0).await.unwrap().unwrap();
+    world.send_update("a", json!({"x": 1})).await;
+    let due_set = &world.machines.due;
     for at_ms in [None, Some(due + 1)] {
-        store.correct_due((M, "a"), &seen.header(), at_ms).await.unwrap();
-        assert_eq!(store.next_due(0).await.unwrap(), Some(due));
+        due_set.correct((M, "a"), &seen.header(), at_ms).await.unwrap();
+        assert_eq!(due_set.next(0).await.unwrap(), Some(due));
     }
-    // What stands where its record does not want it is put there.
-    store.set_due(0, "l m a", Some(1)).await.unwrap();
+    // An entry that differs from its record is corrected.
+    due_set.set(0, "l m a", Some(1)).await.unwrap();
     world.work_off().await;
-    assert_eq!(store.next_due(0).await.unwrap(), Some(due));
-    store.set_due(0, "l m nobody", Some(1)).await.unwrap();
+    assert_eq!(due_set.next(0).await.unwrap(), Some(due));
+    due_set.set(0, "l m nobody", Some(1)).await.unwrap();
     world.work_off().await;
-    assert_eq!(store.due(0, due, 10).await.unwrap(), [("l m a".to_owned(), due)]);
+    assert_eq!(due_set.due(0, due, 10).await.unwrap(), [("l m a".to_owned(), due)]);
 }
 
 const INTERVAL: &str = "
@@ -204,16 +204,16 @@ state_machines:
 ";
 
 #[tokio::test]
-async fn an_interval_looks_when_it_can_first_open() {
+async fn an_interval_is_due_when_its_condition_can_first_be_true() {
     let world = World::new(INTERVAL).await;
     world.create("a", json!({})).await;
     let entered = world.now_ms();
-    let due = world.engine.0.store.next_due(0).await.unwrap().unwrap();
-    assert_eq!(due, entered + 600_000, "nine looks that cannot succeed are passed over");
+    let due = world.machines.due.next(0).await.unwrap().unwrap();
+    assert_eq!(due, entered + 600_000, "nine evaluations that cannot succeed are skipped");
     world.time.0.store(due, std::sync::atomic::Ordering::SeqCst);
     world.work_off().await;
     assert_eq!(&*world.label("a").await.state, "done");
-    assert_eq!(world.engine.0.store.next_due(0).await.unwrap(), None);
+    assert_eq!(world.machines.due.next(0).await.unwrap(), None);
 }
 
 impl World {
@@ -222,6 +222,6 @@ impl World {
     }
 
     async fn counts(&self) -> Vec<u64> {
-        self.engine.0.store.count_states(M, &["waiting", "done"]).await.unwrap()
+        self.machines.records.count_states(M, &["waiting", "done"]).await.unwrap()
     }
 }

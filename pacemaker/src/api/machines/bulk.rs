@@ -16,7 +16,7 @@ use crate::http::{
     auth::Granted,
     body::{Body, JsonBytes, Path, Query, RawBytes, parse},
 };
-use signalbox_machines::{Error, labels::Update, record::Status};
+use signalbox_machines::{Error, Status, Update};
 
 /// Items of one request.
 const MOST_ITEMS: usize = 1_000;
@@ -130,7 +130,7 @@ async fn list(
     if !(1..=MOST_PAGE).contains(&limit) {
         return Err(Problem::bad_request("bad_limit", format!("a page has 1 to {MOST_PAGE} labels")));
     }
-    let version = app.machines.current(&machine).await?;
+    let version = app.machines.definitions.current(&machine).await?;
     let all: Vec<&str> = version.machine.states().iter().map(signalbox_machine::State::name).collect();
     let states: Vec<&str> = match wanted.state.as_deref() {
         None => all,
@@ -144,7 +144,8 @@ async fn list(
     let mut more = true;
     while names.len() < limit && more && looked < MOST_LOOKED {
         let page = limit.max(PAGE);
-        let found = app.machines.list(&machine, &states, wanted.status, cursor.as_deref(), page).await?;
+        let found =
+            app.machines.label_store.list(&machine, &states, wanted.status, cursor.as_deref(), page).await?;
         more = found.len() == page;
         looked += found.len();
         for name in found {
@@ -154,7 +155,7 @@ async fn list(
             }
             cursor = Some(name.clone());
             let fits = !filtered
-                || app.machines.label_or_tombstone(&machine, &name).await.is_ok_and(|record| {
+                || app.machines.label_store.label_or_tombstone(&machine, &name).await.is_ok_and(|record| {
                     Some(record.status) == wanted.status
                         && wanted.state.as_ref().is_none_or(|state| *state == *record.state)
                 });
@@ -188,7 +189,8 @@ async fn create_many(
         let result = match label_name(&item.name) {
             Ok(()) => {
                 let key = item.idempotency_key.as_deref();
-                let created = app.machines.create(machine, &item.name, &item.metadata, false, key).await;
+                let created =
+                    app.machines.labels.create(machine, &item.name, &item.metadata, false, key).await;
                 created.map_err(Problem::from)
             }
             Err(problem) => Err(problem),
@@ -220,9 +222,9 @@ async fn update_many(
     let (app, machine) = (&app, machine.as_str());
     let work = |item: Item| async move {
         let key = item.idempotency_key.as_deref();
-        let update = Update { metadata: Some(&item.metadata), patch, event: None, create: false, key };
+        let update = Update { metadata: &item.metadata, patch, key };
         let result = match label_name(&item.name) {
-            Ok(()) => app.machines.update(machine, &item.name, &update).await.map_err(Problem::from),
+            Ok(()) => app.machines.labels.update(machine, &item.name, &update).await.map_err(Problem::from),
             Err(problem) => Err(problem),
         };
         told(item.name, result, StatusCode::OK)
@@ -233,7 +235,7 @@ async fn update_many(
 async fn read(app: &App, machine: &str, body: &[u8]) -> Result<Vec<Item>, Problem> {
     let items: Items = parse(body)?;
     machine_name(machine)?;
-    app.machines.current(machine).await?;
+    app.machines.definitions.current(machine).await?;
     if items.labels.len() > MOST_ITEMS {
         let detail = format!("send at most {MOST_ITEMS} labels at a time, not {}", items.labels.len());
         return Err(Problem::unprocessable("too_many_items", detail));
@@ -241,11 +243,7 @@ async fn read(app: &App, machine: &str, body: &[u8]) -> Result<Vec<Item>, Proble
     Ok(items.labels)
 }
 
-fn told(
-    name: String,
-    result: Result<signalbox_machines::labels::Answer, Problem>,
-    good: StatusCode,
-) -> Value {
+fn told(name: String, result: Result<signalbox_machines::Answer, Problem>, good: StatusCode) -> Value {
     let (status, mut value) = match result {
         Ok(answer) => (good.as_u16(), serde_json::to_value(Changed::new(name, answer)).unwrap_or_default()),
         Err(problem) => (
@@ -271,25 +269,25 @@ async fn retry_all(
     Query(which): Query<Which>,
 ) -> Result<Answer<Retried>, Problem> {
     machine_name(&machine)?;
-    app.machines.current(&machine).await?;
+    app.machines.definitions.current(&machine).await?;
     let (mut retried, mut cursor) = (0, None::<String>);
     loop {
         let errored = Some(Status::Errored);
-        let names = app.machines.list(&machine, &[], errored, cursor.as_deref(), PAGE).await?;
+        let names = app.machines.label_store.list(&machine, &[], errored, cursor.as_deref(), PAGE).await?;
         let Some(last) = names.last().cloned() else { break };
         for name in names {
             if let Some(state) = &which.state {
-                let record = app.machines.label_or_tombstone(&machine, &name).await;
+                let record = app.machines.label_store.label_or_tombstone(&machine, &name).await;
                 if !record.is_ok_and(|record| *record.state == **state) {
                     continue;
                 }
             }
-            match app.machines.retry(&machine, &name).await {
+            match app.machines.labels.retry(&machine, &name).await {
                 Ok(_) => retried += 1,
                 // Somebody was faster.
                 Err(Error::NotErrored | Error::Gone | Error::NoSuchLabel) => {}
                 // It keeps the others from nothing.
-                Err(Error::Unreadable) => app.machines.pass_over(&machine, &name),
+                Err(Error::Unreadable) => app.machines.label_store.report_unreadable(&machine, &name),
                 Err(error) => return Err(error.into()),
             }
         }

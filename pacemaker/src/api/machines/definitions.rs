@@ -19,10 +19,7 @@ use crate::http::{
     body::{Body, Json, Path, RawBytes},
 };
 use signalbox_access::{Caller, Scope};
-use signalbox_machines::{
-    Error,
-    definitions::{StoredPlan, only},
-};
+use signalbox_machines::{Error, StoredPlan, parse_machine};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -106,21 +103,21 @@ async fn plan(
         .map_err(|_| Problem::bad_request("bad_definition", "this can be no machine's name"))?;
     let source = std::str::from_utf8(&body)
         .map_err(|_| Problem::bad_request("bad_definition", "the definition is no UTF-8 text"))?;
-    let file = definition::load_with("definition", source, app.machines.environment())
+    let file = definition::load_with("definition", source, app.machines.applier.environment())
         .map_err(|refused| Problem::bad_request("bad_definition", refused.to_string()))?;
     let warnings = file.warnings.iter().map(ToString::to_string).collect();
     let machine = file.machines.into_iter().find(|machine| machine.name() == name).ok_or_else(|| {
         Problem::bad_request("bad_definition", format!("the definition holds no machine called {name}"))
     })?;
-    let old = match app.machines.current(&name).await {
+    let old = match app.machines.definitions.current(&name).await {
         Ok(old) => Some(old),
         Err(Error::NoSuchMachine) => None,
         Err(error) => return Err(error.into()),
     };
-    let preview = app.machines.preview(old.as_ref(), &machine).await?;
+    let preview = app.machines.inspector.planner.preview(old.as_ref(), &machine).await?;
     let version = old.map_or(0, |old| old.number);
     let plan = format!("{:016x}", rand::rng().random::<u64>());
-    app.machines.keep_plan(&name, &plan, version, machine.source()).await?;
+    app.machines.definitions.keep_plan(&name, &plan, version, machine.source()).await?;
     let states = preview.states;
     Ok(Answer(Plan {
         plan,
@@ -155,10 +152,10 @@ async fn apply(
     Json(asked): Json<Apply>,
 ) -> Result<Answer<Applied>, Problem> {
     machine_name(&name)?;
-    let StoredPlan { base, source } = app.machines.kept_plan(&name, &asked.plan).await?;
-    let machine = only(&name, &source).ok().flatten().ok_or(Error::Unreadable)?;
+    let StoredPlan { base, source } = app.machines.definitions.kept_plan(&name, &asked.plan).await?;
+    let machine = parse_machine(&name, &source).ok().flatten().ok_or(Error::Unreadable)?;
     allowed(&caller, &machine)?;
-    let version = app.machines.apply(&machine, base, &caller.name, &asked.map).await?;
+    let version = app.machines.applier.apply(&machine, base, &caller.name, &asked.map).await?;
     Ok(Answer(Applied { version }))
 }
 
@@ -189,8 +186,8 @@ async fn versions(
     Path(name): Path<String>,
 ) -> Result<Answer<Versions>, Problem> {
     machine_name(&name)?;
-    let current = app.machines.current(&name).await?;
-    let versions = app.machines.versions(&name).await?.into_iter().map(|(number, stored)| {
+    let current = app.machines.definitions.current(&name).await?;
+    let versions = app.machines.definitions.versions(&name).await?.into_iter().map(|(number, stored)| {
         json!({
             "version": number, "at": moment(stored.at_ms), "by": stored.by, "hash": stored.hash,
             "current": number == current.number,
@@ -214,8 +211,8 @@ async fn version(
     Path((name, number)): Path<(String, u64)>,
 ) -> Result<Answer<Value>, Problem> {
     machine_name(&name)?;
-    app.machines.current(&name).await?;
-    let stored = app.machines.stored_version(&name, number).await?;
+    app.machines.definitions.current(&name).await?;
+    let stored = app.machines.definitions.stored_version(&name, number).await?;
     Ok(Answer(json!({
         "version": number, "at": moment(stored.at_ms), "by": stored.by, "hash": stored.hash, "source": stored.source,
     })))

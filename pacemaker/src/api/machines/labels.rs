@@ -17,7 +17,7 @@ use crate::http::{
     auth::Granted,
     body::{Path, Query, RawBytes},
 };
-use signalbox_machines::labels::Update;
+use signalbox_machines::Update;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(show, create, update, delete)).routes(routes!(retry))
@@ -48,7 +48,7 @@ async fn show(
 ) -> Result<Answer<LabelView>, Problem> {
     machine_name(&machine)?;
     label_name(&label)?;
-    let record = app.machines.label(&machine, &label).await?;
+    let record = app.machines.label_store.label(&machine, &label).await?;
     Ok(Answer(LabelView::new(label, record)))
 }
 
@@ -77,9 +77,9 @@ async fn create(
     let (wait, key) = (patience(asked.wait.as_deref())?, key(&headers)?);
     let (metadata, _) = facts(&headers, &body)?;
     let recreate = asked.recreate.unwrap_or(false);
-    let mut answer = app.machines.create(&machine, &label, &metadata, recreate, key).await?;
+    let mut answer = app.machines.labels.create(&machine, &label, &metadata, recreate, key).await?;
     if let Some(wait) = wait.filter(|_| !answer.repeated) {
-        answer = app.machines.rest(&machine, &label, wait).await?;
+        answer = app.machines.label_store.wait_until_at_rest(&machine, &label, wait).await?;
     }
     Ok((StatusCode::CREATED, Answer(Changed::new(label, answer))))
 }
@@ -110,10 +110,10 @@ async fn update(
     label_name(&label)?;
     let (wait, key) = (patience(asked.wait.as_deref())?, key(&headers)?);
     let (metadata, patch) = facts(&headers, &body)?;
-    let update = Update { metadata: Some(&metadata), patch, event: None, create: false, key };
-    let mut answer = app.machines.update(&machine, &label, &update).await?;
+    let update = Update { metadata: &metadata, patch, key };
+    let mut answer = app.machines.labels.update(&machine, &label, &update).await?;
     if let Some(wait) = wait.filter(|_| !answer.repeated) {
-        answer = app.machines.rest(&machine, &label, wait).await?;
+        answer = app.machines.label_store.wait_until_at_rest(&machine, &label, wait).await?;
     }
     Ok(Answer(Changed::new(label, answer)))
 }
@@ -134,7 +134,7 @@ async fn delete(
 ) -> Result<StatusCode, Problem> {
     machine_name(&machine)?;
     label_name(&label)?;
-    app.machines.delete(&machine, &label).await?;
+    app.machines.labels.delete(&machine, &label).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -156,6 +156,6 @@ async fn retry(
 ) -> Result<Answer<Changed>, Problem> {
     machine_name(&machine)?;
     label_name(&label)?;
-    let answer = app.machines.retry(&machine, &label).await?;
+    let answer = app.machines.labels.retry(&machine, &label).await?;
     Ok(Answer(Changed::new(label, answer)))
 }

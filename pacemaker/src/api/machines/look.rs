@@ -14,7 +14,7 @@ use crate::http::{
     auth::Granted,
     body::{Body, Json, Path},
 };
-use signalbox_machines::{Counts, explain::Asking};
+use signalbox_machines::{Assumptions, Counts};
 
 /// How far a route looks ahead, and a simulation at most.
 const YEAR: Duration = Duration::from_secs(366 * 86_400);
@@ -95,7 +95,7 @@ impl Body for Simulate {}
     (status = 401, body = Problem), (status = 403, body = Problem),
     (status = 503, description = "fabric_unavailable", body = Problem)))]
 async fn list(_: Granted<ReadMachines>, State(app): State<App>) -> Result<Answer<Machines>, Problem> {
-    let names = app.machines.names().await?;
+    let names = app.machines.definitions.names().await?;
     let view = |name: String| MachineName { labels: format!("/state-machines/{name}/labels"), name };
     Ok(Answer(Machines { state_machines: names.into_iter().map(view).collect() }))
 }
@@ -111,7 +111,7 @@ async fn show(
     Path(name): Path<String>,
 ) -> Result<Answer<MachineView>, Problem> {
     machine_name(&name)?;
-    let Counts { version, labels, busy, stuck } = app.machines.counts(&name).await?;
+    let Counts { version, labels, busy, stuck } = app.machines.inspector.overview.counts(&name).await?;
     let shape = |state: &signalbox_machine::State| {
         let kind = if state.action().is_some() {
             "action"
@@ -151,7 +151,7 @@ async fn history(
 ) -> Result<Answer<History>, Problem> {
     machine_name(&machine)?;
     label_name(&label)?;
-    let record = app.machines.label_or_tombstone(&machine, &label).await?;
+    let record = app.machines.label_store.label_or_tombstone(&machine, &label).await?;
     Ok(Answer(History { history: record.history.into_iter().map(Into::into).collect() }))
 }
 
@@ -173,7 +173,7 @@ async fn why(
 ) -> Result<Answer<Value>, Problem> {
     machine_name(&machine)?;
     label_name(&label)?;
-    Ok(Answer(app.machines.why(&machine, &label).await?))
+    Ok(Answer(app.machines.inspector.explainer.why(&machine, &label).await?))
 }
 
 /// Where a label will go as things stand
@@ -193,7 +193,13 @@ async fn route(
 ) -> Result<Answer<Value>, Problem> {
     machine_name(&machine)?;
     label_name(&label)?;
-    Ok(Answer(app.machines.simulate(&machine, &label, Asking { span: YEAR, ..Asking::default() }).await?))
+    Ok(Answer(
+        app.machines
+            .inspector
+            .explainer
+            .simulate(&machine, &label, Assumptions { span: YEAR, ..Assumptions::default() })
+            .await?,
+    ))
 }
 
 /// Where a label would go
@@ -229,6 +235,6 @@ async fn simulate(
         None => YEAR,
     };
     let asking =
-        Asking { span, until, metadata: asked.metadata, feeds: asked.feeds, webhooks: asked.webhooks };
-    Ok(Answer(app.machines.simulate(&machine, &label, asking).await?))
+        Assumptions { span, until, metadata: asked.metadata, feeds: asked.feeds, webhooks: asked.webhooks };
+    Ok(Answer(app.machines.inspector.explainer.simulate(&machine, &label, asking).await?))
 }

@@ -18,7 +18,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::http::{App, Problem, auth::Permission};
 use signalbox_access::Scope;
-use signalbox_machines::labels::check_name;
+use signalbox_machines::is_label_name;
 
 /// The largest body: a thousand updates of eight kilobytes, about.
 const MOST_BYTES: usize = 8 << 20;
@@ -56,12 +56,13 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .layer(DefaultBodyLimit::max(MOST_BYTES))
 }
 
-/// The name of a label as it stands in a path.
+/// Checks the name of a label in a path.
 fn label_name(name: &str) -> Result<(), Problem> {
-    check_name(name).map_err(|()| {
-        let detail = "a label's name is 1 to 256 bytes without control characters, and not . or ..";
-        Problem::bad_request("bad_label_name", detail)
-    })
+    if is_label_name(name) {
+        return Ok(());
+    }
+    let detail = "a label's name is 1 to 256 bytes without control characters, and not . or ..";
+    Err(Problem::bad_request("bad_label_name", detail))
 }
 
 /// The name of a machine as it stands in a path: what cannot be one is not there.

@@ -5,11 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
-use signalbox_machines::{
-    judge::instant,
-    labels::Answer,
-    record::{Cause, Record, Row, Status},
-};
+use signalbox_machines::{Answer, Cause, Record, Row, Status, instant};
 
 /// A moment, as RFC 3339.
 pub(super) fn moment(unix_ms: u64) -> String {

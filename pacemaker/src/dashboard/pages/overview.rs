@@ -307,7 +307,7 @@ fn checked<T, E: std::fmt::Display>(answer: Result<T, E>) -> Checked<T> {
 
 /// Facts about state machines.
 async fn machines(app: &Site, facts: &mut Facts) {
-    let names = match app.machines.names().await {
+    let names = match app.machines.definitions.names().await {
         Ok(names) => names,
         Err(error) => {
             facts.machines = Checked::Skipped(error.to_string());
@@ -317,7 +317,7 @@ async fn machines(app: &Site, facts: &mut Facts) {
     let mut found = Vec::new();
     for name in names.into_iter().take(SHOWN) {
         // A machine may have been deleted since its name was read.
-        if let Ok(counts) = app.machines.counts(&name).await {
+        if let Ok(counts) = app.machines.inspector.overview.counts(&name).await {
             found.push(findings::machine(name, &counts));
         }
     }

@@ -58,11 +58,15 @@ struct MoveRow {
 
 pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
     let (machine, label) = (&view.name, &view.label);
-    let version = app.machines.current(machine).await?;
-    let record = app.machines.label_or_tombstone(machine, label).await?;
-    let now_ms = app.machines.now_ms().await?;
+    let version = app.machines.definitions.current(machine).await?;
+    let record = app.machines.label_store.label_or_tombstone(machine, label).await?;
+    let now_ms = app.machines.inspector.overview.now_ms().await?;
     let deleted = record.status == Status::Deleted;
-    let why = if deleted { None } else { Some(read(&app.machines.why(machine, label).await?, now_ms)) };
+    let why = if deleted {
+        None
+    } else {
+        Some(read(&app.machines.inspector.explainer.why(machine, label).await?, now_ms))
+    };
     render(&Page {
         path: format!("/state-machines/{}/labels/{}", segment(machine), segment(label)),
         machine_link: link(Kind::Machines, machine),

@@ -139,16 +139,17 @@ struct VersionRow {
 
 pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
     let name = &view.name;
-    let Counts { version, labels: counts, busy, stuck } = app.machines.counts(name).await?;
-    let now_ms = app.machines.now_ms().await?;
-    let failed = app.machines.list(name, &[], Some(Status::Errored), None, ERRORED).await?;
-    let failed = app.machines.records(name, failed).await?;
+    let Counts { version, labels: counts, busy, stuck } =
+        app.machines.inspector.overview.counts(name).await?;
+    let now_ms = app.machines.inspector.overview.now_ms().await?;
+    let failed = app.machines.label_store.list(name, &[], Some(Status::Errored), None, ERRORED).await?;
+    let failed = app.machines.label_store.records(name, failed).await?;
     let failed: Vec<(String, Record)> =
         failed.into_iter().filter(|(_, record)| record.status == Status::Errored).collect();
     let (labels, next) = labels(app, &version, view).await?;
-    let wakes = app.machines.wakes(name).await?;
-    let health = app.machines.feed_health(name);
-    let versions = app.machines.versions(name).await?;
+    let wakes = app.machines.inspector.overview.wakes(name).await?;
+    let health = app.machines.inspector.overview.feed_health(name);
+    let versions = app.machines.definitions.versions(name).await?;
     let row = |(label, record): (String, Record)| LabelRow {
         link: label_link(name, &label),
         name: label,
@@ -251,19 +252,19 @@ async fn labels(
     // Names come in order, so those that begin with something stand together, the shortest of them first.
     let mut after = view.after.clone();
     if after.is_empty() && !view.find.is_empty() {
-        found = app.machines.records(name, vec![view.find.clone()]).await?;
+        found = app.machines.label_store.records(name, vec![view.find.clone()]).await?;
         found.retain(fits);
         after.clone_from(&view.find);
     }
     let mut looked = 0;
     while looked < MOST_READ {
         let from = Some(after.as_str()).filter(|after| !after.is_empty());
-        let names = app.machines.list(name, &states, status, from, READ).await?;
+        let names = app.machines.label_store.list(name, &states, status, from, READ).await?;
         looked += READ;
         let full = names.len() == READ;
         let Some(last) = names.last().cloned() else { return Ok((found, None)) };
         let beyond = !last.starts_with(&view.find) && last > view.find;
-        found.extend(app.machines.records(name, names).await?.into_iter().filter(fits));
+        found.extend(app.machines.label_store.records(name, names).await?.into_iter().filter(fits));
         if found.len() > PAGE {
             found.truncate(PAGE);
             let last = found.last().map(|(label, _)| label.clone());

@@ -80,8 +80,8 @@ fn is_name(name: &str) -> bool {
 
 async fn list(app: &Site, caller: &Caller) -> Result<String, Problem> {
     let mut machines = Vec::new();
-    for name in app.machines.names().await? {
-        let Counts { version, labels, busy, .. } = match app.machines.counts(&name).await {
+    for name in app.machines.definitions.names().await? {
+        let Counts { version, labels, busy, .. } = match app.machines.inspector.overview.counts(&name).await {
             Ok(counts) => counts,
             // Its definition is being applied for the first time.
             Err(Error::NoSuchMachine) => continue,

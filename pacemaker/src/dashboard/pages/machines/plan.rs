@@ -28,7 +28,7 @@ struct Page {
 
 pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
     let name = &view.name;
-    let version = match app.machines.current(name).await {
+    let version = match app.machines.definitions.current(name).await {
         Ok(version) => Some(version),
         Err(Error::NoSuchMachine) => None,
         Err(error) => return Err(error.into()),
@@ -36,7 +36,7 @@ pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<Str
     let current = version.as_ref().map_or(0, |version| version.number);
     let shown = view.at.parse().unwrap_or(current);
     let text = match &version {
-        Some(_) => app.machines.stored_version(name, shown).await?.source,
+        Some(_) => app.machines.definitions.stored_version(name, shown).await?.source,
         None => String::new(),
     };
     render(&Page {

@@ -52,7 +52,7 @@ pub(super) struct Operand {
     pub(super) note: Option<&'static str>,
 }
 
-/// Reads what the engine says.
+/// Reads an explanation.
 pub(super) fn read(why: &Value, now_ms: u64) -> Why {
     let text = |name: &str| why[name].as_str().map(str::to_owned);
     let fewest: Vec<Wish> = why["fewest"]

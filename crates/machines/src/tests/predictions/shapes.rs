@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 const KEYS: [&str; 4] = ["x", "y", "z", "wait"];
 const ZONES: [&str; 4] = ["Asia/Tokyo", "Europe/London", "America/New_York", "Mars/Olympus"];
 
-/// A definition. Every gate also looks when `look` is told, and the places of states follow one another, so that each is reached.
+/// A definition. Every gate is also evaluated on updates of `look`, and states follow one another, so that each is reached.
 #[derive(Debug, Clone)]
 pub(super) struct Shape {
     zone: &'static str,
@@ -41,7 +41,7 @@ fn pick<T: Copy>(random: &mut StdRng, of: &[T]) -> T {
     of[random.random_range(0..of.len())]
 }
 
-/// A test, and whether only a clock or a feed can tell.
+/// A test, and whether it depends on a clock or a feed.
 fn leaf(random: &mut StdRng, keys: &mut Vec<&'static str>) -> (String, bool) {
     let fact = match random.random_range(0..12) {
         0..6 => keys.pop(),
@@ -66,7 +66,7 @@ fn leaf(random: &mut StdRng, keys: &mut Vec<&'static str>) -> (String, bool) {
     (told, true)
 }
 
-/// A condition, and whether some of it only a clock or a feed can tell.
+/// A condition, and whether a part of it depends on a clock or a feed.
 fn condition(random: &mut StdRng) -> (String, bool) {
     let mut keys = vec!["x", "y", "z"];
     let (mut tests, mut open) = (Vec::new(), false);
@@ -89,7 +89,7 @@ impl State {
     fn random(random: &mut StdRng, name: String, states: usize) -> Self {
         let kind = match random.random_range(0..10) {
             0..2 => Kind::Webhook {
-                // Of who has no `y` the address cannot be told.
+                // A label without `y` has no URL.
                 of: if random.random_bool(0.2) { "<metadata.y>" } else { "<label>" }.to_owned(),
                 attempts: random.random_range(1..4),
             },
@@ -219,7 +219,7 @@ pub(super) fn facts(random: &mut StdRng) -> Value {
     Value::Object(facts)
 }
 
-/// Facts by which a test of a random condition comes out as wished; nothing when no fact decides it.
+/// Metadata with which a test of a random condition has the wanted result; `None` if no metadata decides it.
 pub(super) fn fulfil(test: &str, wish: bool, facts: &mut Map<String, Value>) -> Option<()> {
     let (key, rest) = test.strip_prefix("metadata.")?.split_once(' ')?;
     let (compared, value) = rest.split_once(' ')?;

@@ -1,15 +1,16 @@
-//! What must hold of labels, looked at on a running system, a page at a time.
+//! Checks the consistency of labels on a running system, a page at a time.
 //!
 //! | predicate | must hold |
 //! |---|---|
-//! | `M1` | a label stands in the index of its state and in no other, and every index entry has its label |
-//! | `M2` | a label that acts, chooses, failed or loops stands in the index of its status, and nobody else does |
-//! | `M3` | a label with a time of its own stands in the due set, no later than that time |
-//! | `M4` | at every time of day at which a label's gate looks, a wave comes; a label's own zone has its index |
+//! | `M1` | a label is in the index of its state and in no other, and every index entry has its label |
+//! | `M2` | a label that acts, chooses, failed or loops is in the index of its status, and no other label is |
+//! | `M3` | a label with a time of its own is in the due set, no later than that time |
+//! | `M4` | for every time of day of a label's gate there is a sweep; a label's own zone has its index |
 //! | `M5` | the rows of a history follow one another, and the last of them is where the label is |
 //!
-//! First every record is held against the indexes, then every index entry against its record: what stands in only one of
-//! the two is found from that side. What looks wrong is looked at again before it is told, because work goes on.
+//! First every record is compared with the indexes, then every index entry with its record, because an entry without a
+//! record is found only from that side. A suspicion is checked twice before it is reported, because labels change during
+//! the check.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,49 +21,51 @@ use std::{
 use signalbox_machine::State;
 use tokio::time::sleep;
 
-use super::{
-    Engine, Error,
+use crate::{
+    Error, Version,
+    clock::Clock,
     commit::places,
-    definitions::Version,
-    judge::{instant, wave},
+    definitions::Definitions,
+    evaluator::{instant, sweep_entry},
     record::{Record, Status},
-    store::Due,
+    store::{Due, Records},
 };
 use signalbox_bus::Finding;
 
-/// Labels that are looked at for one answer, about.
+/// Approximate number of labels and index entries of a page.
 const PAGE: u64 = 5_000;
 /// Labels that are read together.
 const PART: usize = 500;
-/// Findings of a page: enough to know that something is broken.
-const MOST: usize = 100;
-/// Between the first look and the second.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
-/// How much later than its record says a label may be looked at: what could not be worked on is put off for a second.
-const LATE_MS: u64 = 60_000;
+/// Maximum number of findings of a page: enough to know that something is broken.
+const MAX_FINDINGS: usize = 100;
+/// The pause before a suspicion is checked again.
+const SECOND_CHECK_AFTER: Duration = Duration::from_millis(200);
+/// How much later than its own time a label may be due: a label that could not be worked on is postponed for a second.
+const MAX_LATENESS_MS: u64 = 60_000;
 
-/// What a page came to.
+/// The result of a part of a check.
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct CheckPage {
+    /// What is inconsistent.
     pub findings: Vec<Finding>,
-    /// Labels and index entries that were looked at.
-    pub looked: u64,
-    /// From where to go on.
-    pub next: Option<Cursor>,
+    /// Number of labels and index entries that were checked.
+    pub checked: u64,
+    /// Where the next part begins; `None` at the end.
+    pub next: Option<CheckCursor>,
 }
 
-/// How far a check came.
+/// Where a part of a check begins. The default is the beginning.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Cursor {
+pub struct CheckCursor {
     shard: usize,
     place: Place,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
-    /// Among the records: where the server's own walk over its keys is.
+    /// In the scan of records: the server's cursor.
     Records(u64),
-    /// In the index of that number, behind this name.
+    /// In the index with this number, after this name.
     Index(usize, Option<String>),
 }
 
@@ -72,7 +75,7 @@ impl Default for Place {
     }
 }
 
-impl std::fmt::Display for Cursor {
+impl std::fmt::Display for CheckCursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.place {
             Place::Records(walk) => write!(f, "{} r {walk}", self.shard),
@@ -82,7 +85,7 @@ impl std::fmt::Display for Cursor {
     }
 }
 
-impl FromStr for Cursor {
+impl FromStr for CheckCursor {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -99,10 +102,10 @@ impl FromStr for Cursor {
     }
 }
 
-/// Something that may be wrong: predicate, machine, label, what.
+/// A possible inconsistency: predicate, machine, label, description.
 type Suspicion = (&'static str, String, String, String);
 
-/// Labels of a machine, and the index in which they were found.
+/// Labels of a machine, and the index in which they were found, if it was an index.
 type Found = (String, Vec<String>, Option<Index>);
 
 /// An index that names labels.
@@ -112,42 +115,53 @@ enum Index {
     Status(Status),
 }
 
-impl Engine {
-    /// Looks at labels from `cursor` on, a few thousand of them. Reads only.
-    pub async fn check(&self, cursor: Cursor) -> Result<Page, Error> {
+/// Checks labels. Reads only.
+#[derive(Debug)]
+pub struct Checker {
+    pub(crate) records: Records,
+    pub(crate) definitions: Definitions,
+    pub(crate) clock: Clock,
+}
+
+impl Checker {
+    /// Checks a few thousand labels, from `cursor` on.
+    ///
+    /// # Errors
+    /// A failure of the fabric.
+    pub async fn check(&self, cursor: CheckCursor) -> Result<CheckPage, Error> {
         self.check_pages(cursor, PAGE).await
     }
 
-    /// The same, of about `most` labels.
-    pub(super) async fn check_pages(&self, cursor: Cursor, most: u64) -> Result<Page, Error> {
-        let mut page = Page::default();
+    /// Checks about `limit` labels and index entries, from `cursor` on.
+    pub(crate) async fn check_pages(&self, cursor: CheckCursor, limit: u64) -> Result<CheckPage, Error> {
+        let mut page = CheckPage::default();
         let mut at = cursor;
-        while at.shard < self.0.store.count() {
+        while at.shard < self.records.shards().count() {
             let (found, next) = self.part(&at).await?;
             let suspicions = self.inspect(at.shard, &found).await?;
-            page.looked += found.iter().map(|(_, labels, _)| labels.len() as u64).sum::<u64>();
+            page.checked += found.iter().map(|(_, labels, _)| labels.len() as u64).sum::<u64>();
             if !suspicions.is_empty() {
-                sleep(BETWEEN_LOOKS).await;
+                sleep(SECOND_CHECK_AFTER).await;
                 let again = self.inspect(at.shard, &only(found, &suspicions)).await?;
                 page.findings.extend(confirmed(&suspicions, again, at.shard));
             }
             at = next;
-            if page.looked >= most || page.findings.len() >= MOST {
+            if page.checked >= limit || page.findings.len() >= MAX_FINDINGS {
                 break;
             }
         }
-        page.findings.truncate(MOST);
-        page.next = (at.shard < self.0.store.count()).then_some(at);
+        page.findings.truncate(MAX_FINDINGS);
+        page.next = (at.shard < self.records.shards().count()).then_some(at);
         Ok(page)
     }
 
-    /// The labels at a place, and the place behind them.
-    async fn part(&self, at: &Cursor) -> Result<(Vec<Found>, Cursor), Error> {
+    /// The labels at a place, and the next place.
+    async fn part(&self, at: &CheckCursor) -> Result<(Vec<Found>, CheckCursor), Error> {
         let shard = at.shard;
-        let to = |place| Cursor { shard, place };
+        let to = |place| CheckCursor { shard, place };
         match &at.place {
             Place::Records(walk) => {
-                let (next, labels) = self.0.store.walk(shard, *walk, PART).await?;
+                let (next, labels) = self.records.walk(shard, *walk, PART).await?;
                 let mut by_machine: HashMap<String, Vec<String>> = HashMap::new();
                 for (machine, label) in labels {
                     by_machine.entry(machine).or_default().push(label);
@@ -157,13 +171,13 @@ impl Engine {
             }
             Place::Index(number, after) => {
                 let Some((machine, index)) = self.indexes(shard).await?.into_iter().nth(*number) else {
-                    return Ok((Vec::new(), Cursor { shard: shard + 1, place: Place::default() }));
+                    return Ok((Vec::new(), CheckCursor { shard: shard + 1, place: Place::default() }));
                 };
-                let (store, after) = (&self.0.store, after.as_deref());
+                let (records, after) = (&self.records, after.as_deref());
                 let names = match &index {
-                    Index::State(state) => store.in_state(shard, &machine, state, after, PART).await?,
+                    Index::State(state) => records.in_state(shard, &machine, state, after, PART).await?,
                     Index::Status(status) => {
-                        store.with_status(shard, &machine, status.as_str(), after, PART).await?
+                        records.with_status(shard, &machine, status.as_str(), after, PART).await?
                     }
                 };
                 let next = match names.last() {
@@ -178,10 +192,10 @@ impl Engine {
     /// Every index of a shard that names labels, in the order of machines and states.
     async fn indexes(&self, shard: usize) -> Result<Vec<(String, Index)>, Error> {
         let mut indexes = Vec::new();
-        for machine in self.0.store.machines().await? {
-            let version = match self.0.definitions.of(&machine, shard).await {
+        for machine in self.definitions.names().await? {
+            let version = match self.definitions.of(&machine, shard).await {
                 Ok(version) => version,
-                // It is being brought to this shard.
+                // The definition has not reached this shard yet.
                 Err(Error::NoSuchMachine | Error::NoSuchVersion) => continue,
                 Err(error) => return Err(error),
             };
@@ -195,12 +209,12 @@ impl Engine {
     async fn inspect(&self, shard: usize, found: &[Found]) -> Result<Vec<Suspicion>, Error> {
         let mut suspicions = Vec::new();
         for (machine, labels, index) in found {
-            let records = self.0.store.labels(shard, machine, labels).await?;
-            let version = self.0.definitions.of(machine, shard).await.ok();
+            let records = self.records.many(shard, machine, labels).await?;
+            let version = self.definitions.of(machine, shard).await.ok();
             let mut wanted = Wanted {
                 machine,
                 version: version.as_ref(),
-                now_ms: self.0.clock.now_ms().await?,
+                now_ms: self.clock.now_ms().await?,
                 entries: Vec::new(),
             };
             for (label, bytes) in labels.iter().zip(records) {
@@ -212,14 +226,14 @@ impl Engine {
                     (Some(Err(_)), _) => suspect("M1", "its record cannot be read".to_owned()),
                     (None, Some(index)) => suspect(
                         index.predicate(),
-                        format!("{} names it, and there is no such label", index.told()),
+                        format!("{} names it, but the label does not exist", index.describe()),
                     ),
-                    // It went away, or its month as a deleted name is over.
+                    // The label was removed, or its tombstone expired.
                     (None, None) => {}
                     (Some(Ok(record)), Some(index)) => {
                         if !index.fits(&record) {
                             let is = format!("it is in {} and {}", record.state, record.status.as_str());
-                            suspect(index.predicate(), format!("{} names it, and {is}", index.told()));
+                            suspect(index.predicate(), format!("{} names it, but {is}", index.describe()));
                         }
                     }
                     (Some(Ok(record)), None) => {
@@ -233,7 +247,7 @@ impl Engine {
             let Wanted { entries, .. } = wanted;
             let places: Vec<(&str, &str)> =
                 entries.iter().map(|entry| (&*entry.key, &*entry.member)).collect();
-            let scores = self.0.store.scores(shard, &places).await?;
+            let scores = self.records.scores(shard, &places).await?;
             for (entry, score) in entries.into_iter().zip(scores) {
                 if let Some(what) = entry.missing(score) {
                     suspicions.push((entry.predicate, machine.clone(), entry.label, what));
@@ -244,7 +258,7 @@ impl Engine {
     }
 }
 
-/// The labels among those that were found of which something is suspected.
+/// The labels for which there is a suspicion.
 fn only(found: Vec<Found>, suspicions: &[Suspicion]) -> Vec<Found> {
     let named: HashSet<(&str, &str)> =
         suspicions.iter().map(|(_, machine, label, _)| (&**machine, &**label)).collect();
@@ -255,7 +269,7 @@ fn only(found: Vec<Found>, suspicions: &[Suspicion]) -> Vec<Found> {
     found.into_iter().map(keep).collect()
 }
 
-/// What was seen twice, in the words of the second time.
+/// The suspicions that both checks found, as described by the second one.
 fn confirmed(first: &[Suspicion], second: Vec<Suspicion>, shard: usize) -> Vec<Finding> {
     let seen: HashSet<(&str, &str, &str)> =
         first.iter().map(|(predicate, machine, label, _)| (*predicate, &**machine, &**label)).collect();
@@ -280,10 +294,10 @@ impl Index {
         }
     }
 
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         match self {
             Self::State(state) => format!("the index of the state {state}"),
-            Self::Status(status) => format!("the index of what is {}", status.as_str()),
+            Self::Status(status) => format!("the index of labels that are {}", status.as_str()),
         }
     }
 
@@ -295,7 +309,7 @@ impl Index {
     }
 }
 
-/// Where labels have to stand by their records.
+/// The index entries that labels must have by their records.
 struct Wanted<'a> {
     machine: &'a str,
     version: Option<&'a Version>,
@@ -303,14 +317,14 @@ struct Wanted<'a> {
     entries: Vec<Entry>,
 }
 
-/// One such place.
+/// One index entry.
 struct Entry {
     predicate: &'static str,
     label: String,
-    /// Behind `machine:`.
+    /// The key after `machine:`.
     key: String,
     member: String,
-    /// No later than this, where that matters.
+    /// The latest score that is consistent, if there is a limit.
     latest_ms: Option<u64>,
 }
 
@@ -325,7 +339,7 @@ impl Wanted<'_> {
                 Some("in") => ("M1", None),
                 Some("is") => ("M2", None),
                 Some("zone") => ("M4", None),
-                _ => ("M3", Some(score.max(self.now_ms) + LATE_MS)),
+                _ => ("M3", Some(score.max(self.now_ms) + MAX_LATENESS_MS)),
             };
             self.entries.push(Entry { predicate, label: label.to_owned(), key, member, latest_ms });
         }
@@ -333,8 +347,8 @@ impl Wanted<'_> {
             self.version.and_then(|version| version.machine.state(&record.state)).and_then(State::gate);
         for (_, daily) in gate.into_iter().flat_map(|gate| gate.daily()) {
             let local = daily.zone.of(&record.metadata);
-            let wave = wave(self.machine, &record.state, daily, &local.zone, local.own, self.now_ms);
-            let Some((member, _)) = wave else { continue };
+            let sweep = sweep_entry(self.machine, &record.state, daily, &local.zone, local.own, self.now_ms);
+            let Some((member, _)) = sweep else { continue };
             let (label, key) = (label.to_owned(), "due".to_owned());
             self.entries.push(Entry { predicate: "M4", label, key, member, latest_ms: None });
         }
@@ -342,32 +356,30 @@ impl Wanted<'_> {
 }
 
 impl Entry {
-    /// What is wrong if this is how it stands there.
+    /// What is inconsistent if the entry has this score.
     fn missing(&self, score: Option<u64>) -> Option<String> {
         match (score, self.latest_ms) {
             (Some(score), Some(latest_ms)) if score > latest_ms => {
-                Some(format!("the due set has it at {}, which is later than its record says", instant(score)))
+                Some(format!("the due set has it at {}, which is later than in its record", instant(score)))
             }
             (Some(_), _) => None,
             (None, _) => Some(match Due::parse(&self.member) {
-                Some(Due::Wave { time, zone, .. }) => {
-                    format!("its gate looks at {time} {zone}, and the due set has no such wave")
+                Some(Due::Sweep { time, zone, .. }) => {
+                    format!("its gate is evaluated at {time} {zone}, but the due set has no such sweep")
                 }
-                _ if self.key == "due" => {
-                    "it has a time of its own, and the due set does not name it".to_owned()
-                }
-                _ => format!("the index machine:{} does not name it", self.key),
+                _ if self.key == "due" => "it has a time of its own, but is not in the due set".to_owned(),
+                _ => format!("it is not in the index machine:{}", self.key),
             }),
         }
     }
 }
 
-/// What does not follow in a label's history.
+/// The first inconsistency in a label's history.
 fn gap(record: &Record) -> Option<String> {
     let (mut last, mut came_to, mut event) = (None, None::<&str>, 0);
     for row in &record.history {
         let Some(to) = row.to.as_deref() else {
-            // The label was deleted, or the outcome of an action came after that.
+            // The label was deleted, or this is the outcome of an action that ended after the deletion.
             came_to = None;
             continue;
         };
@@ -408,11 +420,11 @@ mod tests {
     #[test]
     fn a_cursor_reads_as_it_is_written() {
         for place in [Place::Records(7), Place::Index(3, None), Place::Index(3, Some("a b  c".to_owned()))] {
-            let cursor = Cursor { shard: 2, place };
+            let cursor = CheckCursor { shard: 2, place };
             assert_eq!(cursor.to_string().parse(), Ok(cursor));
         }
         for bad in ["", "1", "1 r", "1 r x", "x r 1", "1 y 1"] {
-            assert_eq!(bad.parse::<Cursor>(), Err(()), "{bad:?}");
+            assert_eq!(bad.parse::<CheckCursor>(), Err(()), "{bad:?}");
         }
     }
 
@@ -428,13 +440,13 @@ mod tests {
             version: 1,
             event,
         };
-        let sound = || {
+        let consistent = || {
             let mut record = Record::new(1);
             record.history = vec![row(3, Some("z"), "a", 64), row(4, Some("a"), "b", 128)];
             (record.state, record.visit) = ("b".into(), 4);
             record
         };
-        assert_eq!(gap(&sound()), None);
+        assert_eq!(gap(&consistent()), None);
         for (wrong, expected) in [
             (
                 &(|record: &mut Record| record.history[1].visit = 5) as &dyn Fn(&mut Record),
@@ -446,7 +458,7 @@ mod tests {
             (&|record| record.state = "a".into(), "it is in a by visit 4"),
             (&|record| record.history.clear(), "its history is empty"),
         ] {
-            let mut record = sound();
+            let mut record = consistent();
             wrong(&mut record);
             assert!(
                 gap(&record).is_some_and(|what| what.contains(expected)),
@@ -454,8 +466,8 @@ mod tests {
                 gap(&record)
             );
         }
-        // A name that was deleted and came back.
-        let mut record = sound();
+        // A name that was deleted and created again.
+        let mut record = consistent();
         record.history.push(Row { to: None, cause: Cause::Deleted, ..row(4, Some("b"), "", 192) });
         record.history.push(row(5, None, "a", 256));
         (record.state, record.visit) = ("a".into(), 5);

@@ -1,4 +1,4 @@
-//! What the dashboard asks: labels by name, what is due next, how feeds do.
+//! Overviews for the dashboard: labels by name, what is due next, the health of feeds.
 
 use serde_json::json;
 
@@ -18,12 +18,12 @@ state_machines:
 ";
 
 #[tokio::test]
-async fn what_is_due_next_says_which_gate_and_how_many_labels() {
+async fn upcoming_sweeps_show_their_gate_and_number_of_labels() {
     let world = World::new(EVENING).await;
     for (label, zone) in [("a", "UTC"), ("b", "UTC"), ("c", "Asia/Tokyo")] {
         world.create(label, json!({"zone": zone})).await;
     }
-    let wakes = world.engine.wakes(M).await.unwrap();
+    let wakes = world.machines.inspector.overview.wakes(M).await.unwrap();
     assert!(wakes.is_sorted_by_key(|wake| wake.at_ms), "{wakes:?}");
     let mut labels = Vec::new();
     let mut gates = Vec::new();
@@ -40,23 +40,23 @@ async fn what_is_due_next_says_which_gate_and_how_many_labels() {
     assert!(gates.contains(&gate("Asia/Tokyo", 1)), "{gates:?}");
     assert!(gates.iter().any(|(zone, _, _, labels)| zone == "UTC" && (2..=3).contains(labels)), "{gates:?}");
     assert!(gates.iter().all(|(_, of, time, _)| of == "waiting" && time == "18:30:00"), "{gates:?}");
-    assert_eq!(world.engine.wakes("another").await.unwrap(), []);
+    assert_eq!(world.machines.inspector.overview.wakes("another").await.unwrap(), []);
 }
 
 #[tokio::test]
-async fn labels_come_in_the_order_of_their_names_without_those_that_are_gone() {
+async fn records_are_ordered_by_name_and_omit_deleted_labels() {
     let world = World::new(EVENING).await;
     for label in ["b", "a", "c"] {
         world.create(label, json!({})).await;
     }
-    world.engine.delete(M, "b").await.unwrap();
+    world.machines.labels.delete(M, "b").await.unwrap();
     let names = ["c", "b", "a", "never"].map(str::to_owned).to_vec();
-    let found = world.engine.records(M, names).await.unwrap();
+    let found = world.machines.label_store.records(M, names).await.unwrap();
     assert_eq!(found.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a", "c"]);
 }
 
 #[tokio::test]
-async fn a_feed_is_failing_until_it_answers() {
+async fn a_feed_is_reported_as_failing_until_it_answers() {
     let feeder = Feeder::start(&[Say::Status(500), Say::Json(json!({"value": 9}))]).await;
     let definition = format!(
         "
@@ -71,14 +71,14 @@ state_machines:
     );
     let world = World::new(&definition).await;
     world.create("a", json!({})).await;
-    assert!(world.engine.feed_health(M).is_empty(), "nobody has asked");
-    world.engine.why(M, "a").await.unwrap();
-    let health = world.engine.feed_health(M).remove("load").unwrap();
+    assert!(world.machines.inspector.overview.feed_health(M).is_empty(), "it was not asked yet");
+    world.machines.inspector.explainer.why(M, "a").await.unwrap();
+    let health = world.machines.inspector.overview.feed_health(M).remove("load").unwrap();
     assert_eq!((health.answered, health.failed, health.failing), (0, 1, 1));
     assert!(health.why.is_some_and(|why| why.contains("500")) && health.last_failure.is_some());
-    let told = world.tell("a", json!({"look": 1})).await.revision;
+    let told = world.send_update("a", json!({"look": 1})).await.revision;
     world.until("a", |record| record.revision > told && record.work.held.is_none()).await;
-    let health = world.engine.feed_health(M).remove("load").unwrap();
+    let health = world.machines.inspector.overview.feed_health(M).remove("load").unwrap();
     assert_eq!((health.answered, health.failed, health.failing), (1, 1, 0));
     assert!(health.last_answer.is_some());
 }

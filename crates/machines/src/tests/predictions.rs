@@ -1,11 +1,11 @@
-//! What `why`, `simulate` and `plan` say comes true: random machines and random facts on the real engine and a real Redis,
-//! with a clock that goes on as far as was asked.
+//! The predictions of `why`, `simulate` and `plan` come true, for random machines and updates on a real Redis, with a clock
+//! that the test advances.
 //!
-//! * `simulate` says a way: the label is told the same facts, time passes, and it goes that way, at those moments.
-//! * `why` says until when nothing happens by itself, and which facts open the gate: nothing does, and they do.
-//! * `plan` says how many labels are moved, started, and would move: it is applied, and so many are and do.
+//! * `simulate` predicts a path: after the same updates and time, the label has taken it, at the predicted times.
+//! * `why` predicts until when nothing happens, and which metadata opens the gate.
+//! * `plan` predicts how many labels are moved and started, and would move.
 //!
-//! `SIGNALBOX_SEEDS` says how many seeds, `SIGNALBOX_SEED` which is the first.
+//! `SIGNALBOX_SEEDS` sets the number of seeds, `SIGNALBOX_SEED` the first one.
 
 mod shapes;
 
@@ -28,12 +28,12 @@ use signalbox_machine::Machine;
 
 use self::shapes::Shape;
 use super::{
-    fates::{forget_all, from_environment, moves, quiet, stands},
+    faults::{forget_all, from_environment, moves, quiet, stands},
     support::{M, World},
 };
 use crate::{
-    explain::Asking,
-    judge::instant,
+    Assumptions,
+    evaluator::instant,
     record::{Cause, Record, Status},
 };
 use signalbox_bus::EventId;
@@ -41,17 +41,17 @@ use signalbox_bus::EventId;
 const SEEDS: u64 = 40;
 const LABELS: [&str; 3] = ["a", "b", "c"];
 const ROUNDS: usize = 3;
-/// How far is foretold, seconds.
+/// How much time is predicted, seconds.
 const SPANS: [i64; 6] = [0, 5, 45, 600, 3 * 3_600, 30 * 3_600];
-/// Steps that are foretold: of a circle a few seconds are enough.
-const MOST_STEPS: usize = 120;
+/// Maximum number of predicted steps: of a circle a few seconds are enough.
+const MAX_STEPS: usize = 120;
 
-/// What actions and feeds are answered, which is what is assumed of them.
+/// The answers of webhooks and feeds, also used as assumptions.
 #[derive(Debug, Clone, Default)]
 struct Answers {
-    /// State → status; 200 where nothing stands.
+    /// State → status; 200 for states that are missing.
     webhooks: BTreeMap<String, u16>,
-    /// Feed → what it says; null where it fails.
+    /// Feed → answer; `None` if it fails.
     feeds: BTreeMap<String, Option<Value>>,
 }
 
@@ -102,7 +102,7 @@ async fn feed(
     said.map(Json).ok_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// A world with one machine in it, and what is outside of it.
+/// A world with one machine, and the webhooks and feeds outside.
 struct Scene<'a> {
     world: &'a World,
     outside: &'a Outside,
@@ -118,20 +118,20 @@ impl Scene<'_> {
     }
 
     async fn idle(&self) {
-        quiet([&self.world.engine]).await;
+        quiet([&self.world.machines]).await;
     }
 
-    /// Does what is due until then.
+    /// Advances the clock, and works on everything that becomes due.
     async fn pass(&self, until: Timestamp) {
         let until_ms = u64::try_from(until.as_millisecond()).unwrap();
-        let store = &self.world.engine.0.store;
+        let due = &self.world.machines.due;
         for _ in 0..20_000 {
             self.idle().await;
-            match store.next_due(0).await.unwrap() {
+            match due.next(0).await.unwrap() {
                 Some(next_ms) if next_ms <= until_ms => {
                     let now_ms = self.world.now_ms().max(next_ms);
                     self.world.time.0.store(now_ms, Ordering::SeqCst);
-                    self.world.engine.work_off_page(0, now_ms).await.unwrap();
+                    self.world.machines.service.due_times.work_off_page(0, now_ms).await.unwrap();
                 }
                 _ => {
                     self.world.time.0.store(until_ms.max(self.world.now_ms()), Ordering::SeqCst);
@@ -148,18 +148,23 @@ impl Scene<'_> {
 
     async fn simulate(&self, label: &str, facts: Option<&Value>, until: Timestamp) -> Value {
         let Answers { webhooks, feeds } = self.answers();
-        let asking =
-            Asking { until: Some(until), metadata: facts.cloned(), feeds, webhooks, ..Asking::default() };
-        self.world.engine.simulate(M, label, asking).await.unwrap()
+        let asking = Assumptions {
+            until: Some(until),
+            metadata: facts.cloned(),
+            feeds,
+            webhooks,
+            ..Assumptions::default()
+        };
+        self.world.machines.inspector.explainer.simulate(M, label, asking).await.unwrap()
     }
 
     async fn log(&self) -> EventId {
         self.world.bus.handle.last_id(0).await.unwrap().unwrap_or(EventId(0))
     }
 
-    /// Time and facts come to all labels, and what was foretold of each has to happen.
+    /// Advances time and updates all labels; each label has to follow its prediction.
     async fn round(&mut self) {
-        // Who only looks is told for some seconds what was heard last: a process of its own for each round.
+        // Inspections use answers of the last seconds again, so each round has a process of its own.
         let onlooker = self.world.another();
         let now = Answers { feeds: feeds(&mut self.random), ..self.answers() };
         // One that fails is asked again and again.
@@ -172,23 +177,23 @@ impl Scene<'_> {
             .collect();
         let span = SPANS[self.random.random_range(0..most)];
         let mut until = self.now() + Duration::from_secs(u64::try_from(span).unwrap());
-        let (mut whys, mut foretold) = (Vec::new(), Vec::new());
+        let (mut whys, mut predicted) = (Vec::new(), Vec::new());
         for (label, facts) in LABELS.iter().zip(&told) {
-            whys.push(onlooker.why(M, label).await.unwrap());
+            whys.push(onlooker.inspector.explainer.why(M, label).await.unwrap());
             let said = self.simulate(label, facts.as_ref(), until).await;
-            if let Some(step) = said["steps"].as_array().unwrap().get(MOST_STEPS) {
+            if let Some(step) = said["steps"].as_array().unwrap().get(MAX_STEPS) {
                 let at: Timestamp = step["at"].as_str().unwrap().parse().unwrap();
                 until = until.min(at);
             }
         }
         for (label, facts) in LABELS.iter().zip(&told) {
-            foretold.push(self.simulate(label, facts.as_ref(), until).await);
+            predicted.push(self.simulate(label, facts.as_ref(), until).await);
         }
 
         let (since, log) = (self.now(), self.log().await);
         for (label, facts) in LABELS.iter().zip(&told) {
             if let Some(facts) = facts {
-                self.world.tell(label, facts.clone()).await;
+                self.world.send_update(label, facts.clone()).await;
             }
         }
         self.pass(until).await;
@@ -198,18 +203,18 @@ impl Scene<'_> {
             let happened = happened.get(*label).map(Vec::as_slice).unwrap_or_default();
             let about = format!(
                 "{label} at {since} until {until}, told {:?}\nsaid {}\nwhy {}\nis {record:?}\n{}",
-                told[place], foretold[place], whys[place], self.said
+                told[place], predicted[place], whys[place], self.said
             );
-            came_true(&foretold[place], happened, &record, until, &about);
+            came_true(&predicted[place], happened, &record, until, &about);
             if told[place].is_none() {
                 waited(&whys[place], &record, since, &about);
             }
         }
     }
 
-    /// Tells a label what `why` says that its gate waits for.
+    /// Updates a label with the metadata that its gate waits for, according to `why`.
     async fn open_by_facts(&mut self, label: &str) -> bool {
-        let why = self.world.another().why(M, label).await.unwrap();
+        let why = self.world.another().inspector.explainer.why(M, label).await.unwrap();
         let before = stands(self.world, label).await;
         let Some(fewest) = why["fewest"].as_array().filter(|_| before.status == Status::Waiting) else {
             return false;
@@ -230,14 +235,14 @@ impl Scene<'_> {
         }
         facts.insert("look".to_owned(), json!(1));
         let facts = Value::Object(facts);
-        self.world.tell(label, facts.clone()).await;
+        self.world.send_update(label, facts.clone()).await;
         self.idle().await;
         let after = stands(self.world, label).await;
         assert!(after.visit > before.visit, "{label} was told {facts}: {why}\nis {after:?}\n{}", self.said);
         true
     }
 
-    /// Another definition: what its plan says happens when it is applied, and when the gates look.
+    /// Applies another definition, and compares the effects with its plan.
     async fn change(&mut self, shape: &Shape) {
         let before: BTreeMap<&str, Record> = self.records().await;
         let Some((changed, machine)) = (0..20).find_map(|_| {
@@ -247,13 +252,13 @@ impl Scene<'_> {
         }) else {
             return;
         };
-        let old = self.world.engine.current(M).await.unwrap();
-        let plan = self.world.engine.preview(Some(&old), &machine).await.unwrap();
+        let old = self.world.machines.definitions.current(M).await.unwrap();
+        let plan = self.world.machines.inspector.planner.preview(Some(&old), &machine).await.unwrap();
         let about = format!("{plan:?}\nbefore {before:?}\n{}\nthen\n{}", self.said, changed.yaml(self.url));
         let target = machine.states()[self.random.random_range(0..machine.states().len())].name();
         let map = plan.states.removed.iter().map(|state| (state.clone(), target.to_owned())).collect();
         let log = self.log().await;
-        self.world.engine.apply(&machine, old.number, "test", &map).await.unwrap();
+        self.world.machines.applier.apply(&machine, old.number, "test", &map).await.unwrap();
         self.idle().await;
         let moved = moves(self.world, log).await;
         let (mut gone, mut started, mut opened) = (BTreeMap::new(), 0, BTreeSet::new());
@@ -301,7 +306,7 @@ impl Scene<'_> {
             let was = &before[label];
             let there = machine.state(&was.state).is_some_and(|state| state.gate().is_some());
             if there && record.visit == was.visit {
-                self.world.tell(label, json!({"look": 1})).await;
+                self.world.send_update(label, json!({"look": 1})).await;
                 self.idle().await;
                 if stands(self.world, label).await.visit > was.visit {
                     opened.insert(label);
@@ -331,15 +336,15 @@ fn came_true(said: &Value, happened: &[Value], record: &Record, until: Timestamp
     let expected: Vec<&Value> = steps.iter().filter(|step| step["to"].is_string()).collect();
     let ways = |steps: &mut dyn Iterator<Item = &Value>| steps.map(way).collect::<Vec<_>>();
     assert_eq!(ways(&mut happened.iter()), ways(&mut expected.iter().copied()), "the way of {about}");
-    // Of the newest twenty the label itself knows the moment and the trigger.
+    // The label itself stores the time and trigger of the newest twenty moves.
     let rows = record.history.iter().rev().zip(expected.iter().rev());
     for (row, step) in rows {
         let at = instant(row.at_ms).to_string();
         assert_eq!(json!(at), step["at"], "visit {} of {about}", row.visit);
-        // When two clocks strike at once either may come first.
+        // Two triggers that are due at the same time may fire in either order.
         let by_clock = |cause: &str| matches!(cause, "time" | "interval" | "feed");
-        let (cause, foretold) = (json!(row.cause), step["cause"].as_str().unwrap());
-        if !by_clock(foretold) || !matches!(row.cause, Cause::Time | Cause::Interval | Cause::Feed) {
+        let (cause, predicted) = (json!(row.cause), step["cause"].as_str().unwrap());
+        if !by_clock(predicted) || !matches!(row.cause, Cause::Time | Cause::Interval | Cause::Feed) {
             assert_eq!(
                 (cause, json!(row.trigger)),
                 (step["cause"].clone(), step["trigger"].clone()),
@@ -349,7 +354,7 @@ fn came_true(said: &Value, happened: &[Value], record: &Record, until: Timestamp
         }
     }
     assert_eq!(said["state"], json!(record.state), "{about}");
-    // Between attempts the longest pause is foretold, and a random one is made.
+    // The prediction uses the longest pause between attempts; the real pause is random.
     let soon = until - Duration::from_secs(4);
     let tried = steps.last().filter(|step| step["attempt"].is_string());
     let tries = tried.is_some_and(|step| step["at"].as_str().unwrap().parse::<Timestamp>().unwrap() >= soon);
@@ -359,7 +364,7 @@ fn came_true(said: &Value, happened: &[Value], record: &Record, until: Timestamp
     assert_eq!(said["since"], json!(instant(record.entered_ms).to_string()), "{about}");
 }
 
-/// Nothing was told, so nothing happened before the moment that `why` named.
+/// Without an update, nothing happened before the time that `why` predicted.
 fn waited(why: &Value, record: &Record, since: Timestamp, about: &str) {
     if why["condition"].is_null() {
         return;
@@ -369,7 +374,7 @@ fn waited(why: &Value, record: &Record, since: Timestamp, about: &str) {
     let at =
         |text: &Value| text.as_str().map(|text| text.trim_start_matches("not before ").parse::<Timestamp>());
     let next = at(&why["next"]["at"]).unwrap_or_else(|| panic!("nothing looks, and yet it moved: {about}"));
-    assert!(first >= next.unwrap(), "it moved before anything looked: {about}");
+    assert!(first >= next.unwrap(), "it moved before it was evaluated: {about}");
     match at(&why["earliest"]) {
         None => panic!("time alone opens nothing, and yet it moved: {about}"),
         // It is true now, and waits for a look.
@@ -383,7 +388,7 @@ fn load(yaml: &str) -> Option<Arc<Machine>> {
     signalbox_machine::load("test", yaml).ok().map(|file| Arc::clone(&file.machines[0]))
 }
 
-/// What a run came to.
+/// The numbers of a run.
 #[derive(Debug, Default)]
 struct Sum {
     ran: u64,
@@ -400,7 +405,7 @@ async fn run(world: &World, (outside, url): (&Outside, &str), seed: u64, sum: &m
     forget_all(world).await;
     // A clock that is never at a whole minute, so that intervals and times of day seldom meet.
     world.time.advance(1_357);
-    world.engine.apply(&machine, 0, "test", &BTreeMap::new()).await.unwrap();
+    world.machines.applier.apply(&machine, 0, "test", &BTreeMap::new()).await.unwrap();
     let said = format!("SIGNALBOX_SEED={seed}\n{yaml}");
     let mut scene = Scene { world, outside, url, random, said };
     for label in LABELS {
@@ -419,7 +424,7 @@ async fn run(world: &World, (outside, url): (&Outside, &str), seed: u64, sum: &m
 }
 
 #[tokio::test]
-async fn what_is_said_of_labels_comes_true() {
+async fn predictions_come_true() {
     let (first, seeds) = (from_environment("SIGNALBOX_SEED", 1), from_environment("SIGNALBOX_SEEDS", SEEDS));
     let outside = Outside::default();
     let url = outside.open().await;
@@ -429,8 +434,8 @@ async fn what_is_said_of_labels_comes_true() {
         if sum.ran >= seeds {
             break;
         }
-        // Nobody who remembers the machine before.
-        world.engine = world.another();
+        // A process that does not remember the previous machine.
+        world.machines = world.another();
         let run = tokio::time::timeout(
             Duration::from_secs(60),
             Box::pin(run(&world, (&outside, &url), seed, &mut sum)),

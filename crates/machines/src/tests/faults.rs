@@ -1,8 +1,8 @@
-//! Many seeds: random machines on the real engine and a real Redis, with a clock that jumps, while pacemakers die at any of
-//! their calls and commits get lost, before they are made or after. Every label has to go where the naive machine goes,
+//! Many seeds: random machines on the real machines and a real Redis, with a clock that jumps, while pacemakers die at any of
+//! their calls, and commits are lost before or after they are made. Every label has to follow the naive reference machine,
 //! each visit of an action with one token, and nothing may be left due.
 //!
-//! `SIGNALBOX_SEEDS` says how many seeds, `SIGNALBOX_SEED` which is the first.
+//! `SIGNALBOX_SEEDS` sets the number of seeds, `SIGNALBOX_SEED` the first one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,22 +21,21 @@ use serde_json::{Value, json};
 use signalbox_machine::render::token;
 
 use super::{
-    support::{M, World, machine},
+    support::{M, Machines, World, machine},
     tables::{self, Facts, Naive},
 };
 use crate::{
-    Engine, Error,
-    labels::Update,
+    Error, Update,
     record::{Record, Status},
 };
 use signalbox_bus::{Event, EventId};
 
 const SEEDS: u64 = 100;
 const LABELS: usize = 3;
-/// Within so long every time of day has come in every zone.
+/// In this time, every time of day has passed in every zone.
 const DAY_MS: u64 = 26 * 3_600_000;
-/// So often something may be due until a label has gone where it goes.
-const MOST_ROUNDS: usize = 2_000;
+/// Maximum number of due times until all labels rest.
+const MAX_ROUNDS: usize = 2_000;
 
 pub(super) fn from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
@@ -48,7 +47,7 @@ pub(super) struct Outside {
     /// How likely it fails.
     chance: Arc<Mutex<f64>>,
     random: Arc<Mutex<StdRng>>,
-    /// Label → tokens, and how often they came.
+    /// Label → tokens, with the number of requests of each.
     came: Arc<Mutex<BTreeMap<String, BTreeMap<String, u32>>>>,
     /// Labels that the feed sends the other way.
     pub(super) ways: Arc<Mutex<BTreeSet<String>>>,
@@ -98,8 +97,8 @@ async fn feed(State(outside): State<Outside>, Path(label): Path<String>) -> Resu
 struct Mortals<'a> {
     world: &'a World,
     random: StdRng,
-    alive: [Engine; 2],
-    dead: Vec<Engine>,
+    alive: [Machines; 2],
+    dead: Vec<Machines>,
 }
 
 impl<'a> Mortals<'a> {
@@ -108,27 +107,27 @@ impl<'a> Mortals<'a> {
         Self { world, random: StdRng::seed_from_u64(seed), alive, dead: Vec::new() }
     }
 
-    /// Whoever is asked next, and what is about to happen to it.
-    fn one(&mut self) -> Engine {
+    /// The pacemaker for the next request, with a fault that it may have.
+    fn one(&mut self) -> Machines {
         let place = self.random.random_range(0..2);
-        if self.alive[place].0.shutdown.is_cancelled() {
+        if self.alive[place].stopped.is_cancelled() {
             let next = self.world.another();
             self.dead.push(std::mem::replace(&mut self.alive[place], next));
         }
-        let engine = self.alive[place].clone();
+        let machines = self.alive[place].clone();
         match self.random.random_range(0..4) {
-            0 => engine.0.store.fate.dies_after(self.random.random_range(1..12)),
-            1 => engine.0.store.fate.refuses_after(self.random.random_range(1..5)),
+            0 => machines.faults.dies_after(self.random.random_range(1..12)),
+            1 => machines.faults.fails_after(self.random.random_range(1..5)),
             _ => {}
         }
-        engine
+        machines
     }
 
-    /// Asks until somebody has answered. What comes after some tries succeeds: nobody dies for ever.
-    async fn insist<T>(&mut self, what: &str, ask: impl AsyncFn(&Engine) -> Result<T, Error>) -> T {
+    /// Repeats a request until a pacemaker has answered it.
+    async fn insist<T>(&mut self, what: &str, ask: impl AsyncFn(&Machines) -> Result<T, Error>) -> T {
         for _ in 0..200 {
-            let engine = self.one();
-            match engine.0.shutdown.run_until_cancelled(Box::pin(ask(&engine))).await {
+            let machines = self.one();
+            match machines.stopped.run_until_cancelled(Box::pin(ask(&machines))).await {
                 None | Some(Err(Error::Refused(_) | Error::Away | Error::Contended)) => {}
                 Some(answer) => return answer.unwrap_or_else(|error| panic!("{what}: {error}")),
             }
@@ -136,7 +135,7 @@ impl<'a> Mortals<'a> {
         panic!("nobody answers {what}");
     }
 
-    /// Waits until nobody does anything in the background.
+    /// Waits until nothing runs in the background.
     async fn idle(&self) {
         quiet(self.alive.iter().chain(&self.dead)).await;
     }
@@ -147,11 +146,11 @@ impl<'a> Mortals<'a> {
 
     /// Lets time pass until nothing happens any more.
     async fn settle(&mut self) {
-        let store = &self.world.engine.0.store;
+        let due_set = &self.world.machines.due;
         let (mut quiet_since, mut last) = (self.now_ms(), None);
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             self.idle().await;
-            let due = store.due(0, u64::MAX >> 12, 1_000).await.unwrap();
+            let due = due_set.due(0, u64::MAX >> 12, 1_000).await.unwrap();
             let Some((_, first)) = due.first() else { return };
             let told = self.world.bus.handle.last_id(0).await.unwrap();
             if told != last || due.iter().any(|(member, _)| member.starts_with('l')) {
@@ -161,26 +160,26 @@ impl<'a> Mortals<'a> {
             }
             let now_ms = self.now_ms().max(*first);
             self.world.time.0.store(now_ms, Ordering::SeqCst);
-            let engine = self.one();
-            // What fails or dies here is found again by the next.
-            let page = Box::pin(engine.work_off_page(0, now_ms));
-            let _found_again = engine.0.shutdown.run_until_cancelled(page).await;
+            let machines = self.one();
+            // Work that fails here is found again by the next pacemaker.
+            let page = Box::pin(machines.service.due_times.work_off_page(0, now_ms));
+            let _found_again = machines.stopped.run_until_cancelled(page).await;
         }
-        let due = store.due(0, u64::MAX >> 12, 1_000).await.unwrap();
+        let due = due_set.due(0, u64::MAX >> 12, 1_000).await.unwrap();
         panic!("there is always something due: {due:?} at {}", self.now_ms());
     }
 }
 
 /// Waits until none of them does anything in the background.
-pub(super) async fn quiet<'a>(engines: impl IntoIterator<Item = &'a Engine>) {
-    for engine in engines {
-        while !engine.0.tasks.is_empty() {
+pub(super) async fn quiet<'a>(engines: impl IntoIterator<Item = &'a Machines>) {
+    for machines in engines {
+        while !machines.service.runner.is_idle() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 }
 
-/// A label, what it is told, and where that leads.
+/// A label, its updates, and its reference.
 struct Told<'a> {
     name: String,
     zone: Option<&'static str>,
@@ -188,7 +187,7 @@ struct Told<'a> {
     naive: Naive<'a>,
 }
 
-/// A label that goes round for ever is no use here.
+/// `None` if the label would move in a circle.
 fn some_label<'a>(states: &'a [tables::State], number: usize, random: &mut StdRng) -> Option<Told<'a>> {
     let name = format!("l{number}");
     let zone = random.random_bool(0.5).then(|| tables::ZONES[random.random_range(0..3)]);
@@ -211,12 +210,14 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> bool {
     let log = world.bus.handle.last_id(0).await.unwrap().unwrap_or(EventId(0));
     let mut mortals = Mortals::new(world, seed);
     let definition = machine(&yaml);
-    // An outcome that is unknown may be one that is under way, which whoever comes finishes.
+    // An apply with an unknown outcome may be under way; then another pacemaker finishes it.
     mortals
-        .insist("apply", async |engine| match engine.apply(&definition, 0, "test", &BTreeMap::new()).await {
-            Ok(_) => Ok(()),
-            Err(Error::ApplyUnderWay | Error::DefinitionChanged) => engine.finish_all().await,
-            Err(error) => Err(error),
+        .insist("apply", async |machines| {
+            match machines.applier.apply(&definition, 0, "test", &BTreeMap::new()).await {
+                Ok(_) => Ok(()),
+                Err(Error::ApplyUnderWay | Error::DefinitionChanged) => machines.applier.finish_all().await,
+                Err(error) => Err(error),
+            }
         })
         .await;
 
@@ -228,8 +229,8 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> bool {
         if label.naive.way {
             outside.ways.lock().unwrap().insert(label.name.clone());
         }
-        let create = async |engine: &Engine| {
-            engine.create(M, &label.name, &metadata, false, Some("create")).await.map(drop)
+        let create = async |machines: &Machines| {
+            machines.labels.create(M, &label.name, &metadata, false, Some("create")).await.map(drop)
         };
         mortals.insist("create", create).await;
     }
@@ -237,12 +238,13 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> bool {
     for round in 0..labels.iter().map(|label| label.updates.len()).max().unwrap_or_default() {
         for label in &mut labels {
             let Some(update) = label.updates.get(round) else { continue };
-            label.naive.tell(update);
+            label.naive.send_update(update);
             let (told, key) = (tables::told(update), format!("k{round}"));
-            let update =
-                Update { metadata: Some(&told), patch: false, event: None, create: false, key: Some(&key) };
+            let update = Update { metadata: &told, patch: false, key: Some(&key) };
             mortals
-                .insist("update", async |engine| engine.update(M, &label.name, &update).await.map(drop))
+                .insist("update", async |machines| {
+                    machines.labels.update(M, &label.name, &update).await.map(drop)
+                })
                 .await;
         }
         rest(&mut mortals, &labels).await;
@@ -254,7 +256,7 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> bool {
     true
 }
 
-/// Lets all come to rest, and tries again what has failed for good.
+/// Waits until all labels rest, and retries errored actions.
 async fn rest(mortals: &mut Mortals<'_>, labels: &[Told<'_>]) {
     for _ in 0..50 {
         mortals.settle().await;
@@ -262,7 +264,7 @@ async fn rest(mortals: &mut Mortals<'_>, labels: &[Told<'_>]) {
         for label in labels {
             if stands(mortals.world, &label.name).await.status == Status::Errored {
                 errored = true;
-                let retry = async |engine: &Engine| match engine.retry(M, &label.name).await {
+                let retry = async |machines: &Machines| match machines.labels.retry(M, &label.name).await {
                     Ok(_) | Err(Error::NotErrored) => Ok(()),
                     Err(error) => Err(error),
                 };
@@ -277,10 +279,10 @@ async fn rest(mortals: &mut Mortals<'_>, labels: &[Told<'_>]) {
 }
 
 pub(super) async fn stands(world: &World, label: &str) -> Record {
-    world.engine.read(M, label).await.unwrap().unwrap()
+    world.machines.label_store.read(M, label).await.unwrap().unwrap()
 }
 
-/// What is left of the seed before.
+/// Removes the data of the previous seed.
 pub(super) async fn forget_all(world: &World) {
     let redis = world.servers.fabric();
     for pattern in ["machine:*", "object:machine:*"] {
@@ -338,10 +340,10 @@ async fn expect(world: &World, label: &Told<'_>, told: &[Value], outside: &Outsi
     assert_eq!(came, tokens, "the tokens of {name}");
     // The indexes say the same.
     let state = format!("s{}", path[path.len() - 1]);
-    let there = world.engine.0.store.in_state(0, M, &state, None, 10).await.unwrap();
+    let there = world.machines.records.in_state(0, M, &state, None, 10).await.unwrap();
     assert!(there.contains(name), "{name} is not among those in {state}");
     for status in Status::ALL.into_iter().filter(|status| status.has_index()) {
-        let busy = world.engine.0.store.with_status(0, M, status.as_str(), None, 10).await.unwrap();
+        let busy = world.machines.records.with_status(0, M, status.as_str(), None, 10).await.unwrap();
         assert!(!busy.contains(name), "{name} is {}", status.as_str());
     }
 }
@@ -360,7 +362,7 @@ fn expect_history(record: &Record, path: &[usize]) {
 }
 
 #[tokio::test]
-async fn labels_go_where_the_naive_machine_goes_whoever_dies_when() {
+async fn labels_follow_the_reference_machine_whenever_a_pacemaker_dies() {
     let (first, seeds) = (from_environment("SIGNALBOX_SEED", 1), from_environment("SIGNALBOX_SEEDS", SEEDS));
     let world = World::bare().await;
     let outside = Outside::open().await;

@@ -1,8 +1,8 @@
-//! What becomes of a label's record when something happened. Where the label goes is decided by `signalbox_machine::step`;
-//! here that becomes rows of history, counted attempts and times.
+//! Applies an occurrence to a label's record. `signalbox_machine::step` decides where the label goes; this module turns the
+//! decision into rows of history, counted attempts and times.
 //!
-//! Pure: the record, the definition, the moment and what the feeds say go in, the record as it shall be comes out. A feed
-//! that was not asked yet ends the turn where it is needed; what is reached by then stands.
+//! Pure: the inputs are the record, the definition, the time and the answers of feeds; the output is the new record. If a
+//! condition needs a feed that was not asked yet, the evaluation stops there and keeps what it has reached.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -16,75 +16,80 @@ use signalbox_machine::{
     time,
 };
 
-use super::{
+use crate::{
     record::{Cause, Record, Row, Status, Work},
     store::Due,
 };
 
-/// The pause of a label that loops, ms.
+/// How long a label that loops pauses, ms.
 const LOOP_PAUSE_MS: u64 = 1_000;
-/// What an attempt may take beyond its timeout before it counts as lost, ms.
-const SLACK_MS: u64 = 5_000;
-/// What asking feeds may take before it counts as lost, ms.
-const ASKING_MS: u64 = 30_000;
+/// How long after its timeout an attempt without an outcome is considered lost, ms.
+const ATTEMPT_SLACK_MS: u64 = 5_000;
+/// After how long without an answer another process asks a feed again, ms.
+const FEED_DEADLINE_MS: u64 = 30_000;
 
-/// What happened.
+/// An occurrence that a label is evaluated for.
 #[derive(Debug, Clone)]
-pub(super) enum Happened<'a> {
-    /// It came to be.
+pub(crate) enum Happened<'a> {
+    /// The label was created.
     Created,
-    /// It came to be by an event of a topic, which brought this.
+    /// The label was created by an event of a topic, with this metadata.
     CreatedBy(&'a str, Option<&'a Value>),
-    /// Facts came.
+    /// A metadata update.
     Facts(&'a Value),
-    /// An event of a topic, and what it brought.
+    /// An event of a topic, and its metadata.
     Topic(&'a str, Option<&'a Value>),
-    /// A time of day: the trigger of that number at its gate.
+    /// A time of day: the number of the trigger at the gate.
     Daily(usize),
-    /// One of its own times.
+    /// A time of the label itself: a retry or an interval.
     Due,
-    /// What it waited for is there: a feed was asked. It had moved so many times before, without a rest.
+    /// A feed was asked that the evaluation needed. The label had moved this many times without resting.
     Resumed(usize),
-    /// Its action is done, and the same.
+    /// The action is done. The label had moved this many times without resting.
     Done(usize),
-    /// It goes on trying an action that had failed for good.
+    /// A client retries an action that had failed finally.
     Retried,
-    /// Its state is no more: it goes there.
+    /// The label's state was removed from the definition: the label moves to this state.
     Migrated(StateIndex),
-    /// The definition is another one, and its state is still there.
+    /// The definition changed and still contains the label's state.
     Redefined,
 }
 
-/// What a turn came to, besides the record.
+/// The result of an evaluation, apart from the record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Turn {
-    /// New rows of history, each of which is an event.
-    pub(super) moves: usize,
-    /// Those of them that it went by itself: not because it was created, or its state is no more.
-    pub(super) steps: usize,
-    /// An attempt of its action was counted and is to be made.
-    pub(super) attempt: bool,
-    /// The feed that has to be asked before it can go on.
-    pub(super) needs: Option<String>,
-    /// Waves that must come: entry and unix milliseconds.
-    pub(super) waves: Vec<(String, u64)>,
-    /// Conditions that were evaluated.
-    pub(super) evaluations: u64,
+pub(crate) struct Turn {
+    /// New rows of history, each of which becomes an event.
+    pub(crate) moves: usize,
+    /// Moves that the definition decided: not the creation and not a migration.
+    pub(crate) steps: usize,
+    /// Whether an attempt of the action was counted and must be made.
+    pub(crate) attempt: bool,
+    /// The feed that must be asked before the evaluation can continue.
+    pub(crate) needs: Option<String>,
+    /// Sweeps that the gate needs: entry of the due set and Unix milliseconds.
+    pub(crate) sweeps: Vec<(String, u64)>,
+    /// The number of conditions evaluated.
+    pub(crate) evaluations: u64,
 }
 
-/// By what a label is judged.
+/// The inputs of an evaluation.
 #[derive(Clone, Copy)]
-pub(super) struct Judge<'a> {
-    pub(super) machine: &'a Machine,
-    pub(super) version: u64,
-    pub(super) label: &'a str,
-    pub(super) now_ms: u64,
-    pub(super) feeds: &'a dyn Feeds,
+pub(crate) struct Evaluator<'a> {
+    /// The definition.
+    pub(crate) machine: &'a Machine,
+    /// The version of the definition.
+    pub(crate) version: u64,
+    /// The name of the label.
+    pub(crate) label: &'a str,
+    /// Unix milliseconds.
+    pub(crate) now_ms: u64,
+    /// The answers of feeds that were asked.
+    pub(crate) feeds: &'a dyn Feeds,
 }
 
-impl Judge<'_> {
-    /// Runs the label on. `record` has its new facts already.
-    pub(super) fn run(&self, record: &mut Record, happened: &Happened<'_>) -> Turn {
+impl Evaluator<'_> {
+    /// Evaluates the label, and moves it as far as it goes. `record` already contains the new metadata.
+    pub(crate) fn run(&self, record: &mut Record, happened: &Happened<'_>) -> Turn {
         let mut turn = Turn::default();
         match happened {
             Happened::Created => {
@@ -100,10 +105,10 @@ impl Judge<'_> {
                 self.row(record, self.machine.initial(), Cause::Created, None, &mut turn);
                 self.decide(record, Event::Entered, &mut turn);
                 if turn.moves == 1 && turn.needs.is_none() {
-                    self.told(record, topic, *update, &mut turn);
+                    self.topic_event(record, topic, *update, &mut turn);
                 }
             }
-            Happened::Topic(topic, update) => self.told(record, topic, *update, &mut turn),
+            Happened::Topic(topic, update) => self.topic_event(record, topic, *update, &mut turn),
             Happened::Daily(trigger) => self.decide(record, Event::Trigger(*trigger), &mut turn),
             Happened::Due => self.due(record, None, &mut turn),
             Happened::Resumed(moved) => self.due(record, Some(*moved), &mut turn),
@@ -122,8 +127,8 @@ impl Judge<'_> {
         self.machine.state(&record.state)
     }
 
-    /// The label as the decision sees it; nothing while its state is not part of the definition.
-    pub(super) fn label<'r>(&'r self, record: &'r Record) -> Option<step::Label<'r>> {
+    /// The label as an input of the decision. `None` if the definition does not contain its state.
+    pub(crate) fn label<'r>(&'r self, record: &'r Record) -> Option<step::Label<'r>> {
         Some(step::Label {
             name: self.label,
             state: self.state(record)?.index(),
@@ -135,9 +140,9 @@ impl Judge<'_> {
         })
     }
 
-    /// Whether a time of day would change a label that waits, and how many conditions it took to say so. Nothing is written:
-    /// of most labels that a time of day comes for there is nothing to write.
-    pub(super) fn stirs(&self, record: &Record, trigger: usize) -> (bool, u64) {
+    /// Whether a time of day would change a waiting label, and how many conditions were evaluated to find out. A sweep calls
+    /// it for each label, and most labels do not change, so the record is not copied.
+    pub(crate) fn would_change(&self, record: &Record, trigger: usize) -> (bool, u64) {
         let Some(label) = self.label(record) else { return (false, 0) };
         let event = Event::Trigger(trigger);
         let decision = step::decide(self.machine, label, event, instant(self.now_ms), self.feeds);
@@ -147,7 +152,7 @@ impl Judge<'_> {
             && decision.status().is_none_or(|status| Status::from_step(status) == record.status)
             && match decision.rest {
                 Rest::Unchanged => true,
-                // What `rest` would set is set already.
+                // `rest` would set only what is set already.
                 Rest::Waiting { failed_feed: None } => {
                     (work.feed_failures, work.again_ms, &work.held) == (0, None, &None)
                         && decision.error.as_deref() == work.error.as_deref()
@@ -161,7 +166,7 @@ impl Judge<'_> {
         self.decide_after(0, record, event, turn);
     }
 
-    /// Of a label that has moved so many times without a rest.
+    /// Decides for a label that has moved this many times without resting.
     fn decide_after(&self, moved: usize, record: &mut Record, event: Event<'_>, turn: &mut Turn) {
         let Some(label) = self.label(record) else { return };
         let now = instant(self.now_ms);
@@ -176,19 +181,19 @@ impl Judge<'_> {
         self.rest(record, &decision, turn);
     }
 
-    /// An event of a topic, and the facts in it.
-    fn told(&self, record: &mut Record, topic: &str, update: Option<&Value>, turn: &mut Turn) {
+    /// Evaluates the metadata of an event, and then the event itself.
+    fn topic_event(&self, record: &mut Record, topic: &str, update: Option<&Value>, turn: &mut Turn) {
         let moves = turn.moves;
         if let Some(update) = update {
             self.decide(record, Event::Facts(update), turn);
         }
-        // An event is about the gate at which the label stood when it came.
+        // An event concerns the gate at which the label was when the event arrived.
         if turn.moves == moves && turn.needs.is_none() {
             self.decide(record, Event::Topic(topic), turn);
         }
     }
 
-    /// Into a state, with a row of history.
+    /// Moves the label to a state, and adds a row of history.
     fn row(&self, record: &mut Record, to: &State, cause: Cause, trigger: Option<&str>, turn: &mut Turn) {
         record.visit += 1;
         record.history.push(Row {
@@ -229,13 +234,13 @@ impl Judge<'_> {
             Rest::NeedsFeed(feed) => {
                 turn.needs = Some(feed.clone());
                 work.held = held();
-                // If this process dies before the feed has answered, another finds the label.
-                work.again_ms = Some(self.now_ms + ASKING_MS);
+                // If this process dies before the feed answers, another process finds the label in the due set.
+                work.again_ms = Some(self.now_ms + FEED_DEADLINE_MS);
             }
             Rest::Choosing(feed) => self.feed_failed(work, feed),
             Rest::ChoosingNeedsFeed(feed) => {
                 turn.needs = Some(feed.clone());
-                work.again_ms = Some(self.now_ms + ASKING_MS);
+                work.again_ms = Some(self.now_ms + FEED_DEADLINE_MS);
             }
             Rest::Looping => {
                 work.held = held();
@@ -252,13 +257,13 @@ impl Judge<'_> {
         work.error = Some(format!("the feed {feed} failed").into());
     }
 
-    /// One of the label's own times has come, or what it waited for (`resumed`: after so many moves without a rest).
+    /// A time of the label itself has come, or a feed was asked (`resumed`: after this many moves without resting).
     fn due(&self, record: &mut Record, resumed: Option<usize>, turn: &mut Turn) {
         let (moved, resumed) = (resumed.unwrap_or(0), resumed.is_some());
         let over = record.work.again_ms.is_some_and(|at_ms| at_ms <= self.now_ms);
         let interval_ms = record.work.interval_ms.filter(|at_ms| *at_ms <= self.now_ms);
         match record.status {
-            // An attempt whose outcome nobody told is over by now, or the pause before the next one.
+            // The pause before the next attempt is over, or the outcome of the last attempt was lost.
             Status::Acting if over => self.attempt(record, turn),
             Status::Choosing if over || resumed => self.decide_after(moved, record, Event::Done, turn),
             Status::Waiting | Status::Looping if (over || resumed) && record.work.held.is_some() => {
@@ -284,7 +289,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Counts an attempt, or gives the action up.
+    /// Counts an attempt, or ends the action as errored after the last one.
     fn attempt(&self, record: &mut Record, turn: &mut Turn) {
         let Some(action) = self.state(record).and_then(State::action) else { return };
         if record.work.attempts >= action.retry.attempts {
@@ -294,22 +299,22 @@ impl Judge<'_> {
         }
         record.status = Status::Acting;
         record.work.attempts += 1;
-        record.work.again_ms = Some(self.now_ms + ms(action.timeout) + SLACK_MS);
+        record.work.again_ms = Some(self.now_ms + ms(action.timeout) + ATTEMPT_SLACK_MS);
         turn.attempt = true;
     }
 
-    /// Brings a label in line with a definition in which its state says something else.
+    /// Adapts a label to a definition in which its state has changed.
     fn settle(&self, record: &mut Record, turn: &mut Turn) {
         let Some(state) = self.state(record) else { return };
         let fits = match (state.gate(), state.action()) {
-            // What looped in front of an action does not wait for a gate.
+            // A label that looped before an action does not wait at a gate.
             (Some(_), _) if record.status == Status::Looping => {
                 held(&record.work).is_some_and(|(cause, _)| cause != step::Cause::Action)
             }
             (Some(_), _) => record.status == Status::Waiting,
             (_, Some(action)) if record.status == Status::Ended => {
                 if action.next.is_some() {
-                    // It is done already, and is not done again because it leads on now.
+                    // The action is done, and is not repeated because the state has a next state now.
                     self.decide(record, Event::Done, turn);
                 }
                 true
@@ -325,7 +330,7 @@ impl Judge<'_> {
         }
     }
 
-    /// When its gate looks by itself: its own times, and the waves that it has part in.
+    /// Sets when the gate evaluates the label without an update: the label's next interval, and the sweeps of the gate.
     fn times(&self, record: &mut Record, turn: &mut Turn) {
         let gate = self.state(record).and_then(State::gate).filter(|_| record.status != Status::Deleted);
         let Some((gate, label)) = gate.zip(self.label(record)) else {
@@ -343,7 +348,7 @@ impl Judge<'_> {
             if local.own {
                 own.insert(local.zone.name().to_owned());
             }
-            turn.waves.extend(wave(
+            turn.sweeps.extend(sweep_entry(
                 self.machine.name(),
                 &record.state,
                 daily,
@@ -357,16 +362,16 @@ impl Judge<'_> {
     }
 }
 
-/// What a gate that could not be judged is to be judged for.
-pub(super) fn held(work: &Work) -> Option<(step::Cause, Option<&str>)> {
+/// The cause for which a gate must be evaluated that could not be evaluated before.
+pub(crate) fn held(work: &Work) -> Option<(step::Cause, Option<&str>)> {
     let held = work.held.as_deref()?;
     let (cause, trigger) = held.split_once(' ').unwrap_or((held, ""));
     let cause = STEP_CAUSES.into_iter().find(|known| known.as_str() == cause);
     Some((cause.unwrap_or(step::Cause::Feed), (!trigger.is_empty()).then_some(trigger)))
 }
 
-/// The wave of a gate's time of day, and when it comes next.
-pub(super) fn wave(
+/// The entry of a gate's time of day in the due set, and its next instant in Unix milliseconds.
+pub(crate) fn sweep_entry(
     machine: &str,
     gate: &str,
     daily: &Daily,
@@ -374,7 +379,7 @@ pub(super) fn wave(
     own: bool,
     now_ms: u64,
 ) -> Option<(String, u64)> {
-    let due = Due::Wave {
+    let due = Due::Sweep {
         machine: machine.to_owned(),
         gate: gate.to_owned(),
         time: daily.time.to_string(),
@@ -385,19 +390,20 @@ pub(super) fn wave(
     Some((due.member(), unix_ms(next)))
 }
 
-/// A moment as conditions see it.
+/// Unix milliseconds as a timestamp.
 pub fn instant(unix_ms: u64) -> Timestamp {
     i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or(Timestamp::MAX)
 }
 
-/// A moment as the fabric keeps it. Rounded up, so that what is due then is due.
-pub(super) fn unix_ms(at: Timestamp) -> u64 {
+/// A timestamp as Unix milliseconds, rounded up, so that an entry is never due before its time.
+pub(crate) fn unix_ms(at: Timestamp) -> u64 {
     let ms =
         at.as_nanosecond().div_euclid(1_000_000) + i128::from(at.as_nanosecond().rem_euclid(1_000_000) != 0);
     u64::try_from(ms).unwrap_or(0)
 }
 
-pub(super) fn ms(duration: Duration) -> u64 {
+/// A duration in milliseconds.
+pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 

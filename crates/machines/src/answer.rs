@@ -1,0 +1,105 @@
+//! Answers to changes of labels, and the idempotency keys under which a record stores them.
+
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    Error,
+    record::{Record, Seen, Status},
+};
+
+/// The answer to a change, and to every repeat of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The label's state after the change.
+    pub state: String,
+    /// Its status.
+    pub status: Status,
+    /// When it entered the state, Unix milliseconds.
+    pub since_ms: u64,
+    /// The number of its visit.
+    pub visit: u64,
+    /// The number of the change.
+    pub revision: u64,
+    /// Whether this answers a repeated request.
+    pub repeated: bool,
+}
+
+impl Answer {
+    /// The answer that describes a record.
+    pub(crate) fn of(record: &Record) -> Self {
+        Self {
+            state: record.state.to_string(),
+            status: record.status,
+            since_ms: record.entered_ms,
+            visit: record.visit,
+            revision: record.revision,
+            repeated: false,
+        }
+    }
+
+    /// The answer to a repeat of a change.
+    fn to_repeat(seen: &Seen) -> Self {
+        Self {
+            state: seen.state.to_string(),
+            status: seen.status,
+            since_ms: seen.since_ms,
+            visit: seen.visit,
+            revision: seen.revision,
+            repeated: true,
+        }
+    }
+}
+
+/// A request with an idempotency key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KeyedRequest {
+    /// Digest of the key.
+    key: u64,
+    /// Digest of the request.
+    body: u32,
+}
+
+impl KeyedRequest {
+    /// A request of some kind under a key.
+    pub(crate) fn new(key: &str, kind: &str, request: &[u8]) -> Self {
+        let key = Sha256::digest(key.as_bytes());
+        let mut body = Sha256::new();
+        for part in [kind.as_bytes(), request] {
+            body.update((part.len() as u64).to_be_bytes());
+            body.update(part);
+        }
+        let body = body.finalize();
+        Self {
+            key: key.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)),
+            body: body.iter().take(4).fold(0, |number, byte| number << 8 | u32::from(*byte)),
+        }
+    }
+
+    /// Whether a record contains the key.
+    pub(crate) fn is_in(self, record: &Record) -> bool {
+        record.seen.iter().any(|seen| seen.key == self.key)
+    }
+
+    /// The answer that a record contains under the key. [`Error::Conflict`] if it answers another request.
+    pub(crate) fn answer_in(self, record: &Record) -> Result<Option<Answer>, Error> {
+        match record.seen.iter().rev().find(|seen| seen.key == self.key) {
+            None => Ok(None),
+            Some(seen) if seen.body == self.body => Ok(Some(Answer::to_repeat(seen))),
+            Some(_) => Err(Error::Conflict),
+        }
+    }
+
+    /// Adds the answer of the next commit to a record.
+    pub(crate) fn store_in(self, record: &mut Record) {
+        record.seen.retain(|seen| seen.key != self.key);
+        record.seen.push(Seen {
+            key: self.key,
+            body: self.body,
+            revision: record.revision + 1,
+            visit: record.visit,
+            since_ms: record.entered_ms,
+            state: record.state.clone(),
+            status: record.status,
+        });
+    }
+}

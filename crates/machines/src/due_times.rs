@@ -1,0 +1,150 @@
+//! Works on the due set of a shard: times of labels (retries, feeds, intervals), and sweeps.
+//!
+//! A shard's entries are worked on under its lease, so that pacemakers share the work. The lease only avoids doing work
+//! twice: every commit compares what it was computed from.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::{StreamExt as _, stream};
+use signalbox_lease::Lease;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::{
+    Error,
+    clock::Clock,
+    evaluator::{Happened, ms},
+    feeds::FeedAnswers,
+    label_store::{Edit, LabelStore},
+    record::{Record, Status},
+    runner::Runner,
+    store::{Due, DueSet},
+    sweeps::Sweeps,
+};
+
+/// Entries that are read together.
+const PAGE: usize = 500;
+/// The pause before another try when another pacemaker holds the lease.
+pub(crate) const PAUSE: Duration = Duration::from_secs(1);
+/// How often the lease is renewed while work continues.
+const LEASE_INTERVAL: Duration = Duration::from_secs(1);
+/// The pause before a label is read again whose record could not be read.
+const UNREADABLE_PAUSE: Duration = Duration::from_secs(60);
+/// The pause before a label is evaluated again that is still due after its evaluation, ms.
+const STILL_DUE_PAUSE_MS: u64 = 1_000;
+
+/// Works on everything that is due.
+#[derive(Debug)]
+pub(crate) struct DueTimes {
+    pub(crate) due: DueSet,
+    pub(crate) labels: Arc<LabelStore>,
+    pub(crate) runner: Arc<Runner>,
+    pub(crate) sweeps: Arc<Sweeps>,
+    pub(crate) clock: Clock,
+    /// Entries that are worked on at a time.
+    pub(crate) concurrency: usize,
+}
+
+impl DueTimes {
+    /// Works on everything that is due in a shard. Returns how long until the next entry is due, if there is one.
+    pub(crate) async fn work_off(&self, shard: usize, lease: &mut Lease) -> Result<Option<Duration>, Error> {
+        loop {
+            let Some(next_ms) = self.due.next(shard).await? else { return Ok(None) };
+            let now_ms = self.clock.now_ms().await?;
+            if next_ms > now_ms {
+                return Ok(Some(Duration::from_millis(next_ms - now_ms)));
+            }
+            if !self.work_off_page_under(lease, shard, now_ms).await? {
+                return Ok(Some(PAUSE));
+            }
+        }
+    }
+
+    /// Works on one page while the lease is held. Returns whether the page was completed. A sweep may take longer than the
+    /// lease, which is therefore renewed; if it is lost, the next holder continues.
+    async fn work_off_page_under(&self, lease: &mut Lease, shard: usize, now_ms: u64) -> Result<bool, Error> {
+        let mut again = interval(LEASE_INTERVAL);
+        again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut work = std::pin::pin!(self.work_off_page(shard, now_ms));
+        loop {
+            // The first tick is immediate: nothing begins without the lease.
+            tokio::select! {
+                biased;
+                _ = again.tick() => if lease.hold().await?.is_none() {
+                    return Ok(false);
+                },
+                done = &mut work => return done.map(|()| true),
+            }
+        }
+    }
+
+    /// Works on one page of entries. One failure does not keep the others from being worked on.
+    pub(crate) async fn work_off_page(&self, shard: usize, now_ms: u64) -> Result<(), Error> {
+        let due = self.due.due(shard, now_ms, PAGE).await?;
+        let work = |(member, at_ms): (String, u64)| async move {
+            match Due::parse(&member) {
+                Some(Due::Label { machine, label }) => {
+                    self.work_off_label(shard, &member, (&machine, &label), now_ms).await
+                }
+                Some(sweep @ Due::Sweep { .. }) => self.sweeps.run(shard, &member, sweep, at_ms).await,
+                None => Ok(self.due.set(shard, &member, None).await?),
+            }
+        };
+        let mut under_way = stream::iter(due).map(work).buffer_unordered(self.concurrency);
+        let mut failed = Ok(());
+        while let Some(result) = under_way.next().await {
+            if result.is_err() {
+                failed = result;
+            }
+        }
+        failed
+    }
+
+    async fn work_off_label(
+        &self,
+        shard: usize,
+        member: &str,
+        (machine, label): (&str, &str),
+        now_ms: u64,
+    ) -> Result<(), Error> {
+        match self.evaluate(machine, label).await {
+            // The commit has moved the entry.
+            Ok(true) => Ok(()),
+            Ok(false) => self.correct(machine, label).await,
+            // The entry belongs to no machine.
+            Err(Error::NoSuchMachine) => Ok(self.due.set(shard, member, None).await?),
+            // The label does not delay the others, and is read again in case it was repaired.
+            Err(Error::Unreadable) => {
+                self.labels.report_unreadable(machine, label);
+                Ok(self.due.set(shard, member, Some(now_ms + ms(UNREADABLE_PAUSE))).await?)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Evaluates a label whose own time has come. Returns whether anything was written, including the label's next time.
+    async fn evaluate(&self, machine: &str, label: &str) -> Result<bool, Error> {
+        let done = self
+            .labels
+            .change((machine, label), &FeedAnswers::default(), |before, _, now_ms| match before {
+                Some(before) if before.due_ms().is_some_and(|due_ms| due_ms <= now_ms) => {
+                    Ok(Edit::evaluate(before, Happened::Due))
+                }
+                _ => Ok(Edit::Leave),
+            })
+            .await?;
+        self.runner.follow(machine, label, &done);
+        Ok(done.changed)
+    }
+
+    /// Corrects an entry that no commit has moved: its label was removed or is due later.
+    async fn correct(&self, machine: &str, label: &str) -> Result<(), Error> {
+        let record = self.labels.read(machine, label).await?;
+        let header = record.as_ref().map(Record::header).unwrap_or_default();
+        let due_ms =
+            record.filter(|record| record.status != Status::Deleted).and_then(|record| record.due_ms());
+        let now_ms = self.clock.now_ms().await?;
+        // A label that is still due could not be worked on, and is not tried again immediately.
+        let due_ms = due_ms.map(|due_ms| if due_ms <= now_ms { now_ms + STILL_DUE_PAUSE_MS } else { due_ms });
+        Ok(self.due.correct((machine, label), &header, due_ms).await?)
+    }
+}

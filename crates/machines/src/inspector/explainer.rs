@@ -1,0 +1,176 @@
+//! Explains where a label is, and simulates where it would go.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use signalbox_machine::{
+    State, merge,
+    simulate::{Assumed, Start, simulate},
+    why::why,
+};
+
+use crate::{
+    Error, Version,
+    clock::Clock,
+    definitions::Definitions,
+    evaluator::{Evaluator, held, instant},
+    feeds::{FeedAnswers, Feeds},
+    label_store::LabelStore,
+    record::{Record, Status},
+    store::Shards,
+};
+
+/// The assumptions of a simulation.
+#[derive(Debug, Default)]
+pub struct Assumptions {
+    /// How much time to simulate, unless `until` is set.
+    pub span: Duration,
+    /// The end of the simulated time.
+    pub until: Option<Timestamp>,
+    /// An update of the label's metadata at the start.
+    pub metadata: Option<Value>,
+    /// The answer of each feed; `None` for a feed that fails.
+    pub feeds: BTreeMap<String, Option<Value>>,
+    /// The status code that the webhook of each action answers.
+    pub webhooks: BTreeMap<String, u16>,
+}
+
+/// Explains single labels. Reads only.
+#[derive(Debug)]
+pub struct Explainer {
+    pub(crate) labels: Arc<LabelStore>,
+    pub(crate) definitions: Definitions,
+    pub(crate) shards: Shards,
+    pub(crate) feeds: Arc<Feeds>,
+    pub(crate) clock: Clock,
+}
+
+impl Explainer {
+    async fn read(&self, machine: &str, label: &str) -> Result<(Record, Version, u64), Error> {
+        let record = self.labels.label(machine, label).await?;
+        let version = self.definitions.of(machine, self.shards.of(machine, label)).await?;
+        Ok((record, version, self.clock.now_ms().await?))
+    }
+
+    /// Explains why a label is where it is, as JSON: its condition with each part's value, its feeds, and its next times.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchMachine`], [`Error::NoSuchLabel`], [`Error::Gone`], or a failure of the fabric.
+    pub async fn why(&self, machine: &str, label: &str) -> Result<Value, Error> {
+        let (record, version, now_ms) = self.read(machine, label).await?;
+        let mut answers = FeedAnswers::default();
+        let gate = version.machine.state(&record.state).and_then(State::gate);
+        let mut feeds = serde_json::Map::new();
+        for feed in gate.into_iter().flat_map(|gate| gate.condition.feeds()) {
+            let about = (&*version.machine, label, &record.metadata);
+            let inspected = self.feeds.inspect(&mut answers, about, feed).await;
+            feeds.insert(feed.to_owned(), inspected.to_json());
+        }
+        let evaluator = evaluator(&version, label, now_ms, &answers);
+        let standing = evaluator.label(&record);
+        // Also while a feed is asked: the time at which it is asked again if it does not answer.
+        let again = record.work.again_ms.filter(|_| record.work.held.is_some()).map(instant);
+        let explained =
+            standing.and_then(|label| why(&version.machine, &label, &answers, instant(now_ms), again));
+        let mut explanation = explained.map_or_else(|| json!({}), |why| why.to_json());
+        explanation["state"] = json!(record.state);
+        explanation["status"] = json!(record.status);
+        explanation["since"] = json!(instant(record.entered_ms).to_string());
+        explanation["version"] = json!(version.number);
+        if !feeds.is_empty() {
+            explanation["feeds"] = Value::Object(feeds);
+        }
+        if let Some(error) = &record.work.error {
+            explanation["last_error"] = json!(error);
+        }
+        if let Some(again_ms) = record.work.again_ms {
+            explanation["next_retry"] = json!(instant(again_ms).to_string());
+        }
+        let reason = match record.status {
+            Status::Waiting => None,
+            Status::Acting => Some(format!("its action is under way, attempt {}", record.work.attempts)),
+            Status::Choosing => {
+                Some("its action is done; where it goes depends on a feed that failed".to_owned())
+            }
+            Status::Errored => {
+                explanation["stuck"] =
+                    json!("nothing will evaluate this again, unless its action is retried");
+                Some("its action failed for good, until somebody retries it".to_owned())
+            }
+            Status::Looping => Some("it moved fifty times in a row and goes on a second later".to_owned()),
+            Status::Ended => {
+                explanation["stuck"] = json!("nothing will evaluate this again: it is at its end");
+                Some("it has come to its end".to_owned())
+            }
+            Status::Deleted => Some("it was deleted".to_owned()),
+        };
+        if let Some(reason) = reason {
+            explanation["reason"] = json!(reason);
+        }
+        Ok(explanation)
+    }
+
+    /// Simulates where a label would go under assumptions, as JSON.
+    ///
+    /// # Errors
+    /// As [`Explainer::why`], or [`Error::BadMetadata`].
+    pub async fn simulate(
+        &self,
+        machine: &str,
+        label: &str,
+        assumptions: Assumptions,
+    ) -> Result<Value, Error> {
+        let (record, version, now_ms) = self.read(machine, label).await?;
+        let machine = &*version.machine;
+        let now = instant(now_ms);
+        let until =
+            assumptions.until.or_else(|| now.checked_add(assumptions.span).ok()).unwrap_or(Timestamp::MAX);
+        let assumed = Assumed { feeds: assumptions.feeds, webhooks: assumptions.webhooks };
+        if let Some(update) = &assumptions.metadata {
+            let mut metadata = record.metadata.clone();
+            merge::merge(&mut metadata, update);
+            merge::check(&metadata).map_err(|error| Error::BadMetadata(error.to_string()))?;
+        }
+        let answers = FeedAnswers::default();
+        let evaluator = evaluator(&version, label, now_ms, &answers);
+        let Some(standing) = evaluator.label(&record) else {
+            return Ok(json!({"steps": [], "end": "state_removed", "state": record.state}));
+        };
+        let start = Start {
+            name: label.to_owned(),
+            state: standing.state,
+            status: standing.status,
+            metadata: record.metadata.clone(),
+            entered: standing.entered,
+            previous_state: record.previous_state().map(str::to_owned),
+            facts_waiting: record.work.facts,
+            attempts: record.work.attempts.saturating_sub(u32::from(record.status == Status::Acting)),
+            again: again_ms(&record).map(instant),
+            feed_failures: record.work.feed_failures,
+            held: held(&record.work).map(|(cause, trigger)| (cause, trigger.map(str::to_owned))),
+            fresh: false,
+        };
+        let metadata = assumptions.metadata.as_ref();
+        Ok(simulate(machine, start, &assumed, metadata, now, until).to_json(machine))
+    }
+}
+
+/// When a label continues that loops or waits for a failed feed. Other work is simulated as done immediately.
+fn again_ms(record: &Record) -> Option<u64> {
+    let pauses = match record.status {
+        Status::Looping => true,
+        Status::Waiting | Status::Choosing => record.work.feed_failures > 0,
+        _ => false,
+    };
+    record.work.again_ms.filter(|_| pauses)
+}
+
+fn evaluator<'a>(
+    version: &'a Version,
+    label: &'a str,
+    now_ms: u64,
+    answers: &'a FeedAnswers,
+) -> Evaluator<'a> {
+    Evaluator { machine: &version.machine, version: version.number, label, now_ms, feeds: answers }
+}

@@ -1,0 +1,192 @@
+//! Overviews of a machine: its labels by state, what is due next, how its feeds answer; and the metrics.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use signalbox_machine::{Machine, State};
+
+use crate::{
+    Error, Version,
+    clock::Clock,
+    definitions::Definitions,
+    feeds::{Feeds, Health},
+    metrics::{Metrics, Numbers},
+    record::Status,
+    store::{Due, DueSet, Records},
+};
+
+/// Maximum number of entries of the due set that are read for a machine, over all shards.
+const MAX_DUE: usize = 1_000;
+
+/// The labels of a machine.
+#[derive(Debug)]
+pub struct Counts {
+    /// The active version.
+    pub version: Version,
+    /// Number of labels by state.
+    pub labels: BTreeMap<String, u64>,
+    /// Number of labels that do not rest, by status.
+    pub busy: BTreeMap<String, u64>,
+    /// Number of labels that wait where no trigger fires again, by gate.
+    pub stuck: BTreeMap<String, u64>,
+}
+
+/// A time at which something is evaluated without an update.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wake {
+    /// Unix milliseconds.
+    pub at_ms: u64,
+    /// What is evaluated.
+    pub what: Waking,
+}
+
+/// What a [`Wake`] evaluates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Waking {
+    /// A label: an interval, or an action or feed that is tried again.
+    Label(String),
+    /// The labels at a gate, at a time of day.
+    Gate {
+        /// The name of the gate.
+        gate: String,
+        /// `HH:MM:SS`.
+        time: String,
+        /// The time zone.
+        zone: String,
+        /// Maximum number of labels that are evaluated: some labels at the gate may have a zone of their own.
+        labels: u64,
+    },
+}
+
+/// Sweeps by time, gate, time of day and zone, with the number of labels at the gate and of those with the zone of their own.
+type Sweeps = BTreeMap<(u64, String, String, String), [u64; 2]>;
+
+/// Reads numbers of machines.
+#[derive(Debug)]
+pub struct Overview {
+    pub(crate) definitions: Definitions,
+    pub(crate) records: Records,
+    pub(crate) due: DueSet,
+    pub(crate) feeds: Arc<Feeds>,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Metrics,
+}
+
+impl Overview {
+    /// A machine, with the numbers of its labels by state, by status if they do not rest, and by gate if they are stuck.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchMachine`], or a failure of the fabric.
+    pub async fn counts(&self, machine: &str) -> Result<Counts, Error> {
+        let version = self.definitions.current(machine).await?;
+        let states: Vec<&str> = version.machine.states().iter().map(State::name).collect();
+        let counts = self.records.count_states(machine, &states).await?;
+        let labels = states.iter().map(|state| (*state).to_owned()).zip(counts).collect();
+        let statuses = indexed_statuses();
+        let counts = self.records.count_statuses(machine, &statuses).await?;
+        let busy = statuses.iter().map(|status| (*status).to_owned()).zip(counts).collect();
+        let stuck = self.stuck(&version.machine).await?;
+        Ok(Counts { version, labels, busy, stuck })
+    }
+
+    /// What is due next of a machine, ordered by time, among the next entries of all machines.
+    ///
+    /// # Errors
+    /// A failure of the fabric.
+    pub async fn wakes(&self, machine: &str) -> Result<Vec<Wake>, Error> {
+        let limit = (MAX_DUE / self.due.shards()).max(1);
+        let mut labels: Vec<Wake> = Vec::new();
+        // A sweep is in the due set of every shard, and there are two of one zone: one for the labels that name the zone
+        // themselves, and one for all at the gate, which include them.
+        let mut gates = Sweeps::new();
+        for shard in 0..self.due.shards() {
+            for (member, at_ms) in self.due.upcoming(shard, limit).await? {
+                match Due::parse(&member) {
+                    Some(Due::Label { machine: of, label }) if of == machine => {
+                        labels.push(Wake { at_ms, what: Waking::Label(label) });
+                    }
+                    Some(Due::Sweep { machine: of, gate, time, zone, own }) if of == machine => {
+                        let named = own.then_some(&zone);
+                        let count = self.records.count_at_gate(shard, machine, &gate, named).await?;
+                        gates.entry((at_ms, gate, time, zone)).or_default()[usize::from(own)] += count;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let gate = |((at_ms, gate, time, zone), [all, own]): (_, [u64; 2])| Wake {
+            at_ms,
+            what: Waking::Gate { gate, time, zone, labels: all.max(own) },
+        };
+        labels.extend(gates.into_iter().map(gate));
+        labels.sort_by_key(|wake| wake.at_ms);
+        Ok(labels)
+    }
+
+    /// How the feeds of a machine have answered this process, by name.
+    pub fn feed_health(&self, machine: &str) -> BTreeMap<String, Health> {
+        self.feeds.health(machine)
+    }
+
+    /// The time of the fabric's clock, Unix milliseconds.
+    ///
+    /// # Errors
+    /// A failure of the fabric.
+    pub async fn now_ms(&self) -> Result<u64, Error> {
+        Ok(self.clock.now_ms().await?)
+    }
+
+    /// The metrics as text, without an end mark. If the fabric does not answer, only the counters of this process.
+    ///
+    /// # Errors
+    /// If the text cannot be written.
+    pub async fn metrics_text(&self) -> Result<String, std::fmt::Error> {
+        let numbers = self.numbers().await;
+        let numbers = numbers.inspect_err(|error| tracing::debug!(%error, "numbers of machines unavailable"));
+        self.metrics.encode(numbers.ok().as_ref())
+    }
+
+    async fn numbers(&self) -> Result<Numbers, Error> {
+        let mut numbers = Numbers::default();
+        let statuses = indexed_statuses();
+        for machine in self.definitions.names().await? {
+            let Ok(version) = self.definitions.of(&machine, 0).await else { continue };
+            let states: Vec<&str> = version.machine.states().iter().map(State::name).collect();
+            let counts = self.records.count_states(&machine, &states).await?;
+            let named =
+                states.iter().zip(counts).map(|(state, count)| (machine.clone(), (*state).to_owned(), count));
+            numbers.states.extend(named);
+            let counts = self.records.count_statuses(&machine, &statuses).await?;
+            for (status, count) in statuses.iter().zip(counts) {
+                if *status == Status::Errored.as_str() {
+                    numbers.stuck.push((machine.clone(), "errored", count));
+                }
+                numbers.statuses.push((machine.clone(), status, count));
+            }
+            let stuck = self.stuck(&version.machine).await?;
+            numbers.stuck.push((machine.clone(), "no_trigger", stuck.values().sum()));
+        }
+        let now_ms = self.clock.now_ms().await?;
+        for shard in 0..self.due.shards() {
+            let (count, oldest) = self.due.overdue(shard, now_ms).await?;
+            numbers.overdue += count;
+            let lag_ms = oldest.map_or(0, |oldest| now_ms.saturating_sub(oldest));
+            numbers.lag_seconds = numbers.lag_seconds.max(lag_ms / 1000);
+        }
+        Ok(numbers)
+    }
+
+    /// The number of labels at gates that are evaluated on entry only, by gate. Found by the definition and the lengths of
+    /// indexes, without reading a label.
+    async fn stuck(&self, machine: &Machine) -> Result<BTreeMap<String, u64>, Error> {
+        let entry_only = |state: &&State| state.gate().is_some_and(|gate| !gate.looks_again());
+        let gates: Vec<&str> = machine.states().iter().filter(entry_only).map(State::name).collect();
+        let counts = self.records.count_at_rest(machine.name(), &gates).await?;
+        let named = gates.iter().map(|gate| (*gate).to_owned()).zip(counts);
+        Ok(named.filter(|(_, count)| *count > 0).collect())
+    }
+}
+
+/// The statuses of labels that do not rest.
+fn indexed_statuses() -> Vec<&'static str> {
+    Status::ALL.into_iter().filter(|status| status.has_index()).map(Status::as_str).collect()
+}

@@ -1,0 +1,139 @@
+//! Previews a change of definition.
+
+use std::collections::{BTreeMap, HashSet};
+
+use signalbox_machine::{
+    Machine, State,
+    plan::{self, Outlook},
+};
+
+use crate::{
+    Error, Version,
+    clock::Clock,
+    evaluator::{Evaluator, Happened, instant},
+    feeds::FeedAnswers,
+    record::Record,
+    store::Records,
+};
+
+/// Maximum number of labels that a preview evaluates.
+const MAX_CHECKED: u64 = 10_000;
+/// Labels that are read together.
+const PAGE: usize = 500;
+
+/// The effects of a change of definition.
+#[derive(Debug, Default)]
+pub struct Preview {
+    /// Added, removed and changed states.
+    pub states: plan::States,
+    /// Differences outside of the states.
+    pub changed: Vec<String>,
+    /// Number of labels in removed states, by state.
+    pub labels: BTreeMap<String, u64>,
+    /// Labels that move as soon as the definition is active, because their state has changed its kind: a gate that is an
+    /// action now, or an end that leads on.
+    pub starts: u64,
+    /// Labels that would move if their gate was evaluated now.
+    pub would_move: u64,
+    /// Labels for which a feed decides.
+    pub needs_feed: u64,
+    /// Labels that were evaluated.
+    pub checked: u64,
+}
+
+/// Previews changes of definitions. Reads only.
+#[derive(Debug)]
+pub struct Planner {
+    pub(crate) records: Records,
+    pub(crate) clock: Clock,
+}
+
+impl Planner {
+    /// The effects of replacing `old` with `new`. Evaluates at most ten thousand labels.
+    ///
+    /// # Errors
+    /// A failure of the fabric.
+    pub async fn preview(&self, old: Option<&Version>, new: &Machine) -> Result<Preview, Error> {
+        let Some(old) = old else {
+            let added = new.states().iter().map(|state| state.name().to_owned()).collect();
+            return Ok(Preview {
+                states: plan::States { added, ..plan::States::default() },
+                ..Preview::default()
+            });
+        };
+        let states = plan::states(&old.machine, new);
+        let names: Vec<&str> = states.removed.iter().map(String::as_str).collect();
+        let counts = self.records.count_states(new.name(), &names).await?;
+        let labels = states.removed.iter().cloned().zip(counts).collect();
+        let changed = plan::outside(&old.machine, new);
+        let mut preview = Preview { states, changed, labels, ..Preview::default() };
+        let change = Change { old, new, now_ms: self.clock.now_ms().await? };
+        let unsettled = plan::unsettled(&old.machine, new);
+        for shard in 0..self.records.shards().count() {
+            for state in by_interest(new, &preview.states.changed, &unsettled) {
+                let settles = unsettled.iter().any(|name| name == state.name());
+                let mut after: Option<String> = None;
+                loop {
+                    let (machine, after_name) = (new.name(), after.as_deref());
+                    let names = self.records.in_state(shard, machine, state.name(), after_name, PAGE).await?;
+                    let Some(last) = names.last().cloned() else { break };
+                    let records = self.records.many(shard, machine, &names).await?;
+                    for (name, record) in names.iter().zip(records) {
+                        if let Some(record) = record.and_then(|bytes| Record::read(&bytes).ok()) {
+                            change.count(&mut preview, state, settles, name, &record);
+                        }
+                    }
+                    if preview.checked >= MAX_CHECKED {
+                        return Ok(preview);
+                    }
+                    after = Some(last);
+                }
+            }
+        }
+        Ok(preview)
+    }
+}
+
+/// A change of definition at a time.
+struct Change<'a> {
+    old: &'a Version,
+    new: &'a Machine,
+    now_ms: u64,
+}
+
+impl Change<'_> {
+    /// Adds the effects on one label.
+    fn count(&self, preview: &mut Preview, state: &State, settles: bool, name: &str, record: &Record) {
+        let answers = FeedAnswers::default();
+        let (machine, version) = (&*self.old.machine, self.old.number);
+        let evaluator = Evaluator { machine, version, label: name, now_ms: self.now_ms, feeds: &answers };
+        let Some(standing) = evaluator.label(record) else { return };
+        preview.checked += 1;
+        preview.starts += u64::from(settles && self.starts(name, record));
+        match plan::outlook(self.new, state.name(), standing, &answers, instant(self.now_ms)) {
+            Outlook::Moves => preview.would_move += 1,
+            Outlook::NeedsFeed => preview.needs_feed += 1,
+            Outlook::Stays | Outlook::Removed => {}
+        }
+    }
+
+    /// Whether a label moves or acts when it is adapted to the new definition.
+    fn starts(&self, label: &str, record: &Record) -> bool {
+        let mut record = record.clone();
+        let (machine, version, answers) = (self.new, self.old.number + 1, FeedAnswers::default());
+        let evaluator = Evaluator { machine, version, label, now_ms: self.now_ms, feeds: &answers };
+        let turn = evaluator.run(&mut record, &Happened::Redefined);
+        turn.moves > 0 || turn.attempt
+    }
+}
+
+/// The gates, and other states whose labels must be adapted. Changed states come first, because not all labels may be
+/// evaluated.
+fn by_interest<'m>(machine: &'m Machine, changed: &[String], unsettled: &[String]) -> Vec<&'m State> {
+    let changed: HashSet<&str> = changed.iter().map(String::as_str).collect();
+    let concerned =
+        |state: &&State| state.gate().is_some() || unsettled.iter().any(|name| name == state.name());
+    let mut states: Vec<&State> = machine.states().iter().filter(concerned).collect();
+    states.sort_by_key(|state| !changed.contains(state.name()));
+    states
+}

@@ -1,0 +1,292 @@
+//! Reads labels, and changes them with compare-and-set.
+//!
+//! Every change has the same steps: read, let the [`Evaluator`] decide, write unless the label or the definition has
+//! changed (`labels.lua` compares the record's header and the version of the definition), otherwise start again. Starting
+//! what follows a change is the caller's part ([`crate::runner`]).
+
+use std::time::Duration;
+
+use rand::RngExt as _;
+use signalbox_bus::Refusal;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    Error, Version,
+    answer::{Answer, KeyedRequest},
+    clock::Clock,
+    commit::Committer,
+    definitions::Definitions,
+    evaluator::{Evaluator, Happened, Turn},
+    feeds::FeedAnswers,
+    metrics::Metrics,
+    record::{Record, Status},
+    store::Records,
+    sweep_entries::SweepEntries,
+    unreadable::UnreadableLabels,
+};
+
+/// How often a change may lose its compare-and-set. In each of those rounds another change was written.
+const MAX_ROUNDS: usize = 200;
+/// Rounds after which a lost compare-and-set is repeated after a random pause.
+const ROUNDS_WITHOUT_JITTER: usize = 2;
+/// Maximum of that pause, ms.
+const MAX_JITTER_MS: u64 = 20;
+/// How often a label is polled that a client waits for: first, and at last.
+const FIRST_POLL: Duration = Duration::from_millis(20);
+const MAX_POLL: Duration = Duration::from_millis(250);
+
+/// What a change does to a label.
+#[allow(clippy::large_enum_variant, reason = "one at a time, on its way from a closure to its caller")]
+pub(crate) enum Edit<'a> {
+    /// Nothing.
+    Leave,
+    /// Write `record` after it was evaluated for `happened`. The newest `rows` of its rows are new.
+    Write { record: Record, happened: Option<Happened<'a>>, rows: usize },
+}
+
+impl<'a> Edit<'a> {
+    /// Evaluates the stored record for an occurrence, without another change.
+    pub(crate) fn evaluate(record: &Record, happened: Happened<'a>) -> Self {
+        Self::Write { record: record.clone(), happened: Some(happened), rows: 0 }
+    }
+}
+
+/// The result of a change.
+#[derive(Debug)]
+pub(crate) struct Done {
+    /// The label as it is stored now, if there is a record of it.
+    pub(crate) record: Option<Record>,
+    pub(crate) version: Version,
+    pub(crate) turn: Turn,
+    /// Whether anything was written.
+    pub(crate) changed: bool,
+}
+
+/// The labels of all machines.
+#[derive(Debug)]
+pub struct LabelStore {
+    records: Records,
+    definitions: Definitions,
+    committer: Committer,
+    sweeps: SweepEntries,
+    clock: Clock,
+    metrics: Metrics,
+    unreadable: UnreadableLabels,
+}
+
+impl LabelStore {
+    pub(crate) fn new(
+        records: Records,
+        definitions: Definitions,
+        committer: Committer,
+        sweeps: SweepEntries,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> Self {
+        let unreadable = UnreadableLabels::new(metrics.clone());
+        Self { records, definitions, committer, sweeps, clock, metrics, unreadable }
+    }
+
+    /// The record of a label, also of a deleted one.
+    pub(crate) async fn read(&self, machine: &str, label: &str) -> Result<Option<Record>, Error> {
+        let bytes = self.records.one(machine, label).await?;
+        Ok(bytes.map(|bytes| Record::read(&bytes)).transpose()?)
+    }
+
+    /// Changes a label. `edit` computes the change from the stored record, and is called again after a lost
+    /// compare-and-set.
+    pub(crate) async fn change<'a>(
+        &self,
+        place: (&str, &str),
+        answers: &FeedAnswers,
+        edit: impl Fn(Option<&Record>, &Version, u64) -> Result<Edit<'a>, Error>,
+    ) -> Result<Done, Error> {
+        self.change_keyed(place, answers, None, edit).await
+    }
+
+    /// Changes a label, and stores the answer to a request with an idempotency key. A key that the record already contains
+    /// changes nothing.
+    pub(crate) async fn change_keyed<'a>(
+        &self,
+        (machine, label): (&str, &str),
+        answers: &FeedAnswers,
+        request: Option<KeyedRequest>,
+        edit: impl Fn(Option<&Record>, &Version, u64) -> Result<Edit<'a>, Error>,
+    ) -> Result<Done, Error> {
+        let shard = self.records.shards().of(machine, label);
+        for round in 0..MAX_ROUNDS {
+            let version = self.definitions.of(machine, shard).await?;
+            let before = self.read(machine, label).await?;
+            let now_ms = self.clock.now_ms().await?;
+            let repeated =
+                request.is_some_and(|request| before.as_ref().is_some_and(|before| request.is_in(before)));
+            let edit = if repeated { Edit::Leave } else { edit(before.as_ref(), &version, now_ms)? };
+            let Edit::Write { mut record, happened, rows } = edit else {
+                return Ok(Done { record: before, version, turn: Turn::default(), changed: false });
+            };
+            let turn = {
+                let (machine, number) = (&version.machine, version.number);
+                let evaluator = Evaluator { machine, version: number, label, now_ms, feeds: answers };
+                happened.map(|happened| evaluator.run(&mut record, &happened)).unwrap_or_default()
+            };
+            self.metrics.evaluated(turn.evaluations);
+            // The label may need another feed than before and be the same otherwise.
+            let only_asks = turn.needs.is_some() && turn.moves + rows == 0;
+            let unchanged = before
+                .as_ref()
+                .is_some_and(|old| *old == record || (only_asks && differs_in_retry_only(old, &record)));
+            if unchanged {
+                // No commit compares the version, so it is compared here.
+                if self.definitions.is_active(shard, machine, version.number).await? {
+                    return Ok(Done { record: before, version, turn, changed: false });
+                }
+                self.definitions.forget(machine, shard);
+                continue;
+            }
+            // Revisions continue, also for a name that was used before.
+            record.revision = before.as_ref().map_or(0, |before| before.revision);
+            if let Some(request) = request {
+                request.store_in(&mut record);
+            }
+            self.sweeps.ensure(shard, &version, &turn.sweeps).await?;
+            let new_rows = rows + turn.moves;
+            let (place, number) = ((machine, label), Some(version.number));
+            match self.committer.commit(place, number, before.as_ref(), &mut record, new_rows).await {
+                Ok(()) => {
+                    self.metrics.moved(new_rows);
+                    return Ok(Done { record: Some(record), version, turn, changed: true });
+                }
+                Err(Refusal::Outdated) => {
+                    self.definitions.forget(machine, shard);
+                    if round > ROUNDS_WITHOUT_JITTER {
+                        // Jitter breaks repeated conflicts.
+                        let pause_ms = rand::rng().random_range(0..MAX_JITTER_MS);
+                        sleep(Duration::from_millis(pause_ms)).await;
+                    }
+                }
+                Err(refusal) => return Err(refusal.into()),
+            }
+        }
+        Err(Error::Contended)
+    }
+
+    /// Forgets everything that only this process remembers of the fabric, because the fabric may have lost it.
+    pub(crate) fn forget_assumptions(&self) {
+        self.sweeps.forget();
+        self.definitions.forget_all();
+    }
+
+    /// The record of a label that is not deleted.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchMachine`], [`Error::NoSuchLabel`], [`Error::Gone`], or a failure of the fabric.
+    pub async fn label(&self, machine: &str, label: &str) -> Result<Record, Error> {
+        // An unknown machine is reported before an unknown label.
+        self.definitions.of(machine, self.records.shards().of(machine, label)).await?;
+        match self.read(machine, label).await? {
+            None => Err(Error::NoSuchLabel),
+            Some(record) if record.status == Status::Deleted => Err(Error::Gone),
+            Some(record) => Ok(record),
+        }
+    }
+
+    /// The record of a label, also of a deleted one.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchLabel`], or a failure of the fabric.
+    pub async fn label_or_tombstone(&self, machine: &str, label: &str) -> Result<Record, Error> {
+        self.read(machine, label).await?.ok_or(Error::NoSuchLabel)
+    }
+
+    /// The records of labels, ordered by name, without deleted and unreadable ones.
+    ///
+    /// # Errors
+    /// A failure of the fabric.
+    pub async fn records(&self, machine: &str, names: Vec<String>) -> Result<Vec<(String, Record)>, Error> {
+        let mut by_shard = vec![Vec::new(); self.records.shards().count()];
+        for name in names {
+            by_shard[self.records.shards().of(machine, &name)].push(name);
+        }
+        let mut found = Vec::new();
+        for (shard, names) in by_shard.into_iter().enumerate() {
+            let records = self.records.many(shard, machine, &names).await?;
+            let read = |bytes: Option<Vec<u8>>| bytes.and_then(|bytes| Record::read(&bytes).ok());
+            let pairs = names.into_iter().zip(records.into_iter().map(read));
+            found.extend(pairs.filter_map(|(name, record)| Some((name, record?))));
+        }
+        found.retain(|(_, record)| record.status != Status::Deleted);
+        found.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(found)
+    }
+
+    /// The next names after `after`, in order, of labels in any of `states`, or with `status` if that has an index.
+    ///
+    /// # Errors
+    /// A failure of the fabric.
+    pub async fn list(
+        &self,
+        machine: &str,
+        states: &[&str],
+        status: Option<Status>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<String>, Error> {
+        let mut names = Vec::new();
+        for shard in 0..self.records.shards().count() {
+            match status.filter(|status| status.has_index()) {
+                Some(status) => {
+                    let status = status.as_str();
+                    names.extend(self.records.with_status(shard, machine, status, after, limit).await?);
+                }
+                None => {
+                    for state in states {
+                        names.extend(self.records.in_state(shard, machine, state, after, limit).await?);
+                    }
+                }
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        names.truncate(limit);
+        Ok(names)
+    }
+
+    /// Waits until the label rests, at most for `patience`, and returns its state then.
+    ///
+    /// # Errors
+    /// As [`LabelStore::label`].
+    pub async fn wait_until_at_rest(
+        &self,
+        machine: &str,
+        label: &str,
+        patience: Duration,
+    ) -> Result<Answer, Error> {
+        let deadline = Instant::now() + patience;
+        let mut pause = FIRST_POLL;
+        loop {
+            let record = self.label(machine, label).await?;
+            let rests = match record.status {
+                Status::Waiting => record.work.held.is_none(),
+                Status::Acting | Status::Choosing | Status::Looping => false,
+                Status::Errored | Status::Ended | Status::Deleted => true,
+            };
+            if rests || Instant::now() >= deadline {
+                return Ok(Answer::of(&record));
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(MAX_POLL);
+        }
+    }
+
+    /// Reports that a label was skipped because its record cannot be read. It is counted, and logged once.
+    pub fn report_unreadable(&self, machine: &str, label: &str) {
+        self.unreadable.report(machine, label);
+    }
+}
+
+/// Whether two records differ only in when they are evaluated again.
+fn differs_in_retry_only(old: &Record, new: &Record) -> bool {
+    let mut new = new.clone();
+    new.work.again_ms = old.work.again_ms;
+    *old == new && old.work.again_ms.is_some()
+}

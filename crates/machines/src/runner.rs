@@ -1,0 +1,264 @@
+//! Does what follows a change: attempts of actions, and requests to feeds, until the label rests.
+//!
+//! Whichever process commits a change also does what follows it, in the background and holding no lock. The label's time
+//! in the due set is when another process takes over if no outcome is written by then.
+
+use std::{sync::Arc, time::Duration};
+
+use rand::RngExt as _;
+use signalbox_machine::{
+    State,
+    attempt::{self, Verdict},
+};
+use tokio::time::sleep;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    Error, Version,
+    actions::{Actions, Outcome},
+    evaluator::{Happened, Turn, ms},
+    feeds::{FeedAnswers, Feeds},
+    label_store::{Done, Edit, LabelStore},
+    metrics::Metrics,
+    record::{Cause, Record, Row, Status},
+};
+
+/// The pause before an outcome that could not be written is written again.
+pub(crate) const OUTCOME_PAUSE: Duration = Duration::from_millis(250);
+/// How often writing an outcome is tried while the fabric is away: for a quarter of an hour.
+const MAX_OUTCOME_WRITES: usize = 3_600;
+/// Feeds that one label may need in a row: more than a machine's conditions can name.
+const MAX_FEEDS: usize = 100;
+
+/// Runs actions and asks feeds.
+#[derive(Debug)]
+pub(crate) struct Runner {
+    labels: Arc<LabelStore>,
+    actions: Arc<Actions>,
+    feeds: Arc<Feeds>,
+    metrics: Metrics,
+    /// See [`OUTCOME_PAUSE`].
+    outcome_pause: Duration,
+    tasks: TaskTracker,
+    /// Cancelled when background work must end.
+    stopped: CancellationToken,
+}
+
+impl Runner {
+    pub(crate) fn new(
+        labels: Arc<LabelStore>,
+        actions: Arc<Actions>,
+        feeds: Arc<Feeds>,
+        metrics: Metrics,
+        outcome_pause: Duration,
+        stopped: CancellationToken,
+    ) -> Self {
+        Self { labels, actions, feeds, metrics, outcome_pause, tasks: TaskTracker::new(), stopped }
+    }
+
+    /// Cancels what runs in the background, and waits for it.
+    pub(crate) async fn stop(&self) {
+        self.stopped.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// Whether nothing runs in the background.
+    #[cfg(test)]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Starts what follows a change.
+    pub(crate) fn follow(self: &Arc<Self>, machine: &str, label: &str, done: &Done) {
+        if !done.turn.attempt && done.turn.needs.is_none() {
+            return;
+        }
+        let Some(record) = &done.record else { return };
+        let (runner, machine, label) = (Arc::clone(self), machine.to_owned(), label.to_owned());
+        let (record, version, turn) = (record.clone(), done.version.clone(), done.turn.clone());
+        self.tasks.spawn(async move {
+            let running = Box::pin(runner.run_until_rest(&machine, &label, record, version, turn));
+            runner.stopped.run_until_cancelled(running).await;
+        });
+    }
+
+    /// Makes attempts and asks feeds, one after the other, until the label rests.
+    async fn run_until_rest(
+        &self,
+        machine: &str,
+        label: &str,
+        mut record: Record,
+        mut version: Version,
+        mut turn: Turn,
+    ) {
+        // A circle of actions that are done immediately pauses as other circles do.
+        let mut moved = turn.steps;
+        loop {
+            let done = if turn.attempt {
+                let Some(done) = self.act((machine, label), &record, &version, moved).await else { return };
+                done
+            } else if turn.needs.is_some() {
+                let resumed =
+                    self.ask_and_resume(machine, label, turn.needs.take(), &record, &version, moved);
+                match resumed.await {
+                    Ok(done) => done,
+                    Err(error) => {
+                        // The label's time in the due set brings it back.
+                        tracing::debug!(%error, machine, "label postponed");
+                        return;
+                    }
+                }
+            } else {
+                return;
+            };
+            let Some(now) = done.record else { return };
+            moved += done.turn.steps;
+            (record, version, turn) = (now, done.version, done.turn);
+        }
+    }
+
+    /// Asks feeds until the label can be evaluated, and evaluates it. `moved` is how often it has moved without resting.
+    async fn ask_and_resume(
+        &self,
+        machine: &str,
+        label: &str,
+        first: Option<String>,
+        record: &Record,
+        version: &Version,
+        moved: usize,
+    ) -> Result<Done, Error> {
+        let mut answers = FeedAnswers::default();
+        let mut steps = 0;
+        let (mut needs, mut record, mut version) = (first, record.clone(), version.clone());
+        for _ in 0..MAX_FEEDS {
+            if let Some(feed) = needs.take() {
+                self.feeds.ask(&mut answers, &version.machine, label, &record.metadata, &feed).await;
+            }
+            let visit = record.visit;
+            let resumed = Happened::Resumed(moved + steps);
+            let mut done = self
+                .labels
+                .change((machine, label), &answers, |before, _, _| match before {
+                    Some(before) if before.visit == visit && before.status != Status::Deleted => {
+                        Ok(Edit::evaluate(before, resumed.clone()))
+                    }
+                    _ => Ok(Edit::Leave),
+                })
+                .await?;
+            done.turn.steps += steps;
+            steps = done.turn.steps;
+            let Some(now) = &done.record else { return Ok(done) };
+            if done.turn.needs.is_none() || done.turn.attempt {
+                return Ok(done);
+            }
+            if now.visit != record.visit {
+                // Another gate is evaluated with new answers.
+                answers = FeedAnswers::default();
+            }
+            needs = done.turn.needs.clone();
+            (record, version) = (now.clone(), done.version.clone());
+        }
+        Err(Error::Contended)
+    }
+
+    /// Makes the attempt that was counted, and writes its outcome. `None` if the label has left the action.
+    async fn act(
+        &self,
+        (machine, label): (&str, &str),
+        record: &Record,
+        version: &Version,
+        moved: usize,
+    ) -> Option<Done> {
+        let outcome = self.actions.perform(&version.machine, label, record).await;
+        self.metrics.acted(&outcome);
+        for _ in 0..MAX_OUTCOME_WRITES {
+            match self.settle((machine, label), record, &outcome, moved).await {
+                Ok(done) => return Some(done),
+                Err(Error::NoSuchMachine | Error::Unreadable) => return None,
+                Err(error) => {
+                    // An action is not repeated only because its outcome could not be written.
+                    tracing::debug!(%error, machine, "outcome of an action not written yet");
+                    sleep(self.outcome_pause).await;
+                }
+            }
+        }
+        None
+    }
+
+    /// Writes the outcome of an attempt that was made for the record `made_for`.
+    async fn settle(
+        &self,
+        place: (&str, &str),
+        made_for: &Record,
+        outcome: &Outcome,
+        moved: usize,
+    ) -> Result<Done, Error> {
+        self.labels
+            .change(place, &FeedAnswers::default(), |before, version, now_ms| {
+                let Some(before) = before.filter(|one| one.incarnation == made_for.incarnation) else {
+                    return Ok(Edit::Leave);
+                };
+                if before.status == Status::Deleted {
+                    return Ok(note_outcome(before, made_for, outcome, version.number, now_ms));
+                }
+                let under_way = matches!(before.status, Status::Acting | Status::Errored);
+                if before.visit != made_for.visit || !under_way {
+                    return Ok(Edit::Leave);
+                }
+                Ok(match outcome {
+                    Outcome::Done => Edit::evaluate(before, Happened::Done(moved)),
+                    Outcome::Failed { .. } if before.work.attempts != made_for.work.attempts => Edit::Leave,
+                    Outcome::Failed { why, kind } => failed(before, version, why, *kind, now_ms),
+                })
+            })
+            .await
+    }
+}
+
+/// Adds the outcome of an attempt to the history of a label that was deleted during the attempt. Nothing follows it.
+fn note_outcome(
+    before: &Record,
+    made_for: &Record,
+    outcome: &Outcome,
+    version: u64,
+    now_ms: u64,
+) -> Edit<'static> {
+    if before.history.iter().any(|row| row.cause == Cause::Action && row.to.is_none()) {
+        return Edit::Leave;
+    }
+    let mut record = before.clone();
+    record.history.push(Row {
+        visit: made_for.visit,
+        at_ms: now_ms,
+        from: Some(made_for.state.clone()),
+        to: None,
+        cause: Cause::Action,
+        trigger: Some(outcome.word().into()),
+        version,
+        event: 0,
+    });
+    Edit::Write { record, happened: None, rows: 1 }
+}
+
+/// Schedules the next attempt after a failure, or ends the action as errored.
+fn failed(
+    before: &Record,
+    version: &Version,
+    why: &str,
+    kind: attempt::Outcome,
+    now_ms: u64,
+) -> Edit<'static> {
+    let mut record = before.clone();
+    record.work.error = Some(why.into());
+    let action = version.machine.state(&before.state).and_then(State::action);
+    let retry = action.map(|action| action.retry.clone()).unwrap_or_default();
+    match attempt::judge(&retry, before.work.attempts, kind, rand::rng().random()) {
+        Verdict::Again(pause) => record.work.again_ms = Some(now_ms + ms(pause)),
+        Verdict::Done | Verdict::Errored => {
+            record.status = Status::Errored;
+            record.work.again_ms = None;
+        }
+    }
+    Edit::Write { record, happened: None, rows: 0 }
+}

@@ -1,0 +1,224 @@
+//! Packed records of labels, and the sorted sets of names by state, status and zone.
+
+use signalbox_store::{Error, FabricRole, Script, Value, from_redis_value, keys::machines as keys};
+
+use super::{FabricKey, NONE, Shards};
+
+pub(super) static WALK: Script<FabricRole> =
+    Script::new("machines/walk", include_str!("../scripts/walk.lua"));
+
+/// Looping labels that are read to subtract them from those at rest.
+const MAX_LOOPING: usize = 10_000;
+
+/// Reads records and indexes. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Records(pub(crate) Shards);
+
+impl Records {
+    /// The shards that they are spread over.
+    pub(crate) fn shards(&self) -> &Shards {
+        &self.0
+    }
+
+    /// A label's packed record.
+    pub(crate) async fn one(&self, machine: &str, label: &str) -> Result<Option<Vec<u8>>, Error> {
+        let Self(shards) = self;
+        let shard = shards.of(machine, label);
+        shards.redis(shard).command("GET").key(&shards.keys(shard).label(machine, label)).query().await
+    }
+
+    /// The packed records of labels of one shard.
+    pub(crate) async fn many(
+        &self,
+        shard: usize,
+        machine: &str,
+        labels: &[String],
+    ) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        if labels.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys = self.0.keys(shard);
+        let command = self.0.redis(shard).command("MGET");
+        labels.iter().fold(command, |command, label| command.key(&keys.label(machine, label))).query().await
+    }
+
+    /// The next names after `after` in the index of a state, at most `limit`.
+    pub(crate) async fn in_state(
+        &self,
+        shard: usize,
+        machine: &str,
+        state: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<String>, Error> {
+        self.names(shard, &self.0.keys(shard).in_state(machine, state), after, limit).await
+    }
+
+    /// The next names after `after` in the index of a status that has one.
+    pub(crate) async fn with_status(
+        &self,
+        shard: usize,
+        machine: &str,
+        status: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<String>, Error> {
+        self.names(shard, &self.0.keys(shard).with_status(machine, status), after, limit).await
+    }
+
+    /// The next names after `after` of the labels at a gate whose own metadata names this zone.
+    pub(crate) async fn in_zone(
+        &self,
+        shard: usize,
+        machine: &str,
+        (gate, zone): (&str, &str),
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<String>, Error> {
+        self.names(shard, &self.0.keys(shard).in_zone(machine, gate, zone), after, limit).await
+    }
+
+    async fn names(
+        &self,
+        shard: usize,
+        key: &FabricKey,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<String>, Error> {
+        let from = after.map_or_else(|| "-".to_owned(), |after| format!("({after}"));
+        let command = self.0.redis(shard).command("ZRANGE").key(key).arg(from).arg("+");
+        command.arg("BYLEX").arg("LIMIT").arg(0).arg(limit).query().await
+    }
+
+    /// How many labels are in each of these states, over all shards.
+    pub(crate) async fn count_states(&self, machine: &str, states: &[&str]) -> Result<Vec<u64>, Error> {
+        self.count_all(states, |keys, state| keys.in_state(machine, state)).await
+    }
+
+    /// How many labels have each of these statuses, over all shards.
+    pub(crate) async fn count_statuses(&self, machine: &str, statuses: &[&str]) -> Result<Vec<u64>, Error> {
+        self.count_all(statuses, |keys, status| keys.with_status(machine, status)).await
+    }
+
+    async fn count_all(
+        &self,
+        names: &[&str],
+        key: impl Fn(&keys::Machines<'_>, &str) -> FabricKey,
+    ) -> Result<Vec<u64>, Error> {
+        let mut counts = vec![0; names.len()];
+        if names.is_empty() {
+            return Ok(counts);
+        }
+        for shard in 0..self.0.count() {
+            let mut batch = self.0.redis(shard).batch();
+            for name in names {
+                batch.add("ZCARD", &key(&self.0.keys(shard), name), &NONE[..]);
+            }
+            let found: Vec<u64> = batch.query().await?;
+            counts.iter_mut().zip(found).for_each(|(sum, count)| *sum += count);
+        }
+        Ok(counts)
+    }
+
+    /// How many labels rest at each of these gates: all that are there, without those that loop, which continue.
+    pub(crate) async fn count_at_rest(&self, machine: &str, gates: &[&str]) -> Result<Vec<u64>, Error> {
+        let mut counts = self.count_states(machine, gates).await?;
+        for shard in 0..self.0.count() {
+            // A label loops for a second, so these are few unless many labels circle.
+            let looping = self.with_status(shard, machine, "looping", None, MAX_LOOPING).await?;
+            if looping.is_empty() || gates.is_empty() {
+                continue;
+            }
+            for (gate, count) in gates.iter().zip(&mut counts) {
+                let mut batch = self.0.redis(shard).batch();
+                batch.add("ZMSCORE", &self.0.keys(shard).in_state(machine, gate), &looping);
+                let found: Vec<Vec<Option<f64>>> = batch.query().await?;
+                *count = count.saturating_sub(found.iter().flatten().flatten().count() as u64);
+            }
+        }
+        Ok(counts)
+    }
+
+    /// How many labels at a gate a sweep can concern: all of them, or those whose own metadata names this zone.
+    pub(crate) async fn count_at_gate(
+        &self,
+        shard: usize,
+        machine: &str,
+        gate: &str,
+        zone: Option<&String>,
+    ) -> Result<u64, Error> {
+        let keys = self.0.keys(shard);
+        let key = match zone {
+            Some(zone) => keys.in_zone(machine, gate, zone),
+            None => keys.in_state(machine, gate),
+        };
+        self.0.redis(shard).command("ZCARD").key(&key).query().await
+    }
+
+    /// For each zone, whether labels at the gate name it in their own metadata.
+    pub(crate) async fn zones_present(
+        &self,
+        shard: usize,
+        machine: &str,
+        gate: &str,
+        zones: &[String],
+    ) -> Result<Vec<bool>, Error> {
+        if zones.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut batch = self.0.redis(shard).batch();
+        for zone in zones {
+            batch.add("EXISTS", &self.0.keys(shard).in_zone(machine, gate, zone), &NONE[..]);
+        }
+        let present: Vec<u64> = batch.query().await?;
+        Ok(present.into_iter().map(|present| present == 1).collect())
+    }
+
+    /// The scores of members of sorted sets. Each place is the key after `machine:` and the member.
+    pub(crate) async fn scores(
+        &self,
+        shard: usize,
+        places: &[(&str, &str)],
+    ) -> Result<Vec<Option<u64>>, Error> {
+        if places.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut batch = self.0.redis(shard).batch();
+        for (key, member) in places {
+            batch.add("ZSCORE", &self.0.keys(shard).index(key), *member);
+        }
+        let scores: Vec<Option<f64>> = batch.query().await?;
+        Ok(scores.into_iter().map(|score| score.map(super::due::whole)).collect())
+    }
+
+    /// Scans the records of a shard in no order. Returns the next cursor (0 at the end), and machine and name of each
+    /// label found.
+    pub(crate) async fn walk(
+        &self,
+        shard: usize,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(u64, Vec<(String, String)>), Error> {
+        let keys = self.0.keys(shard);
+        let begin = keys.label_prefix();
+        let reply: Vec<Value> = WALK
+            .call()
+            .key(&keys.due())
+            .arg(cursor)
+            .arg(format!("{begin}*:data"))
+            .arg(count)
+            .run(self.0.redis(shard))
+            .await?;
+        let mut parts = reply.into_iter();
+        let next: Option<String> = parts.next().and_then(|next| from_redis_value(next).ok());
+        let found: Vec<String> =
+            parts.next().and_then(|found| from_redis_value(found).ok()).unwrap_or_default();
+        // Names of machines contain no colon; those of labels may.
+        let read = |key: &String| {
+            let (machine, label) = key.strip_prefix(&*begin)?.strip_suffix(":data")?.split_once(':')?;
+            Some((machine.to_owned(), label.to_owned()))
+        };
+        let next = next.and_then(|next| next.parse().ok()).unwrap_or(0);
+        Ok((next, found.iter().filter_map(read).collect()))
+    }
+}

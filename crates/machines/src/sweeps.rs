@@ -1,0 +1,235 @@
+//! Sweeps: at a time of day, every label at a gate is evaluated.
+//!
+//! Of a million labels only a few move, so the cost is reading and evaluating the others. The gate's names are read page
+//! by page; the records of a page are read with one command and evaluated on every core, without being copied, and only a
+//! label that would change is changed. While the changes of one page are written, a bounded number of next pages are read
+//! and evaluated, so memory does not grow with the number of labels. The progress is stored after each page: a process
+//! that continues the sweep evaluates at most one page again, and moves no label twice.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use futures_util::{StreamExt as _, stream};
+use signalbox_machine::{
+    State,
+    definition::{Daily, Gate, Zone, ZoneRule},
+    time,
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{
+    Error, Version,
+    clock::Clock,
+    definitions::Definitions,
+    evaluator::{Evaluator, Happened, instant, unix_ms},
+    feeds::FeedAnswers,
+    label_store::{Edit, LabelStore},
+    metrics::Metrics,
+    record::{Record, Status},
+    runner::Runner,
+    store::{Due, DueSet, Records},
+    sweep_entries::SweepEntries,
+};
+
+/// Pages that are read and evaluated while the changes of one are written.
+const PAGES_AHEAD: usize = 4;
+
+/// Runs sweeps.
+#[derive(Debug)]
+pub(crate) struct Sweeps {
+    pub(crate) labels: Arc<LabelStore>,
+    pub(crate) runner: Arc<Runner>,
+    pub(crate) definitions: Definitions,
+    pub(crate) records: Records,
+    pub(crate) due: DueSet,
+    pub(crate) entries: SweepEntries,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Metrics,
+    /// Labels of a page.
+    pub(crate) page: usize,
+    /// Labels that are changed at a time.
+    pub(crate) concurrency: usize,
+}
+
+impl Sweeps {
+    /// Runs the sweep `sweep`, whose entry `member` was due at `due_ms`.
+    pub(crate) async fn run(
+        self: &Arc<Self>,
+        shard: usize,
+        member: &str,
+        sweep: Due,
+        due_ms: u64,
+    ) -> Result<(), Error> {
+        let Due::Sweep { machine, gate, time, zone, own } = sweep else { return Ok(()) };
+        // Most labels are not written, so no refused commit would show that another version is active.
+        self.definitions.forget(&machine, shard);
+        let version = match self.definitions.of(&machine, shard).await {
+            Err(Error::NoSuchMachine) => return Ok(self.due.end_sweep(shard, member, None).await?),
+            other => other?,
+        };
+        let mut sweep = Sweep { machine, gate, zone, own, version, live: Vec::new(), instant_ms: 0 };
+        let triggers = sweep.triggers(&time);
+        let (Some((_, first)), Some(rules)) = (triggers.first(), Zone::named(&sweep.zone)) else {
+            // The definition no longer contains this time.
+            self.entries.forget();
+            return Ok(self.due.end_sweep(shard, member, None).await?);
+        };
+        let (time, rules) = (first.time, rules.rules());
+        let now_ms = self.clock.now_ms().await?;
+        // Of several missed times, only the last is made up for.
+        let last_ms = time::last_daily(time, rules, instant(now_ms)).map_or(0, unix_ms);
+        let instant_ms = due_ms.max(last_ms);
+        let is_live =
+            |daily: &Daily| daily.still_counts(rules, instant(now_ms)) || now_ms < instant_ms + 1_000;
+        let live: Vec<usize> = triggers.iter().filter(|(_, daily)| is_live(daily)).map(|(n, _)| *n).collect();
+        if !live.is_empty() {
+            self.metrics.swept();
+            (sweep.live, sweep.instant_ms) = (live, instant_ms);
+            self.walk(shard, member, &Arc::new(sweep)).await?;
+        }
+        let next = time::next_daily(time, rules, instant(now_ms.max(instant_ms)));
+        Ok(self.due.end_sweep(shard, member, next.map(unix_ms)).await?)
+    }
+
+    /// Evaluates the labels at the gate, from the stored progress of the same instant.
+    async fn walk(self: &Arc<Self>, shard: usize, member: &str, sweep: &Arc<Sweep>) -> Result<(), Error> {
+        let begun = self.due.progress(shard, member).await?;
+        let begun = begun.filter(|(instant_ms, _)| *instant_ms == sweep.instant_ms);
+        let mut after = begun.map(|(_, label)| label);
+        let (mut ahead, mut over) = (VecDeque::new(), false);
+        loop {
+            while !over && ahead.len() < PAGES_AHEAD {
+                let names = self.at_gate(shard, sweep, after.as_deref()).await?;
+                over = names.len() < self.page;
+                let Some(last) = names.last().cloned() else { break };
+                let evaluating = Arc::clone(self).evaluate_page(shard, Arc::clone(sweep), names);
+                // The task is aborted when the sweep is dropped.
+                ahead.push_back((last.clone(), AbortOnDropHandle::new(tokio::spawn(evaluating))));
+                after = Some(last);
+            }
+            let Some((last, evaluated)) = ahead.pop_front() else { return Ok(()) };
+            // A page whose task failed is evaluated again.
+            let changing = evaluated.await.map_err(|_| Error::Away)??;
+            let changes = stream::iter(changing).map(|label| self.change(sweep, label));
+            let mut changes = changes.buffer_unordered(self.concurrency);
+            while let Some(result) = changes.next().await {
+                result?;
+            }
+            self.due.set_progress(shard, member, sweep.instant_ms, &last).await?;
+        }
+    }
+
+    async fn at_gate(&self, shard: usize, sweep: &Sweep, after: Option<&str>) -> Result<Vec<String>, Error> {
+        let (records, page) = (&self.records, self.page);
+        let (machine, gate) = (&sweep.machine, &sweep.gate);
+        Ok(if sweep.own {
+            records.in_zone(shard, machine, (gate, &sweep.zone), after, page).await?
+        } else {
+            records.in_state(shard, machine, gate, after, page).await?
+        })
+    }
+
+    /// The labels of a page that would change.
+    async fn evaluate_page(
+        self: Arc<Self>,
+        shard: usize,
+        sweep: Arc<Sweep>,
+        names: Vec<String>,
+    ) -> Result<Vec<String>, Error> {
+        let records = self.records.many(shard, &sweep.machine, &names).await?;
+        let now_ms = self.clock.now_ms().await?.max(sweep.instant_ms);
+        let changing = |(label, record): (String, Option<Vec<u8>>)| {
+            self.would_change(&sweep, &label, &record?, now_ms).then_some(label)
+        };
+        Ok(names.into_iter().zip(records).filter_map(changing).collect())
+    }
+
+    /// Whether the time would change a label, judged by the record that was read for its page.
+    fn would_change(&self, sweep: &Sweep, label: &str, record: &[u8], now_ms: u64) -> bool {
+        let Ok(record) = Record::read(record) else {
+            self.labels.report_unreadable(&sweep.machine, label);
+            return false;
+        };
+        let Some(trigger) = sweep.trigger_for(&record) else { return false };
+        let (machine, version) = (&*sweep.version.machine, sweep.version.number);
+        let evaluator = Evaluator { machine, version, label, now_ms, feeds: &FeedAnswers::default() };
+        let (changes, evaluations) = evaluator.would_change(&record, trigger);
+        debug_assert!(
+            changes || {
+                let mut tried = record.clone();
+                let turn = evaluator.run(&mut tried, &Happened::Daily(trigger));
+                turn.moves == 0 && turn.needs.is_none() && tried == record
+            }
+        );
+        if !changes {
+            self.metrics.evaluated(evaluations);
+        }
+        changes
+    }
+
+    /// Changes a label, evaluated again from its present record.
+    async fn change(&self, sweep: &Sweep, label: String) -> Result<(), Error> {
+        let done = self
+            .labels
+            .change((&sweep.machine, &label), &FeedAnswers::default(), |before, now, _| {
+                if now.number != sweep.version.number {
+                    // The page is evaluated again under the other version.
+                    return Err(Error::DefinitionChanged);
+                }
+                Ok(match before.and_then(|before| Some((before, sweep.trigger_for(before)?))) {
+                    Some((before, trigger)) => Edit::evaluate(before, Happened::Daily(trigger)),
+                    None => Edit::Leave,
+                })
+            })
+            .await?;
+        self.runner.follow(&sweep.machine, &label, &done);
+        Ok(())
+    }
+}
+
+/// One sweep: a gate, a time of day and a zone.
+struct Sweep {
+    machine: String,
+    gate: String,
+    zone: String,
+    /// Whether it concerns only labels whose own metadata names this zone.
+    own: bool,
+    version: Version,
+    /// The triggers for which this instant is within the grace period.
+    live: Vec<usize>,
+    instant_ms: u64,
+}
+
+impl Sweep {
+    fn daily(&self) -> impl Iterator<Item = (usize, &Daily)> {
+        let gate = self.version.machine.state(&self.gate).and_then(State::gate);
+        gate.into_iter().flat_map(Gate::daily)
+    }
+
+    /// The triggers of the gate with this time and zone. Several triggers have the same time if they read their zones from
+    /// different metadata.
+    fn triggers(&self, time: &str) -> Vec<(usize, &Daily)> {
+        let possible = |daily: &Daily| {
+            daily.time.to_string() == time
+                && if self.own {
+                    matches!(daily.zone, ZoneRule::Metadata { .. })
+                } else {
+                    daily.zone.default().name() == self.zone
+                }
+        };
+        self.daily().filter(|(_, daily)| possible(daily)).collect()
+    }
+
+    /// The trigger that applies to a label, if any does.
+    fn trigger_for(&self, record: &Record) -> Option<usize> {
+        // A label that entered at the instant or later waits for the next one.
+        let waits = *record.state == *self.gate
+            && record.status == Status::Waiting
+            && record.entered_ms < self.instant_ms;
+        let applies = |daily: &Daily| {
+            let local = daily.zone.of(&record.metadata);
+            local.own == self.own && local.zone.name() == self.zone
+        };
+        let mut applicable = self.daily().filter(|_| waits);
+        applicable.find(|(n, daily)| self.live.contains(n) && applies(daily)).map(|(n, _)| n)
+    }
+}
