@@ -46,11 +46,11 @@ pub const CATALOG: &[Entry] = &[
     row("bus:replay:<token>", "hash", "until done"),
 ];
 
-/// The event bus' keys of one shard.
+/// The event bus's keys of one shard.
 #[derive(Debug, Clone)]
 pub struct Bus<'a>(&'a Tag);
 
-/// The event bus' keys of the shard with this tag.
+/// The event bus's keys of the shard with this tag.
 pub fn bus(tag: &Tag) -> Bus<'_> {
     Bus(tag)
 }
@@ -60,12 +60,12 @@ impl Bus<'_> {
         Key::new(format!("{}{name}", self.0.as_str()))
     }
 
-    /// The channel on which sleepers are woken: `now`, or the time in unix milliseconds until which they may sleep.
+    /// The channel that wakes idle workers: `now`, or the unix millisecond until which they can sleep.
     pub fn wake_channel(&self) -> String {
         format!("{}bus:wake", self.0.as_str())
     }
 
-    /// The channel on which a new stamp of the registry is announced.
+    /// The channel on which a new stamp of the registry is published.
     pub fn registry_channel(&self) -> String {
         format!("{}bus:registry", self.0.as_str())
     }
@@ -105,7 +105,7 @@ impl Bus<'_> {
         self.key(format_args!("bus:subscribers:{topic}"))
     }
 
-    /// HASH of a subscription's metadata and of what moves in it.
+    /// HASH of a subscription's metadata and counters.
     pub fn subscriber(&self, token: &str) -> Key<FabricSpace> {
         self.key(format_args!("bus:subscriber:{token}"))
     }
@@ -115,7 +115,7 @@ impl Bus<'_> {
         self.key("bus:api_tokens")
     }
 
-    /// INTEGER: the last id given out in the shard.
+    /// INTEGER: the last ID assigned in the shard.
     pub fn last_event_id(&self) -> Key<FabricSpace> {
         self.key("bus:last.event.id")
     }
@@ -125,17 +125,17 @@ impl Bus<'_> {
         self.key("bus:objects")
     }
 
-    /// HASH: the last ids of objects that have been quiet for long.
+    /// HASH: the last IDs of objects without recent events.
     pub fn objects_old(&self) -> Key<FabricSpace> {
         self.key("bus:objects:old")
     }
 
-    /// HASH: when the two were exchanged.
+    /// HASH: the time at which the two hashes were last swapped.
     pub fn objects_state(&self) -> Key<FabricSpace> {
         self.key("bus:objects:state")
     }
 
-    /// HASH: digest of an idempotency key → what was published under it.
+    /// HASH: digest of an idempotency key → the result of its publish call.
     pub fn idempotency_keys(&self, client: &str) -> Key<FabricSpace> {
         self.key(format_args!("bus:idempotency:keys:{client}"))
     }
@@ -165,7 +165,7 @@ impl Bus<'_> {
         self.key(format_args!("bus:batch:{bid}"))
     }
 
-    /// HASH: lane → the batch that fills.
+    /// HASH: lane → its open batch.
     pub fn batches_current(&self, token: &str) -> Key<FabricSpace> {
         self.key(format_args!("bus:batches:current:{token}"))
     }
@@ -195,7 +195,7 @@ impl Bus<'_> {
         self.key(format_args!("bus:generations:{token}"))
     }
 
-    /// LIST: what a lane lost and has not told yet.
+    /// LIST: gaps of a lane that are not reported yet.
     pub fn gaps(&self, token: &str, lane: &str) -> Key<FabricSpace> {
         self.key(format_args!("bus:gaps:{token}:{lane}"))
     }
@@ -210,7 +210,7 @@ impl Bus<'_> {
         self.key("bus:jobs:scheduled:main")
     }
 
-    /// LIST of jobs to be taken.
+    /// LIST of ready jobs.
     pub fn jobs_instant(&self) -> Key<FabricSpace> {
         self.key("bus:jobs:instant:main")
     }
@@ -220,12 +220,12 @@ impl Bus<'_> {
         self.key(format_args!("bus:jobs:waiting:{token}"))
     }
 
-    /// SET of workers that hold a job.
+    /// SET of workers with a job.
     pub fn jobs_pending_index(&self) -> Key<FabricSpace> {
         self.key("bus:jobs:pending:index:main")
     }
 
-    /// LIST: the job that a worker holds.
+    /// LIST: the job of a worker.
     pub fn jobs_pending(&self, worker: &str) -> Key<FabricSpace> {
         self.key(format_args!("bus:jobs:pending:main:{worker}"))
     }
@@ -250,7 +250,7 @@ impl Bus<'_> {
         self.key("bus:dead.bytes")
     }
 
-    /// HASH: lanes that are to be cleared away.
+    /// HASH: lanes to be deleted.
     pub fn purge(&self) -> Key<FabricSpace> {
         self.key("bus:purge")
     }

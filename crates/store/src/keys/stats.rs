@@ -1,5 +1,5 @@
-//! The statistics. Counters and sets are named as in Paasmaker's statistics, so its tools read them; what Signalbox
-//! added stands beside them.
+//! The statistics. Counters and sets have the names of Paasmaker's statistics, so its tools can read them. The other keys were
+//! added by Signalbox.
 
 use super::Entry;
 use crate::{Key, StatsSpace};
@@ -101,7 +101,7 @@ pub const CATALOG: &[Entry] = &[
     },
 ];
 
-/// The channel on which a router's new serial is announced as `<node> <serial>`, and another alarm than before as
+/// The channel on which a router's new serial is published as `<node> <serial>`, and a changed alarm as
 /// `<node> <serial> alarm`.
 pub const ROUTERS_CHANNEL: &str = "routers";
 
@@ -110,7 +110,7 @@ pub fn position(node: &str) -> Key<StatsSpace> {
     Key::new(format!("position:{node}"))
 }
 
-/// HASH: which file the position is in, and who may move it.
+/// HASH: the identity of the file of the position, and the process that may move the position.
 pub fn position_file(node: &str) -> Key<StatsSpace> {
     Key::new(format!("position:{node}:file"))
 }
@@ -130,12 +130,12 @@ pub fn rollup(id: &str, hour: i64, metric: &str) -> Key<StatsSpace> {
     Key::new(format!("rollup:{id}:{hour}:{metric}"))
 }
 
-/// HASH of one hour of one bucket of how long upstreams took, in minutes: unix second of the minute → requests.
+/// HASH of one hour of one bucket of upstream response times, in minutes: unix second of the minute → requests.
 pub fn latency(id: &str, hour: i64, bucket: &str) -> Key<StatsSpace> {
     Key::new(format!("latency:{id}:{hour}:{bucket}"))
 }
 
-/// The same of the answers of one instance, which the log knows by its address.
+/// The same for the answers of one instance, identified by its address.
 pub fn instance_latency(address: &str, hour: i64, bucket: &str) -> Key<StatsSpace> {
     Key::new(format!("instance_latency:{address}:{hour}:{bucket}"))
 }
@@ -160,12 +160,12 @@ pub fn node(id: &str) -> Key<StatsSpace> {
     Key::new(format!("node:{id}"))
 }
 
-/// HASH: what a router last reported of itself.
+/// HASH: the last report of a router.
 pub fn router(node: &str) -> Key<StatsSpace> {
     Key::new(format!("router:{node}"))
 }
 
-/// ZSET of routers by the moment they last reported, in unix milliseconds of this server's clock.
+/// ZSET of routers by the time of their last report, in unix milliseconds of this server's clock.
 pub fn routers() -> Key<StatsSpace> {
     Key::new("routers")
 }
@@ -175,7 +175,7 @@ pub fn tokens() -> Key<StatsSpace> {
     Key::new("tokens")
 }
 
-/// STRING: identity of the fabric that pacemakers saw last.
+/// STRING: identity of the fabric that pacemakers used last.
 pub fn fabric() -> Key<StatsSpace> {
     Key::new("fabric")
 }
