@@ -30,7 +30,7 @@ struct Eval {
     /// File with a JSON object that can contain metadata, feeds, history and system
     #[arg(long, value_name = "FILE")]
     context: PathBuf,
-    /// Current time [default: now]
+    /// Current time
     #[arg(long, value_name = "RFC3339", value_parser = moment)]
     now: Timestamp,
     /// Time at which the label entered its state

@@ -109,7 +109,7 @@ fn validate(files: &Files, environment: Option<&[String]>) -> Result<(), Failure
             Ok(File { machines, warnings }) => (machines, warnings, Vec::new()),
             Err(Refused { problems }) => (Vec::new(), Vec::new(), problems),
         };
-        let mut problems: Vec<Json> = told(files, "", &problems);
+        let mut problems: Vec<Json> = listed(files, "", &problems);
         for machine in &machines {
             if let Some((_, other)) = seen.iter().find(|(known, _)| known == machine.name()) {
                 let message = format!("the machine `{}` is already defined in {other}", machine.name());
@@ -120,7 +120,7 @@ fn validate(files: &Files, environment: Option<&[String]>) -> Result<(), Failure
             }
             seen.push((machine.name().to_owned(), name.clone()));
         }
-        let warnings = told(files, "warning: ", &warnings);
+        let warnings = listed(files, "warning: ", &warnings);
         refused |= !problems.is_empty();
         if !files.json && problems.is_empty() {
             let machines = machines
@@ -155,7 +155,7 @@ fn test(files: &Files) -> Result<(), Failure> {
             }
             Err(Refused { problems }) => {
                 failed = true;
-                json!({ "file": name, "problems": told(files, "", &problems) })
+                json!({ "file": name, "problems": listed(files, "", &problems) })
             }
         };
         reports.push(report);
@@ -185,7 +185,7 @@ fn scenario_json(files: &Files, outcome: &scenario::Outcome) -> Json {
         "problem": outcome.failed.as_ref().map(Problem::to_json) })
 }
 
-fn told(files: &Files, kind: &str, problems: &[Problem]) -> Vec<Json> {
+fn listed(files: &Files, kind: &str, problems: &[Problem]) -> Vec<Json> {
     if !files.json {
         problems.iter().for_each(|problem| terminal::error(&format!("{kind}{problem}")));
     }

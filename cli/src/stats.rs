@@ -194,9 +194,9 @@ async fn look(client: &Client) -> Result<Look, Failure> {
         let totals = client.stats().totals(&Subject::VersionType(id.clone())).await?;
         look.insert(id, (hosts, totals));
     }
-    let mut nobody = client.stats().totals(&Subject::Uncaught).await?;
-    nobody.id = "(no route)".to_owned();
-    look.insert(nobody.id.clone(), (Vec::new(), nobody));
+    let mut unrouted = client.stats().totals(&Subject::Uncaught).await?;
+    unrouted.id = "(no route)".to_owned();
+    look.insert(unrouted.id.clone(), (Vec::new(), unrouted));
     Ok(look)
 }
 

@@ -184,8 +184,8 @@ fn record<'a>(
     Some(Record { key, at_ms, bytes, code: code as u16, nginx_ms, upstream_ms, answers })
 }
 
-/// Whether any upstream of a `$upstream_status` list gave a status. nginx writes `-` for one that never answered, and
-/// then a response time beside it is only how long the waiting took.
+/// Whether any upstream in a `$upstream_status` list returned a status. nginx writes `-` for one that never answered; its
+/// response time is then only the waiting time.
 fn answered(statuses: &[u8]) -> bool {
     if let [a @ b'1'..=b'9', b, c] = statuses {
         return a.is_ascii_digit() && b.is_ascii_digit() && c.is_ascii_digit();

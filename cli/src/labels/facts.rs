@@ -90,7 +90,7 @@ pub(super) async fn set(set: Set) -> Result<(), Failure> {
     let machines = client.machines();
     let wait = wait.map(|wait| format!("{}ms", wait.as_millis()));
     let told = machines.tell(machine, label, &update, !remove.is_empty(), wait.as_deref()).await;
-    let stands = match told {
+    let changed = match told {
         Err(error) if *create && error.code() == Some("no_such_label") => {
             // A new label has nothing that could be removed.
             let facts = if remove.is_empty() { update } else { without_null(&update) };
@@ -98,8 +98,8 @@ pub(super) async fn set(set: Set) -> Result<(), Failure> {
         }
         told => told?,
     };
-    remote.show(&stands, |stands| {
-        let word = |name: &str| stands[name].as_str().unwrap_or_default().to_owned();
+    remote.show(&changed, |changed| {
+        let word = |name: &str| changed[name].as_str().unwrap_or_default().to_owned();
         terminal::line(&format!("{label}: {} ({}) since {}", word("state"), word("status"), word("since")));
     })
 }

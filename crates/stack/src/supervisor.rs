@@ -34,7 +34,7 @@ use tokio::{
 use crate::{Error, Event, Part, Probe, aof, event::Events, group::Group, proc};
 
 const FIRST_DELAY: Duration = Duration::from_millis(200);
-const LONGEST_DELAY: Duration = Duration::from_secs(10);
+const MAX_DELAY: Duration = Duration::from_secs(10);
 /// After this run time, the restart delay is reset.
 const WELL_AFTER: Duration = Duration::from_secs(30);
 /// A restarted part that does not respond for this time is reported.
@@ -213,7 +213,7 @@ impl Supervisor {
                 if restart_in.is_none() || !self.waited(delay).await {
                     continue 'down;
                 }
-                delay = (delay * 2).min(LONGEST_DELAY);
+                delay = (delay * 2).min(MAX_DELAY);
                 attempt = self.spawn_again();
             }
         }

@@ -7,8 +7,8 @@ use crate::{FabricSpace, Key};
 
 /// The rows of `docs/keys.md` for this server.
 pub const CATALOG: &[Entry] = &[
-    row("routes:instances", "hash", "for ever"),
-    row("routes:instances:index", "zset", "for ever"),
+    row("routes:instances", "hash", "no expiry"),
+    row("routes:instances:index", "zset", "no expiry"),
     row("routes:addresses", "hash", "while an instance is registered there"),
     row("routes:hosts", "hash", "until the host is deleted"),
     row("routes:hosts:index", "zset", "until the host is deleted"),
@@ -17,16 +17,16 @@ pub const CATALOG: &[Entry] = &[
     row("routes:certificates:index", "zset", "until the certificate is deleted"),
     row("routes:certificates:ends", "zset", "until the certificate is deleted"),
     row("routes:certificates:told", "hash", "until the certificate is deleted"),
-    row("routes:revision", "string", "for ever"),
+    row("routes:revision", "string", "no expiry"),
     row("routes:unprojected", "zset", "while changes wait"),
     row("routes:unreported", "zset", "while registrations wait"),
-    row("routes:table", "hash", "for ever"),
+    row("routes:table", "hash", "no expiry"),
     row("routes:alarms:told", "hash", "30 days after the last"),
-    row("routes:announced", "hash", "for ever"),
-    row("tokens", "hash", "for ever"),
-    row("tokens:names", "hash", "for ever"),
-    row("pacemakers", "hash", "for ever, members for 30 s of silence"),
-    row("duty:<name>", "hash", "for ever"),
+    row("routes:announced", "hash", "no expiry"),
+    row("tokens", "hash", "no expiry"),
+    row("tokens:names", "hash", "no expiry"),
+    row("pacemakers", "hash", "no expiry, members for 30 s of silence"),
+    row("duty:<name>", "hash", "no expiry"),
 ];
 
 /// HASH: instance id → its desired state as JSON.

@@ -13,15 +13,15 @@ pub const CATALOG: &[Entry] = &[
     row("machine:<machine>:is:<status>", "zset", "while a label has the status"),
     row("machine:<machine>:gone", "zset", "30 days after a label was deleted"),
     row("machine:<machine>:zone:<gate>:<zone>", "zset", "while a label with that zone is at the gate"),
-    row("machine:<machine>:current", "string", "for ever"),
-    row("machine:<machine>:versions", "hash", "for ever"),
+    row("machine:<machine>:current", "string", "no expiry"),
+    row("machine:<machine>:versions", "hash", "no expiry"),
     row("machine:<machine>:plan:<plan>", "string", "an hour"),
     row("machine:applying", "hash", "until every shard has the version"),
-    row("machine:names", "zset", "for ever"),
-    row("machine:seen", "set", "for ever"),
+    row("machine:names", "zset", "no expiry"),
+    row("machine:seen", "set", "no expiry"),
     row("machine:due", "zset", "while something is due at a time"),
     row("machine:waves", "hash", "while a wave is under way"),
-    row("machine:inputs", "hash", "for ever"),
+    row("machine:inputs", "hash", "no expiry"),
 ];
 
 /// The keys of machines in one shard.

@@ -8,7 +8,7 @@ use crate::{FabricSpace, Key, Tag};
 
 /// The rows of `docs/keys.md` for objects.
 pub const CATALOG: &[Entry] = &[
-    row("object:<object>:data", "string", "for ever"),
+    row("object:<object>:data", "string", "no expiry"),
     row("object:<object>:events", "list", "while events wait for a backend"),
     row("object:<object>:flight", "string", "while an event is being sent"),
     row("object:<object>:event.worker", "string", "while a worker holds the object"),
@@ -25,7 +25,7 @@ pub const CATALOG: &[Entry] = &[
     row("object:retry", "zset", "while an object waits for its retry"),
     row("object:parked", "zset", "until unparked or skipped"),
     row("object:workers", "hash", "while a worker holds an object"),
-    row("object:numbers", "hash", "for ever"),
+    row("object:numbers", "hash", "no expiry"),
     row("object:dead@<backend>", "list", "until redriven or dropped"),
 ];
 

@@ -27,7 +27,7 @@ pub const CATALOG: &[Entry] = &[
         writer: "pacemaker",
         readers: "operator",
     },
-    Entry { pattern: "serial", kind: "string", lifetime: "for ever", writer: "pacemaker", readers: "nginx" },
+    Entry { pattern: "serial", kind: "string", lifetime: "no expiry", writer: "pacemaker", readers: "nginx" },
     Entry {
         pattern: "instance:<id>",
         kind: "hash",
@@ -73,14 +73,14 @@ pub const CATALOG: &[Entry] = &[
     Entry {
         pattern: "leases",
         kind: "zset",
-        lifetime: "for ever",
+        lifetime: "no expiry",
         writer: "pacemaker",
         readers: "pacemaker",
     },
     Entry {
         pattern: "drains",
         kind: "zset",
-        lifetime: "for ever",
+        lifetime: "no expiry",
         writer: "pacemaker",
         readers: "pacemaker",
     },
@@ -94,21 +94,21 @@ pub const CATALOG: &[Entry] = &[
     Entry {
         pattern: "revision",
         kind: "string",
-        lifetime: "for ever",
+        lifetime: "no expiry",
         writer: "pacemaker",
         readers: "pacemaker",
     },
     Entry {
         pattern: "duties",
         kind: "hash",
-        lifetime: "for ever",
+        lifetime: "no expiry",
         writer: "pacemaker",
         readers: "pacemaker",
     },
     Entry {
         pattern: "changes",
         kind: "stream",
-        lifetime: "for ever, about the latest 4,096 of the lineage",
+        lifetime: "no expiry, about the latest 4,096 of the lineage",
         writer: "pacemaker",
         readers: "pacemaker",
     },
@@ -119,7 +119,7 @@ pub const CATALOG: &[Entry] = &[
         writer: "pacemaker",
         readers: "pacemaker",
     },
-    Entry { pattern: "epoch", kind: "string", lifetime: "for ever", writer: "pacemaker", readers: "nginx" },
+    Entry { pattern: "epoch", kind: "string", lifetime: "no expiry", writer: "pacemaker", readers: "nginx" },
 ];
 
 /// SET of the addresses that serve a host name.
