@@ -1,17 +1,17 @@
-# Signalbox on one machine. `make` alone lists what there is.
+# Signalbox on one machine. `make` without a target lists the targets.
 #
-# Programs are built with the dev profile, because that is what starts soonest from a fresh clone: a release build
-# takes several times as long, and a first look does not need it. PROFILE=release builds for real traffic.
+# Programs are built with the dev profile, because it starts fastest from a fresh clone: a release build takes several times
+# as long. Use PROFILE=release for real traffic.
 
 PROFILE ?= dev
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
-# What `make run` passes on, for example ARGS='--port-offset 1000 --data-dir .signalbox-2'.
+# Arguments for `make run` and `make bench`, for example ARGS='--port-offset 1000 --data-dir .signalbox-2'.
 ARGS ?=
 
 RUN_PACKAGES := nginx libnginx-mod-http-lua lua-resty-core lua-cjson redis-server curl
-# lua-check is the linter. Never luajit: it replaces the library that the Lua module of nginx needs.
-# The examples of the documentation, which a test runs, use jq and python3.
+# lua-check is the linter. Never install luajit: it replaces the library that nginx's Lua module needs.
+# A test runs the examples of the documentation, which use jq and python3.
 TEST_PACKAGES := $(RUN_PACKAGES) lua-check openssl jq python3
 BENCH_PACKAGES := $(RUN_PACKAGES) lua-nginx-redis haproxy caddy mtail goaccess
 
@@ -22,36 +22,35 @@ help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do \
 		printf 'make %-8s %s\n' "$$name" "$$what"; done
 
-run: packages-run build ## Install what is missing, build, start everything with two sample applications (Ctrl-C ends it)
+run: packages-run build ## Install missing packages, build, and start everything with sample applications (stop with Ctrl-C)
 	@$(BUILT)/signalbox up --demo $(ARGS) || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
 
-browser: ## Install what the tests of the dashboard need: Chromium, Node, and playwright-core below target/
+browser: ## Install Chromium, Node and playwright-core (below target/) for the tests of the dashboard
 	@.ci/browser
 
-test: packages-test ## Install missing packages, run everything that CI runs; STRICT=1 fails on tests that needed a retry
+test: packages-test ## Install missing packages and run everything that CI runs; STRICT=1 fails on tests that needed a retry
 	@.ci/test
 
-bench: packages-bench ## Measure side by side with nginx, HAProxy, Caddy, brokers and others, and print ratios
+bench: packages-bench ## Compare performance with nginx, HAProxy, Caddy, brokers and others, and print ratios
 	cargo build --workspace --release
 	cargo run --quiet --release -p signalbox-bench -- $(ARGS)
 
-# Chaos at the edge for CHAOS_SECONDS (default 600), counters of requests for SOAK_SECONDS, and the order of events through
-# SOAK_KILLS kills (default 1000, with Redis writing through and with Redis writing every second), each within SOAK_SECONDS;
-# SOAK_LABELS labels (default 10000) while parts die for SOAK_SECONDS, and SIGNALBOX_SEEDS random machines (default 2000).
-# SIGNALBOX_SEED repeats the choices.
-soak: packages-run ## Kill parts at random under load for SOAK_SECONDS or SOAK_KILLS; fails when a promise is broken
+# CHAOS_SECONDS: duration of faults at the edge (default 600). SOAK_SECONDS: duration of every other test. SOAK_KILLS: kills in
+# the test of the order of events (default 1000, with Redis syncing before each reply and every second). SOAK_LABELS: labels
+# while parts die (default 10000). SIGNALBOX_SEEDS: random machines (default 2000). SIGNALBOX_SEED repeats a run.
+soak: packages-run ## Kill random parts under load for SOAK_SECONDS or SOAK_KILLS, and check all guarantees
 	cargo build --workspace
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
 	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-machines --lib -- tests::faults tests::predictions
 
-reference: build ## Write docs/configuration.md, the reference of all configuration keys
+reference: build ## Generate docs/configuration.md, the reference of all configuration keys
 	.ci/reference $(BUILT) >docs/configuration.md.new
 	mv docs/configuration.md.new docs/configuration.md
 
-schemathesis: ## Install what holds the API against its own document, below target/
+schemathesis: ## Install schemathesis (below target/), which tests the API against its OpenAPI document
 	@.ci/schemathesis
 
-# DEB_PROFILE=dev builds sooner, for a look at what is inside.
+# DEB_PROFILE=dev builds faster, for inspecting the package.
 DEB_PROFILE ?= release
 DEB_BUILT := $(TARGET)/$(if $(filter dev,$(DEB_PROFILE)),debug,$(DEB_PROFILE))
 
@@ -69,7 +68,7 @@ deb: ## Build a Debian package (needs cargo-deb: cargo install cargo-deb)
 fmt: ## Format the Rust sources
 	cargo fmt --all
 
-clean: ## Remove what was built; data in .signalbox stays
+clean: ## Remove build artifacts, but keep data in .signalbox
 	cargo clean
 
 build:
@@ -81,7 +80,7 @@ packages-run:
 packages-test:
 	@.ci/packages $(TEST_PACKAGES)
 
-# Peers that Debian does not have here are skipped by the bench, with a note.
+# The benchmark skips peers that this Debian version does not provide, with a note.
 packages-bench:
 	@.ci/packages $(RUN_PACKAGES)
 	@.ci/packages --optional $(filter-out $(RUN_PACKAGES),$(BENCH_PACKAGES))

@@ -1,4 +1,4 @@
-//! `signalbox check`: whether what must hold of a running system's events, queues, objects and labels does hold.
+//! `signalbox check`: checks whether events, queues, objects and labels of a running system are consistent.
 
 use std::time::Duration;
 
@@ -17,20 +17,20 @@ pub(crate) struct Args {
     remote: Remote,
 }
 
-/// How long the check may take: it looks at every object, a part at a time.
+/// The time limit of one call, which checks a part of all objects or labels.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Findings after which nothing more is looked for.
-const MOST: usize = 1_000;
+/// The check ends after this many findings.
+const MAX_FINDINGS: usize = 1_000;
 
-/// Prints what is broken; fails with "broken" when something is.
+/// Prints the findings. Fails with "broken" if there are any.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let client = args.remote.patient(PATIENCE)?;
     let progress = Progress::new();
-    progress.say("looking at every subscriber, queue and object");
+    progress.say("checking subscribers, queues and objects");
     let mut answer = client.health().check(None).await?;
-    while let Some(next) = answer.next.take().filter(|_| answer.findings.len() < MOST) {
-        progress.say(&format!("looking at labels of state machines: {}", answer.looked));
+    while let Some(next) = answer.next.take().filter(|_| answer.findings.len() < MAX_FINDINGS) {
+        progress.say(&format!("checking labels of state machines: {}", answer.looked));
         let more = client.health().check(Some(&next)).await?;
         answer.sound &= more.sound;
         answer.findings.extend(more.findings);
@@ -41,7 +41,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     args.remote.show(&answer, print)?;
     match answer.findings.len() {
         0 => Ok(()),
-        count => Err(Failure::broken(format!("{count} things are not as they must be"))),
+        1 => Err(Failure::broken("1 problem found")),
+        count => Err(Failure::broken(format!("{count} problems found"))),
     }
 }
 
@@ -54,7 +55,7 @@ fn print(answer: &Check) {
     }
     if answer.findings.is_empty() {
         terminal::line(&format!(
-            "sound: {}; {} labels and entries of indexes",
+            "consistent: {}; {} labels and index entries",
             answer.rooms.join(", "),
             answer.looked
         ));

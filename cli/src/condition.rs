@@ -1,4 +1,4 @@
-//! `signalbox condition eval`: tries an exit condition out, without a machine and without anything running.
+//! `signalbox condition eval`: evaluates an exit condition without a machine and without a running system.
 
 use std::{fs, path::PathBuf};
 
@@ -9,7 +9,7 @@ use signalbox_condition::{Condition, Facts, KnownFeeds, Local, NeedsFeed, Visit,
 
 use crate::{exit::Failure, terminal};
 
-/// What can be done with a condition.
+/// Commands for conditions.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -18,46 +18,46 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Evaluate a condition with the facts of a file, and print the result as JSON (docs/conditions.md)
+    /// Evaluate a condition with the facts in a file, and print the result as JSON (docs/conditions.md)
     Eval(Box<Eval>),
 }
 
 #[derive(Debug, clap::Args)]
 struct Eval {
-    /// The zone of system.time, system.date and system.weekday
+    /// Time zone of system.time, system.date and system.weekday
     #[arg(long, value_name = "ZONE", default_value = "UTC", value_parser = zone)]
     timezone: TimeZone,
-    /// A JSON object of any of metadata, feeds, history and system
+    /// File with a JSON object that can contain metadata, feeds, history and system
     #[arg(long, value_name = "FILE")]
     context: PathBuf,
-    /// The present moment
+    /// Current time
     #[arg(long, value_name = "RFC3339", value_parser = moment)]
     now: Timestamp,
-    /// When the label entered its state
+    /// Time at which the label entered its state
     #[arg(long, value_name = "RFC3339", value_parser = moment)]
     entered: Timestamp,
-    /// Also print every operand's value and source, what keeps the condition from being true, and what would help
+    /// Also print each operand's value and source, what blocks the condition, and which changes would make it true
     #[arg(long)]
     explain: bool,
-    /// The condition; it may begin with `-`
+    /// Condition; it may begin with `-`
     #[arg(value_name = "EXPR", allow_hyphen_values = true)]
     condition: String,
 }
 
 fn zone(name: &str) -> Result<TimeZone, String> {
-    // Etc/Unknown is a zone for those who must have one.
+    // Etc/Unknown is a placeholder zone, not a real one.
     let known = TimeZone::get(name).ok().filter(|zone| !zone.is_unknown());
-    known.ok_or_else(|| "no time zone is called so (for example Europe/London)".to_owned())
+    known.ok_or_else(|| "unknown time zone: expected a name such as Europe/London".to_owned())
 }
 
 fn moment(text: &str) -> Result<Timestamp, String> {
-    instant(text).ok_or_else(|| "not RFC 3339 (for example 2026-01-31T18:30:00Z)".to_owned())
+    instant(text).ok_or_else(|| "expected RFC 3339, such as 2026-01-31T18:30:00Z".to_owned())
 }
 
-/// Prints one JSON object: the result, or (with exit code 65) what is wrong with the condition.
+/// Prints one JSON object: the result, or (with exit code 65) the errors of the condition.
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let Command::Eval(args) = args.command;
-    // Arguments first: what a caller did wrong counts before what the text says.
+    // Invalid arguments are reported before errors in the condition.
     let context = Context::read(&args)?;
     let condition = match Condition::parse(&args.condition, KnownFeeds::Any) {
         Ok(condition) => condition,
@@ -68,9 +68,9 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         }
     };
     let facts = context.facts(&args);
-    // All feeds of a file are there, or null.
+    // Every feed in a file has a value or null.
     let verdict = condition.evaluate(&facts).map_err(|NeedsFeed(name)| {
-        Failure::internal(format!("the feed {name} of {} was not looked up", args.context.display()))
+        Failure::internal(format!("the feed {name} in {} was not evaluated", args.context.display()))
     })?;
     let mut answer = json!({
         "result": verdict.truth.holds(),
@@ -88,7 +88,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The facts of a context file.
+/// The facts in a context file.
 #[derive(Debug)]
 struct Context {
     metadata: Json,
@@ -110,17 +110,17 @@ impl Context {
     }
 
     fn of(json: Json, args: &Eval) -> Result<Self, String> {
-        let Json::Object(mut file) = json else { return Err("the context is not a JSON object".into()) };
+        let Json::Object(mut file) = json else { return Err("expected a JSON object".into()) };
         let mut metadata = section(&mut file, "metadata", None)?;
         let feeds = section(&mut file, "feeds", None)?;
         let mut history = section(&mut file, "history", Some(&["previous_state", "entered_state"]))?;
         let system = ["time", "date", "now", "weekday", "entered_state", "state_machine", "label"];
         let mut system = section(&mut file, "system", Some(&system))?;
         if let Some(key) = file.keys().next() {
-            return Err(format!("{key:?} is none of metadata, feeds, history and system"));
+            return Err(format!("unknown section {key:?}: expected metadata, feeds, history or system"));
         }
         let now = take(&mut system, "system.now", instant_of)?.unwrap_or(args.now);
-        // The two names are one thing; that of `system` goes before.
+        // Both names mean the same value; the one in `system` takes precedence.
         let entered = take(&mut history, "history.entered_state", instant_of)?;
         let entered = take(&mut system, "system.entered_state", instant_of)?.or(entered);
         let time = take(&mut system, "system.time", time_of)?;
@@ -159,7 +159,7 @@ impl Context {
     }
 }
 
-/// An object of the file, empty if it is not there; `known` are the keys that it may have.
+/// An object of the file, empty if it is absent. `known` lists the permitted keys.
 fn section(
     file: &mut Map<String, Json>,
     name: &str,
@@ -168,15 +168,15 @@ fn section(
     let object = match file.remove(name) {
         None => Map::new(),
         Some(Json::Object(object)) => object,
-        Some(_) => return Err(format!("{name} is not an object")),
+        Some(_) => return Err(format!("{name} must be an object")),
     };
     match known.and_then(|known| object.keys().find(|key| !known.contains(&key.as_str()))) {
-        Some(key) => Err(format!("there is no {name}.{key}")),
+        Some(key) => Err(format!("unknown key {name}.{key}")),
         None => Ok(object),
     }
 }
 
-/// The value of `section.key`, read by `read`; null counts as not being there.
+/// The value of `section.key`, parsed by `read`. Null is treated as absent.
 fn take<T>(
     section: &mut Map<String, Json>,
     path: &str,
@@ -186,23 +186,23 @@ fn take<T>(
     match section.remove(key) {
         None | Some(Json::Null) => Ok(None),
         Some(Json::String(text)) => {
-            read(&text).map(Some).map_err(|expected| format!("{path} is {text:?}, and should be {expected}"))
+            read(&text).map(Some).map_err(|expected| format!("{path} is {text:?}: expected {expected}"))
         }
-        Some(other) => Err(format!("{path} is {other}, and should be a string")),
+        Some(other) => Err(format!("{path} is {other}: expected a string")),
     }
 }
 
 fn instant_of(text: &str) -> Result<Timestamp, &'static str> {
-    instant(text).ok_or("RFC 3339, like 2026-01-31T18:30:00Z")
+    instant(text).ok_or("RFC 3339, such as 2026-01-31T18:30:00Z")
 }
 
 fn time_of(text: &str) -> Result<civil::Time, &'static str> {
     let format = if text.len() == 5 { "%H:%M" } else { "%H:%M:%S" };
-    civil::Time::strptime(format, text).map_err(|_| "a time of day, like 18:30 or 18:30:15")
+    civil::Time::strptime(format, text).map_err(|_| "a time of day, such as 18:30 or 18:30:15")
 }
 
 fn date_of(text: &str) -> Result<civil::Date, &'static str> {
-    civil::Date::strptime("%Y-%m-%d", text).map_err(|_| "a date, like 2026-01-31")
+    civil::Date::strptime("%Y-%m-%d", text).map_err(|_| "a date, such as 2026-01-31")
 }
 
 fn weekday_of(text: &str) -> Result<civil::Weekday, &'static str> {

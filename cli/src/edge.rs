@@ -16,9 +16,9 @@ pub(crate) struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
 enum Action {
-    /// Write PREFIX/nginx.conf and become nginx
+    /// Write PREFIX/nginx.conf and replace this process with nginx
     Run,
-    /// Write PREFIX/nginx.conf and have nginx check it
+    /// Write PREFIX/nginx.conf and run `nginx -t`
     Check,
 }
 

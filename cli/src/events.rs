@@ -1,4 +1,4 @@
-//! `signalbox events`: topics, publishing, and watching what is published.
+//! `signalbox events`: lists topics, publishes events and watches them.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use crate::{
     terminal::{self, Progress},
 };
 
-/// As many as the API takes in one call.
+/// The maximum number of events per API call.
 const BATCH: usize = 100;
 
 /// Flags of `signalbox events`.
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 enum Command {
     /// Watch events as they are accepted, until Ctrl-C
     Tail(Tail),
-    /// Publish an event, or a file of them
+    /// Publish an event, or all events in a file
     Publish(Box<Publish>),
     /// List topics
     Topics(Topics),
@@ -40,22 +40,22 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Tail {
-    /// Only of this topic
+    /// Only events of this topic
     #[arg(long)]
     topic: Option<String>,
-    /// Only of this environment
+    /// Only events of this environment
     #[arg(long)]
     environment: Option<String>,
-    /// Only of this object
+    /// Only events of this object
     #[arg(long)]
     object: Option<String>,
-    /// Only where this regular expression matches all of environment:type:topic
+    /// Only events whose environment:type:topic matches this regular expression completely
     #[arg(long, value_name = "REGEX")]
     pattern: Option<String>,
-    /// Go on after this message, whose id was printed with --json
+    /// Continue after the message with this ID, as printed with --json
     #[arg(long, value_name = "ID")]
     after: Option<String>,
-    /// End after so many events
+    /// Exit after this many events
     #[arg(long, value_name = "COUNT")]
     count: Option<u64>,
     #[command(flatten)]
@@ -64,24 +64,24 @@ struct Tail {
 
 #[derive(Debug, clap::Args)]
 struct Publish {
-    /// The topic
+    /// Topic
     topic: String,
-    /// What happened
+    /// Type of the event
     #[arg(value_name = "TYPE", value_parser = ["create", "update", "delete", "noop"], required_unless_present = "file")]
     kind: Option<String>,
-    /// The address of what it happened to
+    /// URL of the resource that the event is about
     #[arg(value_name = "ABOUT", required_unless_present = "file")]
     about: Option<String>,
-    /// The object whose order it stands in
+    /// Object, which is the ordering key
     #[arg(long)]
     object: Option<String>,
-    /// The environment that queues keep it apart by
+    /// Environment (tenant); queues are fair between environments
     #[arg(long)]
     environment: Option<String>,
-    /// Anything, as JSON
+    /// Data, as JSON
     #[arg(long, value_name = "JSON", value_parser = json)]
     data: Option<Value>,
-    /// A file of events, a JSON object on each line, instead; `-` is standard input
+    /// File with one JSON event per line; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["kind", "about", "object", "environment", "data"])]
     file: Option<String>,
     #[command(flatten)]
@@ -118,7 +118,7 @@ async fn tail(args: Tail) -> Result<(), Failure> {
     let mut seen = 0;
     loop {
         let mut stream = client.events().watch(&filter).await?;
-        // A broken connection is opened again after the last event that was seen; nothing is missed or shown twice.
+        // A broken connection is reopened after the last received event, so no event is missed or shown twice.
         while let Ok(Some(message)) = stream.next().await {
             filter.last_event_id = message.id.clone().or(filter.last_event_id);
             let event = message.event.is_none();
@@ -164,8 +164,8 @@ async fn publish(args: Publish) -> Result<(), Failure> {
             let Publish { object, environment, data, .. } = args;
             vec![NewEvent { kind, url, object, environment, timestamp: None, data }]
         }
-        // clap asks for them.
-        _ => return Err(Failure::configuration("an event has a type and says what it is about")),
+        // clap requires them.
+        _ => return Err(Failure::configuration("an event needs TYPE and ABOUT")),
     };
     let published = send(&client, &args.topic, &events).await?;
     args.remote.show(&published, |published| {
@@ -173,15 +173,13 @@ async fn publish(args: Publish) -> Result<(), Failure> {
             let why = [event.code.as_deref(), event.detail.as_deref()].into_iter().flatten();
             terminal::line(&match event.id {
                 Some(id) => format!("published {id}"),
-                None => format!("refused {}", why.collect::<Vec<_>>().join(": ")),
+                None => format!("rejected {}", why.collect::<Vec<_>>().join(": ")),
             });
         }
     })?;
     match published.iter().filter(|event| event.id.is_none()).count() {
         0 => Ok(()),
-        refused => {
-            Err(Failure::refused_because(format!("{refused} of {} events are refused", published.len())))
-        }
+        refused => Err(Failure::refused_because(format!("{refused} of {} events rejected", published.len()))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The exit codes, which scripts and units may rely on (the numbers of BSD's `sysexits.h`).
+//! The stable exit codes (the numbers of BSD's `sysexits.h`).
 
 use std::process::ExitCode;
 
@@ -6,22 +6,22 @@ use crate::terminal;
 
 /// `check` or `doctor` found a problem.
 pub(crate) const BROKEN: u8 = 1;
-/// A flag, a variable or a file has to change.
+/// A flag, a variable or a file is invalid.
 pub(crate) const CONFIGURATION: u8 = 64;
 /// The input is invalid (a condition, a definition, a scenario that fails), or the API rejected the request.
 pub(crate) const REFUSED: u8 = 65;
-/// Something that is needed is in use, missing, or does not respond.
+/// A required resource is in use, missing, or does not respond.
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// A defect, or the system refuses files or processes.
+/// A defect, or the operating system rejects an operation.
 pub(crate) const INTERNAL: u8 = 70;
 /// Ended by Ctrl-C (128 + SIGINT), cleanly.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// What `--help` says about them.
-pub(crate) const HELP: &str = "Exit codes: 0 done (also: ended by SIGTERM), 1 `check` or `doctor` found a problem, 64 bad configuration, 65 invalid or rejected by the API, 69 something needed is in use, \
-missing or does not respond, 70 internal error, 130 ended by Ctrl-C.";
+/// The summary in `--help`.
+pub(crate) const HELP: &str = "Exit codes: 0 success (also: ended by SIGTERM), 1 `check` or `doctor` found a problem, 64 invalid configuration, 65 invalid input or rejected by the API, 69 a required resource \
+is in use, missing or does not respond, 70 internal error, 130 ended by Ctrl-C.";
 
-/// Why a command failed.
+/// The failure of a command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: u8,
@@ -80,7 +80,7 @@ impl From<signalbox_stack::Error> for Failure {
             signalbox_stack::Kind::Unavailable => UNAVAILABLE,
             signalbox_stack::Kind::Internal => INTERNAL,
         };
-        // With every cause. The last one is the system's.
+        // With every cause. The last one comes from the operating system.
         Self { code, message: Some(format!("{:#}", anyhow::Error::from(error))) }
     }
 }

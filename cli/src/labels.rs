@@ -1,4 +1,4 @@
-//! `signalbox labels`: where labels are, how they came there, why they do not go on, and facts that move them.
+//! `signalbox labels`: shows labels, their history and why they wait, and changes their metadata.
 
 mod facts;
 
@@ -15,7 +15,7 @@ use crate::{
     why,
 };
 
-/// How long all errored labels of a machine may take to be tried again.
+/// The time limit for retrying all errored labels of a machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Flags of `signalbox labels`.
@@ -31,29 +31,29 @@ enum Command {
     List(List),
     /// Show a label
     Show(One),
-    /// Show what has happened to a label
+    /// Show the history of a label
     History(One),
-    /// Say why a label is where it is, and what would move it
+    /// Explain why a label is in its state, and what would move it
     Why(One),
-    /// Tell a label facts
+    /// Change a label's metadata
     Set(Box<facts::Set>),
-    /// Say what would happen
+    /// Simulate the future of a label, without changing anything
     Simulate(Simulate),
-    /// Try the action of an errored label again, or of all of them
+    /// Retry the action of an errored label, or of all errored labels
     Retry(Retry),
 }
 
 #[derive(Debug, clap::Args)]
 struct List {
-    /// The machine
+    /// Machine
     machine: String,
-    /// Only those in this state
+    /// Only labels in this state
     #[arg(long)]
     state: Option<String>,
-    /// Only those with this status, such as errored
+    /// Only labels with this status, such as errored
     #[arg(long)]
     status: Option<String>,
-    /// At most so many
+    /// Maximum number of labels
     #[arg(long, default_value_t = 1000)]
     max: usize,
     #[command(flatten)]
@@ -62,9 +62,9 @@ struct List {
 
 #[derive(Debug, clap::Args)]
 struct One {
-    /// The machine
+    /// Machine
     machine: String,
-    /// The label
+    /// Label
     label: String,
     #[command(flatten)]
     remote: Remote,
@@ -72,20 +72,20 @@ struct One {
 
 #[derive(Debug, clap::Args)]
 struct Simulate {
-    /// The machine
+    /// Machine
     machine: String,
-    /// The label
+    /// Label
     label: String,
-    /// How far to look, such as 30d
+    /// Period to simulate, such as 30d
     #[arg(long = "for", value_name = "SPAN", default_value = "30d")]
     span: String,
-    /// Facts that come now, as a JSON object
+    /// Metadata changes at the start, as a JSON object
     #[arg(long, value_name = "JSON", value_parser = object)]
     metadata: Option<Value>,
-    /// What feeds say: a JSON object of names and values, null for one that fails
+    /// Values of feeds, as a JSON object of names and values; null for a failing feed
     #[arg(long, value_name = "JSON", value_parser = object)]
     feeds: Option<Value>,
-    /// What actions are answered: a JSON object of states and HTTP statuses; 200 where nothing is said
+    /// Answers to actions, as a JSON object of states and HTTP statuses [default: 200]
     #[arg(long, value_name = "JSON", value_parser = object)]
     webhooks: Option<Value>,
     #[command(flatten)]
@@ -94,15 +94,15 @@ struct Simulate {
 
 #[derive(Debug, clap::Args)]
 struct Retry {
-    /// The machine
+    /// Machine
     machine: String,
-    /// The label
+    /// Label
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     label: Option<String>,
-    /// All that are errored
+    /// Retry all errored labels
     #[arg(long)]
     all: bool,
-    /// Of all, only those in this state
+    /// With --all, only labels in this state
     #[arg(long, requires = "all")]
     state: Option<String>,
     #[command(flatten)]
@@ -111,7 +111,11 @@ struct Retry {
 
 fn object(text: &str) -> Result<Value, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    if value.is_object() { Ok(value) } else { Err("it is a JSON object, such as {\"paid\":true}".to_owned()) }
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err("expected a JSON object, such as {\"paid\":true}".to_owned())
+    }
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
@@ -166,7 +170,7 @@ async fn simulate(args: Simulate) -> Result<(), Failure> {
 async fn retry(args: Retry) -> Result<(), Failure> {
     let progress = Progress::new();
     if args.all {
-        progress.say("trying again");
+        progress.say("retrying");
     }
     let client = args.remote.patient(PATIENCE)?;
     let retried = match &args.label {
@@ -175,8 +179,8 @@ async fn retry(args: Retry) -> Result<(), Failure> {
     };
     drop(progress);
     args.remote.show(&json!({"retried": retried}), |_| {
-        let are = if retried == 1 { "label is" } else { "labels are" };
-        terminal::line(&format!("{retried} {are} tried again"));
+        let labels = if retried == 1 { "label" } else { "labels" };
+        terminal::line(&format!("{retried} {labels} retried"));
     })
 }
 
@@ -201,15 +205,14 @@ fn print(value: &Value) {
     outlined(value, 0).iter().for_each(|line| terminal::line(line));
 }
 
-/// JSON as an outline: what is nested stands further in, one value on a line, and nothing is left out.
-/// A text, quoted only where it could be taken for nothing, or move the cursor.
+/// Formats a text. It is quoted only if it is empty or could move the cursor.
 fn word(text: &str) -> String {
     let plain = !text.is_empty() && !text.contains(char::is_control);
-    // JSON lets the control characters above 0x7f stand.
+    // JSON permits unescaped control characters above 0x7f.
     if plain { text.to_owned() } else { format!("{text:?}") }
 }
 
-/// A line with nothing in it that could move the cursor.
+/// A line without characters that could move the cursor.
 fn printable(line: &str) -> String {
     line.chars()
         .map(|one| if one.is_control() { one.escape_default().to_string() } else { one.to_string() })

@@ -1,5 +1,5 @@
-//! `signalbox machines`: judges definitions of state machines and runs their scenarios, without anything running; plans
-//! and applies them where something runs.
+//! `signalbox machines`: validates definitions of state machines and runs their scenarios without a running system; plans
+//! and applies them in a running system.
 
 mod plans;
 
@@ -17,7 +17,7 @@ use signalbox_machine::{
 
 use crate::{exit::Failure, terminal};
 
-/// What can be done with definitions.
+/// Commands for definitions.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -26,17 +26,17 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Judge files of state machines; exit code 65 when any is refused (docs/machines.md)
+    /// Validate definition files; exit code 65 if any is invalid (docs/machines.md)
     Validate(Validate),
-    /// Run the scenarios beside files of state machines: NAME.test.yaml for NAME.yaml; exit code 65 when any fails
+    /// Run the scenarios next to definition files: NAME.test.yaml for NAME.yaml; exit code 65 if any fails
     Test(Files),
-    /// Print the JSON Schema of the format, for editors
+    /// Print the JSON Schema of definitions, for editors
     Schema,
     /// List the machines of a running system
     List(plans::All),
-    /// Say what a definition would change, and change nothing
+    /// Show what a definition would change, without changing anything
     Plan(plans::Plan),
-    /// Make a definition the one that counts: the one that was planned, or that of a file
+    /// Apply a definition: a planned one, or one from a file
     Apply(Box<plans::Apply>),
     /// List the versions of a machine's definition
     Versions(plans::One),
@@ -44,7 +44,7 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Validate {
-    /// Names of the environment that headers may ask for, as in the pacemaker's [machines] environment; not given, all may be
+    /// Environment variables that headers may use, as in the pacemaker's [machines] environment [default: all]
     #[arg(
         long,
         value_name = "NAME",
@@ -61,7 +61,7 @@ struct Files {
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
-    /// The files
+    /// Files
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 }
@@ -87,7 +87,7 @@ fn read(path: &Path) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|_| Failure::configuration(format!("{}: not UTF-8", path.display())))
 }
 
-/// Every file is read before any is judged: what a caller did wrong counts first.
+/// Reads every file before any is validated, so that unreadable files are reported first.
 fn sources(files: &[PathBuf]) -> Result<Vec<(String, String)>, Failure> {
     files.iter().map(|path| Ok((path.display().to_string(), read(path)?))).collect()
 }
@@ -102,17 +102,17 @@ fn judged(name: &str, source: &str, environment: Option<&[String]>) -> Result<Fi
 fn validate(files: &Files, environment: Option<&[String]>) -> Result<(), Failure> {
     let mut refused = false;
     let mut reports = Vec::new();
-    // A machine stands in one file only.
+    // A machine must be defined in one file only.
     let mut seen: Vec<(String, String)> = Vec::new();
     for (name, source) in sources(&files.files)? {
         let (machines, warnings, problems) = match judged(&name, &source, environment) {
             Ok(File { machines, warnings }) => (machines, warnings, Vec::new()),
             Err(Refused { problems }) => (Vec::new(), Vec::new(), problems),
         };
-        let mut problems: Vec<Json> = told(files, "", &problems);
+        let mut problems: Vec<Json> = listed(files, "", &problems);
         for machine in &machines {
             if let Some((_, other)) = seen.iter().find(|(known, _)| known == machine.name()) {
-                let message = format!("the machine `{}` stands in {other} already", machine.name());
+                let message = format!("the machine `{}` is already defined in {other}", machine.name());
                 if !files.json {
                     terminal::error(&format!("{name}: {message}"));
                 }
@@ -120,7 +120,7 @@ fn validate(files: &Files, environment: Option<&[String]>) -> Result<(), Failure
             }
             seen.push((machine.name().to_owned(), name.clone()));
         }
-        let warnings = told(files, "warning: ", &warnings);
+        let warnings = listed(files, "warning: ", &warnings);
         refused |= !problems.is_empty();
         if !files.json && problems.is_empty() {
             let machines = machines
@@ -155,7 +155,7 @@ fn test(files: &Files) -> Result<(), Failure> {
             }
             Err(Refused { problems }) => {
                 failed = true;
-                json!({ "file": name, "problems": told(files, "", &problems) })
+                json!({ "file": name, "problems": listed(files, "", &problems) })
             }
         };
         reports.push(report);
@@ -185,7 +185,7 @@ fn scenario_json(files: &Files, outcome: &scenario::Outcome) -> Json {
         "problem": outcome.failed.as_ref().map(Problem::to_json) })
 }
 
-fn told(files: &Files, kind: &str, problems: &[Problem]) -> Vec<Json> {
+fn listed(files: &Files, kind: &str, problems: &[Problem]) -> Vec<Json> {
     if !files.json {
         problems.iter().for_each(|problem| terminal::error(&format!("{kind}{problem}")));
     }

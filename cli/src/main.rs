@@ -1,7 +1,7 @@
 //! `signalbox`: the operator's command.
 //!
-//! `signalbox up` runs the whole system on this machine; each further subcommand is a module of its own. Exit codes
-//! are stable, see [`exit`].
+//! `signalbox up` runs the whole system on this machine. Every other subcommand has its own module. Exit codes are stable,
+//! see [`exit`].
 
 mod check;
 mod condition;
@@ -46,7 +46,7 @@ struct Cli {
 enum Command {
     /// Run the whole system on this machine: Redis, nginx, pacemaker and sidecar
     Up(Box<up::Args>),
-    /// Show whether the parts of a running system respond
+    /// Show whether the parts of a system on this machine respond
     Status(status::Args),
     /// Manage instances and hosts, and show which routers have the newest table
     Routes(routes::Args),
@@ -62,25 +62,25 @@ enum Command {
     Objects(objects::Args),
     /// Manage API tokens
     Tokens(tokens::Args),
-    /// Check whether events, queues, objects and labels of a running system are consistent (exit code 1 if not)
+    /// Check whether events, queues, objects and labels are consistent (exit code 1 if not)
     Check(check::Args),
     /// Report what is misconfigured or unhealthy and how to fix it (exit code 1 if something is critical)
     Doctor(doctor::Args),
-    /// Run nginx alone, configured by environment variables: in a container or as a service
+    /// Run nginx alone, configured by environment variables (for containers and services)
     Edge(edge::Args),
-    /// Try an exit condition
+    /// Evaluate an exit condition
     Condition(condition::Args),
-    /// Check definitions of state machines, run their scenarios, and apply them
+    /// Validate, test, plan and apply definitions of state machines
     Machines(machines::Args),
-    /// Manage labels of state machines, and show why they wait
+    /// Manage labels of state machines and explain why they wait
     Labels(labels::Args),
-    /// Cut an incomplete transaction off the end of an append-only file; before Redis starts, never while it runs
+    /// Remove an incomplete transaction from the end of a stopped Redis server's append-only file
     RepairAof(repair_aof::Args),
-    /// Print a script that completes commands in a shell
+    /// Print a shell completion script
     Completions(pages::Completions),
     /// Print the manual page
     Man(pages::Man),
-    /// End a stack's processes when the process that started them is gone (used by `up`)
+    /// End the processes of a system after the process that started them has ended (used by `up`)
     #[command(hide = true, name = signalbox_stack::GUARD_COMMAND)]
     Guard,
 }
@@ -88,7 +88,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Cli::try_parse() {
         Ok(cli) => run(cli.command),
-        // Help and version arrive here, too. A wrong flag or variable is bad configuration, like a wrong file.
+        // Help and version are handled here, too. An invalid flag or variable is a configuration error, like an invalid file.
         Err(error) => {
             let _unwritten = error.print();
             return if error.use_stderr() { exit::code(exit::CONFIGURATION) } else { ExitCode::SUCCESS };

@@ -1,5 +1,5 @@
-//! Tests that hold what is written about the command against the command: docs/cli.md has every command, and every line
-//! of the documentation that begins with `signalbox` can be typed.
+//! Tests that compare the documentation with the command line: docs/cli.md contains every command, and every line of the
+//! documentation that begins with `signalbox` is valid.
 
 use std::{
     collections::BTreeSet,
@@ -31,7 +31,7 @@ fn documents() -> Vec<(PathBuf, String)> {
     files.into_iter().map(|file| (file.clone(), fs::read_to_string(&file).unwrap())).collect()
 }
 
-/// The lines of code blocks, those that end with a backslash joined with the next one, a prompt taken off.
+/// The lines of code blocks, without prompts. A line that ends with a backslash is joined with the next one.
 fn code_lines(text: &str) -> Vec<String> {
     let (mut lines, mut inside, mut begun) = (Vec::new(), false, String::new());
     for line in text.lines() {
@@ -53,7 +53,7 @@ fn code_lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// A line with something in the place of what the shell would fill in; of `NAME=$(command)` the command.
+/// A line with placeholders for shell expansions. Of `NAME=$(command)`, the command.
 fn filled_in(line: &str) -> String {
     let assigned =
         line.split_once("=$(").filter(|(name, _)| name.chars().all(|char| char.is_ascii_uppercase()));
@@ -78,7 +78,7 @@ fn filled_in(line: &str) -> String {
     filled + rest
 }
 
-/// The words of a line as a shell would divide it, up to what is another command. Enough for what documentation shows.
+/// The words of a line as a shell would split it, up to the next command. Sufficient for the documentation.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut chars = line.chars();
@@ -101,7 +101,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Every command that can be typed, such as `routes list`; a group alone is none.
+/// Every command, such as `routes list`. A group alone is not a command.
 fn commands(command: &Command, name: &str, found: &mut BTreeSet<String>) {
     let subs: Vec<_> =
         command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help").collect();
@@ -114,13 +114,13 @@ fn commands(command: &Command, name: &str, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn words_are_those_of_a_shell() {
+fn words_are_split_as_in_a_shell() {
     assert_eq!(words("a 'b c' \"d \\\"e\" f\\ g # no"), ["a", "b c", "d \"e", "f g"]);
     assert_eq!(words("a --b '' | c"), ["a", "--b", ""]);
 }
 
 #[test]
-fn what_the_shell_fills_in_is_filled_in() {
+fn shell_expansions_are_replaced() {
     assert_eq!(filled_in("a --id $ID --at $(date +%s000) 5$"), "a --id 1 --at 1 5$");
     assert_eq!(
         filled_in("ID=$(signalbox queues pull mail | head -n 1)"),
@@ -129,16 +129,16 @@ fn what_the_shell_fills_in_is_filled_in() {
 }
 
 #[test]
-fn the_command_line_is_sound() {
+fn the_command_line_is_valid() {
     Cli::command().debug_assert();
 }
 
 #[test]
-fn every_command_of_the_documentation_can_be_typed() {
+fn every_command_in_the_documentation_is_valid() {
     let (mut typed, mut wrong) = (0, Vec::new());
     for (file, text) in documents() {
         for line in code_lines(&text).iter().filter(|line| line.starts_with("signalbox ")) {
-            // A synopsis is not typed.
+            // A synopsis is not a command.
             if line.contains(" [--") {
                 continue;
             }
@@ -151,7 +151,7 @@ fn every_command_of_the_documentation_can_be_typed() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(typed > 30, "only {typed} commands seen: the test looks in the wrong place");
+    assert!(typed > 30, "only {typed} commands found: the test reads the wrong files");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn docs_cli_md_has_every_command_and_every_exit_code() {
         let shown = lines
             .iter()
             .any(|line| line.len() >= typed.len() && line.iter().zip(&typed).all(|(a, b)| a == b));
-        assert!(shown, "docs/cli.md shows no `signalbox {command}`");
+        assert!(shown, "docs/cli.md does not contain `signalbox {command}`");
     }
     let codes = [
         exit::BROKEN,
@@ -177,10 +177,7 @@ fn docs_cli_md_has_every_command_and_every_exit_code() {
         exit::INTERRUPTED,
     ];
     for code in codes {
-        assert!(
-            page.contains(&format!("| {code} |")),
-            "docs/cli.md does not say what exit code {code} means"
-        );
-        assert!(exit::HELP.contains(&code.to_string()), "--help does not say what exit code {code} means");
+        assert!(page.contains(&format!("| {code} |")), "docs/cli.md does not describe exit code {code}");
+        assert!(exit::HELP.contains(&code.to_string()), "--help does not describe exit code {code}");
     }
 }

@@ -1,4 +1,4 @@
-//! `signalbox objects`: objects with a backend, where they stand and what holds them up.
+//! `signalbox objects`: shows objects with a backend and what blocks them.
 
 use clap::Subcommand;
 use serde_json::json;
@@ -15,15 +15,15 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show where an object stands
+    /// Show an object's queue
     Show(One),
-    /// Try a parked object again
+    /// Retry a parked object
     Unpark(One),
-    /// Give the event at the head of an object up
+    /// Drop the next event of an object
     Skip(Skip),
-    /// List backends with what waits for them
+    /// List backends with their waiting events
     Backends(All),
-    /// List the events that a backend's objects gave up, as JSON
+    /// List a backend's dead letters, as JSON
     Dead(Dead),
 }
 
@@ -35,7 +35,7 @@ struct All {
 
 #[derive(Debug, clap::Args)]
 struct One {
-    /// The object
+    /// Object
     object: String,
     #[command(flatten)]
     remote: Remote,
@@ -43,9 +43,9 @@ struct One {
 
 #[derive(Debug, clap::Args)]
 struct Skip {
-    /// The object
+    /// Object
     object: String,
-    /// The event, as `show` names it: another one at the head is left alone
+    /// ID of the event, as printed by `show`; the command fails if another event is next
     #[arg(long)]
     id: u64,
     #[command(flatten)]
@@ -54,7 +54,7 @@ struct Skip {
 
 #[derive(Debug, clap::Args)]
 struct Dead {
-    /// The backend
+    /// Backend
     backend: String,
     #[command(flatten)]
     remote: Remote,
@@ -68,12 +68,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Unpark(One { object, remote }) => {
             remote.client()?.objects().unpark(&object).await?;
-            remote.show(&json!({"unparked": true}), |_| terminal::line(&format!("{object} is tried again")))
+            remote.show(&json!({"unparked": true}), |_| terminal::line(&format!("{object} will be retried")))
         }
         Command::Skip(Skip { object, id, remote }) => {
             remote.client()?.objects().skip(&object, id).await?;
             remote.show(&json!({"skipped": id}), |_| {
-                terminal::line(&format!("{id} is given up; {object} goes on"));
+                terminal::line(&format!("event {id} dropped; {object} continues"));
             })
         }
         Command::Backends(All { remote }) => {
@@ -101,7 +101,7 @@ fn print(object: &Object) {
         );
     }
     if object.parked {
-        row("parked", "yes: `objects unpark` tries again, `objects skip` gives the next event up".to_owned());
+        row("parked", "yes: `objects unpark` retries, `objects skip` drops the next event".to_owned());
     }
 }
 

@@ -1,4 +1,4 @@
-//! `signalbox completions` and `signalbox man`: what is made from the description of the command itself.
+//! `signalbox completions` and `signalbox man`: generated from the definition of the command line.
 
 use std::{fs, path::PathBuf};
 
@@ -10,19 +10,19 @@ use crate::{Cli, exit::Failure, terminal};
 /// Flags of `signalbox completions`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Completions {
-    /// The shell
+    /// Shell
     shell: Shell,
 }
 
 /// Flags of `signalbox man`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Man {
-    /// Write a page for each command into this folder, in place of one page to standard output
+    /// Write one page per command into this folder instead of one page to standard output
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-/// The command with the parts that clap adds itself, which pages name, too.
+/// The command with the parts that clap adds, which the pages contain, too.
 fn command() -> Command {
     let mut command = Cli::command();
     command.build();
@@ -38,14 +38,14 @@ pub(crate) fn completions(args: &Completions) -> Result<(), Failure> {
 pub(crate) fn man(args: &Man) -> Result<(), Failure> {
     let Some(dir) = &args.dir else { return print(page(command())?) };
     fs::create_dir_all(dir)
-        .map_err(|error| Failure::configuration(format!("cannot make {}: {error}", dir.display())))?;
+        .map_err(|error| Failure::configuration(format!("cannot create {}: {error}", dir.display())))?;
     let mut commands = vec![("signalbox".to_owned(), command())];
     while let Some((name, command)) = commands.pop() {
         for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
             commands.push((format!("{name}-{}", sub.get_name()), sub.clone()));
         }
         let file = dir.join(format!("{name}.1"));
-        // The page of a part is named as it is looked for: `man signalbox-routes`.
+        // A page has the name that `man signalbox-routes` looks for.
         let title: &'static str = Box::leak(name.into_boxed_str());
         fs::write(&file, page(command.name(title).display_name(title))?)
             .map_err(|error| Failure::configuration(format!("cannot write {}: {error}", file.display())))?;
@@ -57,13 +57,13 @@ fn page(command: Command) -> Result<Vec<u8>, Failure> {
     let mut page = Vec::new();
     clap_mangen::Man::new(command)
         .render(&mut page)
-        .map_err(|error| Failure::internal(format!("cannot make the page: {error}")))?;
+        .map_err(|error| Failure::internal(format!("cannot generate the page: {error}")))?;
     Ok(page)
 }
 
 fn print(text: Vec<u8>) -> Result<(), Failure> {
     let text = String::from_utf8(text).map_err(|error| Failure::internal(error.to_string()))?;
-    // A reader that wants only the first lines is no failure.
+    // A reader that stops after the first lines is not a failure.
     let _unread = terminal::text(&text);
     Ok(())
 }
@@ -79,7 +79,7 @@ mod tests {
         let page = fs::read_to_string(folder.path().join("signalbox-routes-add.1")).unwrap();
         assert!(page.contains("Register an instance"), "{page}");
         assert!(folder.path().join("signalbox.1").exists());
-        assert!(!folder.path().join("signalbox-guard.1").exists(), "what is hidden has no page");
+        assert!(!folder.path().join("signalbox-guard.1").exists(), "a hidden command has no page");
     }
 
     #[test]

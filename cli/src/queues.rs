@@ -1,4 +1,4 @@
-//! `signalbox queues`: what waits to be pulled.
+//! `signalbox queues`: manages pull queues and their messages.
 
 use std::time::Duration;
 
@@ -23,23 +23,23 @@ pub(crate) struct Args {
 enum Command {
     /// List queues
     List(All),
-    /// Make a queue, or change it
+    /// Create or update a queue
     Create(Create),
-    /// Remove a queue and its messages
+    /// Delete a queue and its messages
     Remove(Sure),
-    /// List environments by depth, with age and dwell time
+    /// List a queue's environments by depth, with age and dwell time
     Facets(One),
-    /// Look at the messages that come next, and leave them there
+    /// Show the next messages without pulling them
     Peek(Peek),
     /// Pull messages
     Pull(Pull),
-    /// Say that pulled messages are done
+    /// Acknowledge pulled messages
     Ack(Ack),
-    /// Drop messages
+    /// Drop waiting messages
     Purge(Purge),
     /// List dead letters, as JSON
     Dead(Page),
-    /// Put all dead letters back
+    /// Return all dead letters to the queue
     Redrive(One),
     /// Drop all dead letters
     DropDead(Sure),
@@ -53,7 +53,7 @@ struct All {
 
 #[derive(Debug, clap::Args)]
 struct One {
-    /// The queue
+    /// Queue
     queue: String,
     #[command(flatten)]
     remote: Remote,
@@ -61,9 +61,9 @@ struct One {
 
 #[derive(Debug, clap::Args)]
 struct Sure {
-    /// The queue
+    /// Queue
     queue: String,
-    /// It cannot be undone, so it is said
+    /// Confirm; this cannot be undone
     #[arg(long, required = true)]
     yes: bool,
     #[command(flatten)]
@@ -72,18 +72,18 @@ struct Sure {
 
 #[derive(Debug, clap::Args)]
 struct Create {
-    /// The queue
+    /// Queue
     queue: String,
-    /// A regular expression over environment:type:topic
+    /// Regular expression over environment:type:topic
     #[arg(long, value_name = "REGEX")]
     pattern: String,
-    /// How long a pulled message is its consumer's
+    /// Lease of a pulled message
     #[arg(long, value_name = "TIME", value_parser = duration)]
     lease: Option<Duration>,
-    /// Attempts before a message is a dead letter
+    /// Maximum number of attempts before a message becomes a dead letter
     #[arg(long, value_name = "COUNT")]
     max_attempts: Option<u32>,
-    /// How long a message waits before it is given up
+    /// Maximum time that a message waits before it is dropped
     #[arg(long, value_name = "TIME", value_parser = duration)]
     retention: Option<Duration>,
     #[command(flatten)]
@@ -92,12 +92,12 @@ struct Create {
 
 #[derive(Debug, clap::Args)]
 struct Peek {
-    /// The queue
+    /// Queue
     queue: String,
-    /// Only of this environment
+    /// Only messages of this environment
     #[arg(long)]
     environment: Option<String>,
-    /// At most so many
+    /// Maximum number of messages
     #[arg(long, default_value_t = 10)]
     max: usize,
     #[command(flatten)]
@@ -106,15 +106,15 @@ struct Peek {
 
 #[derive(Debug, clap::Args)]
 struct Pull {
-    /// The queue
+    /// Queue
     queue: String,
-    /// At most so many
+    /// Maximum number of messages
     #[arg(long, default_value_t = 1)]
     max: usize,
-    /// How long to wait for the first one
+    /// Maximum time to wait for the first message
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0s")]
     wait: Duration,
-    /// They are done as soon as they are pulled
+    /// Acknowledge the messages immediately
     #[arg(long)]
     ack: bool,
     #[command(flatten)]
@@ -123,9 +123,9 @@ struct Pull {
 
 #[derive(Debug, clap::Args)]
 struct Ack {
-    /// The queue
+    /// Queue
     queue: String,
-    /// What `pull` printed
+    /// Receipts, as printed by `pull`
     #[arg(required = true)]
     receipts: Vec<String>,
     #[command(flatten)]
@@ -134,12 +134,12 @@ struct Ack {
 
 #[derive(Debug, clap::Args)]
 struct Purge {
-    /// The queue
+    /// Queue
     queue: String,
-    /// Only of this environment
+    /// Only messages of this environment
     #[arg(long)]
     environment: Option<String>,
-    /// It cannot be undone, so it is said
+    /// Confirm; this cannot be undone
     #[arg(long, required = true)]
     yes: bool,
     #[command(flatten)]
@@ -148,9 +148,9 @@ struct Purge {
 
 #[derive(Debug, clap::Args)]
 struct Page {
-    /// The queue
+    /// Queue
     queue: String,
-    /// Where the page before ended
+    /// Cursor of the next page
     #[arg(long)]
     cursor: Option<String>,
     #[command(flatten)]
@@ -166,7 +166,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Command::Create(args) => create(args).await,
         Command::Remove(Sure { queue, yes: _, remote }) => {
             remote.client()?.queues().remove(&queue).await?;
-            remote.show(&json!({"removed": true}), |_| terminal::line(&format!("{queue} is removed")))
+            remote.show(&json!({"removed": true}), |_| terminal::line(&format!("{queue} deleted")))
         }
         Command::Facets(args) => facets(args).await,
         Command::Peek(Peek { queue, environment, max, remote }) => {
@@ -177,7 +177,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Command::Ack(args) => ack(args).await,
         Command::Purge(Purge { queue, environment, yes: _, remote }) => {
             let count = remote.client()?.queues().purge(&queue, environment.as_deref()).await?;
-            counted(&remote, count, "messages are dropped")
+            counted(&remote, count, "messages dropped")
         }
         Command::Dead(Page { queue, cursor, remote }) => {
             let page = remote.client()?.queues().dead(&queue, cursor.as_deref()).await?;
@@ -185,11 +185,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Redrive(One { queue, remote }) => {
             let count = remote.client()?.queues().redrive(&queue).await?;
-            counted(&remote, count, "messages are put back")
+            counted(&remote, count, "messages returned to the queue")
         }
         Command::DropDead(Sure { queue, yes: _, remote }) => {
             let count = remote.client()?.queues().drop_dead(&queue).await?;
-            counted(&remote, count, "dead letters are dropped")
+            counted(&remote, count, "dead letters dropped")
         }
     }
 }
@@ -226,7 +226,7 @@ async fn create(args: Create) -> Result<(), Failure> {
         ..NewQueue::default()
     };
     let queue = remote.client()?.queues().put(&name, &queue).await?;
-    remote.show(&queue, |queue| terminal::line(&format!("{} takes {}", queue.name, queue.pattern)))
+    remote.show(&queue, |queue| terminal::line(&format!("{} matches {}", queue.name, queue.pattern)))
 }
 
 async fn facets(args: One) -> Result<(), Failure> {
@@ -263,10 +263,10 @@ async fn pull(args: Pull) -> Result<(), Failure> {
     args.remote.show(&messages, |messages| list(messages))
 }
 
-/// A line for each: messages are others' JSON, and a table of them would cut it.
+/// Prints one message per line. A table would truncate the JSON of messages.
 fn list(messages: &[Pulled]) {
     for pulled in messages {
-        // What it says is printed as JSON, which has no control characters.
+        // Messages are printed as JSON, which has no control characters.
         terminal::line(&json!(pulled).to_string());
     }
 }

@@ -1,4 +1,4 @@
-//! Which running system a command speaks with, and how it answers the operator.
+//! Selects the system that a command uses, and the form of its output.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -8,34 +8,34 @@ use signalbox_stack::Description;
 
 use crate::{exit::Failure, terminal};
 
-/// Flags of every command that speaks with a running system.
+/// Flags of every command that calls a running system.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Which system, and how it is shown")]
+#[command(next_help_heading = "System and output")]
 pub(crate) struct Remote {
-    /// The data folder of a system on this machine: its address and root token are taken from there
+    /// Use the address and the root token in this data folder of a system on this machine
     #[arg(long, value_name = "DIR", env = "SIGNALBOX_DATA_DIR", default_value = ".signalbox")]
     data_dir: PathBuf,
-    /// The API to ask, in place of the one that runs in the data folder
+    /// Use the API at this URL instead of the system in the data folder
     #[arg(long, value_name = "URL", env = "SIGNALBOX_URL")]
     url: Option<String>,
-    /// The token, in place of the one in the data folder
+    /// Use this token instead of the one in the data folder
     #[arg(long, value_name = "TOKEN", env = "SIGNALBOX_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// A file of PEM certificates to believe besides those of the operating system
+    /// Trust the PEM certificates in this file in addition to those of the operating system
     #[arg(long, value_name = "FILE", env = "SIGNALBOX_CA_FILE")]
     ca_file: Option<PathBuf>,
-    /// Print the answer as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 impl Remote {
-    /// A client with the ordinary patience.
+    /// A client with the default timeout.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
         self.patient(Duration::from_secs(60))
     }
 
-    /// A client for calls that may take as long as `patience`.
+    /// A client with the timeout `patience`.
     pub(crate) fn patient(&self, patience: Duration) -> Result<Client, Failure> {
         let url = match &self.url {
             Some(url) => url.clone(),
@@ -51,12 +51,12 @@ impl Remote {
         Ok(builder.build()?)
     }
 
-    /// What runs in the data folder.
+    /// The system that runs in the data folder.
     pub(crate) fn description(&self) -> Result<Description, Failure> {
         let file = self.data_dir.join("run/stack.json");
         let text = fs::read_to_string(&file).map_err(|_| {
             Failure::unavailable(format!(
-                "nothing runs in {}; --url names another system",
+                "no system runs in {}; name another system with --url",
                 self.data_dir.display()
             ))
         })?;
@@ -64,12 +64,12 @@ impl Remote {
             .map_err(|error| Failure::internal(format!("cannot read {}: {error}", file.display())))
     }
 
-    /// The system of the data folder, unless another one is named.
+    /// The system in the data folder, unless another one is named.
     pub(crate) fn here(&self) -> Option<Description> {
         if self.url.is_some() { None } else { self.description().ok() }
     }
 
-    /// Whether the system is one that was named, and not the data folder's.
+    /// Whether the system was named explicitly.
     pub(crate) fn is_named(&self) -> bool {
         self.url.is_some()
     }
@@ -81,13 +81,13 @@ impl Remote {
         let file = self.data_dir.join("token");
         match fs::read_to_string(&file) {
             Ok(text) => Ok(Some(text.trim().to_owned())),
-            // The root token of this folder is nobody else's business.
+            // The root token of this folder must not be sent to another system.
             Err(_) if self.url.is_some() => Ok(None),
             Err(error) => Err(Failure::configuration(format!("{}: {error}; use --token", file.display()))),
         }
     }
 
-    /// Prints the answer: as JSON where that was asked for, else as `text` says.
+    /// Prints the answer: as JSON if requested, otherwise by `text`.
     pub(crate) fn show<T: Serialize>(&self, answer: &T, text: impl FnOnce(&T)) -> Result<(), Failure> {
         if !self.json {
             text(answer);
@@ -103,12 +103,14 @@ impl Remote {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let message = match &error {
-            // serde's own words say where an answer differs.
+            // serde's message contains the position of the difference.
             Error::Unreadable { source, .. } => format!("{error}: {source}"),
             _ => error.to_string(),
         };
         match error.status() {
-            Some(401) => Self::configuration(format!("{message}; --token or SIGNALBOX_TOKEN names a token")),
+            Some(401) => {
+                Self::configuration(format!("{message}; set a token with --token or SIGNALBOX_TOKEN"))
+            }
             Some(403) => Self::configuration(message),
             _ if error.is_unavailable() => Self::unavailable(message),
             Some(_) if error.code().is_some() => Self::refused_because(message),
@@ -128,11 +130,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         "" | "s" => 1_000,
         "m" => 60_000,
         "h" => 3_600_000,
-        _ => return Err("it ends with ms, s, m or h".to_owned()),
+        _ => return Err("must end with ms, s, m or h".to_owned()),
     };
     let number: u64 =
-        number.parse().map_err(|_| "it is a whole number and a unit, such as 30s".to_owned())?;
-    number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(|| "it is too long".to_owned())
+        number.parse().map_err(|_| "must be a whole number and a unit, such as 30s".to_owned())?;
+    number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
 }
 
 #[cfg(test)]

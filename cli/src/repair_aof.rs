@@ -1,4 +1,4 @@
-//! `signalbox repair-aof`: what `up` does before it starts a Redis server, for servers that something else starts.
+//! `signalbox repair-aof`: the repair that `up` performs before it starts a Redis server, for servers that other programs start.
 
 use std::path::PathBuf;
 
@@ -7,17 +7,17 @@ use crate::{exit::Failure, terminal};
 /// Flags of `signalbox repair-aof`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The data folder of the server, in which `appendonlydir` is
+    /// Data folder of the server, which contains `appendonlydir`
     folder: PathBuf,
 }
 
-/// Prints how much was cut off. A server that never ran has nothing to repair.
+/// Prints how much was removed. A server that never ran has nothing to repair.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let cut = signalbox_stack::cut_incomplete_transaction(&args.folder)
         .map_err(|error| Failure::unavailable(format!("{}: {error}", args.folder.display())))?;
     if cut > 0 {
         terminal::line(&format!(
-            "{}: cut off an incomplete transaction of {cut} bytes",
+            "{}: removed an incomplete transaction of {cut} bytes",
             args.folder.display()
         ));
     }

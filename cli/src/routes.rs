@@ -1,4 +1,4 @@
-//! `signalbox routes`: instances and host names, and how far the routers are.
+//! `signalbox routes`: manages instances and host names, and shows which routers have the newest table.
 
 use std::time::Duration;
 
@@ -24,15 +24,15 @@ pub(crate) struct Args {
 enum Command {
     /// List instances
     List(List),
-    /// List host names and who takes their requests
+    /// List host names and the addresses that serve them
     Hosts(Hosts),
-    /// Register an instance, or change it
+    /// Register or update an instance
     Add(Box<Add>),
-    /// Take an instance out at once
+    /// Remove an instance immediately
     Remove(Remove),
-    /// Give an instance no new requests
+    /// Drain an instance: send it no new requests
     Drain(Drain),
-    /// Say why a host is answered as it is
+    /// Explain the routing decision for a host
     Explain(Explain),
     /// Wait until every router serves the newest table
     Wait(Wait),
@@ -40,16 +40,16 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct List {
-    /// Only with this host name
+    /// Only instances with this host name
     #[arg(long)]
     host: Option<String>,
-    /// Only of this version type
+    /// Only instances of this version type
     #[arg(long, value_name = "ID")]
     version_type: Option<String>,
-    /// Only on this node
+    /// Only instances on this node
     #[arg(long)]
     node: Option<String>,
-    /// Only in this state
+    /// Only instances in this state
     #[arg(long, value_parser = ["active", "draining"])]
     state: Option<String>,
     #[command(flatten)]
@@ -64,33 +64,33 @@ struct Hosts {
 
 #[derive(Debug, clap::Args)]
 struct Add {
-    /// Its name, which it keeps when it is registered again
+    /// ID of the instance; registering the same ID again updates it
     id: String,
-    /// Where it listens
+    /// Address of the instance
     #[arg(long, value_name = "HOST:PORT")]
     address: String,
-    /// A host name that it serves; may be given several times
+    /// Host name that the instance serves; can be repeated
     #[arg(long, value_name = "NAME", required = true)]
     host: Vec<String>,
-    /// What its requests are counted under
+    /// Version type under which its requests are counted
     #[arg(long, value_name = "ID")]
     version_type: String,
-    /// Its share of requests, compared with the others
+    /// Weight relative to the other instances
     #[arg(long)]
     weight: Option<u32>,
-    /// After so many seconds without a heartbeat it is taken out
+    /// Remove the instance after this many seconds without a heartbeat
     #[arg(long, value_name = "SECONDS")]
     lease: Option<u32>,
-    /// The node that it runs on
+    /// Node of the instance
     #[arg(long, value_name = "ID")]
     node: Option<String>,
-    /// The version that it belongs to
+    /// Version of the instance
     #[arg(long, value_name = "ID")]
     version: Option<String>,
-    /// The application that it belongs to
+    /// Application of the instance
     #[arg(long, value_name = "ID")]
     application: Option<String>,
-    /// The workspace that it belongs to
+    /// Workspace of the instance
     #[arg(long, value_name = "ID")]
     workspace: Option<String>,
     #[command(flatten)]
@@ -101,7 +101,7 @@ struct Add {
 
 #[derive(Debug, clap::Args)]
 struct Remove {
-    /// The instance
+    /// Instance
     id: String,
     #[command(flatten)]
     until: Until,
@@ -111,12 +111,12 @@ struct Remove {
 
 #[derive(Debug, clap::Args)]
 struct Drain {
-    /// The instance
+    /// Instance
     id: String,
-    /// Take it out after this time
+    /// Remove the instance after this time
     #[arg(long, value_name = "TIME", value_parser = duration)]
     deadline: Option<Duration>,
-    /// Give it requests again
+    /// End draining: send requests to the instance again
     #[arg(long, conflicts_with = "deadline")]
     resume: bool,
     #[command(flatten)]
@@ -125,17 +125,17 @@ struct Drain {
     remote: Remote,
 }
 
-/// When a change is answered.
+/// When a command that changes the table returns.
 #[derive(Debug, clap::Args)]
 struct Until {
-    /// Answer when every router has the change, and fail after this time (at most 60s)
+    /// Wait until every router has the change; fail after this time (at most 60s)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     wait: Option<Duration>,
 }
 
 #[derive(Debug, clap::Args)]
 struct Explain {
-    /// The host name of a request
+    /// Host name of the request
     host: String,
     #[command(flatten)]
     remote: Remote,
@@ -200,7 +200,7 @@ async fn hosts(args: Hosts) -> Result<(), Failure> {
         let rows: Vec<_> = hosts
             .iter()
             .map(|host| {
-                let by = if host.registered { "registered" } else { "by hand" };
+                let by = if host.registered { "registered" } else { "manual" };
                 let counted = terminal::or_dash(host.log_key.as_ref());
                 [host.hostname.clone(), terminal::list(&host.addresses), counted, by.to_owned()]
             })
@@ -218,7 +218,7 @@ async fn add(args: Add) -> Result<(), Failure> {
     let progress = args.until.progress();
     let changed = client.routes().register(&args.id, &instance, args.until.wait).await?;
     drop(progress);
-    args.remote.show(&changed, |changed| said(changed, "is registered", "was registered so already"))
+    args.remote.show(&changed, |changed| report(changed, "registered", "unchanged"))
 }
 
 async fn remove(args: Remove) -> Result<(), Failure> {
@@ -227,7 +227,7 @@ async fn remove(args: Remove) -> Result<(), Failure> {
     client.routes().remove(&args.id, args.until.wait).await?;
     drop(progress);
     args.remote.show(&json!({"id": args.id, "removed": true}), |_| {
-        terminal::line(&format!("{} is taken out", args.id));
+        terminal::line(&format!("{} removed", args.id));
     })
 }
 
@@ -242,11 +242,11 @@ async fn drain(args: Drain) -> Result<(), Failure> {
     };
     drop(progress);
     let (now, already) = if args.resume {
-        ("takes requests again", "took requests already")
+        ("receives requests again", "was not draining")
     } else {
-        ("gets no new requests", "was draining already")
+        ("draining", "already draining")
     };
-    args.remote.show(&changed, |changed| said(changed, now, already))
+    args.remote.show(&changed, |changed| report(changed, now, already))
 }
 
 impl Until {
@@ -259,28 +259,28 @@ impl Until {
     }
 }
 
-fn said(changed: &Changed, now: &str, already: &str) {
+fn report(changed: &Changed, now: &str, already: &str) {
     let what = if changed.changed { now } else { already };
     terminal::line(&format!("{} {what} (serial {})", changed.instance.id, changed.serial));
 }
 
 async fn explain(args: Explain) -> Result<(), Failure> {
     let explanation = args.remote.client()?.routes().explain(&args.host).await?;
-    args.remote.show(&explanation, tell)
+    args.remote.show(&explanation, print)
 }
 
-fn tell(explanation: &Explanation) {
+fn print(explanation: &Explanation) {
     let answer = match &*explanation.answer {
-        "proxied" => "goes to an instance",
-        "no_instance" => "is answered 503: nobody can take it",
-        "no_route" => "is answered 404: the table does not know it",
+        "proxied" => "is routed to an instance",
+        "no_instance" => "is answered 503: no instance is available",
+        "no_route" => "is answered 404: the host is not in the table",
         other => other,
     };
     terminal::line(&format!("A request for {} {answer}.", explanation.host));
     for candidate in &explanation.candidates {
         let found = match (candidate.exists, explanation.matched.as_deref() == Some(&candidate.name)) {
-            (true, true) => "decides",
-            (true, false) => "is in the table, but a name before it decides",
+            (true, true) => "matches",
+            (true, false) => "is in the table, but a more specific name matches",
             (false, _) => "is not in the table",
         };
         terminal::line(&format!("  {} {found}", candidate.name));
@@ -288,18 +288,18 @@ fn tell(explanation: &Explanation) {
     for instance in &explanation.instances {
         let id = terminal::or_dash(instance.id.as_ref());
         let why = match (&instance.reason, instance.usable) {
-            (_, true) => "takes requests".to_owned(),
-            (Some(reason), false) => format!("takes none: {reason}"),
-            (None, false) => "takes none".to_owned(),
+            (_, true) => "receives requests".to_owned(),
+            (Some(reason), false) => format!("receives no requests: {reason}"),
+            (None, false) => "receives no requests".to_owned(),
         };
         terminal::line(&format!("  {} ({id}) {why}", instance.address));
     }
     if explanation.fail_open {
-        terminal::line("  More than half are unhealthy by their checks, so the checks are not believed.");
+        terminal::line("  More than half of the instances are unhealthy, so health checks are ignored.");
     }
     if let Some(key) = &explanation.log_key {
         terminal::line(&format!(
-            "It is counted under version type {key}; chosen by {}.",
+            "Counted under version type {key}; instance chosen by {}.",
             explanation.algorithm
         ));
     }
@@ -327,9 +327,9 @@ async fn wait(args: Wait) -> Result<(), Failure> {
         if Instant::now() >= deadline {
             drop(progress);
             args.remote.show(&state, |_| ())?;
-            return Err(Failure::unavailable(format!("{who} is not at serial {wanted} yet")));
+            return Err(Failure::unavailable(format!("{who} has not reached serial {wanted}")));
         }
-        progress.say(&format!("waiting for {who} to be at serial {wanted}"));
+        progress.say(&format!("waiting for {who} to reach serial {wanted}"));
         sleep(Duration::from_millis(100)).await;
     }
 }

@@ -9,7 +9,7 @@ use signalbox_stack::{EdgeOptions, Options, OtherPort, Part, Ports, RedisOptions
 
 use crate::exit::Failure;
 
-/// What `signalbox.toml` can contain: [`Options`] and the sample applications.
+/// The content of `signalbox.toml`: [`Options`] and the sample applications.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Settings {
@@ -56,7 +56,7 @@ impl signalbox_settings::Settings for Settings {
 }
 
 impl Settings {
-    /// What the stack is started with, offset applied.
+    /// The options of the stack, with the offset applied.
     pub(crate) fn options(&self, places: &Places) -> Result<Options, Failure> {
         let Self { data_dir, port_offset, restart, ports, edge, redis, pacemaker, sidecar, demo } =
             self.clone();
@@ -68,7 +68,7 @@ impl Settings {
     }
 }
 
-/// An error of the stack, with the place in the configuration when it is about a key.
+/// An error of the stack, with the place in the configuration if it concerns a key.
 pub(crate) fn locate(places: &Places, error: signalbox_stack::Error) -> Failure {
     match error {
         signalbox_stack::Error::Option { key, reason } => places.error(&key, reason).into(),
@@ -82,7 +82,7 @@ impl From<signalbox_settings::Error> for Failure {
     }
 }
 
-/// The sample receiver of events is on this machine and accepts plain HTTP. What the operator chose stays.
+/// Permits deliveries to the sample receiver, which is on this machine and accepts plain HTTP. The operator's settings win.
 fn deliver_to_this_machine(mut pacemaker: toml::Table) -> toml::Table {
     let bus = pacemaker.entry("bus").or_insert_with(|| toml::Table::new().into());
     if let Some(bus) = bus.as_table_mut() {

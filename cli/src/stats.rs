@@ -1,4 +1,4 @@
-//! `signalbox stats`: what was counted, and what is happening now.
+//! `signalbox stats`: shows request statistics.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -26,11 +26,11 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show everything counted so far
+    /// Show the totals
     Show(Show),
-    /// Show points of the past
+    /// Show the history of a metric
     History(History),
-    /// Watch requests, errors and times of all version types, busiest first
+    /// Watch requests, errors and response times of all version types, busiest first
     Top(Top),
 }
 
@@ -44,18 +44,18 @@ struct Show {
 
 #[derive(Debug, clap::Args)]
 struct History {
-    /// As for `show`
+    /// Subject, as for `show`
     subject: Subject,
-    /// What is counted, such as requests, bytes, 5xx
+    /// Metric, such as requests, bytes, 5xx
     #[arg(long, default_value = "requests")]
     metric: String,
-    /// From this unix second on; five minutes ago if absent
+    /// Start, as a unix second [default: five minutes ago]
     #[arg(long, value_name = "SECOND")]
     start: Option<u64>,
-    /// Up to this unix second; now if absent
+    /// End, as a unix second [default: now]
     #[arg(long, value_name = "SECOND")]
     end: Option<u64>,
-    /// Seconds of a point
+    /// Seconds per point
     #[arg(long, value_name = "SECONDS")]
     step: Option<u64>,
     #[command(flatten)]
@@ -64,13 +64,13 @@ struct History {
 
 #[derive(Debug, clap::Args)]
 struct Top {
-    /// How long each table looks back
+    /// Interval that each table covers
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "2s")]
     interval: Duration,
-    /// Print one table and end
+    /// Print one table and exit
     #[arg(long)]
     once: bool,
-    /// At most so many rows
+    /// Maximum number of rows
     #[arg(long, value_name = "ROWS", default_value_t = 40)]
     rows: usize,
     #[command(flatten)]
@@ -110,7 +110,7 @@ async fn history(args: History) -> Result<(), Failure> {
     })
 }
 
-/// A version type between two looks at it.
+/// A version type, compared between two samples.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Row {
     version_type: String,
@@ -178,7 +178,7 @@ async fn top(args: Top) -> Result<(), Failure> {
     }
 }
 
-/// The hosts and totals of each version type that has an instance, and of what nobody serves.
+/// The hosts and totals of each version type that has an instance, and of requests without a route.
 type Look = BTreeMap<String, (Vec<String>, Totals)>;
 
 async fn look(client: &Client) -> Result<Look, Failure> {
@@ -194,13 +194,13 @@ async fn look(client: &Client) -> Result<Look, Failure> {
         let totals = client.stats().totals(&Subject::VersionType(id.clone())).await?;
         look.insert(id, (hosts, totals));
     }
-    let mut nobody = client.stats().totals(&Subject::Uncaught).await?;
-    nobody.id = "(nobody)".to_owned();
-    look.insert(nobody.id.clone(), (Vec::new(), nobody));
+    let mut unrouted = client.stats().totals(&Subject::Uncaught).await?;
+    unrouted.id = "(no route)".to_owned();
+    look.insert(unrouted.id.clone(), (Vec::new(), unrouted));
     Ok(look)
 }
 
-/// Busiest first. What was not there at the first look has no past to be compared with.
+/// Sorts by request rate. A version type that is missing in the first sample has no rates.
 fn rows(before: &Look, now: &Look, seconds: f64, most: usize) -> Vec<Row> {
     let mut rows: Vec<Row> = now
         .iter()
@@ -214,10 +214,10 @@ fn rows(before: &Look, now: &Look, seconds: f64, most: usize) -> Vec<Row> {
     rows
 }
 
-/// Whether somebody still looks.
+/// Prints a table, and returns whether the reader still exists.
 fn draw(args: &Top, rows: &[Row]) -> Result<bool, Failure> {
     if args.remote.json {
-        // One table a line, so that a program can read them as they come.
+        // One table per line, so that a program can read them one by one.
         let line = serde_json::to_string(rows)
             .map_err(|error| Failure::internal(format!("cannot write the table as JSON: {error}")))?;
         return Ok(terminal::line_is_read(&line));
@@ -253,7 +253,7 @@ mod tests {
         let ids: Vec<&str> = rows.iter().map(|row| &*row.version_type).collect();
         assert_eq!(ids, ["2", "1", "3"]);
         assert_eq!(rows[0].cells(), ["2", "h", "5.0", "50.0", "4.0", "10.0", "20"]);
-        // New: nothing is known of its past, and so nothing is said of its present.
+        // A new version type has no rates.
         assert_eq!(rows[2].cells(), ["3", "h", "0.0", "-", "-", "0.0", "7"]);
     }
 

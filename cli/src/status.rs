@@ -1,4 +1,4 @@
-//! `signalbox status`: whether the parts of a running system answer, asked from outside.
+//! `signalbox status`: shows whether the parts of a system on this machine respond.
 
 use serde_json::json;
 use signalbox_client::{Client, health::Edge};
@@ -12,12 +12,12 @@ pub(crate) struct Args {
     remote: Remote,
 }
 
-/// Prints a line for each part; fails with "unavailable" when one does not answer.
+/// Prints a line for each part. Fails with "unavailable" if a part does not respond.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     if args.remote.is_named() {
         return Err(Failure::unavailable(
-            "status looks at the processes of a data folder; of a system that is named by --url or SIGNALBOX_URL, \
-             `signalbox doctor` tells what is wrong, and `systemctl status 'signalbox*'` what runs here",
+            "`signalbox status` checks the processes of a data folder. For a system named by --url or SIGNALBOX_URL, use \
+             `signalbox doctor`; for services of this machine, `systemctl status 'signalbox*'`",
         ));
     }
     let running = args.remote.description()?;
@@ -46,17 +46,20 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
     })?;
     if silent > 0 {
-        return Err(Failure::unavailable(format!("{silent} of {} parts do not answer", running.parts.len())));
+        return Err(Failure::unavailable(format!(
+            "{silent} of {} parts do not respond",
+            running.parts.len()
+        )));
     }
     Ok(())
 }
 
-/// How far the router's workers are with the route table, as they say themselves.
+/// Prints the serial of the route table in each worker of the router.
 fn router(edge: &Edge) {
     let workers = edge.more.get("workers").and_then(|workers| workers.as_array());
     let serials: Vec<_> = workers.into_iter().flatten().map(|worker| &worker["serial"]).collect();
     let alarm = edge.alarm.as_ref().map(|alarm| format!(", ALARM {alarm}")).unwrap_or_default();
-    let stale = if edge.stale { ", stale: the replica does not answer" } else { "" };
+    let stale = if edge.stale { ", stale: the replica does not respond" } else { "" };
     let agree = serials.windows(2).all(|pair| pair[0] == pair[1]);
     terminal::line(&format!(
         "route table      serial {}, {} hosts, {} workers {}{stale}{alarm}",

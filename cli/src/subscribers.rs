@@ -1,4 +1,4 @@
-//! `signalbox subscribers`: who hears of events, and what did not reach them.
+//! `signalbox subscribers`: manages subscribers and their dead letters.
 
 use clap::Subcommand;
 use serde_json::json;
@@ -21,15 +21,15 @@ pub(crate) struct Args {
 enum Command {
     /// List subscribers with their backlog and health
     List(All),
-    /// Send a delivery on trial
+    /// Send a test delivery
     Test(One),
     /// List dead letters
     Dead(Dead),
-    /// Deliver all dead letters again
+    /// Redeliver all dead letters
     Redrive(One),
     /// Drop all dead letters
     DropDead(Sure),
-    /// Deliver again what was delivered between two moments
+    /// Redeliver the events of a period
     Replay(Replay),
 }
 
@@ -41,7 +41,7 @@ struct All {
 
 #[derive(Debug, clap::Args)]
 struct One {
-    /// The subscriber
+    /// Subscriber
     name: String,
     #[command(flatten)]
     remote: Remote,
@@ -49,9 +49,9 @@ struct One {
 
 #[derive(Debug, clap::Args)]
 struct Dead {
-    /// The subscriber
+    /// Subscriber
     name: String,
-    /// Where the page before ended
+    /// Cursor of the next page
     #[arg(long)]
     cursor: Option<String>,
     #[command(flatten)]
@@ -60,9 +60,9 @@ struct Dead {
 
 #[derive(Debug, clap::Args)]
 struct Sure {
-    /// The subscriber
+    /// Subscriber
     name: String,
-    /// It cannot be undone, so it is said
+    /// Confirm; this cannot be undone
     #[arg(long, required = true)]
     yes: bool,
     #[command(flatten)]
@@ -71,15 +71,15 @@ struct Sure {
 
 #[derive(Debug, clap::Args)]
 struct Replay {
-    /// The subscriber
+    /// Subscriber
     name: String,
-    /// From this moment on, unix milliseconds
+    /// Start of the period, in unix milliseconds
     #[arg(long, value_name = "MS")]
     from: u64,
-    /// Up to this moment, unix milliseconds
+    /// End of the period, in unix milliseconds
     #[arg(long, value_name = "MS")]
     to: u64,
-    /// Events a second
+    /// Maximum events per second
     #[arg(long)]
     rate: Option<u64>,
     #[command(flatten)]
@@ -94,19 +94,19 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Command::Redrive(One { name, remote }) => {
             let redriven = remote.client()?.events().redrive(&name).await?;
             remote.show(&json!({"redriven": redriven}), |_| {
-                terminal::line(&format!("{redriven} events are delivered to {name} again"));
+                terminal::line(&format!("redelivering {redriven} events to {name}"));
             })
         }
         Command::DropDead(Sure { name, yes: _, remote }) => {
             let dropped = remote.client()?.events().drop_dead(&name).await?;
             remote.show(&json!({"dropped": dropped}), |_| {
-                terminal::line(&format!("{dropped} events are dropped"));
+                terminal::line(&format!("{dropped} events dropped"));
             })
         }
         Command::Replay(Replay { name, from, to, rate, remote }) => {
             remote.client()?.events().replay(&name, from, to, rate).await?;
             remote.show(&json!({"replaying": true}), |_| {
-                terminal::line(&format!("what was delivered to {name} then is delivered again"));
+                terminal::line(&format!("redelivering the events of that period to {name}"));
             })
         }
     }
@@ -144,19 +144,19 @@ fn row(one: &Subscription, numbers: &Numbers) -> [String; 8] {
 async fn test(args: One) -> Result<(), Failure> {
     let client = args.remote.client()?;
     let progress = Progress::new();
-    progress.say("waiting for the subscriber to answer");
+    progress.say("waiting for the subscriber's answer");
     let tested = client.events().test(&args.name).await?;
     drop(progress);
     args.remote.show(&tested, |tested| {
         let span = terminal::span(tested.duration_ms);
         if tested.delivered {
-            terminal::line(&format!("{} took it in {span}", args.name));
+            terminal::line(&format!("{} accepted the test delivery in {span}", args.name));
         }
     })?;
     if tested.delivered {
         return Ok(());
     }
-    let why = tested.why.unwrap_or_else(|| "it did not take it".to_owned());
+    let why = tested.why.unwrap_or_else(|| "it rejected the test delivery".to_owned());
     Err(Failure::broken(format!("{}: {why}", args.name)))
 }
 
@@ -179,6 +179,6 @@ fn print(page: &DeadLetters) {
         .collect();
     terminal::table(["ID", "TOPIC", "URL", "ATTEMPTS", "REASON"], &rows);
     if let Some(cursor) = &page.cursor {
-        terminal::line(&format!("more: --cursor {cursor}"));
+        terminal::line(&format!("next page: --cursor {cursor}"));
     }
 }

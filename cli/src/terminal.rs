@@ -1,36 +1,36 @@
-//! Lines for the operator. A reader that has gone away (`signalbox up | head`) is no reason to stop.
+//! Output for the operator. If the reader is gone (`signalbox up | head`), the command continues.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-/// A line to standard output.
+/// Writes a line to standard output.
 pub(crate) fn line(text: &str) {
     let _unwritten = writeln!(io::stdout(), "{text}");
 }
 
-/// A line to standard output; whether anybody still reads them. For commands that would print for ever.
+/// Writes a line to standard output, and returns whether the reader still exists. For commands without an end.
 pub(crate) fn line_is_read(text: &str) -> bool {
     let mut out = io::stdout();
     writeln!(out, "{text}").and_then(|()| out.flush()).is_ok()
 }
 
-/// A line to standard error.
+/// Writes a line to standard error.
 pub(crate) fn error(text: &str) {
     let _unwritten = writeln!(io::stderr(), "{text}");
 }
 
-/// Text as it is, to standard output.
+/// Writes unchanged text to standard output.
 pub(crate) fn text(text: &str) -> io::Result<()> {
     let mut out = io::stdout();
     out.write_all(text.as_bytes())?;
     out.flush()
 }
 
-/// Whether somebody looks at standard output, and not a program.
+/// Whether standard output is a terminal.
 pub(crate) fn is_watched() -> bool {
     io::stdout().is_terminal()
 }
 
-/// One line on standard error that changes while something takes long; nothing when no terminal is there.
+/// A progress line on standard error for long operations. Without a terminal nothing is written.
 #[derive(Debug)]
 pub(crate) struct Progress {
     shown: bool,
@@ -41,7 +41,7 @@ impl Progress {
         Self { shown: io::stderr().is_terminal() }
     }
 
-    /// Puts `text` in place of what stood there.
+    /// Replaces the line with `text`.
     pub(crate) fn say(&self, text: &str) {
         if self.shown {
             let mut out = io::stderr();
@@ -51,13 +51,13 @@ impl Progress {
 }
 
 impl Drop for Progress {
-    /// Leaves nothing behind.
+    /// Erases the line.
     fn drop(&mut self) {
         self.say("");
     }
 }
 
-/// A table: a row of heads and rows below, columns as wide as their widest cell, no trailing space.
+/// Prints a table: a header row and rows below, each column as wide as its widest cell, without trailing spaces.
 pub(crate) fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) {
     for row in laid_out(heads, rows) {
         line(&row);

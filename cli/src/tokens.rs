@@ -1,4 +1,4 @@
-//! `signalbox tokens`: who may do what.
+//! `signalbox tokens`: manages API tokens.
 
 use clap::Subcommand;
 use serde_json::json;
@@ -15,9 +15,9 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List tokens, without what clients show
+    /// List tokens, without their secrets
     List(All),
-    /// Make a token, and print it once
+    /// Create a token and print it once
     Create(Create),
     /// Revoke a token
     Revoke(One),
@@ -31,15 +31,15 @@ struct All {
 
 #[derive(Debug, clap::Args)]
 struct Create {
-    /// Its name
+    /// Name of the token
     name: String,
-    /// What it may do; may be given several times
+    /// Scope of the token; can be repeated
     #[arg(long, required = true, value_parser = ["routes", "publish", "subscribe", "queues", "facts", "machines", "read"])]
     scope: Vec<String>,
-    /// A host name (or *.name) that it is confined to; may be given several times
+    /// Confine the token to this host name (or *.name); can be repeated
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
-    /// An environment that it is confined to; may be given several times
+    /// Confine the token to this environment; can be repeated
     #[arg(long, value_name = "NAME")]
     environment: Vec<String>,
     #[command(flatten)]
@@ -48,7 +48,7 @@ struct Create {
 
 #[derive(Debug, clap::Args)]
 struct One {
-    /// Its name
+    /// Name of the token
     name: String,
     #[command(flatten)]
     remote: Remote,
@@ -68,7 +68,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Revoke(One { name, remote }) => {
             remote.client()?.tokens().revoke(&name).await?;
-            remote.show(&json!({"revoked": true}), |_| terminal::line(&format!("{name} is revoked")))
+            remote.show(&json!({"revoked": true}), |_| terminal::line(&format!("{name} revoked")))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `signalbox labels why` for people: what the gate compares, as a tree, and what would open it.
+//! The text output of `signalbox labels why`: the gate's comparisons as a tree, and the changes that would open it.
 //!
 //! ```text
 //! signed_up (waiting) since 2026-11-22T15:52:27.846Z
@@ -7,14 +7,14 @@
 //! all of these                      false
 //!   metadata.has_recommendations    false  it is missing
 //!   system.time >= 18:30            false  system.time is "15:52:27"
-//! opens at the earliest  never, unless facts come
-//! looked at next         2026-11-22T18:30:00Z, by time 18:30 metadata.timezone
+//! earliest opening  only after new facts
+//! next evaluation   2026-11-22T18:30:00Z, by time 18:30 metadata.timezone
 //! ```
 
 use serde_json::{Map, Value};
 
-/// What the lines below say already: the tree is the condition, and blocking the leaves of it.
-const SAID: [&str; 12] = [
+/// Members that the lines below contain. The tree contains the condition, and its leaves contain `blocking`.
+const SHOWN: [&str; 12] = [
     "state",
     "status",
     "since",
@@ -28,13 +28,13 @@ const SAID: [&str; 12] = [
     "triggers",
     "timezone",
 ];
-/// Further to the right results are not moved for the sake of one long test.
-const WIDEST: usize = 64;
+/// The maximum column of the results. A longer test does not move the results of the others.
+const MAX_COLUMN: usize = 64;
 
-/// A test or a group of tests: depth, text, result, and what it compares.
+/// A test or a group of tests: depth, text, result, and the compared values.
 type Row = (usize, String, String, String);
 
-/// The answer as lines. `outline` is for members that are not known here, so that nothing is left out.
+/// Formats the answer as lines. `outline` formats members that are unknown here, so that nothing is omitted.
 pub(crate) fn lines(why: &Value, outline: impl Fn(&Value) -> Vec<String>) -> Vec<String> {
     let Some(members) = why.as_object() else { return outline(why) };
     let text = |name: &str| why[name].as_str().unwrap_or_default();
@@ -49,16 +49,16 @@ pub(crate) fn lines(why: &Value, outline: impl Fn(&Value) -> Vec<String>) -> Vec
         flatten(&why["tree"], 0, &mut rows);
         lines.extend(aligned(&rows));
         lines.push(format!(
-            "opens at the earliest  {}",
-            why["earliest"].as_str().unwrap_or("never, unless facts come")
+            "earliest opening  {}",
+            why["earliest"].as_str().unwrap_or("only after new facts")
         ));
-        lines.push(format!("looked at next         {}", next(&why["next"])));
+        lines.push(format!("next evaluation   {}", next(&why["next"])));
         let triggers: Vec<&str> =
             why["triggers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        lines.push(format!("is looked at on        {}", triggers.join(", ")));
-        lines.push(format!("its time zone          {}", text("timezone")));
+        lines.push(format!("evaluated on      {}", triggers.join(", ")));
+        lines.push(format!("time zone         {}", text("timezone")));
     }
-    let known = |name: &str| SAID.contains(&name) && (why["tree"].is_object() || name.starts_with('s'));
+    let known = |name: &str| SHOWN.contains(&name) && (why["tree"].is_object() || name.starts_with('s'));
     let more: Map<String, Value> = members
         .iter()
         .filter(|(name, value)| !known(name) && !value.is_null())
@@ -83,11 +83,11 @@ fn truth(value: &Value) -> String {
 fn next(next: &Value) -> String {
     match next["at"].as_str() {
         Some(at) => format!("{at}, by {}", next["trigger"].as_str().unwrap_or_default()),
-        None => "nothing but facts or events".to_owned(),
+        None => "only by facts or events".to_owned(),
     }
 }
 
-/// The node and all below it.
+/// Adds the node and all nodes below it.
 fn flatten(node: &Value, depth: usize, rows: &mut Vec<Row>) {
     let text = node["text"].as_str().unwrap_or_default();
     let kind = node["kind"].as_str();
@@ -101,7 +101,7 @@ fn flatten(node: &Value, depth: usize, rows: &mut Vec<Row>) {
     let mut notes: Vec<String> = operands().filter_map(|one| operand(one, text)).collect();
     notes.extend(node["error"].as_str().map(str::to_owned));
     if node["reached"] == false {
-        notes.push("decided before".to_owned());
+        notes.push("not needed".to_owned());
     }
     rows.push((depth, words.to_owned(), truth(&node["result"]), notes.join(", ")));
     let below: Vec<&Value> = match kind {
@@ -111,7 +111,7 @@ fn flatten(node: &Value, depth: usize, rows: &mut Vec<Row>) {
     below.into_iter().filter(|one| one.is_object()).for_each(|one| flatten(one, depth + 1, rows));
 }
 
-/// A side of a test, unless it says no more than the test does.
+/// Describes an operand of a test, unless the test's text already contains it.
 fn operand(operand: &Value, test: &str) -> Option<String> {
     if matches!(operand["source"].as_str(), Some("literal" | "tests")) {
         return None;
@@ -120,7 +120,7 @@ fn operand(operand: &Value, test: &str) -> Option<String> {
     let name = if text == test { "it" } else { text };
     Some(match operand["note"].as_str() {
         Some("feed_failed") => "the feed failed".to_owned(),
-        Some("feed_not_asked") => "the feed was not asked".to_owned(),
+        Some("feed_not_asked") => "the feed was not requested".to_owned(),
         Some(note) => format!("{name} is {note}"),
         None => format!("{name} is {}", operand["value"]),
     })
@@ -128,7 +128,7 @@ fn operand(operand: &Value, test: &str) -> Option<String> {
 
 fn aligned(rows: &[Row]) -> Vec<String> {
     let width = |(depth, text, ..): &Row| 2 * depth + text.chars().count();
-    let column = rows.iter().map(width).filter(|width| *width <= WIDEST).max().unwrap_or_default();
+    let column = rows.iter().map(width).filter(|width| *width <= MAX_COLUMN).max().unwrap_or_default();
     rows.iter()
         .map(|row| {
             let (depth, text, truth, notes) = row;
@@ -169,12 +169,12 @@ mod tests {
             "  metadata.paid should be true",
             "all of these               false",
             "  metadata.paid            false    it is missing",
-            "  any of these             unknown  decided before",
-            "    feeds.crm.tier = gold  unknown  the feed failed, decided before",
-            "opens at the earliest  never, unless facts come",
-            "looked at next         2026-01-01T18:30:00Z, by time 18:30",
-            "is looked at on        time 18:30, entry",
-            "its time zone          Europe/London",
+            "  any of these             unknown  not needed",
+            "    feeds.crm.tier = gold  unknown  the feed failed, not needed",
+            "earliest opening  only after new facts",
+            "next evaluation   2026-01-01T18:30:00Z, by time 18:30",
+            "evaluated on      time 18:30, entry",
+            "time zone         Europe/London",
             r#"{"version":3}"#,
         ];
         assert_eq!(read(&why), expected);

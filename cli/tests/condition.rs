@@ -198,7 +198,7 @@ fn bad_arguments_exit_64() {
         &["--context", missing.to_str().unwrap(), "--now", NOW, "--entered", ENTERED, "true"],
         &["--context", folder.path().to_str().unwrap(), "--now", NOW, "--entered", ENTERED, "true"],
         &["--context", file, "--now", NOW, "--entered", ENTERED, "true", "false"],
-        // What is wrong with the arguments counts first.
+        // Invalid arguments are reported first.
         &["--context", missing.to_str().unwrap(), "--now", NOW, "--entered", ENTERED, "(true))"],
     ] {
         let output = signalbox(arguments);
@@ -208,16 +208,16 @@ fn bad_arguments_exit_64() {
 }
 
 #[test]
-fn a_context_that_cannot_be_meant_exits_64_and_says_why() {
+fn an_invalid_context_exits_64_with_the_reason() {
     for (context, why) in [
         ("", "EOF"),
-        ("[]", "not a JSON object"),
-        ("{\"metadata\": 5}", "metadata is not an object"),
-        ("{\"metdata\": {}}", "\"metdata\" is none of"),
-        ("{\"history\": {\"next_state\": \"x\"}}", "there is no history.next_state"),
-        ("{\"system\": {\"hour\": 5}}", "there is no system.hour"),
-        ("{\"system\": {\"now\": \"today\"}}", "system.now is \"today\", and should be RFC 3339"),
-        ("{\"system\": {\"time\": 5}}", "system.time is 5, and should be a string"),
+        ("[]", "expected a JSON object"),
+        ("{\"metadata\": 5}", "metadata must be an object"),
+        ("{\"metdata\": {}}", "unknown section \"metdata\""),
+        ("{\"history\": {\"next_state\": \"x\"}}", "unknown key history.next_state"),
+        ("{\"system\": {\"hour\": 5}}", "unknown key system.hour"),
+        ("{\"system\": {\"now\": \"today\"}}", "system.now is \"today\": expected RFC 3339"),
+        ("{\"system\": {\"time\": 5}}", "system.time is 5: expected a string"),
         ("{\"system\": {\"time\": \"25:00\"}}", "a time of day"),
         ("{\"system\": {\"date\": \"31.1.2026\"}}", "a date"),
         ("{\"system\": {\"weekday\": \"Sunday\"}}", "monday to sunday"),

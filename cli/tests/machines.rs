@@ -60,7 +60,7 @@ fn a_file_that_is_refused_is_shown_with_line_caret_and_hint() {
 fn a_machine_stands_in_one_file_only() {
     let output = signalbox(&[("a.yaml", GOOD), ("b.yaml", GOOD)], &["validate", "a.yaml", "b.yaml"]);
     assert_eq!(output.status.code(), Some(65), "{output:?}");
-    assert_eq!(stderr(&output), "b.yaml: the machine `m` stands in a.yaml already\n");
+    assert_eq!(stderr(&output), "b.yaml: the machine `m` is already defined in a.yaml\n");
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! The machine's clock, in the one place that reads it. Everything else takes a time as an argument.
+//! The only reader of the machine's clock. All other code takes the time as an argument.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Unix milliseconds. For comparing with the times that nginx wrote on this machine; whatever two machines must agree
-/// on uses Redis' clock.
+/// Unix milliseconds. Only for comparison with times that nginx wrote on this machine. Times that several machines compare
+/// come from Redis's clock.
 #[expect(
     clippy::disallowed_methods,
     reason = "the one reader of the wall clock; callers take it as a function"

@@ -1,4 +1,4 @@
-//! The router-local daemon: follows nginx' access log into the statistics Redis, exactly once, and answers `/stats`.
+//! The log agent of a router: counts nginx's access log into the statistics Redis, exactly once, and serves `/stats`.
 //!
 //! ```text
 //!  access.log ─▶ follow ─▶ line ─▶ fold ─▶ commit ─▶ statistics Redis ─▶ api ─▶ /stats
@@ -7,9 +7,9 @@
 //!                nginx ──────── acknowledgements ────────▶ edge ─▶ routes.snapshot on disk
 //! ```
 //!
-//! The rooms: [`follow`] (which bytes of which file), [`line`] (what a line says), [`fold`] (many lines, few
-//! increments), [`commit`] (counters and position in one script), [`rotate`], [`edge`] (what nginx acknowledged, the
-//! table's snapshot, lost lines), [`api`] (HTTP) and [`metrics`].
+//! Modules: [`follow`] (which bytes of which file), [`line`] (parses a line), [`fold`] (adds many lines up to few
+//! increments), [`commit`] (counters and position in one script), [`rotate`], [`edge`] (acknowledged serials, the snapshot
+//! of the route table, lost lines), [`api`] (HTTP) and [`metrics`].
 
 pub mod api;
 pub mod clock;

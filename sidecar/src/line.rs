@@ -1,10 +1,10 @@
-//! One line of the access log, read.
+//! Parses one line of the access log.
 //!
-//! Two readers give the same answer. [`fast`] knows exactly the bytes that our own nginx configuration writes and
-//! works on slices without allocating; it gives up (`None`) at the first byte it did not expect. [`slow`] is serde_json
-//! and takes any JSON object that has the fields, in any order and with older spellings (numbers in strings, no
-//! upstream status). The fast reader never accepts a line that the slow one would refuse, so a line torn by a full
-//! disk is a bad line for both; a property test holds them against each other.
+//! Two parsers return the same result. [`fast`] expects exactly the format of Signalbox's nginx configuration and works on
+//! slices without allocating; it returns `None` at the first unexpected byte. [`slow`] uses serde_json and accepts any JSON
+//! object with the fields, in any order and with older spellings (numbers in strings, no upstream status). The fast parser
+//! never accepts a line that the slow one rejects, so both reject a line that a full disk truncated. A property test compares
+//! the two.
 
 use std::borrow::Cow;
 
@@ -12,20 +12,20 @@ use memchr::memchr;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// The key that requests without a version type are counted under.
+/// The key of requests without a version type.
 pub const UNCAUGHT: &str = "null";
 
-/// Values above this are a damaged line: a fold of a hundred thousand such lines must still fit the signed 64 bits of
-/// a Redis counter.
+/// A line with a larger value is damaged. The sum of a hundred thousand such lines must fit into the signed 64 bits of a
+/// Redis counter.
 const MAX_VALUE: u64 = 1 << 44;
 
-/// Log keys are ids; a longer one is no id, and would become part of many Redis key names.
+/// The maximum length of a log key. It is an ID, and part of many Redis key names.
 const MAX_KEY_BYTES: usize = 128;
 
-/// Instances of one request that are looked at; a request that was sent on more often is a request gone wrong.
+/// The maximum number of instances that are counted per request.
 pub const MAX_ANSWERS: usize = 8;
 
-/// An instance that answered, and how long it took.
+/// An instance that answered, and its response time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer<'a> {
     /// `ip:port` or `unix:/path`.
@@ -34,7 +34,7 @@ pub struct Answer<'a> {
     pub ms: u64,
 }
 
-/// The instances that answered one request: nearly always one, and then without allocating.
+/// The instances that answered one request. One instance, the usual case, needs no allocation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answers<'a> {
     first: Option<Answer<'a>>,
@@ -42,14 +42,14 @@ pub struct Answers<'a> {
 }
 
 impl<'a> Answers<'a> {
-    /// In the order in which they were asked; at most [`MAX_ANSWERS`].
+    /// In the order of the tries; at most [`MAX_ANSWERS`].
     pub fn iter(&self) -> impl Iterator<Item = &Answer<'a>> {
         self.first.iter().chain(&self.more)
     }
 
-    /// What three lists of nginx, one element for each try, say. An instance that refused or broke the connection did
-    /// not answer: nginx gives it a 502 (one of the instance's own cannot be told from that). One that was too slow
-    /// (504) took at least that long, which is what the histogram is there to show.
+    /// Parses three lists of nginx with one element per try. An instance that refused or closed the connection did not
+    /// answer: nginx reports 502 for it (the instance's own 502 looks the same). An instance that timed out (504) took at
+    /// least that long, so the histogram includes it.
     fn new(addresses: &'a [u8], times: &[u8], statuses: &[u8]) -> Self {
         if statuses.len() == 3 {
             return Self { first: answer(addresses, times, statuses), more: Vec::new() };
@@ -71,31 +71,31 @@ impl<'a> Answers<'a> {
     }
 }
 
-/// What one request adds to the statistics.
+/// The values of one request for the statistics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record<'a> {
     /// The version type id, or [`UNCAUGHT`], or `pacemaker`.
     pub key: Cow<'a, str>,
-    /// When the request ended, in unix milliseconds.
+    /// The end of the request, in unix milliseconds.
     pub at_ms: u64,
     /// Bytes sent to the client.
     pub bytes: u64,
-    /// The status code, 0 when nginx had none.
+    /// The status code, or 0 if nginx had none.
     pub code: u16,
-    /// Milliseconds that nginx spent, from the first byte read to the last byte sent.
+    /// Milliseconds from the first byte that nginx read to the last byte that it sent.
     pub nginx_ms: u64,
-    /// Milliseconds that upstreams took together; `None` when no upstream answered.
+    /// Total milliseconds of all upstreams, or `None` if no upstream answered.
     pub upstream_ms: Option<u64>,
     /// The instances that answered.
     pub answers: Answers<'a>,
 }
 
-/// Reads a line (without its newline). `None` is a bad line.
+/// Parses a line without its newline. `None` means a bad line.
 pub fn parse(line: &[u8]) -> Option<Record<'_>> {
     fast(line).or_else(|| slow(line))
 }
 
-/// Reads a line of exactly our own log format; `None` says nothing about other formats.
+/// Parses a line of exactly Signalbox's log format. `None` does not exclude other formats.
 pub fn fast(line: &[u8]) -> Option<Record<'_>> {
     if !is_plain(line) {
         return None;
@@ -111,7 +111,7 @@ pub fn fast(line: &[u8]) -> Option<Record<'_>> {
     if !addresses.is_ascii() {
         return None;
     }
-    // The rest is not counted, but it has to be there and whole: it is how a torn line shows.
+    // The rest is not counted but must be complete, so that a truncated line is detected.
     let (_, rest) = until_quote(rest.strip_prefix(br#","time":""#)?)?;
     let (_, rest) = until_quote(rest.strip_prefix(br#","method":""#)?)?;
     let (_, rest) = until_quote(rest.strip_prefix(br#","host":""#)?)?;
@@ -125,8 +125,8 @@ pub fn fast(line: &[u8]) -> Option<Record<'_>> {
     record(Cow::Borrowed(key), at_ms, bytes, code, nginx_ms, times, statuses, answers)
 }
 
-/// Whether a line has neither escapes nor control characters, so that every quote in it ends a string. One pass that
-/// the compiler turns into vector instructions; folding the bytes instead of `any` is what lets it.
+/// Whether a line has no escapes and no control characters, so that every quote in it ends a string. Folding the bytes
+/// instead of using `any` lets the compiler use vector instructions.
 fn is_plain(line: &[u8]) -> bool {
     line.iter().fold(0u8, |odd, byte| odd | u8::from(*byte < 0x20) | u8::from(*byte == b'\\')) == 0
 }
@@ -136,7 +136,7 @@ fn until_quote(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..end], &bytes[end + 1..]))
 }
 
-/// A JSON integer up to the next character that is no digit.
+/// A JSON integer up to the next non-digit.
 fn integer(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0u64;
     let mut at = 0;
@@ -147,7 +147,7 @@ fn integer(bytes: &[u8]) -> Option<(u64, &[u8])> {
             return None;
         }
     }
-    // JSON has no leading zeros; leave such a line to the reader that says so.
+    // JSON does not permit leading zeros. The slow parser decides about such a line.
     (at == 1 || (at > 1 && bytes[0] != b'0')).then_some((value, &bytes[at..]))
 }
 
@@ -184,8 +184,8 @@ fn record<'a>(
     Some(Record { key, at_ms, bytes, code: code as u16, nginx_ms, upstream_ms, answers })
 }
 
-/// Whether any upstream of a `$upstream_status` list gave a status. nginx writes `-` for one that never answered, and
-/// then a response time beside it is only how long the waiting took.
+/// Whether any upstream in a `$upstream_status` list returned a status. nginx writes `-` for one that never answered; its
+/// response time is then only the waiting time.
 fn answered(statuses: &[u8]) -> bool {
     if let [a @ b'1'..=b'9', b, c] = statuses {
         return a.is_ascii_digit() && b.is_ascii_digit() && c.is_ascii_digit();
@@ -212,22 +212,22 @@ fn sum_of_times(times: &[u8]) -> Option<Option<u64>> {
     Some(sum)
 }
 
-/// nginx separates the upstreams of one try by `, ` and those before and after an internal redirect by ` : `.
+/// Splits a list of nginx, which separates tries by `, ` and internal redirects by ` : `.
 fn elements(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|byte| matches!(byte, b',' | b':')).map(<[u8]>::trim_ascii)
 }
 
-/// The elements of such a list with their places kept: one that is empty (a try that came to no instance) is one too.
+/// The elements of such a list, including empty ones (a try without an instance).
 fn tries(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     let words = list.split(|byte| *byte == b' ').filter(|word| *word != b":");
     words.map(|word| word.strip_suffix(b",").unwrap_or(word))
 }
 
-/// An instance that answered, if it did and the three say so in the way nginx does.
+/// The answer of an instance, if the three elements are valid and describe one.
 fn answer<'a>(address: &'a [u8], time: &[u8], status: &[u8]) -> Option<Answer<'a>> {
     let (ms, b"") = milliseconds(time)? else { return None };
     let is_status = status.len() == 3 && status.iter().all(u8::is_ascii_digit);
-    // Not `-`, and nothing that would make a strange key.
+    // Rejects `-` and characters that would make an invalid key.
     let is_address = (3..=MAX_KEY_BYTES).contains(&address.len()) && address.iter().all(u8::is_ascii_graphic);
     if !is_status || status == b"502" || !is_address || ms > MAX_VALUE {
         return None;
@@ -235,7 +235,7 @@ fn answer<'a>(address: &'a [u8], time: &[u8], status: &[u8]) -> Option<Answer<'a
     Some(Answer { address: Cow::Borrowed(std::str::from_utf8(address).ok()?), ms })
 }
 
-/// Seconds in any spelling of a JSON number, in milliseconds. A double holds today's unix time to the microsecond.
+/// Converts seconds in any spelling of a JSON number to milliseconds. A double represents today's unix time to the microsecond.
 fn decimal_ms(text: &str) -> Option<u64> {
     if let Some((value, b"")) = milliseconds(text.as_bytes()) {
         return Some(value);
@@ -245,8 +245,7 @@ fn decimal_ms(text: &str) -> Option<u64> {
     (0.0..=MAX_VALUE as f64).contains(&ms).then_some(ms as u64)
 }
 
-/// The fields that count. Everything else in the line is skipped, whatever bytes it holds: a decoded URI need not be
-/// UTF-8.
+/// The used fields. The rest of the line is skipped and can contain any bytes, because a decoded URI may be invalid UTF-8.
 #[derive(Deserialize)]
 struct Wire<'a> {
     #[serde(borrow)]
@@ -267,11 +266,11 @@ struct Wire<'a> {
     upstream_addr: Option<&'a RawValue>,
 }
 
-/// Reads any JSON object that has the fields.
+/// Parses any JSON object that has the fields.
 pub fn slow(line: &[u8]) -> Option<Record<'_>> {
     let wire: Wire<'_> = serde_json::from_slice(line).ok()?;
     let times = wire.upstream_response_time.map_or(Some(Cow::Borrowed("-")), text)?;
-    // Logs from before the status was written: the time alone has to say whether somebody answered.
+    // Logs of versions that did not write the status: only the time shows whether an instance answered.
     let statuses = wire.upstream_status.map_or(Some(Cow::Borrowed("200")), text)?;
     let addresses = wire.upstream_addr.map_or(Some(Cow::Borrowed("-")), text)?;
     let answers = Answers::new(addresses.as_bytes(), times.as_bytes(), statuses.as_bytes()).into_owned();
@@ -287,7 +286,7 @@ pub fn slow(line: &[u8]) -> Option<Record<'_>> {
     )
 }
 
-/// The text of a string, or a number, `null` or boolean as it is written; lists and objects are no scalar.
+/// The text of a string, or a number, `null` or boolean as written. Lists and objects are rejected.
 fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
     match raw.get().as_bytes().first()? {
         b'"' => serde_json::from_str::<String>(raw.get()).ok().map(Cow::Owned),
@@ -314,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_format_takes_the_fast_path() {
+    fn signalboxs_format_uses_the_fast_parser() {
         let wanted = Record {
             key: "17".into(),
             at_ms: 1_795_267_331_123,
@@ -351,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn each_instance_that_answered_is_named_with_its_own_time() {
+    fn each_instance_that_answered_is_listed_with_its_own_time() {
         for (addresses, times, statuses, wanted) in [
             ("a:1, b:2", "0.001, 0.002", "502, 200", vec![("b:2", 2)]),
             ("a:1, b:2", "0.001, 0.002", "503, 200", vec![("a:1", 1), ("b:2", 2)]),
@@ -379,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn older_and_other_spellings_are_read() {
+    fn older_and_other_spellings_are_accepted() {
         let seed = br#"{"time":"x","key":17,"bytes":"512","code":"404","upstream_response_time":"0.004","timemsec":"1795267331.123","nginx_response_time":0.0051,"more":[1,{}]}"#;
         let record = slow(seed).unwrap();
         assert_eq!((&*record.key, record.code, record.nginx_ms, record.upstream_ms), ("17", 404, 5, Some(4)));
@@ -388,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decoded_uri_need_not_be_text() {
+    fn a_decoded_uri_can_be_invalid_utf_8() {
         let mut line = OURS.as_bytes().to_vec();
         let at = line.windows(2).position(|pair| pair == b"/p").unwrap();
         line[at + 1] = 0xff;
@@ -397,17 +396,17 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_is_bad_wherever_it_was_torn() {
+    fn a_line_truncated_at_any_byte_is_bad() {
         for cut in 0..OURS.len() {
             assert_eq!(parse(&OURS.as_bytes()[..cut]), None, "{}", &OURS[..cut]);
-            // The rest of it was lost, and another line followed.
+            // The rest of the line is lost, and another line follows.
             let merged = [&OURS.as_bytes()[..cut], OURS.as_bytes()].concat();
             assert!(cut == 0 || parse(&merged).is_none(), "{}", String::from_utf8_lossy(&merged));
         }
     }
 
     #[test]
-    fn a_raw_control_character_makes_a_line_bad_for_both_readers() {
+    fn both_parsers_reject_a_raw_control_character() {
         for control in ['\t', '\0', '\u{1f}'] {
             let line = OURS.replace("/p", &format!("/{control}"));
             assert_eq!((fast(line.as_bytes()), slow(line.as_bytes())), (None, None), "{control:?}");
@@ -415,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_values_are_bad_lines() {
+    fn out_of_range_values_are_bad_lines() {
         for (from, to) in [
             ("512", "99999999999999999999"),
             ("512", "-1"),
@@ -465,16 +464,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_readers_agree_on_what_nginx_writes(line in ours()) {
+        fn both_parsers_agree_on_lines_of_nginx(line in ours()) {
             let plain = !line.contains('\\');
             let (fast, slow) = (fast(line.as_bytes()), slow(line.as_bytes()));
             prop_assert_eq!(plain && slow.is_some(), fast.is_some(), "{}", line);
             prop_assert!(fast.is_none() || fast == slow);
         }
 
-        /// The fast reader never takes what the slow one would refuse, or takes it differently.
+        /// The fast parser never accepts a line that the slow one rejects or parses differently.
         #[test]
-        fn the_fast_reader_is_never_laxer(
+        fn the_fast_parser_is_never_more_lenient(
             line in ours(),
             edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0u8..3), 0..4),
         ) {

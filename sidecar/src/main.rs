@@ -1,4 +1,4 @@
-//! `signalbox-sidecar`: see the library for what it does.
+//! The program `signalbox-sidecar`. The library describes it.
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         }
     };
     if let Some(text) = args.settings.print() {
-        #[expect(clippy::print_stdout, reason = "the answer to the flag")]
+        #[expect(clippy::print_stdout, reason = "the output of the flag")]
         {
             print!("{text}");
         }
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     match run(config, exporter) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "giving up");
+            tracing::error!(error = format!("{error:#}"), "stopped by an error");
             ExitCode::FAILURE
         }
     }
@@ -76,10 +76,10 @@ fn refuse(error: &anyhow::Error) -> ExitCode {
 #[tokio::main]
 async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
     let spans = exporter.as_ref().map(Exporter::counts).unwrap_or_default();
-    // Last of all: the commit of the last lines is a span, too.
-    let silence = CancellationToken::new();
-    let exporting = exporter.map(|exporter| task::spawn(exporter.run(silence.clone())));
-    // Before anybody can see that it runs: a signal that came without a handler would end it in the middle of something.
+    // The exporter ends last, because the commit of the last lines is a span, too.
+    let export_end = CancellationToken::new();
+    let exporting = exporter.map(|exporter| task::spawn(exporter.run(export_end.clone())));
+    // Before the port is bound: without a handler, a signal would end the process in the middle of a commit.
     let signals = Signals::listen().context("listening for signals")?;
     let stopping = CancellationToken::new();
     let listener = TcpListener::bind(config.listen)
@@ -127,7 +127,7 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
         () = signals.stop() => {
             tracing::info!("stopping");
             stopping.cancel();
-            // Connections that stay open must not hold up the counting of the last lines.
+            // Connections that stay open must not delay the counting of the last lines.
             if tokio::time::timeout(std::time::Duration::from_secs(2), server).await.is_err() {
                 tracing::debug!("closing connections that are still open");
             }
@@ -135,7 +135,7 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
     }
     while background.join_next().await.is_some() {}
     task::spawn_blocking(move || follower.stop()).await.context("stopping the follower")?;
-    silence.cancel();
+    export_end.cancel();
     if let Some(exporting) = exporting {
         exporting.await.context("sending the last spans")?;
     }
@@ -159,7 +159,7 @@ fn watch_edge(
             clock: clock::unix_ms,
         };
         let service = edge::Service::new(options, stats.clone(), follower.clone(), watch.clone())
-            .context("preparing the edge's HTTP client")?;
+            .context("creating the HTTP client for the edge")?;
         background.spawn(service.run(stopping.clone()));
     }
     if let Some(replica) = replica {
@@ -168,7 +168,7 @@ fn watch_edge(
     Ok(())
 }
 
-/// The signals that end it.
+/// The signals that stop the daemon.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,

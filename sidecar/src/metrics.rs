@@ -1,7 +1,7 @@
-//! Everything the sidecar measures, in one place.
+//! All metrics of the sidecar.
 //!
-//! Counters of the node (lines, bad lines, gaps) come from the statistics Redis with each commit and therefore survive
-//! restarts; the others are of this process. There is no label with a name in it, so the page never grows.
+//! Counters of the node (lines, bad lines, gaps) are stored in the statistics Redis with each commit and survive restarts.
+//! The others belong to this process. No label contains a name, so the page has a fixed size.
 
 use prometheus_client::{
     collector::Collector,
@@ -21,7 +21,7 @@ use crate::{
 pub struct Metrics(Registry);
 
 impl Metrics {
-    /// Metrics of a follower, of what is known of nginx, and of the spans sent. `clock` tells unix milliseconds.
+    /// Metrics of a follower, of nginx, and of exported spans. `clock` returns unix milliseconds.
     pub fn new(follower: Watch, edge: edge::Watch, spans: Counts, clock: fn() -> u64) -> Self {
         let mut registry = Registry::with_prefix("signalbox_sidecar");
         registry.register_collector(Box::new(Sidecar { follower, edge, spans, clock }));
@@ -31,9 +31,9 @@ impl Metrics {
     /// The page, as OpenMetrics text.
     pub fn page(&self) -> String {
         let mut page = String::new();
-        // Writing to a string does not fail; a page without the rest would still be better than none.
+        // Writing to a string does not fail. If it did, a partial page would be better than none.
         if encode(&mut page, &self.0).is_err() {
-            tracing::error!("metrics could not be written");
+            tracing::error!("metrics page incomplete");
         }
         page
     }
@@ -53,8 +53,8 @@ impl Collector for Sidecar {
         counted(&mut encoder, &progress)?;
         health(&mut encoder, &progress, (self.clock)())?;
         router(&mut encoder, &self.edge.report())?;
-        counter(&mut encoder, "spans_sent", "Spans that the collector of traces took", self.spans.sent())?;
-        let help = "Spans that it did not take, or not fast enough";
+        counter(&mut encoder, "spans_sent", "Spans that the trace collector accepted", self.spans.sent())?;
+        let help = "Spans that the trace collector did not accept in time";
         counter(&mut encoder, "spans_lost", help, self.spans.lost())
     }
 }
@@ -63,14 +63,14 @@ fn counted(encoder: &mut DescriptorEncoder<'_>, progress: &Progress) -> std::fmt
     let tally = progress.tally;
     for (name, help, value) in [
         ("lines", "Log lines counted by this node", tally.lines),
-        ("bad_lines", "Log lines that could not be read", tally.bad_lines),
+        ("bad_lines", "Log lines that could not be parsed", tally.bad_lines),
         ("gaps", "Times that log data was lost, or may have been", tally.gaps),
         ("gap_bytes", "Bytes known to be lost in gaps", tally.gap_bytes),
         ("commits", "Commits to the statistics Redis", progress.commits),
-        ("failed_steps", "Attempts to count that failed and were repeated", progress.failures),
+        ("failed_steps", "Failed attempts to count, which are retried", progress.failures),
         (
             "refused_increments",
-            "Increments lost to a foreign key or field in the statistics Redis",
+            "Increments lost because a key or field in the statistics Redis has the wrong type",
             progress.refused,
         ),
         ("rotations", "Rotations of the log", progress.rotations),
@@ -84,21 +84,21 @@ fn health(encoder: &mut DescriptorEncoder<'_>, progress: &Progress, now_ms: u64)
     let is = |condition: Condition| f64::from(progress.condition == condition);
     let fenced = f64::from(matches!(progress.condition, Condition::Fenced { .. }));
     for (name, help, value) in [
-        ("lag_bytes", "Bytes of the log that wait to be counted", progress.lag_bytes as f64),
-        ("lag_seconds", "How far the counters are behind the log", progress.lag_ms(now_ms) as f64 / 1000.0),
+        ("lag_bytes", "Bytes of the log that are not counted yet", progress.lag_bytes as f64),
+        ("lag_seconds", "Delay of the counters behind the log", progress.lag_ms(now_ms) as f64 / 1000.0),
         ("following", "1 while the log is counted", is(Condition::Following)),
-        ("fenced", "1 when a newer sidecar counts for this node", fenced),
-        ("statistics_away", "1 while the statistics Redis does not answer", is(Condition::StoreAway)),
-        ("statistics_refused", "1 while the statistics Redis refuses to write", is(Condition::StoreRefuses)),
+        ("fenced", "1 if a newer sidecar counts for this node", fenced),
+        ("statistics_away", "1 while the statistics Redis does not respond", is(Condition::StoreAway)),
+        ("statistics_refused", "1 while the statistics Redis rejects writes", is(Condition::StoreRefuses)),
         (
             "statistics_unreadable",
-            "1 while the statistics Redis holds something unexpected",
+            "1 while the statistics Redis contains unexpected data",
             is(Condition::StoreBroken),
         ),
         ("log_unreadable", "1 while the log cannot be read", is(Condition::LogUnreadable)),
-        ("rotation_failed", "1 when the last rotation failed", f64::from(progress.rotation_failed)),
+        ("rotation_failed", "1 if the last rotation failed", f64::from(progress.rotation_failed)),
         ("position_bytes", "Position in the current log file", progress.position as f64),
-        ("file_generation", "How often the current log file changed", progress.generation as f64),
+        ("file_generation", "Number of times the current log file changed", progress.generation as f64),
     ] {
         gauge(encoder, name, help, value)?;
     }
@@ -109,21 +109,30 @@ fn router(encoder: &mut DescriptorEncoder<'_>, report: &Report) -> std::fmt::Res
     counter(
         encoder,
         "lost_lines",
-        "Requests that nginx accepted and that never came to the log",
+        "Requests that nginx accepted and that never reached the log",
         report.lost,
     )?;
     counter(encoder, "snapshots", "Snapshots of the route table written", report.snapshots)?;
-    counter(encoder, "bad_snapshots", "Snapshots refused for a wrong checksum", report.bad_snapshots)?;
+    counter(
+        encoder,
+        "bad_snapshots",
+        "Snapshots rejected because of a wrong checksum",
+        report.bad_snapshots,
+    )?;
     for (name, help, value) in [
-        ("edge_up", "1 while nginx answers on its admin listener", f64::from(report.up)),
+        ("edge_up", "1 while nginx responds on its admin listener", f64::from(report.up)),
         (
             "edge_alarm",
-            "1 while the edge does not believe its route table",
+            "1 while the edge rejects the route table in Redis",
             f64::from(report.alarm.is_some()),
         ),
         ("edge_serial", "Serial of the route table that every worker has acknowledged", report.serial as f64),
-        ("replica_up", "1 while the routes replica answers", f64::from(report.replica.up)),
-        ("replica_linked", "1 while the routes replica hears its master", f64::from(report.replica.linked)),
+        ("replica_up", "1 while the routes replica responds", f64::from(report.replica.up)),
+        (
+            "replica_linked",
+            "1 while the routes replica is connected to its master",
+            f64::from(report.replica.linked),
+        ),
         ("replica_serial", "Serial of the route table on the routes replica", report.replica.serial as f64),
     ] {
         gauge(encoder, name, help, value)?;

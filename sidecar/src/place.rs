@@ -1,19 +1,20 @@
-//! Where in the log everything before is counted.
+//! The place in the log up to which everything is counted.
 //!
-//! Rotation renames files, copies them, truncates them and reuses their inodes; so a byte offset means nothing without
-//! saying in *what*. A file is recognised by its inode together with the [`Fingerprint`] of its first complete line,
-//! which carries a request id and the time to the millisecond and is therefore as good as a name. The device number is
-//! kept for operators only: it may change with a reboot.
+//! Rotation renames files, copies them, truncates them and reuses their inodes, so a byte offset means nothing without the
+//! file's identity. A file is recognized by its inode together with the [`Fingerprint`] of its first complete line. That
+//! line contains a request ID and the time in milliseconds, so it is as good as a name. The device number is stored only
+//! for operators, because it may change with a reboot.
 //!
-//! A [`Place`] is one position in one file, plus how far every *other* file was read. That list is what makes the order
-//! of rotated files a nicety instead of a matter of loss: any file that is not read to its end is unread, whatever it
-//! is called and whenever it turns up, and a file that grows after it was left is simply read on.
+//! A [`Place`] is one position in one file, plus how far every *other* file was read. Because of that list no line is lost
+//! if rotated files are read in an unexpected order: a file that was not read to its end is unread, whatever its name and
+//! whenever it appears, and a file that grows later is read further.
 
 use std::{fmt, str::FromStr};
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
-/// Which file, as the filesystem sees it.
+/// The identity of a file in the filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileId {
     /// Device number.
@@ -27,11 +28,11 @@ pub struct FileId {
 pub struct Fingerprint([u8; 16]);
 
 impl Fingerprint {
-    /// How much of the first line is looked at. A longer first line counts as complete at this length: its beginning
-    /// will not change any more.
+    /// The number of bytes of the first line that are used. A longer first line is treated as complete at this length,
+    /// because its beginning does not change any more.
     pub const SPAN: usize = 64 << 10;
 
-    /// The fingerprint of a file that begins with `bytes`, or `None` while it has no complete line.
+    /// The fingerprint of a file that begins with `bytes`, or `None` if it has no complete line yet.
     pub fn of(bytes: &[u8]) -> Option<Self> {
         let bytes = &bytes[..bytes.len().min(Self::SPAN)];
         let end = match memchr::memchr(b'\n', bytes) {
@@ -48,7 +49,7 @@ impl Fingerprint {
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&HEXLOWER.encode(&self.0))
     }
 }
 
@@ -67,17 +68,17 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// A stored place that nobody of us wrote.
+/// A stored place in an unknown format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the stored place in the log cannot be read")]
+#[error("cannot parse the stored place in the log")]
 pub struct Unreadable;
 
-/// How far a file was read.
+/// A file, and how far it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known {
     /// Its inode when it was read.
     pub inode: u64,
-    /// Its first line.
+    /// The fingerprint of its first line.
     pub fingerprint: Fingerprint,
     /// Bytes that are counted.
     pub position: u64,
@@ -108,13 +109,13 @@ impl FromStr for Known {
 pub struct Finished(Vec<Known>);
 
 impl Finished {
-    /// How many files that are gone are remembered, in case one comes back.
-    const REMEMBERED: usize = 64;
+    /// The maximum number of removed files in the list, which are kept in case one returns.
+    const MAX_REMOVED: usize = 64;
 
-    /// Forgets what is not worth remembering. A file that still exists always is, or it would be counted again; so the
-    /// list is as long as the folder, plus some.
+    /// Drops the oldest removed files from the list. A file that still exists always remains in it, or it would be counted
+    /// again.
     pub fn prune(&mut self, exists: impl Fn(&Known) -> bool) {
-        let mut surplus = self.0.len().saturating_sub(Self::REMEMBERED);
+        let mut surplus = self.0.len().saturating_sub(Self::MAX_REMOVED);
         self.0.retain(|known| {
             let forget = surplus > 0 && !exists(known);
             surplus -= usize::from(forget);
@@ -140,34 +141,34 @@ impl FromStr for Finished {
     }
 }
 
-/// Everything before this place is counted, nothing after it is.
+/// Everything before this place is counted, and nothing after it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Rises whenever the current file changes, so that two positions in two files are never mistaken for each other.
+    /// Rises whenever the current file changes, so that positions in different files are never confused.
     pub generation: u64,
-    /// The current file, when it was last seen.
+    /// The current file, as it was last seen.
     pub file: Option<FileId>,
-    /// Its first line. Absent as long as nothing of it is counted.
+    /// The fingerprint of its first line. Absent until some of it is counted.
     pub fingerprint: Option<Fingerprint>,
-    /// Bytes of it that are counted. Always the start of a line.
+    /// The counted bytes of it. Always the start of a line.
     pub position: u64,
-    /// All the other files.
+    /// All other files.
     pub finished: Finished,
 }
 
 impl Place {
-    /// The current file, when something of it is counted.
+    /// The current file, if some of it is counted.
     pub fn current(&self) -> Option<Known> {
         let (file, fingerprint) = self.file.zip(self.fingerprint)?;
         (self.position > 0).then_some(Known { inode: file.inode, fingerprint, position: self.position })
     }
 
-    /// Every file that something of is counted.
+    /// Every file of which some lines are counted.
     pub fn known(&self) -> impl Iterator<Item = Known> {
         self.current().into_iter().chain(self.finished.0.iter().copied())
     }
 
-    /// Makes another file the current one. `exists` tells of a known file whether it is still there.
+    /// Makes another file the current one. `exists` returns whether a known file still exists.
     pub fn switch(
         &mut self,
         file: FileId,
@@ -179,14 +180,14 @@ impl Place {
         self.file = Some(file);
         self.fingerprint = fingerprint;
         self.position = position;
-        // The file itself is current now. One that began alike and is gone was this one, or this one is its copy.
+        // The file itself is current now. A removed file with the same first line was this one, or this one is its copy.
         self.finished.0.retain(|known| {
             Some(known.fingerprint) != fingerprint || (known.inode != file.inode && exists(known))
         });
         self.finished.prune(exists);
     }
 
-    /// Gives up the current file, remembering how far it was read: it may come back, or a copy of it turn up.
+    /// Leaves the current file and records how far it was read, because it or a copy of it may appear again.
     pub fn leave(&mut self) {
         if let Some(current) = self.current() {
             self.finished.0.push(current);

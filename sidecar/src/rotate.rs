@@ -1,10 +1,10 @@
-//! Rotates the access log: rename, then ask nginx to open it anew (`USR1`).
+//! Rotates the access log: renames it, then signals nginx to reopen it (`USR1`).
 //!
-//! The follower needs no help to survive rotation; this only keeps the disk from filling. Rotated files are named
-//! `<log>.<unix milliseconds>` and kept until there are more than `keep` of them. A file is deleted only when it is
-//! counted to its end, and not within [`KEPT_AT_LEAST_MS`] of its last line: a statistics Redis that lost its last
-//! second wants lines again that were counted already. So while Redis is away files pile up instead of being lost, and
-//! the lag alarm says so.
+//! The follower handles rotation by any program; this module only keeps the disk from filling. Rotated files are named
+//! `<log>.<unix milliseconds>` and kept until there are more than `keep` of them. A file is deleted only after it is
+//! counted to its end and [`KEPT_AT_LEAST_MS`] have passed since its last line: a statistics Redis that lost its last
+//! second needs counted lines again. While Redis is unavailable, files accumulate instead of being lost, and the lag alarm
+//! is raised.
 
 use std::{
     fs, io,
@@ -17,47 +17,47 @@ use nix::{
     unistd::Pid,
 };
 
-/// Redis loses at most two seconds of its append-only file; a minute leaves room for its restart.
+/// Redis loses at most two seconds of its append-only file. A minute allows for its restart.
 pub const KEPT_AT_LEAST_MS: u64 = 60_000;
 
-/// How often nginx is asked again while it has not opened the log.
-const ASK_EVERY: Duration = Duration::from_secs(1);
+/// Interval between signals to nginx while it has not reopened the log.
+const SIGNAL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// When to rotate, and what to keep.
+/// When to rotate, and how many files to keep.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Rotate when the log has reached this size.
+    /// The size at which the log is rotated.
     pub bytes: u64,
-    /// How many rotated files to keep.
+    /// The number of rotated files to keep.
     pub keep: usize,
-    /// Where nginx' master process wrote its id.
+    /// The file with the process ID of nginx's master process.
     pub pid_file: PathBuf,
 }
 
-/// Why the log could not be rotated.
+/// The log was not rotated.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The log could not be renamed, or an old one not deleted.
-    #[error("renaming or deleting {path} failed")]
+    /// The log cannot be renamed, or an old one cannot be deleted.
+    #[error("cannot rename or delete {path}")]
     File {
-        /// Which one.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// The process id in the file is not that of an nginx. A signal sent there might end a stranger.
+    /// The process ID in the file does not belong to nginx. A signal could end an unrelated process.
     #[error("{path} does not name a running nginx")]
     NoNginx {
-        /// The file with the process id.
+        /// The file with the process ID.
         path: PathBuf,
     },
-    /// nginx could not be signalled.
-    #[error("asking nginx (process {pid}) to reopen its log failed")]
+    /// nginx cannot be signaled.
+    #[error("cannot signal nginx (process {pid}) to reopen its log")]
     Signal {
         /// The process.
         pid: i32,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: nix::Error,
     },
@@ -66,7 +66,7 @@ pub enum Error {
 /// A rotated log file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rotated {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// When it was last written, in unix milliseconds.
     pub modified_ms: u64,
@@ -79,20 +79,20 @@ pub struct Rotated {
 pub struct Rotator {
     log: PathBuf,
     options: Options,
-    asked: Option<Duration>,
+    signaled: Option<Duration>,
 }
 
 impl Rotator {
     /// A rotator for the log that nginx writes at `log`.
     pub fn new(log: PathBuf, options: Options) -> Self {
-        Self { log, options, asked: None }
+        Self { log, options, signaled: None }
     }
 
     /// Does what is due: rotates a log that is full, asks for one that is missing, deletes what is beyond keeping.
     /// `active_bytes` is the size of the log, if there is one. Returns whether it rotated.
     ///
     /// # Errors
-    /// See [`Error`]. Nothing is half done: a log that was renamed but not reopened is asked for again.
+    /// See [`Error`]. If the log was renamed but not reopened, the next call signals nginx again.
     pub fn tend(
         &mut self,
         active_bytes: Option<u64>,
@@ -102,17 +102,17 @@ impl Rotator {
     ) -> Result<bool, Error> {
         match active_bytes {
             Some(bytes) if bytes >= self.options.bytes => {
-                // Without an nginx to reopen it, renaming would only hide the log from whoever looks for it.
+                // Without an nginx that reopens it, renaming would only hide the log.
                 let pid = self.nginx()?;
                 let to = target(&self.log, unix_ms);
                 fs::rename(&self.log, &to).map_err(|source| Error::File { path: to, source })?;
-                self.ask(pid, now)?;
+                self.signal(pid, now)?;
                 Ok(true)
             }
-            // A running nginx always has a log, unless somebody (we, before we died) renamed it and said nothing.
-            None if self.asked.is_none_or(|asked| now.saturating_sub(asked) >= ASK_EVERY) => {
+            // A running nginx always has a log, unless a process (such as this one before it died) renamed it without a signal.
+            None if self.signaled.is_none_or(|signaled| now.saturating_sub(signaled) >= SIGNAL_INTERVAL) => {
                 if let Ok(pid) = self.nginx() {
-                    self.ask(pid, now)?;
+                    self.signal(pid, now)?;
                 }
                 Ok(false)
             }
@@ -123,12 +123,12 @@ impl Rotator {
         }
     }
 
-    fn ask(&mut self, pid: i32, now: Duration) -> Result<(), Error> {
-        self.asked = Some(now);
+    fn signal(&mut self, pid: i32, now: Duration) -> Result<(), Error> {
+        self.signaled = Some(now);
         kill(Pid::from_raw(pid), Signal::SIGUSR1).map_err(|source| Error::Signal { pid, source })
     }
 
-    /// The process in the pid file, if it is an nginx: the file may be stale and its number long be somebody else's.
+    /// The process in the pid file, if it is an nginx. The file may be stale, and its number may belong to another process.
     fn nginx(&self) -> Result<i32, Error> {
         let path = &self.options.pid_file;
         let pid = fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<i32>().ok());
@@ -146,14 +146,14 @@ impl Rotator {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
                     return Err(Error::File { path: path.clone(), source });
                 }
-                _ => tracing::info!(path = %path.display(), "deleted a counted log file"),
+                _ => tracing::info!(path = %path.display(), "counted log file deleted"),
             }
         }
         Ok(())
     }
 }
 
-/// A free name: rename(2) would silently replace a file that was rotated in the same millisecond.
+/// Returns an unused name. rename(2) would silently replace a file that was rotated in the same millisecond.
 fn target(log: &Path, unix_ms: u64) -> PathBuf {
     let name = |number: u64| {
         let mut name = log.as_os_str().to_owned();
@@ -163,7 +163,7 @@ fn target(log: &Path, unix_ms: u64) -> PathBuf {
     (unix_ms..).map(name).find(|path| !path.exists()).unwrap_or_else(|| name(unix_ms))
 }
 
-/// What may be deleted: of the files that we named, those beyond the newest `keep`, counted, and old enough.
+/// The files that can be deleted: named by this module, older than the newest `keep`, counted, and old enough.
 fn surplus<'a>(log: &Path, rotated: &'a [Rotated], keep: usize, unix_ms: u64) -> Vec<&'a PathBuf> {
     let mut ours: Vec<_> = rotated.iter().filter_map(|file| Some((number(log, &file.path)?, file))).collect();
     ours.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
@@ -174,7 +174,7 @@ fn surplus<'a>(log: &Path, rotated: &'a [Rotated], keep: usize, unix_ms: u64) ->
         .collect()
 }
 
-/// The milliseconds in a name that [`target`] made.
+/// The milliseconds in a name from [`target`].
 fn number(log: &Path, path: &Path) -> Option<u64> {
     let name = path.as_os_str().as_encoded_bytes();
     let digits = name.strip_prefix(log.as_os_str().as_encoded_bytes())?.strip_prefix(b".")?;
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn only_counted_files_of_ours_beyond_the_kept_ones_go() {
+    fn only_counted_files_beyond_the_kept_ones_are_deleted() {
         let first = 1_700_000_000_000;
         let mut files: Vec<_> = (0..5).map(|n| rotated(first + n, n != 1)).collect();
         files.push(Rotated { path: "/log/access.log.1".into(), modified_ms: 0, counted: true });
@@ -198,11 +198,11 @@ mod tests {
         let later = first + KEPT_AT_LEAST_MS + 10;
         let gone = surplus(Path::new("/log/access.log"), &files, 2, later);
         assert_eq!(gone, [&files[2].path, &files[0].path], "the uncounted file 1 stays");
-        assert!(surplus(Path::new("/log/access.log"), &files, 2, first + 10).is_empty(), "too fresh");
+        assert!(surplus(Path::new("/log/access.log"), &files, 2, first + 10).is_empty(), "too recent");
     }
 
     #[test]
-    fn a_log_is_never_renamed_over_another() {
+    fn a_rotated_log_never_replaces_another() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("access.log");
         fs::write(folder.path().join("access.log.1700000000000"), "x").unwrap();
@@ -210,11 +210,11 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_process_id_is_not_signalled() {
+    fn a_stale_process_id_is_not_signaled() {
         let folder = tempfile::tempdir().unwrap();
         let (log, pid_file) = (folder.path().join("access.log"), folder.path().join("nginx.pid"));
         fs::write(&log, "x").unwrap();
-        // This test's own process: alive, and no nginx. USR1 would end it.
+        // The process of this test is alive and is not nginx. USR1 would end it.
         fs::write(&pid_file, std::process::id().to_string()).unwrap();
         let options = Options { bytes: 1, keep: 1, pid_file };
         let mut rotator = Rotator::new(log.clone(), options);

@@ -197,7 +197,7 @@ async fn commands_print_what_an_operator_expects() {
         "30s",
     ];
     let added = type_in(&system, &add).await.done();
-    assert!(added.out.starts_with("i-7 is registered (serial "), "{}", added.out);
+    assert!(added.out.starts_with("i-7 registered (serial "), "{}", added.out);
     assert_eq!(system.get("new.test", "/").await.text(), "app");
     let listed = type_in(&system, &["routes", "list", "--json"]).await.done().json();
     assert_eq!((listed.as_array().unwrap().len(), &listed[0]["id"]), (1, &json!("i-7")));
@@ -207,10 +207,10 @@ async fn commands_print_what_an_operator_expects() {
         "{table}"
     );
     let explained = type_in(&system, &["routes", "explain", "new.test"]).await.done().out;
-    assert!(explained.contains("(i-7) takes requests"), "{explained}");
+    assert!(explained.contains("(i-7) receives requests"), "{explained}");
     type_in(&system, &["routes", "drain", "i-7", "--wait", "30s"]).await.done();
     let explained = type_in(&system, &["routes", "explain", "new.test"]).await.done().out;
-    assert!(explained.contains("(i-7) takes none"), "{explained}");
+    assert!(explained.contains("(i-7) receives no requests"), "{explained}");
     type_in(&system, &["routes", "drain", "i-7", "--resume"]).await.done();
     let served = type_in(&system, &["routes", "wait", "--timeout", "30s"]).await.done().out;
     assert!(served.starts_with("1 router serves serial "), "{served}");
@@ -312,7 +312,7 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
     );
     let apply = ["machines", "apply", "orders", "--plan", plan["plan"].as_str().unwrap()];
     let applied = type_in(&system, &apply).await.done().out;
-    assert_eq!(applied.trim(), "version 1 of orders counts now");
+    assert_eq!(applied.trim(), "version 1 of orders is active");
     let again = type_in(&system, &apply).await;
     assert!(again.code == Some(65) && again.wrong.contains("(definition_changed)"), "{}", again.wrong);
 
@@ -361,7 +361,7 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
 
     // What somebody broke by hand is named with its label.
     let sound = type_in(&system, &["check"]).await.done().out;
-    assert!(sound.starts_with("sound: ") && sound.contains("machines"), "{sound}");
+    assert!(sound.starts_with("consistent: ") && sound.contains("machines"), "{sound}");
     let _one: u64 = system.cli(Part::FABRIC, "ZREM machine:orders:is:errored 8").await;
     let broken = type_in(&system, &["check"]).await;
     assert!(
@@ -386,7 +386,7 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
     assert!(finding["problem"].as_str().unwrap().ends_with(", such as \"waits\" (gate)."), "{finding}");
 
     let tried = type_in(&system, &at("labels retry orders 8")).await.done().out;
-    assert_eq!(tried.trim(), "1 label is tried again");
+    assert_eq!(tried.trim(), "1 label retried");
     errored().await;
     let tried = type_in(&system, &at("labels retry orders --all --state ship --json")).await.done().json();
     assert_eq!(tried, json!({"retried": 1}));
@@ -428,7 +428,7 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
     let shown = type_in(&system, &at("labels show orders 7 --json")).await.done().json();
     assert_eq!(shown["state"], "queued");
     let versions = type_in(&system, &at("machines versions orders")).await.done().out;
-    let current: Vec<&str> = versions.lines().filter(|row| row.ends_with("counts now")).collect();
+    let current: Vec<&str> = versions.lines().filter(|row| row.ends_with("active")).collect();
     assert!(versions.lines().count() == 3 && current.len() == 1 && current[0].starts_with('2'), "{versions}");
     system.stop().await;
 }

@@ -164,7 +164,7 @@ state_machines:
     assert_eq!((all.len(), BTreeSet::from_iter(&all).len()), (6, 1), "{all:?}");
 
     let retried = type_in(&system, &["labels", "retry", "flaky", "gone"]).await.done().out;
-    assert_eq!(retried.trim(), "1 label is tried again");
+    assert_eq!(retried.trim(), "1 label retried");
     gone.until("called", "ended").await;
     let all = tokens("gone");
     assert_eq!((all.len(), BTreeSet::from_iter(&all).len()), (2, 1), "{all:?}");

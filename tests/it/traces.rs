@@ -219,9 +219,9 @@ async fn an_unreachable_collector_costs_only_spans() {
         })
         .await;
     }
-    let told = |text: &str| system.log_text(&System::PACEMAKER).matches(text).count();
+    let logged = |text: &str| system.log_text(&System::PACEMAKER).matches(text).count();
     assert_eq!(
-        told("the collector does not take spans"),
+        logged("collector does not accept spans"),
         1,
         "once, however many batches: {}",
         collector.batches()
@@ -230,9 +230,9 @@ async fn an_unreachable_collector_costs_only_spans() {
     let marker = TRACE.replace('4', "7");
     ask(&system, &recorded(&marker), "GET", "/instances", None).await;
     collector.until("a span", |span| span.trace == marker).await;
-    eventually("the log to say so", || async {
-        let told = told("the collector takes spans again");
-        if told == 1 { Ok(()) } else { Err(told) }
+    eventually("the log to report it", || async {
+        let count = logged("collector accepts spans again");
+        if count == 1 { Ok(()) } else { Err(count) }
     })
     .await;
     system.stop().await;

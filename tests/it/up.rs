@@ -67,7 +67,7 @@ impl Up {
             while let Some(line) = lines.next_line().await.unwrap() {
                 said += &line;
                 said.push('\n');
-                if line.contains("Ctrl-C ends everything") {
+                if line.contains("Press Ctrl-C to stop everything") {
                     return true;
                 }
             }

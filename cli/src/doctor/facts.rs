@@ -36,7 +36,7 @@ fn now_ms() -> i64 {
     Timestamp::now().as_millisecond()
 }
 
-/// Reads everything that can be reached, and judges it.
+/// Reads all reachable facts, and evaluates them.
 pub(super) async fn diagnose(args: &Args, progress: &Progress) -> Result<Diagnosis, Failure> {
     let client = args.remote.client()?;
     let mut collection = Collection { client, facts: Facts::skipped("not read"), parts: Vec::new() };
@@ -170,9 +170,9 @@ impl Collection {
         let answer = self.client.health().edge().await;
         let nginx = answer.map(|edge| Nginx { connected: edge.connected, alarm: edge.alarm });
         self.facts.nginx = match nginx {
-            // One of the daemons is asked.
+            // The request goes to one of the daemons.
             Err(error) if error.status() == Some(404) => {
-                Checked::Skipped("only the admin listener has it".to_owned())
+                Checked::Skipped("only available at the admin listener".to_owned())
             }
             answer => self.checked("nginx", answer)?,
         };

@@ -20,10 +20,10 @@ use crate::{
 /// Flags of `signalbox doctor`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A Redis server of another machine to check, as ROLE=URL; the roles are routes, routes-replica, stats and fabric
+    /// Check this Redis server of another machine, as ROLE=URL; roles: routes, routes-replica, stats, fabric
     #[arg(long, value_name = "ROLE=URL", value_parser = server::Target::parse)]
     redis: Vec<server::Target>,
-    /// Do not check whether requests are counted, which takes up to ten seconds if they are not
+    /// Skip the check whether requests are counted, which takes up to ten seconds if they are not
     #[arg(long)]
     skip_log: bool,
     #[command(flatten)]

@@ -1,30 +1,30 @@
-//! `signalbox labels set`: facts told by hand.
+//! `signalbox labels set`: changes the metadata of a label.
 
 use serde_json::{Value, json};
 use signalbox_machine::{definition::Path, merge};
 
 use crate::{exit::Failure, remote::Remote, terminal};
 
-/// What a label is told.
+/// Flags of `signalbox labels set`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Set {
-    /// The machine
+    /// Machine
     machine: String,
-    /// The label
+    /// Label
     label: String,
-    /// What is so now: a path of the metadata and its value, as JSON, or as text where it is no JSON
+    /// Metadata path and value; the value is JSON, or text if it is not valid JSON
     #[arg(value_name = "PATH=VALUE", value_parser = fact)]
     facts: Vec<Fact>,
-    /// Facts as a JSON object, which come before the others
+    /// Metadata as a JSON object, applied before the PATH=VALUE arguments
     #[arg(long, value_name = "JSON", value_parser = super::object)]
     metadata: Option<Value>,
-    /// What is to be known no more: a path of the metadata
+    /// Remove this metadata path; can be repeated
     #[arg(long, value_name = "PATH", value_parser = path)]
     remove: Vec<Path>,
-    /// Create the label if it is not there
+    /// Create the label if it does not exist
     #[arg(long)]
     create: bool,
-    /// Wait so long for the label to come to rest
+    /// Maximum time to wait until the label rests
     #[arg(long, value_name = "SPAN", value_parser = crate::remote::duration)]
     wait: Option<std::time::Duration>,
     #[command(flatten)]
@@ -39,10 +39,14 @@ struct Fact {
 
 fn path(text: &str) -> Result<Path, String> {
     let path = Path::parse(text)?;
-    if path.keys().is_empty() { Err("it names all of the metadata".to_owned()) } else { Ok(path) }
+    if path.keys().is_empty() {
+        Err("the path must not name all of the metadata".to_owned())
+    } else {
+        Ok(path)
+    }
 }
 
-/// Splits at the first `=` that stands in no quoted key.
+/// Splits at the first `=` outside a quoted key.
 fn fact(text: &str) -> Result<Fact, String> {
     let mut quoted = false;
     let equals = text.find(|char| {
@@ -51,21 +55,19 @@ fn fact(text: &str) -> Result<Fact, String> {
     });
     let (name, value) = equals
         .map(|at| (&text[..at], &text[at + 1..]))
-        .ok_or_else(|| "a fact is like paid=true, plan=pro, or user.age=30".to_owned())?;
+        .ok_or_else(|| "expected PATH=VALUE, such as paid=true, plan=pro or user.age=30".to_owned())?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
     Ok(Fact { path: path(name)?, value })
 }
 
-/// All of it as one update. Where something is removed, null removes, and can be no value.
+/// Combines everything into one update. If the update removes a path, null means removal and cannot be a value.
 fn update(set: &Set) -> Result<Value, Failure> {
     let mut update = set.metadata.clone().unwrap_or_else(|| json!({}));
     for Fact { path, value } in &set.facts {
         merge::merge(&mut update, &merge::at_path(path, value.clone()));
     }
     if !set.remove.is_empty() && has_null(&update) {
-        return Err(Failure::configuration(
-            "null cannot be told while something is removed: tell it by itself",
-        ));
+        return Err(Failure::configuration("a null value and --remove cannot be combined: use two commands"));
     }
     for path in &set.remove {
         merge::merge(&mut update, &merge::at_path(path, Value::Null));
@@ -88,16 +90,16 @@ pub(super) async fn set(set: Set) -> Result<(), Failure> {
     let machines = client.machines();
     let wait = wait.map(|wait| format!("{}ms", wait.as_millis()));
     let told = machines.tell(machine, label, &update, !remove.is_empty(), wait.as_deref()).await;
-    let stands = match told {
+    let changed = match told {
         Err(error) if *create && error.code() == Some("no_such_label") => {
-            // What is not there has nothing that could be removed.
+            // A new label has nothing that could be removed.
             let facts = if remove.is_empty() { update } else { without_null(&update) };
             machines.create(machine, label, &facts, wait.as_deref()).await?
         }
         told => told?,
     };
-    remote.show(&stands, |stands| {
-        let word = |name: &str| stands[name].as_str().unwrap_or_default().to_owned();
+    remote.show(&changed, |changed| {
+        let word = |name: &str| changed[name].as_str().unwrap_or_default().to_owned();
         terminal::line(&format!("{label}: {} ({}) since {}", word("state"), word("status"), word("since")));
     })
 }

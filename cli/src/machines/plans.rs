@@ -16,7 +16,7 @@ use crate::{
     terminal::{self, Progress},
 };
 
-/// A plan looks at labels, and applying one moves them: thousands of each.
+/// The time limit for planning and applying, which read and move thousands of labels.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 #[derive(Debug, clap::Args)]
@@ -27,7 +27,7 @@ pub(super) struct All {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct One {
-    /// The machine
+    /// Machine
     machine: String,
     #[command(flatten)]
     remote: Remote,
@@ -35,9 +35,9 @@ pub(super) struct One {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Plan {
-    /// The machine
+    /// Machine
     machine: String,
-    /// The file that holds its definition
+    /// File with its definition
     file: PathBuf,
     #[command(flatten)]
     remote: Remote,
@@ -45,15 +45,15 @@ pub(super) struct Plan {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Apply {
-    /// The machine
+    /// Machine
     machine: String,
-    /// What `plan` printed
+    /// ID of a plan, as printed by `plan`
     #[arg(long, required_unless_present = "file", conflicts_with = "file")]
     plan: Option<String>,
-    /// The file that holds its definition: planned and applied in one go
+    /// File with its definition, which is planned and applied in one step
     #[arg(long)]
     file: Option<PathBuf>,
-    /// Where labels of a state go that is removed; may be given several times
+    /// Move labels of the removed state OLD to NEW; can be repeated
     #[arg(long, value_name = "OLD=NEW", value_parser = pair)]
     map: Vec<(String, String)>,
     #[command(flatten)]
@@ -61,7 +61,7 @@ pub(super) struct Apply {
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
-    let (old, new) = text.split_once('=').ok_or("it is OLD=NEW")?;
+    let (old, new) = text.split_once('=').ok_or("expected OLD=NEW")?;
     Ok((old.to_owned(), new.to_owned()))
 }
 
@@ -72,7 +72,7 @@ fn read(file: &Path) -> Result<String, Failure> {
 pub(super) async fn plan(args: Plan) -> Result<(), Failure> {
     let definition = read(&args.file)?;
     let progress = Progress::new();
-    progress.say("looking at labels");
+    progress.say("checking labels");
     let plan = args.remote.patient(PATIENCE)?.machines().plan(&args.machine, &definition).await?;
     drop(progress);
     args.remote.show(&plan, print)
@@ -87,7 +87,7 @@ fn table(versions: &[Version]) {
     let rows: Vec<_> = versions
         .iter()
         .map(|one| {
-            let current = if one.current { "counts now" } else { "" };
+            let current = if one.current { "active" } else { "" };
             [one.version.to_string(), one.at.clone(), one.by.clone(), one.hash.clone(), current.to_owned()]
         })
         .collect();
@@ -111,16 +111,17 @@ pub(super) async fn list(args: All) -> Result<(), Failure> {
                 [machine.name.clone(), machine.version.to_string(), labels.to_string(), counts(&machine.busy)]
             })
             .collect();
-        terminal::table(["MACHINE", "VERSION", "LABELS", "NOT AT REST"], &rows);
+        terminal::table(["MACHINE", "VERSION", "LABELS", "BUSY"], &rows);
     })
 }
 
 fn print(plan: &Planned) {
-    let against = if plan.version == 0 { "none yet".to_owned() } else { format!("version {}", plan.version) };
+    let against =
+        if plan.version == 0 { "no active version".to_owned() } else { format!("version {}", plan.version) };
     terminal::line(&format!("plan {} (against {against})", plan.plan));
     for what in ["added", "removed", "changed"] {
         for state in plan.states[what].as_array().into_iter().flatten().filter_map(|state| state.as_str()) {
-            let labels = plan.labels.get(state).map(|count| format!(" ({count} labels are there)"));
+            let labels = plan.labels.get(state).map(|count| format!(" ({count} labels)"));
             terminal::line(&format!("  {what:<8} {state}{}", labels.unwrap_or_default()));
         }
     }
@@ -129,10 +130,12 @@ fn print(plan: &Planned) {
     }
     let Planned { starts, would_move, needs_feed, checked, .. } = plan;
     if *starts > 0 {
-        terminal::line(&format!("  {starts} labels go on at once: their state becomes something else"));
+        terminal::line(&format!(
+            "  {starts} labels would continue immediately, because the kind of their state changes"
+        ));
     }
     terminal::line(&format!(
-        "  of {checked} labels {would_move} would move if their gate looked now, and of {needs_feed} only a feed can tell"
+        "  {checked} labels checked: {would_move} would move if their gate were evaluated now, {needs_feed} depend on a feed"
     ));
     plan.warnings.iter().for_each(|warning| terminal::error(&format!("warning: {warning}")));
 }
@@ -142,14 +145,14 @@ pub(super) async fn apply(args: Apply) -> Result<(), Failure> {
     let plan = match (args.plan, &args.file) {
         (Some(plan), _) => plan,
         (None, Some(file)) => client.machines().plan(&args.machine, &read(file)?).await?.plan,
-        // clap asks for one of them.
-        (None, None) => return Err(Failure::configuration("name a plan or a file")),
+        // clap requires one of them.
+        (None, None) => return Err(Failure::configuration("set --plan or --file")),
     };
     let progress = Progress::new();
     progress.say("applying, shard by shard");
     let version = client.machines().apply(&args.machine, &plan, &args.map.into_iter().collect()).await?;
     drop(progress);
     args.remote.show(&json!({"version": version}), |_| {
-        terminal::line(&format!("version {version} of {} counts now", args.machine));
+        terminal::line(&format!("version {version} of {} is active", args.machine));
     })
 }

@@ -1,7 +1,7 @@
 //! `--demo`: sample applications next to the system.
 //!
-//! They are processes of another program, `signalbox-demo` (`examples/demo`), which uses the public API as any
-//! application does. Here it is only found, started, and awaited.
+//! They are processes of another program, `signalbox-demo` (`examples/demo`), which uses the public API like any other
+//! application. This module only finds the program, starts it, and waits for it.
 
 use std::path::{Path, PathBuf};
 
@@ -14,20 +14,20 @@ const PROGRAM: &str = "signalbox-demo";
 /// Name, host and version type of the applications that register themselves.
 const APPLICATIONS: [(&str, &str, &str); 2] =
     [("hello", "hello.localhost", "1"), ("shop", "shop.localhost", "2")];
-/// The first letters of the parts that serve canary.localhost in turn.
+/// The prefix of the parts that alternately serve canary.localhost.
 const CANARY: &str = "demo-canary-";
 
-/// What runs.
+/// The running sample applications.
 pub(crate) struct Demo {
-    /// Host names that are routed.
+    /// Routed host names.
     pub(crate) hosts: Vec<&'static str>,
     /// Address of the process that is not registered.
     pub(crate) spare: String,
-    /// The program, as an operator can type it.
+    /// The program, as an operator would type it.
     pub(crate) program: String,
 }
 
-/// Finds the program. `up` does so before it starts anything.
+/// Finds the program, before `up` starts any process.
 pub(crate) fn program() -> Result<PathBuf, Failure> {
     Ok(own_program(PROGRAM, None)?)
 }
@@ -78,7 +78,7 @@ pub(crate) async fn start(stack: &Stack, options: &Options, program: &Path) -> R
     for (_, host, version_type) in APPLICATIONS {
         prepare.arg("--host").arg(format!("{host}={version_type}"));
     }
-    let failed = |error: String| Failure::unavailable(format!("the demo cannot be prepared: {error}"));
+    let failed = |error: String| Failure::unavailable(format!("cannot prepare the demo: {error}"));
     let status = prepare.status().await.map_err(|error| failed(error.to_string()))?;
     if !status.success() {
         return Err(failed(status.to_string()));
@@ -86,7 +86,7 @@ pub(crate) async fn start(stack: &Stack, options: &Options, program: &Path) -> R
     Ok(Demo { hosts: APPLICATIONS.map(|(_, host, _)| host).into(), spare, program: typed(program) })
 }
 
-/// The program as it was found next to this one, in the form in which this one was typed.
+/// The path of the program next to this one, in the form in which the operator typed this one.
 fn typed(program: &Path) -> String {
     let own = std::env::args().next().unwrap_or_default();
     match own.rsplit_once('/') {

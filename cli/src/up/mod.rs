@@ -1,7 +1,7 @@
-//! `signalbox up`: the whole system on this machine, in the foreground.
+//! `signalbox up`: runs the whole system on this machine, in the foreground.
 //!
-//! It starts everything, says where everything is, starts again what dies, and ends everything on Ctrl-C, SIGTERM or
-//! when its terminal goes away. A second Ctrl-C does not wait for parts that take their time.
+//! It starts every part, prints the addresses, restarts parts that die, and ends everything on Ctrl-C, SIGTERM or when its
+//! terminal closes. A second Ctrl-C ends slow parts immediately.
 
 mod demo;
 mod report;
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     settings: Flags<Settings>,
 }
 
-/// Runs until it is told to end.
+/// Runs until a signal.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     if let Some(text) = args.settings.print() {
         terminal::line(text.trim_end());
@@ -34,23 +34,23 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let Loaded { settings, places, .. } = args.settings.load()?;
     let options = settings.options(&places)?;
     let demo = if settings.demo.enabled { Some(demo::program()?) } else { None };
-    // From here on Ctrl-C must not end this process by itself.
+    // From here on, Ctrl-C must not end this process directly.
     let mut ending = Ending::listen()?;
     let start =
         Stack::builder().options(options.clone()).on_event(|event| terminal::line(&event.to_string()));
     let stack = tokio::select! {
         stack = start.start() => stack.map_err(|error| locate(&places, error))?,
-        // Dropping the half-started stack ends what there is of it.
+        // Dropping the partly started stack ends its processes.
         end = ending.wait() => return end.outcome(),
     };
     let outcome = tokio::select! {
         outcome = serve(&stack, &settings, &options, demo.as_deref()) => outcome,
         end = ending.wait() => end.outcome(),
     };
-    terminal::line("ending; once more Ctrl-C does not wait");
+    terminal::line("stopping; press Ctrl-C again to stop immediately");
     tokio::select! {
-        () = stack.stop() => terminal::line("everything has ended"),
-        _end = ending.wait() => terminal::line("ended at once"),
+        () = stack.stop() => terminal::line("stopped"),
+        _end = ending.wait() => terminal::line("stopped immediately"),
     }
     outcome
 }
@@ -77,7 +77,7 @@ struct Ending {
     hang_up: Signal,
 }
 
-/// Which of them came.
+/// The received signal.
 enum End {
     Interrupted,
     Terminated,
@@ -104,7 +104,7 @@ impl Ending {
 }
 
 impl End {
-    /// Being told to end by a service manager is success; a shell wants to know of Ctrl-C.
+    /// SIGTERM from a service manager is success; Ctrl-C has its own exit code for shells.
     fn outcome(self) -> Result<(), Failure> {
         match self {
             Self::Interrupted => Err(Failure::interrupted()),

@@ -1,4 +1,4 @@
-//! What the operator reads when everything runs.
+//! The message that `up` prints when everything runs.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use signalbox_stack::Stack;
 use super::demo::Demo;
 use crate::terminal;
 
-/// Every address, where the token is, and calls to try.
+/// Prints every address, the path of the token, and example calls.
 pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
     let (edge, admin) = (stack.edge_url(), stack.admin_url());
     let token = data_dir.join("token").display().to_string();
@@ -15,13 +15,13 @@ pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
     terminal::line("Signalbox is ready.");
     terminal::line("");
     let row = |name: &str, what: &str| terminal::line(&format!("  {name:<16} {what}"));
-    row("applications", &format!("{edge}/   by Host"));
-    row("", &format!("{}/   the same over HTTPS, HTTP/2 and HTTP/1.1", stack.edge_tls_url()));
-    row("operators", &format!("{admin}/   page, API, /stats, /metrics; log in with the token"));
+    row("applications", &format!("{edge}/   routed by host name"));
+    row("", &format!("{}/   HTTPS, with HTTP/2 and HTTP/1.1", stack.edge_tls_url()));
+    row("operators", &format!("{admin}/   dashboard, API, /stats, /metrics; log in with the token"));
     for part in stack.parts() {
         row(part.part().as_str(), part.address());
     }
-    row("token", &format!("{}   also in {token}", stack.token()));
+    row("token", &format!("{}   also stored in {token}", stack.token()));
     row("logs", &data_dir.join("log").display().to_string());
     terminal::line("");
     if let Some(demo) = demo {
@@ -31,7 +31,9 @@ pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
         }
         if let Some(host) = demo.hosts.first() {
             let port = stack.ports().edge_tls;
-            terminal::line(&format!("  curl -k https://{host}:{port}/   # with a certificate of its own"));
+            terminal::line(&format!(
+                "  curl -k https://{host}:{port}/   # self-signed certificate, uploaded through the API"
+            ));
         }
         let auth = format!("-H \"Authorization: Bearer $(cat {token})\"");
         terminal::line(&format!(
@@ -40,7 +42,7 @@ pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
             demo.spare
         ));
         terminal::line(&format!(
-            "  curl http://{}/events   # the webhooks it received: one is about the instance",
+            "  curl http://{}/events   # webhooks it received, one of them about the instance",
             demo.spare
         ));
         terminal::line(&format!("  curl -H 'Host: new.localhost' {edge}/"));
@@ -50,13 +52,13 @@ pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
              -d '{{\"type\":\"update\",\"url\":\"https://shop.localhost/orders/7\"}}' {admin}/topics/demo"
         ));
         let log = data_dir.join("log").join("demo-spare.log");
-        terminal::line(&format!("  tail {}   # the webhook that received it", log.display()));
+        terminal::line(&format!("  tail {}   # log of the webhook receiver", log.display()));
         terminal::line(&format!(
-            "  {} canary good --data-dir {}   # a new version, step by step; or bad",
+            "  {} canary good --data-dir {}   # deploy a new version step by step; or `bad`",
             demo.program,
             data_dir.display()
         ));
         terminal::line("");
     }
-    terminal::line("Ctrl-C ends everything.");
+    terminal::line("Press Ctrl-C to stop everything.");
 }

@@ -1,4 +1,4 @@
-//! Server-sent events, read as they come.
+//! Reads server-sent events.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -8,17 +8,17 @@ use tokio::time;
 
 use crate::{Client, Error, transport::innermost};
 
-/// A server says something at least this often: streams have comments in between.
-const SILENCE: Duration = Duration::from_secs(60);
-/// A message that grows beyond this is no message of ours.
-const MESSAGE_LIMIT_BYTES: usize = 4 * 1024 * 1024;
+/// The maximum time without data. Servers send comments more often.
+const MAX_SILENCE: Duration = Duration::from_secs(60);
+/// The maximum size of a message.
+const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// A message of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Message {
-    /// Its id, which `last_event_id` takes to go on after it.
+    /// Its ID. Pass it as `last_event_id` to continue after this message.
     pub id: Option<String>,
-    /// Its kind; absent for what the stream is about.
+    /// Its kind; absent for ordinary messages of the stream.
     pub event: Option<String>,
     /// Its text, mostly JSON.
     pub data: String,
@@ -40,25 +40,25 @@ impl Stream {
         Ok(Self { url, body, reader: Reader::default(), ready: VecDeque::new() })
     }
 
-    /// The next message; nothing when the server has ended the stream.
+    /// Waits for the next message. `None` if the server has ended the stream.
     ///
     /// # Errors
-    /// [`Error::Silent`] when the connection breaks, [`Error::Late`] when nothing came for a minute.
+    /// [`Error::Silent`] if the connection breaks, [`Error::Late`] if no data arrives for a minute.
     pub async fn next(&mut self) -> Result<Option<Message>, Error> {
         loop {
             if let Some(message) = self.ready.pop_front() {
                 return Ok(Some(message));
             }
-            let late = |_| Error::Late { url: self.url.clone(), seconds: SILENCE.as_secs() };
+            let late = |_| Error::Late { url: self.url.clone(), seconds: MAX_SILENCE.as_secs() };
             let silent = |why| Error::Silent { url: self.url.clone(), why };
-            match time::timeout(SILENCE, self.body.frame()).await.map_err(late)? {
+            match time::timeout(MAX_SILENCE, self.body.frame()).await.map_err(late)? {
                 None => return Ok(None),
                 Some(Err(error)) => return Err(silent(innermost(&error))),
                 Some(Ok(frame)) => {
                     if let Some(bytes) = frame.data_ref() {
                         self.ready.extend(self.reader.read(bytes));
                         if self.reader.is_too_long() {
-                            return Err(silent("a message is too long".to_owned()));
+                            return Err(silent("message too long".to_owned()));
                         }
                     }
                 }
@@ -67,11 +67,11 @@ impl Stream {
     }
 }
 
-/// Takes messages out of bytes that come in pieces.
+/// Parses messages from pieces of bytes.
 #[derive(Debug, Default)]
 struct Reader {
     line: Vec<u8>,
-    /// The last byte was a carriage return, so that a line feed now belongs to the same end of a line.
+    /// Whether the last byte was a carriage return. A following line feed belongs to the same end of line.
     returned: bool,
     message: Message,
     has_data: bool,
@@ -100,7 +100,7 @@ impl Reader {
         let line = String::from_utf8_lossy(&std::mem::take(&mut self.line)).into_owned();
         if line.is_empty() {
             let message = std::mem::take(&mut self.message);
-            // An id or a comment alone is no message.
+            // An ID or a comment alone is not a message.
             return std::mem::take(&mut self.has_data).then_some(message);
         }
         let (field, value) = line.split_once(':').unwrap_or((&line, ""));
@@ -114,14 +114,14 @@ impl Reader {
             }
             "id" => self.message.id = Some(value.to_owned()),
             "event" => self.message.event = Some(value.to_owned()),
-            // Comments, `retry`, and what later versions add.
+            // Comments, `retry`, and fields of later versions.
             _ => {}
         }
         None
     }
 
     fn is_too_long(&self) -> bool {
-        self.line.len() + self.message.data.len() > MESSAGE_LIMIT_BYTES
+        self.line.len() + self.message.data.len() > MAX_MESSAGE_BYTES
     }
 }
 
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_the_same_however_the_bytes_come() {
+    fn messages_do_not_depend_on_the_pieces() {
         let whole = read(&[TEXT.as_bytes()]);
         let message = |id: Option<&str>, event: Option<&str>, data: &str| Message {
             id: id.map(str::to_owned),
@@ -152,9 +152,9 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_message_is_noticed() {
+    fn an_endless_message_is_detected() {
         let mut reader = Reader::default();
-        reader.read(&vec![b'x'; MESSAGE_LIMIT_BYTES + 1]);
+        reader.read(&vec![b'x'; MAX_MESSAGE_BYTES + 1]);
         assert!(reader.is_too_long());
     }
 }

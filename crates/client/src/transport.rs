@@ -1,4 +1,4 @@
-//! One request and its answer, over HTTP or HTTPS.
+//! Sends one request over HTTP or HTTPS and reads its answer.
 //!
 //! hyper and rustls with ring, which the pacemaker's deliveries use, too, so that the product has one TLS stack. reqwest was
 //! rejected: Cargo unifies its TLS features into programs that need plain HTTP only, where each client then panics without
@@ -27,7 +27,7 @@ use crate::{Builder, Error, Problem};
 
 /// Larger answers are rejected. The largest one is a dump of the route table.
 const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
-/// How long connecting may take. A server that runs accepts immediately.
+/// The time limit for connecting. A running server accepts immediately.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A successful answer.
@@ -60,7 +60,7 @@ impl Transport {
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         connector.set_nodelay(true);
         connector.enforce_http(false);
-        // Reading the system's certificates takes a moment, and most addresses are of this machine.
+        // Reading the system's certificates takes time, and most addresses use plain HTTP.
         let config = if url.scheme() == "https" { trust(builder.ca_file.as_deref())? } else { no_trust() };
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(config)
@@ -83,7 +83,7 @@ impl Transport {
         format!("{}{path}", self.base)
     }
 
-    /// Sends, and reads the whole answer. A body comes with its type.
+    /// Sends a request and reads the whole answer. `body` contains its type and bytes.
     pub(crate) async fn call(
         &self,
         method: &str,
@@ -106,7 +106,7 @@ impl Transport {
         time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.late(path)))
     }
 
-    /// Sends, and returns the body of a successful answer to be read piece by piece.
+    /// Sends a request and returns the body of a successful answer, to be read in pieces.
     pub(crate) async fn open(&self, path: &str, headers: &[(&str, &str)]) -> Result<Incoming, Error> {
         let work = async {
             let response = self.send("GET", path, None, headers).await?;
@@ -191,7 +191,7 @@ fn no_trust() -> ClientConfig {
 /// The authorities of the operating system, and the certificates of `file`.
 fn trust(file: Option<&Path>) -> Result<ClientConfig, Error> {
     let mut roots = RootCertStore::empty();
-    // One unreadable certificate of the system among a hundred does not matter.
+    // A few unreadable system certificates do not matter.
     let _counts = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(path) = file {
         let failed = |error: String| Error::Trust { path: path.to_owned(), why: error };

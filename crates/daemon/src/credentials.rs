@@ -3,11 +3,11 @@
 use axum::http::{HeaderMap, header};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
-/// Longer tokens are none.
-const LENGTH_MAX: usize = 1024;
+/// Longer tokens are ignored.
+const MAX_LENGTH: usize = 1024;
 
-/// The token that a request shows: `Authorization: Bearer T`, or Basic with the token as user name, which is what a
-/// browser can send and what clients of the event bus send.
+/// The token that a request presents: `Authorization: Bearer T`, or Basic with the token as the user name. Browsers and
+/// Routemaster clients use Basic.
 pub fn presented(headers: &HeaderMap) -> Option<String> {
     let (scheme, credentials) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.trim().split_once(' ')?;
     let credentials = credentials.trim();
@@ -15,12 +15,12 @@ pub fn presented(headers: &HeaderMap) -> Option<String> {
         credentials.to_owned()
     } else if scheme.eq_ignore_ascii_case("basic") {
         let decoded = String::from_utf8(STANDARD.decode(credentials).ok()?).ok()?;
-        // Tokens of the event bus may hold colons, and passwords do not matter: the last colon divides.
+        // Tokens may contain colons, and the password is ignored: split at the last colon.
         decoded.rsplit_once(':').map_or(decoded.clone(), |(user, _)| user.to_owned())
     } else {
         return None;
     };
-    (!token.is_empty() && token.len() <= LENGTH_MAX).then_some(token)
+    (!token.is_empty() && token.len() <= MAX_LENGTH).then_some(token)
 }
 
 #[cfg(test)]
@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_comes_as_bearer_or_as_basic_user() {
+    fn a_token_is_read_from_bearer_or_from_the_basic_user_name() {
         assert_eq!(token("Bearer abc").as_deref(), Some("abc"));
         assert_eq!(token("bearer  abc ").as_deref(), Some("abc"));
         assert_eq!(token(&format!("Basic {}", STANDARD.encode("a:b:x"))).as_deref(), Some("a:b"));

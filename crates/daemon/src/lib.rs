@@ -1,22 +1,28 @@
-//! What both daemons share with respect to operators and clients: logs, traces, the program's start, and the token of a
-//! request.
+//! Parts shared by both daemons: configuration values, logging, traces and request tokens.
 //!
 //! * [`RootToken`] and [`RedisUrl`]: configuration values that must not appear in a log;
-//! * [`presented`]: the token of a request;
-//! * [`log_to_stderr`]: lines for a person at a terminal, JSON for everything else;
-//! * [`traces`]: spans of requests and of their effects, sent to a collector.
+//! * [`traces`]: spans of requests and of the work that they cause, sent to a collector;
+//! * `presented`: the token of a request (feature `serve`);
+//! * `log_to_stderr`: lines for a person at a terminal, JSON otherwise (feature `serve`).
+//!
+//! Without the feature `serve`, this crate neither handles HTTP requests nor exports spans, and does not depend on axum or
+//! on the OpenTelemetry SDK. Only the daemons themselves enable it.
 
+#[cfg(feature = "serve")]
 mod credentials;
+#[cfg(feature = "serve")]
 mod logging;
 mod redis_url;
 mod root_token;
 pub mod traces;
 
+#[cfg(feature = "serve")]
 pub use credentials::presented;
+#[cfg(feature = "serve")]
 pub use logging::log_to_stderr;
 pub use redis_url::RedisUrl;
 pub use root_token::RootToken;
 
-/// The exit status for a configuration that cannot be used (`EX_USAGE` of sysexits.h): starting the daemon again does not
-/// help before the configuration is fixed.
+/// The exit status for an invalid configuration (`EX_USAGE` of sysexits.h): starting the daemon again does not help before
+/// the configuration is fixed.
 pub const EXIT_USAGE: u8 = 64;

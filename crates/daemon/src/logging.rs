@@ -1,4 +1,4 @@
-//! Logs, and where spans go.
+//! Logging to standard error, and the setup of traces.
 
 use std::io::IsTerminal as _;
 
@@ -11,28 +11,28 @@ use tracing_subscriber::{
 
 use crate::traces::{self, Exporter, Options, Service};
 
-/// Why logging cannot start.
+/// Logging cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The filter is not valid.
     #[error("log: `{filter}` is not a tracing filter such as `info` or `signalbox_sidecar=debug,warn`")]
     Filter {
-        /// What was given.
+        /// The configured filter.
         filter: String,
-        /// Why.
+        /// The error of the parser.
         #[source]
         source: tracing_subscriber::filter::ParseError,
     },
-    /// Nothing can be sent to the collector.
+    /// The exporter cannot be created.
     #[error("traces.endpoint")]
     Traces(#[from] traces::Error),
 }
 
-/// Starts logging: lines for a person at a terminal, one JSON object a line for everything else. Also what sends spans,
-/// which does nothing before it is run; `None` when traces are off.
+/// Starts logging: lines for a person at a terminal, otherwise one JSON object per line. Returns the exporter of spans, which
+/// does nothing before it is run, or `None` if traces are off.
 ///
 /// # Errors
-/// When the filter or the collector's address cannot be used.
+/// If the filter or the collector's address is invalid.
 pub fn log_to_stderr(
     filter: &str,
     traces: &Options,
@@ -45,7 +45,7 @@ pub fn log_to_stderr(
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(terminal);
     let log = if terminal { log.boxed() } else { log.json().flatten_event(true).boxed() };
     let (spans, exporter) = traces::tracer(traces, service)?.unzip();
-    // Each to its own: see `traces`.
+    // Spans are never logged, and log lines are never sent to the collector: see `traces`.
     let is_span = |metadata: &tracing::Metadata<'_>| metadata.target() == traces::TARGET;
     let only_spans = FilterFn::new(is_span);
     let no_spans = FilterFn::new(move |metadata| !is_span(metadata));

@@ -1,4 +1,4 @@
-//! Addresses of Redis servers.
+//! URLs of Redis servers.
 
 use std::{fmt, str::FromStr};
 
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_does_not_show() {
+    fn a_password_is_not_printed() {
         let url: RedisUrl = "redis://user:secret@10.0.0.1:6401/".parse().unwrap();
         assert!(url.as_str().contains("secret"));
         assert_eq!(format!("{url:?}"), "10.0.0.1:6401/");

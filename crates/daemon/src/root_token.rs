@@ -12,11 +12,11 @@ use serde::{
 pub struct RootToken(String);
 
 impl RootToken {
-    /// Accepts text that is valid in an HTTP header and long enough not to be guessed. Space around it, such as the end of
-    /// line in a file, is ignored.
+    /// Accepts text that is valid in an HTTP header and too long to guess. Surrounding whitespace, such as the end of a line
+    /// in a file, is ignored.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the expected form.
     pub fn new(text: &str) -> Result<Self, &'static str> {
         let token = text.trim();
         if token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') {
@@ -46,7 +46,7 @@ impl<'de> Deserialize<'de> for RootToken {
                 RootToken::new(text).map_err(E::custom)
             }
 
-            /// A token of digits that lacks its quotation marks is a secret all the same.
+            /// A token of digits without quotation marks is still a secret.
             fn visit_i64<E: Error>(self, _: i64) -> Result<RootToken, E> {
                 Err(E::invalid_type(Unexpected::Other("number"), &self))
             }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_root_token_is_long_printable_and_hidden() {
+    fn a_root_token_is_validated_and_never_printed() {
         assert!(RootToken::new("short").is_err());
         assert!(RootToken::new("0123456789abcde:").is_err());
         assert!(RootToken::new("0123456789abc def").is_err());
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_about_a_root_token_does_not_show_it() {
+    fn an_error_about_a_root_token_does_not_contain_it() {
         for text in ["'secret'", "1234567890123456", "1234567890.123456"] {
             let error =
                 RootToken::deserialize(toml::de::ValueDeserializer::parse(text).unwrap()).unwrap_err();

@@ -1,4 +1,5 @@
-//! The limits that the rules use. The pacemaker's own events and its router states use the same constants.
+//! The limits that the rules use. The pacemaker's own events, its router states and the sidecar's alarms use the same
+//! constants.
 
 /// Clocks that differ by more make leases, signatures and statistics wrong.
 pub const MAX_CLOCK_SKEW_MS: u64 = 2_000;
@@ -23,6 +24,8 @@ pub const TABLE_ALARMS: [&str; 2] = ["table_regressed", "epoch_unknown"];
 
 /// Counters are normally half a second behind the log.
 pub const MAX_COUNTING_LAG_SECONDS: f64 = 10.0;
+/// The lag at which the sidecar itself raises the alarm `statistics_late`, which publishes an event.
+pub const COUNTING_ALARM_MS: u64 = 30_000;
 /// With fewer requests in a minute, a share of errors means nothing.
 pub const MIN_REQUESTS: u64 = 20;
 /// The share of server errors, in percent, that is a problem.

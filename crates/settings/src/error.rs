@@ -1,25 +1,25 @@
-//! Errors that name the place to change.
+//! Errors that name the place of the invalid value.
 
 use std::path::PathBuf;
 
-/// Why a configuration cannot be used.
+/// The configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read.
-    #[error("{path}: cannot be read")]
+    #[error("cannot read {path}")]
     Read {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: std::io::Error,
     },
-    /// A key is unknown or missing, or a value is not valid.
+    /// A key is unknown or missing, or a value is invalid.
     #[error("{place}: {message}")]
     Invalid {
         /// File, line, column and key; or environment variable; or flag; or only the key.
         place: String,
-        /// What is wrong, with the accepted values. It never shows a secret.
+        /// The problem, with the accepted values. It never contains a secret.
         message: String,
     },
 }

@@ -1,4 +1,4 @@
-//! The command line of a program: `--config`, `--set`, and flags for the keys that are often typed.
+//! The command line of a program: `--config`, `--set`, and flags for frequent keys.
 
 use std::{fmt, marker::PhantomData, path::PathBuf};
 
@@ -10,7 +10,7 @@ use crate::{
     load, reference,
 };
 
-/// What was typed. Flatten it into the arguments of a program.
+/// The parsed flags. Flatten it into the arguments of a program.
 pub struct Flags<T> {
     config: Option<PathBuf>,
     print_defaults: bool,
@@ -21,7 +21,7 @@ pub struct Flags<T> {
     settings: PhantomData<fn() -> T>,
 }
 
-/// Without values, which may be secret.
+/// Omits values, which may be secret.
 impl<T> fmt::Debug for Flags<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Flags").field("config", &self.config).field("flags", &self.flags).finish()
@@ -29,7 +29,7 @@ impl<T> fmt::Debug for Flags<T> {
 }
 
 impl<T: Settings> Flags<T> {
-    /// What is to be printed instead of running.
+    /// The text to print instead of running.
     pub fn print(&self) -> Option<String> {
         if self.print_defaults {
             return Some(T::PROGRAM.defaults());
@@ -37,10 +37,10 @@ impl<T: Settings> Flags<T> {
         self.print_reference.then(reference::<T>)
     }
 
-    /// The configuration that file, environment and flags give.
+    /// Loads the configuration from file, environment and flags.
     ///
     /// # Errors
-    /// When it cannot be used.
+    /// If it is invalid.
     pub fn load(&self) -> Result<Loaded<T>, Error> {
         let mut flags = self.flags.clone();
         for entry in &self.set {

@@ -2,8 +2,8 @@
 
 use toml::de::{DeTable, DeValue};
 
-/// What a value looks like, taken from the default or the example. It decides how text from the environment is read;
-/// whether the value is valid is decided by the type of the configuration.
+/// The form of a value, taken from the default or the example. It determines how text from the environment is parsed. The
+/// type of the configuration validates the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
     Text,
@@ -19,7 +19,7 @@ pub(crate) struct Key {
     /// With its section: `bus.workers`.
     pub(crate) path: String,
     pub(crate) kind: Kind,
-    /// As written in the file; nothing when the key is commented out.
+    /// As written in the file; `None` if the key is commented out.
     pub(crate) default: Option<String>,
     /// The comment above it.
     pub(crate) description: String,
@@ -39,7 +39,7 @@ impl Kind {
     }
 }
 
-/// The keys of a default file, in its order. A file with a mistake has none: reading it as a source reports the mistake.
+/// The keys of a default file, in its order. An invalid file has none; loading it as a source reports the error.
 pub(crate) fn keys(text: &str) -> Vec<Key> {
     let shown: Vec<&str> = text.lines().map(|line| example(line).unwrap_or(line)).collect();
     let file = File { original: text.lines().collect(), text: shown.join("\n"), shown };
@@ -50,7 +50,7 @@ pub(crate) fn keys(text: &str) -> Vec<Key> {
     found.into_iter().map(|(_, key)| key).collect()
 }
 
-/// The entry of a line that is a commented entry: `# node = "router-1"`.
+/// The entry in a commented line: `# node = "router-1"`.
 fn example(line: &str) -> Option<&str> {
     let entry = line.strip_prefix('#')?.trim_start();
     let (name, value) = entry.split_once(" = ")?;

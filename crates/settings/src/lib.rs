@@ -1,5 +1,5 @@
-//! Configuration in which every key is declared twice and no more: in a commented default file, and in the type that the
-//! program reads it into.
+//! Configuration in which every key is declared in exactly two places: a commented default file, and the type that the program
+//! reads it into.
 //!
 //! ```text
 //!  default file < configuration file < environment < flags
@@ -34,16 +34,16 @@ pub use merge::{Loaded, Places};
 pub use range::{milliseconds, within};
 pub use reference::{disagreements, reference};
 
-/// What a program can be configured with, apart from the type.
+/// The configuration of a program, apart from the type.
 #[derive(Debug, Clone, Copy)]
 pub struct Program {
     /// Its name: `signalbox-sidecar`.
     pub name: &'static str,
-    /// What names of its environment variables begin with: `SIGNALBOX_SIDECAR_`.
+    /// The prefix of its environment variables: `SIGNALBOX_SIDECAR_`.
     pub prefix: &'static str,
     /// The commented default file, in parts.
     pub defaults: &'static [&'static str],
-    /// The file that is read when none is named, if it exists.
+    /// The file that is read if none is named and it exists.
     pub file: Option<&'static str>,
     /// Flags for keys that are often typed: the name of the flag, and the key.
     pub flags: &'static [(&'static str, &'static str)],
@@ -67,21 +67,21 @@ pub trait Settings: DeserializeOwned {
     const PROGRAM: Program;
 }
 
-/// Where values come from, apart from the default file.
+/// The sources of values, apart from the default file.
 #[derive(Debug, Default, Clone)]
 pub struct Sources {
     /// The configuration file.
     pub file: Option<PathBuf>,
     /// Environment variables. Those that do not begin with the program's prefix are ignored.
     pub environment: Vec<(String, String)>,
-    /// Values on the command line; a later one wins.
+    /// Values from the command line; a later one wins.
     pub flags: Vec<Flag>,
 }
 
-/// A value on the command line.
+/// A value from the command line.
 #[derive(Clone)]
 pub struct Flag {
-    /// What was typed, without the value: `--listen`, `--set bus.workers`.
+    /// The flag without the value: `--listen`, `--set bus.workers`.
     pub name: String,
     /// The key.
     pub key: String,
@@ -106,10 +106,10 @@ impl Sources {
     }
 }
 
-/// The configuration that `sources` give.
+/// Merges `sources` into the configuration.
 ///
 /// # Errors
-/// When a file cannot be read, a key is unknown or missing, or a value is not valid.
+/// If a file cannot be read, a key is unknown or missing, or a value is invalid.
 pub fn load<T: Settings>(sources: &Sources) -> Result<Loaded<T>, Error> {
     merge::load(&T::PROGRAM, sources)
 }
@@ -117,7 +117,7 @@ pub fn load<T: Settings>(sources: &Sources) -> Result<Loaded<T>, Error> {
 /// The value of one section of a default file, such as the options of a part that is used without its program.
 ///
 /// # Panics
-/// When `defaults` has no valid `[section]`: both are part of the program.
+/// If `defaults` has no valid `[section]`: both are part of the program.
 pub fn section<T: DeserializeOwned>(section: &str, defaults: &str) -> T {
     #[derive(serde::Deserialize)]
     #[serde(transparent)]

@@ -1,7 +1,7 @@
-//! Laying the sources over each other.
+//! Merges the sources.
 //!
-//! All texts are thought of as one document, one after the other, and every value keeps its span in it. An error of the
-//! deserializer has a span, and so leads back to the file, the variable or the flag.
+//! All texts are treated as one document, one after the other, and every value keeps its span in it. An error of the
+//! deserializer has a span, from which the file, the variable or the flag is found.
 
 use std::{borrow::Cow, collections::BTreeMap, fs, io, ops::Range, path::Path};
 
@@ -16,24 +16,24 @@ use crate::{
     known::{self, Key, Kind},
 };
 
-/// A configuration, and what is known about its sources.
+/// A configuration and its sources.
 #[derive(Debug)]
 pub struct Loaded<T> {
     /// The configuration.
     pub settings: T,
-    /// Where its values come from.
+    /// The origins of its values.
     pub places: Places,
-    /// Environment variables that begin with the program's prefix and belong to no key. They are not errors, because
-    /// Kubernetes sets such variables for a service of the same name (`SIGNALBOX_PACEMAKER_PORT`).
+    /// Environment variables with the program's prefix that match no key. They are not errors, because Kubernetes sets such
+    /// variables for a service of the same name (`SIGNALBOX_PACEMAKER_PORT`).
     pub ignored: Vec<String>,
 }
 
-/// Where values come from.
+/// The origins of values.
 #[derive(Debug, Default, Clone)]
 pub struct Places(BTreeMap<String, String>);
 
 impl Places {
-    /// An error about the value of `key` that was found after loading.
+    /// An error about the value of `key` that is found after loading.
     pub fn error(&self, key: &str, message: impl Into<String>) -> Error {
         Error::invalid(self.0.get(key).map_or(key, String::as_str), message)
     }
@@ -48,15 +48,15 @@ enum Rank {
     Flags,
 }
 
-/// Something that was written somewhere.
+/// A text from one source.
 struct Text {
     rank: Rank,
     /// The path of a file, the name of a variable or flag.
     name: String,
-    /// The key of a variable or flag; a file has many.
+    /// The key of a variable or flag. A file has many keys.
     key: Option<String>,
     text: String,
-    /// Where it begins in the document of all texts.
+    /// Its start in the document of all texts.
     start: usize,
 }
 
@@ -77,7 +77,7 @@ impl Texts {
         self.0.iter().find(|text| (text.start..=text.start + text.text.len()).contains(&position))
     }
 
-    /// How to name a position to an operator.
+    /// Formats a position for an operator.
     fn place(&self, position: usize, key: Option<&str>) -> String {
         let key = key.unwrap_or_default();
         match self.at(position) {
@@ -137,7 +137,7 @@ pub(crate) fn load<T: DeserializeOwned>(program: &Program, sources: &Sources) ->
 }
 
 pub(crate) fn deserialize<T: DeserializeOwned>(table: DeTable<'_>) -> Result<T, toml::de::Error> {
-    // Nothing is at this position, so an error about the whole has no place.
+    // No text is at this position, so an error about the whole configuration has no place.
     let nowhere = usize::MAX..usize::MAX;
     T::deserialize(ValueDeserializer::from(Spanned::new(nowhere, DeValue::Table(table))))
 }
@@ -177,7 +177,7 @@ fn layer<'a>(text: &'a Text, keys: &[Key], texts: &Texts) -> Result<DeTable<'a>,
     }
 }
 
-/// The value that a variable or flag gives. A list can be separated by commas; text needs no quotation marks.
+/// Parses the value of a variable or flag. A list can be separated by commas; text needs no quotation marks.
 fn value<'a>(text: &'a str, kind: Option<&Kind>, may_be_quoted: bool) -> Spanned<DeValue<'a>> {
     let span = 0..text.len();
     let plain = || Spanned::new(span.clone(), DeValue::String(Cow::Borrowed(text)));
@@ -217,7 +217,7 @@ fn shift_table(table: DeTable<'_>, by: usize) -> DeTable<'_> {
     table.into_iter().map(entry).collect()
 }
 
-/// Lays `over` on top of `table`, table by table.
+/// Merges `over` into `table`, table by table.
 fn lay<'a>(table: &mut DeTable<'a>, over: DeTable<'a>) {
     for (name, value) in over {
         match (table.get_mut(name.get_ref().as_ref()).map(Spanned::get_mut), value.get_ref()) {
@@ -234,7 +234,7 @@ fn lay<'a>(table: &mut DeTable<'a>, over: DeTable<'a>) {
     }
 }
 
-/// Puts the text of the file that `x_file` names in the place of `x`.
+/// Replaces `x` by the content of the file that `x_file` names.
 fn read_files_of(merged: &mut DeTable<'_>, keys: &[Key], texts: &Texts) -> Result<(), Error> {
     for name in keys.iter().map(|key| key.path.as_str()) {
         let file_key = format!("{name}_file");
@@ -263,7 +263,7 @@ fn read_files_of(merged: &mut DeTable<'_>, keys: &[Key], texts: &Texts) -> Resul
     Ok(())
 }
 
-/// What the deserializer reports, with the place.
+/// The error of the deserializer, with its place.
 fn explain(
     error: &toml::de::Error,
     program: &Program,

@@ -35,7 +35,7 @@ impl<T: TryFrom<u64>, const MIN: u64, const MAX: u64> Visitor<'_> for Within<T, 
 /// An integer between `MIN` and `MAX`.
 ///
 /// # Errors
-/// When it is another value.
+/// If it is outside the range.
 pub fn within<'de, D, T, const MIN: u64, const MAX: u64>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -47,7 +47,7 @@ where
 /// A time of `MIN` to `MAX` milliseconds.
 ///
 /// # Errors
-/// When it is another value.
+/// If it is outside the range.
 pub fn milliseconds<'de, D, const MIN: u64, const MAX: u64>(deserializer: D) -> Result<Duration, D::Error>
 where
     D: Deserializer<'de>,

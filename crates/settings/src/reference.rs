@@ -1,7 +1,6 @@
-//! The reference of all keys, and whether the default file and the type agree.
+//! The reference of all keys, and the comparison of the default file with the type.
 //!
-//! The accepted values are taken from the type: each key is given a value that is not valid, and the error says what is
-//! expected.
+//! The accepted values are derived from the type: each key gets an invalid value, and the error contains the expected form.
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
@@ -49,7 +48,7 @@ pub fn reference<T: Settings>() -> String {
     page
 }
 
-/// What is in the default file and not in the type, and the other way round. For a test of each program.
+/// Keys that are only in the default file or only in the type. For a test of each program.
 pub fn disagreements<T: Settings>() -> Vec<String> {
     let defaults = T::PROGRAM.defaults();
     let keys = known::keys(&defaults);
@@ -105,7 +104,7 @@ fn accepted<T: Settings>(defaults: &str, keys: &[Key], key: &Key) -> String {
     let found = found.unwrap_or_default();
     let expected = match found.split_once("expected ") {
         Some((_, expected)) => expected,
-        // What the deserializer of TOML says of an enum, before it looks at its variants.
+        // The message of the TOML deserializer for an enum, before it checks the variants.
         None if found == "wanted string or table" => {
             let found = refusal::<T>(defaults, &key.path, DeValue::String("?".into())).unwrap_or_default();
             return found
@@ -126,7 +125,7 @@ fn accepted<T: Settings>(defaults: &str, keys: &[Key], key: &Key) -> String {
     }
 }
 
-/// Why the type does not accept `value` for `path`.
+/// The reason why the type does not accept `value` for `path`.
 fn refusal<T: Settings>(defaults: &str, path: &str, value: DeValue<'_>) -> Option<String> {
     let mut table = DeTable::parse(defaults).ok()?.into_inner();
     let mut inner = &mut table;

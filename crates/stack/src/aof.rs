@@ -4,9 +4,9 @@
 //! killed while it writes leaves an incomplete transaction. On the next start Redis 7.0 ignores it, but if the file ends
 //! in the middle of a command, Redis truncates the file after the last complete command and not before MULTI. Later
 //! writes are then part of that transaction, and the start after that applies the incomplete one: events in batches that
-//! are never delivered, objects whose last event does not exist. So it is cut off here, before Redis reads the file.
-//! `redis-check-aof --fix` does the same (valkey issue 4342 describes the fault), but it truncates at any damage and asks
-//! questions; here damage of any other kind is left to Redis.
+//! are never delivered, objects whose last event does not exist. So this module removes it before Redis reads the file.
+//! `redis-check-aof --fix` does the same (valkey issue 4342 describes the fault), but it truncates at any damage and is
+//! interactive; this module leaves damage of any other kind to Redis.
 
 use std::{
     fs::{self, File},
@@ -46,7 +46,7 @@ fn last_part(folder: &Path) -> io::Result<Option<PathBuf>> {
     Ok(name.map(|name| folder.join(name)).filter(|path| path.is_file()))
 }
 
-/// Where a transaction begins that has no end.
+/// The start of a transaction without an end.
 fn incomplete_transaction(file: File, length: u64) -> io::Result<Option<u64>> {
     let mut reader = Reader { file: BufReader::with_capacity(1 << 18, file), at: 0, length };
     let mut open = None;
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incomplete_transaction_is_cut_off_wherever_it_ends() {
+    fn an_incomplete_transaction_is_removed_wherever_it_ends() {
         let before = [SET, b"#TS:1\r\n", MULTI, SET, EXEC].concat();
         let half = [MULTI, SET, SET].concat();
         // A file that ends within MULTI has no transaction yet. Redis truncates it.
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_stays() {
+    fn complete_files_are_unchanged() {
         let whole = [SET, MULTI, SET, EXEC, SET].concat();
         let appended = [MULTI, SET, MULTI, SET, EXEC].concat();
         let strange = [MULTI, SET, b"\0\0\0\0\n"].concat();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_never_ran_has_nothing_to_cut() {
+    fn a_server_that_never_ran_needs_no_repair() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(cut_incomplete_transaction(folder.path()).unwrap(), 0);
     }

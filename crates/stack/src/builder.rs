@@ -1,4 +1,4 @@
-//! How a stack is described and started.
+//! Describes and starts a stack.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::{
     programs,
 };
 
-/// A stack that is yet to be started. Everything has a default.
+/// A stack that is not started yet. Everything has a default.
 #[derive(Debug)]
 pub struct Builder {
     options: Options,
@@ -37,7 +37,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// All options at once.
+    /// Sets all options.
     #[must_use]
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
@@ -51,18 +51,18 @@ impl Builder {
         self
     }
 
-    /// Where state and logs stand.
+    /// Sets the folder for state and logs.
     #[must_use]
     pub fn data_dir(self, folder: impl Into<PathBuf>) -> Self {
         let folder = folder.into();
         self.with(|options| options.data_dir = folder)
     }
 
-    /// For tests and benches: free ports, a temporary data folder that is removed at the end (kept, and named on
-    /// standard error, when the test panics or the start fails), nothing started again by itself.
+    /// For tests and benchmarks: uses free ports, no automatic restarts, and a temporary data folder that is removed at the
+    /// end (if the test panics or the start fails, it is kept and printed on standard error).
     ///
     /// # Errors
-    /// When there are no free ports.
+    /// If there are no free ports.
     pub fn temporary(mut self) -> Result<Self, Error> {
         let free = |source| Error::File { action: "reserve ports for", path: std::env::temp_dir(), source };
         self.options.ports = Ports::free().map_err(free)?;
@@ -70,19 +70,19 @@ impl Builder {
         Ok(self.auto_restart(false))
     }
 
-    /// Which ports to listen on.
+    /// Sets the ports.
     #[must_use]
     pub fn ports(self, ports: Ports) -> Self {
         self.with(|options| options.ports = ports)
     }
 
-    /// Whether a part that ends by itself is started again.
+    /// Whether a part that ends unexpectedly is restarted.
     #[must_use]
     pub fn auto_restart(self, restart: bool) -> Self {
         self.with(|options| options.restart = restart)
     }
 
-    /// How many workers nginx has; 0: one for each core.
+    /// Sets the number of nginx workers; 0: one per core.
     #[must_use]
     pub fn workers(self, workers: u16) -> Self {
         self.with(|options| options.edge.workers = workers)
@@ -94,7 +94,7 @@ impl Builder {
         self.with(|options| options.edge.log = mode)
     }
 
-    /// Another value for a name of the template `nginx/nginx.conf`, such as `KEEPALIVE`.
+    /// Overrides a name of the template `nginx/nginx.conf`, such as `KEEPALIVE`.
     #[must_use]
     pub fn nginx(self, name: &str, value: impl Into<String>) -> Self {
         let (name, value) = (name.to_owned(), value.into());
@@ -103,7 +103,7 @@ impl Builder {
         })
     }
 
-    /// A setting of the pacemaker.
+    /// Sets a key of the pacemaker.
     #[must_use]
     pub fn pacemaker(self, key: &str, value: impl Into<toml::Value>) -> Self {
         let (key, value) = (key.to_owned(), value.into());
@@ -112,7 +112,7 @@ impl Builder {
         })
     }
 
-    /// A setting of the sidecar, such as `rotate_bytes`.
+    /// Sets a key of the sidecar, such as `rotate_bytes`.
     #[must_use]
     pub fn sidecar(self, key: &str, value: impl Into<toml::Value>) -> Self {
         let (key, value) = (key.to_owned(), value.into());
@@ -121,46 +121,46 @@ impl Builder {
         })
     }
 
-    /// Leaves nginx out.
+    /// Starts without nginx.
     #[must_use]
     pub fn without_nginx(mut self) -> Self {
         self.wanted.nginx = false;
         self
     }
 
-    /// Leaves the pacemaker out.
+    /// Starts without a pacemaker.
     #[must_use]
     pub fn without_pacemaker(mut self) -> Self {
         self.wanted.pacemaker = false;
         self
     }
 
-    /// Leaves the sidecar out.
+    /// Starts without a sidecar.
     #[must_use]
     pub fn without_sidecar(mut self) -> Self {
         self.wanted.sidecar = false;
         self
     }
 
-    /// The folder of the programs `signalbox`, `signalbox-pacemaker` and `signalbox-sidecar`; else they are looked
-    /// for beside the running program.
+    /// The folder of the programs `signalbox`, `signalbox-pacemaker` and `signalbox-sidecar`. By
+    /// default, the folder of the running program is used.
     #[must_use]
     pub fn programs(mut self, folder: impl Into<PathBuf>) -> Self {
         self.programs = Some(folder.into());
         self
     }
 
-    /// Who is told what happens.
+    /// Sets the receiver of events.
     #[must_use]
     pub fn on_event(mut self, listener: impl Fn(Event) + Send + Sync + 'static) -> Self {
         self.events = Events::to(listener);
         self
     }
 
-    /// Starts everything and waits until it answers. What was started is ended again when something fails.
+    /// Starts everything and waits until it responds. If a part fails, everything that was started is ended.
     ///
     /// # Errors
-    /// See [`Error`]; a bad option and a taken port are found before anything is started.
+    /// See [`Error`]. An invalid option and a port in use are found before anything is started.
     pub async fn start(self) -> Result<Stack, Error> {
         let mut options = self.options.resolve()?;
         let mut temporary = None;
@@ -170,7 +170,7 @@ impl Builder {
                 path: std::env::temp_dir(),
                 source,
             })?;
-            // A temporary folder is private; one that an operator names usually is not.
+            // A temporary folder is private; a folder that an operator chose usually is not.
             set_mode(folder.path(), 0o755)?;
             options.data_dir = folder.path().to_owned();
             temporary = Some(folder);
@@ -187,7 +187,7 @@ impl Builder {
         if let Some(note) = note {
             self.events.emit(Event::Note(note));
         }
-        // A wrong option shows here at the latest, with nothing started yet.
+        // An invalid option is found here at the latest, before anything is started.
         let programs = plan.programs()?;
         plan.check_ports()?;
         let group = Group::start(&guard, &plan.layout)?;

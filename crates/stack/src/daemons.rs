@@ -7,18 +7,18 @@ use toml::{Table, Value};
 
 use crate::{Error, Part, Probe, layout::Layout, supervisor::Program};
 
-/// What a daemon is started with.
+/// The program and configuration of a daemon.
 pub(crate) struct Daemon<'a> {
     pub(crate) part: Part,
     pub(crate) binary: &'a Path,
     pub(crate) port: u16,
-    /// What it has to know to find the other parts.
+    /// The keys that connect it with the other parts.
     pub(crate) wiring: Table,
-    /// What the operator chose; wins over the wiring.
+    /// The operator's settings, which win.
     pub(crate) chosen: &'a Table,
 }
 
-/// Writes the configuration of a daemon, and says how to run it.
+/// Writes the configuration of a daemon, and returns its program.
 pub(crate) fn program(layout: &Layout, daemon: Daemon<'_>) -> Result<Program, Error> {
     let Daemon { part, binary, port, mut wiring, chosen } = daemon;
     merge(&mut wiring, chosen);
@@ -39,7 +39,7 @@ pub(crate) fn program(layout: &Layout, daemon: Daemon<'_>) -> Result<Program, Er
         .stop_with(Signal::SIGTERM, Duration::from_secs(10)))
 }
 
-/// Lays `over` on top of `table`, table by table.
+/// Merges `over` into `table`, table by table.
 fn merge(table: &mut Table, over: &Table) {
     for (key, value) in over {
         match (table.get_mut(key), value) {
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_operator_chose_wins_key_by_key() {
+    fn the_operators_settings_win_key_by_key() {
         let mut table: Table = toml::from_str("a = 1\n[redis]\nstats = \"x\"\nroutes = \"y\"").unwrap();
         merge(&mut table, &toml::from_str("b = 2\n[redis]\nstats = \"z\"").unwrap());
         let expected: Table = toml::from_str("a = 1\nb = 2\n[redis]\nstats = \"z\"\nroutes = \"y\"").unwrap();

@@ -1,21 +1,21 @@
-//! What can keep a stack from standing.
+//! Errors of a stack.
 
 use std::{io, path::PathBuf};
 
 use crate::Part;
 
-/// Why a stack, or a part of it, does not run. Display says what to do about it.
+/// A stack, or a part of it, does not run. Display describes the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An option has a value that cannot work.
+    /// An option has an invalid value.
     #[error("{key}: {reason}")]
     Option {
         /// The key, as in `signalbox.toml` (`ports.edge`).
         key: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// Somebody listens where a part is to listen. Nothing was started.
+    /// Another process listens on the port of a part. Nothing was started.
     #[error(
         "port {port} is taken{holder}; {part} wants to listen there. \
          End that process, or give {part} another port: {remedy}"
@@ -23,23 +23,23 @@ pub enum Error {
     PortTaken {
         /// The port.
         port: u16,
-        /// The part that was to have it.
+        /// The part that needs it.
         part: Part,
-        /// ` by redis-server (pid 123)`, or empty when that cannot be seen.
+        /// ` by redis-server (pid 123)`, or empty if unknown.
         holder: String,
         /// The option's flag, environment variable and key.
         remedy: String,
     },
-    /// A part may not listen at its port, taken or not.
-    #[error("{part} cannot listen on {address}; other ports are set by {remedy}")]
+    /// A part cannot listen on its port, although the port may be free.
+    #[error("{part} cannot listen on {address}; set another port with {remedy}")]
     PortRefused {
-        /// The part that was to have it.
+        /// The part that needs it.
         part: Part,
         /// The address.
         address: String,
         /// The option's flag, environment variable and key.
         remedy: String,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -51,81 +51,81 @@ pub enum Error {
     Locked {
         /// The folder.
         data_dir: PathBuf,
-        /// ` (pid 123)`, or empty when the lock does not say.
+        /// ` (pid 123)`, or empty if the lock does not contain it.
         holder: String,
     },
     /// A program that a part needs is not installed.
     #[error("{program} was not found: {hint}")]
     ProgramMissing {
-        /// What was looked for.
+        /// The program.
         program: String,
-        /// What to install or set.
+        /// The package to install or the option to set.
         hint: String,
     },
     /// A file or folder of the stack cannot be used.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// What was tried: `write`, `create`, ….
+        /// The operation: `write`, `create`, ….
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// A process could not be started.
+    /// A process cannot be started.
     #[error("cannot start {part} ({})", program.display())]
     Spawn {
         /// The part.
         part: Part,
         /// Its program.
         program: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// A part ended before everything was ready.
+    /// A part ended during the start.
     #[error("{part} ended while the stack was starting ({how}); the end of {}:\n{tail}", log.display())]
     Died {
         /// The part.
         part: Part,
-        /// Its exit status in words.
+        /// Its exit status.
         how: String,
         /// Its log.
         log: PathBuf,
         /// The last lines of the log.
         tail: String,
     },
-    /// A part runs but did not answer in time.
-    #[error("{part} did not get ready in {seconds} s (last: {last}); the end of {}:\n{tail}", log.display())]
+    /// A part runs but did not respond in time.
+    #[error("{part} was not ready after {seconds} s (last: {last}); the end of {}:\n{tail}", log.display())]
     NotReady {
         /// The part.
         part: Part,
-        /// How long it was given.
+        /// The time limit.
         seconds: u64,
-        /// What the last probe saw.
+        /// The result of the last probe.
         last: String,
         /// Its log.
         log: PathBuf,
         /// The last lines of the log.
         tail: String,
     },
-    /// The stack is coming down and takes no commands any more.
-    #[error("{part} is coming down")]
+    /// The stack is stopping and rejects commands.
+    #[error("cannot change {part}: the system is stopping")]
     ComingDown {
-        /// The part that was asked for something.
+        /// The part of the command.
         part: Part,
     },
 }
 
-/// What kind of trouble an [`Error`] is; decides the exit code of a command.
+/// The kind of an [`Error`], which determines the exit code of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The configuration has to change.
+    /// The configuration is invalid.
     Configuration,
-    /// Something that the stack needs is taken, missing or not answering.
+    /// A required resource is in use, missing or does not respond.
     Unavailable,
-    /// A defect, or a machine that refuses files and processes.
+    /// A defect, or the operating system rejects an operation.
     Internal,
 }
 
@@ -148,11 +148,11 @@ impl Error {
         move |source| Self::File { action, path, source }
     }
 
-    /// What kind of trouble this is.
+    /// The kind of the error.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Option { .. } => Kind::Configuration,
-            // What a daemon says of its own configuration, in words of `ExitStatus`.
+            // A daemon exits with this status if its configuration is invalid.
             Self::Died { how, .. } if how == "exit status: 64" => Kind::Configuration,
             Self::File { .. } | Self::Spawn { .. } => Kind::Internal,
             _ => Kind::Unavailable,

@@ -1,46 +1,46 @@
-//! What a stack reports while it works.
+//! Events that a stack reports.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::Part;
 
-/// Something that happened to a stack. Display is a line for people.
+/// An event of a stack. Display formats it as a line for an operator.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// A part answers for the first time.
+    /// A part responds for the first time.
     Ready {
         /// The part.
         part: Part,
-        /// Where it answers.
+        /// Its address.
         address: String,
     },
-    /// A part ended without having been asked to.
+    /// A part ended unexpectedly.
     Died {
         /// The part.
         part: Part,
-        /// Its exit status in words.
+        /// Its exit status.
         how: String,
-        /// When it is started again; `None` when nobody will.
+        /// The delay before its restart; `None` if it is not restarted.
         restart_in: Option<Duration>,
     },
-    /// A part that died answers again.
+    /// A part that died responds again.
     Back {
         /// The part.
         part: Part,
     },
-    /// A part was started again and does not answer.
+    /// A part was restarted and does not respond.
     NotBack {
         /// The part.
         part: Part,
-        /// What is the matter with it.
-        why: String,
+        /// The result of its last probe.
+        reason: String,
     },
-    /// A part was asked to end.
+    /// A part was stopped.
     Stopping {
         /// The part.
         part: Part,
     },
-    /// Something that works, and that the operator should know of.
+    /// Information for the operator that is not an error.
     Note(String),
 }
 
@@ -53,14 +53,14 @@ impl fmt::Display for Event {
             }
             Self::Died { part, how, restart_in: None } => write!(f, "{part:<16} died     {how}"),
             Self::Back { part } => write!(f, "{part:<16} back     it answers again"),
-            Self::NotBack { part, why } => write!(f, "{part:<16} not back {why}"),
+            Self::NotBack { part, reason } => write!(f, "{part:<16} not back {reason}"),
             Self::Stopping { part } => write!(f, "{part:<16} stopping"),
             Self::Note(text) => write!(f, "{:<16} {text}", "note"),
         }
     }
 }
 
-/// Where events go.
+/// The receiver of events.
 #[derive(Clone)]
 pub(crate) struct Events(Arc<dyn Fn(Event) + Send + Sync>);
 

@@ -1,4 +1,4 @@
-//! The process group of a stack: every part is started into it, and it is ended as a whole.
+//! The process group of a stack. Every part is started in it, and it is ended as a whole.
 
 use std::{
     collections::HashSet,
@@ -22,11 +22,11 @@ use tokio::{
 
 use crate::{Error, Part, guard::GUARD_COMMAND, layout::Layout, proc};
 
-/// A log larger than this is put aside (one generation) when its part is started.
+/// A larger log is renamed (one generation is kept) when its part is started.
 const LOG_BYTES: u64 = 16 << 20;
 const POLL: Duration = Duration::from_millis(10);
 
-/// The group, its guard, and the pids of the parts that were started into it.
+/// The group, its guard, and the PIDs of the parts that were started in it.
 #[derive(Debug)]
 pub(crate) struct Group {
     layout: Layout,
@@ -38,10 +38,9 @@ pub(crate) struct Group {
 #[derive(Debug)]
 struct Members {
     guard: StdChild,
-    /// Held open for the guard; closing it is what makes the guard act.
+    /// Kept open for the guard, which acts when it is closed.
     pipe: Option<ChildStdin>,
-    /// The guard's and every part's main process. Anything else in the group descends from one of them, or is an
-    /// orphan.
+    /// The main processes of the guard and of every part. Any other process in the group is a descendant or an orphan.
     known: HashSet<i32>,
 }
 
@@ -58,8 +57,8 @@ impl Group {
         Ok(group)
     }
 
-    /// Starts the guard again when somebody ended it, and says whether that was so. Without a guard, a killed
-    /// starting process would leave the parts behind.
+    /// Restarts the guard if it was killed, and returns whether it did. Without a guard, the parts would survive if the
+    /// starting process is killed.
     pub(crate) fn keep_guarded(&self) -> Result<bool, Error> {
         let mut members = self.members.lock();
         if members.pipe.is_none() || matches!(members.guard.try_wait(), Ok(None)) {
@@ -83,7 +82,7 @@ impl Group {
         let failed = |source| Error::Spawn { part: part.clone(), program: program.clone(), source };
         command.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
         command.process_group(self.id.as_raw());
-        // The lock spans the spawn, so that nobody takes the new process for an orphan.
+        // The lock covers the spawn, so that the new process is not mistaken for an orphan.
         let mut members = self.members.lock();
         let child = command.spawn().map_err(failed)?;
         let pid = child.id().map(pid_of).ok_or_else(|| failed(io::Error::other("it ended at once")))?;
@@ -93,14 +92,13 @@ impl Group {
         Ok((child, pid))
     }
 
-    /// Forgets a part's process that has ended.
+    /// Removes the record of a process that has ended.
     pub(crate) fn forget(&self, part: &Part, pid: i32) {
         self.members.lock().known.remove(&pid);
         let _absent = fs::remove_file(self.layout.pid_file(part));
     }
 
-    /// Ends the processes whose part is gone: nginx' workers survive a master that was killed, and go on holding its
-    /// ports.
+    /// Ends processes whose part is gone: nginx's workers survive a killed master and keep its ports.
     pub(crate) async fn end_orphans(&self) {
         loop {
             let orphans = self.orphans();
@@ -123,13 +121,13 @@ impl Group {
             .collect()
     }
 
-    /// Closes the pipe, waits until the guard has ended what still runs, and makes sure that nothing is left.
+    /// Closes the pipe, waits until the guard has ended the remaining processes, and verifies that none is left.
     pub(crate) async fn end(&self) {
         self.members.lock().pipe = None;
         while matches!(self.members.lock().guard.try_wait(), Ok(None)) {
             time::sleep(POLL).await;
         }
-        // Only a guard that was itself ended leaves something to do.
+        // Processes remain only if the guard itself was killed.
         while !proc::group(self.id.as_raw()).is_empty() {
             let _gone = killpg(self.id, Signal::SIGKILL);
             time::sleep(POLL).await;
@@ -137,7 +135,7 @@ impl Group {
         let _absent = fs::remove_file(self.layout.pid_file(&guard_part()));
     }
 
-    /// Ends everything at once, without a word to anybody. Does nothing after [`Self::end`].
+    /// Kills everything immediately. Does nothing after [`Self::end`].
     pub(crate) fn kill(&self) {
         let mut members = self.members.lock();
         if members.pipe.take().is_some() {
@@ -146,10 +144,10 @@ impl Group {
         }
     }
 
-    /// Writes a pid file. One that cannot be written, as on a full disk, is no reason not to run the part: it matters
-    /// only when the guard is killed as well.
+    /// Writes a PID file. If that fails (a full disk), the part still runs: the file is needed only if the guard is killed,
+    /// too.
     fn record(&self, part: &Part, pid: i32) {
-        // A process that is gone already has nothing to be remembered by.
+        // The process has already ended.
         if let Some(process) = proc::process(pid) {
             let _unwritten = fs::write(self.layout.pid_file(part), format!("{pid} {}\n", process.started));
         }
@@ -160,7 +158,7 @@ fn guard_part() -> Part {
     Part::named(GUARD_COMMAND)
 }
 
-/// Starts a guard that joins `group`, or leads one of its own when that is 0.
+/// Starts a guard that joins `group`, or leads a new one if `group` is 0.
 fn spawn_guard(program: &Path, layout: &Layout, group: i32) -> Result<StdChild, Error> {
     let log = open_log(&layout.log(&guard_part()))?;
     let failed = |source| Error::Spawn { part: guard_part(), program: program.to_owned(), source };
@@ -182,10 +180,10 @@ fn open_log(path: &Path) -> Result<File, Error> {
     OpenOptions::new().create(true).append(true).open(path).map_err(Error::file("open", path))
 }
 
-/// Ends what an earlier copy on the same folder left behind, and says how many processes that were.
+/// Ends processes that an earlier copy on the same folder left behind, and returns their number.
 ///
-/// That happens when the copy *and* its guard were killed. A guard that still works is waited for; then the groups of
-/// the recorded processes are ended, where pid and start time both match the record.
+/// Such processes exist if the copy *and* its guard were killed. If a guard still runs, this waits for it. Then it ends the
+/// groups of the recorded processes whose PID and start time both match the record.
 pub(crate) async fn end_leftovers(layout: &Layout) -> Result<usize, Error> {
     let run = layout.run();
     let mut ended = HashSet::new();
@@ -197,7 +195,7 @@ pub(crate) async fn end_leftovers(layout: &Layout) -> Result<usize, Error> {
         .collect();
     let guard = recorded(&layout.pid_file(&guard_part()));
     if let Some(guard) = guard {
-        // It acts when its pipe closes; its patience is 5 s.
+        // The guard acts when its pipe closes, and kills after 5 s.
         let gone = async {
             while recorded(&layout.pid_file(&guard_part())).is_some() {
                 time::sleep(POLL).await;
@@ -216,7 +214,7 @@ pub(crate) async fn end_leftovers(layout: &Layout) -> Result<usize, Error> {
     Ok(ended.len())
 }
 
-/// The living process that a pid file names.
+/// The running process that a PID file names.
 fn recorded(file: &Path) -> Option<proc::Process> {
     let text = fs::read_to_string(file).ok()?;
     let (pid, started) = text.trim_end().split_once(' ')?;
@@ -226,7 +224,7 @@ fn recorded(file: &Path) -> Option<proc::Process> {
 
 async fn end_group(group: i32) -> HashSet<i32> {
     let mut ended = HashSet::new();
-    // Never the group that this process is in: a record cannot name it unless somebody edited the file.
+    // Never this process's own group: a record cannot name it unless the file was edited.
     if group == nix::unistd::getpgrp().as_raw() {
         return ended;
     }

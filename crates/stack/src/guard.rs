@@ -1,13 +1,12 @@
-//! The guard: a small process that ends the parts when nobody else can.
+//! The guard: a small process that ends the parts if the starting process cannot.
 //!
 //! A stack's processes form one process group, which the guard leads. The guard's standard input is a pipe whose other
 //! end only the starting process holds. When that process ends in whatever way, kill -9 included, the kernel closes
-//! the pipe and the guard ends every other member of the group: politely first, for certain after [`PATIENCE`].
-//! (`PR_SET_PDEATHSIG` would do without a process of its own, but it can only be set from unsafe code between fork and
-//! exec, it knows no politeness, and nginx' workers would not inherit it.)
+//! the pipe and the guard ends every other member of the group: first with SIGTERM, after [`PATIENCE`] with SIGKILL.
+//! (`PR_SET_PDEATHSIG` was rejected. It needs no process, but it can only be set from unsafe code between fork and exec, it
+//! has no grace period, and nginx's workers would not inherit it.)
 //!
-//! A process group cannot be mistaken for another as long as one member lives, so nothing here depends on pids that
-//! may have been given away again.
+//! The ID of a process group is not reused while a member lives, so nothing here depends on PIDs that may have been reused.
 
 use std::{
     io::{self, Read, Write},
@@ -21,20 +20,20 @@ use nix::{
 
 use crate::proc;
 
-/// How long parts may take to end by themselves once the starting process is gone. Redis answers a slow disk, nginx a
-/// running request.
+/// The time that parts have to end after the starting process is gone: Redis may wait for a slow disk, nginx for a running
+/// request.
 const PATIENCE: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(20);
 
-/// The subcommand under which a program has to call [`guard_main`].
+/// The subcommand that must call [`guard_main`].
 pub const GUARD_COMMAND: &str = "guard";
 
-/// Runs the guard: waits until standard input ends, then ends the process group it is in, itself included.
+/// Runs the guard: waits until standard input ends, then ends its own process group, including itself.
 ///
-/// Meant to be all that a process does, without an async runtime.
+/// The process must do nothing else and have no async runtime.
 pub fn guard_main() {
     let mut sink = Vec::new();
-    // An error means the same as the end of the pipe: there is nobody to listen to any more.
+    // An error means the same as the end of the pipe: the starting process is gone.
     let _ended = io::stdin().read_to_end(&mut sink);
     let others = others();
     if others.is_empty() {
@@ -45,7 +44,7 @@ pub fn guard_main() {
     let _unwritten = writeln!(io::stderr(), "the starting process is gone; ending {}", names.join(", "));
     for process in &others {
         let _gone = kill(process.pid(), Signal::SIGTERM);
-        // A stopped process takes the signal when it goes on.
+        // A stopped process receives the signal when it continues.
         let _gone = kill(process.pid(), Signal::SIGCONT);
     }
     for _ in 0..PATIENCE.as_millis() / STEP.as_millis() {

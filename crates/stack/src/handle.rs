@@ -1,4 +1,4 @@
-//! What can be done to a running part.
+//! Operations on a running part.
 
 use std::{
     fs, io,
@@ -14,9 +14,9 @@ use crate::{
     supervisor::{NoAnswer, Request, Status, answers},
 };
 
-/// How long a part may take to get ready: a slow machine that loads a large table counts.
+/// The time limit for a part to become ready, sufficient for a slow machine that loads a large table.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// How much of a log an error shows.
+/// The maximum part of a log in an error.
 const TAIL_LINES: usize = 12;
 
 /// A part of a stack. Cloning is cheap.
@@ -36,7 +36,7 @@ impl PartHandle {
         &self.part
     }
 
-    /// Where it answers, for people.
+    /// Its address, for operators.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -46,7 +46,7 @@ impl PartHandle {
         &self.log
     }
 
-    /// What is in its log.
+    /// The content of its log.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -54,45 +54,45 @@ impl PartHandle {
         fs::read_to_string(&self.log)
     }
 
-    /// The pid of its main process, while there is one.
+    /// The PID of its main process, if it runs.
     pub fn pid(&self) -> Option<i32> {
         self.status.borrow().pid
     }
 
-    /// What it is doing.
+    /// Its state.
     pub fn status(&self) -> Status {
         self.status.borrow().clone()
     }
 
-    /// The pids of nginx' workers that take requests (those that finish their last ones are left out). Empty for any
-    /// other part.
+    /// The PIDs of nginx's workers that accept requests, without those that are finishing their last ones. Empty for other
+    /// parts.
     pub fn workers(&self) -> Vec<i32> {
         let Some(pid) = self.pid() else { return Vec::new() };
         let descendants = proc::family(pid).into_iter().skip(1).map(|process| process.pid);
         descendants.filter(|pid| proc::command_line(*pid) == "nginx: worker process").collect()
     }
 
-    /// Starts it, unless it runs, and waits until it answers.
+    /// Starts it, unless it runs, and waits until it responds.
     ///
     /// # Errors
-    /// When it cannot be started, ends at once, or does not answer in time.
+    /// If it cannot be started, ends immediately, or does not respond in time.
     pub async fn start(&self) -> Result<(), Error> {
         self.start_only().await?;
         self.wait_ready().await
     }
 
-    /// Starts it, unless it runs, without waiting for an answer.
+    /// Starts it, unless it runs, without waiting for a response.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub async fn start_only(&self) -> Result<(), Error> {
         self.ask(Request::Start).await?
     }
 
-    /// Waits until it answers.
+    /// Waits until it responds.
     ///
     /// # Errors
-    /// When it ended instead, or did not answer in time.
+    /// If it ends or does not respond in time.
     pub async fn wait_ready(&self) -> Result<(), Error> {
         match answers(&self.probe, &self.status, READY_WITHIN).await {
             Ok(()) => Ok(()),
@@ -107,7 +107,7 @@ impl PartHandle {
         }
     }
 
-    /// Whether it runs, or is about to be started again.
+    /// Whether it runs or is about to be restarted.
     pub(crate) fn alive(&self) -> Result<(), Error> {
         let status = self.status();
         if status.pid.is_some() || status.waiting { Ok(()) } else { Err(self.died()) }
@@ -118,31 +118,31 @@ impl PartHandle {
         Error::Died { part: self.part.clone(), how, log: self.log.clone(), tail: self.tail() }
     }
 
-    /// Asks it whether it does its work.
+    /// Probes whether it works.
     ///
     /// # Errors
-    /// What it answers instead, for people.
+    /// The result of the probe, for operators.
     pub async fn check(&self) -> Result<(), String> {
         self.probe.check().await
     }
 
-    /// Ends it as a shutdown would, and waits until it is gone. It stays down until [`Self::start`].
+    /// Stops it gracefully, and waits until it has ended. It stays down until [`Self::start`].
     ///
     /// # Errors
-    /// When the stack is coming down.
+    /// If the stack is stopping.
     pub async fn stop(&self) -> Result<(), Error> {
         self.ask(Request::Stop).await
     }
 
-    /// Ends it and its descendants with SIGKILL, and waits until they are gone. It stays down until [`Self::start`].
+    /// Ends it and its descendants with SIGKILL, and waits until they have ended. It stays down until [`Self::start`].
     ///
     /// # Errors
-    /// When the stack is coming down.
+    /// If the stack is stopping.
     pub async fn kill(&self) -> Result<(), Error> {
         self.ask(Request::Kill).await
     }
 
-    /// Stops and starts it, and waits until it answers.
+    /// Stops and starts it, and waits until it responds.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -151,8 +151,7 @@ impl PartHandle {
         self.start().await
     }
 
-    /// Ends its main process with SIGKILL and returns at once, as if it had crashed: whether it is started again is
-    /// up to the stack.
+    /// Ends its main process with SIGKILL and returns immediately, like a crash. The stack decides whether it is restarted.
     pub fn crash(&self) {
         self.signal(Signal::SIGKILL);
     }
@@ -164,19 +163,19 @@ impl PartHandle {
         }
     }
 
-    /// Stops its processes where they are (SIGSTOP). The kernel does so a moment later; a test that must not see one
-    /// more answer goes on when they are [`Self::is_paused`].
+    /// Pauses its processes (SIGSTOP). The kernel stops them a moment later: a test that must not receive another response
+    /// waits until [`Self::is_paused`].
     pub fn pause(&self) {
         self.signal_family(Signal::SIGSTOP);
     }
 
-    /// Whether every process of it is stopped.
+    /// Whether all its processes are paused.
     pub fn is_paused(&self) -> bool {
         let family = self.pid().map(proc::family).unwrap_or_default();
         !family.is_empty() && family.iter().all(|process| matches!(process.state, 'T' | 't'))
     }
 
-    /// Lets paused processes go on (SIGCONT).
+    /// Resumes paused processes (SIGCONT).
     pub fn resume(&self) {
         self.signal_family(Signal::SIGCONT);
     }

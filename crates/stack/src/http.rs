@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// A client for plain HTTP that uses no proxy of the environment.
+/// A client for plain HTTP that ignores proxies from the environment.
 ///
 /// # Errors
-/// When the client cannot be built.
+/// If the client cannot be built.
 pub fn local_client(timeout: Duration) -> Result<reqwest::Client, reqwest::Error> {
     reqwest::Client::builder().no_proxy().timeout(timeout).build()
 }

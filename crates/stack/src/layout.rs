@@ -1,4 +1,4 @@
-//! Where everything stands under the data folder.
+//! The paths in the data folder.
 
 use std::{
     fs,
@@ -11,10 +11,10 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::{Error, Part};
 
-/// The longest path of a unix socket that the kernel takes (`sun_path` without its final zero).
+/// The maximum length of a unix socket's path (`sun_path` without its final zero).
 const SOCKET_PATH_BYTES: usize = 107;
 
-/// The paths of one stack. Made from the data folder, which is absolute.
+/// The paths of one stack, derived from the absolute path of the data folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     root: PathBuf,
@@ -24,7 +24,7 @@ impl Layout {
     /// Creates the folders of a stack at `root`.
     ///
     /// # Errors
-    /// When they cannot be created, or when `root` is so long that no unix socket fits below it.
+    /// If they cannot be created, or if `root` is too long for a unix socket below it.
     pub fn create(root: &Path) -> Result<Self, Error> {
         fs::create_dir_all(root).map_err(Error::file("create", root))?;
         let root = root.canonicalize().map_err(Error::file("find", root))?;
@@ -32,7 +32,7 @@ impl Layout {
         for folder in [layout.run(), layout.logs()] {
             fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
         }
-        // Room for the sockets of a hundred routers.
+        // The sockets of a hundred routers must fit.
         if layout.run().join("routes-99.sock").as_os_str().len() > SOCKET_PATH_BYTES {
             let reason = format!(
                 "{} is too long: unix sockets stand below it, and the kernel takes {SOCKET_PATH_BYTES} bytes for them",
@@ -63,7 +63,7 @@ impl Layout {
         self.root.join("run")
     }
 
-    /// What runs here, as JSON; see [`crate::Description`].
+    /// The description of the running system as JSON; see [`crate::Description`].
     pub fn description(&self) -> PathBuf {
         self.run().join("stack.json")
     }
@@ -88,12 +88,12 @@ impl Layout {
         self.run().join(format!("routes{}.sock", suffix(router)))
     }
 
-    /// nginx' prefix: rendered configuration, temporary folders, snapshot.
+    /// nginx's prefix: rendered configuration, temporary folders, snapshot.
     pub fn nginx_prefix(&self, router: usize) -> PathBuf {
         self.root.join(format!("nginx{}", suffix(router)))
     }
 
-    /// nginx' own pid file.
+    /// nginx's PID file.
     pub fn nginx_pid_file(&self, router: usize) -> PathBuf {
         self.nginx_prefix(router).join("nginx.pid")
     }
@@ -108,7 +108,7 @@ impl Layout {
         self.logs().join(format!("access{}.log", suffix(router)))
     }
 
-    /// The file with the uuid of a router host.
+    /// The file with the UUID of a router.
     pub fn node(&self, router: usize) -> PathBuf {
         self.root.join(format!("node{}", suffix(router)))
     }
@@ -122,7 +122,7 @@ impl Layout {
         self.root.join("log")
     }
 
-    /// Takes the folder for this process, until the returned value is dropped or the process ends.
+    /// Locks the folder for this process until the returned value is dropped or the process ends.
     pub(crate) fn lock(&self) -> Result<Flock<fs::File>, Error> {
         let path = self.run().join("lock");
         let file = fs::OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path);
@@ -144,7 +144,7 @@ impl Layout {
     }
 }
 
-/// What sets the files of further routers apart.
+/// The suffix of the files of additional routers.
 fn suffix(router: usize) -> String {
     if router == 1 { String::new() } else { format!("-{router}") }
 }
@@ -153,17 +153,17 @@ pub(crate) fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(Error::file("set the mode of", path))
 }
 
-/// The contents of `path`, written by `make` (mode `mode`) when there are none yet.
+/// The content of `path`. If the file does not exist, it is created from `make` with mode `mode`.
 pub(crate) fn read_or_make(path: &Path, mode: u32, make: impl FnOnce() -> String) -> Result<String, Error> {
     match fs::read_to_string(path) {
         Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        // One that exists and cannot be read is somebody's; replacing it would lock them out.
+        // An existing unreadable file belongs to another user. Replacing it would lock that user out.
         Err(error) => return Err(Error::file("read", path)(error)),
     }
     let text = make();
-    // Complete or absent: a start that is killed here must not leave half a token behind.
+    // Complete or absent: a start that is killed here must not leave a partial token.
     let fresh = path.with_extension("new");
     let file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(mode).open(&fresh);
     file.and_then(|mut file| writeln!(file, "{text}")).map_err(Error::file("write", &fresh))?;
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_made_once_and_only_its_owner_reads_it() {
+    fn a_token_is_created_once_and_readable_only_by_its_owner() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         assert_eq!(read_or_make(&path, 0o600, || "a".into()).unwrap(), "a");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_too_deep_for_a_socket_is_refused() {
+    fn a_folder_with_a_path_too_long_for_a_socket_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let error = Layout::create(&folder.path().join("d".repeat(100))).unwrap_err();
         assert!(error.to_string().starts_with("data_dir: "), "{error}");

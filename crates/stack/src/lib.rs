@@ -1,5 +1,5 @@
 //! Starts the whole system on one machine: four Redis servers, nginx, pacemaker and sidecar, each as a child process
-//! with its own log and data. `signalbox up` is this library with a terminal; tests and benches use it directly.
+//! with its own log and data. `signalbox up` adds a terminal to this library; tests and benchmarks use it directly.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), signalbox_stack::Error> {
@@ -14,7 +14,7 @@
 //! ```
 //!
 //! # Data
-//! Everything stands under one folder (see [`Layout`]), which one stack holds at a time by a lock on `run/lock`:
+//! Everything is stored in one folder (see [`Layout`]). A lock on `run/lock` ensures that only one stack uses it:
 //!
 //! ```text
 //! token  node  pacemaker.toml  sidecar.toml     run/    lock, stack.json, <part>.pid, routes.sock
@@ -25,14 +25,14 @@
 //! # Life of a stack
 //! options checked → folder locked → leftovers ended → programs found → ports checked → guard → Redis servers →
 //! pacemaker, sidecar, nginx → every worker linked to the replica. Nothing is started before the ports are known to
-//! be free. The end goes the same way back.
+//! be free. Parts are stopped in the reverse order.
 //!
-//! # What holds
-//! * Every process is in one process group, and its guard ends the group when the starting process is gone, killed
-//!   included; so nothing outlives a stack. The guard is `signalbox guard`: it is found beside the daemons.
-//! * A part that was taken away through its [`PartHandle`] stays away until it is started through it; one that dies by
-//!   itself is started again with a growing delay, unless that is switched off.
-//! * Two stacks share nothing but the machine: other ports and another folder are enough.
+//! # Invariants
+//! * Every process is in one process group. The guard ends the group when the starting process ends, even if it was killed, so
+//!   no process outlives a stack. The guard is `signalbox guard`, which is found next to the daemons.
+//! * A part that was stopped through its [`PartHandle`] stays down until it is started through it. A part that dies is
+//!   restarted after a growing delay, unless restarts are off.
+//! * Several stacks can run on one machine with different ports and folders.
 
 mod aof;
 mod builder;

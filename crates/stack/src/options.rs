@@ -7,7 +7,7 @@ use signalbox_settings::within;
 
 use crate::{Error, Part, Ports};
 
-/// Everything that can be chosen. [`Options::DEFAULTS`] describes the keys.
+/// All options. [`Options::DEFAULTS`] describes the keys.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the default file describes the keys")]
@@ -21,7 +21,7 @@ pub struct Options {
     pub redis: RedisOptions,
     pub pacemaker: toml::Table,
     pub sidecar: toml::Table,
-    /// Ports of the caller's own parts (see [`crate::Stack::add`]), which are checked together with the others.
+    /// Ports of the caller's parts (see [`crate::Stack::add`]), which are checked together with the others.
     #[serde(skip)]
     pub others: Vec<OtherPort>,
 }
@@ -49,7 +49,7 @@ impl Default for Options {
     }
 }
 
-/// What can be chosen about nginx.
+/// The options of nginx.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the default file describes the keys")]
@@ -69,13 +69,13 @@ pub struct EdgeOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogMode {
-    /// A line is in the file when the answer is out. A worker that is killed loses at most the line it is writing.
+    /// Each line is written immediately. A killed worker loses at most the line that it is writing.
     Exact,
-    /// Lines are written in blocks, at least every 200 ms; a worker that is killed loses the block it has.
+    /// Lines are written in blocks, at least every 200 ms. A killed worker loses its block.
     Buffered,
 }
 
-/// What can be chosen about the Redis servers.
+/// The options of the Redis servers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the default file describes the keys")]
@@ -88,10 +88,10 @@ pub struct RedisOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fsync {
-    /// Once a second: a machine that loses power loses the last second. So does a server that is killed in the moment
-    /// when its disk stalls, because Redis then answers before it writes.
+    /// Once per second. A power failure loses the last second. So does a kill while the disk stalls, because Redis then replies
+    /// before it writes.
     Everysec,
-    /// Before each reply: nothing acknowledged is lost, at the price of a disk write each time.
+    /// Before each reply. Nothing acknowledged is lost, at the cost of a disk write per reply.
     Always,
 }
 
@@ -105,10 +105,10 @@ impl Fsync {
 }
 
 impl Options {
-    /// Adds the offset to the ports, and looks for what cannot work.
+    /// Adds the offset to the ports, and validates the options.
     ///
     /// # Errors
-    /// Naming the key that has to change.
+    /// Names the invalid key.
     pub fn resolve(mut self) -> Result<Self, Error> {
         let offset = std::mem::take(&mut self.port_offset);
         let ports = &mut self.ports;
@@ -150,14 +150,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_parts_on_one_port_are_refused_by_name() {
+    fn two_parts_on_one_port_are_rejected_by_name() {
         let mut options = Options::default();
         options.ports.stats = 8080;
         assert_eq!(options.resolve().unwrap_err().to_string(), "ports.stats: 8080 is also ports.edge");
     }
 
     #[test]
-    fn the_offset_moves_every_port_and_stops_at_the_end() {
+    fn the_offset_moves_every_port_within_the_valid_range() {
         let moved = Options { port_offset: 1000, ..Options::default() }.resolve().unwrap();
         assert_eq!((moved.ports.edge, moved.ports.fabric), (9080, 7404));
         let beyond = Options { port_offset: 60_000, ..Options::default() }.resolve().unwrap_err();

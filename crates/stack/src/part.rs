@@ -22,12 +22,12 @@ impl Part {
     /// The sidecar of the first router.
     pub const SIDECAR: Self = Self(Cow::Borrowed("sidecar"));
 
-    /// A part by its name: lower-case letters, digits and `-`, because it becomes a file name.
+    /// Creates a name from lower-case letters, digits and `-`, because it is used as a file name.
     pub fn named(name: impl Into<String>) -> Self {
         Self(Cow::Owned(name.into()))
     }
 
-    /// The `number`-th of its kind (`pacemaker-2`); the first keeps the plain name.
+    /// The `number`-th of its kind (`pacemaker-2`). The first has the plain name.
     pub(crate) fn numbered(&self, number: usize) -> Self {
         if number == 1 { self.clone() } else { Self::named(format!("{self}-{number}")) }
     }

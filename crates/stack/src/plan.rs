@@ -1,10 +1,11 @@
-//! Everything that is decided before the first process starts, and how a part's program follows from it.
+//! All decisions before the first process starts, and the program of each part.
 
 use std::{
     net::TcpListener,
     path::{Path, PathBuf},
 };
 
+use data_encoding::HEXLOWER;
 use rand::RngExt as _;
 use toml::{Table, Value};
 
@@ -17,7 +18,7 @@ use crate::{
     supervisor::Program,
 };
 
-/// Which of the optional parts are wanted. The Redis servers always are.
+/// The optional parts to start. The Redis servers are always started.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) nginx: bool,
@@ -36,7 +37,7 @@ pub struct RouterPorts {
     pub routes_replica: u16,
     /// The sidecar.
     pub sidecar: u16,
-    /// nginx, for applications over HTTPS; routers that are added have none.
+    /// nginx, for applications over HTTPS. Additional routers have none.
     pub edge_tls: Option<u16>,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Finds the programs and makes token and folders; nothing is started. The note is for the operator.
+    /// Finds the programs, and creates token and folders. Nothing is started. Returns a note for the operator.
     pub(crate) fn make(
         layout: Layout,
         options: Options,
@@ -90,28 +91,28 @@ impl Plan {
         }
     }
 
-    /// What every stack has, in the order of starting; those of one stage do not need each other. Writes the parts'
+    /// The parts of every stack, in stages in the order of starting. Parts of one stage are independent. Writes their
     /// configuration.
     pub(crate) fn programs(&self) -> Result<Vec<Vec<Program>>, Error> {
         let ports = self.first_router();
         let pacemaker = self.pacemaker(1, self.options.ports.pacemaker)?;
         Ok(vec![
             vec![self.routes_master()?, self.stats()?, self.fabric()?],
-            // A replica that finds no master tries again only a second later.
+            // A replica without a master retries only a second later.
             vec![self.routes_replica(1, ports)?],
             [pacemaker, self.sidecar(1, ports)?].into_iter().flatten().collect(),
-            // Last, so that it is the first to end: the sidecar counts what nginx still writes.
+            // Last, so that it ends first: the sidecar counts the lines that nginx still writes.
             self.nginx(1, ports)?.into_iter().collect(),
         ])
     }
 
-    /// Looks whether every port can be listened on, before anything is started.
+    /// Checks whether every port is available, before anything is started.
     pub(crate) fn check_ports(&self) -> Result<(), Error> {
         let Options { ports, edge, .. } = &self.options;
         for (name, port) in ports.named() {
             let wanted = match name {
                 "edge" | "admin" => self.wanted.nginx,
-                // Another address was chosen for it, or none.
+                // It has another address, or is off.
                 "edge_tls" => self.wanted.nginx && !edge.nginx.contains_key("EDGE_TLS_LISTEN"),
                 "pacemaker" => self.wanted.pacemaker,
                 "sidecar" => self.wanted.sidecar,
@@ -158,7 +159,7 @@ impl Plan {
         redis::program(&self.layout, &self.redis, part, role, port)
     }
 
-    /// nginx of the `number`-th router; `None` when it is not wanted.
+    /// nginx of the `number`-th router; `None` if it is off.
     pub(crate) fn nginx(&self, number: usize, ports: RouterPorts) -> Result<Option<Program>, Error> {
         let Some(flavour) = &self.flavour else { return Ok(None) };
         let edge = Edge {
@@ -176,7 +177,7 @@ impl Plan {
         nginx::program(&self.layout, Part::NGINX.numbered(number), &edge).map(Some)
     }
 
-    /// The `number`-th pacemaker; `None` when none is wanted.
+    /// The `number`-th pacemaker; `None` if it is off.
     pub(crate) fn pacemaker(&self, number: usize, port: u16) -> Result<Option<Program>, Error> {
         let Some(binary) = &self.pacemaker else { return Ok(None) };
         let part = Part::PACEMAKER.numbered(number);
@@ -203,7 +204,7 @@ impl Plan {
         daemons::program(&self.layout, Daemon { part, binary, port, wiring, chosen }).map(Some)
     }
 
-    /// The sidecar of the `number`-th router; `None` when none is wanted.
+    /// The sidecar of the `number`-th router; `None` if it is off.
     pub(crate) fn sidecar(&self, number: usize, ports: RouterPorts) -> Result<Option<Program>, Error> {
         let Some(binary) = &self.sidecar else { return Ok(None) };
         let node = read_or_make(&self.layout.node(number), 0o644, random_uuid)?;
@@ -230,7 +231,7 @@ impl Plan {
     }
 }
 
-/// Which part a key of `[ports]` belongs to.
+/// The part of a key in `[ports]`.
 fn part_of(name: &str) -> Part {
     match name {
         "edge" | "edge_tls" | "admin" => Part::NGINX,
@@ -239,9 +240,9 @@ fn part_of(name: &str) -> Part {
     }
 }
 
-/// Whether a port can be listened on; `key` is the one that sets it.
+/// Checks whether a port is available. `key` is the option that sets it.
 fn check_port(part: Part, address: &str, port: u16, key: &str) -> Result<(), Error> {
-    // The listener exists for a moment only. Like the part's own, it may bind a port with connections in TIME_WAIT.
+    // The listener is closed immediately. Like the part's listener, it can bind a port with connections in TIME_WAIT.
     let Err(source) = TcpListener::bind((address, port)) else { return Ok(()) };
     let variable = key.replace('.', "_").to_uppercase();
     let remedy = format!("--set {key}=…, SIGNALBOX_{variable}, or {key} in signalbox.toml");
@@ -259,20 +260,16 @@ fn table<const N: usize>(entries: [(&str, Value); N]) -> Table {
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn random_hex<const N: usize>() -> String {
-    hex(&rand::rng().random::<[u8; N]>())
+    HEXLOWER.encode(&rand::rng().random::<[u8; N]>())
 }
 
-/// A random uuid (version 4, RFC 9562).
+/// A random UUID (version 4, RFC 9562).
 fn random_uuid() -> String {
     let mut bytes: [u8; 16] = rand::rng().random();
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex = hex(&bytes);
+    let hex = HEXLOWER.encode(&bytes);
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
@@ -281,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_taken_port_names_who_wants_it_who_has_it_and_what_to_change() {
+    fn a_port_in_use_is_reported_with_its_part_its_holder_and_the_remedy() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let error = check_port(Part::ROUTES_REPLICA, "127.0.0.1", port, "ports.routes_replica")
@@ -299,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uuid_looks_like_one() {
+    fn a_uuid_has_the_standard_form() {
         let uuid = random_uuid();
         let groups: Vec<usize> = uuid.split('-').map(str::len).collect();
         assert_eq!(groups, [8, 4, 4, 4, 12], "{uuid}");

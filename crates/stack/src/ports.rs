@@ -1,4 +1,4 @@
-//! Which port belongs to which part, and how tests get ports that nobody else will take.
+//! The ports of the parts, and reserved ports for tests.
 
 use std::{
     io,
@@ -41,7 +41,7 @@ impl Ports {
     /// Free ports, reserved until the last copy of the returned value (and the stack that got it) is gone.
     ///
     /// # Errors
-    /// When the machine has no port left.
+    /// If the machine has no free port.
     pub fn free() -> io::Result<Self> {
         let mut reservation = Reservation::default();
         Ok(Self {
@@ -74,11 +74,11 @@ impl Ports {
     }
 }
 
-/// Ports that are kept from everybody else.
+/// Ports that are reserved for this process.
 ///
-/// A reserved port is a socket that is bound and never listens. Linux hands such a port to no one who asks for *any*
-/// port (neither to `bind` with port 0 nor to an outgoing connection), while a listener that names the port and sets
-/// `SO_REUSEADDR`, as nginx, Redis and tokio all do, gets it. So nothing races, even across restarts of a part.
+/// A reserved port is a socket that is bound but never listens. Linux does not assign such a port automatically (neither for
+/// `bind` with port 0 nor for an outgoing connection). A listener that names the port and sets `SO_REUSEADDR`, as nginx, Redis
+/// and tokio do, gets it. So there is no race, even across restarts of a part.
 #[derive(Debug, Clone, Default)]
 pub struct Reservation {
     sockets: Vec<Arc<TcpSocket>>,
@@ -88,7 +88,7 @@ impl Reservation {
     /// Reserves one more port.
     ///
     /// # Errors
-    /// When the machine has no port left.
+    /// If the machine has no free port.
     pub fn add(&mut self) -> io::Result<u16> {
         let socket = TcpSocket::new_v4()?;
         socket.set_reuseaddr(true)?;
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reserved_port_can_be_listened_on_by_name_and_is_given_to_nobody_else() {
+    fn a_reserved_port_can_be_bound_by_number_and_is_never_assigned_automatically() {
         let mut reservation = Reservation::default();
         let reserved: HashSet<u16> = (0..50).map(|_| reservation.add().unwrap()).collect();
         assert_eq!(reserved.len(), 50);

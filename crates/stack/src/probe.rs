@@ -1,4 +1,4 @@
-//! Whether a part does its work, not merely runs.
+//! Probes whether a part works, not only runs.
 
 use std::time::Duration;
 
@@ -7,32 +7,32 @@ use signalbox_store::{FabricRole, Options, Redis, Role, RoutesMasterRole, Routes
 
 use crate::http::local_client;
 
-/// How a part is asked whether it is ready.
+/// The readiness probe of a part.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Probe {
     /// The routes master answers PING.
     RoutesMaster(String),
-    /// The routes replica has its link to the master and has synchronised.
+    /// The routes replica is connected to the master and synchronized.
     RoutesReplica(String),
     /// The statistics Redis answers PING.
     Stats(String),
     /// The fabric Redis answers PING.
     Fabric(String),
-    /// A GET of the URL answers 2xx.
+    /// A GET of the URL returns 2xx.
     Http(String),
     /// Running is enough.
     Running,
 }
 
-/// One attempt may take this long.
+/// The time limit of one attempt.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Probe {
-    /// Asks once.
+    /// Probes once.
     ///
     /// # Errors
-    /// What it saw instead, for people.
+    /// The problem, for operators.
     pub async fn check(&self) -> Result<(), String> {
         match self {
             Self::RoutesMaster(url) => ping::<RoutesMasterRole>(url).await,
@@ -73,7 +73,7 @@ pub(crate) async fn get(url: &str) -> Result<String, String> {
     if status.is_success() { Ok(text) } else { Err(format!("GET {url} answered {status}: {}", text.trim())) }
 }
 
-/// An error with everything that caused it, in one line.
+/// An error with all its causes, in one line.
 fn chain(error: impl std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

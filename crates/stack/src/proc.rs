@@ -1,10 +1,10 @@
-//! What `/proc` says about processes and listening sockets. Linux only, as the whole stack is.
+//! Reads processes and listening sockets from `/proc`. Linux only, like the whole stack.
 
 use std::{fs, path::Path};
 
 use nix::unistd::Pid;
 
-/// A line of `/proc/<pid>/stat`, as far as it matters here.
+/// The used fields of `/proc/<pid>/stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: i32,
@@ -12,13 +12,13 @@ pub(crate) struct Process {
     pub(crate) state: char,
     pub(crate) parent: i32,
     pub(crate) group: i32,
-    /// Clock ticks between boot and start. A pid is used again, a pid with its start time is not.
+    /// Clock ticks between boot and start. A PID can be reused; a PID with its start time is unique.
     pub(crate) started: u64,
 }
 
 impl Process {
-    /// Whether it can still do anything: a zombie only waits for its parent to look. One with threads that have not
-    /// ended yet still holds its ports.
+    /// Whether it is alive: a zombie only waits for its parent. A zombie whose threads have not all ended still holds its
+    /// ports.
     pub(crate) fn lives(&self) -> bool {
         !matches!(self.state, 'Z' | 'X') || threads(self.pid) > 1
     }
@@ -28,28 +28,28 @@ impl Process {
     }
 }
 
-/// The process `pid`, if there is one.
+/// The process `pid`, if it exists.
 pub(crate) fn process(pid: i32) -> Option<Process> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// All processes that can be seen. One that ends meanwhile is left out.
+/// All visible processes, without those that end during the call.
 pub(crate) fn processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| process(entry.file_name().to_str()?.parse().ok()?)).collect()
 }
 
-/// The living members of a process group.
+/// The running members of a process group.
 pub(crate) fn group(group: i32) -> Vec<Process> {
     processes().into_iter().filter(|process| process.group == group && process.lives()).collect()
 }
 
-/// How many threads a process has; none when it is gone.
+/// The number of threads of a process; 0 if it has ended.
 fn threads(pid: i32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// `process` and all that descend from it.
+/// `process` and all its descendants.
 pub(crate) fn family(pid: i32) -> Vec<Process> {
     let all = processes();
     let mut family: Vec<Process> = all.iter().filter(|process| process.pid == pid).cloned().collect();
@@ -61,13 +61,13 @@ pub(crate) fn family(pid: i32) -> Vec<Process> {
     family
 }
 
-/// The command line, with blanks between the arguments. nginx writes there what a process is for.
+/// The command line, with spaces between the arguments. nginx sets it to the role of the process.
 pub(crate) fn command_line(pid: i32) -> String {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&bytes).replace('\0', " ").trim_end().to_owned()
 }
 
-/// The comm name may hold blanks and brackets, so the fields are counted from the last bracket.
+/// The comm name can contain spaces and brackets, so fields are counted from the last bracket.
 fn parse_stat(line: &str) -> Option<Process> {
     let (pid, rest) = line.split_once(" (")?;
     let (name, rest) = rest.rsplit_once(") ")?;
@@ -82,7 +82,7 @@ fn parse_stat(line: &str) -> Option<Process> {
     })
 }
 
-/// Which process listens on `port`, as ` by name (pid 1)`; empty when that cannot be seen (another user's process).
+/// The process that listens on `port`, as ` by name (pid 1)`; empty if unknown (another user's process).
 pub(crate) fn listener(port: u16) -> String {
     let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
@@ -93,7 +93,7 @@ pub(crate) fn listener(port: u16) -> String {
     holder.map_or_else(String::new, |process| format!(" by {} (pid {})", process.name, process.pid))
 }
 
-/// The inodes of the sockets in state LISTEN (`0A`) on `port`, out of a table like `/proc/net/tcp`.
+/// The inodes of the sockets in state LISTEN (`0A`) on `port`, from a table like `/proc/net/tcp`.
 fn listening_inodes(table: &str, port: u16) -> Vec<String> {
     let suffix = format!(":{port:04X}");
     let rows = table.lines().skip(1).map(|row| row.split_ascii_whitespace().collect::<Vec<_>>());
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_brackets_and_blanks_does_not_shift_the_fields() {
+    fn a_name_with_brackets_and_spaces_does_not_shift_the_fields() {
         let line = "42 (nginx: (a) b) S 1 40 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 10 11";
         let process = parse_stat(line).unwrap();
         assert_eq!((process.pid, process.parent, process.group, process.started), (42, 1, 40, 987_654));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_its_own_family() {
+    fn a_process_is_its_own_descendant() {
         let me = i32::try_from(std::process::id()).unwrap();
         assert_eq!(family(me)[0].pid, me);
         assert!(command_line(me).contains("stack"));

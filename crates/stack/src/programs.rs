@@ -1,4 +1,4 @@
-//! Where the programs are that a stack runs.
+//! Finds the programs of a stack.
 
 use std::{
     env,
@@ -8,14 +8,14 @@ use std::{
 
 use crate::Error;
 
-/// Debian keeps servers in `sbin`, which is not on everybody's search path.
+/// Debian installs servers in `sbin`, which is not on every user's search path.
 const SERVER_FOLDERS: [&str; 4] =
     ["/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/local/openresty/nginx/sbin"];
 
-/// One of our own programs (`signalbox`, `signalbox-pacemaker`, …): in `folder` if given, else next to the running
+/// Finds a program of Signalbox (`signalbox`, `signalbox-pacemaker`, …): in `folder` if given, else next to the running
 /// program, else on the search path.
 ///
-/// A test or bench runs in `target/<profile>/deps`, one folder below the programs.
+/// A test or benchmark runs in `target/<profile>/deps`, one folder below the programs.
 ///
 /// # Errors
 /// [`Error::ProgramMissing`] names the build command.
@@ -38,7 +38,7 @@ pub fn own(name: &str, folder: Option<&Path>) -> Result<PathBuf, Error> {
     })
 }
 
-/// A server of the system: `configured` if that is not empty, else the first of `names` that is found.
+/// Finds a server of the system: `configured` if not empty, else the first of `names` that exists.
 pub(crate) fn server(configured: &str, names: &[&str], hint: &str) -> Result<Vec<PathBuf>, Error> {
     let missing = |program: String| Error::ProgramMissing { program, hint: hint.to_owned() };
     if configured.is_empty() {

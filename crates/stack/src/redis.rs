@@ -17,13 +17,13 @@ use crate::{
     supervisor::Program,
 };
 
-/// What a server is for, with what only its role needs.
+/// The role of a server, with its role-specific settings.
 pub(crate) enum Role {
     RoutesMaster,
     RoutesReplica {
         master_port: u16,
         socket: PathBuf,
-        /// Whether nginx' workers run as another user than Redis.
+        /// Whether nginx's workers run as another user than Redis.
         shared: bool,
     },
     Stats,
@@ -40,7 +40,7 @@ pub(crate) fn binary(configured: &str) -> Result<PathBuf, Error> {
     Ok(found[0].clone())
 }
 
-/// Writes the configuration of a server, and says how to run it.
+/// Writes the configuration of a server, and returns its program.
 pub(crate) fn program(
     layout: &Layout,
     binary: &Path,
@@ -74,7 +74,7 @@ pub(crate) fn url(port: u16) -> String {
     format!("redis://127.0.0.1:{port}/")
 }
 
-/// Redis' own file, complete: nothing of `/etc/redis` is read.
+/// The complete Redis configuration. Nothing in `/etc/redis` is read.
 fn configuration(role: &Role, port: u16, folder: &Path) -> String {
     let mut text = format!(
         "# Written at each start of Signalbox; edits are lost.\n\
@@ -96,14 +96,14 @@ fn configuration(role: &Role, port: u16, folder: &Path) -> String {
         }
     }
     match role {
-        // The delay waits for more replicas to come along; a router would wait with it.
+        // The delay waits for more replicas. A router would have to wait, too.
         Role::RoutesMaster => text.push_str(
             "repl-diskless-sync yes\nrepl-diskless-sync-delay 0\n\
              # A router that was away for a while catches up instead of loading the whole table again.\n\
              repl-backlog-size 16mb\nrepl-ping-replica-period 1\n",
         ),
         Role::RoutesReplica { master_port, socket, shared } => {
-            // The folder lets in none but the two of them.
+            // Only these two users have access to the folder.
             let mode = if *shared { "777" } else { "700" };
             let _infallible = write!(
                 text,
@@ -118,7 +118,7 @@ fn configuration(role: &Role, port: u16, folder: &Path) -> String {
     text
 }
 
-/// A path as Redis reads it: in double quotes, with `\"` and `\\`.
+/// A path in the syntax of Redis: in double quotes, with `\"` and `\\`.
 fn quoted(path: &Path) -> String {
     format!("\"{}\"", path.display().to_string().replace('\\', "\\\\").replace('"', "\\\""))
 }
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fabric_can_be_made_to_write_through() {
+    fn the_fabric_can_sync_before_each_reply() {
         let text = configuration(&Role::Fabric(Fsync::Always), 2, Path::new("/a"));
         assert!(
             text.contains("appendfsync always\n") && text.contains("maxmemory-policy noeviction\n"),

@@ -32,25 +32,25 @@ use crate::{
     supervisor::{Program, Status, Supervisor},
 };
 
-/// How often it is looked whether the guard is still there.
+/// Interval of the checks whether the guard runs.
 const GUARD_CHECK: Duration = Duration::from_secs(1);
-/// How long a router may take from its start to its first look at the replica.
+/// The time limit for a router to connect to its replica.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
-/// All processes of one stack. Dropping it ends them at once; [`Stack::stop`] does it gently.
+/// All processes of one stack. Dropping it kills them immediately; [`Stack::stop`] stops them gracefully.
 #[derive(Debug)]
 pub struct Stack {
     plan: Plan,
     group: Arc<Group>,
     events: Events,
     restarting: Arc<AtomicBool>,
-    /// In the order in which they were started; those of one stage do not need each other.
+    /// In the order in which they were started. Parts of one stage are independent.
     stages: Mutex<Vec<Vec<PartHandle>>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     pacemakers: AtomicUsize,
     routers: AtomicUsize,
-    /// Keeps the ports of parts that were added later.
+    /// Reserves the ports of parts that were added later.
     added: Mutex<Reservation>,
     temporary: Option<TempDir>,
     _lock: Flock<fs::File>,
@@ -63,26 +63,26 @@ pub struct Router {
     pub number: usize,
     /// Its ports.
     pub ports: RouterPorts,
-    /// Where applications are reached, without a final slash.
+    /// The URL for applications, without a final slash.
     pub edge_url: String,
-    /// Where operators are served, without a final slash.
+    /// The URL for operators, without a final slash.
     pub admin_url: String,
-    /// Its nginx, unless the stack was started without.
+    /// Its nginx, unless the stack was started without it.
     pub nginx: Option<PartHandle>,
     /// Its routes replica.
     pub replica: PartHandle,
-    /// Its sidecar, unless the stack was started without.
+    /// Its sidecar, unless the stack was started without it.
     pub sidecar: Option<PartHandle>,
 }
 
-/// What runs in a data folder, for other commands: `run/stack.json`.
+/// The system that runs in a data folder, for other commands: `run/stack.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Description {
-    /// The process that holds the stack.
+    /// The process that runs the stack.
     pub pid: u32,
-    /// Where applications are reached.
+    /// The URL for applications.
     pub edge_url: String,
-    /// Where operators are served.
+    /// The URL for operators.
     pub admin_url: String,
     /// The parts, in the order in which they were started.
     pub parts: Vec<DescribedPart>,
@@ -93,14 +93,14 @@ pub struct Description {
 pub struct DescribedPart {
     /// Its name.
     pub name: String,
-    /// Where it answers, for people.
+    /// Its address, for operators.
     pub address: String,
-    /// How it is asked whether it is ready.
+    /// Its readiness probe.
     pub probe: Probe,
 }
 
 impl Stack {
-    /// Describes a stack to start.
+    /// Creates a builder.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -142,7 +142,7 @@ impl Stack {
         stack
     }
 
-    /// Starts what every stack has, in dependency order, and waits until all of it answers.
+    /// Starts the parts of every stack in dependency order, and waits until all respond.
     pub(crate) async fn bring_up(&self, programs: Vec<Vec<Program>>) -> Result<(), Error> {
         for stage in programs {
             self.start_stage(stage).await?;
@@ -151,14 +151,14 @@ impl Stack {
         self.routers.store(1, Ordering::Relaxed);
         self.connected(&self.router()).await?;
         self.restarting.store(self.plan.options.restart, Ordering::Relaxed);
-        // One that died while others were waited for was not started again.
+        // A part that died during the start was not restarted.
         for part in self.parts() {
             part.alive()?;
         }
         self.describe()
     }
 
-    /// Starts parts that do not need each other, and waits for each.
+    /// Starts independent parts, and waits for each.
     async fn start_stage(&self, programs: Vec<Program>) -> Result<(), Error> {
         let parts: Vec<PartHandle> = programs.into_iter().map(|program| self.supervise(program)).collect();
         self.stages.lock().push(parts.clone());
@@ -172,7 +172,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Takes a program under supervision, without starting it.
+    /// Adds a program to the supervised parts, without starting it.
     fn supervise(&self, program: Program) -> PartHandle {
         let (requests, inbox) = mpsc::channel(8);
         let (status, reports) = watch::channel(Status::default());
@@ -196,7 +196,7 @@ impl Stack {
         handle
     }
 
-    /// Waits until every worker of a router has its link to the replica.
+    /// Waits until every worker of a router is connected to the replica.
     async fn connected(&self, router: &Router) -> Result<(), Error> {
         let Some(nginx) = &router.nginx else { return Ok(()) };
         let url = format!("{}/edge/status", router.admin_url);
@@ -241,10 +241,10 @@ impl Stack {
         fs::write(&path, text).map_err(Error::file("write", path))
     }
 
-    /// Adds a part of the caller's own, starts it, and waits until it answers.
+    /// Adds a part of the caller, starts it, and waits until it responds.
     ///
     /// # Errors
-    /// When it does not get ready.
+    /// If it does not become ready.
     pub async fn add(&self, program: Program) -> Result<PartHandle, Error> {
         let part = program.part.clone();
         self.start_stage(vec![program]).await?;
@@ -252,11 +252,11 @@ impl Stack {
         Ok(self.part(&part))
     }
 
-    /// Adds another pacemaker on a free port; the admin listener does not know it. Its address is in
+    /// Adds another pacemaker on a free port. The admin listener does not use it. Its address is in
     /// [`PartHandle::address`].
     ///
     /// # Errors
-    /// When it does not get ready, or the stack was started without pacemakers.
+    /// If it does not become ready, or the stack was started without pacemakers.
     pub async fn add_pacemaker(&self) -> Result<PartHandle, Error> {
         let number = self.pacemakers.fetch_add(1, Ordering::Relaxed) + 1;
         let port = self.free_port()?;
@@ -264,10 +264,10 @@ impl Stack {
         self.add(program.ok_or_else(|| Error::option("pacemaker", "this stack has none"))?).await
     }
 
-    /// Adds a whole router (replica, nginx, sidecar) on free ports, as another machine would run it.
+    /// Adds a router (replica, nginx, sidecar) on free ports, as another machine would run it.
     ///
     /// # Errors
-    /// When a part of it does not get ready.
+    /// If a part of it does not become ready.
     pub async fn add_router(&self) -> Result<Router, Error> {
         let number = self.routers.fetch_add(1, Ordering::Relaxed) + 1;
         let ports = RouterPorts {
@@ -295,7 +295,7 @@ impl Stack {
         })
     }
 
-    /// Where the first router serves applications over HTTPS, without a final slash.
+    /// The URL of the first router for applications over HTTPS, without a final slash.
     pub fn edge_tls_url(&self) -> String {
         let crate::Options { edge, ports, .. } = &self.plan.options;
         format!("https://{}", nginx::address(&edge.listen, ports.edge_tls))
@@ -322,10 +322,10 @@ impl Stack {
         }
     }
 
-    /// The part of that name.
+    /// The part with this name.
     ///
     /// # Panics
-    /// When the stack has no such part: a test or bench that asks for one is wrong.
+    /// If the stack has no such part, which is a defect of the calling test or benchmark.
     pub fn part(&self, part: &Part) -> PartHandle {
         let found = self.parts().into_iter().find(|handle| handle.part() == part);
         found.unwrap_or_else(|| panic!("the stack has no part {part}"))
@@ -346,27 +346,27 @@ impl Stack {
         &self.plan.token
     }
 
-    /// Where its files are.
+    /// The paths of its files.
     pub fn layout(&self) -> &Layout {
         &self.plan.layout
     }
 
-    /// Where the first router serves applications, without a final slash.
+    /// The URL of the first router for applications, without a final slash.
     pub fn edge_url(&self) -> String {
         self.router().edge_url
     }
 
-    /// Where the first router serves operators, without a final slash.
+    /// The URL of the first router for operators, without a final slash.
     pub fn admin_url(&self) -> String {
         self.router().admin_url
     }
 
-    /// The pacemaker's own listener, without a final slash.
+    /// The URL of the pacemaker's listener, without a final slash.
     pub fn pacemaker_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports().pacemaker)
     }
 
-    /// The first sidecar's own listener, without a final slash.
+    /// The URL of the first sidecar's listener, without a final slash.
     pub fn sidecar_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports().sidecar)
     }
@@ -391,7 +391,7 @@ impl Stack {
         redis::url(self.ports().fabric)
     }
 
-    /// Keeps a temporary data folder instead of removing it at the end, and says where it is.
+    /// Keeps a temporary data folder instead of removing it at the end, and returns its path.
     pub fn keep_data(&mut self) -> PathBuf {
         match self.temporary.take() {
             Some(folder) => folder.keep(),
@@ -399,15 +399,15 @@ impl Stack {
         }
     }
 
-    /// Ends every part, the last stage first, so that each still has what it needs while it finishes: applications
-    /// deregister, nginx completes requests and its log, the sidecar counts it, Redis writes it.
+    /// Stops every part, the last stage first, so that the parts that each one needs still run: applications deregister, nginx
+    /// completes requests and its log, the sidecar counts the log, and Redis writes the counters.
     pub async fn stop(self) {
         self.restarting.store(false, Ordering::Relaxed);
         let stages = std::mem::take(&mut *self.stages.lock());
         for stage in stages.into_iter().rev() {
             let mut stopping = JoinSet::new();
             for part in stage {
-                // The only failure is a supervisor that is gone, and then its process goes with the group.
+                // This fails only if the supervisor is gone. Its process then ends with the group.
                 stopping.spawn(async move { part.stop().await.ok() });
             }
             stopping.join_all().await;

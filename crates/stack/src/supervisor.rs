@@ -1,4 +1,4 @@
-//! One task per part: starts its process, watches it, starts it again.
+//! One task per part, which starts, watches and restarts its process.
 //!
 //! ```text
 //!            start                     died, restarting is on
@@ -7,9 +7,9 @@
 //!    └────────────────────┴──────────────────────────────────────┘
 //! ```
 //!
-//! A part that was stopped or killed through its [`crate::PartHandle`] stays down until it is started through it:
-//! whoever takes a part away on purpose, as tests do, decides when it comes back. One that ends by itself is started
-//! again after a delay that doubles each time, and begins small again once it has run for a while.
+//! A part that was stopped or killed through its [`crate::PartHandle`] stays down until it is started through it, so that a
+//! test controls when it returns. A part that ends unexpectedly is restarted after a delay. The delay doubles each time, and
+//! is reset after the part has run for a while.
 
 use std::{
     path::PathBuf,
@@ -34,14 +34,14 @@ use tokio::{
 use crate::{Error, Event, Part, Probe, aof, event::Events, group::Group, proc};
 
 const FIRST_DELAY: Duration = Duration::from_millis(200);
-const LONGEST_DELAY: Duration = Duration::from_secs(10);
-/// After so long the part counts as well again, and its next death as the first.
+const MAX_DELAY: Duration = Duration::from_secs(10);
+/// After this run time, the restart delay is reset.
 const WELL_AFTER: Duration = Duration::from_secs(30);
-/// How long a part that was started again may take to answer before that is reported.
+/// A restarted part that does not respond for this time is reported.
 const BACK_WITHIN: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
-/// What to run as a part.
+/// The program of a part.
 #[derive(Debug, Clone)]
 pub struct Program {
     pub(crate) part: Part,
@@ -51,21 +51,21 @@ pub struct Program {
     pub(crate) probe: Probe,
     pub(crate) address: String,
     pub(crate) stop: Stop,
-    /// The folder of a Redis with an append-only file, which is looked at before each start.
+    /// The folder of a Redis server with an append-only file, which is repaired before each start.
     pub(crate) redis: Option<PathBuf>,
 }
 
-/// How a part is asked to end.
+/// The way in which a part is stopped.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stop {
-    /// The polite request.
+    /// The signal for a graceful stop.
     pub(crate) signal: Signal,
-    /// How long it may take before SIGTERM, and then before SIGKILL.
+    /// The time limit before SIGTERM, and then before SIGKILL.
     pub(crate) grace: Duration,
 }
 
 impl Program {
-    /// A part that runs `path`.
+    /// Creates a part that runs `path`.
     pub fn new(part: Part, path: impl Into<PathBuf>) -> Self {
         Self {
             part,
@@ -86,28 +86,28 @@ impl Program {
         self
     }
 
-    /// Sets a variable of its environment.
+    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.env.push((name.into(), Some(value.into())));
         self
     }
 
-    /// Keeps a variable of the environment from it.
+    /// Removes an environment variable.
     #[must_use]
     pub fn without_env(mut self, name: impl Into<String>) -> Self {
         self.env.push((name.into(), None));
         self
     }
 
-    /// How it is asked whether it is ready.
+    /// Sets its readiness probe.
     #[must_use]
     pub fn ready_when(mut self, probe: Probe) -> Self {
         self.probe = probe;
         self
     }
 
-    /// Where it answers, for people.
+    /// Sets its address, for operators.
     #[must_use]
     pub fn address(mut self, address: impl Into<String>) -> Self {
         self.address = address.into();
@@ -137,16 +137,16 @@ impl Program {
     }
 }
 
-/// What a part is doing.
+/// The state of a part.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
-    /// The main process, while there is one.
+    /// The main process, if it runs.
     pub pid: Option<i32>,
-    /// How often a process was started.
+    /// The number of started processes.
     pub starts: u32,
-    /// How the last process ended, in words.
+    /// The exit status of the last process.
     pub last_exit: Option<String>,
-    /// Whether it is to be started again after a delay.
+    /// Whether it will be restarted after a delay.
     pub waiting: bool,
 }
 
@@ -166,11 +166,11 @@ pub(crate) struct Supervisor {
     pub(crate) status: watch::Sender<Status>,
 }
 
-/// How the watch over a process ended.
+/// The reason why watching a process ended.
 enum Ended {
     ByItself(String),
     OnRequest,
-    /// Nobody holds the part any more; the group is ended by whoever dropped it.
+    /// The part was dropped. Its owner ends the group.
     Abandoned,
 }
 
@@ -213,7 +213,7 @@ impl Supervisor {
                 if restart_in.is_none() || !self.waited(delay).await {
                     continue 'down;
                 }
-                delay = (delay * 2).min(LONGEST_DELAY);
+                delay = (delay * 2).min(MAX_DELAY);
                 attempt = self.spawn_again();
             }
         }
@@ -227,7 +227,7 @@ impl Supervisor {
                 Ok(bytes) => self.events.emit(Event::Note(format!(
                     "{part}: cut {bytes} bytes of a transaction off its file that it was killed in"
                 ))),
-                // Redis finds the same, and says so in its log.
+                // Redis finds the same error and logs it.
                 Err(error) => {
                     self.events.emit(Event::Note(format!("{part}: its file cannot be looked at: {error}")))
                 }
@@ -241,7 +241,7 @@ impl Supervisor {
         Ok((child, pid))
     }
 
-    /// Starts a part that died, and reports when it answers.
+    /// Restarts a part that died, and reports when it responds.
     fn spawn_again(&self) -> Result<(Child, i32), Error> {
         let process = self.spawn()?;
         let part = self.program.part.clone();
@@ -250,16 +250,16 @@ impl Supervisor {
         tokio::spawn(async move {
             let event = match answers(&probe, &status, BACK_WITHIN).await {
                 Ok(()) => Event::Back { part },
-                // A death is reported by itself.
+                // A death is reported separately.
                 Err(NoAnswer::Died) => return,
-                Err(NoAnswer::Late(why)) => Event::NotBack { part, why },
+                Err(NoAnswer::Late(reason)) => Event::NotBack { part, reason },
             };
             events.emit(event);
         });
         Ok(process)
     }
 
-    /// Lets the back-off pass, which a request to start cuts short; false when the part was stopped meanwhile.
+    /// Waits for the restart delay or a request to start. Returns false if the part was stopped in the meantime.
     async fn waited(&mut self, delay: Duration) -> bool {
         self.status.send_modify(|status| status.waiting = true);
         let request = time::timeout(delay, self.requests.recv()).await;
@@ -314,7 +314,7 @@ impl Supervisor {
         let Stop { signal, grace } = self.program.stop;
         for signal in [signal, Signal::SIGTERM] {
             for process in proc::family(pid) {
-                // One that a test has paused takes no signal before it goes on.
+                // A paused process receives the signal only after it continues.
                 let _gone = kill(process.pid(), Signal::SIGCONT);
             }
             let _gone = kill(Pid::from_raw(pid), signal);
@@ -335,7 +335,7 @@ impl Supervisor {
     }
 }
 
-/// The main process goes first, or nginx' master would replace the workers as they are killed.
+/// The main process is killed first, or nginx's master would replace the killed workers.
 async fn kill_family(child: &mut Child, pid: i32) -> String {
     for process in proc::family(pid) {
         let _gone = kill(process.pid(), Signal::SIGKILL);
@@ -351,16 +351,16 @@ fn in_words(status: ExitStatus) -> String {
     }
 }
 
-/// Why a probe got no answer.
+/// The reason why a probe got no response.
 #[derive(Debug)]
 pub(crate) enum NoAnswer {
-    /// There is no process to answer.
+    /// The process does not run.
     Died,
-    /// The time is over; what the last attempt saw.
+    /// The time limit has passed. Contains the result of the last attempt.
     Late(String),
 }
 
-/// Asks until the part answers.
+/// Probes until the part responds.
 pub(crate) async fn answers(
     probe: &Probe,
     status: &watch::Receiver<Status>,

@@ -1,5 +1,5 @@
-//! The library as tests and benches use it: parts that are taken away and come back on demand. Needs the `signalbox`
-//! program beside the test (`cargo build --workspace`), because its guard is one of its commands.
+//! The library as tests and benchmarks use it: parts are stopped and started on demand. Needs the `signalbox` program next to
+//! the test (`cargo build --workspace`), because the guard is one of its commands.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -12,7 +12,7 @@ fn redis_and_nginx() -> Builder {
     Stack::builder().temporary().unwrap().without_pacemaker().without_sidecar().workers(2)
 }
 
-/// nginx answers as soon as its first worker does.
+/// nginx responds as soon as its first worker does.
 async fn both_workers(nginx: &PartHandle) -> Vec<i32> {
     eventually("both workers of nginx", async || {
         let workers = nginx.workers();
@@ -21,14 +21,14 @@ async fn both_workers(nginx: &PartHandle) -> Vec<i32> {
     .await
 }
 
-/// Whether a process of that pid lives.
+/// Whether the process runs.
 fn lives(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with('Z'))
 }
 
 #[tokio::test]
-async fn a_part_that_was_killed_stays_away_until_it_is_started() {
+async fn a_killed_part_stays_down_until_it_is_started() {
     let stack = redis_and_nginx().auto_restart(true).start().await.unwrap();
     let (nginx, master) = (stack.part(&Part::NGINX), stack.part(&Part::ROUTES_MASTER));
     let pid = nginx.pid().unwrap();
@@ -49,7 +49,7 @@ async fn a_part_that_was_killed_stays_away_until_it_is_started() {
 }
 
 #[tokio::test]
-async fn a_crash_is_mended_only_if_that_is_wanted() {
+async fn a_crashed_part_is_restarted_only_if_restarts_are_on() {
     for wanted in [false, true] {
         let stack = redis_and_nginx().without_nginx().auto_restart(wanted).start().await.unwrap();
         let stats = stack.part(&Part::STATS);
@@ -64,7 +64,7 @@ async fn a_crash_is_mended_only_if_that_is_wanted() {
 }
 
 #[tokio::test]
-async fn a_paused_part_is_silent_until_it_is_resumed() {
+async fn a_paused_part_does_not_respond_until_it_is_resumed() {
     let stack = redis_and_nginx().start().await.unwrap();
     let nginx = stack.part(&Part::NGINX);
     nginx.pause();
@@ -88,7 +88,7 @@ async fn a_second_router_follows_the_same_master() {
     assert_eq!(router.replica.part().as_str(), "routes-replica-2");
     both_workers(router.nginx.as_ref().unwrap()).await;
     assert_ne!(router.edge_url, stack.edge_url());
-    // Orphans of one router must not be mistaken for the workers of the other.
+    // Orphans of one router must not be mistaken for the other router's workers.
     let workers = router.nginx.as_ref().unwrap().workers();
     stack.part(&Part::NGINX).crash();
     eventually("the first router to be gone", async || match stack.part(&Part::NGINX).status().last_exit {
@@ -101,11 +101,11 @@ async fn a_second_router_follows_the_same_master() {
 }
 
 #[tokio::test]
-async fn dropping_a_stack_leaves_nothing() {
+async fn dropping_a_stack_leaves_no_process() {
     let stack = redis_and_nginx().start().await.unwrap();
     let folder: PathBuf = stack.layout().root().to_owned();
     let mut pids: Vec<i32> = stack.parts().iter().filter_map(|part| part.pid()).collect();
-    // One of them may be on its way still when the other answers.
+    // One of them may still be starting when the other responds.
     pids.extend(both_workers(&stack.part(&Part::NGINX)).await);
     assert_eq!(pids.len(), 7);
     drop(stack);
@@ -118,7 +118,7 @@ async fn dropping_a_stack_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_part_that_cannot_start_takes_everything_down_and_shows_its_log() {
+async fn a_part_that_cannot_start_ends_the_stack_and_shows_its_log() {
     let error = redis_and_nginx().nginx("KEEPALIVE", "many").start().await.unwrap_err().to_string();
     assert!(error.contains("nginx ended") && error.contains("invalid value \"many\""), "{error}");
     let folder = error.split(" of ").nth(1).unwrap().split("/log/").next().unwrap();
@@ -127,7 +127,7 @@ async fn a_part_that_cannot_start_takes_everything_down_and_shows_its_log() {
 }
 
 #[tokio::test]
-async fn a_part_of_the_callers_own_is_supervised_like_the_others() {
+async fn a_part_of_the_caller_is_supervised_like_the_others() {
     let stack = redis_and_nginx().without_nginx().start().await.unwrap();
     let program = Program::new(Part::named("sleeper"), "/bin/sleep").arg("600").ready_when(Probe::Running);
     let sleeper = stack.add(program).await.unwrap();

@@ -1,4 +1,4 @@
-//! Whose time a script goes by.
+//! The source of time for scripts.
 
 use std::sync::{
     Arc,
@@ -13,12 +13,12 @@ pub enum Clock {
     /// The server's own (`TIME`).
     #[default]
     Server,
-    /// Unix milliseconds that somebody else advances, as tests do.
+    /// Unix milliseconds that the owner of the value advances.
     Fixed(Arc<AtomicU64>),
 }
 
 impl Clock {
-    /// The override that scripts take as an argument: empty for their server's time.
+    /// The time argument of scripts: empty for their server's time.
     pub fn argument(&self) -> String {
         match self {
             Self::Server => String::new(),
@@ -29,7 +29,7 @@ impl Clock {
     /// The time that scripts see on `redis`, in unix milliseconds.
     ///
     /// # Errors
-    /// When the server does not answer.
+    /// If the server does not respond.
     pub async fn now_ms<R: Role>(&self, redis: &Redis<R>) -> Result<u64, Error> {
         match self {
             Self::Server => redis.now_ms().await,

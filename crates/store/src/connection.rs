@@ -1,26 +1,27 @@
-//! A connection that reconnects for ever.
+//! A connection that always reconnects.
 //!
-//! redis-rs' manager does the reconnecting. What is set here is its temper: while the server is away a command fails
-//! within about half a second instead of queueing behind the reconnect, because every caller has something better to
-//! do than wait (answer 503, keep the last state, try again later). The next command tries to connect again.
+//! redis-rs's connection manager reconnects. This module configures it: while the server is unavailable, a command fails
+//! within about half a second instead of waiting for the reconnect, because every caller has a better reaction than waiting
+//! (answer 503, keep the last state, retry later). The next command tries to connect again.
 //!
-//! A peer that vanished without a word (a cut cable, a frozen machine) leaves a connection that looks alive. The
-//! kernel gives up on it after [`SILENCE`], and three replies in a row that did not come in time are taken as the same
-//! news, because a proxy in between may go on acknowledging what nobody reads.
+//! A peer that disappears silently (a cut cable, a frozen machine) leaves a connection that appears to be alive. The kernel
+//! closes it after [`SILENCE`]. Three late replies in a row have the same effect, because a proxy in between may continue to
+//! acknowledge data.
 //!
-//! The fabric may be a Redis Cluster (`redis+cluster://host:port,host:port/`): then redis-rs' cluster client stands in
-//! the manager's place and finds the node of each key by itself.
+//! The fabric may be a Redis Cluster (`redis+cluster://host:port,host:port/`): then redis-rs's cluster client
+//! replaces the manager and finds the node of each key.
 
 use std::{
     borrow::Cow,
     marker::PhantomData,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::RwLock;
 use redis::{
     Cmd, FromRedisValue, Pipeline, RedisError, ToRedisArgs,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
@@ -31,31 +32,31 @@ use crate::{
     wire::{Target, Wire},
 };
 
-/// How patient a connection is.
+/// The time limits of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// How long a command may take before its outcome counts as unknown.
+    /// The time limit of a command. After it, the outcome is unknown.
     pub response_timeout: Duration,
-    /// How long one attempt to connect may take.
+    /// The time limit of one attempt to connect.
     pub connect_timeout: Duration,
 }
 
 impl Default for Options {
-    /// Five seconds for a reply (a large script behind a slow disk is not dead), one for a connection.
+    /// Five seconds for a reply (a large script behind a slow disk is not a failure), one for a connection.
     fn default() -> Self {
         Self { response_timeout: Duration::from_secs(5), connect_timeout: Duration::from_secs(1) }
     }
 }
 
-/// Commands that wait inside Redis. On a shared connection they would hold up everybody behind them.
+/// Commands that block in Redis. On a shared connection they would delay all commands behind them.
 const BLOCKING: [&str; 8] = ["BLPOP", "BRPOP", "BLMOVE", "BLMPOP", "BZPOPMIN", "BZPOPMAX", "BZMPOP", "WAIT"];
 
-/// How long the kernel waits for a peer that acknowledges nothing.
+/// How long the kernel waits for a peer that does not acknowledge data.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How many replies in a row may be late before the connection is replaced.
-const LATE_REPLIES: u32 = 3;
+/// The number of consecutive late replies after which the connection is replaced.
+const MAX_LATE_REPLIES: u32 = 3;
 
-/// How keys begin that name their shard.
+/// The beginning of keys with a shard tag.
 const SHARD_TAG: &str = "{s";
 
 /// A connection to the server of role `R`, shared by cloning.
@@ -64,12 +65,12 @@ pub struct Redis<R> {
     line: Arc<Line>,
     dedicated: bool,
     options: Options,
-    /// What stands before keys that name no shard: see [`crate::Shard::home`].
+    /// The prefix of keys without a shard tag: see [`crate::Shard::home`].
     home: Arc<str>,
     role: PhantomData<fn() -> R>,
 }
 
-/// The connection that all clones use at the moment.
+/// The current connection of all clones.
 struct Line {
     wire: RwLock<Wire>,
     late: AtomicU32,
@@ -106,7 +107,7 @@ impl<R: Role> Redis<R> {
     /// command, so a daemon starts while its Redis is down. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// When the URL cannot be read.
+    /// If the URL is invalid.
     pub fn open(url: &str, options: Options) -> Result<Self, Error> {
         let failed = |source| Error::new(R::NAME, "opening the URL", source);
         let target = Target::read(url, settings()).map_err(failed)?;
@@ -121,10 +122,10 @@ impl<R: Role> Redis<R> {
         })
     }
 
-    /// A connection of its own for commands that block in Redis, without a response timeout.
+    /// Opens a dedicated connection for commands that block in Redis, without a response timeout.
     ///
     /// # Errors
-    /// When the connection cannot be prepared.
+    /// If the connection cannot be prepared.
     pub fn dedicated(&self) -> Result<Self, Error> {
         let wire = self
             .target
@@ -133,7 +134,7 @@ impl<R: Role> Redis<R> {
         Ok(Self { line: Line::new(wire), dedicated: true, ..self.clone() })
     }
 
-    /// The same connection, on which `tag` stands before every key that names no shard by itself.
+    /// The same connection, which adds `tag` before every key without a shard tag.
     pub(crate) fn at_home(&self, tag: &str) -> Self {
         Self { home: Arc::from(tag), ..self.clone() }
     }
@@ -161,17 +162,17 @@ impl<R: Role> Redis<R> {
     /// The server's clock in unix milliseconds. Leases and deadlines use it, because the clocks of two daemons differ.
     ///
     /// # Errors
-    /// When the server does not answer.
+    /// If the server does not respond.
     pub async fn now_ms(&self) -> Result<u64, Error> {
         let (seconds, micros): (u64, u64) = self.command("TIME").query().await?;
         Ok(seconds * 1000 + micros / 1000)
     }
 
     pub(crate) fn wire(&self) -> Wire {
-        self.line.wire.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.line.wire.read().clone()
     }
 
-    /// Takes note of how a command ended, and replaces a connection on which nothing comes back any more.
+    /// Records the result of a command, and replaces a connection that no longer returns replies.
     pub(crate) fn noted<T>(&self, operation: &str, result: Result<T, RedisError>) -> Result<T, Error> {
         let late = match &result {
             Err(error) if error.is_timeout() => self.line.late.fetch_add(1, Ordering::Relaxed) + 1,
@@ -180,10 +181,10 @@ impl<R: Role> Redis<R> {
                 0
             }
         };
-        if late == LATE_REPLIES {
-            tracing::warn!(role = R::NAME, "replies stopped coming, connecting anew");
+        if late == MAX_LATE_REPLIES {
+            tracing::warn!(role = R::NAME, "no replies from Redis, reconnecting");
             if let Ok(fresh) = self.target.connect(self.options, Some(self.options.response_timeout)) {
-                *self.line.wire.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+                *self.line.wire.write() = fresh;
             }
             self.line.late.store(0, Ordering::Relaxed);
         }
@@ -191,7 +192,7 @@ impl<R: Role> Redis<R> {
     }
 }
 
-/// A kernel that notices a silent peer.
+/// Socket options with which the kernel detects a silent peer.
 fn settings() -> TcpSettings {
     let keepalive = TcpKeepalive::new().with_time(SILENCE).with_interval(SILENCE / 4);
     TcpSettings::default().set_nodelay(true).set_keepalive(keepalive).set_user_timeout(SILENCE)

@@ -1,8 +1,8 @@
-//! What can go wrong between a subsystem and its Redis.
+//! Errors of Redis commands.
 
 use redis::{RedisError, ServerErrorKind};
 
-/// A failed command, with the server and the operation it was meant for.
+/// A failed command, with its server and operation.
 #[derive(Debug, thiserror::Error)]
 #[error("{operation} on the {role} Redis failed")]
 pub struct Error {
@@ -15,11 +15,11 @@ pub struct Error {
 /// What a caller can do about an [`Error`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The server was away, loading or too slow. The outcome of a write is *unknown*: repeat it, or read back.
+    /// The server was unavailable, loading or too slow. The outcome of a write is *unknown*: repeat it, or read back.
     Unavailable,
-    /// The server refused to write: out of memory, a full disk, or not a master. Nothing was changed.
+    /// The server rejected the write: out of memory, a full disk, or not a master. Nothing was changed.
     Refused,
-    /// A wrong type, a script error or an unreadable reply: a defect of ours, or a foreign key in the way.
+    /// A wrong type, a script error or an unexpected reply: a defect of Signalbox, or a key that another program wrote.
     Broken,
 }
 
@@ -49,7 +49,7 @@ impl Error {
         }
     }
 
-    /// Codes that redis-rs has no name for. A script's error carries the code of the command that failed in it.
+    /// Codes without a name in redis-rs. A script's error contains the code of the command that failed in it.
     fn kind_by_code(&self) -> Kind {
         match self.source.code() {
             Some("OOM" | "MISCONF" | "NOREPLICAS") => Kind::Refused,

@@ -1,4 +1,4 @@
-//! Key names that know which server they belong to.
+//! Key names with the type of their server.
 
 use std::{fmt, marker::PhantomData};
 
@@ -14,7 +14,7 @@ pub enum StatsSpace {}
 #[derive(Debug, Clone, Copy)]
 pub enum FabricSpace {}
 
-/// A key of the space `S`. Made only by the builders in [`crate::keys`], so every name is spelled in one place.
+/// A key of the space `S`. Only the builders in [`crate::keys`] create keys, so every name is defined in one place.
 pub struct Key<S> {
     name: String,
     space: PhantomData<fn() -> S>,

@@ -1,16 +1,15 @@
 //! The Redis servers of Signalbox as types.
 //!
-//! Four servers with four jobs stand behind the product (see `docs/keys.md`). A command that reaches the wrong one
-//! does silent harm, so each *role* is a Rust type of its own: [`RoutesMaster`], [`RoutesReplica`], [`Stats`] and
-//! [`Fabric`]. Keys carry the key space they belong to ([`Key`]), scripts the role they run on ([`Script`]), and the
-//! compiler refuses to mix them.
+//! Signalbox uses four servers with four roles (see `docs/keys.md`). A command that reaches the wrong one would do silent
+//! harm, so each *role* is a separate Rust type: [`RoutesMaster`], [`RoutesReplica`], [`Stats`] and [`Fabric`]. Keys have
+//! the type of their key space ([`Key`]) and scripts that of their role ([`Script`]), and the compiler rejects a mix.
 //!
-//! There is no product logic here, only four things that every subsystem needs:
+//! It contains no product logic, only what every subsystem needs:
 //!
-//! * [`Redis`]: a cheap-to-clone connection that reconnects for ever and fails fast while the server is away;
-//! * [`Script`]: an atomic operation in Lua, called by digest and loaded again when the server forgot it;
-//! * [`Subscription`]: pub/sub as a stream of notices that says when messages may have been missed;
-//! * [`keys`]: the one place where key names are spelled, each with its type, lifetime, writer and readers.
+//! * [`Redis`]: a cheap-to-clone connection that always reconnects and fails fast while the server is unavailable;
+//! * [`Script`]: an atomic operation in Lua, called by digest and reloaded if the server does not have it;
+//! * [`Subscription`]: pub/sub as a stream of notices that reports when messages may have been missed;
+//! * [`keys`]: the only place that defines key names, each with its type, lifetime, writer and readers.
 
 mod clock;
 mod connection;
@@ -32,14 +31,14 @@ pub use script::{Call, Script};
 pub use shard::{MAX_SHARDS, Shard, Tag};
 pub use subscription::{Notice, Subscription};
 
-// The value conversions are redis-rs' own; callers need them to name what a command or script returns.
+// redis-rs's value conversions, which callers need to name the result of a command or script.
 pub use redis::{FromRedisValue, ToRedisArgs, Value, from_redis_value};
 
-/// The routes master: the table that replicas follow. Written by the pacemaker and, by hand, by operators.
+/// The routes master: the table that replicas follow. Written by the pacemaker and, manually, by operators.
 pub type RoutesMaster = Redis<RoutesMasterRole>;
-/// The routes replica beside a router. Written by replication only.
+/// The routes replica next to a router. Written only by replication.
 pub type RoutesReplica = Redis<RoutesReplicaRole>;
 /// The statistics server: counters by the sidecars, membership sets by the pacemaker.
 pub type Stats = Redis<StatsRole>;
-/// The fabric: desired state, events, queues and machines. Only pacemakers come here.
+/// The fabric: desired state, events, queues and machines. Used only by pacemakers.
 pub type Fabric = Redis<FabricRole>;

@@ -1,4 +1,4 @@
-//! Which server a connection leads to.
+//! The roles of servers.
 
 use crate::key::{FabricSpace, RoutesSpace, StatsSpace};
 
@@ -6,9 +6,9 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A server with one job. Implemented by the four marker types of this module and by nothing else.
+/// The role of a server. Only the four marker types of this module implement it.
 pub trait Role: sealed::Sealed + Send + Sync + 'static {
-    /// The keys that live on this server.
+    /// The key space of this server.
     type Space: Send + Sync + 'static;
     /// The name in logs, metrics and error messages.
     const NAME: &'static str;

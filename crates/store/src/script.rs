@@ -1,8 +1,8 @@
 //! Atomic operations in Lua.
 //!
-//! A script file starts with a header that says what it is for, what each `KEYS[n]` and `ARGV[n]` is, and what it
-//! returns. The header is not only prose: in debug builds every call is held against it, so a caller that passes one
-//! key too few fails at once instead of writing to `nil`.
+//! A script file starts with a header that describes its purpose, each `KEYS[n]` and `ARGV[n]`, and its results. In debug
+//! builds every call is checked against the header, so a call with a missing key fails immediately instead of writing to
+//! `nil`.
 
 use std::{borrow::Cow, marker::PhantomData, sync::OnceLock};
 
@@ -10,10 +10,10 @@ use redis::{FromRedisValue, ScriptInvocation, ToRedisArgs};
 
 use crate::{Error, Key, Redis, Role};
 
-/// A script for the server of role `R`. Meant to be a `static` beside the one function that calls it.
+/// A script for the server of role `R`. Declare it as a `static` next to the function that calls it.
 pub struct Script<R> {
     name: &'static str,
-    /// Joined without anything between them. The header is in the first.
+    /// Joined without separators. The first contains the header.
     parts: Parts,
     compiled: OnceLock<redis::Script>,
     role: PhantomData<fn() -> R>,
@@ -25,12 +25,12 @@ enum Parts {
 }
 
 impl<R: Role> Script<R> {
-    /// Wraps the text of a script file (`include_str!`). `name` appears in errors and logs.
+    /// Creates a script from the text of a file (`include_str!`). `name` appears in errors and logs.
     pub const fn new(name: &'static str, source: &'static str) -> Self {
         Self { name, parts: Parts::One(source), compiled: OnceLock::new(), role: PhantomData }
     }
 
-    /// A script made of several texts: the script's own file with its header, then those that it shares with others.
+    /// Creates a script from several texts: its own file with the header, then files that it shares with other scripts.
     pub const fn composed(name: &'static str, parts: &'static [&'static str]) -> Self {
         Self { name, parts: Parts::Many(parts), compiled: OnceLock::new(), role: PhantomData }
     }
@@ -61,7 +61,7 @@ impl<R: Role> Script<R> {
 pub struct Call<'a, R: Role> {
     script: &'a Script<R>,
     invocation: ScriptInvocation<'a>,
-    /// Kept until it is known which server they are for: a fabric of several shards writes some of them differently.
+    /// Kept until the server is known: a fabric of several shards adds a tag to some keys.
     keys: Vec<Key<R::Space>>,
     args: usize,
 }
@@ -82,10 +82,10 @@ impl<R: Role> Call<'_, R> {
         self
     }
 
-    /// Runs the script by its digest; a server that does not know it (restarted, flushed, failed over) is taught it.
+    /// Runs the script by its digest. If the server does not have it (after a restart, flush or failover), it is loaded.
     ///
     /// # Errors
-    /// When the server is away or refuses, when the script raises an error, or when its reply is no `T`.
+    /// If the server is unavailable or rejects the call, if the script raises an error, or if its reply is not a `T`.
     pub async fn run<T: FromRedisValue>(mut self, redis: &Redis<R>) -> Result<T, Error> {
         debug_assert_eq!(Ok(()), self.matches_header(), "script {}", self.script.name);
         for key in &self.keys {
@@ -106,7 +106,7 @@ impl<R: Role> Call<'_, R> {
     }
 }
 
-/// How many entries of `table` the header names, and whether the last one stands for any number (`KEYS[3...]`).
+/// The number of entries of `table` in the header, and whether the last one stands for any number (`KEYS[3...]`).
 fn header_count(source: &str, table: &str) -> (usize, bool) {
     let mut highest = 0;
     let mut open = false;
@@ -117,7 +117,7 @@ fn header_count(source: &str, table: &str) -> (usize, bool) {
         let Some((index, _)) = rest.split_once(']') else { continue };
         open |= index.ends_with("...");
         let index: usize = index.trim_end_matches("...").parse().unwrap_or(0);
-        // An open entry may stand for none at all.
+        // An open entry may stand for no value.
         highest = highest.max(if open { index - 1 } else { index });
     }
     (highest, open)

@@ -1,4 +1,4 @@
-//! Shards: parts of the fabric that need nothing of each other.
+//! Shards: independent parts of the fabric.
 //!
 //! An object's events, batches and jobs live in one shard, chosen by the hash of the object, and no script reaches
 //! across two. The keys of a shard carry its hash tag, `{s0}bus:…`, so a Redis Cluster keeps them in one slot. A fabric
@@ -6,10 +6,10 @@
 
 use crate::Fabric;
 
-/// How many shards there can be: the low six bits of an event's id name its shard.
+/// The maximum number of shards. The low six bits of an event's ID contain its shard.
 pub const MAX_SHARDS: usize = 64;
 
-/// What stands before the key names of a shard.
+/// The prefix of the key names of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tag(String);
 
@@ -19,7 +19,7 @@ impl Tag {
         Self(if count > 1 { format!("{{s{index}}}") } else { String::new() })
     }
 
-    /// The text: `{s3}`, or nothing when there is one shard.
+    /// The text: `{s3}`, or empty if there is one shard.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -37,15 +37,15 @@ impl Shard {
     /// All shards of a fabric behind one connection.
     ///
     /// # Panics
-    /// When `count` is not 1…[`MAX_SHARDS`]; the configuration is checked before.
+    /// If `count` is not 1…[`MAX_SHARDS`]. The configuration is validated before.
     pub fn all(redis: &Fabric, count: usize) -> Vec<Self> {
         assert!((1..=MAX_SHARDS).contains(&count), "a fabric has 1 to {MAX_SHARDS} shards, not {count}");
         let redis = Self::home(redis, count);
         (0..count).map(|index| Self { index, tag: Tag::new(index, count), redis: redis.clone() }).collect()
     }
 
-    /// The fabric as everything sees it that is not divided: its keys stand in the first shard, so that a cluster
-    /// keeps them in one slot and scripts over several of them run there too.
+    /// The fabric for keys that are not sharded. They are stored in the first shard, so that a cluster keeps them in one
+    /// slot and scripts can use several of them.
     pub fn home(redis: &Fabric, count: usize) -> Fabric {
         redis.at_home(Tag::new(0, count).as_str())
     }
@@ -55,12 +55,12 @@ impl Shard {
         self.index
     }
 
-    /// What its key names start with.
+    /// The prefix of its key names.
     pub fn tag(&self) -> &Tag {
         &self.tag
     }
 
-    /// Where it lives.
+    /// The connection to its server.
     pub fn redis(&self) -> &Fabric {
         &self.redis
     }

@@ -1,7 +1,7 @@
-//! Pub/sub as a stream that admits its gaps.
+//! Pub/sub as a stream that reports its gaps.
 //!
-//! Redis forgets a message that nobody was there to hear. A subscriber that wants to be right therefore treats a
-//! message as a hint, and a [`Notice::Resumed`] as "read everything again".
+//! Redis does not store messages for disconnected subscribers. A subscriber therefore treats a message as a hint, and a
+//! [`Notice::Resumed`] as "read everything again".
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,25 +10,25 @@ use tokio::{sync::mpsc, task::JoinHandle, time};
 
 use crate::{Redis, Role, wire::Target};
 
-/// How many notices wait for a slow reader before the newest are dropped in favour of one `Resumed`.
+/// The maximum number of waiting notices. For a slower reader, the newest are replaced by one `Resumed`.
 const BUFFER: usize = 1024;
 const RECONNECT_DELAY: Duration = Duration::from_millis(200);
 
-/// What a [`Subscription`] reports.
+/// An item of a [`Subscription`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// The subscription stands (again). Messages before this moment may have been missed.
+    /// The subscription was established or restored. Earlier messages may have been missed.
     Resumed,
     /// A message as it was published.
     Message {
-        /// The channel that it came by.
+        /// The channel of the message.
         channel: String,
-        /// The payload, with bytes that are no UTF-8 replaced.
+        /// The payload, with invalid UTF-8 replaced.
         payload: String,
     },
 }
 
-/// A subscription to some channels, kept up for ever by a task of its own; dropping it ends the task.
+/// A subscription to some channels. A task maintains it until it is dropped.
 #[derive(Debug)]
 pub struct Subscription {
     notices: mpsc::Receiver<Notice>,
@@ -40,7 +40,7 @@ impl Subscription {
     pub async fn next(&mut self) -> Notice {
         match self.notices.recv().await {
             Some(notice) => notice,
-            // The task ends only with the runtime; there is nothing left to wait for.
+            // The task ends only with the runtime.
             None => std::future::pending().await,
         }
     }
@@ -53,12 +53,12 @@ impl Drop for Subscription {
 }
 
 impl<R: Role> Redis<R> {
-    /// Subscribes to `channels` on a connection of its own.
+    /// Subscribes to `channels` on a dedicated connection.
     pub fn subscribe(&self, channels: &[&str]) -> Subscription {
         self.listen_to(channels, Names::Channels)
     }
 
-    /// Subscribes to all channels whose names match one of the glob `patterns`, on a connection of its own.
+    /// Subscribes to all channels whose names match one of the glob `patterns`, on a dedicated connection.
     pub fn subscribe_to_patterns(&self, patterns: &[&str]) -> Subscription {
         self.listen_to(patterns, Names::Patterns)
     }
@@ -71,7 +71,7 @@ impl<R: Role> Redis<R> {
     }
 }
 
-/// What a subscription names.
+/// The channels of a subscription.
 #[derive(Clone, Copy)]
 enum Names {
     Channels,
@@ -85,7 +85,7 @@ async fn keep_up(
     notices: mpsc::Sender<Notice>,
     role: &'static str,
 ) {
-    // A node of a cluster that is away is not asked twice in a row.
+    // An unavailable node of a cluster is not tried twice in a row.
     for turn in 0.. {
         match listen(&target, turn, &names, kind, &notices).await {
             Ok(()) => tracing::debug!(role, "subscription ended, subscribing again"),
@@ -119,7 +119,7 @@ async fn listen(
             channel: message.get_channel_name().to_owned(),
             payload: String::from_utf8_lossy(message.get_payload_bytes()).into_owned(),
         };
-        // A reader this far behind reads everything again anyway; breaking off gives it the Resumed that says so.
+        // A reader this far behind must read everything again. Ending the connection sends it a Resumed.
         if notices.try_send(notice).is_err() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What bytes travel on: one server, or a cluster of them.
+//! The transport: one server or a cluster.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use redis::{
 
 use crate::Options;
 
-/// How the URL of a cluster begins. Some of its nodes follow, separated by commas.
+/// The beginning of the URL of a cluster. Some of its nodes follow, separated by commas.
 const CLUSTER: &str = "redis+cluster://";
 
-/// How often a command goes out again when the cluster says that a slot has moved or a node is away.
+/// The maximum number of retries of a command after the cluster reports a moved slot or an unavailable node.
 const CLUSTER_RETRIES: u32 = 3;
 
-/// Where to connect to.
+/// The target of a connection.
 #[derive(Clone)]
 pub(crate) enum Target {
     Server(redis::Client),
@@ -31,7 +31,7 @@ impl Target {
             let address = url.into_connection_info()?.set_tcp_settings(settings);
             return Ok(Self::Server(redis::Client::open(address)?));
         };
-        // `user:password@` stands once, for all nodes.
+        // `user:password@` is given once, for all nodes.
         let (credentials, nodes) = rest.rsplit_once('@').map_or(("", rest), |(who, nodes)| (who, nodes));
         let nodes = nodes.trim_end_matches('/').split(',').map(|node| match credentials {
             "" => format!("redis://{node}/").into_connection_info(),
@@ -40,7 +40,7 @@ impl Target {
         Ok(Self::Cluster { nodes: nodes.collect::<Result<_, _>>()?, settings })
     }
 
-    /// Prepares a connection; it is made with the first command.
+    /// Prepares a connection, which the first command opens.
     pub(crate) fn connect(
         &self,
         options: Options,
@@ -60,7 +60,7 @@ impl Target {
                 let builder = ClusterClient::builder(nodes.clone())
                     .tcp_settings(settings.clone())
                     .connection_timeout(options.connect_timeout)
-                    // Blocking commands have no end of their own; a day is longer than any of them asks for.
+                    // Blocking commands have no time limit here. A day is longer than any of them waits.
                     .response_timeout(response_timeout.unwrap_or(Duration::from_secs(86_400)))
                     .retries(CLUSTER_RETRIES)
                     .min_retry_wait(20)
@@ -72,12 +72,12 @@ impl Target {
         }
     }
 
-    /// A node for pub/sub. Nodes of a cluster pass messages on to each other, so any will do.
+    /// A node for pub/sub. Nodes of a cluster forward messages to each other, so any node works.
     pub(crate) fn any_node(&self, turn: usize) -> Result<redis::Client, RedisError> {
         match self {
             Self::Server(client) => Ok(client.clone()),
             Self::Cluster { nodes, settings } => {
-                // A URL without nodes was refused when it was read, as an address.
+                // A URL without nodes was already rejected as an invalid address.
                 let node = nodes[turn % nodes.len()].clone();
                 redis::Client::open(node.set_tcp_settings(settings.clone()))
             }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_named_by_some_of_its_nodes() {
+    fn the_url_of_a_cluster_lists_some_of_its_nodes() {
         assert_eq!(nodes("redis://127.0.0.1:1/"), [""; 0]);
         assert_eq!(nodes("redis+cluster://10.0.0.1:7000"), ["10.0.0.1:7000"]);
         assert_eq!(nodes("redis+cluster://u:p@a:1,b:2/"), ["a:1", "b:2"]);

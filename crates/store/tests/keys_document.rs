@@ -1,6 +1,6 @@
-//! `docs/keys.md` is what operators read; the catalog is what the code does. This test keeps them one.
+//! Compares `docs/keys.md` with the catalog in the code.
 
-#![allow(clippy::expect_used)] // A test that cannot set itself up has failed.
+#![allow(clippy::expect_used)] // A failed setup is a failed test.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ fn expect_same(section: &str, catalog: &[Entry], rows: &[Vec<String>]) {
                 6,
                 "{section}: a row needs key, type, members, lifetime, writer, readers: {row:?}"
             );
-            assert!(!row[2].is_empty(), "{section}: {} says nothing of its members", row[0]);
+            assert!(!row[2].is_empty(), "{section}: the row {} does not describe its members", row[0]);
             [&*row[0], &*row[1], &*row[3], &*row[4], &*row[5]]
         })
         .collect();
@@ -43,12 +43,12 @@ fn expect_same(section: &str, catalog: &[Entry], rows: &[Vec<String>]) {
         .map(|entry| [entry.pattern, entry.kind, entry.lifetime, entry.writer, entry.readers])
         .collect();
     for row in &coded {
-        assert!(documented.contains(row), "{section}: docs/keys.md lacks or contradicts the row {row:?}");
+        assert!(documented.contains(row), "{section}: docs/keys.md does not contain the row {row:?}");
     }
     for row in &documented {
-        assert!(coded.contains(row), "{section}: docs/keys.md has a row that the code does not: {row:?}");
+        assert!(coded.contains(row), "{section}: docs/keys.md has a row that is not in the code: {row:?}");
     }
-    assert_eq!(documented.len(), coded.len(), "{section}: a row stands twice");
+    assert_eq!(documented.len(), coded.len(), "{section}: a row is listed twice");
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn the_document_lists_exactly_the_keys_of_the_code() {
 }
 
 #[test]
-fn every_builder_makes_a_key_of_exactly_one_row() {
+fn every_builder_creates_a_key_of_exactly_one_row() {
     fn only(catalog: &[Entry], key: &str, pattern: &str) {
         let rows: Vec<_> =
             catalog.iter().filter(|entry| entry.describes(key)).map(|entry| entry.pattern).collect();

@@ -1,6 +1,6 @@
 //! The store against a real Redis: scripts, reconnection, subscriptions and the classes of errors.
 
-#![allow(clippy::expect_used)] // A test that cannot set itself up has failed.
+#![allow(clippy::expect_used)] // A failed setup is a failed test.
 
 use std::time::Duration;
 
@@ -37,17 +37,17 @@ async fn a_script_survives_a_flush_and_a_restart_of_the_server() {
 
 #[tokio::test]
 #[should_panic(expected = "header names 1 KEYS")]
-async fn a_call_that_contradicts_its_header_fails_at_once() {
+async fn a_call_that_contradicts_its_header_fails_immediately() {
     let redis: Stats = Redis::open("redis://127.0.0.1:1/", Options::default()).expect("a URL");
     let _ = COUNT.call().arg(2).run::<i64>(&redis).await;
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_unavailable_and_comes_back() {
+async fn a_stopped_server_is_unavailable_until_it_restarts() {
     let mut server = Server::in_memory().await;
     let redis: Stats = server.open();
     server.kill();
-    let error = redis.command("GET").key(&stats::position("n")).run().await.expect_err("nobody is there");
+    let error = redis.command("GET").key(&stats::position("n")).run().await.expect_err("no server");
     assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
     assert_eq!(error.role(), "stats");
     server.start();
@@ -55,23 +55,25 @@ async fn a_server_that_is_away_is_unavailable_and_comes_back() {
 }
 
 #[tokio::test]
-async fn errors_say_whether_anything_was_written() {
+async fn errors_show_whether_a_write_was_rejected() {
     let server = Server::in_memory().await;
     let redis: Stats = server.open();
     redis.command("SADD").key(&stats::workspace("1")).arg("17").run().await.expect("a set");
     let wrong =
-        redis.command("INCR").key(&stats::workspace("1")).run().await.expect_err("a set is no counter");
+        redis.command("INCR").key(&stats::workspace("1")).run().await.expect_err("a set is not a counter");
     assert_eq!(wrong.kind(), Kind::Broken, "{wrong:?}");
     assert_eq!(wrong.code(), Some("WRONGTYPE"));
     redis.command("CONFIG").arg("SET").arg("maxmemory").arg("1").run().await.expect("a limit");
-    let full = redis.command("SADD").key(&stats::workspace("1")).arg("18").run().await.expect_err("no room");
+    let full =
+        redis.command("SADD").key(&stats::workspace("1")).arg("18").run().await.expect_err("no memory");
     assert_eq!(full.kind(), Kind::Refused, "{full:?}");
-    let full = COUNT.call().key(&stats::position("n")).arg(1).run::<i64>(&redis).await.expect_err("no room");
+    let full =
+        COUNT.call().key(&stats::position("n")).arg(1).run::<i64>(&redis).await.expect_err("no memory");
     assert_eq!(full.kind(), Kind::Refused, "{full:?}");
 }
 
 #[tokio::test]
-async fn a_subscription_resumes_and_says_so() {
+async fn a_subscription_resumes_and_reports_it() {
     let mut server = Server::in_memory().await;
     let redis: Stats = server.open();
     let mut routers = redis.subscribe(&[stats::ROUTERS_CHANNEL]);
@@ -79,17 +81,17 @@ async fn a_subscription_resumes_and_says_so() {
     assert_eq!(time::timeout(wait, routers.next()).await.expect("subscribed"), Notice::Resumed);
     redis.command("PUBLISH").arg(stats::ROUTERS_CHANNEL).arg("n 1").run().await.expect("published");
     let message = Notice::Message { channel: "routers".into(), payload: "n 1".into() };
-    assert_eq!(time::timeout(wait, routers.next()).await.expect("heard"), message);
+    assert_eq!(time::timeout(wait, routers.next()).await.expect("received"), message);
     server.restart().await;
     assert_eq!(time::timeout(wait, routers.next()).await.expect("resumed"), Notice::Resumed);
 }
 
 #[tokio::test]
-async fn a_blocking_command_holds_up_nobody() {
+async fn a_blocking_command_does_not_delay_others() {
     let server = Server::in_memory().await;
     let redis: Stats = server.open();
     let key = stats::workspace("list");
-    let waiter = redis.dedicated().expect("a connection of its own");
+    let waiter = redis.dedicated().expect("a dedicated connection");
     let popped = tokio::spawn({
         let key = key.clone();
         async move { waiter.command("BLPOP").key(&key).arg(10).query::<(String, String)>().await }
@@ -100,7 +102,7 @@ async fn a_blocking_command_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn a_connection_that_went_silent_is_replaced() {
+async fn a_silent_connection_is_replaced() {
     let server = Server::in_memory().await;
     // A listener that accepts bytes and never answers, until the socket file is the server's again.
     let socket = server.socket();
@@ -116,7 +118,7 @@ async fn a_connection_that_went_silent_is_replaced() {
     let url = format!("redis+unix://{}", socket.display());
     let quick = Options { response_timeout: Duration::from_millis(50), ..Options::default() };
     let redis: Stats = Redis::open(&url, quick).expect("a URL");
-    let error = redis.command("PING").run().await.expect_err("nobody answers");
+    let error = redis.command("PING").run().await.expect_err("no reply");
     assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
     std::fs::rename(&aside, &socket).expect("the socket is back");
     answering(&redis).await;
@@ -131,7 +133,7 @@ static MOVE: Script<FabricRole> = Script::new(
 );
 
 #[tokio::test]
-async fn in_a_cluster_keys_without_a_shard_stand_in_one_slot() {
+async fn in_a_cluster_keys_without_a_shard_share_one_slot() {
     let server = Server::cluster().await;
     let cluster: Fabric = server.open();
     let home = Shard::home(&cluster, 4);
@@ -143,7 +145,7 @@ async fn in_a_cluster_keys_without_a_shard_stand_in_one_slot() {
     both.add("HEXISTS", &from, "i").add("HEXISTS", &to, "i");
     assert_eq!(both.query::<(u64, u64)>().await.expect("a batch"), (0, 1));
     let refused = MOVE.call().key(&from).key(&to).arg("i").run::<String>(&cluster).await;
-    assert!(refused.is_err(), "without a common tag the two stand in two slots");
+    assert!(refused.is_err(), "without a common tag the keys are in two slots");
     let mut heard = home.subscribe_to_patterns(&["shop:*:orders"]);
     assert_eq!(heard.next().await, Notice::Resumed);
     home.command("PUBLISH").arg("shop:update:orders").arg("hello").run().await.expect("published");

@@ -24,7 +24,7 @@ use tokio::{
 
 use crate::{exit::Failure, line};
 
-/// A line to standard error.
+/// Writes a line to standard error.
 fn log(text: &str) {
     let _unwritten = writeln!(std::io::stderr(), "{text}");
 }
@@ -33,9 +33,9 @@ const LEASE_SECONDS: u64 = 15;
 /// A third of the lease: two renewals may fail.
 const RENEW_EVERY: Duration = Duration::from_secs(5);
 const RETRY_AFTER: Duration = Duration::from_millis(500);
-/// How many events are shown.
+/// The number of events that are shown.
 const EVENTS_KEPT: usize = 100;
-/// The longest `/slow`.
+/// The maximum duration of `/slow`.
 const SLOWEST_MS: u64 = 60_000;
 
 /// Flags of `signalbox-demo app`.
@@ -47,19 +47,19 @@ pub(crate) struct Args {
     /// Name of the application
     #[arg(long, default_value = "demo")]
     name: String,
-    /// Name of this instance of it, also its instance id
+    /// Name of this instance, also its instance ID
     #[arg(long, default_value = "demo-1")]
     instance: String,
-    /// Register with the Signalbox at this admin address (http://127.0.0.1:8081)
+    /// Register with Signalbox at this admin address (http://127.0.0.1:8081)
     #[arg(long, value_name = "URL", requires_all = ["token_file", "hostname"])]
     register: Option<String>,
-    /// File with a token that may register
+    /// File with a token that can register instances
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Host name to be reached by
+    /// Host name of the application
     #[arg(long, value_name = "HOST")]
     hostname: Option<String>,
-    /// Version type to be counted under
+    /// Version type under which its requests are counted
     #[arg(long, value_name = "ID", default_value = "1")]
     version_type_id: String,
 }
@@ -81,7 +81,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         if let Some(renewing) = renewing {
             renewing.abort();
         }
-        // It leaves the route table before it refuses connections, so that no request fails.
+        // It leaves the route table before it stops accepting connections, so that no request fails.
         if let Some(registration) = registration {
             registration.remove().await;
         }
@@ -90,11 +90,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The version that is served. A process can be given another one, as if it had been started with it.
+/// The served version. A process can switch to another one, as if it had been started with it.
 #[derive(Clone, Deserialize)]
 struct Release {
     name: String,
-    /// What `/` answers.
+    /// The status that `/` returns.
     status: u16,
 }
 
@@ -144,7 +144,7 @@ async fn echo(headers: HeaderMap, body: Bytes) -> Response {
     ([(header::CONTENT_TYPE, kind)], body).into_response()
 }
 
-/// An event of a delivery, as far as it is printed.
+/// The printed members of an event in a delivery.
 #[derive(Deserialize)]
 struct Event {
     topic: String,
@@ -170,7 +170,7 @@ async fn receive(State(identity): State<Identity>, Json(events): Json<Vec<Box<Ra
     StatusCode::NO_CONTENT
 }
 
-/// What was received, one event a line, the latest last.
+/// The received events, one per line, the latest last.
 async fn received(State(identity): State<Identity>) -> Response {
     let kept = identity.events.lock();
     let lines: String = kept.iter().map(|event| format!("{event}\n")).collect();

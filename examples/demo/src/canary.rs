@@ -24,16 +24,16 @@ use tokio::{
 
 use crate::{exit::Failure, line, system::System};
 
-/// The host that is served.
+/// The host name of the canary.
 const HOST: &str = "canary.localhost";
-/// The first letters of the names of the parts that serve it.
+/// The prefix of the names of the parts that serve it.
 const PART: &str = "demo-canary-";
-/// The machine, and how its versions and labels begin.
+/// The machine, and the prefix of its versions and labels.
 const MACHINE: &str = "canary";
 const DEFINITION: &str = include_str!("../../machines/canary.yaml");
-/// How often the label is read.
+/// Interval at which the label is read.
 const POLL: Duration = Duration::from_millis(250);
-/// Requests at the same time.
+/// The maximum number of concurrent requests.
 const AT_A_TIME: usize = 64;
 
 /// Flags of `signalbox-demo canary`.
@@ -42,13 +42,13 @@ pub(crate) struct Args {
     /// Whether the new version answers 200 or 500
     #[arg(value_enum)]
     version: Kind,
-    /// How long each step must go well
+    /// Seconds that each step must be without errors
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=600))]
     calm_seconds: u64,
     /// Requests per second
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=5000))]
     rate: u64,
-    /// Print the outcome as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -72,14 +72,14 @@ impl Kind {
     }
 }
 
-/// Lets one of the processes serve the host, and applies the machine, unless both were done before.
+/// Registers one of the processes for the host and applies the machine, unless both are already done.
 pub(crate) async fn prepare(client: &Client, addresses: &[String]) -> Result<(), Error> {
     let there = instances(client).await?;
     let serves = |instance: &Instance| instance.state == "active" && addresses.contains(&instance.address);
     if let Some(first) = addresses.first()
         && !there.iter().any(serves)
     {
-        // Instances of an earlier start have other ports and a policy of their own.
+        // Instances of an earlier start have other ports and their own policy.
         for instance in &there {
             client.routes().remove(&instance.id, None).await?;
         }
@@ -168,7 +168,7 @@ fn conclusion(ended: &Label) -> String {
     }
 }
 
-/// The processes that take turns: where each listens.
+/// The addresses of the two processes that alternate.
 fn processes(here: &Description) -> Vec<String> {
     let address = |probe: &Probe| match probe {
         Probe::Http(url) => {
@@ -273,7 +273,7 @@ type Counts = BTreeMap<String, (u64, u64)>;
 #[derive(Default)]
 struct Answers {
     all: Counts,
-    /// Those since they were last printed.
+    /// The counts since they were last printed.
     new: Counts,
 }
 
@@ -306,7 +306,7 @@ impl Traffic {
         Ok(Self { answers, task })
     }
 
-    /// What was counted since the last call.
+    /// The counts since the last call.
     fn counted(&self) -> String {
         let counts = std::mem::take(&mut self.answers.lock().new);
         let told = |(who, (answered, failed)): (&String, &(u64, u64))| match (answered, failed) {
@@ -335,7 +335,7 @@ impl Drop for Traffic {
 
 /// The version that answered, and whether with less than 500.
 async fn answer(answer: Result<reqwest::Response, reqwest::Error>) -> (String, bool) {
-    let Ok(answer) = answer else { return ("nobody".to_owned(), false) };
+    let Ok(answer) = answer else { return ("no server".to_owned(), false) };
     let good = answer.status().as_u16() < 500;
     let body = answer.text().await.unwrap_or_default();
     let who = body.strip_prefix("Hello from ").and_then(|rest| rest.split(',').next());

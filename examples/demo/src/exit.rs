@@ -1,13 +1,13 @@
-//! How the program ends. The exit codes are those of `signalbox`.
+//! The exit codes, which are those of `signalbox`.
 
 use std::{io::Write as _, process::ExitCode};
 
-/// Why a command did not do what it was asked for.
+/// The failure of a command.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The canary ended elsewhere than it should.
+    /// The canary did not end in the expected state.
     Broken(String),
-    /// Something that is needed is missing or does not respond.
+    /// A required resource is missing or does not respond.
     Unavailable(anyhow::Error),
     /// Ctrl-C.
     Interrupted,

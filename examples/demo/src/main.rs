@@ -1,6 +1,6 @@
 //! `signalbox-demo`: what `signalbox up --demo` runs, as an example of how applications use Signalbox.
 //!
-//! It uses nothing but the public API. [`app`] is an application behind the edge, [`prepare`] gives it a certificate and
+//! It uses only the public API. [`app`] is an application behind the edge, [`prepare`] gives it a certificate and
 //! a subscription, and [`canary`] deploys new versions of it with a state machine.
 
 mod app;
@@ -26,7 +26,7 @@ struct Cli {
 enum Command {
     /// Run a small sample application
     App(app::Args),
-    /// Deploy a new version of canary.localhost step by step, and send it requests until it has all of them or none
+    /// Deploy a new version of canary.localhost step by step, and send requests until it is promoted or rolled back
     Canary(canary::Args),
     /// Wait for the sample applications, and set up what they need (used by `signalbox up --demo`)
     #[command(hide = true)]
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A line to standard output. A closed pipe does not stop an application.
+/// Writes a line to standard output. A closed pipe does not stop an application.
 fn line(text: &str) {
     let _unwritten = writeln!(std::io::stdout(), "{text}");
 }

@@ -1,4 +1,4 @@
-//! `signalbox-demo prepare`: what an operator would do for new applications, and a check that everything works.
+//! `signalbox-demo prepare`: performs an operator's steps for new applications, and checks that everything works.
 //!
 //! It uploads a self-signed certificate for the samples' host names, prepares the canary ([`canary`]), sends one request
 //! through the edge to each host and finds it in the statistics, and sends one event through the bus to a webhook.
@@ -12,35 +12,35 @@ use tokio::time::{self, Instant};
 
 use crate::{canary, exit::Failure, line, system::System};
 
-/// How long the first request may take to be routed and counted. The log is flushed and read twice a second.
+/// The time limit until the first request is routed and counted. The log is flushed and read twice per second.
 const WITHIN: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
 
-/// The names that the certificate is for: those of the samples.
+/// The names in the certificate: those of the samples.
 const DEMO_NAMES: &str = "*.localhost";
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-/// A certificate that is valid for longer is kept.
+/// A certificate with more remaining days is kept.
 const MIN_DAYS_LEFT: i64 = 30;
 
 /// Flags of `signalbox-demo prepare`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// An instance that registers itself
+    /// Wait for this instance, which registers itself
     #[arg(long, value_name = "ID")]
     instance: Vec<String>,
-    /// A host that is served, and the version type it is counted under
+    /// Check this host, and the version type of its requests
     #[arg(long, value_name = "HOST=VERSION_TYPE", value_parser = served)]
     host: Vec<(String, String)>,
-    /// A process that serves canary.localhost in turn
+    /// Use this process for canary.localhost
     #[arg(long, value_name = "ADDRESS")]
     canary: Vec<String>,
-    /// The process that receives events
+    /// Deliver events to this process
     #[arg(long, value_name = "ADDRESS")]
     receiver: String,
-    /// The admin listener
+    /// URL of the admin listener
     #[arg(long, value_name = "URL")]
     admin_url: String,
-    /// The edge
+    /// URL of the edge
     #[arg(long, value_name = "URL")]
     edge_url: String,
     #[command(flatten)]
@@ -127,7 +127,7 @@ fn self_signed() -> Result<Value, rcgen::Error> {
     let mut params = rcgen::CertificateParams::new(vec![DEMO_NAMES.to_owned(), "localhost".to_owned()])?;
     params.distinguished_name.push(rcgen::DnType::CommonName, "Signalbox demo");
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
-    // An hour back, for clocks that are behind.
+    // Valid from an hour ago, for clocks that are behind.
     params.not_before = epoch + Duration::from_secs(now.saturating_sub(3600));
     params.not_after = epoch + Duration::from_secs(now) + YEAR;
     let key = rcgen::KeyPair::generate()?;
@@ -171,7 +171,7 @@ fn text(error: Error) -> String {
     error.to_string()
 }
 
-/// Tries until it works, and fails with the outcome of the last attempt.
+/// Retries until success or the time limit, and fails with the result of the last attempt.
 async fn until<F>(what: &str, attempt: impl Fn() -> F) -> Result<(), Failure>
 where
     F: Future<Output = Result<(), String>>,

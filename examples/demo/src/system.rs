@@ -8,22 +8,22 @@ use signalbox_stack::Description;
 
 use crate::exit::Failure;
 
-/// Which system is used.
+/// Selects the system.
 #[derive(Debug, clap::Args)]
 pub(crate) struct System {
-    /// The data folder of a system on this machine
+    /// Data folder of a system on this machine
     #[arg(long, value_name = "DIR", env = "SIGNALBOX_DATA_DIR", default_value = ".signalbox")]
     data_dir: PathBuf,
 }
 
 impl System {
-    /// What runs in the data folder.
+    /// The system that runs in the data folder.
     pub(crate) fn description(&self) -> Result<Description, Failure> {
         let file = self.data_dir.join("run/stack.json");
         let text = fs::read_to_string(&file).map_err(|_| {
             let folder = self.data_dir.display();
             Failure::unavailable(format!(
-                "nothing runs in {folder}: start `signalbox up --demo`, or use --data-dir"
+                "no system runs in {folder}: start `signalbox up --demo`, or use --data-dir"
             ))
         })?;
         Ok(serde_json::from_str(&text).with_context(|| format!("cannot read {}", file.display()))?)

@@ -1,10 +1,6 @@
-//! Who may read: the root token, or one with the scope `read`.
+//! Authorization: the root token, or a token with the scope `read`.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 use axum::{
     extract::{Request, State},
@@ -12,6 +8,7 @@ use axum::{
     middleware::Next,
     response::Response,
 };
+use parking_lot::Mutex;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use signalbox_daemon::{RootToken, presented};
@@ -21,12 +18,12 @@ use tokio::time::Instant;
 
 use super::{App, Problem, store};
 
-/// A token that was revoked may still read for this long.
-const CACHED_FOR: Duration = Duration::from_secs(5);
-/// Guessing fills the cache; it is then emptied rather than grown.
-const CACHE_ENTRIES: usize = 1024;
+/// How long a revoked token can still read.
+const CACHE_TIME: Duration = Duration::from_secs(5);
+/// The maximum size of the cache. If guessed tokens fill it, it is emptied.
+const MAX_CACHE_ENTRIES: usize = 1024;
 
-/// Checks tokens. The pacemaker projects them to the statistics Redis, so that it need not be asked.
+/// Checks tokens. The pacemaker copies them to the statistics Redis, so the sidecar does not call the pacemaker.
 #[derive(Debug)]
 pub(super) struct Tokens {
     root: Option<[u8; 32]>,
@@ -41,7 +38,7 @@ enum Access {
     Read,
 }
 
-/// What the pacemaker writes of a token. Unknown members (host patterns) do not matter for reading statistics.
+/// A token as the pacemaker stores it. Other members (host patterns) do not affect reading statistics.
 #[derive(Deserialize)]
 struct Stored {
     scopes: Vec<String>,
@@ -49,7 +46,7 @@ struct Stored {
 
 impl Tokens {
     pub(super) fn new(root: Option<&RootToken>, redis: Stats) -> Self {
-        // Digests are compared, so that not even the length of the token shows in the time it takes.
+        // Digests are compared, so the duration does not reveal the length of the token.
         let root = root.map(|token| Sha256::digest(token.as_bytes()).into());
         Self { root, redis, cache: Mutex::default() }
     }
@@ -65,8 +62,8 @@ impl Tokens {
         }
         let stored = store::token(&self.redis, &digest).await?;
         let access = stored.map_or(Access::Unknown, |stored| access(&stored));
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        if cache.len() >= CACHE_ENTRIES {
+        let mut cache = self.cache.lock();
+        if cache.len() >= MAX_CACHE_ENTRIES {
             cache.clear();
         }
         cache.insert(digest, (now, access));
@@ -74,9 +71,9 @@ impl Tokens {
     }
 
     fn cached(&self, digest: &[u8; 32], now: Instant) -> Option<Access> {
-        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = self.cache.lock();
         let (at, access) = cache.get(digest)?;
-        (now.duration_since(*at) < CACHED_FOR).then_some(*access)
+        (now.duration_since(*at) < CACHE_TIME).then_some(*access)
     }
 }
 
@@ -88,7 +85,7 @@ fn access(stored: &str) -> Access {
     }
 }
 
-/// Lets a request through when its token may read.
+/// Accepts a request if its token can read.
 pub(super) async fn require_read(
     State(app): State<App>,
     request: Request,
@@ -105,7 +102,7 @@ pub(super) async fn require_read(
             Err(Problem::new(StatusCode::FORBIDDEN, "scope_missing", detail))
         }
         Access::Unknown => {
-            let detail = "This token is not known. It may have been revoked.";
+            let detail = "Unknown token. It may have been revoked.";
             Err(Problem::new(StatusCode::UNAUTHORIZED, "token_unknown", detail))
         }
     }
@@ -116,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_scope_read_reads() {
+    fn only_the_scope_read_permits_reading() {
         assert_eq!(access(r#"{"name":"a","scopes":["read"],"hosts":["*"]}"#), Access::Read);
         assert_eq!(access(r#"{"name":"a","scopes":["routes"]}"#), Access::WithoutRead);
         assert_eq!(access("{"), Access::Unknown);

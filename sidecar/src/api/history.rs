@@ -1,8 +1,8 @@
 //! `GET /stats/…/history`: a metric over time.
 //!
-//! Seconds are kept for about two hours, minutes for about a fortnight. Which of the two answers follows from the step
-//! and from how far back the range goes; steps are aligned to the clock (a step of a minute begins at :00), so that
-//! minutes always add up to what the seconds would have.
+//! Seconds are kept for about two hours, minutes for about two weeks. The step and the start of the range decide which of the
+//! two is used. Steps are aligned to the clock (a step of a minute begins at :00), so minutes always equal the sum of their
+//! seconds.
 
 use std::ops::Range as Span;
 
@@ -15,15 +15,15 @@ use serde::Deserialize;
 use super::{App, Problem, store, subject::Subject};
 use crate::fold::{HISTORY_KEPT_SECONDS, METRICS, ROLLUP_KEPT_SECONDS};
 
-/// The most points of one answer.
+/// The maximum number of points in one answer.
 const MAX_POINTS: u64 = 10_000;
-/// How many points an answer has when no step was asked for.
-const COMFORTABLE_POINTS: u64 = 600;
-/// The most hashes that one answer reads: hours times version types.
+/// The maximum number of points if the request has no step.
+const DEFAULT_MAX_POINTS: u64 = 600;
+/// The maximum number of hashes that one answer reads: hours times version types.
 const MAX_HASHES: u64 = 20_000;
-/// The range when nothing was asked for: five minutes.
+/// The default range: five minutes.
 const DEFAULT_SECONDS: u64 = 300;
-/// Steps to choose from when none was asked for.
+/// The steps that are used if the request has no step.
 const STEPS: [u64; 11] = [1, 5, 10, 30, 60, 300, 900, 1800, 3600, 21_600, 86_400];
 
 /// The query string.
@@ -36,7 +36,7 @@ pub(super) struct Asked {
     step: Option<u64>,
 }
 
-/// Where points come from.
+/// The source of points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     Seconds,
@@ -52,16 +52,19 @@ pub(super) struct Range {
     pub(super) source: Source,
 }
 
-/// The metric that was asked for, by default requests.
+/// The requested metric; by default requests.
 pub(super) fn metric(asked: Option<&str>) -> Result<&'static str, Problem> {
     let asked = asked.unwrap_or(METRICS[0]);
     METRICS.into_iter().find(|metric| *metric == asked).ok_or_else(|| {
-        Problem::unprocessable("unknown_metric", format!("The metrics are {}.", METRICS.join(", ")))
+        Problem::unprocessable(
+            "unknown_metric",
+            format!("Unknown metric. The metrics are {}.", METRICS.join(", ")),
+        )
     })
 }
 
 impl Range {
-    /// Checks what was asked for at the unix second `now`.
+    /// Validates a request at the unix second `now`.
     pub(super) fn new(asked: &Asked, now: u64) -> Result<Self, Problem> {
         let end = asked.end.unwrap_or(now + 1);
         let start = asked.start.unwrap_or(end.saturating_sub(DEFAULT_SECONDS));
@@ -74,7 +77,7 @@ impl Range {
         if end > now + 86_400 {
             return Err(Problem::unprocessable(
                 "range_in_future",
-                "`end` is in the future; leave it out for now.",
+                "`end` is in the future. Omit it for the current time.",
             ));
         }
         let kept = |seconds: u64| start - start % 3600 + 3600 + seconds > now;
@@ -83,33 +86,34 @@ impl Range {
         }
         let seconds_kept = kept(HISTORY_KEPT_SECONDS);
         let step = match asked.step {
-            None => comfortable(end - start, seconds_kept),
+            None => default_step(end - start, seconds_kept),
             Some(step @ 1..=86_400) => step,
             Some(_) => {
-                return Err(Problem::unprocessable("invalid_step", "`step` is 1 to 86400 seconds."));
+                return Err(Problem::unprocessable("invalid_step", "`step` must be 1 to 86400 seconds."));
             }
         };
         if !seconds_kept && step % 60 != 0 {
-            let detail =
-                "Seconds are kept for 2 hours; ask for a step of whole minutes, or for a later start.";
+            let detail = "Seconds are kept for 2 hours. Use a step of whole minutes, or a later `start`.";
             return Err(Problem::unprocessable("step_too_fine", detail));
         }
         let source = if step % 60 == 0 { Source::Minutes } else { Source::Seconds };
         let range = Self { start: start - start % step, end: end.next_multiple_of(step), step, source };
         if range.count() > MAX_POINTS {
-            let detail =
-                format!("That is {} points; at most {MAX_POINTS}: ask for a larger step.", range.count());
+            let detail = format!(
+                "The range has {} points; the limit is {MAX_POINTS}. Use a larger `step`.",
+                range.count()
+            );
             return Err(Problem::unprocessable("too_many_points", detail));
         }
         Ok(range)
     }
 
-    /// Refuses what would read too much of Redis at once.
+    /// Rejects a request that would read too much.
     fn check_cost(&self, version_types: usize) -> Result<(), Problem> {
         let hashes = self.hours().count() as u64 * version_types as u64;
         if hashes > MAX_HASHES {
             let detail =
-                format!("{version_types} version types over that range are too much; ask for a shorter one.");
+                format!("The range is too long for {version_types} version types. Use a shorter range.");
             return Err(Problem::unprocessable("range_too_large", detail));
         }
         Ok(())
@@ -119,12 +123,12 @@ impl Range {
         (self.end - self.start) / self.step
     }
 
-    /// The points, all zero.
+    /// All points with the value zero.
     pub(super) fn points(&self) -> Vec<(u64, u64)> {
         (0..self.count()).map(|index| (self.start + index * self.step, 0)).collect()
     }
 
-    /// Which point a second belongs to.
+    /// The index of the point of a second.
     pub(super) fn index(&self, second: u64) -> Option<usize> {
         let inside: Span<u64> = self.start..self.end;
         inside.contains(&second).then(|| ((second - self.start) / self.step) as usize)
@@ -136,12 +140,12 @@ impl Range {
     }
 }
 
-fn comfortable(seconds: u64, seconds_kept: bool) -> u64 {
+fn default_step(seconds: u64, seconds_kept: bool) -> u64 {
     let coarsest = STEPS[STEPS.len() - 1];
     STEPS
         .into_iter()
         .filter(|step| seconds_kept || step % 60 == 0)
-        .find(|step| seconds / step <= COMFORTABLE_POINTS)
+        .find(|step| seconds / step <= DEFAULT_MAX_POINTS)
         .unwrap_or(coarsest)
 }
 
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_asked_is_the_last_five_minutes_in_seconds() {
+    fn the_default_is_the_last_five_minutes_in_seconds() {
         let range = Range::new(&asked(None, None, None), NOW).unwrap();
         assert_eq!((range.end, range.step, range.source), (NOW + 1, 1, Source::Seconds));
         assert_eq!(range.points().len(), 300);
@@ -195,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_minutes_come_from_minutes_and_start_with_one() {
+    fn steps_of_whole_minutes_are_read_from_minutes() {
         let range = Range::new(&asked(Some(NOW - 86_400), None, None), NOW).unwrap();
         assert_eq!((range.step, range.source), (300, Source::Minutes));
         assert_eq!((range.start % 300, range.end % 300), (0, 0));
@@ -205,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_cannot_be_answered_says_why() {
+    fn an_invalid_range_is_rejected_with_its_code() {
         for (range, code) in [
             (asked(Some(5), Some(5), None), "empty_range"),
             (asked(Some(9), Some(5), None), "empty_range"),
@@ -217,16 +221,16 @@ mod tests {
             (asked(Some(NOW - 86_400), None, Some(1)), "step_too_fine"),
             (asked(Some(NOW - 13 * 86_400), None, Some(60)), "too_many_points"),
         ] {
-            assert_eq!(Range::new(&range, NOW).unwrap_err().code(), code, "{range:?}");
+            assert_eq!(Range::new(&range, NOW).unwrap_err().code, code, "{range:?}");
         }
-        assert_eq!(metric(Some("latency")).unwrap_err().code(), "unknown_metric");
+        assert_eq!(metric(Some("latency")).unwrap_err().code, "unknown_metric");
         let fortnight = Range::new(&asked(Some(NOW - 13 * 86_400), None, Some(3600)), NOW).unwrap();
-        assert_eq!(fortnight.check_cost(1000).unwrap_err().code(), "range_too_large");
+        assert_eq!(fortnight.check_cost(1000).unwrap_err().code, "range_too_large");
     }
 
     proptest::proptest! {
         #[test]
-        fn any_range_is_answered_or_refused(
+        fn any_range_is_answered_or_rejected(
             start in proptest::option::of(NOW - 1_300_000..NOW + 10),
             end in proptest::option::of(NOW - 1_300_000..NOW + 100_000),
             step in proptest::option::of(0u64..100_000),

@@ -1,9 +1,8 @@
-//! `GET /stats/…/latency`: how long upstreams took, as a histogram over a stretch of time.
+//! `GET /stats/…/latency`: upstream response times over a period, as a histogram.
 //!
-//! Of a version type (or a group of them): what requests waited for all their instances together, those that one
-//! answered. Of an instance: each of its answers, a request's first and its retries alike. The log knows instances by
-//! address, so who had an address when is asked of the route table beside us, which remembers an instance for an hour
-//! after its end.
+//! For a version type or a group of them, a value is the total time that an answered request waited for its instances. For an
+//! instance, every answer is a value, also of retries. The log contains the addresses of instances. The route table on this
+//! machine shows which instance had an address at which time; it keeps an instance for an hour after its end.
 
 use std::time::Duration;
 
@@ -21,12 +20,12 @@ use crate::fold::{
     latency::{self, BELOW_MS, BUCKETS, NAMES},
 };
 
-/// The range when nothing was asked for: five minutes.
+/// The default range: five minutes.
 const DEFAULT_SECONDS: u64 = 300;
-/// The most hashes that one answer reads: hours times version types times buckets. Most of them do not exist, and that
-/// costs next to nothing.
+/// The maximum number of hashes that one answer reads: hours times version types times buckets. Most of them do not exist
+/// and cost almost nothing.
 const MAX_HASHES: usize = 64_000;
-/// The replica is beside us.
+/// The time limit for the replica, which is on this machine.
 const REPLICA_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The query string.
@@ -45,7 +44,7 @@ pub(super) struct Minutes {
 }
 
 impl Minutes {
-    /// Checks what was asked for at the unix second `now`. A minute that is touched is in.
+    /// Validates a request at the unix second `now`. Partly covered minutes are included.
     fn new(asked: &Asked, now: u64, kept_seconds: u64) -> Result<Self, Problem> {
         let end = asked.end.unwrap_or(now + 1);
         let start = asked.start.unwrap_or(end.saturating_sub(DEFAULT_SECONDS));
@@ -54,7 +53,7 @@ impl Minutes {
             return Err(Problem::unprocessable("empty_range", detail));
         }
         if end > now + 86_400 {
-            let detail = "`end` is in the future; leave it out for now.";
+            let detail = "`end` is in the future. Omit it for the current time.";
             return Err(Problem::unprocessable("range_in_future", detail));
         }
         if start - start % 3600 + 3600 + kept_seconds <= now {
@@ -72,12 +71,12 @@ impl Minutes {
 /// One bucket.
 #[derive(Debug, Serialize)]
 struct Bucket {
-    /// Values below so many milliseconds, and not below the bound before; `null` for the rest.
+    /// The exclusive upper bound in milliseconds; `null` for the last bucket.
     below_ms: Option<u64>,
     count: u64,
 }
 
-/// A histogram, and what follows from it.
+/// A histogram with derived values.
 #[derive(Debug, Serialize)]
 pub(super) struct Histogram {
     kind: &'static str,
@@ -85,7 +84,7 @@ pub(super) struct Histogram {
     /// The version types that were summed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     version_types: Vec<String>,
-    /// Where the instance is, or was.
+    /// The address of the instance.
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
     start: u64,
@@ -164,7 +163,7 @@ async fn of_version_types(app: &App, subject: Subject, asked: &Asked) -> Result<
     let version_types = store::version_types(&app.stats, &subject).await?;
     if version_types.len() * range.hours().count() * BUCKETS > MAX_HASHES {
         let types = version_types.len();
-        let detail = format!("{types} version types over that range are too much; ask for a shorter one.");
+        let detail = format!("The range is too long for {types} version types. Use a shorter range.");
         return Err(Problem::unprocessable("range_too_large", detail));
     }
     let counts = store::latency(&app.stats, &hashes(&version_types, range, stats::latency), range).await?;
@@ -187,18 +186,20 @@ pub(super) async fn instance(
     };
     let Some(replica) = &app.replica else {
         return Err(unavailable(
-            "This sidecar has no `redis.routes_replica`, so it does not know where instances are.",
+            "This sidecar has no `redis.routes_replica`, so it cannot find the addresses of instances.",
         ));
     };
     let found = tokio::time::timeout(REPLICA_TIMEOUT, store::instance(replica, &id)).await;
     let found = found.map_err(drop).and_then(|found| found.map_err(drop));
     let Some(instance) =
-        found.map_err(|()| unavailable("The route table beside this sidecar does not answer; try again."))?
+        found.map_err(|()| unavailable("The routes replica of this sidecar does not respond. Try again."))?
     else {
-        let detail = format!("No instance `{id}` is in the route table, or was within the last hour.");
+        let detail = format!(
+            "Unknown instance `{id}`: it is not in the route table and was not within the last hour."
+        );
         return Err(Problem::new(StatusCode::NOT_FOUND, "unknown_instance", detail));
     };
-    // What the address did before was another's.
+    // Before that, the address belonged to another instance.
     range.start = range.start.max(instance.joined_at - instance.joined_at % 60);
     range.end = range.end.max(range.start);
     let hashes = hashes(std::slice::from_ref(&instance.address), range, stats::instance_latency);
@@ -214,7 +215,7 @@ mod tests {
     const NOW: u64 = 1_795_267_331;
 
     #[test]
-    fn minutes_that_are_touched_are_in_and_the_rest_is_refused() {
+    fn partly_covered_minutes_are_included_and_invalid_ranges_rejected() {
         let asked = |start, end| Minutes::new(&Asked { start, end }, NOW, ROLLUP_KEPT_SECONDS);
         let five = asked(None, None).unwrap();
         assert_eq!((five.start % 60, five.end % 60), (0, 0));
@@ -227,7 +228,7 @@ mod tests {
             (None, Some(u64::MAX), "range_in_future"),
             (Some(0), None, "range_too_old"),
         ] {
-            assert_eq!(asked(start, end).unwrap_err().code(), code);
+            assert_eq!(asked(start, end).unwrap_err().code, code);
         }
     }
 }

@@ -5,10 +5,10 @@
 //! | `/stats/{workspace,application,version,version_type,node}/{id}` | totals | `read` |
 //! | `/stats/uncaught`, `/stats/pacemaker` | totals | `read` |
 //! | `…/history?metric=&start=&end=&step=` | `[[unix second, value], …]` | `read` |
-//! | `…/latency?start=&end=` | histogram of how long upstreams took | `read` |
+//! | `…/latency?start=&end=` | histogram of upstream response times | `read` |
 //! | `/stats/instance/{id}`, the same with `/latency` | histogram of one instance's answers | `read` |
-//! | `…/stream?metric=` | server-sent events, one point a second | `read` |
-//! | `/metrics`, `/health`, `/health/ready` | | open: numbers of this process, no names |
+//! | `…/stream?metric=` | server-sent events, one point per second | `read` |
+//! | `/metrics`, `/health`, `/health/ready` | | no token: metrics of this process, without names |
 
 mod auth;
 mod health;
@@ -43,10 +43,10 @@ use crate::{edge, follow::service::Watch, metrics::Metrics};
 use auth::Tokens;
 use problem::Problem;
 
-/// What nginx' admin listener adds to every request that it passes on.
+/// A header that nginx's admin listener adds to every forwarded request.
 const FORWARDED: &str = "x-forwarded-for";
 
-/// What the handlers share.
+/// The shared state of the handlers.
 #[derive(Debug, Clone)]
 struct App {
     stats: Stats,
@@ -59,7 +59,7 @@ struct App {
     stopping: CancellationToken,
 }
 
-/// The API. `replica` tells where instances are; `stopping` ends what would otherwise never end.
+/// Builds the API. `replica` contains the addresses of instances. `stopping` ends open streams.
 pub fn router(
     stats: Stats,
     replica: Option<RoutesReplica>,
@@ -101,11 +101,11 @@ pub fn router(
         .route("/metrics", get(metrics_page))
         .merge(guarded)
         .fallback(|| async {
-            let detail = "There is /stats/{kind}/{id}, /stats/uncaught, /stats/pacemaker, each with /history, /latency and /stream, and /stats/instance/{id}.";
+            let detail = "Unknown path. Use /stats/{kind}/{id}, /stats/uncaught or /stats/pacemaker, each also with /history, /latency or /stream, or /stats/instance/{id}.";
             Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
         })
         .method_not_allowed_fallback(|| async {
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Statistics are only read: use GET.")
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Statistics are read-only. Use GET.")
         })
         .layer(middleware::from_fn_with_state(app.clone(), note_forwarded))
         .layer(CatchPanicLayer::custom(panicked))
@@ -113,8 +113,8 @@ pub fn router(
         .with_state(app)
 }
 
-/// Counts what came through nginx' admin listener, which adds this header to everything and logs nothing of it. A
-/// stream is not finished with its headers and is counted when it ends, see [`stream`].
+/// Counts requests that nginx's admin listener forwarded. nginx marks them with a header and does not log them. A stream is
+/// counted when it ends, see [`stream`].
 async fn note_forwarded(State(app): State<App>, request: Request, next: Next) -> Response {
     let forwarded = request.headers().contains_key(FORWARDED);
     let response = next.run(request).await;
@@ -132,7 +132,7 @@ async fn metrics_page(State(app): State<App>) -> Response {
 }
 
 fn panicked(_: Box<dyn Any + Send>) -> Response {
-    let detail = "The sidecar failed on this request; its log says why.";
+    let detail = "Internal error. See the sidecar's log.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail).into_response()
 }
 

@@ -1,4 +1,4 @@
-//! Errors as `application/problem+json` (RFC 9457): a stable `code` for programs, a `detail` that says what to do.
+//! Errors as `application/problem+json` (RFC 9457): a stable `code` for programs, a `detail` that describes the remedy.
 
 use axum::{
     Json,
@@ -11,7 +11,7 @@ use serde_json::json;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
     status: StatusCode,
-    code: &'static str,
+    pub(super) code: &'static str,
     detail: String,
 }
 
@@ -20,31 +20,26 @@ impl Problem {
         Self { status, code, detail: detail.into() }
     }
 
-    /// 422: understood, and wrong.
+    /// 422: the request is invalid.
     pub(super) fn unprocessable(code: &'static str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail)
-    }
-
-    #[cfg(test)]
-    pub(super) fn code(&self) -> &'static str {
-        self.code
     }
 }
 
 impl From<signalbox_store::Error> for Problem {
-    /// Which Redis, and why, is for the log.
+    /// The answer hides the Redis error, which is logged.
     fn from(error: signalbox_store::Error) -> Self {
-        tracing::warn!(%error, source = ?std::error::Error::source(&error), "statistics could not be read");
+        tracing::warn!(%error, source = ?std::error::Error::source(&error), "reading statistics failed");
         match error.kind() {
             signalbox_store::Kind::Broken => Self::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "statistics_unreadable",
-                "The statistics hold something unexpected; the sidecar's log says what.",
+                "The statistics Redis contains unexpected data. See the sidecar's log.",
             ),
             _ => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "statistics_unavailable",
-                "The statistics do not answer. Nothing is lost, requests are counted when they are back; try again.",
+                "The statistics Redis does not respond. Requests are counted when it is available again. Try again.",
             ),
         }
     }

@@ -1,8 +1,9 @@
-//! Reads the statistics. The only file of the API that talks to Redis.
+//! Reads the statistics. The only file of the API that uses Redis.
 
 use std::collections::{BTreeMap, HashMap};
 
 use axum::http::StatusCode;
+use data_encoding::HEXLOWER;
 use signalbox_store::{
     RoutesReplica, Stats,
     keys::{routes, stats},
@@ -17,35 +18,36 @@ use super::{
     subject::Subject,
 };
 
-/// Hashes asked for in one round trip; more would make a reply of many megabytes.
-const BATCH: usize = 200;
-/// The arguments of a command that has none but its key.
+/// The maximum number of hashes per round trip. More would make a reply of many megabytes.
+const MAX_BATCH: usize = 200;
+/// The arguments of a command that has only a key.
 const NONE: &[&str] = &[];
 
-/// What the pacemaker wrote of the token with this digest.
+/// The stored token with this digest.
 pub(super) async fn token(redis: &Stats, digest: &[u8; 32]) -> Result<Option<String>, Problem> {
-    let field: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let field = HEXLOWER.encode(digest);
     Ok(redis.command("HGET").key(&stats::tokens()).arg(field).query().await?)
 }
 
-/// The version types behind a subject, in a stable order.
+/// The version types of a subject, in a stable order.
 pub(super) async fn version_types(redis: &Stats, subject: &Subject) -> Result<Vec<String>, Problem> {
     let Some(members) = subject.members() else { return Ok(vec![subject.id.clone()]) };
     let mut ids: Vec<String> = redis.command("SMEMBERS").key(&members).query().await?;
     if ids.is_empty() {
-        // Sets are filled at registration and never emptied, so nothing there means nothing registered. A version
-        // type has no such list: zero requests is all that can be said of an unknown one.
-        let detail = format!("No instance was ever registered with the {} `{}`.", subject.kind, subject.id);
+        // Sets are filled at registration and never emptied, so an empty set means an unknown subject. A version type has
+        // no such set: an unknown one has zero requests.
+        let detail =
+            format!("Unknown {0} `{1}`: no instance was ever registered with it.", subject.kind, subject.id);
         return Err(Problem::new(StatusCode::NOT_FOUND, "unknown_subject", detail));
     }
     ids.sort_unstable();
     Ok(ids)
 }
 
-/// The totals of some version types together, by field.
+/// The summed totals of some version types, by field.
 pub(super) async fn totals(redis: &Stats, ids: &[String]) -> Result<BTreeMap<String, u64>, Problem> {
     let mut sum = BTreeMap::new();
-    for ids in ids.chunks(BATCH) {
+    for ids in ids.chunks(MAX_BATCH) {
         let mut batch = redis.batch();
         for id in ids {
             batch.add("HGETALL", &stats::stat(id), NONE);
@@ -58,7 +60,7 @@ pub(super) async fn totals(redis: &Stats, ids: &[String]) -> Result<BTreeMap<Str
     Ok(sum)
 }
 
-/// A metric of some version types together, summed into the steps of `range`.
+/// The summed metric of some version types in the steps of `range`.
 pub(super) async fn series(
     redis: &Stats,
     ids: &[String],
@@ -66,7 +68,7 @@ pub(super) async fn series(
     range: &Range,
 ) -> Result<Vec<(u64, u64)>, Problem> {
     let mut points = range.points();
-    // Hours fit: they come from the server's clock and a checked range.
+    // Hours fit: they are derived from the server's clock and a validated range.
     let keys: Vec<_> = ids
         .iter()
         .flat_map(|id| range.hours().map(move |hour| (id, hour as i64)))
@@ -75,7 +77,7 @@ pub(super) async fn series(
             Source::Minutes => stats::rollup(id, hour, metric),
         })
         .collect();
-    for keys in keys.chunks(BATCH) {
+    for keys in keys.chunks(MAX_BATCH) {
         let mut batch = redis.batch();
         for key in keys {
             batch.add("HGETALL", key, NONE);
@@ -97,7 +99,7 @@ pub(super) async fn latency(
     range: Minutes,
 ) -> Result<[u64; BUCKETS], Problem> {
     let mut counts = [0; BUCKETS];
-    for some in hashes.chunks(BATCH) {
+    for some in hashes.chunks(MAX_BATCH) {
         let mut batch = redis.batch();
         for (_, key) in some {
             batch.add("HGETALL", key, NONE);
@@ -113,15 +115,15 @@ pub(super) async fn latency(
     Ok(counts)
 }
 
-/// What the route table says of an instance.
+/// An instance in the route table.
 #[derive(Debug)]
 pub(super) struct Instance {
     pub(super) address: String,
-    /// The unix second since which it has that address.
+    /// The unix second at which it got that address.
     pub(super) joined_at: u64,
 }
 
-/// An instance of the route table, also one that has ended within the hour.
+/// Reads an instance from the route table. It may have ended within the last hour.
 pub(super) async fn instance(
     redis: &RoutesReplica,
     id: &str,
@@ -132,7 +134,7 @@ pub(super) async fn instance(
     Ok(address.map(|address| Instance { address, joined_at: joined_ms.unwrap_or(0) / 1000 }))
 }
 
-/// A metric of some version types together, in single seconds.
+/// The summed metric of some version types, per second.
 pub(super) async fn seconds(
     redis: &Stats,
     ids: &[String],
@@ -140,7 +142,7 @@ pub(super) async fn seconds(
     seconds: std::ops::Range<u64>,
 ) -> Result<Vec<(u64, u64)>, Problem> {
     let mut points: Vec<_> = seconds.map(|second| (second, 0)).collect();
-    for ids in ids.chunks(BATCH) {
+    for ids in ids.chunks(MAX_BATCH) {
         let mut batch = redis.batch();
         for id in ids {
             for (second, _) in &points {

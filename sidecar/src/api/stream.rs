@@ -1,7 +1,7 @@
-//! `GET /stats/…/stream`: a point a second, as server-sent events.
+//! `GET /stats/…/stream`: one point per second, as server-sent events.
 //!
-//! A second is sent when it is counted: nginx writes its log within 200 ms and the follower commits within another
-//! 500, so two seconds later it will not change any more. Each event's id is its second.
+//! A second is sent when it is final: nginx writes its log within 200 ms and the follower commits within another 500 ms, so
+//! the second does not change after two more seconds. Each event's ID is its second.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -20,13 +20,13 @@ use tokio::{
 use super::{App, FORWARDED, Problem, history::metric, store, subject::Subject};
 use crate::edge;
 
-/// How many streams run at once; each costs Redis a round trip a second.
+/// The maximum number of streams. Each needs one Redis round trip per second.
 pub(super) const MAX_STREAMS: usize = 64;
-/// The most version types of one stream.
+/// The maximum number of version types in one stream.
 const MAX_VERSION_TYPES: usize = 1_000;
-/// How long after its end a second is final.
+/// The time after which a second is final.
 const SETTLED_AFTER: u64 = 2;
-/// How many missed seconds are sent at once after Redis was away.
+/// The maximum number of missed seconds that are sent after Redis was unavailable.
 const CATCH_UP: u64 = 30;
 
 /// The query string.
@@ -71,12 +71,13 @@ async fn answer(
     let metric = metric(asked.metric.as_deref())?;
     let ids = store::version_types(&app.stats, &subject).await?;
     if ids.len() > MAX_VERSION_TYPES {
-        let detail =
-            format!("A stream sums at most {MAX_VERSION_TYPES} version types; ask for a smaller group.");
+        let detail = format!(
+            "The group has more than {MAX_VERSION_TYPES} version types, the limit of a stream. Use a smaller group."
+        );
         return Err(Problem::unprocessable("group_too_large", detail));
     }
     let Ok(permit) = Arc::clone(&app.streams).try_acquire_owned() else {
-        let detail = "Too many streams are open; close one, or ask for the history instead.";
+        let detail = "Stream limit reached. Close a stream, or use `/history`.";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", detail));
     };
     let mut ticks = interval(Duration::from_secs(1));
@@ -103,7 +104,7 @@ struct Points {
     _forwarded: Forwarded,
 }
 
-/// Counts a stream that came through nginx, when it ends.
+/// Counts a forwarded stream when it ends.
 struct Forwarded(Option<edge::Watch>);
 
 impl Drop for Forwarded {
@@ -115,7 +116,7 @@ impl Drop for Forwarded {
 }
 
 impl Points {
-    /// Waits for the next tick and returns its events; none while Redis is away, the seconds follow later.
+    /// Waits for the next tick and returns its events. While Redis is unavailable there are none; the seconds follow later.
     async fn next(&mut self) -> Vec<Event> {
         self.ticks.tick().await;
         self.settled().await.unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Whose statistics are asked for.
+//! The subject of a statistics request.
 
 use axum::http::StatusCode;
 use signalbox_store::{Key, StatsSpace, keys::stats};
@@ -6,9 +6,9 @@ use signalbox_store::{Key, StatsSpace, keys::stats};
 use super::Problem;
 use crate::line::UNCAUGHT;
 
-/// The log key of the operators' own requests.
+/// The log key of requests to the admin listener.
 const PACEMAKER: &str = "pacemaker";
-/// Longer ids are not registered, and would only make long keys.
+/// The maximum length of an ID. Longer IDs cannot be registered.
 const MAX_ID_BYTES: usize = 128;
 
 /// A version type, or a group of them.
@@ -19,12 +19,12 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Reads the two path segments after `/stats`.
+    /// Parses the two path segments after `/stats`.
     pub(super) fn new(kind: &str, id: String) -> Result<Self, Problem> {
         let kinds = ["workspace", "application", "version", "version_type", "node"];
         let Some(kind) = kinds.into_iter().find(|known| *known == kind) else {
             let detail = format!(
-                "Statistics are kept by {}, instance (latency), and for uncaught and pacemaker.",
+                "Unknown kind of statistics. The kinds are {}, instance (latency only), uncaught and pacemaker.",
                 kinds.join(", ")
             );
             return Err(Problem::new(StatusCode::NOT_FOUND, "unknown_kind", detail));
@@ -32,16 +32,16 @@ impl Subject {
         Ok(Self { kind, id: Self::checked(id)? })
     }
 
-    /// An id that can be one.
+    /// Validates an ID.
     pub(super) fn checked(id: String) -> Result<String, Problem> {
         if id.is_empty() || id.len() > MAX_ID_BYTES || id.chars().any(char::is_control) {
-            let detail = format!("An id is 1 to {MAX_ID_BYTES} bytes without control characters.");
+            let detail = format!("Invalid ID: must be 1 to {MAX_ID_BYTES} bytes without control characters.");
             return Err(Problem::unprocessable("invalid_id", detail));
         }
         Ok(id)
     }
 
-    /// Requests of host names that nobody serves.
+    /// Requests for host names without a route.
     pub(super) fn uncaught() -> Self {
         Self { kind: "uncaught", id: UNCAUGHT.to_owned() }
     }
@@ -51,7 +51,7 @@ impl Subject {
         Self { kind: PACEMAKER, id: PACEMAKER.to_owned() }
     }
 
-    /// The set of version types, for a group.
+    /// The set of version types of a group.
     pub(super) fn members(&self) -> Option<Key<StatsSpace>> {
         Some(match self.kind {
             "workspace" => stats::workspace(&self.id),

@@ -1,4 +1,4 @@
-//! `GET /stats/…`: what was counted so far.
+//! `GET /stats/…`: totals.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{App, Problem, store, subject::Subject};
 
-/// Totals, and what follows from them.
+/// Totals and derived values.
 #[derive(Debug, Serialize)]
 pub(super) struct Totals {
     kind: &'static str,
@@ -24,9 +24,9 @@ pub(super) struct Totals {
     bytes: u64,
     /// Requests that an upstream answered.
     timecount: u64,
-    /// Milliseconds that upstreams took.
+    /// Total upstream response time, in milliseconds.
     time: u64,
-    /// Milliseconds that nginx took.
+    /// Total request time in nginx, in milliseconds.
     nginxtime: u64,
     #[serde(rename = "1xx")]
     informational: u64,
@@ -48,9 +48,9 @@ pub(super) struct Totals {
     client_errors_percentage: f64,
     #[serde(rename = "5xx_percentage")]
     server_errors_percentage: f64,
-    /// Milliseconds an upstream took on average; `null` when none answered.
+    /// Mean upstream response time in milliseconds; `null` if no upstream answered.
     time_average: Option<f64>,
-    /// Milliseconds a request took on average; `null` without requests.
+    /// Mean request time in milliseconds; `null` without requests.
     nginxtime_average: Option<f64>,
     /// Requests by status code.
     codes: BTreeMap<String, u64>,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn percentages_and_averages_follow_from_the_totals() {
+    fn percentages_and_averages_are_derived_from_the_totals() {
         let answer = totals(&[
             ("requests", 3),
             ("2xx", 2),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_counted_is_zero_and_has_no_average() {
+    fn empty_totals_are_zero_without_averages() {
         let answer = totals(&[]);
         assert_eq!((&answer["requests"], &answer["5xx_percentage"]), (&0.into(), &(0.0).into()));
         assert!(answer["time_average"].is_null() && answer["nginxtime_average"].is_null());

@@ -1,35 +1,35 @@
-//! Counters and position, moved together.
+//! Changes counters and position together.
 //!
-//! Exactly-once rests on one script: it compares who commits and from where, and only then adds the increments *and*
-//! moves the position. Redis writes a script to its append-only file as one transaction, so when it loses the last
-//! second of it, counters and position go back together and the same lines are counted again from the older place.
+//! Counting exactly once depends on one script. It compares the owner and the position, and only then adds the increments
+//! *and* moves the position. Redis writes a script to its append-only file as one transaction. If Redis loses the last
+//! second of the file, counters and position are rolled back together, and the same lines are counted again from the older
+//! place.
 //!
 //! ```text
 //!             claim                        commit                       commit
 //!  starting ─────────▶ owner ─ place P ───────────────▶ owner, place Q ─────────▶ …
-//!                        │ reply lost: claim again, go on from wherever the store stands (P or Q)
-//!                        │ stored claim is older: Redis went back in time, claim again
-//!                        ╰ stored claim is newer: fenced, for good
+//!                        │ reply lost: claim again, continue from the stored place (P or Q)
+//!                        │ stored claim is older: Redis was rolled back, claim again
+//!                        ╰ stored claim is newer: fenced permanently
 //! ```
 //!
-//! **Windows.** A range of lines that comes to more increments than one script may add is committed in parts. Between two
-//! of them the side hash holds the [`Window`]: its end, how many parts, how many are done, and a digest of all. Each
-//! script compares that as well, so a part that is repeated or late changes nothing either; the last part moves the
-//! position and counts the lines. Whoever claims is told of a window under way, folds the same bytes again and goes on
-//! behind the parts that are done. Going back in time, Redis takes window and counters back together.
+//! **Windows.** A range of lines that needs more increments than one script may add is committed in parts. Between two
+//! parts, the position's hash contains the [`Window`]: its end, the number of parts, the number of finished parts, and a
+//! digest of all. Each script compares these as well, so a repeated or late part changes nothing. The last part moves the
+//! position and counts the lines. A process that claims a node with an unfinished window folds the same bytes again and
+//! continues after the finished parts. If Redis is rolled back, window and counters are rolled back together.
 //!
 //! ```text
 //!  place P ──part 1──▶ P, window 1/3 ──part 2──▶ P, window 2/3 ──part 3──▶ place Q
-//!                        │ claim by anybody: fold P…end again, go on with part 2
-//!                        ╰ bytes gone or folded otherwise: place = end, a gap of P…end, never counted twice
+//!                        │ claim by any process: fold P…end again, continue with part 2
+//!                        ╰ bytes missing or folded differently: place = end, a gap of P…end, never counted twice
 //! ```
 //!
-//! **Two sidecars of one node.** The newest starter takes over, so a restart never waits for a lease of the process
-//! that died. The one that was replaced stops following (its process stays up, not ready, with an alarm): were it to
-//! exit, its supervisor would start it again and the two would take turns for ever.
+//! **Two sidecars of one node.** The process that started last takes over, so a restart never waits for the lease of a dead
+//! process. The replaced process stops following. It keeps running, not ready and with an alarm, because if it exited, its
+//! supervisor would start it again and the two would alternate.
 //!
-//! [`Store`] is the seam: the follower knows only the trait, and its property test puts a store behind it that loses
-//! replies and forgets.
+//! The follower knows only the trait [`Store`]. Its property test uses a store that loses replies and is rolled back.
 
 mod store;
 mod window;
@@ -44,52 +44,52 @@ use crate::{
     place::Place,
 };
 
-/// Where the counters are. Synchronous, because the follower has a thread of its own.
+/// The store of counters and position. Synchronous, because the follower has its own thread.
 pub trait Store {
-    /// Takes ownership (`again: false`, at the start) or makes sure of it (`again: true`), and says where the log is
-    /// counted up to.
+    /// Takes ownership (`again: false`, at the start) or renews it (`again: true`), and returns the place up to which the
+    /// log is counted.
     ///
     /// # Errors
-    /// When the store is away or refuses; nothing is known then.
+    /// If the store is unavailable or rejects the call. The place is unknown then.
     fn claim(&mut self, again: bool) -> Result<Claim, Error>;
 
-    /// Commits, unless the stored place is not the one that the commit goes on from.
+    /// Commits, unless the stored place differs from the one where the commit starts.
     ///
     /// # Errors
-    /// When the store is away: the outcome is unknown, [`Self::claim`] again to learn it. When it refuses: nothing
+    /// If the store is unavailable, the outcome is unknown: call [`Self::claim`] again. If it rejects the commit, nothing
     /// changed.
     fn commit(&mut self, commit: &Commit<'_>) -> Result<Outcome, Error>;
 }
 
-/// What [`Store::claim`] found.
+/// The result of [`Store::claim`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim {
     /// This process owns the node's position.
     Owned {
-        /// Where to go on. A node that was never counted starts at the default place.
+        /// The place to continue from. A node that was never counted starts at the default place.
         place: Place,
-        /// What was counted so far.
+        /// The counters of the node.
         tally: Tally,
-        /// The lines behind that place that are counted in part.
+        /// The lines after that place that are partly counted.
         window: Option<Window>,
     },
     /// A newer process owns it.
     Fenced {
-        /// That process.
+        /// The newer process.
         owner: String,
     },
 }
 
-/// What a node counted since its first line.
+/// The counters of a node since its first line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Good lines.
     pub lines: u64,
     /// Bad lines.
     pub bad_lines: u64,
-    /// Times that data was lost, or may have been.
+    /// The number of times that data was lost, or may have been lost.
     pub gaps: u64,
-    /// Bytes known to be lost in gaps. What was never seen is not in here.
+    /// Bytes known to be lost in gaps. Bytes that were never seen are not included.
     pub gap_bytes: u64,
 }
 
@@ -102,30 +102,30 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// A range of lines, counted; or a part of one.
+/// A counted range of lines, or a part of one.
 #[derive(Debug, Clone)]
 pub struct Commit<'a> {
-    /// The place as it is believed to be stored.
+    /// The place that is expected in the store.
     pub from: &'a Place,
     /// The place after it.
     pub to: &'a Place,
-    /// The window under way as it is believed to be stored.
+    /// The unfinished window that is expected in the store.
     pub under_way: Option<Window>,
-    /// The window under way after it. `None` completes the range: only then the position moves, and what is below
-    /// `part` counts.
+    /// The unfinished window after this commit. `None` completes the range. Only then the position moves, and the fields
+    /// below `part` are counted.
     pub then: Option<Window>,
-    /// What is added to the counters.
+    /// The increments of the counters.
     pub part: Part<'a>,
-    /// All lines between, for their number.
+    /// All lines of the range, for their number.
     pub fold: &'a Fold,
-    /// Gaps found on the way.
+    /// Gaps found before the lines.
     pub gaps: u64,
-    /// Bytes known to be lost in them.
+    /// Bytes known to be lost in these gaps.
     pub gap_bytes: u64,
 }
 
 impl Commit<'_> {
-    /// Bytes that it moves on by in the file where it ends.
+    /// The number of bytes that the position advances in the file where the commit ends.
     pub fn bytes(&self) -> u64 {
         if self.from.generation == self.to.generation {
             self.to.position.saturating_sub(self.from.position)
@@ -134,7 +134,7 @@ impl Commit<'_> {
         }
     }
 
-    /// What the commit adds to the node's tally.
+    /// The increments of the node's tally.
     pub fn tally(&self) -> Tally {
         if self.then.is_some() {
             return Tally::default();
@@ -148,21 +148,21 @@ impl Commit<'_> {
     }
 }
 
-/// What became of a commit.
+/// The result of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done.
+    /// The commit was applied.
     Committed {
-        /// Increments that a key or field in the way refused. Those are lost.
+        /// Increments that were rejected because a key or field has the wrong type. They are lost.
         refused: u64,
     },
-    /// Nothing changed: the stored place, its window or its owner is another. [`Store::claim`] again.
+    /// Nothing changed: the stored place, window or owner differs. Call [`Store::claim`] again.
     Elsewhere,
 }
 
-/// A store that did not answer, or not as it should.
+/// The store did not respond, or responded with an error.
 #[derive(Debug, thiserror::Error)]
-#[error("the place in the log could not be read or moved")]
+#[error("cannot read or move the place in the log")]
 pub struct Error {
     kind: Kind,
     #[source]
@@ -170,12 +170,12 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error without a Redis behind it, for other stores.
+    /// An error of a store that is not Redis.
     pub fn new(kind: Kind) -> Self {
         Self { kind, source: None }
     }
 
-    /// What can be done about it.
+    /// The kind of the error, which decides what a caller can do.
     pub fn kind(&self) -> Kind {
         self.kind
     }

@@ -1,4 +1,4 @@
-//! The statistics Redis as a [`Store`].
+//! Implements [`Store`] for the statistics Redis.
 
 use signalbox_store::{Key, Kind, Script, Stats, StatsRole, StatsSpace, keys::stats};
 use tokio::runtime::Handle;
@@ -12,7 +12,7 @@ use crate::{
 static CLAIM: Script<StatsRole> = Script::new("claim", include_str!("scripts/claim.lua"));
 static COMMIT: Script<StatsRole> = Script::new("commit", include_str!("scripts/commit.lua"));
 
-/// The position of one node in the statistics Redis, on behalf of one process.
+/// The position of one node in the statistics Redis, owned by one process.
 #[derive(Debug)]
 pub struct RedisStore {
     redis: Stats,
@@ -24,8 +24,8 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// A store for `node`. `owner` names this incarnation of the process and must be new with each start. Its methods
-    /// block and belong on a thread outside of `runtime`.
+    /// Creates a store for `node`. `owner` identifies this process and must be new at each start. The methods block, so call
+    /// them on a thread outside `runtime`.
     pub fn new(redis: Stats, runtime: Handle, node: &str, owner: impl Into<String>) -> Self {
         Self {
             redis,
@@ -75,7 +75,7 @@ impl Store for RedisStore {
         let Commit { from, to, fold, .. } = commit;
         let tally = commit.tally();
         let window = |window: Option<Window>| window.map_or_else(String::new, |window| window.to_string());
-        // Two passes over the part: all keys of a script come before all its arguments.
+        // Two passes over the part: the keys of a script precede its arguments.
         let hashes: Vec<_> = commit.part.hashes().collect();
         let optional = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
         let mut call = COMMIT.call().key(&self.position).key(&self.file);
@@ -92,7 +92,7 @@ impl Store for RedisStore {
             .arg(optional(to.file.map(|file| file.device)))
             .arg(optional(to.file.map(|file| file.inode)))
             .arg(to.fingerprint.map_or_else(String::new, |fingerprint| fingerprint.to_string()))
-            // The list changes only with the generation.
+            // The list changes only together with the generation.
             .arg(if from.generation == to.generation { "=".to_owned() } else { to.finished.to_string() })
             .arg(tally.lines)
             .arg(tally.bad_lines)
@@ -115,18 +115,22 @@ impl Store for RedisStore {
         let reply: Vec<String> = self.runtime.block_on(call.run(&self.redis))?;
         let reply = Reply(&reply);
         if reply.at(0)? != "committed" {
-            tracing::info!(owner = reply.at(1)?, claim = reply.at(2)?, "the stored place is another");
+            tracing::info!(
+                owner = reply.at(1)?,
+                claim = reply.at(2)?,
+                "stored place changed, claiming again"
+            );
             return Ok(Outcome::Elsewhere);
         }
         let refused = reply.number(1)?;
         if refused > 0 {
-            tracing::error!(refused, first = reply.at(2)?, "counters could not be added to");
+            tracing::error!(refused, first = reply.at(2)?, "increments rejected by the statistics Redis");
         }
         Ok(Outcome::Committed { refused })
     }
 }
 
-/// A flat reply of strings, as the scripts' headers list them.
+/// A reply of strings, in the order of the script's header.
 struct Reply<'a>(&'a [String]);
 
 impl<'a> Reply<'a> {
@@ -134,7 +138,7 @@ impl<'a> Reply<'a> {
         self.0.get(index).map(String::as_str).ok_or_else(broken)
     }
 
-    /// A number; a value that was never written is zero.
+    /// A number. A value that was never written is zero.
     fn number(&self, index: usize) -> Result<u64, Error> {
         match self.at(index)? {
             "" => Ok(0),

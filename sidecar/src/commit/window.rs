@@ -1,4 +1,4 @@
-//! A window under way: too many increments for one script, so they are committed in parts.
+//! An unfinished window: its increments are too many for one script, so they are committed in parts.
 
 use std::fmt;
 
@@ -6,44 +6,44 @@ use crate::{fold, place::Unreadable};
 
 /// The lines from the stored position to `end`, of which the first parts are counted.
 ///
-/// It stands in Redis between two parts and says enough for anybody to fold the same lines, cut the same parts and go
-/// on. The position itself moves with the last part only.
+/// It is stored in Redis between two parts. Any process can use it to fold the same lines, cut the same parts and continue.
+/// The position itself moves only with the last part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// How it was folded and cut, [`fold::FORMAT`] of the sidecar that began it.
+    /// The [`fold::FORMAT`] of the sidecar that began it.
     pub format: u32,
-    /// The position behind its last line.
+    /// The position after its last line.
     pub end: u64,
-    /// How many parts it has, at least 2.
+    /// The number of parts, at least 2.
     pub parts: u32,
     /// [`fold::Increments::digest`] of all parts.
     pub digest: u32,
-    /// Parts that are counted.
+    /// The number of counted parts.
     pub done: u32,
 }
 
 impl Window {
-    /// A window of which nothing is counted yet.
+    /// A window without counted parts.
     pub fn new(end: u64, parts: u32, digest: u32) -> Self {
         Self { format: fold::FORMAT, end, parts, digest, done: 0 }
     }
 
-    /// Whether `other` holds the same lines, cut the same way.
+    /// Whether `other` contains the same lines, cut in the same way.
     pub fn is(&self, other: &Self) -> bool {
         Self { done: 0, ..*self } == Self { done: 0, ..*other }
     }
 
-    /// The window after one more part; `None` when that was the last.
+    /// The window after one more part, or `None` if that was the last.
     #[must_use]
     pub fn next(self) -> Option<Self> {
         let done = self.done + 1;
         (done < self.parts).then_some(Self { done, ..self })
     }
 
-    /// Reads what [`fmt::Display`] wrote, and `done` beside it.
+    /// Parses the text that [`fmt::Display`] wrote. `done` is stored separately.
     ///
     /// # Errors
-    /// When nobody of us wrote it.
+    /// If the text has another format.
     pub fn parse(text: &str, done: u64) -> Result<Self, Unreadable> {
         let fields: Vec<u64> =
             text.split(':').map(|field| field.parse().map_err(|_| Unreadable)).collect::<Result<_, _>>()?;
@@ -59,7 +59,7 @@ impl Window {
     }
 }
 
-/// Everything but `done`. This layout stays; what it stands for is in the format number.
+/// Writes everything except `done`. This layout is stable; the format number describes the meaning.
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}:{}", self.format, self.end, self.parts, self.digest)
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_survives_being_written_down() {
+    fn a_window_survives_a_round_trip() {
         let window = Window { done: 2, ..Window::new(1 << 50, 3, u32::MAX) };
         assert_eq!(Window::parse(&window.to_string(), 2), Ok(window));
         for bad in ["", "1:2:3", "1:2:3:4:5", "1:2:x:4", "1:2:3:4294967296"] {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_part_ends_it() {
+    fn the_last_part_ends_the_window() {
         let window = Window::new(9, 2, 7);
         let next = window.next().unwrap();
         assert_eq!((next.done, next.next()), (1, None));

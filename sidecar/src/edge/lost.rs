@@ -1,50 +1,50 @@
-//! How many requests never came to the log. Arithmetic only.
+//! Calculates how many requests never reached the log. No I/O.
 //!
-//! nginx counts the requests it accepts in shared memory, which survives the death of a worker; the lines in that
-//! worker's buffer do not. So *finished − lines*, with finished = accepted − in flight − never logged, stays the same
-//! while all is well and rises by what was lost. But the two numbers are never read at the same moment, and under
-//! traffic the difference of a snapshot means nothing. Hence two bounds of each sample taken at T:
+//! nginx counts accepted requests in shared memory, which survives the death of a worker. The lines in that worker's buffer
+//! do not survive. So *finished − lines*, with finished = accepted − in flight − never logged, is constant during normal
+//! operation and rises by the number of lost lines. The two numbers are never read at the same moment, so under traffic a
+//! single difference means nothing. Therefore each sample at time T has two bounds:
 //!
 //! * **at most**: finished(T) − the lines that were counted before T,
-//! * **at least**: finished(T) − the lines that are counted once everything of before T is in them.
+//! * **at least**: finished(T) − the lines that are counted when they include everything before T.
 //!
-//! The highest *at least* minus the lowest *at most* of before is a number that was certainly lost. It is never too
-//! high, and exact as soon as traffic paused for a second before and after.
+//! The highest *at least* minus the lowest earlier *at most* is a number of certainly lost lines. It is never too high, and
+//! it is exact after traffic paused for a second before and after.
 
 use std::collections::VecDeque;
 
-/// nginx writes its log buffer after 200 ms at the latest; this is generous.
-const WRITTEN_AFTER_MS: u64 = 1_000;
-/// Samples that wait for the follower to catch up. When it is far behind the oldest are given up.
-const WAITING: usize = 600;
+/// nginx writes its log buffer after at most 200 ms. This limit has a margin.
+const MAX_LOG_DELAY_MS: u64 = 1_000;
+/// The maximum number of samples that wait for the follower. If it is far behind, the oldest are dropped.
+const MAX_WAITING: usize = 600;
 
-/// What nginx said at one moment.
+/// nginx's counters at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sample {
-    /// Unix milliseconds at which it was asked.
+    /// The time of the request, in unix milliseconds.
     pub(super) at_ms: u64,
     /// Requests accepted since nginx started.
     pub(super) accepted: u64,
-    /// Requests whose line is not due yet.
+    /// Requests that have not finished, so that no line is expected yet.
     pub(super) in_flight: u64,
-    /// Requests that are not logged, finished for certain.
+    /// Requests that are not logged and have certainly finished.
     pub(super) unlogged_least: u64,
-    /// Requests that are not logged, finished perhaps.
+    /// Requests that are not logged and may have finished.
     pub(super) unlogged_most: u64,
-    /// Lines that were counted before the sample was taken.
+    /// Lines that were counted before the sample.
     pub(super) lines_before: u64,
 }
 
-/// What the follower has counted.
+/// The follower's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Counted {
     /// Lines, good and bad.
     pub(super) lines: u64,
-    /// Everything in the log at this unix millisecond is among them; 0 when that is not known.
+    /// The lines include everything that was in the log at this unix millisecond. 0 if unknown.
     pub(super) until_ms: u64,
 }
 
-/// Keeps count of what was lost.
+/// Counts lost lines.
 #[derive(Debug, Default)]
 pub(super) struct Lost {
     waiting: VecDeque<Sample>,
@@ -53,15 +53,15 @@ pub(super) struct Lost {
     least: Smooth,
     lowest_most: Option<i64>,
     highest_least: Option<i64>,
-    /// Of earlier lives of nginx.
+    /// Lines lost before nginx restarted.
     before: u64,
 }
 
 impl Lost {
-    /// Takes a sample.
+    /// Adds a sample.
     pub(super) fn sample(&mut self, sample: Sample) {
         if sample.accepted < self.accepted {
-            // nginx was restarted and counts from zero.
+            // nginx was restarted, so its counters began at zero.
             *self = Self { before: self.total(), ..Self::default() };
         }
         self.accepted = sample.accepted;
@@ -69,16 +69,16 @@ impl Lost {
         if let Some(most) = self.most.next(most, i64::max) {
             self.lowest_most = Some(self.lowest_most.map_or(most, |lowest| lowest.min(most)));
         }
-        if self.waiting.len() == WAITING {
+        if self.waiting.len() == MAX_WAITING {
             self.waiting.pop_front();
         }
         self.waiting.push_back(sample);
     }
 
-    /// Takes what was counted by now.
+    /// Updates the bounds with the current counters.
     pub(super) fn counted(&mut self, counted: Counted) {
         while let Some(sample) = self.waiting.front().copied() {
-            if counted.until_ms < sample.at_ms + WRITTEN_AFTER_MS {
+            if counted.until_ms < sample.at_ms + MAX_LOG_DELAY_MS {
                 break;
             }
             self.waiting.pop_front();
@@ -89,7 +89,7 @@ impl Lost {
         }
     }
 
-    /// Requests lost so far, for certain.
+    /// The number of certainly lost requests.
     pub(super) fn total(&self) -> u64 {
         let lost = match (self.highest_least, self.lowest_most) {
             (Some(least), Some(most)) => least - most,
@@ -100,12 +100,12 @@ impl Lost {
 }
 
 fn difference(sample: &Sample, unlogged: u64, lines: u64) -> i64 {
-    // Counters of requests; none comes near 2^63.
+    // Counters of requests never come near 2^63.
     sample.accepted as i64 - sample.in_flight as i64 - unlogged as i64 - lines as i64
 }
 
-/// The weaker of two consecutive values: nginx counts a request as finished some microseconds after its client saw the
-/// end of it, and a sample in between must not become a bound.
+/// Returns the weaker of two consecutive values. nginx counts a request as finished some microseconds after its client
+/// received the end of the response, and a sample in between must not become a bound.
 #[derive(Debug, Default)]
 struct Smooth(Option<i64>);
 
@@ -119,7 +119,7 @@ impl Smooth {
 mod tests {
     use super::*;
 
-    /// Two samples and the count after them, a while later.
+    /// Adds two samples, and later the counters after them.
     fn settle(lost: &mut Lost, at_ms: u64, accepted: u64, lines: u64) {
         for at_ms in [at_ms, at_ms + 100] {
             let sample = Sample {
@@ -136,10 +136,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_accepted_and_not_logged_is_lost() {
+    fn accepted_requests_without_a_log_line_are_lost() {
         let mut lost = Lost::default();
         settle(&mut lost, 0, 100, 40);
-        assert_eq!(lost.total(), 0, "lines of before we looked are no loss");
+        assert_eq!(lost.total(), 0, "lines before the first sample are not lost");
         settle(&mut lost, 10_000, 200, 140);
         assert_eq!(lost.total(), 0);
         settle(&mut lost, 20_000, 300, 209);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_of_nginx_begins_anew_and_forgets_nothing() {
+    fn the_total_survives_a_restart_of_nginx() {
         let mut lost = Lost::default();
         settle(&mut lost, 0, 100, 100);
         settle(&mut lost, 10_000, 200, 190);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsettled_count_proves_nothing() {
+    fn lines_that_may_still_be_buffered_are_not_lost() {
         let mut lost = Lost::default();
         settle(&mut lost, 0, 100, 100);
         let sample = Sample {
@@ -180,9 +180,9 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Traffic with lines late by up to a second: never more than what was lost, and exactly that after a pause.
+        /// Under traffic with lines late by up to a second, the total never exceeds the real loss, and equals it after a pause.
         #[test]
-        fn never_too_high_and_exact_after_a_pause(
+        fn the_total_is_never_too_high_and_is_exact_after_a_pause(
             rates in proptest::collection::vec((0u64..500, 0u64..20), 1..40),
         ) {
             let mut lost = Lost::default();

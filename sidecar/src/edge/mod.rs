@@ -1,15 +1,15 @@
-//! The router beside us: what its workers acknowledged, what its table is, what its log lacks.
+//! Watches the nginx on this machine: acknowledged serials, the snapshot of the route table, and lost log lines.
 //!
 //! ```text
 //!  nginx /edge/ack (long poll) ─▶ Report ─▶ router:<node> + PUBLISH on the statistics Redis ─▶ pacemaker's ?wait=
-//!  nginx /edge/status          ─▶ alarm, requests under way; generation changed ─▶ /edge/snapshot ─▶ routes.snapshot on disk
-//!  nginx /edge/connections     ─▶ lost lines (with what the follower counted)
+//!  nginx /edge/status          ─▶ alarm, requests in flight; generation changed ─▶ /edge/snapshot ─▶ routes.snapshot on disk
+//!  nginx /edge/connections     ─▶ lost lines (compared with the follower's counters)
 //!  routes replica              ─▶ metrics
 //! ```
 //!
-//! A router is reported while its nginx answers, each second and at once when its serial changed; a router whose nginx
-//! is gone falls silent, and nobody waits for it. A sidecar that was fenced says nothing: the newer one does.
-//! Nothing here touches the counters.
+//! A router is reported while its nginx answers: every second, and immediately when its serial changes. If nginx is down,
+//! the reports stop, and changes no longer wait for the router. A fenced sidecar does not report, because the newer one
+//! does. Nothing here changes the counters.
 
 mod lost;
 mod nginx;
@@ -19,12 +19,14 @@ mod store;
 use std::{
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
+use signalbox_diagnosis::thresholds::COUNTING_ALARM_MS;
 use signalbox_store::{RoutesReplica, Stats};
 use tokio::{
     sync::Notify,
@@ -36,16 +38,14 @@ use crate::follow::service::{Condition, Watch as Follower};
 use lost::{Counted, Lost, Sample};
 use nginx::Nginx;
 
-/// How often the router is reported and looked at.
-const EVERY: Duration = Duration::from_secs(1);
-/// Counters that are so far behind the log are an alarm.
-const LATE_MS: u64 = 30_000;
-/// How long to leave an nginx alone that does not answer.
-const RETRY: Duration = Duration::from_millis(300);
-/// The shortest time between two snapshots; also at least twenty times what the last one took.
-const SNAPSHOT_EVERY: Duration = Duration::from_secs(2);
+/// Interval of the reports and of the checks of nginx.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Delay before the next request to an nginx that did not answer.
+const RETRY_DELAY: Duration = Duration::from_millis(300);
+/// The minimum time between two snapshots. It is at least twenty times the duration of the last one.
+const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What is known of the router.
+/// The last known state of the router.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Whether nginx answers.
@@ -54,13 +54,13 @@ pub struct Report {
     pub serial: u64,
     /// The newest token of the table's lineage.
     pub epoch: String,
-    /// The workers, as nginx' JSON.
+    /// The workers, as JSON from nginx.
     pub workers: String,
-    /// Why the edge does not believe its table.
+    /// The reason why the edge rejects the table in Redis.
     pub alarm: Option<String>,
-    /// Requests under way at instances by address, as nginx' JSON; of hosts whose policy has them counted.
+    /// Requests in flight by instance address, as JSON from nginx. Only hosts whose policy counts them are included.
     pub in_flight: String,
-    /// Requests that never came to the log.
+    /// Requests that never reached the log.
     pub lost: u64,
     /// Snapshots written.
     pub snapshots: u64,
@@ -70,18 +70,18 @@ pub struct Report {
     pub replica: Replica,
 }
 
-/// How the routes replica is.
+/// The state of the routes replica.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Replica {
     /// Whether it answers.
     pub up: bool,
-    /// Whether it hears its master.
+    /// Whether it is connected to its master.
     pub linked: bool,
     /// The serial of its table.
     pub serial: u64,
 }
 
-/// What is known of the router by now. Cheap to clone.
+/// Shared access to the state of the router. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Watch {
     report: Arc<Mutex<Report>>,
@@ -95,27 +95,27 @@ impl Watch {
         self.lock().clone()
     }
 
-    /// Notes a finished request that came to our API through nginx: it counted it, and does not log it.
+    /// Records a finished request that reached the sidecar's API through nginx. nginx counts such a request but does not log
+    /// it.
     pub fn forwarded(&self) {
         self.forwarded.fetch_add(1, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Report> {
-        // Nobody panics while holding it.
-        self.report.lock().unwrap_or_else(PoisonError::into_inner)
+        self.report.lock()
     }
 }
 
-/// What the edge room needs.
+/// The options of [`Service`].
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// nginx' admin listener.
+    /// The URL of nginx's admin listener.
     pub url: String,
-    /// This router host.
+    /// The name of this router.
     pub node: String,
-    /// Where the last-known-good table goes.
+    /// The file for the last-known-good table.
     pub snapshot_path: PathBuf,
-    /// The wall clock, in unix milliseconds.
+    /// Reads the wall clock, in unix milliseconds.
     pub clock: fn() -> u64,
 }
 
@@ -130,10 +130,10 @@ pub struct Service {
 }
 
 impl Service {
-    /// Prepares watching.
+    /// Creates a watcher.
     ///
     /// # Errors
-    /// When no HTTP client can be made.
+    /// If the HTTP client cannot be created.
     pub fn new(
         options: Options,
         stats: Stats,
@@ -147,12 +147,12 @@ impl Service {
     /// Watches until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
         let all = async {
-            tokio::join!(self.acknowledgements(), self.reports(), self.look());
+            tokio::join!(self.acknowledgements(), self.reports(), self.checks());
         };
         shutdown.run_until_cancelled(all).await;
     }
 
-    /// Long-polls what the workers acknowledged.
+    /// Long-polls the acknowledged serials.
     async fn acknowledgements(&self) {
         let mut known = None;
         loop {
@@ -160,30 +160,30 @@ impl Service {
                 Ok(acknowledged) => {
                     known = Some(acknowledged.serial);
                     let mut report = self.watch.lock();
-                    let news = !report.up || report.serial != acknowledged.serial;
+                    let changed = !report.up || report.serial != acknowledged.serial;
                     report.up = true;
                     report.serial = acknowledged.serial;
                     report.epoch = acknowledged.epoch;
                     report.workers = acknowledged.workers.get().to_owned();
                     drop(report);
-                    if news {
+                    if changed {
                         self.watch.changed.notify_one();
                     }
                 }
                 Err(error) => {
                     known = None;
                     if std::mem::replace(&mut self.watch.lock().up, false) {
-                        tracing::warn!(%error, "the edge is away");
+                        tracing::warn!(%error, "nginx admin listener does not respond");
                     }
-                    time::sleep(RETRY).await;
+                    time::sleep(RETRY_DELAY).await;
                 }
             }
         }
     }
 
-    /// Reports each second, and at once when the serial changed.
+    /// Reports every second, and immediately when the serial changes.
     async fn reports(&self) {
-        let mut ticks = time::interval(EVERY);
+        let mut ticks = time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -195,24 +195,24 @@ impl Service {
             if !report.up || matches!(progress.condition, Condition::Fenced { .. }) {
                 continue;
             }
-            // One alarm at a time: a router that routes by an old table matters more than late numbers.
-            let late = progress.lag_ms((self.options.clock)()) > LATE_MS;
+            // Only one alarm is reported. A router that uses an old table matters more than late counters.
+            let late = progress.lag_ms((self.options.clock)()) > COUNTING_ALARM_MS;
             let of_counting = if late { "statistics_late" } else { progress.condition.alarm() };
             let alarm = report.alarm.as_deref().unwrap_or(of_counting);
             let Options { node, url, .. } = &self.options;
             if let Err(error) = store::report(&self.stats, node, url, &report, alarm).await {
-                tracing::debug!(%error, "the router could not be reported");
+                tracing::debug!(%error, "router report failed");
             }
         }
     }
 
-    /// Looks at alarm, snapshot and connections each second. One after the other, over one connection: nginx then has
-    /// finished each request before it sees the next, and their count is exact.
-    async fn look(&self) {
+    /// Checks alarm, snapshot and connections every second. The requests use one connection, one after the other: nginx then
+    /// has finished each request before it receives the next, so their count is exact.
+    async fn checks(&self) {
         let mut snapshot = Snapshot::default();
         let mut lost = Lost::default();
         let mut forwarded = 0;
-        let mut ticks = time::interval(EVERY);
+        let mut ticks = time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -226,7 +226,7 @@ impl Service {
                     }
                     self.snapshot(&mut snapshot, status.generation).await;
                 }
-                Err(error) => tracing::debug!(%error, "no status of the edge"),
+                Err(error) => tracing::debug!(%error, "edge status request failed"),
             }
             let forwarded_before =
                 std::mem::replace(&mut forwarded, self.watch.forwarded.load(Ordering::Relaxed));
@@ -240,14 +240,15 @@ impl Service {
         }
     }
 
-    /// Asks nginx for its counters. `forwarded_before` is what had come through it a second ago: finished by now.
+    /// Reads nginx's counters. `forwarded_before` is the number of forwarded requests one second ago; all of them have
+    /// finished.
     async fn sample(&self, forwarded_before: u64) -> Option<Sample> {
         let tally = self.follower.progress().tally;
         let at_ms = (self.options.clock)();
         let answered_before = self.nginx.answered();
         let connections = self.nginx.connections().await.ok()?;
-        // Requests that nginx does not log: it counts them itself, or they are ours and those that came to our API
-        // through it. This very request was in flight when it was answered.
+        // Requests that nginx does not log. Either nginx counts them itself, or they are the requests of this process and
+        // those that nginx forwarded to its API. The current request was in flight when nginx answered it.
         let ours = (
             answered_before + forwarded_before,
             self.nginx.answered() - 1 + self.watch.forwarded.load(Ordering::Relaxed),
@@ -263,7 +264,7 @@ impl Service {
         })
     }
 
-    /// Fetches and writes the table when it changed.
+    /// Fetches and writes the table if it changed.
     async fn snapshot(&self, state: &mut Snapshot, generation: Option<u64>) {
         let fresh = generation.is_some() && generation == state.generation;
         if fresh || state.next.is_some_and(|next| Instant::now() < next) {
@@ -271,7 +272,7 @@ impl Service {
         }
         let started = Instant::now();
         let done = self.fetch(state).await;
-        state.next = Some(Instant::now() + SNAPSHOT_EVERY.max(started.elapsed() * 20));
+        state.next = Some(Instant::now() + MIN_SNAPSHOT_INTERVAL.max(started.elapsed() * 20));
         match done {
             Ok(written) => {
                 state.generation = generation;
@@ -279,7 +280,7 @@ impl Service {
             }
             Err(error) => {
                 let source = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::warn!(%error, source, "no snapshot of the route table");
+                tracing::warn!(%error, source, "route table snapshot failed");
                 self.watch.lock().bad_snapshots +=
                     u64::from(matches!(error, Failed::Snapshot(snapshot::Error::Damaged(_))));
             }
@@ -294,7 +295,7 @@ impl Service {
     }
 }
 
-/// Which table was written last.
+/// The table that was written last.
 #[derive(Debug, Default)]
 struct Snapshot {
     tag: String,
@@ -310,9 +311,9 @@ enum Failed {
     Snapshot(#[from] snapshot::Error),
 }
 
-/// Looks at the routes replica, for metrics, until `shutdown`.
+/// Polls the routes replica for metrics until `shutdown`.
 pub async fn watch_replica(replica: RoutesReplica, watch: Watch, shutdown: CancellationToken) {
-    let mut ticks = time::interval(EVERY * 5);
+    let mut ticks = time::interval(INTERVAL * 5);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
         let seen = store::replica(&replica).await.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What nginx answers on its admin listener.
+//! The client for nginx's admin listener.
 
 use std::{
     sync::{
@@ -12,7 +12,7 @@ use reqwest::{Client, Response, StatusCode, header};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// How long nginx holds an acknowledgement back while nothing changes.
+/// How long nginx delays its answer while nothing changes.
 const WAIT_SECONDS: u64 = 5;
 const TIMEOUT: Duration = Duration::from_secs(WAIT_SECONDS + 5);
 
@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(WAIT_SECONDS + 5);
 pub(super) struct Nginx {
     client: Client,
     url: String,
-    /// Requests that we made and that were answered. None of them is logged.
+    /// Answered requests of this client. nginx does not log them.
     answered: Arc<AtomicU64>,
 }
 
@@ -34,33 +34,33 @@ pub(super) struct Acknowledged {
     pub(super) workers: Box<RawValue>,
 }
 
-/// `/edge/status`, as far as it is used.
+/// The used members of `/edge/status`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Status {
     pub(super) alarm: Option<String>,
     #[serde(default)]
     pub(super) generation: Option<u64>,
-    /// Requests under way by address, as an object.
+    /// Requests in flight by address, as an object.
     pub(super) in_flight: Option<Box<RawValue>>,
 }
 
-/// `/edge/connections`, as far as it is used.
+/// The used counters of `/edge/connections`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Connections {
     pub(super) accepted: u64,
     pub(super) in_flight: u64,
-    /// Finished requests of locations without a log, where nginx counts them.
+    /// Finished requests of locations without a log, if nginx counts them.
     pub(super) unlogged: Option<u64>,
 }
 
-/// The header of `/edge/connections` in which nginx says how many requests it finished and did not log.
+/// The header of `/edge/connections` that contains the number of finished requests that nginx did not log.
 const UNLOGGED: &str = "x-signalbox-unlogged";
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("nginx' admin listener does not answer")]
+    #[error("no response from nginx's admin listener")]
     Request(#[from] reqwest::Error),
-    #[error("nginx answered something unexpected at {0}")]
+    #[error("unexpected answer from nginx to {0}")]
     Answer(&'static str),
 }
 
@@ -75,7 +75,7 @@ impl Nginx {
         Ok(Self { client, url: url.trim_end_matches('/').to_owned(), answered: Arc::default() })
     }
 
-    /// How many of our requests were answered so far.
+    /// The number of answered requests.
     pub(super) fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
@@ -95,7 +95,7 @@ impl Nginx {
         serde_json::from_slice(&body).map_err(|_| Error::Answer(name))
     }
 
-    /// The serial that all workers have; waits while it is `known`.
+    /// Reads the serial that all workers have. Waits while it equals `known`.
     pub(super) async fn acknowledged(&self, known: Option<u64>) -> Result<Acknowledged, Error> {
         let path = known.map_or_else(
             || "/edge/ack".to_owned(),
@@ -116,7 +116,7 @@ impl Nginx {
         connections(&text, unlogged).ok_or(Error::Answer("/edge/connections"))
     }
 
-    /// The table's text, unless it is still the one with `tag`; with its own tag.
+    /// The text of the table and its tag, unless the tag is still `tag`.
     pub(super) async fn snapshot(&self, tag: &str) -> Result<Option<(Response, String)>, Error> {
         let request =
             self.client.get(format!("{}/edge/snapshot", self.url)).header(header::IF_NONE_MATCH, tag);
@@ -134,7 +134,7 @@ impl Nginx {
     }
 }
 
-/// Reads a `stub_status` page. Reading and writing are requests; waiting are idle connections.
+/// Parses a `stub_status` page. Reading and writing are requests; waiting are idle connections.
 fn connections(page: &str, unlogged: Option<u64>) -> Option<Connections> {
     let numbers: Vec<u64> =
         page.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_page_is_read() {
+    fn a_status_page_is_parsed() {
         let page = "Active connections: 3 \nserver accepts handled requests\n 11 11 42 \nReading: 1 Writing: 2 Waiting: 0 \n";
         let read = Connections { accepted: 42, in_flight: 3, unlogged: Some(7) };
         assert_eq!(connections(page, Some(7)), Some(read));

@@ -1,8 +1,8 @@
-//! The last-known-good route table, from nginx' memory to the disk, where nginx finds it at its next start.
+//! Writes the last-known-good route table from nginx's memory to disk, where nginx reads it at its next start.
 //!
-//! The text is nginx' own (see `lua/signalbox/snapshot.lua`): a versioned first line, records, and a last line
-//! `end TAB <records> TAB <CRC-32 of all before>`. A worker that wrote it would stall its requests, so we do; and only
-//! a text whose checksum is right ever replaces the file, by rename, so that a half-written table is never read.
+//! nginx defines the format (see `lua/signalbox/snapshot.lua`): a versioned first line, records, and a last line
+//! `end TAB <records> TAB <CRC-32 of all before>`. The sidecar writes the file because a worker that wrote it would delay
+//! its requests. Only a text with a correct checksum replaces the file, by rename, so nginx never reads a partial table.
 
 use std::{
     io,
@@ -14,18 +14,18 @@ use tokio::{fs, io::AsyncWriteExt};
 /// The first line begins with this.
 const MAGIC: &[u8] = b"signalbox-routes 1 ";
 /// The last line is shorter than this.
-const END_BYTES: usize = 64;
-/// The lines about the table as a whole come first and fit in this.
+const MAX_END_BYTES: usize = 64;
+/// The lines about the table as a whole come first and fit into this size.
 const HEAD_BYTES: usize = 4096;
 
-/// Why a snapshot was not written.
+/// A snapshot was not written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("the snapshot could not be fetched")]
+    #[error("cannot fetch the snapshot")]
     Fetch(#[source] reqwest::Error),
     #[error("the snapshot is damaged: {0}")]
     Damaged(&'static str),
-    #[error("{path} could not be written")]
+    #[error("cannot write {path}")]
     Write {
         path: PathBuf,
         #[source]
@@ -33,12 +33,12 @@ pub(super) enum Error {
     },
 }
 
-/// Checks a snapshot as it streams by.
+/// Checks a snapshot while it is received.
 #[derive(Debug, Default)]
 struct Check {
     sum: crc32fast::Hasher,
     head: Vec<u8>,
-    /// Bytes that may belong to the last line, which is not part of the sum.
+    /// Bytes that may belong to the last line, which the checksum does not cover.
     held: Vec<u8>,
 }
 
@@ -47,13 +47,13 @@ impl Check {
         let wanted = HEAD_BYTES.saturating_sub(self.head.len()).min(bytes.len());
         self.head.extend_from_slice(&bytes[..wanted]);
         self.held.extend_from_slice(bytes);
-        let surplus = self.held.len().saturating_sub(END_BYTES);
+        let surplus = self.held.len().saturating_sub(MAX_END_BYTES);
         self.sum.update(&self.held[..surplus]);
         self.held.drain(..surplus);
     }
 
-    /// Whether the snapshot is whole, and whether it says anything: a table that nginx never saw is not worth keeping
-    /// in the place of one that it did.
+    /// Checks the end, and returns whether the snapshot is worth keeping. The empty table of an nginx that never received one
+    /// must not replace a real table.
     fn finish(mut self) -> Result<bool, Error> {
         if !self.head.starts_with(MAGIC) {
             return Err(Error::Damaged("unknown version"));
@@ -74,7 +74,7 @@ impl Check {
     }
 }
 
-/// Streams `response` into `path`. Returns whether it was worth keeping.
+/// Streams `response` into `path`. Returns whether the file was replaced.
 pub(super) async fn write(mut response: reqwest::Response, path: &Path) -> Result<bool, Error> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".new");
@@ -90,7 +90,7 @@ pub(super) async fn write(mut response: reqwest::Response, path: &Path) -> Resul
     if keep {
         file.sync_all().await.map_err(failed)?;
         fs::rename(&unfinished, path).await.map_err(failed)?;
-        // The rename itself is safe only once the folder is.
+        // The rename is durable only after the folder is synced.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let folder = fs::File::open(folder).await.map_err(failed)?;
         folder.sync_all().await.map_err(failed)?;
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_snapshot_is_refused() {
+    fn a_damaged_snapshot_is_rejected() {
         let text = snapshot(&"route\ta\t1\t\t127.0.0.1:1\n".repeat(9), 9);
         for cut in 0..text.len() {
             assert!(check(&text[..cut], 50).is_err(), "cut at {cut}");
@@ -133,7 +133,7 @@ mod tests {
         for at in 0..text.len() {
             let mut flipped = text.clone();
             flipped[at] ^= 1;
-            // The number of records is checked by nobody but the sum's own line; it only tells empty from not empty.
+            // The checksum does not cover the number of records, which only distinguishes empty from not empty.
             let in_count = text[..at].ends_with(b"end\t");
             assert!(in_count || check(&flipped, 50).is_err(), "flipped at {at}");
         }
@@ -141,8 +141,8 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_was_never_seen_does_not_replace_one_that_was() {
+    fn a_table_that_was_never_received_does_not_replace_a_real_one() {
         assert!(!check(&snapshot("", 0), 50).unwrap());
-        assert!(check(&snapshot("serial\t9\n", 0), 50).unwrap(), "seen, and empty");
+        assert!(check(&snapshot("serial\t9\n", 0), 50).unwrap(), "received, and empty");
     }
 }

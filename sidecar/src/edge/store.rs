@@ -1,15 +1,13 @@
-//! What the edge room writes to and reads from Redis.
+//! The Redis operations of the edge module.
 
+use signalbox_diagnosis::thresholds::ROUTER_FORGOTTEN_MS;
 use signalbox_store::{Error, RoutesReplica, Script, Stats, StatsRole, keys};
 
 use super::{Replica, Report};
 
 static REPORT: Script<StatsRole> = Script::new("report", include_str!("scripts/report.lua"));
 
-/// A router that says nothing for so long is forgotten.
-const FORGOTTEN_AFTER_SECONDS: u64 = 60;
-
-/// Writes `router:<node>`, and announces a serial or an alarm that changed.
+/// Writes `router:<node>`, and publishes a changed serial or alarm.
 pub(super) async fn report(
     stats: &Stats,
     node: &str,
@@ -28,14 +26,14 @@ pub(super) async fn report(
         .arg(alarm)
         .arg(address)
         .arg(keys::stats::ROUTERS_CHANNEL)
-        .arg(FORGOTTEN_AFTER_SECONDS)
+        .arg(ROUTER_FORGOTTEN_MS / 1000)
         .arg(&report.in_flight)
         .run::<u64>(stats)
         .await
         .map(drop)
 }
 
-/// How the routes replica is.
+/// Reads the state of the routes replica.
 pub(super) async fn replica(redis: &RoutesReplica) -> Result<Replica, Error> {
     let serial: Option<u64> = redis.command("GET").key(&keys::routes::serial()).query().await?;
     let info: String = redis.command("INFO").arg("replication").query().await?;

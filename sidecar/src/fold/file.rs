@@ -1,13 +1,13 @@
-//! Folding a whole file without a Redis: what the benchmark measures, and a way to look at a log offline.
+//! Folds a whole file without Redis, for benchmarks and for analyzing a log offline.
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
 use super::{Fold, Limits};
 
-/// Large reads: a system call per megabyte is nothing beside folding it.
+/// Large reads: one system call per megabyte is cheap compared with folding it.
 const READ_BYTES: usize = 1 << 20;
 
-/// What a file folded to.
+/// The result of folding a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Good lines.
@@ -16,16 +16,16 @@ pub struct Summary {
     pub bad_lines: u64,
     /// Bytes of whole lines.
     pub bytes: u64,
-    /// How many windows the sidecar would have made of it.
+    /// The number of windows.
     pub windows: u64,
-    /// How many increments in all.
+    /// The total number of increments.
     pub increments: u64,
 }
 
-/// Folds the whole lines of the file at `path` into windows as the sidecar would, and hands each to `window`.
+/// Folds the whole lines of the file at `path` into windows as the sidecar would, and passes each to `window`.
 ///
 /// # Errors
-/// When the file cannot be read.
+/// If the file cannot be read.
 pub fn file(path: &Path, mut window: impl FnMut(&Fold)) -> io::Result<Summary> {
     let file = File::open(path)?;
     let mut buffer = vec![0; READ_BYTES];
@@ -58,7 +58,7 @@ pub fn file(path: &Path, mut window: impl FnMut(&Fold)) -> io::Result<Summary> {
             break;
         }
         if rest.len() == buffer.len() {
-            // A line longer than the buffer: rare enough to simply make room.
+            // A line longer than the buffer is rare, so the buffer simply grows.
             buffer.resize(buffer.len() * 2, 0);
         }
     }

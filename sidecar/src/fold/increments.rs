@@ -1,4 +1,4 @@
-//! What a fold adds to which Redis hash, in a fixed order, and cut into parts.
+//! The increments of Redis hashes that a fold causes, in a fixed order and cut into parts.
 
 use std::{borrow::Cow, ops::Range, sync::Arc};
 
@@ -13,7 +13,7 @@ use super::{
 pub const HISTORY_KEPT_SECONDS: u64 = 2 * 3600;
 /// Minutes are kept this long after the end of their hour.
 pub const ROLLUP_KEPT_SECONDS: u64 = 14 * 24 * 3600;
-/// Minutes of an instance, of which there are many and all come and go, are kept this long after the end of their hour.
+/// Minutes of an instance are kept this long after the end of their hour. Instances are many and short-lived.
 pub const INSTANCES_KEPT_SECONDS: u64 = 48 * 3600;
 
 /// The name of a hash field.
@@ -34,22 +34,22 @@ impl std::fmt::Display for Field {
     }
 }
 
-/// All increments of a window: two flat lists, because a window has tens of thousands of hashes and a vector and a
-/// name for each was most of what folding cost. Names are made when a hash is sent.
+/// All increments of a window. They are two flat lists: a window has tens of thousands of hashes, and a vector and a name for
+/// each were most of the cost of folding. Names are created when a hash is sent.
 #[derive(Debug, Default)]
 pub struct Increments {
     names: Vec<Arc<str>>,
     hashes: Vec<Entry>,
-    /// Fields and what to add, never zero.
+    /// Fields and increments, never zero.
     fields: Vec<(Field, u64)>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// Which of the names.
+    /// The index of the name.
     name: usize,
     kind: Kind,
-    /// Where its fields begin; they end where those of the next hash begin.
+    /// The index of its first field. Its fields end where those of the next hash begin.
     begin: usize,
 }
 
@@ -62,7 +62,7 @@ enum Kind {
     InstanceLatency { hour: u64, bucket: usize },
 }
 
-/// Those increments of a window that one script adds.
+/// The increments of a window that one script adds.
 #[derive(Debug, Clone)]
 pub struct Part<'a> {
     all: &'a Increments,
@@ -74,17 +74,17 @@ pub struct Part<'a> {
 pub struct Hash<'a> {
     /// The hash.
     pub key: Key<StatsSpace>,
-    /// The unix second after which it may go; `None` stays for ever.
+    /// The unix second at which it expires; `None` for no expiry.
     pub expire_at: Option<u64>,
-    /// Fields (a metric, a code, a unix second) and what to add, never zero.
+    /// Fields (a metric, a code, a unix second) and increments, never zero.
     pub fields: &'a [(Field, u64)],
 }
 
 impl Fold {
-    /// The increments of everything that was folded: totals, history per second, rollup and latency per minute.
+    /// The increments of all folded lines: totals, history per second, rollup and latency per minute.
     ///
-    /// Their order follows from the folded lines alone: keys as they first came, and of each its totals, its codes as
-    /// they first came, its seconds and its minutes by time; then instances as they first came.
+    /// Their order depends only on the folded lines: keys in order of appearance, and for each its totals, its codes in order
+    /// of appearance, and its seconds and minutes by time; then instances in order of appearance.
     pub fn increments(&self) -> Increments {
         let mut all = Increments {
             names: (self.keys.iter().map(|key| &key.name))
@@ -124,7 +124,7 @@ impl Fold {
     }
 }
 
-/// Lines come almost in order, so sorting is the exception.
+/// Lines are almost in order, so sorting is rarely needed.
 pub(super) fn by_time<T: Clone>(seconds: &[(u64, T)]) -> Cow<'_, [(u64, T)]> {
     if seconds.is_sorted_by_key(|(second, _)| *second) {
         return Cow::Borrowed(seconds);
@@ -165,29 +165,29 @@ impl Increments {
         }
     }
 
-    /// How many there are.
+    /// The number of increments.
     pub fn len(&self) -> usize {
         self.fields.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no increments.
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
     }
 
-    /// All in one part.
+    /// All increments as one part.
     pub fn whole(&self) -> Part<'_> {
         Part { all: self, fields: 0..self.len() }
     }
 
-    /// The part at `index` of those with at most `most` increments each.
+    /// The part at `index`, if each part has at most `most` increments.
     pub fn part(&self, index: u32, most: usize) -> Part<'_> {
         let begin = (index as usize).saturating_mul(most).min(self.len());
         Part { all: self, fields: begin..begin.saturating_add(most).min(self.len()) }
     }
 
-    /// A checksum over every name, field and value in their order: equal for equal bytes, so that nobody goes on with
-    /// a half-counted window of which the bytes, or the way to fold them, are not what they were.
+    /// A checksum over every name, field and value in order. It prevents a process from continuing a partly counted window
+    /// whose bytes, or the way to fold them, have changed.
     pub fn digest(&self) -> u32 {
         let mut digest = crc32fast::Hasher::new();
         for (at, hash) in self.hashes.iter().enumerate() {
@@ -216,17 +216,17 @@ impl Increments {
 }
 
 impl<'a> Part<'a> {
-    /// How many increments it has.
+    /// The number of increments.
     pub fn len(&self) -> usize {
         self.fields.len()
     }
 
-    /// Whether it has none.
+    /// Whether it has no increments.
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
     }
 
-    /// Its increments by hash. A hash may go on in the next part.
+    /// Its increments by hash. A hash may continue in the next part.
     pub fn hashes(&self) -> impl Iterator<Item = Hash<'a>> + use<'a> {
         let (all, Range { start, end }) = (self.all, self.fields.clone());
         let first = all.hashes.partition_point(|hash| hash.begin <= start).saturating_sub(1);

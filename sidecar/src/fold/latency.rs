@@ -1,26 +1,26 @@
-//! How long answers took, as a histogram.
+//! Response times as a histogram.
 //!
-//! The buckets are fixed, so that histograms of any version types, instances, routers and times add up: two to an
-//! octave from 2 ms to 33 s (a value is known to a third at worst), one up to 66 s, one for the rest. The log has
-//! milliseconds, cut off, so a bucket is the values below its bound and not below the bound before.
+//! The buckets are fixed, so histograms of any version types, instances, routers and times can be added: two per octave from
+//! 2 ms to 33 s (an error of at most a third), one up to 66 s, and one for the rest. The log contains truncated milliseconds,
+//! so a bucket contains the values below its bound and not below the previous bound.
 
-/// How many buckets there are.
+/// The number of buckets.
 pub const BUCKETS: usize = 32;
 
-/// The bound of each bucket but the last: values below it, in milliseconds.
+/// The exclusive upper bound of each bucket but the last, in milliseconds.
 pub const BELOW_MS: [u64; BUCKETS - 1] = [
     1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
     6144, 8192, 12_288, 16_384, 24_576, 32_768, 65_536,
 ];
 
-/// The buckets as they are spelled in key names: their bounds.
+/// The names of the buckets in key names: their bounds.
 pub const NAMES: [&str; BUCKETS] = [
     "1", "2", "3", "4", "6", "8", "12", "16", "24", "32", "48", "64", "96", "128", "192", "256", "384",
     "512", "768", "1024", "1536", "2048", "3072", "4096", "6144", "8192", "12288", "16384", "24576", "32768",
     "65536", "inf",
 ];
 
-/// Which bucket holds `ms`: its highest bit is the octave, the next one the half of it.
+/// The bucket of `ms`. Its highest bit selects the octave, the next one the half of it.
 pub fn bucket(ms: u64) -> usize {
     if ms < 2 {
         return ms as usize;
@@ -34,9 +34,8 @@ pub fn bucket(ms: u64) -> usize {
     }
 }
 
-/// The value in milliseconds that a part `quantile` (0 to 1) of all is at or below, on the assumption that the values
-/// of a bucket are spread evenly over it; for the last bucket, which has no end, where it begins. `None` when there are
-/// none.
+/// The value in milliseconds at `quantile` (0 to 1), assuming that the values of a bucket are spread evenly. For the last
+/// bucket, which has no bound, its start. `None` without values.
 pub fn quantile(counts: &[u64; BUCKETS], quantile: f64) -> Option<f64> {
     let total: u64 = counts.iter().sum();
     let wanted = total as f64 * quantile;
@@ -56,12 +55,12 @@ pub fn quantile(counts: &[u64; BUCKETS], quantile: f64) -> Option<f64> {
 /// The histograms of one key, by minute.
 #[derive(Debug, Default)]
 pub(super) struct Latency {
-    /// Unix seconds of minutes, in the order in which they came.
+    /// Unix seconds of minutes, in order of appearance.
     minutes: Vec<(u64, [u32; BUCKETS])>,
 }
 
 impl Latency {
-    /// Counts an answer that ended at the unix second `second`; returns how many increments are new.
+    /// Counts an answer that ended at the unix second `second`. Returns the number of new increments.
     pub(super) fn add(&mut self, second: u64, ms: u64) -> usize {
         let minute = second - second % 60;
         let found = self.minutes.iter().rposition(|(at, _)| *at == minute);
@@ -75,7 +74,7 @@ impl Latency {
         usize::from(*count == 1)
     }
 
-    /// The minutes by time.
+    /// The minutes, ordered by time.
     pub(super) fn by_time(&self) -> std::borrow::Cow<'_, [(u64, [u32; BUCKETS])]> {
         super::increments::by_time(&self.minutes)
     }
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_of_nothing_of_one_and_of_the_endless_bucket() {
+    fn quantiles_of_no_value_one_value_and_the_last_bucket() {
         let mut counts = [0; BUCKETS];
         assert_eq!(quantile(&counts, 0.5), None);
         counts[bucket(5)] = 4;
@@ -116,7 +115,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the values lie, a quantile is in the bucket of the value that it stands for.
+        /// A quantile is in the bucket of the value that it represents.
         #[test]
         fn a_quantile_is_as_good_as_its_bucket(
             mut values in proptest::collection::vec(0u64..60_000, 1..200),

@@ -1,17 +1,17 @@
-//! Many lines become few increments.
+//! Adds many lines up to few increments.
 //!
-//! A second of traffic on one version type is ten numbers, however many requests it had. [`Fold`] adds lines up in
-//! memory, per key and second, and [`Fold::increments`] derives the rest: totals per key, history per second, rollup
-//! per minute, and how long answers took, per key and per instance ([`latency`]). Zeros are never written.
+//! One second of traffic of one version type is ten numbers, for any number of requests. [`Fold`] adds lines up in memory, per
+//! key and second, and [`Fold::increments`] derives the rest: totals per key, history per second, rollup per minute, and
+//! response times per key and per instance ([`latency`]). Zeros are never written.
 //!
-//! A fold knows how many Redis increments it would cost and stops taking lines at a bound, always at the end of a line.
-//! What it covers, a *window*, is a range of whole lines, and its memory is bounded however many version types there
-//! are. The larger a window, the more lines meet in one increment: with a thousand busy version types two thousand
-//! increments are a hundred lines, two hundred thousand are a hundred thousand lines and more.
+//! A fold counts the Redis increments that it needs and stops at a limit, always at the end of a line. The covered range of
+//! whole lines is a *window*. Its memory is limited for any number of version types. In a larger window, more lines share an
+//! increment: with a thousand busy version types, two thousand increments cover a hundred lines, and two hundred thousand
+//! increments cover a hundred thousand lines and more.
 //!
-//! One script may not hold up Redis for that long, so [`Increments`] puts a window's increments in an order that
-//! follows from its bytes alone, and cuts it into parts. Whoever folds the same bytes later gets the same parts; that
-//! is what lets another process go on in the middle ([`FORMAT`], [`Increments::digest`]).
+//! One script must not block Redis for that long. So [`Increments`] orders a window's increments by its bytes alone, and cuts
+//! them into parts. Folding the same bytes later yields the same parts, so another process can continue in the middle
+//! ([`FORMAT`], [`Increments::digest`]).
 
 mod file;
 mod increments;
@@ -28,7 +28,7 @@ pub use increments::{
 use crate::line::{self, MAX_ANSWERS, Record};
 use latency::Latency;
 
-/// The metrics, as they are spelled in Redis. History and rollup keep all of them.
+/// The names of the metrics in Redis. History and rollup contain all of them.
 pub const METRICS: [&str; 10] =
     ["requests", "bytes", "timecount", "time", "nginxtime", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
@@ -37,23 +37,23 @@ const BYTES: usize = 1;
 const TIMECOUNT: usize = 2;
 const TIME: usize = 3;
 const NGINXTIME: usize = 4;
-/// `1xx`; the other classes follow.
+/// The index of `1xx`; the other classes follow.
 const FIRST_CLASS: usize = 5;
 
-/// The number of what is folded and how it is cut. Raise it with any change to the reading of lines, the metrics, the
-/// order of the increments or the size of a part: a window that an older sidecar left half done is then not gone on
-/// with. (The digest would notice too; the number says why.)
+/// The version of folding and cutting. Raise it with any change to the parsing of lines, the metrics, the order of the
+/// increments or the size of a part, so that an unfinished window of an older sidecar is not continued. (The digest would
+/// detect this, too; the number shows the reason.)
 pub const FORMAT: u32 = 2;
 
-/// How much is folded and sent at once.
+/// The limits of a window and of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The most increments of one script, which holds up Redis for a few milliseconds. At least 1.
+    /// The maximum increments of one script, which blocks Redis for a few milliseconds. At least 1.
     pub part: usize,
-    /// The most increments of one window: about 20 MB here, and half a second of Redis in a hundred scripts.
+    /// The maximum increments of one window: about 20 MB here, and half a second of Redis in a hundred scripts.
     pub window: usize,
-    /// A window of few keys takes any number of lines; this keeps a sidecar that catches up moving its position
-    /// several times a second.
+    /// The maximum bytes of one window. A window of few keys could contain any number of lines; with this limit a sidecar that
+    /// catches up moves its position several times per second.
     pub window_bytes: u64,
 }
 
@@ -63,31 +63,31 @@ impl Default for Limits {
     }
 }
 
-/// What one line can add: requests, bytes, timecount, time, nginxtime and a class, each as total, second and minute,
-/// one code, one bucket of its key and one of each instance.
+/// The maximum increments of one line: requests, bytes, timecount, time, nginxtime and a class, each as total, second and
+/// minute, one code, one bucket of its key and one of each instance.
 const MAX_PER_LINE: usize = 6 * 3 + 1 + 1 + MAX_ANSWERS;
 
-/// The key of what operators ask the daemons; those are no instances.
+/// The key of operators' requests to the daemons, which are not instances.
 const OPERATORS: &str = "pacemaker";
 
-/// How much of a bad line is kept to look at.
+/// The maximum stored length of a bad line.
 const SAMPLE_BYTES: usize = 512;
 
-/// The ten metrics of one second (or of any other span).
+/// The ten metrics of one second or another period.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Cell {
     values: [u64; METRICS.len()],
-    /// Which values are not zero, a bit each: what costs an increment.
+    /// One bit per value that is not zero and needs an increment.
     touched: u16,
 }
 
-/// What was folded for one key.
+/// The folded lines of one key.
 #[derive(Debug)]
 struct Key {
     name: Arc<str>,
-    /// Which totals are not zero.
+    /// One bit per total that is not zero.
     touched: u16,
-    /// Unix seconds. Lines come almost in order, so the last is nearly always the one.
+    /// Unix seconds. Lines are almost in order, so the last entry nearly always matches.
     seconds: Vec<(u64, Cell)>,
     /// Unix seconds of minutes, with the metrics that are not zero in each.
     minutes: Vec<(u64, u16)>,
@@ -96,21 +96,21 @@ struct Key {
     latency: Latency,
 }
 
-/// How long the answers of one instance took.
+/// The response times of one instance.
 #[derive(Debug)]
 struct Instance {
     address: Arc<str>,
     latency: Latency,
 }
 
-/// Lines added up, ready to be committed.
+/// Added-up lines, ready to be committed.
 #[derive(Debug, Default)]
 pub struct Fold {
     keys: Vec<Key>,
     index: HashMap<Arc<str>, usize, FxBuildHasher>,
     instances: Vec<Instance>,
     instance_index: HashMap<Arc<str>, usize, FxBuildHasher>,
-    /// The key of the line before: on a router with one busy application no hash is computed at all.
+    /// The key of the previous line. On a router with one busy application, no hash is computed.
     last: usize,
     increments: usize,
     lines: u64,
@@ -119,18 +119,18 @@ pub struct Fold {
     latest_ms: u64,
 }
 
-/// How far [`Fold::absorb`] came.
+/// The result of [`Fold::absorb`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Absorbed {
-    /// Bytes of whole lines taken.
+    /// Bytes of the folded lines.
     pub consumed: usize,
-    /// Whether it stopped because the fold is full, rather than at the last newline.
+    /// Whether it stopped because the fold is full, not at the last newline.
     pub full: bool,
 }
 
 impl Fold {
-    /// Takes the whole lines at the front of `bytes`, as long as the next one cannot make it more than `most`
-    /// increments. A first line is always taken.
+    /// Folds whole lines from the start of `bytes`, as long as the next one cannot exceed `most` increments. The first line
+    /// is always folded.
     pub fn absorb(&mut self, bytes: &[u8], most: usize) -> Absorbed {
         let mut consumed = 0;
         for newline in memchr::memchr_iter(b'\n', bytes) {
@@ -143,7 +143,7 @@ impl Fold {
         Absorbed { consumed, full: self.is_full(most) }
     }
 
-    /// Takes one line without its newline.
+    /// Folds one line without its newline.
     pub fn line(&mut self, line: &[u8]) {
         match line::parse(line) {
             Some(record) => {
@@ -155,7 +155,7 @@ impl Fold {
         }
     }
 
-    /// Counts a line that is none. It is kept as a sample, because "three bad lines" alone helps nobody.
+    /// Counts an invalid line. It is kept as a sample, because a number alone does not help an operator.
     pub fn bad_line(&mut self, line: &[u8]) {
         self.bad_lines += 1;
         let sample = &line[..line.len().min(SAMPLE_BYTES)];
@@ -218,22 +218,22 @@ impl Fold {
         self.increments > most.saturating_sub(MAX_PER_LINE)
     }
 
-    /// Whether no line was taken, good or bad.
+    /// Whether no line was folded, good or bad.
     pub fn is_empty(&self) -> bool {
         self.lines == 0 && self.bad_lines == 0
     }
 
-    /// How many Redis increments the folded lines cost.
+    /// The number of Redis increments that the folded lines need.
     pub fn cost(&self) -> usize {
         self.increments
     }
 
-    /// Good lines taken.
+    /// Number of good lines.
     pub fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// Bad lines taken.
+    /// Number of bad lines.
     pub fn bad_lines(&self) -> u64 {
         self.bad_lines
     }
@@ -243,12 +243,12 @@ impl Fold {
         self.bad_sample.as_deref()
     }
 
-    /// When the latest request ended, in unix milliseconds; 0 without lines.
+    /// The end of the latest request, in unix milliseconds; 0 without lines.
     pub fn latest_ms(&self) -> u64 {
         self.latest_ms
     }
 
-    /// Forgets everything but the memory it stands in.
+    /// Empties the fold but keeps its memory.
     pub fn clear(&mut self) {
         let Self { mut keys, mut index, mut instances, mut instance_index, .. } = std::mem::take(self);
         keys.clear();
@@ -260,7 +260,7 @@ impl Fold {
 }
 
 impl Cell {
-    /// Adds a line and says which metrics it touches.
+    /// Adds a line, and returns the metrics that it changes.
     fn add(&mut self, record: &Record<'_>) -> u16 {
         let values = &mut self.values;
         let mut touched = 1 << REQUESTS;
@@ -304,7 +304,7 @@ impl Key {
         &mut self.seconds[at].1
     }
 
-    /// Notes what a line touches in its minute and in the totals; returns how many increments are new.
+    /// Records which metrics a line changes in its minute and in the totals. Returns the number of new increments.
     fn touch(&mut self, second: u64, touched: u16) -> usize {
         let minute = second - second % 60;
         let found = self.minutes.iter().rposition(|(at, _)| *at == minute);
@@ -319,7 +319,7 @@ impl Key {
         new as usize
     }
 
-    /// Counts a status code; returns 1 when it is the key's first of that code.
+    /// Counts a status code. Returns 1 if it is the key's first of that code.
     fn count_code(&mut self, code: u16) -> usize {
         match self.codes.iter_mut().find(|(seen, _)| *seen == code) {
             Some((_, count)) => {
@@ -353,7 +353,7 @@ mod tests {
         )
     }
 
-    /// The most increments of a window in these tests.
+    /// The maximum increments of a window in these tests.
     const MOST: usize = 1_500;
 
     fn add(counters: &mut Counters, fold: &Fold) {
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_without_meaning_is_a_request_of_no_class() {
+    fn an_unknown_status_code_has_no_class() {
         let mut fold = Fold::default();
         fold.line(line(1, 0, 0, 1, "-").as_bytes());
         let mut counters = Counters::new();
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_counted_and_the_last_is_kept_in_part() {
+    fn bad_lines_are_counted_and_the_beginning_of_the_last_is_kept() {
         let mut fold = Fold::default();
         assert_eq!(fold.absorb(b"one\n\nno end", MOST), Absorbed { consumed: 5, full: false });
         fold.line(&[0xff; 10_000]);
@@ -459,9 +459,9 @@ mod tests {
         assert!(fold.is_empty() && fold.bad_sample().is_none() && fold.cost() == 0);
     }
 
-    /// What lets another process go on with a window: the same bytes in whatever reads, the same parts.
+    /// Another process can continue a window because the same bytes yield the same parts, however they are read.
     #[test]
-    fn the_same_lines_come_to_the_same_parts() {
+    fn the_same_lines_yield_the_same_parts() {
         let fold = |lines: &[String]| {
             let mut fold = Fold::default();
             lines.iter().for_each(|line| fold.line(line.as_bytes()));
@@ -473,7 +473,7 @@ mod tests {
         let last = line(499 % 37, 499 * 977, 200, 8, "0.002");
         lines[499] = last;
         assert_ne!(fold(&lines).digest(), digest, "one byte more in one line");
-        // The same sums, but met in another order, would be cut otherwise.
+        // The same sums in another order would be cut differently.
         lines.swap(0, 1);
         let swapped = fold(&lines).digest();
         lines.swap(0, 1);
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_folds_to_what_its_lines_do() {
+    fn folding_a_file_equals_folding_its_lines() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let mut text: Vec<u8> = Vec::new();
@@ -499,7 +499,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the log is cut into reads, windows and parts, the counters come out the same.
+        /// The counters do not depend on how the log is cut into reads, windows and parts.
         #[test]
         fn any_split_folds_to_the_same(
             lines in proptest::collection::vec(

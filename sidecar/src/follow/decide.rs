@@ -1,49 +1,49 @@
-//! What to do next, decided from what is on disk. No I/O, so every situation can be written down and tested.
+//! Decides the next action from the files on disk. No I/O, so every situation can be tested.
 
 use crate::place::{FileId, Fingerprint, Known, Place};
 
-/// A log file as it was just seen.
+/// A log file as it was last seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     /// Device and inode.
     pub id: FileId,
-    /// Its first line; `None` while it has no complete one, so there is nothing to read in it either.
+    /// The fingerprint of its first line. `None` if it has no complete line, so that nothing can be read.
     pub fingerprint: Option<Fingerprint>,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// When it was last written, in nanoseconds.
+    /// The time of the last write, in nanoseconds.
     pub modified_ns: i128,
-    /// Whether nginx opens it under the configured name. The others were rotated away.
+    /// Whether nginx opens it under the configured name. The others were rotated.
     pub active: bool,
-    /// Whether a look at it, at this size, found no complete line beyond what is counted.
+    /// Whether it contains no complete uncounted line at this size.
     pub barren: bool,
 }
 
 impl Seen {
-    /// Whether this is the file that something is known of.
+    /// Whether this is the known file.
     pub fn is(&self, known: &Known) -> bool {
         self.id.inode == known.inode && self.fingerprint == Some(known.fingerprint)
     }
 }
 
-/// Where to read on in the file at `index`; `None` when its lines are those of another file that is there.
+/// The position to continue from in the file at `index`. `None` if its lines are those of another existing file.
 pub fn position(place: &Place, files: &[Seen], index: usize) -> Option<u64> {
     let file = &files[index];
     if let Some(known) = place.known().find(|known| file.is(known)) {
         return Some(known.position);
     }
-    // Files that begin alike are copies, made by copy-truncate or by hand. The active one never is: it is what others
-    // are copied from, so if an older one is still there, two files happen to begin with the same line.
+    // Files with the same first line are copies, made by copy-truncate or manually. The active file is never a copy: others
+    // are copied from it. If an older one still exists, two files happen to begin with the same line.
     let alike = || place.known().filter(|known| Some(known.fingerprint) == file.fingerprint);
     if alike().any(|known| files.iter().any(|other| other.is(&known))) {
         return file.active.then_some(0);
     }
-    // The original is cut or gone: its copy is read where the original was left. So is a file that was moved here from
-    // another filesystem.
+    // The original is truncated or missing: its copy is read from where the original was left. The same applies to a file
+    // that was moved from another filesystem.
     Some(alike().map(|known| known.position).max().unwrap_or(0))
 }
 
-/// Bytes of the file at `index` that are not counted. A file without a complete line has none.
+/// The uncounted bytes of the file at `index`. 0 for a file without a complete line.
 pub fn unread(place: &Place, files: &[Seen], index: usize) -> u64 {
     let file = &files[index];
     if file.fingerprint.is_none() {
@@ -52,36 +52,36 @@ pub fn unread(place: &Place, files: &[Seen], index: usize) -> u64 {
     position(place, files, index).map_or(0, |position| file.size.saturating_sub(position))
 }
 
-/// What happened to data that was not read yet.
+/// The way in which unread data was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gap {
-    /// The file begins differently than it did: truncated and written again.
+    /// The file has another first line: it was truncated and written again.
     Truncated,
     /// The file kept its first line but lost its end.
     Shrunk {
-        /// What is left of it.
+        /// The remaining size.
         size: u64,
     },
-    /// No file begins like the one that was being read.
+    /// No file has the first line of the current one.
     Vanished,
 }
 
-/// The next thing to do.
+/// The next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Data is gone. Note it and decide again.
+    /// Data is lost. Record it and decide again.
     Lost(Gap),
-    /// Read on in this file, the index into what was seen.
+    /// Continue reading this file, given by its index.
     Read(usize),
-    /// Nothing is unread and the current file was rotated away a while ago: make the active one current. Its line is
-    /// drawn before the old file is deleted, or the next start would take the deletion for a loss.
+    /// Nothing is unread, and the current file was rotated some time ago: make the active one current. This must happen
+    /// before the old file is deleted, or the next start would treat the deletion as a loss.
     Settle(usize),
     /// Wait for more.
     Wait,
 }
 
-/// Decides what follows from `place` and the files that exist. `rested` says that the current file was neither
-/// active nor growing for the grace period.
+/// Decides the next action from `place` and the existing files. `rested` means that the current file was neither active nor
+/// growing for the grace period.
 pub fn decide(place: &Place, files: &[Seen], rested: bool) -> Action {
     if place.position > 0
         && let Some(gap) = gap(place, files)
@@ -93,9 +93,9 @@ pub fn decide(place: &Place, files: &[Seen], rested: bool) -> Action {
     if let Some(current) = current.filter(readable) {
         return Action::Read(current);
     }
-    // Oldest first is only kind to readers of the live counters; nothing depends on the order.
+    // Oldest first helps readers of the live counters. Correctness does not depend on the order.
     if let Some(oldest) = (0..files.len()).filter(readable).min_by_key(|index| files[*index].modified_ns) {
-        // Of files that begin alike the one that has the most comes first, which makes the others its copies.
+        // Of files with the same first line, the largest comes first, so that the others are its copies.
         let alike = |index: &usize| files[*index].fingerprint == files[oldest].fingerprint && readable(index);
         let most = |index: &usize| (files[*index].active, files[*index].size);
         let first = (0..files.len()).filter(alike).max_by_key(most);
@@ -108,15 +108,15 @@ pub fn decide(place: &Place, files: &[Seen], rested: bool) -> Action {
     }
 }
 
-/// Whether the current file still holds what was counted of it.
+/// Whether counted data of the current file is missing.
 fn gap(place: &Place, files: &[Seen]) -> Option<Gap> {
     let current = place.current()?;
     if let Some(file) = files.iter().find(|file| file.is(&current)) {
         return (file.size < current.position).then_some(Gap::Shrunk { size: file.size });
     }
     if files.iter().any(|file| file.id.inode == current.inode) {
-        // Its copy, if one was made, is found like any other file and read from where the original was left. What was
-        // written between copying and truncating is in neither, and nobody can know whether there was anything.
+        // Its copy, if there is one, is found like any other file and read from where the original was left. Lines that were
+        // written between copying and truncating are in neither file, and it is unknown whether there were any.
         return Some(Gap::Truncated);
     }
     let moved = files
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn every_situation_has_its_answer() {
+    fn every_situation_leads_to_its_action() {
         use Action::{Lost, Read, Settle, Wait};
         let barren = |file: Seen| Seen { barren: true, ..file };
         for (situation, files, action) in [
@@ -200,17 +200,17 @@ mod tests {
         assert_eq!(unread(&place, &files, 0), 200);
         place.switch(files[0].id, files[0].fingerprint, 300, |known| files.iter().any(|file| file.is(known)));
         let again = [files[0], files[1], file(3, "a\n", 300)];
-        assert_eq!(position(&place, &again, 2), None, "a second copy holds nothing new");
+        assert_eq!(position(&place, &again, 2), None, "a second copy contains nothing new");
     }
 
     #[test]
-    fn of_unknown_copies_the_one_with_the_most_is_read() {
+    fn the_largest_of_several_unknown_copies_is_read() {
         let files = [file(2, "a\n", 200), file(3, "a\n", 300), file(4, "b\n", 1)];
         assert_eq!(decide(&Place::default(), &files, false), Action::Read(1));
     }
 
     #[test]
-    fn the_grace_period_holds_on_to_the_rotated_file() {
+    fn the_rotated_file_stays_current_during_the_grace_period() {
         let files = [file(1, "a\n", 100), active(file(2, "", 0))];
         assert_eq!(decide(&place(), &files, false), Action::Wait);
     }

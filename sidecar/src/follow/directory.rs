@@ -1,4 +1,4 @@
-//! Which log files there are: the active one, those rotated beside it, and those still held open after deletion.
+//! Finds the log files: the active one, rotated ones next to it, and deleted ones that are still open.
 
 use std::{
     fs, io,
@@ -16,10 +16,10 @@ use crate::{
     rotate::Rotated,
 };
 
-/// Rotated files with these endings are not text any more. Compress with a delay of one rotation.
-const NOT_TEXT: [&str; 8] = ["gz", "bz2", "xz", "zst", "lz4", "zip", "tmp", "swp"];
+/// Rotated files with these extensions are not text. Operators should delay compression by one rotation.
+const IGNORED_EXTENSIONS: [&str; 8] = ["gz", "bz2", "xz", "zst", "lz4", "zip", "tmp", "swp"];
 
-/// The log files, with what is remembered of each between two looks.
+/// The log files, with the cached state of each.
 #[derive(Debug)]
 pub(super) struct Directory {
     active: PathBuf,
@@ -30,16 +30,16 @@ pub(super) struct Directory {
 struct Entry {
     id: FileId,
     path: PathBuf,
-    /// Held for files that may still have something to read, so that deleting them loses nothing.
+    /// Kept open for files that may have unread lines, so that deleting them loses nothing.
     log: Option<LogFile>,
     fingerprint: Option<Fingerprint>,
     size: u64,
     modified_ns: i128,
     active: bool,
     listed: bool,
-    /// When it was last worth holding open.
+    /// The last time when it had to be open.
     needed: Duration,
-    /// The size at which no complete line was found.
+    /// The size at which it contained no complete uncounted line.
     barren: Option<u64>,
 }
 
@@ -48,14 +48,14 @@ impl Directory {
         Self { active, entries: Vec::new() }
     }
 
-    /// Looks at every file. `now` is a monotonic time.
-    pub(super) fn look(&mut self, place: &Place, now: Duration) -> io::Result<Vec<Seen>> {
+    /// Reads the state of every file. `now` is a monotonic time.
+    pub(super) fn read(&mut self, place: &Place, now: Duration) -> io::Result<Vec<Seen>> {
         for entry in &mut self.entries {
             (entry.listed, entry.active) = (false, false);
         }
         for path in self.names()? {
             let active = path == self.active;
-            // A name may be gone again by now; the file then shows up under another one, or is held open.
+            // The name may have disappeared. The file then has another name, or is still open.
             let metadata = if active { fs::metadata(&path) } else { fs::symlink_metadata(&path) };
             match metadata {
                 Ok(metadata) if metadata.is_file() => self.note(path, active, &metadata, now)?,
@@ -64,7 +64,7 @@ impl Directory {
                 Err(error) => return Err(error),
             }
         }
-        self.look_at_unlisted()?;
+        self.read_unlisted()?;
         self.hold(place, now);
         Ok(self.seen())
     }
@@ -73,8 +73,8 @@ impl Directory {
         self.entries.iter().map(Entry::seen).collect()
     }
 
-    /// The active file first: a file that is renamed while we read the directory must not be missed, and one that is
-    /// seen twice is noted once.
+    /// Lists the active file first, so that a file that is renamed during the listing is not missed. A file that is listed
+    /// twice is recorded once.
     fn names(&self) -> io::Result<Vec<PathBuf>> {
         let mut names = vec![self.active.clone()];
         let (Some(folder), Some(name)) = (self.active.parent(), self.active.file_name()) else {
@@ -93,7 +93,7 @@ impl Directory {
             let rotated = suffix.is_some_and(|suffix| matches!(suffix.first(), Some(b'.' | b'-')));
             let path = self.active.with_file_name(&found);
             let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-            if rotated && !NOT_TEXT.contains(&ending) {
+            if rotated && !IGNORED_EXTENSIONS.contains(&ending) {
                 names.push(path);
             }
         }
@@ -146,8 +146,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Files without a name (or whose name was just not there) are known by their open handle only.
-    fn look_at_unlisted(&mut self) -> io::Result<()> {
+    /// Updates files without a listed name, which are known only by their open handle.
+    fn read_unlisted(&mut self) -> io::Result<()> {
         self.entries.retain(|entry| entry.listed || entry.log.is_some());
         for entry in self.entries.iter_mut().filter(|entry| !entry.listed) {
             if let Some(log) = &entry.log {
@@ -159,7 +159,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Lets go of files that nobody writes and that are read.
+    /// Closes files that are read to their end and no longer written.
     fn hold(&mut self, place: &Place, now: Duration) {
         let files = self.seen();
         for (index, entry) in self.entries.iter_mut().enumerate() {
@@ -174,13 +174,13 @@ impl Directory {
         self.entries.retain(|entry| entry.listed || entry.log.is_some());
     }
 
-    /// The open file behind something seen; `None` when it is gone.
+    /// The open file with this ID, or `None` if it is gone.
     pub(super) fn log(&mut self, id: FileId) -> io::Result<Option<&LogFile>> {
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) else { return Ok(None) };
         Ok(if entry.open()? { entry.log.as_ref() } else { None })
     }
 
-    /// The files that were rotated away, with whether `place` is past all their lines.
+    /// The rotated files, and whether `place` is after all their lines.
     pub(super) fn rotated(&self, place: &Place) -> Vec<Rotated> {
         let files = self.seen();
         let rotated = |(_, entry): &(usize, &Entry)| entry.listed && !entry.active;
@@ -196,21 +196,21 @@ impl Directory {
             .collect()
     }
 
-    /// Remembers that a file has no complete line beyond what is counted, until it grows.
-    pub(super) fn is_barren(&mut self, seen: &Seen) {
+    /// Records that a file has no complete uncounted line, until it grows.
+    pub(super) fn mark_barren(&mut self, seen: &Seen) {
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == seen.id) {
             entry.barren = Some(seen.size);
         }
     }
 
-    /// Forgets what depends on the place, which went back.
+    /// Discards state that depends on the place, which was rolled back.
     pub(super) fn forget(&mut self) {
         self.entries.iter_mut().for_each(|entry| entry.barren = None);
     }
 }
 
 impl Entry {
-    /// Opens the file unless it is open. `false` when another file has its name by now.
+    /// Opens the file unless it is open. `false` if another file has its name.
     fn open(&mut self) -> io::Result<bool> {
         if self.log.is_some() {
             return Ok(true);

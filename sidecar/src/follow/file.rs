@@ -9,7 +9,7 @@ use std::{
 
 use crate::place::{FileId, Fingerprint};
 
-/// A log file held open: it can be read to its end whatever happens to its name.
+/// An open log file. It can be read to its end even if it is renamed or deleted.
 #[derive(Debug)]
 pub(super) struct LogFile {
     file: File,
@@ -45,9 +45,9 @@ impl LogFile {
         Ok(filled)
     }
 
-    /// The first line's fingerprint; `None` while there is no complete line.
+    /// The fingerprint of the first line, or `None` if there is no complete line.
     pub(super) fn fingerprint(&self) -> io::Result<Option<Fingerprint>> {
-        // Nearly every first line fits the small buffer; the large one is for those that do not.
+        // Nearly every first line fits into the small buffer. The large buffer is for the others.
         let mut small = [0; 1024];
         let read = self.read_at(&mut small, 0)?;
         if let Some(fingerprint) = Fingerprint::of(&small[..read]) {

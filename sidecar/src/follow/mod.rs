@@ -1,28 +1,28 @@
-//! Follows the access log: every complete line is counted exactly once, whatever happens to the file.
+//! Follows the access log. Every complete line is counted exactly once, whatever happens to the file.
 //!
 //! ```text
-//!             ┌──────────── look at all log files ◀─────────────┐
+//!             ┌────────────── read all log files ◀─────────────┐
 //!             ▼                                                 │ hint (notify) or 500 ms
-//!          decide ──▶ read on in the current file ──▶ fold ──▶ commit
-//!             │  ├───▶ read another that is not read to its end
-//!             │  └───▶ settle on the active file, the rotated one being finished
-//!             └──────▶ data is gone: count a gap
+//!          decide ──▶ continue in the current file ──▶ fold ─▶ commit
+//!             │  ├───▶ read another file that is not read to its end
+//!             │  └───▶ switch to the active file after the rotated one is finished
+//!             └──────▶ data is missing: count a gap
 //! ```
 //!
-//! **What it lives through.** Rename rotation, several of them while it was down, lines that workers still write to the
-//! old file, deletion of a file that it has open, copy-truncate (with the copy read where the original was left),
-//! inode reuse, a partial last line, a missing file, a store that is away, that loses replies, or that goes back in
-//! time. After any doubt it asks the store where it stands and goes on from there.
+//! **Handled faults.** Rotation by renaming, also several times while it was down, lines that workers still write to the old
+//! file, deletion of an open file, copy-truncate (the copy is read from where the original was left), inode reuse, a partial
+//! last line, a missing file, and a store that is unavailable, loses replies or is rolled back. After every uncertain outcome
+//! it reads the place from the store and continues from there.
 //!
-//! **Windows.** Everything that is unread in a file, up to a bound, is folded at once. What comes to more increments than
-//! one script may add is committed part by part, one a step (`window.rs`); the next look comes when the last is done. A
-//! window lies in one file and starts where the store stands: a change of file, or a gap, is committed before it.
+//! **Windows.** All unread lines of a file, up to a limit, are folded together. If they need more increments than one script
+//! may add, they are committed part by part, one per step (`window.rs`), before any further line is read. A window belongs to
+//! one file and starts at the stored place: a change of file, or a gap, is committed before it.
 //!
-//! **What it cannot know.** Lines that were written and truncated or deleted before it ever saw their file. Where the
-//! place it was reading is gone, that is counted as a gap; the router's lost-lines metric shows the rest.
+//! **Limits.** It cannot know lines that were written and truncated or deleted before it ever saw their file. If the place
+//! where it was reading is missing, it counts a gap. The router's lost-lines metric shows the rest.
 //!
-//! [`decide`](decide::decide) is pure; [`Follower::step`] does one round of it with a time that is passed in, so that
-//! the model-based test drives exactly this code; [`service`] gives it a thread and a clock.
+//! [`decide`](decide::decide) is pure. [`Follower::step`] performs one round with a time that is passed in, so the model-based
+//! test drives exactly this code. [`service`] adds a thread and a clock.
 
 pub mod decide;
 mod directory;
@@ -44,43 +44,43 @@ use directory::Directory;
 use read::{Found, Reader, Until};
 use window::Batch;
 
-/// How long a rotated file is watched for late lines before the active one becomes current: workers reopen their log
-/// within milliseconds of the signal. A file that grows even later is read all the same, as long as it has a name.
+/// How long a rotated file is watched for late lines before the active one becomes current. Workers reopen their log within
+/// milliseconds of the signal. A file that grows later is still read as long as it has a name.
 pub const GRACE: Duration = Duration::from_secs(2);
 
-/// How often an idle follower asks whether the stored place is still where it left it. A restarted Redis that lost its
-/// last second would otherwise be noticed only with the next line.
-const CHECK: Duration = Duration::from_secs(1);
+/// Interval at which an idle follower checks the stored place. Otherwise a restarted Redis that lost its last second would be
+/// detected only with the next line.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why a step failed. All but [`Error::Fenced`] are worth trying again.
+/// A failed step. All errors but [`Error::Fenced`] can be retried.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A newer sidecar follows this node's log. This one is done.
-    #[error("another sidecar ({owner}) took over this node")]
+    /// A newer sidecar follows this node's log. This one stops.
+    #[error("a newer sidecar ({owner}) took over this node")]
     Fenced {
-        /// The process that did.
+        /// The newer process.
         owner: String,
     },
     /// The store failed.
     #[error("the statistics store failed")]
     Store(#[from] commit::Error),
-    /// The log could not be read.
-    #[error("the log at {path} could not be read")]
+    /// The log cannot be read.
+    #[error("cannot read the log at {path}")]
     Log {
         /// The active log.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Step {
     /// Whether something was committed.
     pub committed: bool,
-    /// Whether there is more to do at once.
+    /// Whether more work is waiting.
     pub more: bool,
     /// Bytes of complete files that are not counted yet.
     pub lag_bytes: u64,
@@ -88,18 +88,18 @@ pub struct Step {
     pub active_bytes: Option<u64>,
     /// The latest request in this commit, in unix milliseconds.
     pub latest_ms: Option<u64>,
-    /// Increments that were refused by a key in the way.
+    /// Increments that were rejected because a key has the wrong type.
     pub refused: u64,
 }
 
-/// What is known of the store, and what was done since.
+/// The state of the store, and the uncommitted changes.
 #[derive(Debug)]
 struct State {
     stored: Place,
-    /// The window under way behind that place, as stored.
+    /// The unfinished window after that place, as stored.
     window: Option<Window>,
     place: Place,
-    /// Where in the file of `place` the folded lines begin.
+    /// The position in the file of `place` where the folded lines begin.
     begin: u64,
     gaps: u64,
     gap_bytes: u64,
@@ -112,7 +112,7 @@ impl State {
     }
 }
 
-/// Follows one log into one store, a step at a time.
+/// Follows one log into one store, step by step.
 #[derive(Debug)]
 pub struct Follower<S> {
     path: PathBuf,
@@ -121,29 +121,29 @@ pub struct Follower<S> {
     reader: Reader,
     fold: Fold,
     limits: Limits,
-    /// The window that is being committed in parts.
+    /// The window that is committed in parts.
     batch: Option<Batch>,
-    /// `None` until the store said where it stands, and again after any doubt.
+    /// `None` until the store reported its place, and after every uncertain outcome.
     state: Option<State>,
     claimed: bool,
     tally: Tally,
-    /// Since when the current file has been neither active nor growing.
+    /// The time since which the current file has been neither active nor growing.
     away_since: Option<Duration>,
-    /// The largest size that the current file was seen with, for saying how much a gap swallowed at least.
+    /// The largest known size of the current file, from which the minimum size of a gap is calculated.
     current_bytes: u64,
     checked: Duration,
-    /// The last place that was known to be stored.
+    /// The last known stored place.
     last: Place,
     lag_bytes: u64,
 }
 
 impl<S: Store> Follower<S> {
-    /// A follower of the log that nginx writes at `path`.
+    /// Creates a follower of the log that nginx writes at `path`.
     pub fn new(path: PathBuf, store: S) -> Self {
         Self::with_limits(path, store, Limits::default())
     }
 
-    /// The same with other limits than the usual ones, for tests: small ones make many parts of few lines.
+    /// Creates a follower with other limits. Small limits split few lines into many parts.
     pub fn with_limits(path: PathBuf, store: S, limits: Limits) -> Self {
         Self {
             directory: Directory::new(path.clone()),
@@ -164,25 +164,25 @@ impl<S: Store> Follower<S> {
         }
     }
 
-    /// What this node counted since its first line, as far as the store told.
+    /// The counters of this node since its first line, as reported by the store.
     pub fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// Where everything before is counted; `None` while that is not known.
+    /// The place up to which everything is counted, or `None` while it is unknown.
     pub fn place(&self) -> Option<&Place> {
         self.state.as_ref().map(|state| &state.stored)
     }
 
-    /// The files that were rotated away, as of the last step.
+    /// The rotated files, as of the last step.
     pub fn rotated(&self) -> Vec<Rotated> {
         self.state.as_ref().map_or_else(Vec::new, |state| self.directory.rotated(&state.stored))
     }
 
-    /// Looks, reads, folds and commits once, or commits the next part of what was folded. `now` is any monotonic time.
+    /// Reads, folds and commits once, or commits the next part of the folded lines. `now` is any monotonic time.
     ///
     /// # Errors
-    /// See [`Error`]. A failed step changed nothing that the next one would not put right.
+    /// See [`Error`]. The next step corrects everything that a failed step changed.
     pub fn step(&mut self, now: Duration) -> Result<Step, Error> {
         let mut state = match self.state.take() {
             Some(state) => state,
@@ -194,9 +194,9 @@ impl<S: Store> Follower<S> {
                 }
             },
         };
-        // From here to the end of the commit any error leaves `self.state` empty, and the next step asks the store.
+        // From here to the end of the commit, an error leaves `self.state` empty, and the next step reads the place from the store.
         if state.window.is_some() || self.batch.as_ref().is_some_and(|batch| batch.follows(&state)) {
-            return self.go_on(state, now);
+            return self.continue_window(state, now);
         }
         self.batch = None;
         self.fold.clear();
@@ -204,15 +204,15 @@ impl<S: Store> Follower<S> {
         self.commit(state, &files, now)
     }
 
-    /// Bytes that wait to be counted, as of the last step, also of one that failed.
+    /// Bytes that are not counted yet, as of the last step, including a failed one.
     pub fn lag_bytes(&self) -> u64 {
         self.lag_bytes
     }
 
-    /// Without a store nothing can be counted, but the lag can be told, and files that are deleted meanwhile be held.
+    /// Updates the lag while the store is unavailable, and holds files open that are deleted in the meantime.
     fn measure(&mut self, now: Duration) {
-        // A log that cannot be read either is told by the step that gets so far.
-        if let Ok(files) = self.directory.look(&self.last, now) {
+        // If the log is unreadable, too, a later step reports it.
+        if let Ok(files) = self.directory.read(&self.last, now) {
             self.lag_bytes = lag_bytes(&self.last, &files);
         }
     }
@@ -237,19 +237,19 @@ impl<S: Store> Follower<S> {
         self.current_bytes = 0;
     }
 
-    /// Fills the fold from wherever lines are unread, and moves the place in memory.
+    /// Folds unread lines, and moves the place in memory.
     fn find_lines(&mut self, state: &mut State, now: Duration) -> io::Result<Vec<Seen>> {
-        let mut files = self.directory.look(&state.place, now)?;
+        let mut files = self.directory.read(&state.place, now)?;
         adopt(state, &files);
         let mut suspected = None;
-        // Each round either ends the step or rules a file out; the bound is for a log that changes faster than we look.
+        // Each round either ends the step or excludes a file. The limit applies if the log changes faster than it is read.
         for _ in 0..files.len() + 16 {
             let rested = self.away_since.is_some_and(|since| now.saturating_sub(since) >= GRACE);
             match decide(&state.place, &files, rested) {
-                // A directory read while files are being renamed may miss one. Only what is gone twice is gone.
+                // Reading a directory while files are renamed can miss one. Only a file that is missing twice is gone.
                 Action::Lost(gap) if suspected != Some(gap) => {
                     suspected = Some(gap);
-                    files = self.directory.look(&state.place, now)?;
+                    files = self.directory.read(&state.place, now)?;
                 }
                 Action::Lost(gap) => self.note_gap(state, gap),
                 Action::Read(index) => {
@@ -261,10 +261,10 @@ impl<S: Store> Follower<S> {
                             return Ok(files);
                         }
                         Found::Nothing => {
-                            self.directory.is_barren(&seen);
+                            self.directory.mark_barren(&seen);
                             files[index].barren = true;
                         }
-                        Found::Changed => files = self.directory.look(&state.place, now)?,
+                        Found::Changed => files = self.directory.read(&state.place, now)?,
                     }
                 }
                 Action::Settle(index) => {
@@ -310,7 +310,7 @@ impl<S: Store> Follower<S> {
 
     fn note_gap(&mut self, state: &mut State, gap: Gap) {
         let lost = self.current_bytes.saturating_sub(state.place.position);
-        tracing::error!(?gap, place = ?state.place, bytes = lost, "log data is gone");
+        tracing::error!(?gap, place = ?state.place, bytes = lost, "log data lost");
         match gap {
             Gap::Truncated | Gap::Vanished => state.place.leave(),
             Gap::Shrunk { size } => {
@@ -334,8 +334,8 @@ impl<S: Store> Follower<S> {
     fn commit(&mut self, state: State, files: &[Seen], now: Duration) -> Result<Step, Error> {
         let lag_bytes = lag_bytes(&state.place, files);
         let moved = state.gaps > 0 || state.place.generation != state.stored.generation;
-        let news = !self.fold.is_empty() || moved;
-        if !news && now.saturating_sub(self.checked) < CHECK {
+        let has_changes = !self.fold.is_empty() || moved;
+        if !has_changes && now.saturating_sub(self.checked) < CHECK_INTERVAL {
             self.lag_bytes = lag_bytes;
             let active_bytes = files.iter().find(|file| file.active).map(|file| file.size);
             self.state = Some(state);
@@ -348,9 +348,9 @@ impl<S: Store> Follower<S> {
             let batch = Batch::new(begin.clone(), state.place.clone(), increments, fold, self.limits.part);
             self.batch = Some(batch.with_more(lag_bytes > 0));
             if !moved {
-                return self.go_on(state, now);
+                return self.continue_window(state, now);
             }
-            // A window has to begin where the store stands, or who finds it would not know in which file to look.
+            // A window must begin at the stored place. Otherwise a process that finds it would not know its file.
             return self.commit_all(
                 State { place: begin, ..state },
                 &Increments::default(),
@@ -359,8 +359,8 @@ impl<S: Store> Follower<S> {
                 now,
             );
         }
-        // Only a step without news has looked everywhere and found nothing.
-        self.commit_all(state, &increments, files, news && lag_bytes > 0, now)
+        // Only a step without new lines has checked all files.
+        self.commit_all(state, &increments, files, has_changes && lag_bytes > 0, now)
     }
 
     /// Commits everything up to `state.place` in one script.
@@ -383,17 +383,18 @@ impl<S: Store> Follower<S> {
             gaps: state.gaps,
             gap_bytes: state.gap_bytes,
         };
-        let news = !fold.is_empty() || state.gaps > 0 || state.place.generation != state.stored.generation;
+        let has_changes =
+            !fold.is_empty() || state.gaps > 0 || state.place.generation != state.stored.generation;
         let sent = self.send(&commit, files, now);
         self.fold = fold;
         let Some(step) = sent? else { return Ok(Step { more: true, ..Step::default() }) };
         self.last.clone_from(&state.place);
         self.state = Some(State::new(state.place, None));
-        Ok(Step { committed: news, more, ..step })
+        Ok(Step { committed: has_changes, more, ..step })
     }
 }
 
-/// Gives a position without a file (written by other tools, or by hand) to the active file, if that is long enough.
+/// Assigns a position without a file (written by other tools or manually) to the active file, if that is long enough.
 fn adopt(state: &mut State, files: &[Seen]) {
     let place = &mut state.place;
     if place.position == 0 || place.fingerprint.is_some() {
@@ -402,19 +403,19 @@ fn adopt(state: &mut State, files: &[Seen]) {
     let active = files.iter().find(|file| file.active && file.size >= place.position);
     place.file = active.map(|file| file.id);
     place.fingerprint = active.and_then(|file| file.fingerprint);
-    // Written down at once: whoever finds a window behind this position has to know its file.
+    // Committed immediately: a process that finds a window after this position must know its file.
     place.generation += 1;
     if place.fingerprint.is_none() {
         tracing::error!(
             position = place.position,
-            "the stored position is in no file, counting from the beginning"
+            "stored position matches no file, counting from the beginning"
         );
         place.leave();
         state.gaps += 1;
     }
 }
 
-/// Bytes that wait to be counted. A partial last line waits for nginx, not for us.
+/// Bytes that are not counted yet. A partial last line waits for nginx and is not included.
 fn lag_bytes(place: &Place, files: &[Seen]) -> u64 {
     (0..files.len()).filter(|index| !files[*index].barren).map(|index| unread(place, files, index)).sum()
 }

@@ -1,4 +1,4 @@
-//! From bytes on disk to a fold: large reads, whole lines, and a second look at whose bytes they were.
+//! Reads bytes from disk into a fold: large reads, whole lines, and a second check of the file's identity.
 
 use std::io;
 
@@ -11,17 +11,17 @@ use crate::{
 /// One system call for about three thousand lines.
 const READ_BYTES: usize = 1 << 20;
 
-/// What a read came to.
+/// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     /// Whole lines up to this position are in the fold.
     Lines {
-        /// Where the next line begins.
+        /// The start of the next line.
         to: u64,
     },
     /// There is no complete line.
     Nothing,
-    /// The file is not the one it was; the fold is empty again.
+    /// The file was replaced. The fold is empty again.
     Changed,
 }
 
@@ -30,15 +30,15 @@ pub(super) enum Found {
 pub(super) enum Until {
     /// The window is full, or the file ends.
     Full(Limits),
-    /// Exactly here, where a window ended that was folded before.
+    /// This position, where an earlier folded window ended.
     End(u64),
 }
 
-/// Reads log files in large pieces. A piece that was read but did not fit into the window is kept for the next.
+/// Reads log files in large pieces. Bytes that did not fit into the window are kept for the next one.
 #[derive(Debug)]
 pub(super) struct Reader {
     buffer: Vec<u8>,
-    /// The inode alone is not enough: a file that was deleted gives it to the next.
+    /// The inode alone is not sufficient: a new file can reuse the inode of a deleted one.
     of: Option<(FileId, Fingerprint)>,
     start: u64,
     filled: usize,
@@ -49,12 +49,12 @@ impl Reader {
         Self { buffer: vec![0; READ_BYTES], of: None, start: 0, filled: 0 }
     }
 
-    /// Forgets what was read ahead.
+    /// Discards bytes that were read ahead.
     pub(super) fn forget(&mut self) {
         self.of = None;
     }
 
-    /// Folds the whole lines from `from` on.
+    /// Folds the whole lines from `from`.
     pub(super) fn read(
         &mut self,
         log: &LogFile,
@@ -70,8 +70,8 @@ impl Reader {
         if to == from {
             return Ok(Found::Nothing);
         }
-        // Truncation can happen between any two system calls. Looking again *after* the reading, before anything is
-        // committed, is what makes it certain that these lines came from the file that the position speaks of.
+        // Truncation can happen between any two system calls. The second check *after* reading and before the commit
+        // ensures that these lines came from the file of the position.
         let metadata = log.metadata()?;
         debug_assert_eq!(id(&metadata), log.id());
         if metadata.len() < to || log.fingerprint()? != Some(fingerprint) {
@@ -95,7 +95,7 @@ impl Reader {
             Until::End(end) => (end, usize::MAX, end),
         };
         let mut at = from;
-        // What an earlier call left in the buffer may end where the file ended then.
+        // Bytes from an earlier call may end where the file ended at that time.
         let mut fresh = false;
         while at < most {
             if !self.holds(at) {
@@ -113,7 +113,7 @@ impl Reader {
                 continue;
             }
             if !fresh || self.start < at {
-                // The piece ended within this line: read again from its beginning.
+                // The piece ended within this line: read again from the beginning of the line.
                 self.fill(log, fingerprint, at)?;
                 fresh = true;
                 continue;
@@ -142,8 +142,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Where a line ends that is longer than the buffer; nothing like that is written by nginx, so it counts as bad
-    /// unread. `None` while the line is not complete, which for a shorter one is always.
+    /// The end of a line that is longer than the buffer. nginx does not write such lines, so the line is counted as bad
+    /// without being read. `None` if the line is not complete.
     fn end_of_long_line(&self, log: &LogFile, start: u64) -> io::Result<Option<u64>> {
         if self.filled < self.buffer.len() {
             return Ok(None);
@@ -169,34 +169,34 @@ mod tests {
 
     use super::*;
 
-    /// The moment between looking at a file and reading it cannot be met from outside.
+    /// A test from outside cannot hit the moment between checking a file and reading it.
     #[test]
-    fn lines_of_another_file_are_not_taken() {
+    fn lines_of_a_replaced_file_are_not_folded() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         fs::write(&path, "one\ntwo\n").unwrap();
         let log = LogFile::open(&path).unwrap();
         let (mut reader, mut fold) = (Reader::new(), Fold::default());
         let all = Until::Full(Limits::default());
-        let looked_at = log.fingerprint().unwrap().unwrap();
-        assert_eq!(reader.read(&log, looked_at, 4, all, &mut fold).unwrap(), Found::Lines { to: 8 });
+        let fingerprint = log.fingerprint().unwrap().unwrap();
+        assert_eq!(reader.read(&log, fingerprint, 4, all, &mut fold).unwrap(), Found::Lines { to: 8 });
         assert_eq!(fold.bad_lines(), 1);
         fold.clear();
-        // Cut, and written again further than before.
+        // Truncated, and then longer than before.
         fs::write(&path, "three\nfour\nfive\n").unwrap();
-        assert_eq!(reader.read(&log, looked_at, 6, all, &mut fold).unwrap(), Found::Changed);
-        assert!(fold.is_empty(), "what was folded of it is forgotten");
+        assert_eq!(reader.read(&log, fingerprint, 6, all, &mut fold).unwrap(), Found::Changed);
+        assert!(fold.is_empty(), "its folded lines are discarded");
     }
 
-    /// What was read ahead of a deleted file was folded once more as the beginning of the file that got its inode.
+    /// Bytes that were read ahead from a deleted file were once folded as the beginning of the file that reused its inode.
     #[test]
-    fn what_was_read_ahead_is_not_taken_for_another_file_with_its_inode() {
+    fn bytes_read_ahead_are_not_used_for_another_file_with_the_same_inode() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         fs::write(&path, "one\n").unwrap();
         let log = LogFile::open(&path).unwrap();
         let (mut reader, mut fold) = (Reader::new(), Fold::default());
-        // A window that ends before the piece that was read does.
+        // A window that ends before the end of the read piece.
         let all = Until::Full(Limits { window_bytes: 1, ..Limits::default() });
         for line in ["one\n", "two\n"] {
             fs::write(&path, line).unwrap();
@@ -221,14 +221,14 @@ mod tests {
         assert_eq!(read(&mut reader, &mut fold, 8), Found::Lines { to: 8 });
         assert_eq!(fold.bad_lines(), 1);
         fold.clear();
-        // An end that is none is not reached, whatever stands there by now.
+        // A position that is not the end of a line is not reached.
         assert_eq!(read(&mut reader, &mut fold, 10), Found::Lines { to: 8 });
         fold.clear();
         assert_eq!(read(&mut reader, &mut fold, 99), Found::Lines { to: 14 });
     }
 
     #[test]
-    fn what_was_read_ahead_is_not_taken_for_all_there_is() {
+    fn bytes_read_ahead_do_not_hide_newer_lines() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         fs::write(&path, "one\ntw").unwrap();

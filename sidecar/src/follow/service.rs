@@ -1,17 +1,18 @@
-//! The follower on a thread of its own, and what others may know of it.
+//! Runs the follower on its own thread, and publishes its progress.
 //!
-//! File reading and folding block, and a megabyte of either is long for an async runtime; so the follower has an OS
-//! thread, and the runtime only carries its Redis commands. It wakes by a hint (a filesystem notification) or every
-//! half second; hints may be lost or come in floods, the poll is the truth.
+//! Reading and folding block, and a megabyte of either takes too long for an async runtime. So the follower has an OS thread,
+//! and the runtime only executes its Redis commands. A hint (a filesystem notification) or a timer of half a second wakes it.
+//! Hints can be lost or frequent; only the timer is reliable.
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
 use notify::{RecursiveMode, Watcher};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use signalbox_store::Kind;
 use tokio::time::Instant;
 
@@ -21,36 +22,36 @@ use crate::{
     rotate::{self, Rotator},
 };
 
-/// The longest rest between two looks, and the time from one window to the next of a follower that has caught up.
-const POLL: Duration = Duration::from_millis(500);
-/// The shortest rest after a window that took long, so that Redis gets to others.
-const BREATH: Duration = Duration::from_millis(50);
+/// The maximum time between two polls, and the time between two windows of a follower without a backlog.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// The minimum pause after a long window, so that Redis can serve other clients.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
 
-/// How the follower is.
+/// The condition of the follower.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Condition {
-    /// Not a step was made yet.
+    /// No step has been performed yet.
     #[default]
     Starting,
-    /// All is well.
+    /// The log is counted.
     Following,
-    /// The statistics Redis does not answer. The log waits.
+    /// The statistics Redis does not respond. The log waits.
     StoreAway,
-    /// The statistics Redis refuses to write (memory, disk, a replica). The log waits.
+    /// The statistics Redis rejects writes (memory, disk, a replica). The log waits.
     StoreRefuses,
-    /// The statistics Redis answers what it should not.
+    /// The statistics Redis returned an unexpected reply.
     StoreBroken,
     /// The log cannot be read.
     LogUnreadable,
-    /// Another sidecar took this node over; this one stopped counting.
+    /// A newer sidecar took over this node. This one stopped counting.
     Fenced {
-        /// That process.
+        /// The newer process.
         owner: String,
     },
 }
 
 impl Condition {
-    /// The name under which a router reports it; empty while all is well.
+    /// The alarm that the router reports, or an empty string.
     pub fn alarm(&self) -> &'static str {
         match self {
             Self::Starting | Self::Following => "",
@@ -63,73 +64,72 @@ impl Condition {
     }
 }
 
-/// What the follower did so far. Counters without a word on it are of this process, not of the node.
+/// The progress of the follower. Counters belong to this process unless they mention the node.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
-    /// How it is.
+    /// The condition.
     pub condition: Condition,
-    /// What the node counted since its first line.
+    /// The counters of the node since its first line.
     pub tally: Tally,
-    /// Bytes that wait to be counted.
+    /// Bytes that are not counted yet.
     pub lag_bytes: u64,
-    /// When the latest counted request ended, in unix milliseconds.
+    /// The end of the latest counted request, in unix milliseconds.
     pub latest_ms: u64,
-    /// Everything that stood in the log at this unix millisecond is counted.
+    /// Everything that was in the log at this unix millisecond is counted.
     pub counted_ms: u64,
-    /// Where in the current file.
+    /// The position in the current file.
     pub position: u64,
-    /// The how-manieth current file.
+    /// The number of the current file, which rises with every change of file.
     pub generation: u64,
-    /// Commits made.
+    /// Number of commits.
     pub commits: u64,
-    /// Steps that failed.
+    /// Number of failed steps.
     pub failures: u64,
-    /// Increments that a key in the way refused.
+    /// Increments that were rejected because a key has the wrong type.
     pub refused: u64,
-    /// Rotations made.
+    /// Number of rotations.
     pub rotations: u64,
     /// Whether the last attempt to rotate failed.
     pub rotation_failed: bool,
 }
 
 impl Progress {
-    /// How far the counters are behind the log in milliseconds, at the unix millisecond `now_ms`.
+    /// The delay of the counters behind the log, in milliseconds, at the unix millisecond `now_ms`.
     pub fn lag_ms(&self, now_ms: u64) -> u64 {
-        // While it catches up, the latest request that is counted says how far it is.
+        // During catch-up, the latest counted request determines the delay.
         let counted_ms = self.counted_ms.max(self.latest_ms);
         if self.lag_bytes == 0 || counted_ms == 0 { 0 } else { now_ms.saturating_sub(counted_ms) }
     }
 }
 
-/// A look at a running follower. Cheap to clone.
+/// Shared access to the progress of a follower. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Watch(Arc<Mutex<Progress>>);
 
 impl Watch {
-    /// How it is now.
+    /// The current progress.
     pub fn progress(&self) -> Progress {
         self.lock().clone()
     }
 
-    /// For tests of what only looks.
+    /// Changes the progress.
     pub fn update(&self, change: impl FnOnce(&mut Progress)) {
         change(&mut self.lock());
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {
-        // Nobody panics while holding it, and numbers cannot be left half changed in a way that matters.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
-/// What the follower needs besides a store.
+/// The options of the follower.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The log that nginx writes.
     pub access_log: PathBuf,
-    /// Whether and when to rotate it.
+    /// When to rotate the log; `None` for never.
     pub rotate: Option<rotate::Options>,
-    /// The wall clock, in unix milliseconds.
+    /// Reads the wall clock, in unix milliseconds.
     pub clock: fn() -> u64,
 }
 
@@ -142,16 +142,16 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// How it is doing.
+    /// Access to its progress.
     pub fn watch(&self) -> Watch {
         self.watch.clone()
     }
 
-    /// Lets it count what is there, and end. Blocks for as long as that takes.
+    /// Counts the remaining lines and ends. Blocks until then.
     pub fn stop(self) {
         self.wake.set(|state| state.stopping = true);
         if self.thread.join().is_err() {
-            tracing::error!("the follower's thread panicked");
+            tracing::error!("follower thread panicked");
         }
     }
 }
@@ -159,7 +159,7 @@ impl Handle {
 /// Starts following.
 ///
 /// # Errors
-/// When the operating system gives no thread.
+/// If the operating system cannot create a thread.
 pub fn start<S: Store + Send + 'static>(store: S, options: Options) -> std::io::Result<Handle> {
     let watch = Watch::default();
     let wake = Arc::new(Wake::default());
@@ -176,18 +176,18 @@ pub fn start<S: Store + Send + 'static>(store: S, options: Options) -> std::io::
     Ok(Handle { watch, wake, thread })
 }
 
-/// Filesystem notifications as hints. Without them (too many watches, a network filesystem) there is still the poll.
+/// Uses filesystem notifications as hints. Without them (too many watches, a network filesystem) the timer remains.
 fn hints(path: &Path, wake: &Arc<Wake>) -> Option<notify::RecommendedWatcher> {
     let wake = Arc::clone(wake);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let started = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        // Our own reading is reported as well.
+        // This process's own reading is reported, too.
         if event.is_ok_and(|event| !event.kind.is_access()) {
             wake.set(|state| state.hinted = true);
         }
     })
     .and_then(|mut watcher| watcher.watch(folder, RecursiveMode::NonRecursive).map(|()| watcher));
-    started.inspect_err(|error| tracing::warn!(%error, "no file notifications, polling only")).ok()
+    started.inspect_err(|error| tracing::warn!(%error, "file notifications unavailable, polling only")).ok()
 }
 
 struct Service<S> {
@@ -203,11 +203,11 @@ impl<S: Store> Service<S> {
         let started = Instant::now();
         let mut rested = Duration::ZERO;
         loop {
-            // Asked before the step: what was written before the stop is in it.
+            // Read before the step, so that the step includes everything written before the stop.
             let stopping = self.wake.is_stopping();
-            let looked_ms = (self.clock)();
+            let polled_ms = (self.clock)();
             let step = self.follower.step(started.elapsed());
-            self.note(&step, looked_ms);
+            self.note(&step, polled_ms);
             let (more, committed) = match step {
                 Ok(step) => {
                     self.tend(&step, started.elapsed());
@@ -215,7 +215,7 @@ impl<S: Store> Service<S> {
                 }
                 Err(Error::Fenced { .. }) => return,
                 Err(_) => {
-                    // A failure is not tried again at once, however long it took.
+                    // A failure is never retried immediately, however long it took.
                     rested = started.elapsed();
                     (false, true)
                 }
@@ -223,11 +223,15 @@ impl<S: Store> Service<S> {
             match (stopping, more) {
                 (true, false) => return,
                 (_, true) => {}
-                // After a commit a rest that no hint ends: two windows a second are enough. A window of many parts took
-                // its time already, and what came meanwhile should not wait for as long again.
+                // No hint ends the pause after a commit: two windows per second are enough. The duration of a long window
+                // is subtracted, so that newer lines do not wait for twice as long.
                 (false, false) => {
                     let took = started.elapsed().saturating_sub(rested);
-                    let rest = if committed { POLL.saturating_sub(took).max(BREATH) } else { POLL };
+                    let rest = if committed {
+                        POLL_INTERVAL.saturating_sub(took).max(MIN_PAUSE)
+                    } else {
+                        POLL_INTERVAL
+                    };
                     self.wake.rest(rest, !committed);
                     rested = started.elapsed();
                 }
@@ -235,7 +239,7 @@ impl<S: Store> Service<S> {
         }
     }
 
-    fn note(&self, step: &Result<Step, Error>, looked_ms: u64) {
+    fn note(&self, step: &Result<Step, Error>, polled_ms: u64) {
         let mut progress = self.watch.lock();
         let condition = match step {
             Ok(_) => Condition::Following,
@@ -249,14 +253,14 @@ impl<S: Store> Service<S> {
         };
         if progress.condition != condition {
             match step {
-                Ok(_) => tracing::info!("following the log"),
-                Err(error) => tracing::error!(error = %Chain(error), ?condition, "not counting"),
+                Ok(_) => tracing::info!("counting log lines"),
+                Err(error) => tracing::error!(error = %Chain(error), ?condition, "log lines not counted"),
             }
             progress.condition = condition;
         }
         let tally = self.follower.tally();
         if tally.lines < progress.tally.lines {
-            // The store went back in time: what was counted has to be counted again.
+            // The store was rolled back: counted lines must be counted again.
             progress.counted_ms = 0;
         }
         progress.tally = tally;
@@ -272,7 +276,7 @@ impl<S: Store> Service<S> {
         progress.refused += step.refused;
         progress.latest_ms = progress.latest_ms.max(step.latest_ms.unwrap_or(0));
         if !step.more && step.lag_bytes == 0 {
-            progress.counted_ms = looked_ms;
+            progress.counted_ms = polled_ms;
         }
     }
 
@@ -280,23 +284,22 @@ impl<S: Store> Service<S> {
         let Some(rotator) = &mut self.rotator else { return };
         let rotated = self.follower.rotated();
         let done = rotator.tend(step.active_bytes, &rotated, now, (self.clock)());
-        let mut progress = self.watch.lock();
-        match done {
+        self.watch.update(|progress| match done {
             Ok(rotated) => {
                 progress.rotations += u64::from(rotated);
                 progress.rotation_failed = false;
             }
             Err(error) => {
                 if !progress.rotation_failed {
-                    tracing::error!(error = %Chain(&error), "the log could not be rotated");
+                    tracing::error!(error = %Chain(&error), "log rotation failed");
                 }
                 progress.rotation_failed = true;
             }
-        }
+        });
     }
 }
 
-/// An error with its causes, for a log field.
+/// Formats an error with its causes for a log field.
 struct Chain<'a>(&'a dyn std::error::Error);
 
 impl std::fmt::Display for Chain<'_> {
@@ -311,7 +314,7 @@ impl std::fmt::Display for Chain<'_> {
     }
 }
 
-/// How the thread is woken.
+/// Wakes the thread.
 #[derive(Debug, Default)]
 struct Wake {
     state: Mutex<WakeState>,
@@ -322,14 +325,14 @@ struct Wake {
 struct WakeState {
     hinted: bool,
     stopping: bool,
-    /// Whether a hint would end the rest. A busy log hints thousands of times a second; while nobody waits for it a
-    /// hint only sets a flag.
+    /// Whether a hint ends the pause. A busy log hints thousands of times per second; unless the thread waits for a hint,
+    /// a hint only sets a flag.
     listening: bool,
 }
 
 impl Wake {
     fn set(&self, change: impl FnOnce(&mut WakeState)) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         change(&mut state);
         if state.listening || state.stopping {
             self.changed.notify_one();
@@ -337,17 +340,16 @@ impl Wake {
     }
 
     fn is_stopping(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).stopping
+        self.state.lock().stopping
     }
 
     fn rest(&self, at_most: Duration, hints_count: bool) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.listening = hints_count;
         let resting = |state: &mut WakeState| !(state.stopping || hints_count && state.hinted);
-        let (mut state, _) =
-            self.changed.wait_timeout_while(state, at_most, resting).unwrap_or_else(PoisonError::into_inner);
+        self.changed.wait_while_for(&mut state, resting, at_most);
         state.listening = false;
-        // Hints of before a look are served by it.
+        // The next poll covers earlier hints.
         state.hinted = false;
     }
 }

@@ -1,8 +1,8 @@
-//! Going on with a window: its next part, or what to do when nobody can know the rest of it any more.
+//! Continues an unfinished window: commits its next part, or skips it if its lines are lost.
 //!
-//! A step commits one part, so a stop, a fence or a rotation between two parts is nothing but a stop, a fence or a
-//! rotation between two steps. What was folded is kept from part to part, also over a store that was away; a process
-//! that finds a window of another folds its bytes again.
+//! A step commits one part, so a stop, a fence or a rotation between two parts is the same as between two steps. The folded
+//! lines are kept from part to part, also while the store is unavailable. A process that finds a window of another process
+//! folds its bytes again.
 
 use std::{io, time::Duration};
 
@@ -25,12 +25,12 @@ use crate::{
 pub(super) struct Batch {
     from: Place,
     to: Place,
-    /// None of it done.
+    /// Without finished parts.
     window: Window,
     increments: Increments,
     fold: Fold,
-    /// Whether more was waiting when it was read. What came since waits for the next look, or a busy log would be sent
-    /// in ever smaller windows.
+    /// Whether more lines were waiting when it was read. Newer lines wait for the next poll, or a busy log would be sent in
+    /// ever smaller windows.
     more: bool,
 }
 
@@ -45,9 +45,9 @@ impl Batch {
         Self { more, ..self }
     }
 
-    /// Whether it is what has to be committed next.
+    /// Whether it must be committed next.
     pub(super) fn follows(&self, state: &State) -> bool {
-        // The list of other files is left out: it changes with the generation only.
+        // The list of other files is not compared: it changes only together with the generation.
         let start = |place: &Place| {
             (place.generation, place.position, place.fingerprint, place.file.map(|file| file.inode))
         };
@@ -56,18 +56,18 @@ impl Batch {
 }
 
 impl<S: Store> Follower<S> {
-    /// Commits the next part of the window under way.
-    pub(super) fn go_on(&mut self, mut state: State, now: Duration) -> Result<Step, Error> {
-        let files = self.directory.look(&state.place, now).map_err(|source| self.unreadable(source))?;
+    /// Commits the next part of the unfinished window.
+    pub(super) fn continue_window(&mut self, mut state: State, now: Duration) -> Result<Step, Error> {
+        let files = self.directory.read(&state.place, now).map_err(|source| self.unreadable(source))?;
         let batch = match self.batch.take().filter(|batch| batch.follows(&state)) {
             Some(batch) => batch,
             None => match state.window {
                 Some(window) => match self.fold_again(&state, window, now) {
                     Ok(Some(batch)) => batch,
-                    Ok(None) => return self.give_up(state, window, &files, now),
+                    Ok(None) => return self.skip_window(state, window, &files, now),
                     Err(source) => return Err(self.unreadable(source)),
                 },
-                // Only a window, or a batch that follows, leads here.
+                // The caller ensures that there is a window or a batch that follows.
                 None => return Ok(Step { more: true, ..Step::default() }),
             },
         };
@@ -86,7 +86,7 @@ impl<S: Store> Follower<S> {
         let sent = self.send(&commit, &files, now);
         let mut step = match sent {
             Ok(Some(step)) => step,
-            // What was folded is kept: the claim that follows says how much of it is done.
+            // The folded lines are kept: the next claim returns how many parts are finished.
             other => {
                 self.batch = Some(batch);
                 return other.map(|_| Step { more: true, ..Step::default() });
@@ -107,17 +107,17 @@ impl<S: Store> Follower<S> {
         Ok(step)
     }
 
-    /// Folds the lines of a window that is not in memory. `None` when they are gone, or come to something else now.
+    /// Folds the lines of a window that is not in memory. `None` if they are missing or fold to a different result.
     fn fold_again(&mut self, state: &State, window: Window, now: Duration) -> io::Result<Option<Batch>> {
         let place = &state.stored;
         let Some((file, fingerprint)) = place.file.zip(place.fingerprint) else { return Ok(None) };
         if window.format != FORMAT {
             return Ok(None);
         }
-        // A directory read while files are being renamed may miss one. Only what is gone twice is gone.
+        // Reading a directory while files are renamed can miss one. Only a file that is missing twice is gone.
         for _ in 0..2 {
-            let mut files = self.directory.look(place, now)?;
-            // The file itself first. A copy of it will do as well, and the digest vouches for either.
+            let mut files = self.directory.read(place, now)?;
+            // The file itself first. A copy of it is equally good: the digest verifies either.
             files.sort_by_key(|seen| seen.id.inode != file.inode);
             for seen in files.iter().filter(|seen| seen.fingerprint == Some(fingerprint)) {
                 let Some(log) = self.directory.log(seen.id)? else { continue };
@@ -138,8 +138,8 @@ impl<S: Store> Follower<S> {
         Ok(None)
     }
 
-    /// Moves past a window that cannot be gone on with: part of it is counted, so it cannot be begun again either.
-    fn give_up(
+    /// Skips a window whose remaining lines are lost. Part of it is counted, so it cannot be started again either.
+    fn skip_window(
         &mut self,
         state: State,
         window: Window,
@@ -147,7 +147,7 @@ impl<S: Store> Follower<S> {
         now: Duration,
     ) -> Result<Step, Error> {
         let lost = window.end.saturating_sub(state.stored.position);
-        tracing::error!(?window, format = FORMAT, place = ?state.stored, bytes = lost, "log data is gone");
+        tracing::error!(?window, format = FORMAT, place = ?state.stored, bytes = lost, "log data lost");
         let to = Place { position: window.end, ..state.stored.clone() };
         let (fold, nothing) = (Fold::default(), Increments::default());
         let commit = Commit {
@@ -168,7 +168,7 @@ impl<S: Store> Follower<S> {
         Ok(Step { more: true, ..step.unwrap_or_default() })
     }
 
-    /// Sends a commit. `None` when the store stands elsewhere.
+    /// Sends a commit. `None` if the stored place differs.
     pub(super) fn send(
         &mut self,
         commit: &Commit<'_>,
@@ -176,7 +176,7 @@ impl<S: Store> Follower<S> {
         now: Duration,
     ) -> Result<Option<Step>, Error> {
         use crate::commit::Outcome;
-        // Until the store says otherwise, nothing of this is counted.
+        // Nothing of this is counted until the store confirms it.
         self.lag_bytes = lag_bytes(commit.from, files);
         let span = traces::commit(commit.tally().lines, commit.bytes());
         let outcome = span.in_scope(|| self.store.commit(commit));

@@ -116,7 +116,7 @@ async fn latencies_of_version_types_and_of_an_instance() {
     add(&format!("latency:17:{hour}:6"), minute, "90");
     add(&format!("latency:18:{hour}:192"), minute, "9");
     add(&format!("latency:18:{hour}:inf"), minute, "1");
-    // Nobody asks for that one below.
+    // Not requested below.
     add(&format!("latency:17:{hour}:1"), minute + 60, "50");
     let (status, both) =
         api.get(&format!("/stats/version/3/latency?start={minute}&end={}", minute + 1)).await;
@@ -136,7 +136,7 @@ async fn latencies_of_version_types_and_of_an_instance() {
     let (_, none) = api.get("/stats/uncaught/latency").await;
     assert!(none["count"] == 0 && none["p50_ms"].is_null(), "{none}");
 
-    // The address was another's until a minute ago.
+    // Until a minute ago, the address belonged to another instance.
     let (key, minutes) =
         (|name: &str| format!("instance_latency:127.0.0.1:9001:{name}"), [minute - 60, minute]);
     for at in minutes {
@@ -173,7 +173,7 @@ async fn history_in_seconds_and_in_minutes() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_answered_says_why() {
+async fn an_invalid_request_is_rejected_with_its_code() {
     let api = Api::start().await;
     let long = "x".repeat(300);
     for (path, status, code) in [
@@ -210,14 +210,14 @@ async fn what_cannot_be_answered_says_why() {
         .body(huge)
         .send()
         .await;
-    // The answer may come before all of the body was sent, which some clients see as a broken connection.
+    // The answer may arrive before the body is sent completely, which some clients treat as a broken connection.
     if let Ok(response) = post {
         assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
     }
 }
 
 #[tokio::test]
-async fn only_tokens_that_may_read_read() {
+async fn only_tokens_with_the_scope_read_can_read() {
     let api = Api::start().await;
     let store = |token: &str, scopes: &str| {
         let digest: String = Sha256::digest(token).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -245,7 +245,7 @@ async fn only_tokens_that_may_read_read() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_away_is_a_problem_of_its_own() {
+async fn an_unavailable_redis_has_its_own_problem_code() {
     let mut api = Api::start().await;
     api.redis.kill();
     let (status, problem) = api.get("/stats/version_type/17").await;
@@ -257,7 +257,7 @@ async fn a_redis_that_is_away_is_a_problem_of_its_own() {
 }
 
 #[tokio::test]
-async fn health_and_metrics_are_open() {
+async fn health_and_metrics_need_no_token() {
     let api = Api::start().await;
     let open = async |path: &str| api.client.get(format!("{}{path}", api.base)).send().await.unwrap();
     assert_eq!(open("/health").await.status(), StatusCode::OK);
@@ -283,7 +283,7 @@ async fn health_and_metrics_are_open() {
 }
 
 #[tokio::test]
-async fn a_stream_sends_settled_seconds_and_ends_with_the_process() {
+async fn a_stream_sends_final_seconds_and_ends_with_the_process() {
     let api = Api::start().await;
     let url = format!("{}/stats/version_type/17/stream", api.base);
     let mut response = api.client.get(url).bearer_auth(ROOT).send().await.unwrap();

@@ -113,11 +113,11 @@ fn counters_and_position_move_together_and_only_once() {
 }
 
 #[test]
-fn history_goes_by_its_hour() {
+fn history_expires_by_its_hour() {
     let bench = Bench::new();
     let mut store = bench.store("a");
     let (start, _) = owned(store.claim(false).unwrap());
-    // Redis deletes at once what has expired already, so this must be about now.
+    // Redis immediately deletes expired keys, so the time must be close to now.
     let now: u64 = bench.redis.cli(&["TIME"]).lines().next().unwrap().parse().unwrap();
     let hour = now - now % 3600;
     assert_eq!(commit(&mut store, &start, &at(9), &fold(&[line_at("17", now * 1000)])), DONE);
@@ -130,7 +130,7 @@ fn history_goes_by_its_hour() {
 }
 
 #[test]
-fn a_commit_from_anywhere_else_changes_nothing() {
+fn a_commit_from_another_place_changes_nothing() {
     let bench = Bench::new();
     let mut store = bench.store("a");
     let (start, _) = owned(store.claim(false).unwrap());
@@ -143,13 +143,13 @@ fn a_commit_from_anywhere_else_changes_nothing() {
 }
 
 #[test]
-fn the_newest_starter_takes_over_and_the_other_is_fenced() {
+fn the_newest_process_takes_over_and_the_other_is_fenced() {
     let bench = Bench::new();
     let (mut old, mut new) = (bench.store("old"), bench.store("new"));
     let (start, _) = owned(old.claim(false).unwrap());
     assert_eq!(commit(&mut old, &start, &at(10), &fold(&[line("17")])), DONE);
     let (place, _) = owned(new.claim(false).unwrap());
-    assert_eq!(place, at(10), "it goes on where the old one stopped");
+    assert_eq!(place, at(10), "it continues where the old one stopped");
     assert_eq!(commit(&mut old, &at(10), &at(20), &fold(&[line("17")])), Outcome::Elsewhere);
     assert_eq!(old.claim(true).unwrap(), Claim::Fenced { owner: "new".into() });
     assert_eq!(commit(&mut new, &at(10), &at(20), &fold(&[line("17")])), DONE);
@@ -167,7 +167,7 @@ fn an_idle_commit_writes_nothing() {
     assert_eq!(bench.redis.snapshot(), before);
 }
 
-/// Three parts of a window, the middle of which goes wrong in every way that a network has.
+/// Three parts of a window. The middle one fails in every way that a network can fail.
 #[test]
 fn a_part_that_is_repeated_or_late_changes_nothing() {
     let bench = Bench::new();
@@ -198,7 +198,7 @@ fn a_part_that_is_repeated_or_late_changes_nothing() {
         for other in (0..3).filter(|other| *other != done + 1) {
             assert_eq!(store.commit(&part(other)).unwrap(), Outcome::Elsewhere, "{other} after {done}");
         }
-        // Nor does a window of other lines, or folded otherwise, nor one script for all of it.
+        // Neither does a window of other lines, one that was folded differently, or one script for all of it.
         for other in [Window { format: 99, ..window(done + 1) }, Window { digest: 1, ..window(done + 1) }] {
             let commit = Commit { under_way: Some(other), ..part(done) };
             assert_eq!(store.commit(&commit).unwrap(), Outcome::Elsewhere);
@@ -224,7 +224,7 @@ fn a_part_that_is_repeated_or_late_changes_nothing() {
 }
 
 #[test]
-fn a_full_memory_refuses_a_whole_part() {
+fn a_full_memory_rejects_a_whole_part() {
     let bench = Bench::new();
     let mut store = bench.store("a");
     let (start, _) = owned(store.claim(false).unwrap());
@@ -246,14 +246,14 @@ fn a_full_memory_refuses_a_whole_part() {
 }
 
 #[test]
-fn every_hash_of_an_hour_has_its_end_however_it_was_cut() {
+fn every_hash_of_an_hour_expires_however_it_was_cut() {
     let bench = Bench::new();
     let mut store = bench.store("a");
     let now: u64 = bench.redis.cli(&["TIME"]).lines().next().unwrap().parse().unwrap();
     store.claim(false).unwrap();
     let log = tempfile::tempdir().unwrap();
     let path = log.path().join("access.log");
-    // A foreign hash without an end gets one with its next field.
+    // A hash of another program without an expiry gets one with its next field.
     let hour = now - now % 3600;
     bench.redis.cli(&["HSET", &format!("history:3:{hour}:requests"), "1", "1"]);
     let text: String = (0..60).map(|n| line_at(n % 7, (hour + n) * 1000) + "\n").collect();
@@ -273,7 +273,7 @@ fn every_hash_of_an_hour_has_its_end_however_it_was_cut() {
 }
 
 #[test]
-fn a_foreign_key_in_the_way_costs_its_own_counters_only() {
+fn a_key_of_the_wrong_type_loses_only_its_own_counters() {
     let bench = Bench::new();
     bench.redis.cli(&["SET", "stat:17", "mine"]);
     bench.redis.cli(&["HSET", "stat:18", "requests", "many"]);
@@ -287,7 +287,7 @@ fn a_foreign_key_in_the_way_costs_its_own_counters_only() {
 }
 
 #[test]
-fn a_full_memory_refuses_the_whole_commit() {
+fn a_full_memory_rejects_the_whole_commit() {
     let bench = Bench::new();
     let mut store = bench.store("a");
     let (start, _) = owned(store.claim(false).unwrap());
@@ -301,7 +301,7 @@ fn a_full_memory_refuses_the_whole_commit() {
 }
 
 #[test]
-fn a_redis_that_lost_its_last_second_is_told_again_even_from_rotated_files() {
+fn lines_that_redis_lost_are_counted_again_even_from_rotated_files() {
     let mut bench = Bench::new();
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("access.log");
@@ -311,7 +311,7 @@ fn a_redis_that_lost_its_last_second_is_told_again_even_from_rotated_files() {
         fs::write(&log, before + &text).unwrap();
     };
     let mut now = Duration::ZERO;
-    // Every window in many parts, so that what is lost ends in the middle of one.
+    // Every window has many parts, so that the loss ends in the middle of one.
     let limits = Limits { part: 9, ..Limits::default() };
     let mut follower = Follower::with_limits(log.clone(), bench.store("a"), limits);
     let mut rest = |follower: &mut Follower<RedisStore>| {

@@ -1,6 +1,6 @@
-//! The follower on a real folder, held against a model that knows every line that was ever written.
+//! The follower on a real folder, compared with a model that knows every written line.
 //!
-//! Each line has a key of its own, so it can be asked of each whether it was counted, and how often.
+//! Each line has its own key, so the test can check how often it was counted.
 
 use std::{
     cell::RefCell,
@@ -25,7 +25,7 @@ use crate::{
     sample::line,
 };
 
-/// What happens to the log, the sidecar or its Redis.
+/// An operation on the log, the sidecar or its Redis.
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
     /// Lines are written; `torn` leaves the beginning of one more, which the next write completes.
@@ -33,37 +33,37 @@ pub(crate) enum Op {
         lines: u16,
         torn: bool,
     },
-    /// A line that is none.
+    /// An invalid line is written.
     Garbage,
-    /// The log is renamed; nginx goes on writing to it.
+    /// The log is renamed; nginx continues to write to it.
     Rename,
-    /// nginx opens the log anew.
+    /// nginx reopens the log.
     Reopen,
-    /// A round of the follower; `ms` pass before it.
+    /// One round of the follower after `ms`.
     Step {
         ms: u16,
     },
-    /// So many rounds: with small parts the next thing happens in the middle of a window.
+    /// Several rounds. With small parts, the next operation happens in the middle of a window.
     Steps(u8),
-    /// Rounds until it rests. Then everything on disk is counted.
+    /// Rounds until it is idle. Then everything on disk is counted.
     Drain,
-    /// kill -9, and a new start. The old process may get another round in, as if it had only been stopped.
+    /// kill -9 and a new start. The old process may perform another round, as if it had only been paused.
     Restart {
         lingers: bool,
     },
     Fault(Fault),
     DeliverLate,
-    /// Redis restarts and has lost its last transactions.
+    /// Redis restarts and loses its last transactions.
     GoBack {
         transactions: u8,
     },
-    /// The log is copied and cut to nothing.
+    /// The log is copied and truncated.
     CopyTruncate,
-    /// The log is cut to nothing.
+    /// The log is truncated.
     Truncate,
     /// The oldest rotated file is deleted.
     DeleteOldest,
-    /// The log itself is deleted and made anew, usually with the same inode.
+    /// The log itself is deleted and created again, usually with the same inode.
     Replace,
 }
 
@@ -91,7 +91,7 @@ fn op(destructive: bool) -> impl Strategy<Value = Op> {
     let harmful =
         prop_oneof![Just(Op::CopyTruncate), Just(Op::Truncate), Just(Op::DeleteOldest), Just(Op::Replace)];
     let weight = if destructive { 3 } else { 0 };
-    // A weight of zero is not allowed; an op that does nothing stands in.
+    // A weight of zero is not permitted, so an operation without effect is used instead.
     prop_oneof![
         20 => harmless,
         weight.max(1) => if destructive { harmful.boxed() } else { Just(Op::Step { ms: 0 }).boxed() },
@@ -103,18 +103,18 @@ pub(crate) struct World {
     folder: TempDir,
     pub(crate) server: Rc<RefCell<Server>>,
     pub(crate) follower: Follower<Connection>,
-    /// Whether that one made a step; before its first it has not taken over from anybody.
+    /// Whether that process performed a step. Before its first step it has not taken over.
     claimed: bool,
     starts: u32,
     now: Duration,
-    /// What nginx has open.
+    /// The file that nginx has open.
     open: Option<File>,
-    /// What it has written of a line that is not complete.
+    /// The written part of an incomplete line.
     torn: Option<String>,
     written: u32,
     garbage: u64,
     rotated: u32,
-    /// The fewest gaps that have to be admitted.
+    /// The minimum number of gaps that must be reported.
     gaps: u64,
 }
 
@@ -187,11 +187,11 @@ impl World {
             }
             Op::Rename => {
                 let to = self.next_rotated();
-                // Renaming what is not there is what logrotate's missingok is for.
+                // logrotate's missingok ignores a missing file.
                 drop(fs::rename(self.log(), to));
             }
             Op::Reopen => {
-                // A line that was begun is finished in the file that it was begun in.
+                // A partial line is completed in its own file.
                 if let Some(rest) = self.torn.take() {
                     self.write(&rest);
                 }
@@ -219,8 +219,8 @@ impl World {
             Op::CopyTruncate => {
                 let copy = self.next_rotated();
                 if fs::copy(self.log(), copy).is_ok() {
-                    // The copy holds what the original did; where the original vanishes before anybody looked, it is
-                    // a file that moved, and no gap can be seen.
+                    // The copy contains the lines of the original. If the original disappears before the next poll, the
+                    // copy looks like a moved file, and no gap is detected.
                     self.truncate();
                 }
             }
@@ -249,11 +249,11 @@ impl World {
     fn truncate(&mut self) {
         let Ok(file) = OpenOptions::new().write(true).open(self.log()) else { return };
         file.set_len(0).unwrap();
-        // The rest of a line whose beginning is gone would be a bad line; the model does not need that one.
+        // The rest of a line without its beginning would be a bad line, which the model does not need.
         self.torn = None;
     }
 
-    /// Whether the store's place is in the active log, which still begins as it did.
+    /// Whether the store's place is in the active log, which still has the same first line.
     fn stands_in_log(&self) -> bool {
         use std::os::unix::fs::MetadataExt;
         let server = self.server.borrow();
@@ -263,7 +263,7 @@ impl World {
         place.position > 0 && place.file.map(|file| file.inode) == inode && first == place.fingerprint
     }
 
-    /// Whether any file begins as the store's place says.
+    /// Whether any file has the first line of the store's place.
     fn fingerprint_exists(&self) -> bool {
         let wanted = self.server.borrow().state.place.fingerprint;
         let first = |content: Vec<u8>| Fingerprint::of(&content);
@@ -302,7 +302,7 @@ impl World {
         step
     }
 
-    /// Without faults, until the follower rests; then every line that exists is counted.
+    /// Runs without faults until the follower is idle. Then every existing line is counted.
     pub(crate) fn drain(&mut self) {
         self.drain_without_check();
         self.check();
@@ -345,7 +345,7 @@ impl World {
         let state = &server.state;
         assert_eq!(state.window, None, "a window is left under way");
         assert!(state.history.values().all(|times| *times == 1), "in the history more than once");
-        // A line of a window that was given up may be counted, or in part, or not; the gap holds all its bytes.
+        // A line of a skipped window may be counted completely, in part, or not at all. The gap contains all its bytes.
         let existing = self.existing();
         let in_gaps = |keys: Vec<&String>| {
             let bytes: usize = keys.iter().map(|key| line(key).len() + 1).sum();
@@ -376,7 +376,7 @@ fn run(ops: &[Op]) -> World {
     run_with(Limits::default(), ops)
 }
 
-/// Mostly tiny parts, so that nearly every window has many.
+/// Mostly small parts, so that nearly every window has many.
 fn limits() -> impl Strategy<Value = Limits> {
     let part = prop_oneof![2 => Just(13), 2 => Just(60), 1 => Just(2_000)];
     let window = prop_oneof![Just(50), Just(700), Just(200_000)];
@@ -396,13 +396,13 @@ fn run_with(limits: Limits, ops: &[Op]) -> World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 120, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
-    /// Whatever happens, nothing is counted twice, everything that exists is counted, and losses are admitted.
+    /// Under all operations, no line is counted twice, every existing line is counted, and losses are reported.
     #[test]
     fn every_line_is_counted_once(limits in limits(), ops in proptest::collection::vec(op(true), 1..60)) {
         run_with(limits, &ops);
     }
 
-    /// While nobody deletes or cuts anything, nothing is lost and no loss is claimed.
+    /// Without deletion and truncation, nothing is lost and no loss is reported.
     #[test]
     fn nothing_is_lost_by_rotation_restarts_and_faults(
         limits in limits(),
@@ -439,7 +439,7 @@ fn several_rotations_while_it_was_down() {
 fn lines_that_workers_still_write_to_the_renamed_file() {
     let ops = [lines(5), Op::Drain, Op::Rename, lines(2), Op::Drain, Op::Reopen, lines(1), Op::Drain];
     let mut world = run(&ops);
-    // Long after the grace period, and long after the new file became current.
+    // Long after the grace period and after the new file became current.
     let mut late = OpenOptions::new().append(true).open(world.folder.path().join("access.log.1")).unwrap();
     writeln!(late, "{}", line("late")).unwrap();
     world.drain();
@@ -460,25 +460,25 @@ fn a_deleted_file_that_is_open_is_read_to_its_end() {
 }
 
 #[test]
-fn a_copy_is_read_where_the_original_was_left() {
+fn a_copy_is_read_from_where_the_original_was_left() {
     let world = run(&[lines(5), Op::Drain, lines(7), Op::CopyTruncate, lines(2)]);
     let server = world.server.borrow();
     assert_eq!(server.state.tally.lines, 14, "the seven lines are in the copy");
     assert_eq!(
         server.state.tally.gaps, 1,
-        "but what was written between copy and cut is not, and nobody knows"
+        "lines between copy and truncation are not counted, and the loss is not detected"
     );
 }
 
 #[test]
-fn a_cut_log_is_a_gap_with_its_known_size() {
+fn a_truncated_log_is_a_gap_with_its_known_size() {
     let mut world = run(&[lines(5), Op::Drain]);
     world.append(1, false);
     let step = world.follower.step(world.now).unwrap();
     assert!(step.committed);
     world.append(2, false);
     let lost = 2 * (line(6).len() + 1) as u64;
-    // Seen, but not counted: Redis was away.
+    // Seen but not counted, because Redis was unavailable.
     for _ in 0..2 {
         world.server.borrow_mut().fail_next(Fault::LostRequest);
         assert!(world.follower.step(world.now).is_err());
@@ -498,7 +498,7 @@ fn a_reused_inode_is_another_file() {
 }
 
 #[test]
-fn a_log_that_lost_its_end_is_read_on_behind_it() {
+fn reading_continues_after_a_log_lost_its_end() {
     let mut world = run(&[lines(5), Op::Drain]);
     let keep = 2 * (line(0).len() + 1) as u64;
     OpenOptions::new().write(true).open(world.log()).unwrap().set_len(keep).unwrap();
@@ -539,7 +539,7 @@ fn a_line_longer_than_any_buffer_is_one_bad_line() {
 }
 
 #[test]
-fn a_store_that_refuses_holds_the_log_and_loses_nothing() {
+fn a_rejecting_store_delays_the_log_and_loses_nothing() {
     let mut world = run(&[lines(3), Op::Drain]);
     world.append(4, false);
     for _ in 0..3 {
@@ -553,7 +553,7 @@ fn a_store_that_refuses_holds_the_log_and_loses_nothing() {
 }
 
 #[test]
-fn a_file_that_is_deleted_while_redis_is_away_is_held_and_counted() {
+fn a_file_deleted_while_redis_is_unavailable_is_still_counted() {
     let mut world = run(&[lines(3), Op::Drain]);
     world.append(4, false);
     for now in 0..4 {

@@ -1,6 +1,6 @@
 //! The sidecar against real files, a real redis-server and real HTTP.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot set itself up has failed.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A failed setup is a failed test.
 
 mod api;
 mod commit;

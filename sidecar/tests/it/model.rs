@@ -9,14 +9,14 @@ use signalbox_sidecar::{
 };
 use signalbox_store::Kind;
 
-/// What goes wrong with a request.
+/// A fault of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// It never arrives.
     LostRequest,
-    /// It is carried out, but nobody hears of it.
+    /// It is executed, but its reply is lost.
     LostReply,
-    /// It lies in a socket, is given up, and carried out later.
+    /// It times out and is executed later.
     Late,
     /// There is no memory left.
     Refused,
@@ -27,14 +27,14 @@ pub(crate) struct State {
     owner: String,
     claim: u64,
     pub(crate) place: Place,
-    /// What is counted in part.
+    /// The partly counted window.
     pub(crate) window: Option<Window>,
-    /// Windows that were left half counted, as the gaps say.
+    /// Partly counted windows that became gaps.
     pub(crate) given_up: u64,
     pub(crate) tally: Tally,
     /// Requests by key.
     pub(crate) requests: BTreeMap<String, u64>,
-    /// Requests by key in the history, which must say the same.
+    /// Requests by key in the history, which must be equal.
     pub(crate) history: BTreeMap<String, u64>,
 }
 
@@ -54,11 +54,11 @@ struct Written {
 #[derive(Debug, Default)]
 pub(crate) struct Server {
     pub(crate) state: State,
-    /// What a restart may fall back to, oldest first.
+    /// The states to which a restart may fall back, oldest first.
     saved: VecDeque<State>,
     faults: VecDeque<Fault>,
     late: Vec<Written>,
-    /// Numbers claims, and does not go back with the rest.
+    /// The number of the last claim, which is not rolled back.
     clock: u64,
 }
 
@@ -72,7 +72,7 @@ impl Server {
         self.deliver_late();
     }
 
-    /// Requests that were given up arrive after all.
+    /// Requests that timed out are executed.
     pub(crate) fn deliver_late(&mut self) {
         for written in std::mem::take(&mut self.late) {
             self.apply(&written);
@@ -86,7 +86,7 @@ impl Server {
                 self.state = saved;
             }
         }
-        // What was on its way died with the connections.
+        // Pending requests are lost with the connections.
         self.late.clear();
     }
 
@@ -99,8 +99,8 @@ impl Server {
 
     fn apply(&mut self, written: &Written) -> bool {
         let state = &self.state;
-        let stands = (state.place.generation, state.place.position);
-        if state.owner != written.owner || state.claim != written.claim || stands != written.from {
+        let stored = (state.place.generation, state.place.position);
+        if state.owner != written.owner || state.claim != written.claim || stored != written.from {
             return false;
         }
         if state.window != written.under_way {

@@ -43,7 +43,7 @@ impl Sidecar {
         Self { child, port, _ports: ports }
     }
 
-    /// The body of an answer; nothing when nobody listens.
+    /// The body of an answer; empty if no server listens.
     fn get(&self, path: &str) -> String {
         let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return String::new() };
         let mut answer = String::new();
@@ -78,7 +78,7 @@ fn counted(redis: &Server) -> u64 {
 }
 
 #[test]
-fn a_bad_configuration_is_refused_with_its_place() {
+fn an_invalid_configuration_is_rejected_with_its_place() {
     let folder = TempDir::new().unwrap();
     let path: PathBuf = folder.path().join("sidecar.toml");
     fs::write(&path, "node = 'n1'\n\nlissen = '127.0.0.1:1'\n").unwrap();
@@ -98,7 +98,7 @@ async fn lines_are_counted_once_through_kills_rotations_and_restarts_of_redis() 
         let sidecar = Sidecar::start(&folder, &redis);
         append(&folder, written..written + 5_000);
         written += 5_000;
-        // Each round dies at another moment of the counting.
+        // Each round is killed at another moment.
         eventually("some are counted", async || {
             let some = u64::from(written - 5_000) + 1 + round * 400;
             if counted(&redis) >= some { Ok(()) } else { Err(counted(&redis)) }
@@ -130,9 +130,9 @@ async fn lines_are_counted_once_through_kills_rotations_and_restarts_of_redis() 
     assert_eq!(counted(&redis), u64::from(written));
 }
 
-/// It once listened before it had a handler, and who stopped it in between killed it.
+/// It once listened before it had a signal handler, so a stop in between killed it.
 #[tokio::test]
-async fn a_stop_in_the_first_moment_that_it_can_be_seen_is_one() {
+async fn a_stop_immediately_after_the_port_is_bound_is_graceful() {
     for _ in 0..5 {
         let folder = TempDir::new().unwrap();
         let redis = Server::durable().await;
@@ -147,7 +147,7 @@ async fn a_stop_in_the_first_moment_that_it_can_be_seen_is_one() {
 }
 
 #[tokio::test]
-async fn what_was_written_before_a_stop_is_counted_by_it() {
+async fn lines_written_before_a_stop_are_counted_by_it() {
     let folder = TempDir::new().unwrap();
     let redis = Server::durable().await;
     let mut sidecar = Sidecar::start(&folder, &redis);
@@ -160,12 +160,12 @@ async fn what_was_written_before_a_stop_is_counted_by_it() {
     assert_eq!(counted(&redis), 30);
 }
 
-/// Version types with their requests, and those that have not exactly one, asked of Redis itself.
+/// Version types with their requests, and those without exactly one, read directly from Redis.
 const ONCE: &str = "local all = redis.call('KEYS', 'stat:*') local odd = 0 for _, key in ipairs(all) do \
      if redis.call('HGET', key, 'requests') ~= '1' then odd = odd + 1 end end return #all .. ' ' .. odd";
 
 #[tokio::test]
-async fn a_kill_in_mid_window_costs_nothing_and_a_stop_finishes_the_window() {
+async fn a_kill_in_mid_window_loses_nothing_and_a_stop_finishes_the_window() {
     let folder = TempDir::new().unwrap();
     let redis = Server::durable().await;
     let lines = |keys: std::ops::Range<u32>| {
@@ -183,7 +183,7 @@ async fn a_kill_in_mid_window_costs_nothing_and_a_stop_finishes_the_window() {
         eventually("a window is under way", async || {
             let done = parts_done();
             let lines = redis.cli(&["HGET", "position:n1:file", "lines"]);
-            // It may be over before anybody looked; the kill is then one between two windows.
+            // The window may already be finished. Then the kill happens between two windows.
             if (!done.is_empty() && done != before) || lines == "4000" { Ok(()) } else { Err((done, lines)) }
         })
         .await;
@@ -208,7 +208,7 @@ async fn a_kill_in_mid_window_costs_nothing_and_a_stop_finishes_the_window() {
 }
 
 #[tokio::test]
-async fn the_newer_of_two_counts_and_the_older_says_that_it_does_not() {
+async fn the_newer_of_two_counts_and_the_older_reports_that_it_is_fenced() {
     let folder = TempDir::new().unwrap();
     let redis = Server::durable().await;
     let old = Sidecar::start(&folder, &redis);

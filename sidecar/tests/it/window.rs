@@ -1,4 +1,4 @@
-//! What can happen between two parts of a window, each thing between any two.
+//! Every fault between any two parts of a window.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ fn all_are_counted(mut world: World, lines: u16) {
 fn a_window_takes_as_many_steps_as_it_has_parts() {
     let mut world = in_mid_window(PARTS - 1);
     assert_eq!(world.server.borrow().state.tally.lines, 0, "the lines count with the last part");
-    // What came since waits for the next window.
+    // Newer lines wait for the next window.
     world.append(1, false);
     assert!(!world.step().unwrap().more, "and the rest between two windows is kept");
     assert_eq!(parts_done(&world), None);
@@ -80,7 +80,7 @@ fn a_lost_request_or_reply_in_any_part() {
 }
 
 #[test]
-fn a_redis_that_goes_back_into_any_part() {
+fn a_redis_that_is_rolled_back_into_any_part() {
     for done in 0..PARTS {
         for back in 1..=3 {
             for restart in [false, true] {
@@ -104,7 +104,7 @@ fn a_sidecar_that_is_replaced_in_mid_window_commits_no_further_part() {
         let mut world = in_mid_window(done);
         let log = Connection::new(&world.server, "other");
         let mut other = Follower::with_limits(world.log(), log, LIMITS);
-        assert!(other.step(Duration::from_secs(1)).unwrap().committed, "it goes on with the next part");
+        assert!(other.step(Duration::from_secs(1)).unwrap().committed, "it continues with the next part");
         let before = world.server.borrow().state.clone();
         assert!(!world.follower.step(Duration::from_secs(200)).unwrap().committed);
         assert!(matches!(world.follower.step(Duration::from_secs(200)), Err(Error::Fenced { .. })));
@@ -130,11 +130,11 @@ fn a_rotation_in_mid_window() {
 }
 
 #[test]
-fn a_log_that_is_cut_in_mid_window_is_counted_from_memory() {
+fn a_log_truncated_in_mid_window_is_counted_from_memory() {
     let mut world = in_mid_window(4);
     world.apply(&Op::Truncate);
     world.append(3, false);
-    // A lost reply is no reason to read what is there no more.
+    // After a lost reply, the missing lines are not read again.
     world.apply(&Op::Fault(Fault::LostReply));
     world.drain();
     let tally = world.server.borrow().state.tally;
@@ -146,7 +146,7 @@ fn a_log_that_is_cut_in_mid_window_is_counted_from_memory() {
 }
 
 #[test]
-fn a_copy_of_a_cut_log_is_as_good_as_the_log() {
+fn a_copy_of_a_truncated_log_replaces_the_log() {
     let mut world = in_mid_window(4);
     for op in [Op::CopyTruncate, Op::Restart { lingers: false }, lines(3)] {
         world.apply(&op);
@@ -162,7 +162,7 @@ fn bytes(lines: u16) -> u64 {
 }
 
 #[test]
-fn a_window_of_which_the_bytes_are_gone_is_a_gap() {
+fn a_window_with_missing_bytes_is_a_gap() {
     for done in 1..PARTS {
         let mut world = in_mid_window(done);
         world.apply(&Op::Truncate);
@@ -176,7 +176,7 @@ fn a_window_of_which_the_bytes_are_gone_is_a_gap() {
 }
 
 #[test]
-fn other_bytes_in_its_place_are_not_taken_for_the_window() {
+fn other_bytes_are_not_mistaken_for_the_window() {
     let mut world = in_mid_window(4);
     let text = std::fs::read_to_string(world.log()).unwrap();
     // The same first line and the same length, but another request in the middle.
@@ -189,7 +189,7 @@ fn other_bytes_in_its_place_are_not_taken_for_the_window() {
 }
 
 #[test]
-fn a_window_that_was_folded_otherwise_is_a_gap_and_never_counted_twice() {
+fn a_window_that_was_folded_differently_is_a_gap_and_never_counted_twice() {
     let mut world = in_mid_window(4);
     world.append(2, false);
     {

@@ -60,7 +60,7 @@ impl Deliverer for Webhooks {
 fn causes(batch: &BatchContents) -> Vec<Cause> {
     let mut causes = Vec::new();
     for cause in batch.events.iter().filter_map(|event| event.cause) {
-        if !causes.contains(&cause) && causes.len() < traces::MOST_CAUSES {
+        if !causes.contains(&cause) && causes.len() < traces::MAX_CAUSES {
             causes.push(cause);
         }
     }

@@ -1,4 +1,4 @@
-//! What something was done because of: a span that may have ended long ago, in another process.
+//! The cause of an operation: a span that may have ended long ago, in another process.
 
 use std::{
     fmt,
@@ -16,11 +16,12 @@ pub(super) fn are_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
+#[cfg(feature = "serve")]
 pub(super) fn turn_on() {
     ON.store(true, Ordering::Relaxed);
 }
 
-/// A recorded span, as W3C Trace Context writes it: `00-<trace>-<span>-01`.
+/// A recorded span in the format of W3C Trace Context: `00-<trace>-<span>-01`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cause {
     trace: TraceId,
@@ -29,11 +30,11 @@ pub struct Cause {
 
 /// The length of a `traceparent` of version 00.
 const LENGTH: usize = 55;
-/// What stands before one at the end of an event in the log.
+/// The text before a `traceparent` at the end of a stored event.
 const MEMBER: &[u8] = b",\"traceparent\":\"";
 
 impl Cause {
-    /// What this task is doing, when that is recorded. Costs one load when traces are off.
+    /// The current span, if it is recorded. Costs one atomic load if traces are off.
     pub fn current() -> Option<Self> {
         if !are_on() {
             return None;
@@ -41,7 +42,7 @@ impl Cause {
         Self::of(&Span::current())
     }
 
-    /// A span, when it is recorded.
+    /// The cause that `span` is, if it is recorded.
     pub fn of(span: &Span) -> Option<Self> {
         if span.is_none() {
             return None;
@@ -52,7 +53,7 @@ impl Cause {
             .then(|| Self { trace: context.trace_id(), span: context.span_id() })
     }
 
-    /// Reads a `traceparent` of version 00 that says that it is recorded.
+    /// Parses a `traceparent` of version 00 whose flags mark the span as recorded.
     pub fn parse(text: &str) -> Option<Self> {
         let fields = text.strip_prefix("00-")?.strip_suffix("-01")?;
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
@@ -64,7 +65,7 @@ impl Cause {
         (trace != TraceId::INVALID && span != SpanId::INVALID).then_some(Self { trace, span })
     }
 
-    /// Puts it at the end of a JSON object that has other members.
+    /// Appends it to a JSON object that has other members.
     pub fn append(&self, object: &mut Vec<u8>) {
         if object.last() == Some(&b'}') {
             object.pop();
@@ -74,8 +75,8 @@ impl Cause {
         }
     }
 
-    /// Reads what [`Self::append`] wrote, without parsing the rest. Nothing that an object holds elsewhere looks like
-    /// it: within a string its quotation marks have a backslash, and behind a nested object comes another brace.
+    /// Reads the cause that [`Self::append`] wrote, without parsing the rest of the object. Other content cannot be
+    /// mistaken for it: in a string its quotation marks are escaped, and a nested object is followed by another brace.
     pub fn at_end_of(object: &[u8]) -> Option<Self> {
         let rest = object.strip_suffix(b"\"}")?;
         let (before, text) = rest.split_at_checked(rest.len().checked_sub(LENGTH)?)?;
@@ -100,12 +101,12 @@ mod tests {
     const TEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn a_cause_reads_back_as_it_is_written() {
+    fn a_cause_survives_a_round_trip() {
         assert_eq!(Cause::parse(TEXT).unwrap().to_string(), TEXT);
     }
 
     #[test]
-    fn what_is_not_recorded_or_not_valid_is_no_cause() {
+    fn an_unrecorded_or_invalid_traceparent_is_rejected() {
         for bad in [
             "".to_owned(),
             TEXT.replace("-01", "-00"),
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_found_at_the_end_of_an_object_and_nowhere_else() {
+    fn a_cause_is_found_only_at_the_end_of_an_object() {
         let cause = Cause::parse(TEXT).unwrap();
         let mut object = br#"{"id":1,"data":"x"}"#.to_vec();
         assert_eq!(Cause::at_end_of(&object), None);

@@ -1,4 +1,4 @@
-//! Spans on their way to the collector.
+//! Sends finished spans to the collector in batches.
 
 use std::{
     sync::{
@@ -18,43 +18,45 @@ use opentelemetry_sdk::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{EXPORT_TIME, Endpoint, Error, cause, collector::Collector};
+use super::{Endpoint, Error, cause, collector::Collector};
 
-/// Spans that wait for the collector; those that end beyond it are lost. About a kilobyte each.
-const WAITING: usize = 4096;
-/// Spans sent at a time.
-const BATCH: usize = 512;
-/// How long a span waits for others to go with it.
-const GATHER: Duration = Duration::from_millis(500);
+/// The time limit for sending one batch of spans.
+pub(super) const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum number of spans that wait for the collector, about a kilobyte each. Further spans are lost.
+const MAX_WAITING: usize = 4096;
+/// The maximum number of spans in one batch.
+const MAX_BATCH: usize = 512;
+/// How long a span waits for others to share its batch.
+const BATCH_DELAY: Duration = Duration::from_millis(500);
 
-/// What became of spans. Cheap to clone.
+/// Counters of exported spans. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Counts(Arc<Both>);
+pub struct Counts(Arc<Counters>);
 
 #[derive(Debug, Default)]
-struct Both {
+struct Counters {
     sent: AtomicU64,
     lost: AtomicU64,
 }
 
 impl Counts {
-    /// Spans that the collector took.
+    /// Spans that the collector accepted.
     pub fn sent(&self) -> u64 {
         self.0.sent.load(Ordering::Relaxed)
     }
 
-    /// Spans that nobody will see: the collector did not take them, or they ended faster than it takes them.
+    /// Spans that are lost: the collector did not accept them, or the queue was full.
     pub fn lost(&self) -> u64 {
         self.0.lost.load(Ordering::Relaxed)
     }
 
-    fn add(&self, taken: bool, spans: usize) {
-        let count = if taken { &self.0.sent } else { &self.0.lost };
+    fn add(&self, accepted: bool, spans: usize) {
+        let count = if accepted { &self.0.sent } else { &self.0.lost };
         count.fetch_add(spans as u64, Ordering::Relaxed);
     }
 }
 
-/// The end of the queue where spans come in.
+/// Puts finished spans into the queue.
 #[derive(Debug)]
 pub(super) struct Processor {
     queue: mpsc::Sender<SpanData>,
@@ -70,7 +72,7 @@ impl SpanProcessor for Processor {
         }
     }
 
-    // The exporter is a task of the daemon, which ends it; nobody can wait for it here.
+    // The exporter is a task that the daemon ends. This method is synchronous and cannot wait for it.
     fn force_flush(&self) -> OTelSdkResult {
         Ok(())
     }
@@ -80,17 +82,17 @@ impl SpanProcessor for Processor {
     }
 }
 
-/// Sends spans until it is told to end. Nothing is sent before [`Exporter::run`].
+/// Sends spans until shutdown. Nothing is sent before [`Exporter::run`].
 #[derive(Debug)]
 pub struct Exporter {
     queue: mpsc::Receiver<SpanData>,
     collector: SpanExporter,
     endpoint: String,
     counts: Counts,
-    /// It shuts tracing down when it is dropped, which is not before the last span was sent.
+    /// Dropping it shuts tracing down, so it is kept until the last span was sent.
     provider: Option<SdkTracerProvider>,
-    /// Whether the last batch was taken; the log tells of changes only.
-    well: bool,
+    /// Whether the last batch was accepted. Only changes are logged.
+    is_accepted: bool,
 }
 
 pub(super) fn channel(endpoint: &Endpoint, resource: &Resource) -> Result<(Processor, Exporter), Error> {
@@ -98,14 +100,14 @@ pub(super) fn channel(endpoint: &Endpoint, resource: &Resource) -> Result<(Proce
         .with_http()
         .with_protocol(Protocol::HttpBinary)
         .with_endpoint(endpoint.to_string())
-        .with_timeout(EXPORT_TIME)
-        // The next batch would wait behind a repeat, and spans that come meanwhile would be lost in its place.
+        .with_timeout(EXPORT_TIMEOUT)
+        // The next batch would wait behind a retry, and new spans would be lost in the meantime.
         .with_retry_policy(RetryPolicy::disabled())
         .with_http_client(Collector::new())
         .build()
         .map_err(|error| Error(Box::new(error)))?;
     collector.set_resource(resource);
-    let (sender, queue) = mpsc::channel(WAITING);
+    let (sender, queue) = mpsc::channel(MAX_WAITING);
     let counts = Counts::default();
     let exporter = Exporter {
         queue,
@@ -113,7 +115,7 @@ pub(super) fn channel(endpoint: &Endpoint, resource: &Resource) -> Result<(Proce
         endpoint: endpoint.to_string(),
         counts: counts.clone(),
         provider: None,
-        well: true,
+        is_accepted: true,
     };
     Ok((Processor { queue: sender, counts }, exporter))
 }
@@ -121,30 +123,29 @@ pub(super) fn channel(endpoint: &Endpoint, resource: &Resource) -> Result<(Proce
 impl Exporter {
     pub(super) fn holding(mut self, provider: SdkTracerProvider) -> Self {
         self.provider = Some(provider);
-        // From here on spans have somewhere to go.
         cause::turn_on();
         self
     }
 
-    /// What became of spans so far.
+    /// The counters of exported spans.
     pub fn counts(&self) -> Counts {
         self.counts.clone()
     }
 
-    /// Sends batches until `shutdown`, and then what has already come.
+    /// Sends batches until `shutdown`, then the spans that are already queued.
     pub async fn run(mut self, shutdown: CancellationToken) {
-        let mut batch = Vec::with_capacity(BATCH);
-        while shutdown.run_until_cancelled(self.queue.recv_many(&mut batch, BATCH)).await.is_some() {
-            if batch.len() < BATCH {
-                // Most requests have a few spans that end one after the other.
-                let _ = shutdown.run_until_cancelled(tokio::time::sleep(GATHER)).await;
+        let mut batch = Vec::with_capacity(MAX_BATCH);
+        while shutdown.run_until_cancelled(self.queue.recv_many(&mut batch, MAX_BATCH)).await.is_some() {
+            if batch.len() < MAX_BATCH {
+                // Most requests have a few spans, which end shortly after each other.
+                let _ = shutdown.run_until_cancelled(tokio::time::sleep(BATCH_DELAY)).await;
                 self.fill(&mut batch);
             }
             self.send(&mut batch).await;
         }
         loop {
             self.fill(&mut batch);
-            // One that does not answer now will not get better while the daemon waits to end.
+            // A collector that does not answer now would only delay the end of the daemon.
             if batch.is_empty() || !self.send(&mut batch).await {
                 return;
             }
@@ -152,7 +153,7 @@ impl Exporter {
     }
 
     fn fill(&mut self, batch: &mut Vec<SpanData>) {
-        while batch.len() < BATCH
+        while batch.len() < MAX_BATCH
             && let Ok(span) = self.queue.try_recv()
         {
             batch.push(span);
@@ -161,27 +162,27 @@ impl Exporter {
 
     async fn send(&mut self, batch: &mut Vec<SpanData>) -> bool {
         let spans = batch.len();
-        let sent = self.collector.export(std::mem::replace(batch, Vec::with_capacity(BATCH))).await;
+        let sent = self.collector.export(std::mem::replace(batch, Vec::with_capacity(MAX_BATCH))).await;
         self.counts.add(sent.is_ok(), spans);
         match &sent {
-            Err(error) if self.well => {
+            Err(error) if self.is_accepted => {
                 tracing::warn!(
                     endpoint = self.endpoint,
                     %error,
-                    "the collector does not take spans; they are lost and counted until it does"
+                    "collector does not accept spans; spans are lost until it does"
                 );
             }
-            Ok(()) if !self.well => {
+            Ok(()) if !self.is_accepted => {
                 tracing::info!(
                     endpoint = self.endpoint,
                     lost = self.counts.lost(),
-                    "the collector takes spans again"
+                    "collector accepts spans again"
                 );
             }
             _ => {}
         }
-        self.well = sent.is_ok();
-        self.well
+        self.is_accepted = sent.is_ok();
+        self.is_accepted
     }
 }
 
@@ -193,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_that_nobody_takes_are_counted_and_take_no_more_memory() {
+    fn spans_beyond_the_queue_limit_are_counted_as_lost() {
         let endpoint = "http://127.0.0.1:9".to_owned().try_into().unwrap();
         let (processor, exporter) = channel(&endpoint, &Resource::builder_empty().build()).unwrap();
         let provider = SdkTracerProvider::builder()
@@ -201,10 +202,10 @@ mod tests {
             .with_sampler(Sampler::AlwaysOn)
             .build();
         let tracer = provider.tracer("test");
-        for _ in 0..WAITING + 7 {
+        for _ in 0..MAX_WAITING + 7 {
             drop(tracer.start("a span"));
         }
         assert_eq!((exporter.counts.sent(), exporter.counts.lost()), (0, 7));
-        assert_eq!(exporter.queue.len(), WAITING);
+        assert_eq!(exporter.queue.len(), MAX_WAITING);
     }
 }

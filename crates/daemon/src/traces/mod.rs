@@ -1,51 +1,57 @@
-//! Traces: what a request and what came of it took, sent to an OpenTelemetry collector (OTLP over HTTP).
+//! Traces: the duration of requests and of the work that they cause, sent to an OpenTelemetry collector (OTLP over HTTP).
 //!
 //! ```text
 //!  span ends ──▶ bounded queue ──▶ Exporter ── batches ──▶ collector
-//!                    │ full: lost      │ refused, or no answer in time: lost
+//!                    │ full: lost      │ rejected, or no answer in time: lost
 //!                    ╰────────┬────────╯
 //!                          [`Counts`]
 //! ```
 //!
-//! * Off unless an endpoint is configured; a span is then one atomic load, and nothing is in memory.
-//! * Spans have a target of their own ([`TARGET`]). Log lines go to the log only and spans to the collector only, so
-//!   what somebody logs one day cannot leave the machine with a trace.
-//! * Nothing waits for the collector. What it does not take is lost and counted, and the log says so once until it
-//!   takes spans again.
-//! * A span names routes, addresses, counts and outcomes: never a token, a body, a query or a path as it was asked.
+//! * Off unless an endpoint is configured; a span is then one atomic load, and nothing is kept in memory.
+//! * Spans have their own target ([`TARGET`]). Log lines are written only to the log, and spans are sent only to the
+//!   collector, so a log line added later cannot leave the machine with a trace.
+//! * Nothing waits for the collector. Spans that it does not accept are lost and counted. The log reports this once, and
+//!   once more when the collector accepts spans again.
+//! * A span contains routes, addresses, counts and outcomes: never a token, a body, a query or the path of a request.
+//!
+//! Any crate can record spans. The exporter, the tracer and the middleware need the feature `serve`.
 
 mod cause;
+#[cfg(feature = "serve")]
 mod collector;
+#[cfg(feature = "serve")]
 mod export;
+#[cfg(feature = "serve")]
+mod provider;
+#[cfg(feature = "serve")]
 mod sampler;
+#[cfg(feature = "serve")]
 mod server;
 
-use std::{fmt, time::Duration};
+use std::fmt;
 
 use http::Uri;
-use opentelemetry::{
-    KeyValue,
-    trace::{TraceContextExt as _, TracerProvider as _},
-};
-use opentelemetry_sdk::{
-    Resource,
-    trace::{SdkTracerProvider, SpanLimits, Tracer},
-};
+use opentelemetry::trace::TraceContextExt as _;
 use serde::Deserialize;
-use tracing::{Span, Subscriber, field, info_span};
-use tracing_opentelemetry::{OpenTelemetryLayer, OpenTelemetrySpanExt as _};
-use tracing_subscriber::registry::LookupSpan;
+use tracing::{Span, field, info_span};
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 pub use cause::Cause;
+#[cfg(feature = "serve")]
 pub use export::{Counts, Exporter};
+#[cfg(feature = "serve")]
+pub use provider::{Error, Service};
+#[cfg(feature = "serve")]
+pub(crate) use provider::{layer, tracer};
+#[cfg(feature = "serve")]
 pub use server::serve;
 
 /// The target of spans that are sent to the collector, and of nothing else.
 pub const TARGET: &str = "signalbox::trace";
-/// Causes of one span. A batch may have more events than anybody looks at.
-pub const MOST_CAUSES: usize = 64;
+/// The maximum number of causes of one span. A batch may contain more events than a trace view can usefully link.
+pub const MAX_CAUSES: usize = 64;
 
-/// Where a collector listens: `http://host:port`, with or without a path.
+/// The address of a collector: `http://host:port`, with or without a path.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Endpoint(Uri);
@@ -62,7 +68,7 @@ impl TryFrom<String> for Endpoint {
         }
         if uri.query().is_some() || uri.authority().is_some_and(|authority| authority.as_str().contains('@'))
         {
-            return Err("must have neither a query nor a user name".to_owned());
+            return Err("must not have a query or a user name".to_owned());
         }
         let base = text.trim_end_matches('/');
         let whole = if uri.path() == "/" { format!("{base}/v1/traces") } else { base.to_owned() };
@@ -93,9 +99,9 @@ impl TryFrom<f64> for Ratio {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
-    /// The collector; without one there are no traces.
+    /// The collector. Without it, traces are off.
     pub endpoint: Option<Endpoint>,
-    /// The share of the traces that begin here and are recorded.
+    /// The share of the traces that start in Signalbox and are recorded.
     pub ratio: Ratio,
 }
 
@@ -104,61 +110,9 @@ impl Options {
     pub const DEFAULTS: &str = include_str!("defaults.toml");
 }
 
-/// Who sends spans.
-#[derive(Debug, Clone, Copy)]
-pub struct Service<'a> {
-    /// The program: `signalbox-pacemaker`.
-    pub name: &'static str,
-    /// Which of several: its node.
-    pub instance: &'a str,
-    /// Its version.
-    pub version: &'static str,
-}
-
-/// Why the collector cannot be prepared.
-#[derive(Debug, thiserror::Error)]
-#[error("the exporter of traces cannot be prepared")]
-pub struct Error(#[source] Box<dyn std::error::Error + Send + Sync>);
-
-/// The tracer whose spans come to the exporter, and the exporter. `None` when traces are off.
-pub(crate) fn tracer(options: &Options, service: Service<'_>) -> Result<Option<(Tracer, Exporter)>, Error> {
-    let Some(endpoint) = &options.endpoint else { return Ok(None) };
-    let resource = Resource::builder_empty()
-        .with_attributes([
-            KeyValue::new("service.name", service.name),
-            KeyValue::new("service.instance.id", service.instance.to_owned()),
-            KeyValue::new("service.version", service.version),
-        ])
-        .build();
-    let (processor, exporter) = export::channel(endpoint, &resource)?;
-    let limits = SpanLimits { max_links_per_span: MOST_CAUSES as u32, ..SpanLimits::default() };
-    let provider = SdkTracerProvider::builder()
-        .with_span_processor(processor)
-        .with_sampler(sampler::ParentOrRatio::new(options.ratio.0))
-        .with_span_limits(limits)
-        .with_resource(resource)
-        .build();
-    let tracer = provider.tracer("signalbox");
-    Ok(Some((tracer, exporter.holding(provider))))
-}
-
-/// The layer that turns spans of [`TARGET`] into spans of `tracer`.
-pub(crate) fn layer<S>(tracer: Tracer) -> OpenTelemetryLayer<S, Tracer>
-where
-    S: Subscriber + for<'span> LookupSpan<'span>,
-{
-    tracing_opentelemetry::layer()
-        .with_tracer(tracer)
-        .with_location(false)
-        .with_threads(false)
-        .with_target(false)
-        .with_tracked_inactivity(false)
-        .with_context_activation(false)
-}
-
-/// A request that this process makes, as a span of the kind `client`. What it is made because of is its parent (the
-/// first) or linked (the others); without any, it belongs to what this task is doing. Nothing when traces are off, and
-/// `to` is not asked then.
+/// A span of the kind `client`, for a request that this process sends. The first of `causes` becomes its parent and the
+/// others are linked. Without causes, the current span is its parent. If traces are off, the span is empty and `to` is not
+/// called.
 pub fn call(
     name: &'static str,
     method: &http::Method,
@@ -188,7 +142,7 @@ pub fn call(
     span
 }
 
-/// A look into a queue for messages, as a span.
+/// A span for one pull from a queue.
 pub fn pull(queue: &str) -> Span {
     info_span!(
         target: TARGET,
@@ -200,13 +154,13 @@ pub fn pull(queue: &str) -> Span {
     )
 }
 
-/// What a pull came to: it is linked to what published the messages.
+/// Records the result of a pull, and links it to the spans that published the messages.
 pub fn pulled(span: &Span, messages: usize, causes: &[Cause]) {
     span.record("messaging.batch.message_count", messages);
     link(span, causes);
 }
 
-/// A commit of lines to the statistics, as a span.
+/// A span for one commit of log lines to the statistics.
 pub fn commit(lines: u64, bytes: u64) -> Span {
     info_span!(
         target: TARGET,
@@ -218,36 +172,33 @@ pub fn commit(lines: u64, bytes: u64) -> Span {
     )
 }
 
-/// Makes the first cause the parent of a span that was not entered yet, and links the others.
+/// Makes the first cause the parent of a span that has not been entered yet, and links the others.
 fn because(span: &Span, causes: &[Cause]) {
     let Some((first, others)) = causes.split_first() else { return };
-    // It fails for a span that has begun, or that nobody records.
+    // It fails if the span has been entered or is not recorded.
     let _ = span.set_parent(opentelemetry::Context::new().with_remote_span_context(first.context()));
     link(span, others);
 }
 
-/// Says of a span that it is about what `causes` began.
+/// Links a span to its causes.
 fn link(span: &Span, causes: &[Cause]) {
-    for cause in causes.iter().take(MOST_CAUSES) {
+    for cause in causes.iter().take(MAX_CAUSES) {
         span.add_link(cause.context());
     }
 }
 
-/// Marks a span as failed, and says why. `why` must not hold anything secret.
-pub fn failed(span: &Span, why: &str) {
+/// Marks a span as failed. `reason` must not contain a secret.
+pub fn failed(span: &Span, reason: &str) {
     span.record("otel.status_code", "ERROR");
-    span.record("otel.status_description", why);
+    span.record("otel.status_description", reason);
 }
-
-/// How long one batch of spans may take to the collector.
-const EXPORT_TIME: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_gets_the_path_of_traces_unless_it_has_one() {
+    fn an_endpoint_without_a_path_gets_the_default_path() {
         for (given, whole) in [
             ("http://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
             ("http://127.0.0.1:4318/", "http://127.0.0.1:4318/v1/traces"),
@@ -262,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_a_share() {
+    fn a_ratio_is_between_zero_and_one() {
         assert!(Ratio::try_from(0.25).is_ok() && Ratio::try_from(1.0).is_ok());
         for bad in [-0.1, 1.1, f64::NAN] {
             assert!(Ratio::try_from(bad).is_err(), "{bad}");

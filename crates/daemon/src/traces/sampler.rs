@@ -1,4 +1,4 @@
-//! Which traces are recorded.
+//! Decides which traces are recorded.
 
 use opentelemetry::{
     Context, KeyValue,
@@ -6,12 +6,12 @@ use opentelemetry::{
 };
 use opentelemetry_sdk::trace::{Sampler, SamplingResult, ShouldSample};
 
-/// The span that the edge names as parent in a trace which it began itself. It is nobody's decision: nginx neither
-/// records spans nor draws lots, and everything would be recorded if it counted as one.
+/// The parent span ID that the edge writes into a trace which it starts itself. It does not express a sampling decision:
+/// nginx does not record spans or sample. Treating it as one would record every trace.
 const EDGE: SpanId = SpanId::from_bytes(1_u64.to_be_bytes());
 
-/// Who asked has decided, if somebody did; else a share of all traces, chosen by their ids, so that every daemon
-/// chooses the same ones.
+/// Follows the client's decision if there is one. Otherwise it records a share of all traces, chosen by trace ID, so that
+/// every daemon chooses the same ones.
 #[derive(Debug, Clone)]
 pub(super) struct ParentOrRatio {
     parent: Sampler,
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asked_decides_and_else_the_ratio() {
+    fn the_client_decides_and_otherwise_the_ratio() {
         let other = SpanId::from_bytes(7_u64.to_be_bytes());
         for ratio in [0.0, 1.0] {
             assert!(is_recorded(ratio, Some((other, TraceFlags::SAMPLED)), 1));
@@ -71,8 +71,8 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_that_began_at_the_edge_is_chosen_by_its_id_wherever_it_comes_to() {
-        // Ids as the edge makes them: sixteen random bytes.
+    fn a_trace_that_the_edge_started_is_sampled_by_its_id() {
+        // The edge creates IDs of sixteen random bytes.
         let trace = |n: u64| {
             u128::from(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)) << 64
                 | u128::from(n.wrapping_mul(0xd6e8_feb8_6659_fd93))

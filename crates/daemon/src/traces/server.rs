@@ -1,4 +1,4 @@
-//! Requests that a daemon answers.
+//! The middleware that records requests to a daemon.
 
 use axum::{
     extract::{MatchedPath, Request},
@@ -16,12 +16,12 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 use super::{TARGET, cause};
 
-/// Asked every second by machines, and the same every time.
-const UNINTERESTING: [&str; 4] = ["/health", "/health/live", "/health/ready", "/metrics"];
+/// Routes that monitoring polls. Their spans would drown all others.
+const UNRECORDED: [&str; 4] = ["/health", "/health/live", "/health/ready", "/metrics"];
 
-/// A middleware: each request as a span of the kind `server`, with what the `traceparent` names as its parent. Its name
-/// is the method and the route as it is declared: what a client put in the path, the query, a header or the body is
-/// none of a collector's business.
+/// A middleware that records each request as a span of the kind `server`, with the span of the `traceparent` header as its
+/// parent. The span's name is the method and the declared route. Values that a client put into the path, the query, a
+/// header or the body are not sent to the collector.
 pub async fn serve(request: Request, next: Next) -> Response {
     if !cause::are_on() {
         return next.run(request).await;
@@ -38,7 +38,7 @@ pub async fn serve(request: Request, next: Next) -> Response {
 
 fn span_of(request: &Request) -> Span {
     let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    if route.is_some_and(|route| UNINTERESTING.contains(&route)) {
+    if route.is_some_and(|route| UNRECORDED.contains(&route)) {
         return Span::none();
     }
     let method = match *request.method() {
@@ -48,7 +48,7 @@ fn span_of(request: &Request) -> Span {
         Method::POST => "POST",
         Method::DELETE => "DELETE",
         Method::PATCH => "PATCH",
-        // A name that a client made up is not repeated.
+        // Other methods are chosen by clients and would be unbounded.
         _ => "_OTHER",
     };
     let name = route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
@@ -64,7 +64,7 @@ fn span_of(request: &Request) -> Span {
     );
     let parent =
         TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(request.headers()));
-    // It fails when nobody records the span.
+    // It fails if the span is not recorded.
     let _ = span.set_parent(parent);
     span
 }

@@ -134,7 +134,7 @@ fn a_later_source_wins_key_by_key() {
 }
 
 #[test]
-fn text_from_the_environment_is_read_as_the_default_file_shows() {
+fn text_from_the_environment_is_parsed_like_the_default() {
     let read = Given::new("")
         .variable("EXAMPLE_TOKEN", "7")
         .variable("EXAMPLE_RATIO", "1")
@@ -149,7 +149,7 @@ fn text_from_the_environment_is_read_as_the_default_file_shows() {
 }
 
 #[test]
-fn a_flag_takes_toml_and_bare_words() {
+fn a_flag_accepts_toml_and_unquoted_text() {
     for (value, expected) in [("abc", "abc"), ("'a b'", "a b"), ("7", "7"), ("a = b", "a = b")] {
         assert_eq!(Given::new("").flag("token", value).good().token, expected, "{value}");
     }
@@ -208,7 +208,7 @@ fn an_error_after_loading_has_the_place_of_the_value() {
 }
 
 #[test]
-fn a_key_without_a_default_has_to_be_set() {
+fn a_key_without_a_default_is_required() {
     assert_eq!(
         Given::new("").bad(),
         "token: is not set. Set it in the configuration file, as EXAMPLE_TOKEN, or with --set token=VALUE; \
@@ -217,7 +217,7 @@ fn a_key_without_a_default_has_to_be_set() {
 }
 
 #[test]
-fn a_value_can_be_in_a_file_of_its_own() {
+fn a_value_can_be_read_from_a_separate_file() {
     let given = Given::new("token = 'below'");
     let path = given.path("token");
     fs::write(&path, "from a file").unwrap();
@@ -229,11 +229,11 @@ fn a_value_can_be_in_a_file_of_its_own() {
     let both = Given::new(&format!("token = 'x'\ntoken_file = '{path}'"));
     assert_eq!(both.bad(), "p.toml:2:14: token: set either token or token_file, not both");
     let error = Given::new("token_file = '/nowhere/token'").bad();
-    assert_eq!(error, "/nowhere/token: cannot be read");
+    assert_eq!(error, "cannot read /nowhere/token");
 }
 
 #[test]
-fn variables_of_no_key_are_listed_and_no_error() {
+fn unknown_variables_are_listed_and_not_errors() {
     let given = Given::new("token = 't'")
         .variable("EXAMPLE_PORT", "tcp://10.0.0.1:80")
         .variable("EXAMPLE_CONFIG", "/ignored: a file is named")
@@ -242,7 +242,7 @@ fn variables_of_no_key_are_listed_and_no_error() {
 }
 
 #[test]
-fn the_file_can_be_named_by_the_environment() {
+fn the_environment_can_name_the_file() {
     let mut given = Given::new("token = 'of the file'");
     let path = given.sources.file.take().unwrap();
     assert!(given.bad().starts_with("token: is not set"));

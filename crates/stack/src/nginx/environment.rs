@@ -1,7 +1,6 @@
-//! nginx.conf from environment variables: for containers and for a service of the system, where one nginx is all there
-//! is to start (`signalbox edge`).
+//! nginx.conf from environment variables, for containers and services that run only nginx (`signalbox edge`).
 //!
-//! The variables are the names of the template. It is rendered by the same code as for `signalbox up`.
+//! The variables are the names of the template. The template is rendered by the same code as for `signalbox up`.
 
 use std::{
     collections::BTreeMap,
@@ -12,17 +11,17 @@ use std::{
 use super::{files::Source, listeners, refuse_special, template};
 use crate::Error;
 
-/// Where the package and the container image install `nginx/` and `lua/`.
+/// The folder in which the package and the container image install `nginx/` and `lua/`.
 const INSTALLED: &str = "/usr/lib/signalbox";
 
-/// Whether an empty value is a value, or the same as none.
+/// Whether an empty value is a value, or means that the variable is not set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Empty {
     Allowed,
     Default,
 }
 
-/// Every name that can be set, with its default. `PREFIX` in a default is filled in.
+/// Every name with its default. `PREFIX` in a default is replaced.
 const VARIABLES: [(&str, &str, Empty); 37] = [
     ("PREFIX", "/run/signalbox", Empty::Default),
     ("NGINX_DIR", "", Empty::Default),
@@ -51,7 +50,7 @@ const VARIABLES: [(&str, &str, Empty); 37] = [
     ("EDGE_HTTPS_PORT", "443", Empty::Default),
     ("EDGE_FORWARDERS", "", Empty::Allowed),
     ("EDGE_REAL_IP_HEADER", "X-Forwarded-For", Empty::Default),
-    // Empty: the bundle of the system, if there is one.
+    // Empty: the system's bundle, if it exists.
     ("EDGE_UPSTREAM_CA", "", Empty::Allowed),
     ("EDGE_ACME", "", Empty::Allowed),
     ("PACEMAKER", "127.0.0.1:8700", Empty::Default),
@@ -82,10 +81,10 @@ pub fn edge_variables() -> impl Iterator<Item = &'static str> {
     VARIABLES.iter().map(|(name, ..)| *name).chain([BINARY.0])
 }
 
-/// Writes `PREFIX/nginx.conf` by the variables that `environment` returns.
+/// Writes `PREFIX/nginx.conf` with the variables that `environment` returns.
 ///
 /// # Errors
-/// When a value cannot be used, the template has an unknown name, or a file cannot be read or written.
+/// If a value is invalid, the template contains an unknown name, or a file cannot be read or written.
 pub fn render_edge(environment: impl Fn(&str) -> Option<String>) -> Result<RenderedEdge, Error> {
     let set = |name: &str, empty: Empty| {
         environment(name).filter(|value| empty == Empty::Allowed || !value.is_empty())
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_variable_is_a_value_only_where_that_means_something() {
+    fn an_empty_variable_is_a_value_only_where_it_has_a_meaning() {
         let folder = tempfile::tempdir().unwrap();
         let text = rendered(folder.path(), &[("USER_LINE", ""), ("EDGE_LISTEN", "")]).unwrap();
         assert!(!text.contains("user www-data;") && text.contains("listen 0.0.0.0:8080"), "{text}");

@@ -1,4 +1,4 @@
-//! Where nginx' configuration and Lua modules come from.
+//! The source of nginx's configuration and Lua modules.
 
 use std::{
     fs,
@@ -43,13 +43,13 @@ impl Source {
     }
 }
 
-/// Writes `dir` to `target` anew: a module that an earlier version had must not be found any more.
+/// Replaces `target` by `dir`, so that modules of an earlier version are removed.
 fn write(dir: &Dir<'_>, target: &Path) -> Result<(), Error> {
     if target.exists() {
         fs::remove_dir_all(target).map_err(Error::file("replace", target))?;
     }
     fs::create_dir_all(target).map_err(Error::file("create", target))?;
-    // Not Dir::extract: it goes by paths from the root of the embedding, and would write the specs as well.
+    // Not Dir::extract, which uses paths from the root of the embedded folder and would also write the specs.
     for file in dir.files() {
         let path = target.join(file.path().file_name().unwrap_or_default());
         fs::write(&path, file.contents()).map_err(Error::file("write", path))?;

@@ -1,4 +1,4 @@
-//! Which nginx this is: Debian's with its Lua in shared objects, or one that has Lua built in (OpenResty).
+//! Detects the kind of nginx: Debian's with Lua in shared objects, or one with built-in Lua (OpenResty).
 
 use std::{
     path::{Path, PathBuf},
@@ -10,14 +10,14 @@ use crate::{Error, programs};
 
 const HINT: &str = "install Debian's nginx, libnginx-mod-http-lua, lua-resty-core and lua-cjson (`make run` \
                     does), or OpenResty, or set edge.binary";
-/// In the order in which nginx has to load them.
+/// In the order in which nginx must load them.
 const MODULES: [&str; 2] = ["ndk_http_module.so", "ngx_http_lua_module.so"];
 
 /// An nginx that can run the edge.
 #[derive(Debug, Clone)]
 pub(crate) struct Flavour {
     pub(crate) binary: PathBuf,
-    /// The folder of its Lua modules; `None` when Lua is built in.
+    /// The folder of its Lua modules; `None` if Lua is built in.
     modules: Option<PathBuf>,
 }
 
@@ -50,7 +50,7 @@ impl Flavour {
     }
 }
 
-/// `--modules-path` of the build; what it defaults to is below `--prefix`.
+/// `--modules-path` of the build; its default is below `--prefix`.
 fn modules_folder(built: &str) -> Option<PathBuf> {
     let option = |name: &str| built.split_ascii_whitespace().find_map(|word| word.strip_prefix(name));
     let folder = option("--modules-path=").map(PathBuf::from);
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_modules_are_where_the_build_put_them() {
+    fn the_modules_are_found_by_the_build_options() {
         let built =
             "configure arguments: --prefix=/usr/share/nginx --modules-path=/usr/lib/nginx/modules --with-x";
         assert_eq!(modules_folder(built), Some(PathBuf::from("/usr/lib/nginx/modules")));

@@ -1,5 +1,5 @@
-//! The part of nginx.conf that an option switches on or off as a whole: listeners for TLS and HTTP/2, and proxies that
-//! are trusted. The template itself has no conditions.
+//! The parts of nginx.conf that an option enables or disables: listeners for TLS and HTTP/2, and trusted proxies. The template
+//! itself has no conditions.
 
 use std::{
     collections::BTreeMap,
@@ -12,10 +12,10 @@ use rcgen::{CertificateParams, KeyPair};
 
 use crate::{Error, layout::set_mode};
 
-/// Whom instances' certificates have to be signed by, on Debian.
+/// Debian's bundle of authorities, which must have signed the certificates of instances.
 const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Adds to `values` what follows from the names that an operator chooses.
+/// Adds the values that are derived from an operator's values.
 pub(super) fn derive(values: &mut BTreeMap<String, String>) -> Result<(), Error> {
     let tls = values["EDGE_TLS_LISTEN"].clone();
     let h2c = values["EDGE_H2C_LISTEN"].clone();
@@ -25,7 +25,7 @@ pub(super) fn derive(values: &mut BTreeMap<String, String>) -> Result<(), Error>
         values.insert("EDGE_HTTPS_PORT".to_owned(), port.unwrap_or("443").to_owned());
     }
     if values["EDGE_UPSTREAM_CA"].is_empty() {
-        // nginx insists on a file, whether an instance speaks TLS or not. Without a bundle nobody is trusted.
+        // nginx requires a file even if no instance uses TLS. Without a bundle, no certificate is trusted.
         let bundle = if Path::new(CA_BUNDLE).is_file() { CA_BUNDLE } else { &values["EDGE_TLS_CERTIFICATE"] };
         let bundle = bundle.to_owned();
         values.insert("EDGE_UPSTREAM_CA".to_owned(), bundle);
@@ -55,8 +55,8 @@ pub(super) fn derive(values: &mut BTreeMap<String, String>) -> Result<(), Error>
     Ok(())
 }
 
-/// Who answers challenges of ACME over plain HTTP, which is where they are asked (RFC 8555, 8.3), whatever the policy of
-/// the host says and whether it is known or not; empty: the host's instances.
+/// The location for ACME challenges over plain HTTP (RFC 8555, 8.3), for all hosts and policies. If `address` is empty, the
+/// host's instances answer them.
 fn acme(address: &str) -> Result<String, Error> {
     if address.is_empty() {
         return Ok(String::new());
@@ -66,7 +66,7 @@ fn acme(address: &str) -> Result<String, Error> {
     Ok(format!("location ^~ /.well-known/acme-challenge/ {{ proxy_pass http://{address}; }}"))
 }
 
-/// A server for HTTP/2; empty when it is not wanted.
+/// A server for HTTP/2; empty if it is off.
 fn server(listen: &str, protocols: &str, more: impl FnOnce(&mut Vec<String>)) -> String {
     if listen.is_empty() {
         return String::new();
@@ -77,7 +77,7 @@ fn server(listen: &str, protocols: &str, more: impl FnOnce(&mut Vec<String>)) ->
     format!("server {{\n        {}\n    }}", lines.join("\n        "))
 }
 
-/// The lines that believe `networks`, their list for `geo`, and which file says what an instance is told.
+/// The lines that trust `networks`, their list for `geo`, and the file with the headers for instances.
 fn forwarders(networks: &str, header: &str) -> Result<(String, String, &'static str), Error> {
     let networks: Vec<&str> = networks.split_ascii_whitespace().collect();
     if let Some(wrong) = networks.iter().find(|network| !is_network(network)) {
@@ -92,14 +92,14 @@ fn forwarders(networks: &str, header: &str) -> Result<(String, String, &'static 
     lines.push("real_ip_recursive on;".to_owned());
     let real_ip = lines.join("\n    ");
     if header == "proxy_protocol" {
-        // It carries the address and nothing else: headers are the client's own.
+        // It contains only the address. All headers are the client's.
         return Ok((real_ip, String::new(), "forwarded-direct.conf"));
     }
     let list = networks.iter().map(|network| format!("{network} 1;")).collect::<Vec<_>>().join("\n        ");
     Ok((real_ip, list, "forwarded-trusted.conf"))
 }
 
-/// An address, or one with a number of bits.
+/// An address or a network.
 fn is_network(text: &str) -> bool {
     let (address, bits) = text.split_once('/').unwrap_or((text, "0"));
     let Ok(address) = address.parse::<IpAddr>() else { return false };
@@ -107,7 +107,7 @@ fn is_network(text: &str) -> bool {
     bits.parse::<u8>().is_ok_and(|bits| bits <= most)
 }
 
-/// Writes a certificate that proves nothing, when there is none: a TLS listener cannot do without.
+/// Writes a self-signed certificate if there is none, because a TLS listener requires one.
 fn self_signed(certificate: &str, key: &str) -> Result<(), Error> {
     if Path::new(certificate).exists() && Path::new(key).exists() {
         return Ok(());
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_are_there_when_they_are_wanted() {
+    fn listeners_exist_only_if_they_are_enabled() {
         let folder = tempfile::tempdir().unwrap();
         let mut off = values(folder.path(), &[("EDGE_UPSTREAM_CA", "/ca")]);
         derive(&mut off).unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn challenges_go_to_one_address_or_to_the_instances() {
+    fn challenges_are_sent_to_one_address_or_to_the_instances() {
         assert_eq!(acme("").unwrap(), "");
         assert!(acme("127.0.0.1:8089").unwrap().contains("proxy_pass http://127.0.0.1:8089;"));
         for wrong in ["8089", "host:1", "127.0.0.1:1; include /etc/passwd"] {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_trusted_is_a_list_of_networks() {
+    fn trusted_proxies_are_a_list_of_networks() {
         let (lines, list, file) = forwarders("10.0.0.0/8 ::1", "X-Forwarded-For").unwrap();
         assert!(lines.contains("set_real_ip_from 10.0.0.0/8;") && lines.contains("real_ip_recursive on;"));
         assert!(list.contains("::1 1;"));

@@ -1,8 +1,8 @@
-//! nginx: which one, with which modules, as which user, and its rendered configuration.
+//! nginx: its program, modules, user and rendered configuration.
 //!
 //! `nginx/` and `lua/` of this repository are embedded in the program and written to the prefix at each start, so that
-//! an installed `signalbox` needs no checkout and never runs files of another version. Whoever works on them names
-//! the checkout in `edge.files`, and a reload of nginx shows the change.
+//! an installed `signalbox` needs no checkout and never uses files of another version. A developer sets `edge.files` to the
+//! checkout, and reloads nginx after a change.
 
 mod environment;
 mod files;
@@ -33,13 +33,13 @@ use crate::{
     supervisor::Program,
 };
 
-/// What a worker would like to have: its connections to clients and instances, and files.
+/// The desired limit of open files of a worker: connections to clients and instances, and files.
 const CONNECTIONS: u64 = 8192;
 const OPEN_FILES: u64 = 20_000;
-/// How long a stop waits for running requests before it cuts them off.
+/// How long a stop waits for running requests before it aborts them.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
-/// What one router's nginx needs to know of the others.
+/// The addresses and files that one router's nginx uses.
 pub(crate) struct Edge<'a> {
     pub(crate) router: usize,
     pub(crate) options: &'a EdgeOptions,
@@ -54,7 +54,7 @@ pub(crate) struct Edge<'a> {
     pub(crate) key_file: PathBuf,
 }
 
-/// Writes everything nginx reads, and says how to run it.
+/// Writes all files of nginx, and returns its program.
 pub(crate) fn program(layout: &Layout, part: Part, edge: &Edge<'_>) -> Result<Program, Error> {
     let prefix = layout.nginx_prefix(edge.router);
     fs::create_dir_all(&prefix).map_err(Error::file("create", &prefix))?;
@@ -70,7 +70,7 @@ pub(crate) fn program(layout: &Layout, part: Part, edge: &Edge<'_>) -> Result<Pr
         .arg(prefix.display().to_string())
         .arg("-c")
         .arg(file.display().to_string())
-        // What goes wrong before the configuration is read is told here, not to a file of the system.
+        // Errors before the configuration is read are written here, not to a file of the system.
         .arg("-e")
         .arg("stderr")
         // nginx takes a variable of this name for a list of sockets to inherit.
@@ -81,7 +81,7 @@ pub(crate) fn program(layout: &Layout, part: Part, edge: &Edge<'_>) -> Result<Pr
     Ok(program)
 }
 
-/// An address to call for one to listen on: nobody can call the wildcard.
+/// The address to call for a listen address: a wildcard cannot be called.
 pub(crate) fn address(listen: &str, port: u16) -> String {
     match listen.parse::<IpAddr>() {
         Ok(IpAddr::V4(ip)) if ip.is_unspecified() => format!("127.0.0.1:{port}"),
@@ -162,7 +162,7 @@ fn values(
     Ok(values)
 }
 
-/// The template takes paths without quotes, and `$` starts a variable in some of its places.
+/// The template uses paths without quotes, and `$` starts a variable in some places.
 fn refuse_special(option: &str, path: &str) -> Result<(), Error> {
     let special = |c: char| c.is_whitespace() || c.is_control() || "$;{}\"'\\?".contains(c);
     match path.chars().find(|c| special(*c)) {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use crate::Error;
 
-/// A name of the template that this version does not know.
+/// An unknown name in the template.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unknown(String);
 
 impl Unknown {
-    /// The error of an operator who chose the template with `option`.
+    /// The error for a template that an operator set with `option`.
     pub(super) fn in_option(self, option: &str) -> Error {
         Error::option(
             option,
@@ -18,7 +18,7 @@ impl Unknown {
     }
 }
 
-/// Fills in `values`. Lower-case names are nginx's own variables and stay.
+/// Replaces names by `values`. Lower-case names are nginx's variables and remain.
 pub(super) fn render(template: &str, values: &BTreeMap<String, String>) -> Result<String, Unknown> {
     let mut text = String::with_capacity(template.len() * 2);
     let mut rest = template;
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_filled_in_and_variables_of_nginx_stay() {
+    fn names_are_replaced_and_nginxs_variables_remain() {
         let values = [("A_B".to_owned(), "x;".to_owned()), ("EMPTY".to_owned(), String::new())].into();
         let text = render("${A_B} ${host}${EMPTY} $uri ${", &values).unwrap();
         assert_eq!(text, "x; ${host} $uri ${");

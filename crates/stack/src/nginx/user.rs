@@ -1,8 +1,8 @@
-//! As whom nginx' workers run when root starts them.
+//! The user of nginx's workers if root starts nginx.
 //!
-//! They have to reach the replica's socket, and to open the access log again after each rotation, so every folder on
-//! the way to the data must let them through. `/root` does not, for example. Then the workers stay root, with a note:
-//! an edge that quietly stops counting at its first rotation would be worse.
+//! Workers must reach the replica's socket and reopen the access log after each rotation, so they need access to every folder
+//! on the path. `/root`, for example, denies it. Then the workers remain root, and a note is printed: an edge that silently
+//! stops counting at its first rotation would be worse.
 
 use std::{
     fs,
@@ -20,17 +20,17 @@ const DEFAULT: &str = "www-data";
 /// The chosen user.
 #[derive(Debug, Clone)]
 pub(crate) enum WorkerUser {
-    /// The one who started the stack; root included.
+    /// The user that started the stack, including root.
     Same {
-        /// Whether nginx has to be told so, because root's nginx would take its built-in user.
+        /// Whether nginx.conf must set it, because nginx started by root would use its built-in user.
         root: bool,
     },
-    /// Another one, because root started the stack.
+    /// Another user, because root started the stack.
     Other(User),
 }
 
 impl WorkerUser {
-    /// The user for data at `root_folder`, and what the operator should know about the choice.
+    /// The user for data at `root_folder`, and a note for the operator about the choice.
     pub(crate) fn choose(configured: &str, root_folder: &Path) -> Result<(Self, Option<String>), Error> {
         if !geteuid().is_root() {
             return Ok((Self::Same { root: false }, None));
@@ -62,7 +62,7 @@ impl WorkerUser {
         }
     }
 
-    /// nginx' `user` line.
+    /// nginx's `user` line.
     pub(crate) fn line(&self) -> String {
         match self {
             Self::Same { root: false } => String::new(),
@@ -71,12 +71,12 @@ impl WorkerUser {
         }
     }
 
-    /// Whether files of the stack have to be opened to another user.
+    /// Whether another user needs access to files of the stack.
     pub(crate) fn is_other(&self) -> bool {
         matches!(self, Self::Other(_))
     }
 
-    /// Opens a folder of the stack to the workers, and to nobody else.
+    /// Grants only the workers access to a folder of the stack.
     pub(crate) fn admit(&self, folder: &Path) -> Result<(), Error> {
         let failed = Error::file("open to nginx' workers", folder);
         match self {
@@ -89,7 +89,7 @@ impl WorkerUser {
     }
 }
 
-/// The first folder on the way to `folder` that `user` may not enter. Looks at the mode bits only.
+/// The first folder on the path to `folder` that `user` cannot enter. Only mode bits are checked.
 fn obstacle<'a>(user: &User, folder: &'a Path) -> Option<&'a Path> {
     let mut way: Vec<&Path> = folder.ancestors().collect();
     way.reverse();
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_closed_folder_on_the_way_is_named() {
+    fn an_inaccessible_folder_on_the_path_is_named() {
         let Ok(Some(user)) = User::from_name("nobody") else { return };
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("inner");

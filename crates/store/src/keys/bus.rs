@@ -5,52 +5,52 @@ use crate::{FabricSpace, Key, Tag};
 
 /// The rows of `docs/keys.md` for the bus.
 pub const CATALOG: &[Entry] = &[
-    row("bus:registry", "hash", "for ever"),
-    row("bus:topics", "set", "for ever"),
+    row("bus:registry", "hash", "no expiry"),
+    row("bus:topics", "set", "no expiry"),
     row("bus:topic:<name>", "hash", "while the topic exists"),
     row("bus:topics:<token>", "set", "while subscribed"),
-    row("bus:subscribers", "set", "for ever"),
+    row("bus:subscribers", "set", "no expiry"),
     row("bus:subscribers:<topic>", "set", "while the topic exists"),
     row("bus:subscriber:<token>", "hash", "while subscribed"),
-    row("bus:api_tokens", "hash", "for ever"),
+    row("bus:api_tokens", "hash", "no expiry"),
     row("bus:call:<pacemaker>:<slot>", "string", "10 minutes after the last call"),
-    row("bus:last.event.id", "string", "for ever"),
+    row("bus:last.event.id", "string", "no expiry"),
     row("bus:objects", "hash", "exchanged after 30 days or a million objects"),
     row("bus:objects:old", "hash", "forgotten at the next exchange"),
-    row("bus:objects:state", "hash", "for ever"),
+    row("bus:objects:state", "hash", "no expiry"),
     row("bus:idempotency:keys:<client>", "hash", "20 minutes after the last key"),
     row("bus:idempotency:ages:<client>", "zset", "20 minutes after the last key"),
-    row("bus:log", "hash", "for ever"),
+    row("bus:log", "hash", "no expiry"),
     row("bus:log:<segment>", "hash", "a day, and while a batch needs it"),
     row("bus:log:<segment>:order", "list", "as its segment"),
     row("bus:batch:<bid>", "list", "until delivered, dead or dropped"),
     row("bus:batches:current:<token>", "hash", "while batches fill"),
     row("bus:batches:ready:<token>:<lane>", "list", "while batches wait"),
-    row("bus:batches:index", "zset", "for ever"),
-    row("bus:batches:gauges:event", "hash", "for ever"),
-    row("bus:batches:gauges:batch", "hash", "for ever"),
+    row("bus:batches:index", "zset", "no expiry"),
+    row("bus:batches:gauges:event", "hash", "no expiry"),
+    row("bus:batches:gauges:batch", "hash", "no expiry"),
     row("bus:generations:<token>", "hash", "while subscribed"),
     row("bus:gaps:<token>:<lane>", "list", "until told"),
-    row("bus:jobs:index:main", "set", "for ever"),
-    row("bus:jobs:scheduled:main", "zset", "for ever"),
-    row("bus:jobs:instant:main", "list", "for ever"),
+    row("bus:jobs:index:main", "set", "no expiry"),
+    row("bus:jobs:scheduled:main", "zset", "no expiry"),
+    row("bus:jobs:instant:main", "list", "no expiry"),
     row("bus:jobs:waiting:<token>", "set", "while an older generation has batches"),
-    row("bus:jobs:pending:index:main", "set", "for ever"),
+    row("bus:jobs:pending:index:main", "set", "no expiry"),
     row("bus:jobs:pending:main:<worker>", "list", "while the worker holds a job"),
-    row("bus:workers", "hash", "for ever"),
-    row("bus:counters", "hash", "for ever"),
+    row("bus:workers", "hash", "no expiry"),
+    row("bus:counters", "hash", "no expiry"),
     row("bus:dead:<token>", "list", "until redriven or dropped"),
-    row("bus:dead.bytes", "hash", "for ever"),
+    row("bus:dead.bytes", "hash", "no expiry"),
     row("bus:purge", "hash", "until cleared away"),
-    row("bus:replays", "zset", "for ever"),
+    row("bus:replays", "zset", "no expiry"),
     row("bus:replay:<token>", "hash", "until done"),
 ];
 
-/// The event bus' keys of one shard.
+/// The event bus's keys of one shard.
 #[derive(Debug, Clone)]
 pub struct Bus<'a>(&'a Tag);
 
-/// The event bus' keys of the shard with this tag.
+/// The event bus's keys of the shard with this tag.
 pub fn bus(tag: &Tag) -> Bus<'_> {
     Bus(tag)
 }
@@ -60,12 +60,12 @@ impl Bus<'_> {
         Key::new(format!("{}{name}", self.0.as_str()))
     }
 
-    /// The channel on which sleepers are woken: `now`, or the time in unix milliseconds until which they may sleep.
+    /// The channel that wakes idle workers: `now`, or the unix millisecond until which they can sleep.
     pub fn wake_channel(&self) -> String {
         format!("{}bus:wake", self.0.as_str())
     }
 
-    /// The channel on which a new stamp of the registry is announced.
+    /// The channel on which a new stamp of the registry is published.
     pub fn registry_channel(&self) -> String {
         format!("{}bus:registry", self.0.as_str())
     }
@@ -105,7 +105,7 @@ impl Bus<'_> {
         self.key(format_args!("bus:subscribers:{topic}"))
     }
 
-    /// HASH of a subscription's metadata and of what moves in it.
+    /// HASH of a subscription's metadata and counters.
     pub fn subscriber(&self, token: &str) -> Key<FabricSpace> {
         self.key(format_args!("bus:subscriber:{token}"))
     }
@@ -115,7 +115,7 @@ impl Bus<'_> {
         self.key("bus:api_tokens")
     }
 
-    /// INTEGER: the last id given out in the shard.
+    /// INTEGER: the last ID assigned in the shard.
     pub fn last_event_id(&self) -> Key<FabricSpace> {
         self.key("bus:last.event.id")
     }
@@ -125,17 +125,17 @@ impl Bus<'_> {
         self.key("bus:objects")
     }
 
-    /// HASH: the last ids of objects that have been quiet for long.
+    /// HASH: the last IDs of objects without recent events.
     pub fn objects_old(&self) -> Key<FabricSpace> {
         self.key("bus:objects:old")
     }
 
-    /// HASH: when the two were exchanged.
+    /// HASH: the time at which the two hashes were last swapped.
     pub fn objects_state(&self) -> Key<FabricSpace> {
         self.key("bus:objects:state")
     }
 
-    /// HASH: digest of an idempotency key → what was published under it.
+    /// HASH: digest of an idempotency key → the result of its publish call.
     pub fn idempotency_keys(&self, client: &str) -> Key<FabricSpace> {
         self.key(format_args!("bus:idempotency:keys:{client}"))
     }
@@ -165,7 +165,7 @@ impl Bus<'_> {
         self.key(format_args!("bus:batch:{bid}"))
     }
 
-    /// HASH: lane → the batch that fills.
+    /// HASH: lane → its open batch.
     pub fn batches_current(&self, token: &str) -> Key<FabricSpace> {
         self.key(format_args!("bus:batches:current:{token}"))
     }
@@ -195,7 +195,7 @@ impl Bus<'_> {
         self.key(format_args!("bus:generations:{token}"))
     }
 
-    /// LIST: what a lane lost and has not told yet.
+    /// LIST: gaps of a lane that are not reported yet.
     pub fn gaps(&self, token: &str, lane: &str) -> Key<FabricSpace> {
         self.key(format_args!("bus:gaps:{token}:{lane}"))
     }
@@ -210,7 +210,7 @@ impl Bus<'_> {
         self.key("bus:jobs:scheduled:main")
     }
 
-    /// LIST of jobs to be taken.
+    /// LIST of ready jobs.
     pub fn jobs_instant(&self) -> Key<FabricSpace> {
         self.key("bus:jobs:instant:main")
     }
@@ -220,12 +220,12 @@ impl Bus<'_> {
         self.key(format_args!("bus:jobs:waiting:{token}"))
     }
 
-    /// SET of workers that hold a job.
+    /// SET of workers with a job.
     pub fn jobs_pending_index(&self) -> Key<FabricSpace> {
         self.key("bus:jobs:pending:index:main")
     }
 
-    /// LIST: the job that a worker holds.
+    /// LIST: the job of a worker.
     pub fn jobs_pending(&self, worker: &str) -> Key<FabricSpace> {
         self.key(format_args!("bus:jobs:pending:main:{worker}"))
     }
@@ -250,7 +250,7 @@ impl Bus<'_> {
         self.key("bus:dead.bytes")
     }
 
-    /// HASH: lanes that are to be cleared away.
+    /// HASH: lanes to be deleted.
     pub fn purge(&self) -> Key<FabricSpace> {
         self.key("bus:purge")
     }

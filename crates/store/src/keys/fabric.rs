@@ -1,15 +1,14 @@
-//! The fabric: the desired state of the route table, and what pacemakers share among themselves.
+//! The fabric: the desired state of the route table, and the shared state of pacemakers.
 //!
-//! What stands beside it in every shard has files of its own: [`super::bus`], [`super::queues`], [`super::objects`],
-//! [`super::machines`].
+//! Keys that exist in every shard are in [`super::bus`], [`super::queues`], [`super::objects`] and [`super::machines`].
 
 use super::{Entry, row};
 use crate::{FabricSpace, Key};
 
 /// The rows of `docs/keys.md` for this server.
 pub const CATALOG: &[Entry] = &[
-    row("routes:instances", "hash", "for ever"),
-    row("routes:instances:index", "zset", "for ever"),
+    row("routes:instances", "hash", "no expiry"),
+    row("routes:instances:index", "zset", "no expiry"),
     row("routes:addresses", "hash", "while an instance is registered there"),
     row("routes:hosts", "hash", "until the host is deleted"),
     row("routes:hosts:index", "zset", "until the host is deleted"),
@@ -18,16 +17,16 @@ pub const CATALOG: &[Entry] = &[
     row("routes:certificates:index", "zset", "until the certificate is deleted"),
     row("routes:certificates:ends", "zset", "until the certificate is deleted"),
     row("routes:certificates:told", "hash", "until the certificate is deleted"),
-    row("routes:revision", "string", "for ever"),
+    row("routes:revision", "string", "no expiry"),
     row("routes:unprojected", "zset", "while changes wait"),
     row("routes:unreported", "zset", "while registrations wait"),
-    row("routes:table", "hash", "for ever"),
+    row("routes:table", "hash", "no expiry"),
     row("routes:alarms:told", "hash", "30 days after the last"),
-    row("routes:announced", "hash", "for ever"),
-    row("tokens", "hash", "for ever"),
-    row("tokens:names", "hash", "for ever"),
-    row("pacemakers", "hash", "for ever, members for 30 s of silence"),
-    row("duty:<name>", "hash", "for ever"),
+    row("routes:announced", "hash", "no expiry"),
+    row("tokens", "hash", "no expiry"),
+    row("tokens:names", "hash", "no expiry"),
+    row("pacemakers", "hash", "no expiry, members for 30 s of silence"),
+    row("duty:<name>", "hash", "no expiry"),
 ];
 
 /// HASH: instance id → its desired state as JSON.
@@ -35,22 +34,22 @@ pub fn routes_instances() -> Key<FabricSpace> {
     Key::new("routes:instances")
 }
 
-/// ZSET of the ids in `routes:instances`, all of score 0, for reading them in order.
+/// ZSET of the ids in `routes:instances`, all with score 0, for reading them in order.
 pub fn routes_instances_index() -> Key<FabricSpace> {
     Key::new("routes:instances:index")
 }
 
-/// HASH: address → id of the one instance that owns it.
+/// HASH: address → ID of the instance that owns it.
 pub fn routes_addresses() -> Key<FabricSpace> {
     Key::new("routes:addresses")
 }
 
-/// HASH: host name → the version type last registered for it. A name stays when its last instance goes.
+/// HASH: host name → the version type last registered for it. A name remains after its last instance is removed.
 pub fn routes_hosts() -> Key<FabricSpace> {
     Key::new("routes:hosts")
 }
 
-/// ZSET of the names in `routes:hosts`, all of score 0, for reading them in order.
+/// ZSET of the names in `routes:hosts`, all with score 0, for reading them in order.
 pub fn routes_hosts_index() -> Key<FabricSpace> {
     Key::new("routes:hosts:index")
 }
@@ -60,54 +59,53 @@ pub fn routes_revision() -> Key<FabricSpace> {
     Key::new("routes:revision")
 }
 
-/// ZSET of what was changed here and is not known to stand on the routes master yet, by revision: instance ids, and
-/// host names behind an `@`.
+/// ZSET of changes that may not be on the routes master yet, by revision: instance IDs, and host names after an `@`.
 pub fn routes_unprojected() -> Key<FabricSpace> {
     Key::new("routes:unprojected")
 }
 
-/// ZSET of instance ids that are not known to stand in the membership sets of the statistics yet, by revision.
+/// ZSET of instance IDs that may not be in the membership sets of the statistics yet, by revision.
 pub fn routes_unreported() -> Key<FabricSpace> {
     Key::new("routes:unreported")
 }
 
-/// HASH: `epoch` (lineage) and highest `serial` that the routes master was given, and in `seeding` a token of the
-/// lineage that it has yet to get.
+/// HASH: `epoch` (lineage) and highest `serial` that was written to the routes master, and in `seeding` the token of the
+/// lineage that it will get.
 pub fn routes_table() -> Key<FabricSpace> {
     Key::new("routes:table")
 }
 
-/// HASH: host name → the policy that is wanted of it, as JSON with its revision.
+/// HASH: host name → its desired policy, as JSON with its revision.
 pub fn routes_policies() -> Key<FabricSpace> {
     Key::new("routes:policies")
 }
 
-/// HASH: server name → the certificate that is wanted for it, its private key encrypted, as JSON with revision and end.
+/// HASH: server name → its desired certificate with an encrypted private key, as JSON with revision and expiry.
 pub fn routes_certificates() -> Key<FabricSpace> {
     Key::new("routes:certificates")
 }
 
-/// ZSET of the server names that have a certificate, all of score 0: they sort by name.
+/// ZSET of the server names that have a certificate, all with score 0, so that they sort by name.
 pub fn routes_certificates_index() -> Key<FabricSpace> {
     Key::new("routes:certificates:index")
 }
 
-/// ZSET of server names by the end of their certificate, in unix seconds.
+/// ZSET of server names by the expiry of their certificate, in unix seconds.
 pub fn routes_certificates_ends() -> Key<FabricSpace> {
     Key::new("routes:certificates:ends")
 }
 
-/// HASH: server name → what was told of its certificate's end: that end, and the days that were left.
+/// HASH: server name → the published expiry of its certificate, and the days that were left.
 pub fn routes_certificates_told() -> Key<FabricSpace> {
     Key::new("routes:certificates:told")
 }
 
-/// HASH: router → what was told last of it: how often anything was told, and the alarm, `silent` or `-`.
+/// HASH: router → its last published alarm: a sequence number, and the alarm, `silent` or `-`.
 pub fn routes_alarms_told() -> Key<FabricSpace> {
     Key::new("routes:alarms:told")
 }
 
-/// HASH: up to where the table's changes were told as events: `epoch`, `serial`, and `entry` of the list of changes.
+/// HASH: the last change of the table that was published as an event: `epoch`, `serial`, and `entry` of the stream.
 pub fn routes_announced() -> Key<FabricSpace> {
     Key::new("routes:announced")
 }
@@ -122,12 +120,13 @@ pub fn token_names() -> Key<FabricSpace> {
     Key::new("tokens:names")
 }
 
-/// HASH: pacemaker → when it last said that it serves (unix ms, this server's clock) and its version, a space between.
+/// HASH: pacemaker → its last report (unix ms, this server's clock) and its version, separated by a space.
 pub fn pacemakers() -> Key<FabricSpace> {
     Key::new("pacemakers")
 }
 
-/// HASH: who holds a singleton duty (`holder`), until when (`until_ms`, this server's clock), and the fencing `epoch`.
+/// HASH: the holder of a singleton task (`holder`), the end of its lease (`until_ms`, this server's clock), and the fencing
+/// `epoch`.
 pub fn duty(name: &str) -> Key<FabricSpace> {
     Key::new(format!("duty:{name}"))
 }

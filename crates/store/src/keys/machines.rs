@@ -1,7 +1,7 @@
 //! State machines: on the fabric, in every shard.
 //!
-//! A label is the object `machine:<machine>:<label>`; its record stands where an object's state stands. Names of machines
-//! and states hold no colon, so what belongs to a machine cannot be mistaken for what belongs to the shard.
+//! A label is the object `machine:<machine>:<label>`, and its record is stored as the object's state. Names of machines and
+//! states contain no colon, so keys of a machine cannot collide with keys of the shard.
 
 use super::{Entry, row};
 use crate::{FabricSpace, Key, Tag};
@@ -13,15 +13,15 @@ pub const CATALOG: &[Entry] = &[
     row("machine:<machine>:is:<status>", "zset", "while a label has the status"),
     row("machine:<machine>:gone", "zset", "30 days after a label was deleted"),
     row("machine:<machine>:zone:<gate>:<zone>", "zset", "while a label with that zone is at the gate"),
-    row("machine:<machine>:current", "string", "for ever"),
-    row("machine:<machine>:versions", "hash", "for ever"),
+    row("machine:<machine>:current", "string", "no expiry"),
+    row("machine:<machine>:versions", "hash", "no expiry"),
     row("machine:<machine>:plan:<plan>", "string", "an hour"),
     row("machine:applying", "hash", "until every shard has the version"),
-    row("machine:names", "zset", "for ever"),
-    row("machine:seen", "set", "for ever"),
+    row("machine:names", "zset", "no expiry"),
+    row("machine:seen", "set", "no expiry"),
     row("machine:due", "zset", "while something is due at a time"),
     row("machine:waves", "hash", "while a wave is under way"),
-    row("machine:inputs", "hash", "for ever"),
+    row("machine:inputs", "hash", "no expiry"),
 ];
 
 /// The keys of machines in one shard.
@@ -43,12 +43,12 @@ impl Machines<'_> {
         Key::new(format!("{}object:machine:{machine}:{label}:data", self.0.as_str()))
     }
 
-    /// What the keys of all labels' records begin with; behind it stand machine, colon, label and `:data`.
+    /// The prefix of the keys of all labels' records, followed by machine, colon, label and `:data`.
     pub fn label_prefix(&self) -> String {
         format!("{}object:machine:", self.0.as_str())
     }
 
-    /// ZSET: an index by what stands behind `machine:` in its name.
+    /// ZSET: the index with this name after `machine:`.
     pub fn index(&self, name: &str) -> Key<FabricSpace> {
         self.key(name)
     }
@@ -58,22 +58,22 @@ impl Machines<'_> {
         self.key(format_args!("{machine}:in:{state}"))
     }
 
-    /// ZSET: the labels with a status that is not the usual one of their state, by name.
+    /// ZSET: the labels with an unusual status for their state, by name.
     pub fn with_status(&self, machine: &str, status: &str) -> Key<FabricSpace> {
         self.key(format_args!("{machine}:is:{status}"))
     }
 
-    /// ZSET: deleted labels by when, unix milliseconds.
+    /// ZSET: deleted labels by the time of deletion, in unix milliseconds.
     pub fn gone(&self, machine: &str) -> Key<FabricSpace> {
         self.key(format_args!("{machine}:gone"))
     }
 
-    /// ZSET: labels at a gate with a zone of their own, by name.
+    /// ZSET: labels at a gate with their own time zone, by name.
     pub fn in_zone(&self, machine: &str, gate: &str, zone: &str) -> Key<FabricSpace> {
         self.key(format_args!("{machine}:zone:{gate}:{zone}"))
     }
 
-    /// STRING: the version of the machine's definition that counts in this shard.
+    /// STRING: the active version of the machine's definition in this shard.
     pub fn current(&self, machine: &str) -> Key<FabricSpace> {
         self.key(format_args!("{machine}:current"))
     }
@@ -83,7 +83,7 @@ impl Machines<'_> {
         self.key(format_args!("{machine}:versions"))
     }
 
-    /// STRING: a plan, with what it was computed from. In the first shard.
+    /// STRING: a plan and its inputs. In the first shard.
     pub fn plan(&self, machine: &str, plan: &str) -> Key<FabricSpace> {
         self.key(format_args!("{machine}:plan:{plan}"))
     }
@@ -98,27 +98,27 @@ impl Machines<'_> {
         self.key("names")
     }
 
-    /// SET: digests of definitions that were applied once. In the first shard.
+    /// SET: digests of definitions that were applied before. In the first shard.
     pub fn seen(&self) -> Key<FabricSpace> {
         self.key("seen")
     }
 
-    /// ZSET: labels and waves by when something is due for them, unix milliseconds.
+    /// ZSET: labels and sweeps by their due time, in unix milliseconds.
     pub fn due(&self) -> Key<FabricSpace> {
         self.key("due")
     }
 
-    /// HASH: wave → how far it came.
+    /// HASH: sweep → its progress.
     pub fn waves(&self) -> Key<FabricSpace> {
         self.key("waves")
     }
 
-    /// HASH: shard of the bus' log → the id up to which its events were taken as facts. In the first shard.
+    /// HASH: shard of the bus's log → the ID up to which its events were processed as inputs. In the first shard.
     pub fn inputs(&self) -> Key<FabricSpace> {
         self.key("inputs")
     }
 
-    /// The channel that tells the time in unix milliseconds at which something is due earlier than anything before.
+    /// The channel for a new earliest due time, in unix milliseconds.
     pub fn wake_channel(&self) -> String {
         format!("{}machine:wake", self.0.as_str())
     }

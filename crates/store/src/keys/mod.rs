@@ -1,8 +1,8 @@
-//! Every key name of Signalbox, spelled once.
+//! Every key name of Signalbox.
 //!
-//! The builders make [`crate::Key`]s that only fit their own server. Beside each key space stands its catalog: the
-//! pattern, type, lifetime, writer and readers of each key. `docs/keys.md` shows the same rows, and a test holds the
-//! two against each other; another walks the servers of a running system and fails on a key that no row describes.
+//! The builders create [`crate::Key`]s that only fit their own server. Each key space has a catalog with the pattern, type,
+//! lifetime, writer and readers of each key. `docs/keys.md` contains the same rows, and a test compares the two. Another test
+//! scans the servers of a running system and fails on a key that matches no row.
 
 pub mod bus;
 pub mod fabric;
@@ -12,35 +12,34 @@ pub mod queues;
 pub mod routes;
 pub mod stats;
 
-/// A row of the catalog: one kind of key.
+/// A row of the catalog, which describes one kind of key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// The name, with `<placeholders>` for the parts that vary.
     pub pattern: &'static str,
-    /// The Redis type, as `TYPE` answers (`set`, `hash`, …), or `channel`.
+    /// The Redis type, as returned by `TYPE` (`set`, `hash`, …), or `channel`.
     pub kind: &'static str,
-    /// How long it lives.
+    /// Its lifetime.
     pub lifetime: &'static str,
-    /// Who writes it.
+    /// Its writers.
     pub writer: &'static str,
-    /// Who reads it.
+    /// Its readers.
     pub readers: &'static str,
 }
 
 impl Entry {
-    /// Whether `name` is a key of this row. A placeholder stands for at least one character.
+    /// Whether `name` is a key of this row. A placeholder matches at least one character.
     pub fn describes(&self, name: &str) -> bool {
         matches(self.pattern, name)
     }
 }
 
-/// A row of the fabric: writer and readers of all of them are pacemakers.
+/// A row of the fabric, where pacemakers are the only writers and readers.
 const fn row(pattern: &'static str, kind: &'static str, lifetime: &'static str) -> Entry {
     Entry { pattern, kind, lifetime, writer: "pacemaker", readers: "pacemaker" }
 }
 
-/// Matches literal parts in order; the part before each `<placeholder>` is short and placeholders are few, so plain
-/// backtracking is cheap enough for the tests and tools that use it.
+/// Matches literal parts in order. Patterns are short, so backtracking is cheap enough for the tests and tools that use it.
 fn matches(pattern: &str, name: &str) -> bool {
     let Some((literal, rest)) = pattern.split_once('<') else { return pattern == name };
     let Some(name) = name.strip_prefix(literal) else { return false };
@@ -57,7 +56,7 @@ mod tests {
     use super::matches;
 
     #[test]
-    fn a_placeholder_stands_for_at_least_one_character() {
+    fn a_placeholder_matches_at_least_one_character() {
         assert!(matches("instances:<hostname>", "instances:a.example"));
         assert!(!matches("instances:<hostname>", "instances:"));
         assert!(!matches("instances:<hostname>", "instance:a"));

@@ -1,14 +1,14 @@
 //! Objects and the queues of their events: on the fabric, in every shard.
 //!
-//! Keys of one object end in a word behind its name; what belongs to the shard holds one colon only, so no name of an
-//! object can lead there.
+//! Keys of one object end with a suffix after its name. Keys of the shard contain only one colon, so no name of an object can
+//! collide with them.
 
 use super::{Entry, row};
 use crate::{FabricSpace, Key, Tag};
 
 /// The rows of `docs/keys.md` for objects.
 pub const CATALOG: &[Entry] = &[
-    row("object:<object>:data", "string", "for ever"),
+    row("object:<object>:data", "string", "no expiry"),
     row("object:<object>:events", "list", "while events wait for a backend"),
     row("object:<object>:flight", "string", "while an event is being sent"),
     row("object:<object>:event.worker", "string", "while a worker holds the object"),
@@ -25,7 +25,7 @@ pub const CATALOG: &[Entry] = &[
     row("object:retry", "zset", "while an object waits for its retry"),
     row("object:parked", "zset", "until unparked or skipped"),
     row("object:workers", "hash", "while a worker holds an object"),
-    row("object:numbers", "hash", "for ever"),
+    row("object:numbers", "hash", "no expiry"),
     row("object:dead@<backend>", "list", "until redriven or dropped"),
 ];
 
@@ -43,7 +43,7 @@ impl Objects<'_> {
         Key::new(format!("{}object:{name}", self.0.as_str()))
     }
 
-    /// HASH: object → its backend, while it has a queue. What the scripts build every other key from.
+    /// HASH: object → its backend, while it has a queue. The scripts derive every other key from it.
     pub fn queued(&self) -> Key<FabricSpace> {
         self.key("queued")
     }
@@ -53,27 +53,27 @@ impl Objects<'_> {
         self.key("numbers")
     }
 
-    /// ZSET: objects of a backend that can be taken, by turn.
+    /// ZSET: ready objects of a backend, by turn.
     pub fn ready(&self, backend: &str) -> Key<FabricSpace> {
         self.key(format_args!("objects.with.events@{backend}"))
     }
 
-    /// ZSET: objects that workers hold, by the end of the lease in unix milliseconds.
+    /// ZSET: leased objects, by the end of the lease in unix milliseconds.
     pub fn leases(&self) -> Key<FabricSpace> {
         self.key("leases")
     }
 
-    /// ZSET: objects that are tried again, by when in unix milliseconds.
+    /// ZSET: objects that wait for a retry, by its time in unix milliseconds.
     pub fn retry(&self) -> Key<FabricSpace> {
         self.key("retry")
     }
 
-    /// ZSET: objects that wait for a decision, since when in unix milliseconds.
+    /// ZSET: parked objects, by the time of parking in unix milliseconds.
     pub fn parked(&self) -> Key<FabricSpace> {
         self.key("parked")
     }
 
-    /// LIST: entries of an object's events that wait, the head is sent next.
+    /// LIST: waiting entries of an object's events. The head is sent next.
     pub fn waiting(&self, object: &str) -> Key<FabricSpace> {
         self.key(format_args!("{object}:events"))
     }
@@ -83,12 +83,12 @@ impl Objects<'_> {
         self.key(format_args!("{object}:flight"))
     }
 
-    /// LIST: events of a backend that were given up: `died attempts length why` and the event's JSON.
+    /// LIST: dead letters of a backend: `died attempts length reason` and the event's JSON.
     pub fn dead(&self, backend: &str) -> Key<FabricSpace> {
         self.key(format_args!("dead@{backend}"))
     }
 
-    /// The channel on which sleepers are woken: `now`, or the time in unix milliseconds until which they may sleep.
+    /// The channel that wakes idle workers: `now`, or the unix millisecond until which they can sleep.
     pub fn wake_channel(&self) -> String {
         format!("{}object:wake", self.0.as_str())
     }

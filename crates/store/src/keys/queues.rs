@@ -1,8 +1,8 @@
 //! Queues: on the fabric, in every shard.
 //!
-//! A queue's waiting messages stand in one list for each environment, `queue:<queue>:<environment>`. Whatever the queue
-//! keeps of itself stands behind a bar, which names of queues and environments cannot hold, so no environment has to be
-//! refused for its name. What all queues of a shard share has no queue's name before the bar.
+//! A queue's waiting messages are stored in one list per environment, `queue:<queue>:<environment>`. The queue's other keys
+//! contain a bar, which names of queues and environments cannot contain, so no environment name is rejected. Keys that all
+//! queues of a shard share have no queue name before the bar.
 
 use super::{Entry, row};
 use crate::{FabricSpace, Key, Tag};
@@ -34,18 +34,18 @@ pub fn shared(tag: &Tag) -> Shared<'_> {
 }
 
 impl Shared<'_> {
-    /// HASH: segment of the bus' log → how many messages of queues have their bodies there.
+    /// HASH: segment of the bus's log → the number of queued messages whose bodies are in it.
     pub fn held(&self) -> Key<FabricSpace> {
         Key::new(format!("{}queue:|held", self.0.as_str()))
     }
 
-    /// ZSET: queues by the earliest moment at which a lease ends or a delayed message is due, unix milliseconds.
+    /// ZSET: queues by the earliest time at which a lease ends or a delayed message is due, in unix milliseconds.
     pub fn due(&self) -> Key<FabricSpace> {
         Key::new(format!("{}queue:|due", self.0.as_str()))
     }
 
-    /// The channel that tells `pull <queue>` (there is something to pull), `only <queue>|<environment>` (of that one) and
-    /// `due <unix ms>` (look again then).
+    /// The channel for `pull <queue>` (messages are waiting), `only <queue>|<environment>` (of that environment) and
+    /// `due <unix ms>` (poll at that time).
     pub fn wake_channel(&self) -> String {
         format!("{}queue:wake", self.0.as_str())
     }
@@ -68,13 +68,13 @@ impl Queue<'_> {
         Key::new(format!("{}queue:{}{rest}", self.tag.as_str(), self.name))
     }
 
-    /// LIST: a facet's waiting messages, the next one first: `id`, `id@segment` when the body was stored again, each
-    /// with `#attempts` when it was handed out before.
+    /// LIST: a facet's waiting messages, the next one first: `id`, or `id@segment` if the body was stored again, each with
+    /// `#attempts` if it was pulled before.
     pub fn waiting(&self, environment: &str) -> Key<FabricSpace> {
         self.key(format_args!(":{environment}"))
     }
 
-    /// ZSET: the environments that can be pulled from, by their places in the ring; the lowest has its turn.
+    /// ZSET: the environments with waiting messages, by their position in the ring. The lowest is next.
     pub fn ring(&self) -> Key<FabricSpace> {
         self.key("|ring")
     }
@@ -84,7 +84,7 @@ impl Queue<'_> {
         self.key(format_args!("|facet:{environment}"))
     }
 
-    /// ZSET: the environments that have messages, all of score 0.
+    /// ZSET: the environments that have messages, all with score 0.
     pub fn facets(&self) -> Key<FabricSpace> {
         self.key("|facets")
     }
@@ -109,12 +109,12 @@ impl Queue<'_> {
         self.key("|dead")
     }
 
-    /// HASH: `waiting`, `inflight`, `delayed`, and what happened in all: `pushed`, `pulled`, `acked`, `returned`, …
+    /// HASH: `waiting`, `inflight`, `delayed`, and totals: `pushed`, `pulled`, `acked`, `returned`, …
     pub fn count(&self) -> Key<FabricSpace> {
         self.key("|count")
     }
 
-    /// HASH: what the scripts have to know of the queue's definition, and its revision.
+    /// HASH: the parts of the queue's definition that the scripts use, and its revision.
     pub fn settings(&self) -> Key<FabricSpace> {
         self.key("|settings")
     }

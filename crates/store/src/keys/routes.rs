@@ -1,5 +1,5 @@
-//! The route table. The first four keys are those of Paasmaker's router and are all that routing needs: a table made
-//! of them by hand works. The others belong to the pacemaker.
+//! The route table. The first four keys are those of Paasmaker's router and sufficient for routing: a table that was written
+//! manually with them works. The others belong to the pacemaker.
 
 use super::Entry;
 use crate::{Key, RoutesSpace};
@@ -27,7 +27,7 @@ pub const CATALOG: &[Entry] = &[
         writer: "pacemaker",
         readers: "operator",
     },
-    Entry { pattern: "serial", kind: "string", lifetime: "for ever", writer: "pacemaker", readers: "nginx" },
+    Entry { pattern: "serial", kind: "string", lifetime: "no expiry", writer: "pacemaker", readers: "nginx" },
     Entry {
         pattern: "instance:<id>",
         kind: "hash",
@@ -73,14 +73,14 @@ pub const CATALOG: &[Entry] = &[
     Entry {
         pattern: "leases",
         kind: "zset",
-        lifetime: "for ever",
+        lifetime: "no expiry",
         writer: "pacemaker",
         readers: "pacemaker",
     },
     Entry {
         pattern: "drains",
         kind: "zset",
-        lifetime: "for ever",
+        lifetime: "no expiry",
         writer: "pacemaker",
         readers: "pacemaker",
     },
@@ -94,21 +94,21 @@ pub const CATALOG: &[Entry] = &[
     Entry {
         pattern: "revision",
         kind: "string",
-        lifetime: "for ever",
+        lifetime: "no expiry",
         writer: "pacemaker",
         readers: "pacemaker",
     },
     Entry {
         pattern: "duties",
         kind: "hash",
-        lifetime: "for ever",
+        lifetime: "no expiry",
         writer: "pacemaker",
         readers: "pacemaker",
     },
     Entry {
         pattern: "changes",
         kind: "stream",
-        lifetime: "for ever, about the latest 4,096 of the lineage",
+        lifetime: "no expiry, about the latest 4,096 of the lineage",
         writer: "pacemaker",
         readers: "pacemaker",
     },
@@ -119,7 +119,7 @@ pub const CATALOG: &[Entry] = &[
         writer: "pacemaker",
         readers: "pacemaker",
     },
-    Entry { pattern: "epoch", kind: "string", lifetime: "for ever", writer: "pacemaker", readers: "nginx" },
+    Entry { pattern: "epoch", kind: "string", lifetime: "no expiry", writer: "pacemaker", readers: "nginx" },
 ];
 
 /// SET of the addresses that serve a host name.
@@ -142,12 +142,12 @@ pub fn serial() -> Key<RoutesSpace> {
     Key::new("serial")
 }
 
-/// HASH of what the pacemaker knows of one instance.
+/// HASH of one instance.
 pub fn instance(id: &str) -> Key<RoutesSpace> {
     Key::new(format!("instance:{id}"))
 }
 
-/// STRING (JSON): what the edge needs for a host name beyond its set of addresses.
+/// STRING (JSON): the policy of a host name for the edge.
 pub fn policy(hostname: &str) -> Key<RoutesSpace> {
     Key::new(format!("policy:{hostname}"))
 }
@@ -157,53 +157,53 @@ pub fn cert(server_name: &str) -> Key<RoutesSpace> {
     Key::new(format!("cert:{server_name}"))
 }
 
-/// HASH: revision and end of the certificate that the pacemaker brought to `cert:<server name>`.
+/// HASH: revision and expiry of the certificate that the pacemaker wrote to `cert:<server name>`.
 pub fn certificate(server_name: &str) -> Key<RoutesSpace> {
     Key::new(format!("certificate:{server_name}"))
 }
 
-/// HASH: the policy that was set for a host name, which `policy:<hostname>` is made from, and its revision.
+/// HASH: the policy that was set for a host name, from which `policy:<hostname>` is derived, and its revision.
 pub fn rules(hostname: &str) -> Key<RoutesSpace> {
     Key::new(format!("rules:{hostname}"))
 }
 
-/// SET of the ids of the instances whose health is to be checked.
+/// SET of the IDs of instances with a health check.
 pub fn checks() -> Key<RoutesSpace> {
     Key::new("checks")
 }
 
-/// ZSET of instance ids by the moment their lease ends, in unix milliseconds of this server's clock.
+/// ZSET of instance IDs by the end of their lease, in unix milliseconds of this server's clock.
 pub fn leases() -> Key<RoutesSpace> {
     Key::new("leases")
 }
 
-/// ZSET of draining instance ids by the moment of their removal, in unix milliseconds of this server's clock.
+/// ZSET of draining instance IDs by the time of their removal, in unix milliseconds of this server's clock.
 pub fn drains() -> Key<RoutesSpace> {
     Key::new("drains")
 }
 
-/// HASH: address → id of the one instance that owns it.
+/// HASH: address → ID of the instance that owns it.
 pub fn addresses() -> Key<RoutesSpace> {
     Key::new("addresses")
 }
 
-/// INTEGER: the highest revision of the desired state that stands in the table.
+/// INTEGER: the highest revision of the desired state in the table.
 pub fn revision() -> Key<RoutesSpace> {
     Key::new("revision")
 }
 
-/// HASH: what singleton duties left here: the fencing epoch of each (`<duty>.epoch`), and when the lease sweeper last
-/// looked (`sweeper.swept_ms`) and last came back after an absence (`sweeper.resumed_ms`).
+/// HASH: state of singleton tasks: the fencing epoch of each (`<duty>.epoch`), and when the lease sweeper last ran
+/// (`sweeper.swept_ms`) and last resumed after a pause (`sweeper.resumed_ms`).
 pub fn duties() -> Key<RoutesSpace> {
     Key::new("duties")
 }
 
-/// STREAM of what changed in the table, in the order of its serials: an entry's id begins with the serial that it made.
+/// STREAM of changes of the table, in the order of its serials. An entry's ID begins with its serial.
 pub fn changes() -> Key<RoutesSpace> {
     Key::new("changes")
 }
 
-/// STRING: the token of the lineage that the table will get when its seeding has ended.
+/// STRING: the token of the lineage that the table gets after its seeding.
 pub fn seeding() -> Key<RoutesSpace> {
     Key::new("seeding")
 }

@@ -1,5 +1,5 @@
-//! The statistics. Counters and sets are named as in Paasmaker's statistics, so its tools read them; what Signalbox
-//! added stands beside them.
+//! The statistics. Counters and sets have the names of Paasmaker's statistics, so its tools can read them. The other keys were
+//! added by Signalbox.
 
 use super::Entry;
 use crate::{Key, StatsSpace};
@@ -9,21 +9,21 @@ pub const CATALOG: &[Entry] = &[
     Entry {
         pattern: "position:<node>",
         kind: "string",
-        lifetime: "for ever",
+        lifetime: "no expiry",
         writer: "sidecar",
         readers: "sidecar",
     },
     Entry {
         pattern: "position:<node>:file",
         kind: "hash",
-        lifetime: "for ever",
+        lifetime: "no expiry",
         writer: "sidecar",
         readers: "sidecar",
     },
     Entry {
         pattern: "stat:<id>",
         kind: "hash",
-        lifetime: "for ever",
+        lifetime: "no expiry",
         writer: "sidecar",
         readers: "sidecar, pacemaker",
     },
@@ -58,28 +58,28 @@ pub const CATALOG: &[Entry] = &[
     Entry {
         pattern: "workspace:<id>",
         kind: "set",
-        lifetime: "for ever",
+        lifetime: "no expiry",
         writer: "pacemaker",
         readers: "sidecar",
     },
     Entry {
         pattern: "application:<id>",
         kind: "set",
-        lifetime: "for ever",
+        lifetime: "no expiry",
         writer: "pacemaker",
         readers: "sidecar",
     },
     Entry {
         pattern: "version:<id>",
         kind: "set",
-        lifetime: "for ever",
+        lifetime: "no expiry",
         writer: "pacemaker",
         readers: "sidecar",
     },
     Entry {
         pattern: "node:<id>",
         kind: "set",
-        lifetime: "for ever",
+        lifetime: "no expiry",
         writer: "pacemaker",
         readers: "sidecar",
     },
@@ -90,18 +90,24 @@ pub const CATALOG: &[Entry] = &[
         writer: "sidecar",
         readers: "pacemaker",
     },
-    Entry { pattern: "routers", kind: "zset", lifetime: "for ever", writer: "sidecar", readers: "pacemaker" },
-    Entry { pattern: "tokens", kind: "hash", lifetime: "for ever", writer: "pacemaker", readers: "sidecar" },
+    Entry {
+        pattern: "routers",
+        kind: "zset",
+        lifetime: "no expiry",
+        writer: "sidecar",
+        readers: "pacemaker",
+    },
+    Entry { pattern: "tokens", kind: "hash", lifetime: "no expiry", writer: "pacemaker", readers: "sidecar" },
     Entry {
         pattern: "fabric",
         kind: "string",
-        lifetime: "for ever",
+        lifetime: "no expiry",
         writer: "pacemaker",
         readers: "pacemaker",
     },
 ];
 
-/// The channel on which a router's new serial is announced as `<node> <serial>`, and another alarm than before as
+/// The channel on which a router's new serial is published as `<node> <serial>`, and a changed alarm as
 /// `<node> <serial> alarm`.
 pub const ROUTERS_CHANNEL: &str = "routers";
 
@@ -110,7 +116,7 @@ pub fn position(node: &str) -> Key<StatsSpace> {
     Key::new(format!("position:{node}"))
 }
 
-/// HASH: which file the position is in, and who may move it.
+/// HASH: the identity of the file of the position, and the process that may move the position.
 pub fn position_file(node: &str) -> Key<StatsSpace> {
     Key::new(format!("position:{node}:file"))
 }
@@ -130,12 +136,12 @@ pub fn rollup(id: &str, hour: i64, metric: &str) -> Key<StatsSpace> {
     Key::new(format!("rollup:{id}:{hour}:{metric}"))
 }
 
-/// HASH of one hour of one bucket of how long upstreams took, in minutes: unix second of the minute → requests.
+/// HASH of one hour of one bucket of upstream response times, in minutes: unix second of the minute → requests.
 pub fn latency(id: &str, hour: i64, bucket: &str) -> Key<StatsSpace> {
     Key::new(format!("latency:{id}:{hour}:{bucket}"))
 }
 
-/// The same of the answers of one instance, which the log knows by its address.
+/// The same for the answers of one instance, identified by its address.
 pub fn instance_latency(address: &str, hour: i64, bucket: &str) -> Key<StatsSpace> {
     Key::new(format!("instance_latency:{address}:{hour}:{bucket}"))
 }
@@ -160,12 +166,12 @@ pub fn node(id: &str) -> Key<StatsSpace> {
     Key::new(format!("node:{id}"))
 }
 
-/// HASH: what a router last reported of itself.
+/// HASH: the last report of a router.
 pub fn router(node: &str) -> Key<StatsSpace> {
     Key::new(format!("router:{node}"))
 }
 
-/// ZSET of routers by the moment they last reported, in unix milliseconds of this server's clock.
+/// ZSET of routers by the time of their last report, in unix milliseconds of this server's clock.
 pub fn routers() -> Key<StatsSpace> {
     Key::new("routers")
 }
@@ -175,7 +181,7 @@ pub fn tokens() -> Key<StatsSpace> {
     Key::new("tokens")
 }
 
-/// STRING: identity of the fabric that pacemakers saw last.
+/// STRING: identity of the fabric that pacemakers used last.
 pub fn fabric() -> Key<StatsSpace> {
     Key::new("fabric")
 }

@@ -1,12 +1,12 @@
--- Makes a sidecar the owner of a node's position, and tells it where to go on.
--- The newest starter takes over; one that was taken over never takes back (it learns of it from commit.lua). A claim
--- that is repeated by the same process only succeeds when nobody newer came: so a sidecar whose ownership went back
--- in time with a restarted Redis renews it, and one that was replaced does not. Claims are numbered by the clock, so
--- that a later start has the higher number even when Redis has forgotten the earlier one.
+-- Makes a sidecar the owner of a node's position, and returns the place to continue from.
+-- The process that started last takes over. A replaced process never takes over again; commit.lua reports the replacement
+-- to it. A repeated claim of the same process succeeds only if no newer process claimed: so a sidecar renews an ownership
+-- that a restarted Redis lost, but a replaced one does not. Claims are numbered by the clock, so a later start has the
+-- higher number even if Redis lost the earlier one.
 -- KEYS[1]: string, bytes counted of the current file
--- KEYS[2]: hash, which file that is, and who may move it
+-- KEYS[2]: hash, the identity of that file, and the process that may move the position
 -- ARGV[1]: string, the process that claims
--- ARGV[2]: integer, the number of its claim, 0 at its start
+-- ARGV[2]: integer, the number of its claim, 0 at the start
 -- Returns {"owned" or "fenced", owner, claim, position, generation, device, inode, fingerprint, finished, lines,
 --   bad_lines, gaps, gap_bytes, window, parts_done}; values never written are "".
 -- Caller: commit::RedisStore::claim

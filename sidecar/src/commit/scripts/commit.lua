@@ -1,17 +1,17 @@
--- Adds what a range of log lines counts for, and moves the position past it: both or neither.
--- A range that is too much for one script comes in parts. A part that is not the last moves the window under way instead
--- of the position, so at any moment it is on record which increments were added.
--- Compares owner, claim, generation, position and window first, so a commit that is repeated (its reply was lost), late
--- (it sat in a socket) or of a process that was replaced changes nothing.
--- A hash that is none, or a field that is no number, cannot be added to. It is skipped and reported: a script that
--- stopped there would have counted half of its lines, and would again at each retry.
+-- Adds the increments of a range of log lines and moves the position past it: both or neither.
+-- A range that is too large for one script is committed in parts. Every part but the last moves the unfinished window
+-- instead of the position, so the added increments are always on record.
+-- The script first compares owner, claim, generation, position and window. So a commit changes nothing if it is repeated
+-- (its reply was lost), late (it waited in a socket) or from a replaced process.
+-- A key that is not a hash, or a field that is not a number, cannot be incremented. It is skipped and reported: a script
+-- that stopped there would count half of its lines, again at each retry.
 -- KEYS[1]: string, bytes counted of the current file
--- KEYS[2]: hash, which file that is, and who may move it
+-- KEYS[2]: hash, the identity of that file, and the process that may move the position
 -- KEYS[3...]: hash, counters
 -- ARGV[1]: string, the committing process
 -- ARGV[2]: integer, the number of its claim
--- ARGV[3]: integer, the generation that it goes on from
--- ARGV[4]: integer, bytes, the position that it goes on from
+-- ARGV[3]: integer, the generation where it starts
+-- ARGV[4]: integer, bytes, the position where it starts
 -- ARGV[5]: integer, bytes, the new position
 -- ARGV[6]: integer, the new generation
 -- ARGV[7]: integer, device of the current file, or ""
@@ -22,12 +22,12 @@
 -- ARGV[12]: integer, bad lines
 -- ARGV[13]: string, beginning of a bad line, or ""
 -- ARGV[14]: integer, gaps found
--- ARGV[15]: integer, bytes known to be lost in them
--- ARGV[16]: string, the window under way that it goes on from, or ""
--- ARGV[17]: integer, how many of its parts are done
--- ARGV[18]: string, the window under way after it; "" completes it, else ARGV[5] to ARGV[15] wait for its last part
--- ARGV[19...]: for each hash: unix second of its end or 0, number of fields, then field and increment for each
--- Returns {"committed", number of refused increments, first refusal}, or {"elsewhere", owner, claim}: nothing changed.
+-- ARGV[15]: integer, bytes known to be lost in these gaps
+-- ARGV[16]: string, the unfinished window where it starts, or ""
+-- ARGV[17]: integer, the number of its finished parts
+-- ARGV[18]: string, the unfinished window after it; "" completes it, else ARGV[5] to ARGV[15] wait for its last part
+-- ARGV[19...]: for each hash: unix second of its expiry or 0, number of fields, then field and increment for each
+-- Returns {"committed", number of rejected increments, first rejection}, or {"elsewhere", owner, claim}: nothing changed.
 -- Caller: commit::RedisStore::commit
 local position, file = KEYS[1], KEYS[2]
 local me, claim, generation, from = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -40,7 +40,7 @@ if stored[1] ~= me or stored[2] ~= claim or (stored[3] or '0') ~= generation
   return { 'elsewhere', stored[1] or '', stored[2] or '0' }
 end
 
--- The first write may be refused (memory, disk), later ones of the same script are not: so nothing is half done.
+-- Redis can reject the first write of a script (memory, disk) but not later ones, so nothing is partly applied.
 if after ~= '' then
   redis.call('HSET', file, 'window', after, 'parts_done', string.format('%d', done + 1))
 else
@@ -85,7 +85,7 @@ for index = 3, #KEYS do
     end
     at = at + 2
   end
-  -- A hash without a new field is not new, so it has its end.
+  -- A hash without a new field is not new, so its expiry is already set.
   if new and ends ~= '0' then
     redis.call('EXPIREAT', key, ends)
   end
