@@ -1,21 +1,21 @@
-//! Certificates: what the edge shows for a server name, put there over HTTP ([`api`]).
+//! Certificates that the edge presents for a server name, set over HTTP.
 //!
-//! **Purpose.** `PUT /certificates/{server_name}` takes a chain and a private key, checks that handshakes would work with
-//! them ([`chain`]), encrypts the key ([`keys`]) and gives both to the route table, which brings them to every router
-//! like any other change: nothing is reloaded, `?wait=` tells when every worker has them.
+//! **Purpose.** `PUT /certificates/{server_name}` takes a chain and a private key. This crate checks that handshakes would
+//! work with them ([`chain`]), encrypts the key ([`keys`]) and passes both to the route table, which brings them to every
+//! router like any other change. Nothing is reloaded, and `?wait=` waits until every worker has them.
 //!
-//! **Data.** The crate has none of its own. The route table keeps a certificate as a text: the JSON that routers read in
+//! **Data.** None of its own. The route table stores a certificate as a text: the JSON that routers read in
 //! `cert:<server name>` (`lua/signalbox/certificates.lua` has the format), with the private key already encrypted. So
-//! neither Redis, nor its files, nor a replica, nor a router's snapshot ever has a private key in clear; only processes
-//! that were given the key file can open one.
+//! neither Redis, nor its files, nor a replica, nor a router's snapshot ever has a private key in clear text. Only
+//! processes with the key file can decrypt one.
 //!
-//! **Rotation.** The key file may hold several keys: the first encrypts, all decrypt. A pacemaker that starts encrypts
-//! anew what another than the first opens ([`Certificates::reseal`]).
+//! **Rotation.** The key file may contain several keys: the first encrypts, all decrypt. When a pacemaker starts, it
+//! encrypts again what the first key does not decrypt ([`Certificates::reseal`]).
 //!
-//! **Ends** are told by the route table's announcer, on the topic `signalbox.certificates`.
+//! **Expiry** is announced by the route table, on the topic `signalbox.certificates`.
 //!
-//! **Failure.** That of any change of the route table. Without a key file certificates can be listed and deleted, and
-//! putting one is refused.
+//! **Failure.** That of any change of the route table. Without a key file, certificates can be listed and deleted, but not
+//! set.
 
 mod chain;
 mod keys;
@@ -34,26 +34,32 @@ pub use keys::Keys;
 
 use signalbox_access::Caller;
 use signalbox_route_table::{Hostname, Invalid};
-use signalbox_routing::{Certificate, Error as TableError, Registry, RuledHost};
+use signalbox_routing::{Certificate, Error as TableError, Registry, ResourceChange};
 
-/// How many certificates are looked at together when they are encrypted anew.
+/// The number of certificates that are read together when they are encrypted again.
 const CHUNK: usize = 100;
-/// How long until encrypting anew is tried again.
+/// Delay before a failed round of encryption is retried.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Why a certificate could not be put, read or taken away.
+/// A certificate could not be set, read or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The chain or the key would make handshakes fail.
     #[error("the certificate cannot be used")]
     Invalid(#[from] Invalid),
+    /// Without a key file private keys cannot be encrypted.
     #[error("no key file is configured")]
     NoKey,
+    /// The server name has no certificate.
     #[error("no certificate for this name")]
     Unknown,
+    /// Encrypting failed.
     #[error("the private key could not be encrypted")]
     Seal,
+    /// The stored document is not the expected JSON.
     #[error("the certificate that is stored cannot be read")]
     Stored(#[source] serde_json::Error),
+    /// The change or the read failed in the route table.
     #[error("the route table")]
     Table(#[from] TableError),
 }
@@ -66,24 +72,27 @@ struct Document {
     chain: String,
     /// Base64 of nonce, encrypted PEM, and tag.
     key: String,
-    // Routers of later versions may want more; what is unknown here is not kept, because whoever puts a certificate
-    // puts all of it.
+    // Routers of later versions may want more. Unknown members are not kept, because a client always sets the whole
+    // certificate.
 }
 
-/// A certificate that was put.
+/// A certificate that was set.
 #[derive(Debug)]
 pub struct Put {
+    /// What the certificate contains.
     pub facts: Facts,
-    pub change: RuledHost,
+    /// The change of the route table.
+    pub change: ResourceChange,
     /// Whether the name had none before.
     pub created: bool,
 }
 
-/// A certificate that is there.
+/// A stored certificate.
 #[derive(Debug)]
 pub struct Found {
     /// PEM.
     pub chain: String,
+    /// What the certificate contains.
     pub facts: Facts,
 }
 
@@ -106,12 +115,13 @@ impl Certificates {
         self.keys.of(purpose)
     }
 
+    /// The time of day in unix seconds.
     pub fn now(&self) -> i64 {
         let since = (self.clock)().duration_since(UNIX_EPOCH).unwrap_or_default();
         i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
     }
 
-    /// Gives a server name this chain and key instead of what it has. Repeating it changes nothing.
+    /// Sets the chain and private key of a server name. Repeating it changes nothing.
     pub async fn put(&self, caller: &Caller, name: &Hostname, chain: &str, key: &str) -> Result<Put, Error> {
         if self.keys.is_empty() {
             return Err(Error::NoKey);
@@ -120,7 +130,7 @@ impl Certificates {
         let ends = u64::try_from(checked.facts.not_after).unwrap_or(0);
         let stored = self.registry.store().certificate(name).await?;
         let same = stored.as_ref().filter(|stored| {
-            let document = serde_json::from_str::<Document>(&stored.certificate.text);
+            let document = serde_json::from_str::<Document>(&stored.value.text);
             document.is_ok_and(|document| {
                 document.chain == checked.chain
                     && self.keys.open_with_first(name.as_str(), &document.key).as_deref()
@@ -128,8 +138,8 @@ impl Certificates {
             })
         });
         let certificate = match same {
-            // Encrypted anew it would be another text, and a change.
-            Some(same) => same.certificate.clone(),
+            // Encrypting it again would produce another text, and so a change.
+            Some(same) => same.value.clone(),
             None => self.seal(name, &checked.chain, checked.key.as_bytes(), ends)?,
         };
         let change = self.registry.set_certificate(caller, name, Some(&certificate), None).await?;
@@ -137,8 +147,8 @@ impl Certificates {
         Ok(Put { facts: checked.facts, change, created: stored.is_none() })
     }
 
-    /// Takes a certificate away. One that is not there is no error.
-    pub async fn remove(&self, caller: &Caller, name: &Hostname) -> Result<RuledHost, Error> {
+    /// Removes a certificate. A name without one is not an error.
+    pub async fn remove(&self, caller: &Caller, name: &Hostname) -> Result<ResourceChange, Error> {
         let change = self.registry.set_certificate(caller, name, None, None).await?;
         Ok(change.ok_or(TableError::Contended)?)
     }
@@ -146,17 +156,17 @@ impl Certificates {
     /// The certificate of a server name.
     pub async fn get(&self, name: &Hostname) -> Result<Found, Error> {
         let found = self.registry.store().certificate(name).await?.ok_or(Error::Unknown)?;
-        found_in(&found.certificate)
+        found_in(&found.value)
     }
 
-    /// A step of a walk over the certificates, in the order of their names.
+    /// Up to `limit` certificates after the name `after`, in the order of names.
     pub async fn after(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, Found)>, Error> {
         let store = self.registry.store();
         let names = store.certificates_after(after, limit).await?;
         let certificates = store.certificates(&names).await?;
         let both = names.into_iter().zip(certificates);
         both.filter_map(|(name, certified)| Some((name, certified?)))
-            .map(|(name, certified)| Ok((name, found_in(&certified.certificate)?)))
+            .map(|(name, certified)| Ok((name, found_in(&certified.value)?)))
             .collect()
     }
 
@@ -166,8 +176,8 @@ impl Certificates {
         Ok(Certificate { text: serde_json::to_string(&document).map_err(Error::Stored)?, ends })
     }
 
-    /// Encrypts with the first key what another one of the file opens. Ends when that is done, or at `shutdown`; with a
-    /// single key there is nothing to do.
+    /// Encrypts with the first key what only another key of the file decrypts. Returns when that is done, or at `shutdown`;
+    /// with a single key there is nothing to do.
     pub async fn reseal(self, shutdown: CancellationToken) {
         if self.keys.len() < 2 {
             return;
@@ -175,7 +185,7 @@ impl Certificates {
         while let Err(error) = self.reseal_all().await {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "certificates are encrypted with the first key later"
+                "certificates not encrypted with the first key; will be retried"
             );
             if shutdown.run_until_cancelled(time::sleep(PAUSE)).await.is_none() {
                 return;
@@ -193,22 +203,22 @@ impl Certificates {
             for (name, certified) in names.iter().zip(store.certificates(&names).await?) {
                 let Some(certified) = certified else { continue };
                 let document: Document =
-                    serde_json::from_str(&certified.certificate.text).map_err(Error::Stored)?;
+                    serde_json::from_str(&certified.value.text).map_err(Error::Stored)?;
                 if self.keys.open_with_first(name, &document.key).is_some() {
                     continue;
                 }
                 let Some(key) = self.keys.open(name, &document.key) else {
                     tracing::error!(
                         server_name = name,
-                        "no key of the key file opens this certificate's private key; put it again"
+                        "private key not decrypted by any key of the key file; upload the certificate again"
                     );
                     continue;
                 };
                 let name = Hostname::parse(name)?;
-                let sealed = self.seal(&name, &document.chain, &key, certified.certificate.ends)?;
+                let sealed = self.seal(&name, &document.chain, &key, certified.value.ends)?;
                 let expected = Some(certified.revision);
                 self.registry.set_certificate(&Caller::root(), &name, Some(&sealed), expected).await?;
-                tracing::info!(server_name = %name, "the private key was encrypted with the first key");
+                tracing::info!(server_name = %name, "private key encrypted with the first key");
             }
         }
     }

@@ -1,11 +1,12 @@
-//! What an operation did, as a value: the answer to a client is made of it. What subscribers are told is made of what the
-//! table noted itself, because that survives whoever changed it (`announcer`).
+//! The result of an operation, for the response to the client. Events for subscribers are made from what the table
+//! recorded itself, because that survives the process that made the change (`announcer`).
 
 use signalbox_route_table::{InstanceId, Record};
 
 /// A change of the route table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteChange {
+    /// What happened.
     pub kind: ChangeKind,
     /// The instance's id, or the host name.
     pub subject: String,
@@ -22,20 +23,27 @@ pub struct RouteChange {
 /// What kind of change it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
+    /// An instance was registered.
     Registered,
+    /// The description of a registered instance changed.
     Altered,
     /// A repetition: nothing changed.
     Unchanged,
+    /// A drain began.
     Draining,
     /// A drain was called off.
     Resumed,
+    /// An instance was removed on request.
     Removed,
+    /// A host was removed with everything that served it.
     HostRemoved,
     /// A host got a policy or lost it.
     HostAltered,
     /// A server name got a certificate or lost it.
     CertificateAltered,
+    /// An instance was removed because its lease expired.
     LeaseEnded,
+    /// An instance was removed at the deadline of its drain.
     DrainEnded,
 }
 

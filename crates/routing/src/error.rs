@@ -1,48 +1,91 @@
-//! What can go wrong in this room.
+//! Errors of the route table.
 
 use signalbox_store as redis;
 
 use super::registry::NotSwitched;
 use signalbox_route_table::{InstanceId, Invalid};
 
-/// A failed operation on the route table. `recorded` says that the fabric has the change, so that it will come to
-/// stand in the table whatever the caller does.
+/// A failed operation on the route table. `recorded` reports whether the fabric has the change. If it has, the
+/// reconciler brings the change to the table, whatever the caller does.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The fabric failed, or did not answer.
     #[error("the fabric did not answer")]
     Fabric(#[source] redis::Error),
+    /// The routes master failed, or did not answer.
     #[error("the routes master did not answer")]
     Table {
+        /// Whether the fabric has the change.
         recorded: bool,
+        /// What the connection reported.
         #[source]
         source: redis::Error,
     },
+    /// The stats Redis failed, or did not answer.
     #[error("the stats Redis did not answer")]
     Stats(#[source] redis::Error),
+    /// The fabric and the table disagree, and the reconciler did not finish in time.
     #[error("the route table is being brought in line with the desired state")]
-    Resyncing { recorded: bool },
-    #[error("the key {key} holds another type than it must")]
-    Blocked { key: String, recorded: bool },
-    #[error("others changed the same instance or address again and again")]
+    Resyncing {
+        /// Whether the fabric has the change.
+        recorded: bool,
+    },
+    /// A key that an operator made prevents the change.
+    #[error("the key {key} has an unexpected type")]
+    Blocked {
+        /// The key on the routes master.
+        key: String,
+        /// Whether the fabric has the change.
+        recorded: bool,
+    },
+    /// The compare-and-set lost against other clients too often.
+    #[error("too many concurrent changes to the same instance or address")]
     Contended,
-    #[error("no instance {0}")]
+    /// The instance is not registered.
+    #[error("unknown instance {0}")]
     NoInstance(InstanceId),
-    #[error("no such host")]
+    /// No instance was ever registered for the host.
+    #[error("unknown host")]
     NoHost,
+    /// The caller's token is confined to other hosts.
     #[error("the token does not cover {hostname}")]
-    HostNotAllowed { hostname: String },
+    HostNotAllowed {
+        /// The host that is not covered.
+        hostname: String,
+    },
+    /// Another instance has the address, and the caller may not remove that instance.
     #[error("the address belongs to an instance that the token does not cover")]
     AddressTaken,
-    #[error("the host has as many instances as it may")]
-    HostFull { hostname: String },
+    /// The host has the maximum number of instances.
+    #[error("instance limit of the host reached")]
+    HostFull {
+        /// The host at its limit.
+        hostname: String,
+    },
+    /// The host cannot be switched to the version.
     #[error("the host cannot be switched to that version")]
-    CannotSwitch { hostname: String, version_type: String, why: NotSwitched },
+    CannotSwitch {
+        /// The host to switch.
+        hostname: String,
+        /// The version type to switch to.
+        version_type: String,
+        /// What is missing.
+        reason: NotSwitched,
+    },
+    /// A value in the request is invalid.
     #[error(transparent)]
     Invalid(#[from] Invalid),
+    /// A record in Redis is not the expected JSON.
     #[error("a record in Redis is not readable")]
     Record(#[source] serde_json::Error),
-    #[error("the script {script} answered {reply}")]
-    Reply { script: &'static str, reply: String },
+    /// A script returned something that its header does not list.
+    #[error("the script {script} returned {reply}")]
+    Reply {
+        /// The name of the script.
+        script: &'static str,
+        /// What it returned.
+        reply: String,
+    },
 }
 
 impl Error {
@@ -50,7 +93,7 @@ impl Error {
         Self::Table { recorded: false, source }
     }
 
-    /// Notes that the fabric has taken the change that then failed.
+    /// Marks the error as one that followed after the fabric accepted the change.
     pub(crate) fn after_recording(self) -> Self {
         match self {
             Self::Table { source, .. } => Self::Table { recorded: true, source },

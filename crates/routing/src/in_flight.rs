@@ -1,22 +1,23 @@
-//! How many requests are under way at instances, as the routers report it once a second.
+//! The number of requests in flight at instances, as routers report it once per second.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::{LIVE_MS, Store};
-use signalbox_route_table::{Hostname, Spec, policy::Ruled};
+use super::{LIVE_MS, Store, Wanted};
+use signalbox_route_table::{Hostname, Policy, Spec};
 
-/// What all live routers have under way at each instance; nothing where it is not known, because the policy of one of
-/// its hosts does not have its requests counted, or because nobody reports. Whoever looks wants the rest all the same,
-/// so this fails by saying nothing.
+/// The number of requests that all live routers have in flight at each instance. `None` if it is unknown: the policy of
+/// one of its hosts does not count requests, no router reports, or Redis is unavailable. Errors are not returned, because
+/// callers show the other facts of an instance without this one.
 pub async fn in_flight(store: &Store, instances: &[&Spec]) -> Vec<Option<u64>> {
     let unknown = || vec![None; instances.len()];
     let names: BTreeSet<&Hostname> = instances.iter().flat_map(|spec| &spec.hostnames).collect();
     let names: Vec<&Hostname> = names.into_iter().collect();
-    let Ok(policies) = store.policies_of(&names).await else { return unknown() };
-    let counts = |ruled: &Ruled| ruled.policy.counts_in_flight();
+    let texts: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+    let Ok(policies) = store.wanted::<Policy>(&texts).await else { return unknown() };
+    let counts = |wanted: &Wanted<Policy>| wanted.value.counts_in_flight();
     let policed = names.into_iter().zip(&policies);
     let counted: HashSet<&Hostname> =
-        policed.filter(|(_, ruled)| ruled.as_ref().is_some_and(counts)).map(|(name, _)| name).collect();
+        policed.filter(|(_, wanted)| wanted.as_ref().is_some_and(counts)).map(|(name, _)| name).collect();
     if counted.is_empty() {
         return unknown();
     }

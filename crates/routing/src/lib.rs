@@ -1,21 +1,22 @@
-//! The route table: who serves which host.
+//! The route table: which instances serve which host.
 //!
-//! **Purpose.** Clients register instances over HTTP ([`api`]). What they want is *desired state* in the fabric; the
-//! route table on the routes master, which routers replicate and nginx reads, is its *projection* and can be made anew
-//! at any time.
+//! **Purpose.** Clients register instances over HTTP. What they want is *desired state* in the fabric. The route table on
+//! the routes master, which routers replicate and nginx reads, is its *projection* and can be rebuilt at any time.
 //!
-//! **Data.** Fabric: `routes:instances` (id → record with revision), `routes:addresses` (address → owner),
-//! `routes:hosts` (names that stay known), `routes:policies` (what is wanted of the edge for a host), `routes:certificates` (of server names), `routes:unprojected` and `routes:unreported` (what may not have reached the
-//! table, or the membership sets), `routes:table` (lineage and serial that the master was given), `routes:announced` (up
-//! to where changes were told as events), `routes:revision`.
-//! Routes master: `instances:`, `logkey:`, `instance_ids:`, `policy:` per host, `cert:` per server name and `serial`, which the edge reads;
-//! `instance:<id>`, `rules:<host>`, `certificate:<server name>`, `addresses`, `leases`, `drains`, `checks`, `revision`, `duties`, `changes`, which it
-//! does not; `epoch`.
+//! **Data.** Fabric: `routes:instances` (ID → record with revision), `routes:addresses` (address → owner), `routes:hosts`
+//! (names that remain known), `routes:policies` and `routes:certificates` (resources of names), `routes:unprojected` and
+//! `routes:unreported` (changes that the table, or the membership sets, may not have yet), `routes:table` (lineage and
+//! serial that the master was given), `routes:announced` (the last change that was published as an event),
+//! `routes:revision`.
+//! Routes master, read by the edge: `instances:`, `logkey:`, `instance_ids:` and `policy:` per host, `cert:` per server
+//! name, and `serial`. Not read by the edge: `instance:<id>`, `rules:<host>`, `certificate:<server name>`, `addresses`,
+//! `leases`, `drains`, `checks`, `revision`, `duties`, `changes`, `epoch`.
 //!
-//! **A change** is one script in the fabric (compare with what was read, give a revision, note as unprojected), then
-//! one script on the master (compare revisions, change everything, raise the serial last), then the note is taken
-//! away. Each of them can be repeated, and the reconciler completes what was interrupted. What a change did is written
-//! down by the same script under the same serial, and [`announcer`] tells it to subscribers.
+//! **A change** is one script in the fabric (compare with what was read, assign a revision, note as unprojected), then
+//! one script on the master (compare revisions, change everything, raise the serial last), then the note is removed.
+//! Each step can be repeated, and the reconciler completes what was interrupted. The script on the master also records
+//! what it did under the same serial, and the announcer publishes that to subscribers. Policies and certificates are
+//! resources, which all take this way through the same code (`store/resource.rs`).
 //!
 //! ```text
 //!            PUT             POST drain            deadline, DELETE
@@ -28,13 +29,12 @@
 //!
 //! **Invariants.** An address has one owner: the newest registration. The higher revision wins, whatever order
 //! projections arrive in. The serial rises exactly when routers can see a difference. Entries that an operator made by
-//! hand are never touched, unless their host is deleted. Nothing is written to a table whose lineage is not the one
-//! that was meant.
+//! hand are never changed, unless their host is deleted. Nothing is written to a table of an unexpected lineage.
 //!
-//! **Failure.** Fabric away: changes are refused, heartbeats and routing go on. Master away: changes are recorded,
-//! answered 503, and projected when it is back. Master back but empty or older: [`reconciler`] seeds it again under a
-//! new epoch. Fabric lost or older: the master's newer records are taken over. Pacemakers away: nothing expires, and
-//! leases get a full period when one is back. Stats Redis away: only waiting for routers fails.
+//! **Failure.** Fabric unavailable: changes are rejected; heartbeats and routing continue. Master unavailable: changes are
+//! recorded, answered with 503, and projected when it is available again. Master empty or older: the reconciler seeds it
+//! under a new epoch. Fabric lost or older: the master's newer records are copied to it. No pacemaker running: nothing
+//! expires, and leases get a full period when one runs again. Stats Redis unavailable: only waiting for routers fails.
 
 mod announcer;
 mod change;
@@ -42,11 +42,11 @@ mod error;
 mod health;
 mod in_flight;
 mod metrics;
-pub mod propagation;
+mod propagation;
 mod reconciler;
-pub mod registry;
-pub mod routers;
-pub mod store;
+mod registry;
+mod routers;
+mod store;
 mod sweeper;
 #[cfg(test)]
 mod tests;
@@ -57,8 +57,9 @@ pub use error::Error;
 pub use health::Prober;
 pub use in_flight::in_flight;
 pub use metrics::Metrics;
+pub use propagation::{PROPAGATION_BOUNDS_MS, Percentiles};
 pub use reconciler::Reconciler;
-pub use registry::{Registry, RuledHost};
-pub use routers::{LIVE_MS, Liveness, Routers, has_acknowledged};
-pub use store::{Certificate, RouterReport, Store};
+pub use registry::{DrainedNode, NotSwitched, Registry, ResourceChange, Switched};
+pub use routers::{Convergence, KNOWN_MS, LIVE_MS, Liveness, Routers, has_acknowledged};
+pub use store::{Certificate, Heartbeat, Live, Noted, RouterReport, Store, Stored, TableState, Wanted};
 pub use sweeper::Sweeper;

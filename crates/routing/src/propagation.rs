@@ -18,7 +18,7 @@ const MAX_SAMPLES: usize = 512;
 const MAX_ROUTERS: usize = 256;
 
 /// Upper bounds of the histogram, in milliseconds.
-pub const BOUNDS_MS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+pub const PROPAGATION_BOUNDS_MS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
 
 /// The measurements.
 #[derive(Debug, Default)]
@@ -37,11 +37,14 @@ struct Router {
 /// Percentiles of the latest samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Percentiles {
+    /// The median.
     pub p50: Duration,
+    /// The 99th percentile.
     pub p99: Duration,
+    /// The number of samples that the percentiles are taken of.
     pub samples: usize,
-    /// How many of them took at most each of [`BOUNDS_MS`]; those above the last are the rest of `samples`.
-    pub within: [usize; BOUNDS_MS.len()],
+    /// How many of them took at most each of [`PROPAGATION_BOUNDS_MS`]; those above the last are the rest of `samples`.
+    pub within: [usize; PROPAGATION_BOUNDS_MS.len()],
 }
 
 impl Propagation {
@@ -82,7 +85,8 @@ impl Propagation {
         let mut samples: Vec<Duration> = self.routers.get(node)?.samples.iter().copied().collect();
         samples.sort_unstable();
         let at = |percent: usize| samples.get((samples.len().max(1) - 1) * percent / 100).copied();
-        let within = BOUNDS_MS.map(|ms| samples.partition_point(|took| *took <= Duration::from_millis(ms)));
+        let within = PROPAGATION_BOUNDS_MS
+            .map(|ms| samples.partition_point(|took| *took <= Duration::from_millis(ms)));
         Some(Percentiles { p50: at(50)?, p99: at(99)?, samples: samples.len(), within })
     }
 }

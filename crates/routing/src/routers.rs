@@ -1,7 +1,7 @@
 //! What the routers have acknowledged, and waiting for it.
 //!
 //! Each sidecar writes its router's state to the stats Redis and announces new serials on a channel. One task here
-//! keeps a view of it: announcements move it forward at once, and while somebody waits it is read again regularly,
+//! keeps a view of it: announcements update it immediately, and while a request waits it is read again regularly,
 //! because an announcement may be lost. Waiting costs no Redis command per waiter.
 
 use std::{
@@ -56,6 +56,7 @@ pub struct Routers {
 pub enum Convergence {
     /// Every live router has it.
     Reached {
+        /// The number of live routers.
         routers: usize,
     },
     /// These have not.
@@ -64,6 +65,7 @@ pub enum Convergence {
     NoRouter,
     /// The stats Redis does not answer.
     Unknown,
+    /// This pacemaker is shutting down.
     ShuttingDown,
 }
 
@@ -80,6 +82,7 @@ pub enum Liveness {
 }
 
 impl Liveness {
+    /// Classifies a router by the age of its last report.
     pub fn of(age_ms: u64) -> Self {
         match age_ms {
             ..SILENT_MS => Self::Live,
@@ -90,12 +93,12 @@ impl Liveness {
     }
 }
 
-/// Whether a router has acknowledged `serial` of the table `epoch`. Serials of another epoch say nothing.
+/// Whether a router has acknowledged `serial` of the table `epoch`. Serials of different epochs cannot be compared.
 pub fn has_acknowledged(router: &RouterReport, epoch: &str, serial: u64) -> bool {
     router.serial >= serial && router.epoch.split(' ').next().unwrap_or("") == epoch
 }
 
-/// What a view says about a serial.
+/// Evaluates a view for a serial.
 fn assess(view: &View, epoch: &str, serial: u64) -> Convergence {
     let Some(routers) = &view.routers else { return Convergence::Unknown };
     if routers.is_empty() {
@@ -184,7 +187,7 @@ impl Routers {
     async fn read(&self, store: &Store) {
         let routers = store.routers(LIVE_MS).await;
         if let Err(error) = &routers {
-            tracing::debug!(%error, "the routers' state cannot be read");
+            tracing::debug!(%error, "router state not read");
         }
         self.view.send_modify(|view| *view = View { routers: routers.ok(), reading: view.reading + 1 });
     }

@@ -1,6 +1,6 @@
 //! Ends leases and drains.
 //!
-//! One pacemaker sweeps at a time. The deadlines and the clock they are held against are the routes master's, so
+//! One pacemaker sweeps at a time. The deadlines and the clock they are compared with are the routes master's, so
 //! pacemakers' clocks do not matter; the check and the removal are one script there, so a heartbeat either comes
 //! before it and counts, or after it and is told that the instance is gone.
 
@@ -25,7 +25,7 @@ const BATCH: usize = 200;
 #[derive(Debug)]
 pub struct Sweeper {
     registry: Registry,
-    duty: Lease,
+    lease: Lease,
     interval: Duration,
     gap: Duration,
     nudge: Arc<Notify>,
@@ -36,36 +36,36 @@ impl Sweeper {
     /// `gap` is the silence that counts as absence of all pacemakers; `nudge` wakes the reconciler.
     pub fn new(
         registry: Registry,
-        duty: Lease,
+        lease: Lease,
         interval: Duration,
         gap: Duration,
         nudge: Arc<Notify>,
         metrics: Metrics,
     ) -> Self {
-        Self { registry, duty, interval, gap, nudge, metrics }
+        Self { registry, lease, interval, gap, nudge, metrics }
     }
 
-    /// Runs until `shutdown`, then gives the duty back.
+    /// Runs until `shutdown`, then releases the lease.
     pub async fn run(mut self, shutdown: CancellationToken) {
         loop {
-            match self.duty.hold().await {
+            match self.lease.hold().await {
                 Ok(Some(epoch)) => {
                     if let Err(error) = self.pass(epoch).await {
                         tracing::debug!(
                             error = &error as &dyn std::error::Error,
-                            "sweeping will be tried again"
+                            "sweep failed; it will be retried"
                         );
                     }
                 }
                 Ok(None) => self.show_presence().await,
-                Err(error) => tracing::debug!(%error, "the fabric is away; nothing expires"),
+                Err(error) => tracing::debug!(%error, "fabric unavailable; nothing expires"),
             }
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 () = time::sleep(self.interval) => {}
             }
         }
-        self.duty.release().await;
+        self.lease.release().await;
     }
 
     fn gap_ms(&self) -> u64 {
@@ -75,11 +75,11 @@ impl Sweeper {
     /// Lets the table know that a pacemaker is there to take heartbeats, though another one sweeps.
     async fn show_presence(&self) {
         if let Err(error) = self.registry.store().sweep(0, self.gap_ms(), 0).await {
-            tracing::debug!(%error, "the routes master is away");
+            tracing::debug!(%error, "routes master unavailable");
         }
     }
 
-    /// One sweep in the name of the duty's `epoch`; how many instances ended.
+    /// One sweep under the lease's fencing `epoch`; how many instances ended.
     pub(crate) async fn pass(&mut self, epoch: u64) -> Result<usize, Error> {
         let Some(mark) = self.registry.store().table_mark().await? else {
             self.nudge.notify_one();
@@ -88,12 +88,12 @@ impl Sweeper {
         let ids = match self.registry.store().sweep(epoch, self.gap_ms(), BATCH).await? {
             Swept::Due { after_absence, ids } => {
                 if after_absence {
-                    tracing::info!("no pacemaker swept for a while: every lease gets its full period again");
+                    tracing::info!("leases restarted because no pacemaker had swept for a while");
                 }
                 ids
             }
             Swept::Fenced { epoch } => {
-                self.duty.fenced(epoch);
+                self.lease.fenced(epoch);
                 return Ok(0);
             }
         };
@@ -101,8 +101,8 @@ impl Sweeper {
             return Ok(0);
         }
         let now_ms = self.registry.store().table_now_ms().await?;
-        let name = self.duty.name();
-        let fence = Fence { duty: &name, epoch };
+        let name = self.lease.name();
+        let fence = Fence { lease: &name, epoch };
         let mut ended = 0;
         for id in ids {
             match self.registry.expire(&InstanceId::parse(&id)?, &mark, fence, now_ms).await? {
@@ -112,7 +112,7 @@ impl Sweeper {
                 }
                 Expired::No => {}
                 Expired::Fenced { epoch } => {
-                    self.duty.fenced(epoch);
+                    self.lease.fenced(epoch);
                     return Ok(ended);
                 }
             }

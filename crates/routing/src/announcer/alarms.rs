@@ -3,7 +3,7 @@
 //! A sidecar that reports another alarm than before announces it, as it announces serials; [`super::super::Routers`]
 //! hears that anyway. Silence announces nothing, but it takes its time: no router can be excluded before its last report
 //! is [`LIVE_MS`] old, so routers are read when the first of them could be, which is about every ten seconds. Beside that
-//! they are read when an alarm was heard, when the duty was taken over, and when the line to the stats Redis was broken
+//! they are read when an alarm was heard, when the lease was taken over, and when the line to the stats Redis was broken
 //! and something may have been missed. What was told is kept in the fabric under a number that rises with each telling
 //! and makes the event's key: an event that was published when its teller died before it could note so has the same key
 //! the second time.
@@ -47,7 +47,7 @@ impl Alarms {
         Self { heard, epoch: 0, next: None, suspects: BTreeMap::new() }
     }
 
-    /// The duty is held under this epoch; a new one means that it was taken over.
+    /// The lease is held under this epoch; a new one means that it was taken over.
     pub(super) fn held(&mut self, epoch: u64) {
         if self.epoch != epoch {
             self.epoch = epoch;
@@ -56,7 +56,7 @@ impl Alarms {
         }
     }
 
-    /// The duty is another's.
+    /// Another pacemaker holds the lease.
     pub(super) fn lost(&mut self) {
         self.epoch = 0;
     }
@@ -88,7 +88,7 @@ impl Alarms {
                 all = false;
                 continue;
             }
-            tracing::info!(router = router.node, change, alarm, "a router's standing was told");
+            tracing::info!(router = router.node, change, alarm, "router alarm published");
             metrics.announced("router_alarm");
             store.told_alarm(&router.node, &format!("{number} {now}")).await?;
         }

@@ -1,6 +1,6 @@
 //! Tells when certificates come to their end: 30, 14, 7 and 1 days before, and at it.
 //!
-//! Looked at once an hour, at once when a certificate changed, and by whoever has just taken the duty over; in between
+//! Looked at once an hour, at once when a certificate changed, and by whoever has just taken the lease over; in between
 //! nobody is asked anything. What was told is kept in the fabric, so it is told once by all pacemakers together, and an
 //! event that was published when its teller died before it could note so has the same key the second time.
 
@@ -31,7 +31,7 @@ impl Ends {
         self.looked = None;
     }
 
-    /// The duty is held under this epoch; a new one means that it was taken over.
+    /// The lease is held under this epoch; a new one means that it was taken over.
     pub(super) fn held(&mut self, epoch: u64) {
         if self.epoch != epoch {
             self.epoch = epoch;
@@ -39,7 +39,7 @@ impl Ends {
         }
     }
 
-    /// The duty is another's, and so is what there is to say of certificates: what was seen here ages.
+    /// Another pacemaker holds the lease, and announces certificates. What this one knows becomes outdated.
     pub(super) fn lost(&mut self, metrics: &Metrics) {
         if self.epoch != 0 {
             self.epoch = 0;
@@ -72,7 +72,7 @@ impl Ends {
                 continue;
             }
             if to.announce(event::CERTIFICATES, vec![event::ending(name, *ends, days)]).await {
-                tracing::warn!(server_name = name, days_left = days, "a certificate comes to its end");
+                tracing::warn!(server_name = name, days_left = days, "certificate expires soon");
                 store.told_end(name, &format!("{ends} {days}")).await?;
             } else {
                 all = false;

@@ -18,20 +18,26 @@ pub(super) const SILENT: &str = "silent";
 /// What happened to the thing that an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
+    /// The thing was added.
     Create,
+    /// The thing changed.
     Update,
+    /// The thing was removed.
     Delete,
 }
 
 /// An event about the route table, made of nothing but its entry: who makes it again makes the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteEvent {
+    /// What happened to the object.
     pub kind: EventKind,
+    /// The object ID, `signalbox:<type>:<name>`.
     pub object: String,
     /// The path at which the API tells about the thing.
     pub url: String,
     /// By the routes master's clock, in unix milliseconds; nothing when nobody saw it.
     pub at_ms: Option<u64>,
+    /// The payload, a JSON object.
     pub data: Value,
     /// The same at every attempt.
     pub key: String,
@@ -42,13 +48,13 @@ pub(super) fn of(news: &News<'_>, epoch: &str) -> Option<(&'static str, RouteEve
     use EventKind::{Create, Delete, Update};
     let entry = match news {
         News::Change(entry) => entry,
-        News::Resync { from, to, why } => {
+        News::Resync { from, to, reason } => {
             let event = RouteEvent {
                 kind: Update,
                 object: format!("{OBJECT}table"),
                 url: "/routes/dump".to_owned(),
                 at_ms: None,
-                data: json!({"from": from, "to": to, "reason": why.as_str(), "epoch": epoch}),
+                data: json!({"from": from, "to": to, "reason": reason.as_str(), "epoch": epoch}),
                 key: format!("{epoch}:{from}-{to}:resynced"),
             };
             return Some(("table.resynced", event));
@@ -73,7 +79,7 @@ pub(super) fn of(news: &News<'_>, epoch: &str) -> Option<(&'static str, RouteEve
             tracing::error!(
                 entry = entry.id,
                 kind = entry.text("kind"),
-                "a change of an unknown kind is not told"
+                "change of an unknown kind not published"
             );
             return None;
         }
@@ -181,7 +187,7 @@ fn instance(entry: &Entry) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::announcer::gaps::Why;
+    use crate::announcer::gaps::ResyncReason;
 
     #[test]
     fn an_event_says_what_where_and_when() {
@@ -214,7 +220,7 @@ mod tests {
                 key: "e1:42-1".to_owned(),
             }
         );
-        let (topic, event) = of(&News::Resync { from: 5, to: 9, why: Why::Gap }, "e1").unwrap();
+        let (topic, event) = of(&News::Resync { from: 5, to: 9, reason: ResyncReason::Gap }, "e1").unwrap();
         assert_eq!((topic, &*event.object), ("table.resynced", "signalbox:table"));
         assert_eq!(event.data, json!({"from": 5, "to": 9, "reason": "gap", "epoch": "e1"}));
     }

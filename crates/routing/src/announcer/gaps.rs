@@ -8,19 +8,19 @@ pub(super) enum News<'a> {
     /// A change that the list describes.
     Change(&'a Entry),
     /// Changes that nobody described, by the first and the last of their serials.
-    Resync { from: u64, to: u64, why: Why },
+    Resync { from: u64, to: u64, reason: ResyncReason },
 }
 
-/// Why changes are not described.
+/// ResyncReason changes are not described.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum ResyncReason {
     /// The table was made anew.
     Reseeded,
     /// Somebody else changed the table, or the list does not reach back far enough.
     Gap,
 }
 
-impl Why {
+impl ResyncReason {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Reseeded => "reseeded",
@@ -87,7 +87,7 @@ pub(super) fn find<'a>(before: &Place, changes: &'a Changes, complete: bool) -> 
         // The list of a lineage begins with the lineage itself, unless its beginning is gone.
         let begins = |entry: &&Entry| [BEGUN, RESEEDED].contains(&entry.text("kind"));
         if !changes.entries.first().is_some_and(|entry| begins(&entry)) {
-            news.push(resync(before.serial, changes.serial, Why::Gap));
+            news.push(resync(before.serial, changes.serial, ResyncReason::Gap));
             let (serial, entry) = (changes.serial, changes.last.clone());
             return (news, Place { serial, entry, ..place });
         }
@@ -99,13 +99,13 @@ pub(super) fn find<'a>(before: &Place, changes: &'a Changes, complete: bool) -> 
             // Nobody was told anything before; what an operator made by hand until then was there already.
             BEGUN => place.serial = serial,
             RESEEDED => {
-                news.push(resync(place.serial, serial, Why::Reseeded));
+                news.push(resync(place.serial, serial, ResyncReason::Reseeded));
                 place.serial = serial;
             }
             UNHEALTHY => news.push(News::Change(entry)),
             _ => {
                 if serial > place.serial + 1 {
-                    news.push(resync(place.serial, serial - 1, Why::Gap));
+                    news.push(resync(place.serial, serial - 1, ResyncReason::Gap));
                 }
                 news.push(News::Change(entry));
                 place.serial = place.serial.max(serial);
@@ -114,15 +114,15 @@ pub(super) fn find<'a>(before: &Place, changes: &'a Changes, complete: bool) -> 
         place.entry.clone_from(&entry.id);
     }
     if complete && changes.serial > place.serial {
-        news.push(resync(place.serial, changes.serial, Why::Gap));
+        news.push(resync(place.serial, changes.serial, ResyncReason::Gap));
         place.serial = changes.serial;
     }
     (news, place)
 }
 
 /// All after `told`, up to and with `to`.
-fn resync<'a>(told: u64, to: u64, why: Why) -> News<'a> {
-    News::Resync { from: (told + 1).min(to), to, why }
+fn resync<'a>(told: u64, to: u64, reason: ResyncReason) -> News<'a> {
+    News::Resync { from: (told + 1).min(to), to, reason }
 }
 
 #[cfg(test)]
@@ -149,7 +149,7 @@ mod tests {
     fn told(news: &[News<'_>]) -> Vec<String> {
         let word = |news: &News<'_>| match news {
             News::Change(entry) => entry.id.clone(),
-            News::Resync { from, to, why } => format!("{} {from}-{to}", why.as_str()),
+            News::Resync { from, to, reason } => format!("{} {from}-{to}", reason.as_str()),
         };
         news.iter().map(word).collect()
     }

@@ -3,7 +3,7 @@
 //! The script that changes the table also writes what it did into the list `changes` on the routes master, under the
 //! serial that the change makes: both happen or neither. This service reads on in the list, publishes each entry, and
 //! notes in the fabric up to where it told. So an event follows its change however many pacemakers die between the two,
-//! in the order of the serials, and whoever holds the duty tells all pacemakers' changes: there is nothing to wait for
+//! in the order of the serials, and whoever holds the lease tells all pacemakers' changes: there is nothing to wait for
 //! and nobody to be mistaken for dead. It also tells when certificates come to their end ([`ends`]), and which routers
 //! refuse the table ([`alarms`]).
 //!
@@ -52,7 +52,7 @@ pub trait Announce: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Announcer<A> {
     store: Store,
-    duty: Lease,
+    lease: Lease,
     to: A,
     interval: Duration,
     metrics: Metrics,
@@ -76,25 +76,25 @@ impl<A: Announce> Announcer<A> {
     /// router may have another alarm than before.
     pub fn new(
         store: Store,
-        duty: Lease,
+        lease: Lease,
         to: A,
         interval: Duration,
         alarms: watch::Receiver<()>,
         metrics: Metrics,
     ) -> Self {
         let alarms = alarms::Alarms::new(alarms);
-        Self { store, duty, to, interval, metrics, ends: ends::Ends::default(), alarms }
+        Self { store, lease, to, interval, metrics, ends: ends::Ends::default(), alarms }
     }
 
-    /// Runs until `shutdown`, then gives the duty back.
+    /// Runs until `shutdown`, then releases the lease.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut watcher: Option<RoutesMaster> = None;
         while shutdown.run_until_cancelled(self.turn(&mut watcher)).await.is_some() {}
-        self.duty.release().await;
+        self.lease.release().await;
     }
 
     async fn turn(&mut self, watcher: &mut Option<RoutesMaster>) {
-        let told = match self.duty.hold().await {
+        let told = match self.lease.hold().await {
             Ok(Some(epoch)) => {
                 let told = self.pass().await;
                 self.look_at_ends(epoch).await;
@@ -107,7 +107,7 @@ impl<A: Announce> Announcer<A> {
                 Ok(Told::NotNow)
             }
             Err(error) => {
-                tracing::debug!(%error, "the fabric is away; changes are told later");
+                tracing::debug!(%error, "fabric unavailable; changes are published later");
                 Ok(Told::NotNow)
             }
         };
@@ -117,9 +117,12 @@ impl<A: Announce> Announcer<A> {
             Ok(Told::All { entry }) => self.wait(watcher, &entry).await.map_err(Some),
             Err(error) => Err(Some(error)),
         };
-        if let Err(why) = waited {
-            if let Some(error) = why {
-                tracing::debug!(error = &error as &dyn std::error::Error, "changes are told later");
+        if let Err(cause) = waited {
+            if let Some(error) = cause {
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    "changes not published; will be retried"
+                );
             }
             time::sleep(self.interval).await;
         }
@@ -142,7 +145,7 @@ impl<A: Announce> Announcer<A> {
         if let Err(error) = self.ends.look(&self.store, &self.to, &self.metrics).await {
             tracing::debug!(
                 error = &error as &dyn std::error::Error,
-                "ends of certificates are looked at later"
+                "certificate expiries not checked; will be retried"
             );
         }
     }
@@ -151,7 +154,10 @@ impl<A: Announce> Announcer<A> {
     pub(crate) async fn look_at_alarms(&mut self, epoch: u64) {
         self.alarms.held(epoch);
         if let Err(error) = self.alarms.look(&self.store, &self.to, &self.metrics).await {
-            tracing::debug!(error = &error as &dyn std::error::Error, "routers' alarms are looked at later");
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "router alarms not checked; will be retried"
+            );
         }
     }
 
@@ -207,13 +213,13 @@ impl<A: Announce> Announcer<A> {
 
     fn note_resyncs(&self, news: &[gaps::News<'_>], place: &Place) {
         for news in news {
-            if let gaps::News::Resync { from, to, why } = news {
+            if let gaps::News::Resync { from, to, reason } = news {
                 tracing::info!(
                     from,
                     to,
-                    why = why.as_str(),
+                    reason = reason.as_str(),
                     told_up_to = place.serial,
-                    "subscribers are told to read the route table again"
+                    "resync published to subscribers"
                 );
             }
         }

@@ -1,7 +1,7 @@
-//! Active health checks: one pacemaker at a time asks each instance that has a check how it is, and tells the table.
+//! Active health checks: one pacemaker at a time checks each instance that asks for it, and stores the result in the table.
 //!
 //! **Data.** Routes master: `checks`, the ids; in `instance:<id>` the record with its check, `unhealthy` (why) and
-//! `health_ms` (since when). What the table says is the state: whoever takes the duty over goes on from it, and only
+//! `health_ms` (since when). What the table says is the state: whoever takes the lease over goes on from it, and only
 //! results in a row that had not become a verdict yet are counted anew.
 //!
 //! ```text
@@ -14,8 +14,8 @@
 //! allow. A verdict counts for the address that was checked. When more is due than may be under way, checks come later;
 //! none is added. That not too much of a host is taken out is the edge's to see to, which knows who else is left.
 //!
-//! **Failure.** Fabric away: nobody holds the duty, and health stays as it is. Routes master away: verdicts are said again
-//! with each further check. A prober that lost its duty without noticing is fenced out by the script.
+//! **Failure.** Fabric away: no pacemaker holds the lease, and health stays as it is. Routes master away: verdicts are said again
+//! with each further check. A prober that lost its lease without noticing is fenced out by the script.
 
 mod probe;
 mod schedule;
@@ -42,7 +42,7 @@ use signalbox_lease::Lease;
 use signalbox_route_table::InstanceId;
 
 /// How many checks may be under way at a time.
-const MOST_AT_A_TIME: usize = 64;
+const MAX_PARALLEL: usize = 64;
 /// How often the list is read though nothing seems to have changed.
 const REREAD: Duration = Duration::from_secs(60);
 
@@ -50,7 +50,7 @@ const REREAD: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Prober {
     registry: Registry,
-    duty: Lease,
+    lease: Lease,
     interval: Duration,
     metrics: Metrics,
     schedule: Schedule,
@@ -68,25 +68,25 @@ struct Finished {
 }
 
 impl Prober {
-    /// `interval` is how often the duty is renewed and the table looked at.
-    pub fn new(registry: Registry, duty: Lease, interval: Duration, metrics: Metrics) -> Self {
+    /// `interval` is how often the lease is renewed and the table is read.
+    pub fn new(registry: Registry, lease: Lease, interval: Duration, metrics: Metrics) -> Self {
         let (schedule, under_way) = (Schedule::default(), JoinSet::new());
-        Self { registry, duty, interval, metrics, schedule, under_way, read: None }
+        Self { registry, lease, interval, metrics, schedule, under_way, read: None }
     }
 
-    /// Runs until `shutdown`, then gives the duty back.
+    /// Runs until `shutdown`, then releases the lease.
     pub async fn run(mut self, shutdown: CancellationToken) {
         while shutdown.run_until_cancelled(self.turn()).await.is_some() {}
         self.under_way.abort_all();
-        self.duty.release().await;
+        self.lease.release().await;
     }
 
     async fn turn(&mut self) {
         let until = Instant::now() + self.interval;
-        match self.duty.hold().await {
+        match self.lease.hold().await {
             Ok(Some(epoch)) => {
                 if let Err(error) = self.read_list().await {
-                    tracing::debug!(%error, "who is to be checked will be read later");
+                    tracing::debug!(%error, "instances to check not read; will be retried");
                 }
                 self.work(epoch, until).await;
             }
@@ -95,7 +95,7 @@ impl Prober {
                 time::sleep_until(until).await;
             }
             Err(error) => {
-                tracing::debug!(%error, "the fabric is away; nobody is checked");
+                tracing::debug!(%error, "fabric unavailable; health checks paused");
                 self.rest();
                 time::sleep_until(until).await;
             }
@@ -127,7 +127,7 @@ impl Prober {
     async fn work(&mut self, epoch: u64, until: Instant) {
         loop {
             let now = Instant::now();
-            while self.under_way.len() < MOST_AT_A_TIME
+            while self.under_way.len() < MAX_PARALLEL
                 && let Some((id, target)) = self.schedule.take_due(now)
             {
                 self.under_way.spawn(async move {
@@ -135,13 +135,13 @@ impl Prober {
                     Finished { id, target, result }
                 });
             }
-            let full = self.under_way.len() >= MOST_AT_A_TIME;
+            let full = self.under_way.len() >= MAX_PARALLEL;
             let next = self.schedule.next_due().filter(|_| !full).map_or(until, |due| due.min(until));
             tokio::select! {
                 Some(ended) = self.under_way.join_next() => match ended {
                     Ok(finished) => self.hear(finished, epoch).await,
                     Err(error) if error.is_cancelled() => {}
-                    Err(error) => tracing::error!(%error, "a health check panicked"),
+                    Err(error) => tracing::error!(%error, "health check panicked"),
                 },
                 () = time::sleep_until(next) => {}
             }
@@ -156,22 +156,22 @@ impl Prober {
         self.metrics.checked(result.is_ok());
         let verdict = self.schedule.finished(&id, &target, result.is_ok(), Instant::now(), throw());
         let Some(unhealthy) = verdict else { return };
-        let why = result.err().unwrap_or_default();
+        let reason = result.err().unwrap_or_default();
         let diagnosis =
-            Diagnosis { id: &id, address: &target.address, unhealthy: unhealthy.then_some(&*why) };
+            Diagnosis { id: &id, address: &target.address, unhealthy: unhealthy.then_some(&*reason) };
         match self.tell(diagnosis, epoch).await {
             Ok(Diagnosed::Done { serial }) => {
-                tracing::info!(%id, address = target.address, unhealthy, why, serial, "an instance's health changed");
+                tracing::info!(%id, address = target.address, unhealthy, reason, serial, "instance health changed");
                 self.read = None;
             }
             // The list is older than the table.
             Ok(Diagnosed::Same | Diagnosed::Gone) => self.read = None,
             Ok(Diagnosed::Fenced { epoch }) => {
-                self.duty.fenced(epoch);
+                self.lease.fenced(epoch);
                 self.rest();
             }
-            Ok(other) => tracing::debug!(%id, ?other, "an instance's health is told later"),
-            Err(error) => tracing::debug!(%id, %error, "an instance's health is told later"),
+            Ok(other) => tracing::debug!(%id, ?other, "instance health not stored; will be retried"),
+            Err(error) => tracing::debug!(%id, %error, "instance health not stored; will be retried"),
         }
     }
 
@@ -179,8 +179,8 @@ impl Prober {
         let Some(mark) = self.registry.store().table_state().await?.mark() else {
             return Err(Error::Resyncing { recorded: false });
         };
-        let name = self.duty.name();
-        let fence = Fence { duty: &name, epoch };
+        let name = self.lease.name();
+        let fence = Fence { lease: &name, epoch };
         self.registry.store().diagnose(diagnosis, &mark, fence).await
     }
 }

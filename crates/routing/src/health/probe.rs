@@ -19,7 +19,7 @@ use tokio::{
     time,
 };
 
-use signalbox_route_table::health::Health;
+use signalbox_route_table::Health;
 
 /// How much of an answer is looked through for its text.
 const MAX_BODY_BYTES: usize = 64 * 1024;

@@ -8,8 +8,8 @@ use std::{
 use tokio::time::Instant;
 
 use super::probe::Target;
+use signalbox_route_table::Health;
 use signalbox_route_table::InstanceId;
-use signalbox_route_table::health::Health;
 
 /// Everybody whose health is checked.
 #[derive(Debug, Default)]

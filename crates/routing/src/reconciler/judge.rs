@@ -1,8 +1,8 @@
-//! Who lost what: decisions from the heads of both sides and from revisions, without any I/O.
+//! Decides which side lost what, from the heads of both sides and from revisions. Pure.
 
 use crate::store::TableState;
 
-/// How the two sides stand to each other.
+/// How the two sides compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Situation {
     InStep,
@@ -57,22 +57,22 @@ pub(super) fn judge(fabric: &TableState, table: &Head, witnessed: u64) -> Situat
     }
 }
 
-/// What is to be done about one instance that both sides know.
+/// How to make both sides agree on one instance or resource.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Mend {
+pub(super) enum Fix {
     Nothing,
-    /// The fabric's word is later.
+    /// The fabric has the later change.
     Project,
-    /// The table's word is later: its record, or its removal.
+    /// The table has the later change: its record, or its removal.
     Adopt,
 }
 
-/// Decides by revisions. `standing` is the table's revision and whether the instance is alive there.
-pub(super) fn mend(wanted: u64, standing: u64, alive: bool) -> Mend {
+/// Decides by revisions. `standing` is the table's revision, and `alive` whether the table has more than a tombstone.
+pub(super) fn fix(wanted: u64, standing: u64, alive: bool) -> Fix {
     match standing.cmp(&wanted) {
-        std::cmp::Ordering::Less => Mend::Project,
-        std::cmp::Ordering::Equal if alive => Mend::Nothing,
-        _ => Mend::Adopt,
+        std::cmp::Ordering::Less => Fix::Project,
+        std::cmp::Ordering::Equal if alive => Fix::Nothing,
+        _ => Fix::Adopt,
     }
 }
 
@@ -114,11 +114,11 @@ mod tests {
 
     #[test]
     fn the_later_revision_wins() {
-        assert_eq!(mend(5, 0, false), Mend::Project);
-        assert_eq!(mend(5, 4, true), Mend::Project);
-        assert_eq!(mend(5, 5, true), Mend::Nothing);
-        assert_eq!(mend(5, 5, false), Mend::Adopt);
-        assert_eq!(mend(5, 6, true), Mend::Adopt);
-        assert_eq!(mend(5, 6, false), Mend::Adopt);
+        assert_eq!(fix(5, 0, false), Fix::Project);
+        assert_eq!(fix(5, 4, true), Fix::Project);
+        assert_eq!(fix(5, 5, true), Fix::Nothing);
+        assert_eq!(fix(5, 5, false), Fix::Adopt);
+        assert_eq!(fix(5, 6, true), Fix::Adopt);
+        assert_eq!(fix(5, 6, false), Fix::Adopt);
     }
 }

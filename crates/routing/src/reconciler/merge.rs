@@ -1,16 +1,16 @@
-//! Going through every instance of both sides.
+//! Merges both sides: every instance, policy and certificate.
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{
     CHUNK, PARALLEL, Reconciler,
-    judge::{Mend, mend},
+    judge::{Fix, fix},
 };
 use crate::{
     Error,
-    store::{Certified, Fence, Rule, TableMark, TableState},
+    store::{Certificate, Fence, Projected, Resource, TableMark, TableState, member},
 };
-use signalbox_route_table::{Hostname, InstanceId, Record, policy::Ruled};
+use signalbox_route_table::{Hostname, InstanceId, Policy, Record};
 
 impl Reconciler {
     /// Goes through every instance of both sides; the later revision wins.
@@ -37,71 +37,25 @@ impl Reconciler {
             }
             cursor = next;
         }
-        self.merge_policies(fabric, mark).await?;
-        self.merge_certificates(fabric, mark).await
+        self.merge_resources::<Policy>(fabric, mark).await?;
+        self.merge_resources::<Certificate>(fabric, mark).await
     }
 
-    /// The same for the certificates of server names. There are few of them and they change seldom.
-    async fn merge_certificates(&self, fabric: &TableState, mark: Option<&TableMark>) -> Result<(), Error> {
-        let mut after: Option<String> = None;
-        loop {
-            let names = self.store().certificates_after(after.as_deref(), CHUNK).await?;
-            let Some(last) = names.last() else { break };
-            after = Some(last.clone());
-            let wanted = self.store().certificates(&names).await?;
-            let standing = self.store().shown(&names).await?;
-            for ((name, wanted), shown) in names.iter().zip(wanted).zip(standing) {
-                let Some(Certified { revision, .. }) = wanted else { continue };
-                match mend(revision, shown.revision, shown.stands()) {
-                    Mend::Nothing => {}
-                    Mend::Project => {
-                        let parsed = Hostname::parse(name)?;
-                        match self.registry.complete_certificate(&parsed, revision, mark).await {
-                            Err(Error::Blocked { .. }) => {
-                                self.store().mark_certificate_outstanding(name, revision).await?;
-                            }
-                            completed => completed?,
-                        }
-                    }
-                    Mend::Adopt => {
-                        self.store().adopt_certificate(name, Some(revision), &shown).await?;
-                    }
-                }
-            }
-        }
+    /// Goes through every resource of one kind on both sides; the later revision wins.
+    async fn merge_resources<R: Resource>(
+        &self,
+        fabric: &TableState,
+        mark: Option<&TableMark>,
+    ) -> Result<(), Error> {
         let mut cursor = 0;
         loop {
-            let (next, keys) = self.store().scan(cursor, "certificate:*").await?;
-            let names: Vec<String> =
-                keys.iter().filter_map(|key| key.strip_prefix("certificate:").map(str::to_owned)).collect();
-            let standing = self.store().shown(&names).await?;
-            let wanted = self.store().certificates(&names).await?;
-            for ((name, shown), wanted) in names.iter().zip(standing).zip(wanted) {
-                if !shown.stands() || wanted.is_some() {
-                    continue;
-                }
-                if shown.revision > fabric.revision {
-                    self.store().adopt_certificate(name, None, &shown).await?;
-                } else if self.store().outstanding_of(&format!("={name}")).await?.is_none() {
-                    self.registry.unwant_certificate(&Hostname::parse(name)?).await?;
-                }
-            }
-            if next == 0 {
-                return Ok(());
-            }
-            cursor = next;
-        }
-    }
-
-    /// The same for the policies of hosts.
-    async fn merge_policies(&self, fabric: &TableState, mark: Option<&TableMark>) -> Result<(), Error> {
-        let mut cursor = 0;
-        loop {
-            let (next, wanted) = self.store().policies(cursor).await?;
-            let names: Vec<String> = wanted.iter().map(|(name, _)| name.clone()).collect();
-            let standing = self.store().rules(&names).await?;
-            stream::iter(wanted.into_iter().zip(standing))
-                .map(|((name, text), rule)| async move { self.merge_policy(&name, &text, rule, mark).await })
+            let (next, wanted) = self.store().scan_wanted::<R>(cursor).await?;
+            let names: Vec<&str> = wanted.iter().map(|(name, _)| name.as_str()).collect();
+            let projected = self.store().projected::<R>(&names).await?;
+            stream::iter(wanted.into_iter().zip(projected))
+                .map(|((name, revision), projected)| async move {
+                    self.merge_wanted_resource::<R>(&name, revision, &projected, mark).await
+                })
                 .buffer_unordered(PARALLEL)
                 .try_collect::<()>()
                 .await?;
@@ -110,10 +64,11 @@ impl Reconciler {
             }
             cursor = next;
         }
+        let (pattern, prefix) = (R::table_key("*"), R::table_key(""));
         loop {
-            let (next, keys) = self.store().scan(cursor, "rules:*").await?;
-            let names = keys.iter().filter_map(|key| key.strip_prefix("rules:").map(str::to_owned));
-            self.merge_rules(&names.collect::<Vec<_>>(), fabric).await?;
+            let (next, keys) = self.store().scan(cursor, pattern.as_str()).await?;
+            let names: Vec<&str> = keys.iter().filter_map(|key| key.strip_prefix(prefix.as_str())).collect();
+            self.merge_projected_resources::<R>(&names, fabric).await?;
             if next == 0 {
                 return Ok(());
             }
@@ -121,44 +76,49 @@ impl Reconciler {
         }
     }
 
-    async fn merge_policy(
+    async fn merge_wanted_resource<R: Resource>(
         &self,
         name: &str,
-        text: &str,
-        rule: Rule,
+        revision: u64,
+        projected: &Projected,
         mark: Option<&TableMark>,
     ) -> Result<(), Error> {
-        let ruled: Ruled = serde_json::from_str(text).map_err(Error::Record)?;
-        match mend(ruled.revision, rule.revision, rule.stands()) {
-            Mend::Nothing => Ok(()),
-            Mend::Project => {
-                let hostname = Hostname::parse(name)?;
-                match self.registry.complete_policy(&hostname, ruled.revision, mark).await {
-                    // It stays noted, and is complained of with what else is outstanding.
+        match fix(revision, projected.revision, projected.exists()) {
+            Fix::Nothing => Ok(()),
+            Fix::Project => {
+                match self.registry.complete_resource::<R>(&Hostname::parse(name)?, revision, mark).await {
+                    // It remains outstanding, and is reported with everything else that is.
                     Err(Error::Blocked { .. }) => {
-                        self.store().mark_policy_outstanding(&hostname, ruled.revision).await
+                        self.store().mark_resource_outstanding::<R>(name, revision).await
                     }
                     completed => completed,
                 }
             }
-            Mend::Adopt => self.store().adopt_policy(name, Some(text), &rule).await.map(drop),
+            Fix::Adopt => self.store().adopt_resource::<R>(name, Some(revision), projected).await.map(drop),
         }
     }
 
-    /// Policies that stand and are not wanted. What is newer than the fabric's latest revision was lost there.
-    async fn merge_rules(&self, names: &[String], fabric: &TableState) -> Result<(), Error> {
-        let standing = self.store().rules(names).await?;
-        let wanted = self.store().policies_wanted(names).await?;
-        for ((name, rule), wanted) in names.iter().zip(standing).zip(wanted) {
-            if !rule.stands() || wanted {
+    /// Resources that the table has and no client wants. If the revision is later than the fabric's latest, the fabric
+    /// lost the change.
+    async fn merge_projected_resources<R: Resource>(
+        &self,
+        names: &[&str],
+        fabric: &TableState,
+    ) -> Result<(), Error> {
+        let projected = self.store().projected::<R>(names).await?;
+        let wanted = self.store().wanted::<R>(names).await?;
+        for ((name, projected), wanted) in names.iter().zip(projected).zip(wanted) {
+            if !projected.exists() || wanted.is_some() {
                 continue;
             }
-            if rule.revision > fabric.revision {
-                self.store().adopt_policy(name, None, &rule).await?;
-            } else if self.store().outstanding_of(&format!("%{name}")).await?.is_none()
-                && self.store().outstanding_of(&format!("@{name}")).await?.is_none()
-            {
-                self.registry.unwant_policy(&Hostname::parse(name)?).await?;
+            if projected.revision > fabric.revision {
+                self.store().adopt_resource::<R>(name, None, &projected).await?;
+                continue;
+            }
+            let removed = self.store().outstanding_of(&member::<R>(name)).await?.is_some()
+                || R::REMOVED_WITH_HOST && self.store().outstanding_of(&format!("@{name}")).await?.is_some();
+            if !removed {
+                self.registry.unwant_resource::<R>(&Hostname::parse(name)?).await?;
             }
         }
         Ok(())
@@ -175,19 +135,19 @@ impl Reconciler {
         let standing = self.store().standing(&ids).await?;
         let specs: Vec<_> = wanted.iter().map(|stored| &stored.record.desired.spec).collect();
         if let Err(error) = self.store().add_memberships(&specs).await {
-            tracing::debug!(%error, "membership sets will be filled later");
+            tracing::debug!(%error, "membership sets not updated; will be retried");
         }
         let pairs = wanted.into_iter().zip(standing);
         stream::iter(pairs)
             .map(|(stored, (revision, state, record))| async move {
                 let alive = matches!(state.as_deref(), Some("active" | "draining"));
-                match mend(stored.record.revision, revision, alive) {
-                    Mend::Nothing => Ok(()),
-                    Mend::Project => match self.registry.complete_wanted(&stored, mark, fence).await {
+                match fix(stored.record.revision, revision, alive) {
+                    Fix::Nothing => Ok(()),
+                    Fix::Project => match self.registry.complete_wanted(&stored, mark, fence).await {
                         Err(Error::Blocked { .. }) => self.store().mark_outstanding(&stored).await,
                         completed => completed,
                     },
-                    Mend::Adopt => {
+                    Fix::Adopt => {
                         let record = record.as_deref().filter(|_| alive);
                         self.store().adopt(&stored.id, Some(&stored), record).await.map(drop)
                     }
@@ -198,7 +158,8 @@ impl Reconciler {
             .await
     }
 
-    /// Instances that stand and are not wanted. What is newer than the fabric's latest revision was lost there.
+    /// Instances that the table has and no client wants. If the revision is later than the fabric's latest, the fabric lost
+    /// the change.
     async fn merge_standing(&self, ids: &[InstanceId], fabric: &TableState) -> Result<(), Error> {
         let standing = self.store().standing(ids).await?;
         let wanted = self.store().stored_many(ids).await?;

@@ -1,6 +1,6 @@
-//! Keeps the table what the fabric says it is, whatever was interrupted or lost.
+//! Keeps the table consistent with the desired state in the fabric, whatever was interrupted or lost.
 //!
-//! Runs periodically and when nudged, on the one pacemaker that holds the duty. Each pass compares the heads of both
+//! Runs periodically and when nudged, on the one pacemaker that holds the lease. Each pass compares the heads of both
 //! sides, repairs what [`judge`] finds, then projects what is outstanding. Every step can be repeated; a pass that dies
 //! half-way is simply run again.
 
@@ -33,7 +33,7 @@ const CHUNK: usize = 500;
 const PARALLEL: usize = 32;
 /// How much of what is outstanding one pass takes on.
 const BATCH: usize = 1000;
-/// One pass in so many compares the sidecars' copy of the tokens; changes are copied at once anyway.
+/// The sidecars' copy of the tokens is compared once in this many passes. Changes are copied immediately anyway.
 const TOKEN_PASSES: u64 = 10;
 
 /// The service; [`Self::run`] it.
@@ -41,7 +41,7 @@ const TOKEN_PASSES: u64 = 10;
 pub struct Reconciler {
     registry: Registry,
     tokens: Tokens,
-    duty: Lease,
+    lease: Lease,
     nudge: Arc<Notify>,
     interval: Duration,
     metrics: Metrics,
@@ -49,25 +49,26 @@ pub struct Reconciler {
     thorough: bool,
     /// Routers that were reported as silent.
     silent: BTreeSet<String>,
-    /// Keys of a wrong type that were complained of.
+    /// Keys of an unexpected type that were reported.
     blocked: BTreeSet<String>,
     passes: u64,
 }
 
-/// What a round of projections left.
+/// The result of a round of projections.
 #[derive(Debug)]
 struct Left {
-    /// There is more, and it is worth going on.
+    /// More is outstanding, and another round can project it.
     more: bool,
-    /// Keys of a wrong type in the way.
+    /// Keys of an unexpected type that block a change.
     blocked: BTreeSet<String>,
 }
 
 impl Reconciler {
+    /// `nudge` starts a pass immediately; `interval` is the longest time between two passes.
     pub fn new(
         registry: Registry,
         tokens: Tokens,
-        duty: Lease,
+        lease: Lease,
         nudge: Arc<Notify>,
         interval: Duration,
         metrics: Metrics,
@@ -75,7 +76,7 @@ impl Reconciler {
         Self {
             registry,
             tokens,
-            duty,
+            lease,
             nudge,
             interval,
             metrics,
@@ -86,28 +87,28 @@ impl Reconciler {
         }
     }
 
-    /// Runs until `shutdown`, then gives the duty back.
+    /// Runs until `shutdown`, then releases the lease.
     pub async fn run(mut self, shutdown: CancellationToken) {
         loop {
-            match self.duty.hold().await {
+            match self.lease.hold().await {
                 Ok(Some(epoch)) => match self.pass(epoch).await {
                     Ok(()) => self.metrics.reconciled(true),
                     Err(error) => {
                         self.metrics.reconciled(false);
                         tracing::warn!(
                             error = &error as &dyn std::error::Error,
-                            "reconciliation will be tried again"
+                            "reconciliation failed; it will be retried"
                         );
                     }
                 },
                 Ok(None) => {
-                    // Whoever follows a holder that vanished looks for what it left.
+                    // After a takeover, the first pass checks everything that the previous holder may have left.
                     self.thorough = true;
                     self.observe().await;
                 }
                 Err(error) => {
                     self.thorough = true;
-                    tracing::debug!(%error, "the fabric is away");
+                    tracing::debug!(%error, "fabric unavailable");
                 }
             }
             tokio::select! {
@@ -116,7 +117,7 @@ impl Reconciler {
                 () = time::sleep(self.interval) => {}
             }
         }
-        self.duty.release().await;
+        self.lease.release().await;
     }
 
     /// Learns the highest revision, so that this process, too, notices a fabric that lost changes.
@@ -132,10 +133,10 @@ impl Reconciler {
         self.registry.store()
     }
 
-    /// One pass in the name of the duty's `epoch`.
+    /// One pass under the lease's fencing `epoch`.
     pub async fn pass(&mut self, epoch: u64) -> Result<(), Error> {
-        let name = self.duty.name();
-        let fence = Fence { duty: &name, epoch };
+        let name = self.lease.name();
+        let fence = Fence { lease: &name, epoch };
         let Some((fabric, table, witnessed)) = self.heads().await? else { return Ok(()) };
         let situation = judge(&fabric, &table, witnessed);
         self.metrics.table_foreign(situation == Situation::Foreign);
@@ -169,7 +170,7 @@ impl Reconciler {
         };
         let left = self.project_outstanding(mark.as_ref(), fence).await?;
         for key in left.blocked.difference(&self.blocked) {
-            tracing::warn!(key, "a key of another type keeps a change from the route table; delete it");
+            tracing::warn!(key, "change blocked by a key of an unexpected type; delete the key");
         }
         self.blocked = left.blocked;
         if left.more {
@@ -195,7 +196,7 @@ impl Reconciler {
         Ok(unchanged.then_some((fabric, Head { lineage, serial, revision }, witnessed)))
     }
 
-    /// The highest serial that a router has acknowledged in our epoch. Without the stats Redis nobody bears witness.
+    /// The highest serial that a router has acknowledged in our epoch. 0 without the stats Redis.
     async fn witnessed(&mut self, fabric: &TableState) -> u64 {
         let Ok(routers) = self.store().routers(KNOWN_MS).await else { return 0 };
         self.watch_over(&routers);
@@ -210,16 +211,12 @@ impl Reconciler {
             let excluded = Liveness::of(router.age_ms) == Liveness::Excluded;
             if excluded && self.silent.insert(router.node.clone()) {
                 let age_ms = router.age_ms;
-                tracing::warn!(
-                    router = router.node,
-                    age_ms,
-                    "a router fell silent; changes do not wait for it"
-                );
+                tracing::warn!(router = router.node, age_ms, "router silent; changes do not wait for it");
             } else if !excluded && self.silent.remove(&router.node) {
-                tracing::info!(router = router.node, "a router that had fallen silent reports again");
+                tracing::info!(router = router.node, "router reports again");
             }
         }
-        // After a minute it is no router any more: it was taken out of service, or the log has it.
+        // After a minute it is forgotten: it was taken out of service, or the log has it.
         self.silent.retain(|node| routers.iter().any(|router| router.node == *node));
         self.metrics.silent_routers(self.silent.len());
     }
@@ -229,7 +226,7 @@ impl Reconciler {
         self.merge(fabric, None, fence).await?;
         let fresh = table.lineage.is_empty();
         let lineage = if fresh { token() } else { table.lineage.clone() };
-        tracing::info!(fresh, serial = table.serial, "the fabric takes the route table over");
+        tracing::info!(fresh, serial = table.serial, "route table copied to the fabric");
         let new = TableState { lineage, serial: table.serial, seeding: fresh, revision: table.revision };
         self.note(fabric, new.clone()).await?;
         if fresh {
@@ -245,14 +242,14 @@ impl Reconciler {
         tracing::warn!(
             fabric = fabric.revision,
             table = table.revision,
-            "the fabric has lost changes; the route table's are taken over"
+            "fabric lost changes; copying them from the route table"
         );
         self.merge(fabric, None, fence).await?;
         let Head { lineage, serial, revision } = table.clone();
         self.note(fabric, TableState { lineage, serial, seeding: false, revision }).await
     }
 
-    /// The table is gone or older than it was: makes it anew under a new token, and tells routers last.
+    /// The table is gone or older than it was: rebuilds it under a new token, which routers see last.
     async fn seed(
         &self,
         fabric: &TableState,
@@ -262,19 +259,15 @@ impl Reconciler {
     ) -> Result<(), Error> {
         let floor = fabric.serial.max(witnessed);
         let lineage = if fabric.seeding {
-            // An earlier attempt stopped before routers saw its token; it is still as good as new.
+            // An earlier attempt stopped before routers saw its token, so the token can be used.
             fabric.lineage.clone()
         } else {
             let mut tokens = vec![token()];
             tokens.extend(fabric.lineage.split(' ').take(MAX_LINEAGE - 1).map(str::to_owned));
             tokens.join(" ")
         };
-        tracing::warn!(
-            serial = table.serial,
-            floor,
-            "the route table was lost or went back; seeding it again"
-        );
-        // From here on requests wait: the table that they mean does not exist yet.
+        tracing::warn!(serial = table.serial, floor, "route table lost or outdated; seeding it again");
+        // From here on requests wait, because the table that they expect does not exist yet.
         let new = TableState { lineage, serial: floor, seeding: true, revision: fabric.revision };
         self.note(fabric, new.clone()).await?;
         let mark = new.lineage.split(' ').next().unwrap_or_default().to_owned();
@@ -300,11 +293,11 @@ impl Reconciler {
         new: &TableState,
         expected: &str,
         floor: u64,
-        why: Lineage,
+        reason: Lineage,
         mark: &str,
         fence: Fence<'_>,
     ) -> Result<(), Error> {
-        match self.store().publish_lineage(expected, &new.lineage, floor, why, mark, fence).await? {
+        match self.store().publish_lineage(expected, &new.lineage, floor, reason, mark, fence).await? {
             Published::Done { serial } => {
                 self.note(new, TableState { serial, seeding: false, ..new.clone() }).await
             }
@@ -374,13 +367,13 @@ impl Reconciler {
             Ok::<(), Error>(())
         };
         if let Err(error) = reported.await {
-            tracing::debug!(%error, "membership sets will be filled later");
+            tracing::debug!(%error, "membership sets not updated; will be retried");
         }
     }
 
     async fn copy_tokens(&self) {
         if let Err(error) = self.tokens.reconcile().await {
-            tracing::debug!(%error, "the sidecars' copy of the tokens will be corrected later");
+            tracing::debug!(%error, "tokens not copied to the stats Redis; will be retried");
         }
     }
 }

@@ -3,13 +3,13 @@
 use super::{Attempts, Registry};
 use crate::{
     ChangeKind, Error, RouteChange,
-    store::{Applied, Desire, Fence, Projection, Ruling, Stored, TableMark},
+    store::{Applied, Certificate, Desire, Fence, Projection, Resource as _, Stored, TableMark},
 };
-use signalbox_route_table::{Hostname, InstanceId, State};
+use signalbox_route_table::{Hostname, InstanceId, Policy, State};
 
 impl Registry {
-    /// Projects one outstanding member of the fabric's list. Without a `mark` whatever table there is is written to,
-    /// which only its seeding may do.
+    /// Projects one outstanding member of the fabric's list. Without a `mark`, any table is written to, which only its
+    /// seeding may do.
     pub(crate) async fn complete(
         &self,
         member: &str,
@@ -21,11 +21,11 @@ impl Registry {
             let hostname = Hostname::parse(hostname)?;
             return self.complete_host_removal(&hostname, revision, mark).await;
         }
-        if let Some(hostname) = member.strip_prefix('%') {
-            return self.complete_policy(&Hostname::parse(hostname)?, revision, mark).await;
+        if let Some(hostname) = member.strip_prefix(Policy::SIGN) {
+            return self.complete_resource::<Policy>(&Hostname::parse(hostname)?, revision, mark).await;
         }
-        if let Some(name) = member.strip_prefix('=') {
-            return self.complete_certificate(&Hostname::parse(name)?, revision, mark).await;
+        if let Some(name) = member.strip_prefix(Certificate::SIGN) {
+            return self.complete_resource::<Certificate>(&Hostname::parse(name)?, revision, mark).await;
         }
         let id = InstanceId::parse(member)?;
         if let Some(stored) = self.store.stored(&id).await? {
@@ -52,7 +52,7 @@ impl Registry {
             Applied::Done { serial, .. } | Applied::Same { serial } => {
                 self.settled(stored.id.as_str(), revision, serial, mark).await
             }
-            // Its lease ended on the table, and whoever ended it did not get to say so here.
+            // Its lease expired in the table, and the process that removed it did not record that in the fabric.
             Applied::Gone { .. } => self.remove_exactly(stored, ended(stored, u64::MAX)).await.map(drop),
             other => self.left(stored.id.as_str(), revision, other, mark).await,
         }
@@ -78,47 +78,7 @@ impl Registry {
         }
     }
 
-    /// Projects a host's policy as it is wanted, or that none is.
-    pub(crate) async fn complete_policy(
-        &self,
-        hostname: &Hostname,
-        revision: u64,
-        mark: Option<&TableMark>,
-    ) -> Result<(), Error> {
-        let ruled = self.store.policy(hostname).await?;
-        let revision = ruled.as_ref().map_or(revision, |ruled| ruled.revision);
-        let policy = ruled.as_ref().map(|ruled| &ruled.policy);
-        let serial = match self.store.rule(hostname, revision, policy, mark).await? {
-            Ruling::Stands { serial } => serial,
-            // Someone projected a later word meanwhile; that one settles itself.
-            Ruling::Stale { .. } => 0,
-            Ruling::OtherTable => return Err(Error::Resyncing { recorded: true }),
-            Ruling::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
-        };
-        self.settled(&format!("%{hostname}"), revision, serial, mark).await
-    }
-
-    /// Projects a server name's certificate as it is wanted, or that none is.
-    pub(crate) async fn complete_certificate(
-        &self,
-        name: &Hostname,
-        revision: u64,
-        mark: Option<&TableMark>,
-    ) -> Result<(), Error> {
-        let wanted = self.store.certificate(name).await?;
-        let revision = wanted.as_ref().map_or(revision, |wanted| wanted.revision);
-        let certificate = wanted.as_ref().map(|wanted| &wanted.certificate);
-        let serial = match self.store.certify(name, revision, certificate, mark).await? {
-            Ruling::Stands { serial } => serial,
-            // Someone projected a later word meanwhile; that one settles itself.
-            Ruling::Stale { .. } => 0,
-            Ruling::OtherTable => return Err(Error::Resyncing { recorded: true }),
-            Ruling::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
-        };
-        self.settled(&format!("={name}"), revision, serial, mark).await
-    }
-
-    async fn settled(
+    pub(super) async fn settled(
         &self,
         member: &str,
         revision: u64,
@@ -137,7 +97,7 @@ impl Registry {
         mark: Option<&TableMark>,
     ) -> Result<(), Error> {
         match applied {
-            // Someone projected a later word meanwhile; that one settles itself.
+            // A later change was projected in the meantime, and is settled by its own projection.
             Applied::Stale { .. } | Applied::Superseded { .. } => {
                 self.settled(member, revision, 0, mark).await
             }
@@ -147,7 +107,7 @@ impl Registry {
         }
     }
 
-    /// Says in the fabric that an instance which stands in the table is not wanted, so that it will be taken out.
+    /// Records the removal of an instance that the table has and no client wants, so that it will be projected.
     pub(crate) async fn unwant(&self, id: &InstanceId) -> Result<(), Error> {
         let desire = Desire { id, before: None, after: None, owner: None };
         self.store.desire(desire).await.map(drop)
@@ -174,7 +134,7 @@ impl Registry {
             Applied::Done { serial, .. } => {
                 let kind = ended(&stored, now_ms);
                 let removed = self.remove_exactly(&stored, kind).await?;
-                // Registered anew in this very moment: then nothing has ended.
+                // If it was registered again in the meantime, nothing has expired.
                 let change =
                     removed.map(|change| RouteChange { serial: serial.max(change.serial), ..change });
                 Ok(change.map_or(Expired::No, |change| Expired::Yes(Box::new(change))))

@@ -10,7 +10,7 @@ use signalbox_route_table::{Desired, Hostname, InstanceId, Spec};
 
 impl Registry {
     /// Removes a host: no instance serves it afterwards, an instance that served nothing else is removed with it, and
-    /// entries that were made by hand go too. A host that is not there is no error.
+    /// entries that were made by hand are removed, too. An unknown host is not an error.
     pub async fn remove_host(&self, caller: &Caller, hostname: &Hostname) -> Result<RouteChange, Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
         let mut attempts = Attempts::new();
@@ -44,10 +44,9 @@ impl Registry {
         &self,
         hostname: &Hostname,
         revision: u64,
-        table: TableMark,
+        mut table: TableMark,
         attempts: &mut Attempts,
     ) -> Result<Standing, Error> {
-        let mut table = table;
         let serial = loop {
             match self
                 .store
@@ -57,22 +56,17 @@ impl Registry {
             {
                 HostRemoved::Done { serial } => break serial,
                 HostRemoved::InUse { serial } => {
-                    // Registered again while it was being removed. The registration is the later word.
+                    // Registered again while it was being removed. The registration is the later change.
                     self.remember(hostname).await?;
                     break serial;
                 }
-                HostRemoved::OtherTable => {
-                    attempts.await_reconciliation(&self.nudge).await?;
-                    if let Some(mark) = self.store.table_state().await?.mark() {
-                        table = mark;
-                    }
-                }
+                HostRemoved::OtherTable => self.await_table(&mut table, attempts).await?,
                 HostRemoved::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
             }
         };
         let member = format!("@{hostname}");
         if let Err(error) = self.store.settle(&member, revision, serial, &table.epoch).await {
-            tracing::debug!(%hostname, %error, "a projected removal stays noted as outstanding");
+            tracing::debug!(%hostname, %error, "projected removal remains noted as outstanding");
         }
         Ok(Standing { serial, epoch: table.epoch })
     }

@@ -22,8 +22,11 @@ const CHUNK: usize = 500;
 /// What draining a node, or calling that off, did.
 #[derive(Debug)]
 pub struct DrainedNode {
+    /// The instances that changed.
     pub ids: Vec<InstanceId>,
+    /// The table's serial with the changes in it.
     pub serial: u64,
+    /// The newest token of the table's lineage.
     pub epoch: String,
 }
 
@@ -82,7 +85,7 @@ impl Registry {
         }
     }
 
-    /// Removes an instance. One that is not there is no error; a removal that was interrupted is completed.
+    /// Removes an instance. An unknown instance is not an error; an interrupted removal is completed.
     pub async fn remove(&self, caller: &Caller, id: &InstanceId) -> Result<RouteChange, Error> {
         let mut attempts = Attempts::new();
         loop {
@@ -197,7 +200,7 @@ impl Registry {
         }
     }
 
-    /// Renews a lease. The table may have lost the instance while the fabric has it: then it is projected anew.
+    /// Renews a lease. The table may have lost the instance while the fabric has it: then it is projected again.
     pub async fn heartbeat(&self, caller: &Caller, id: &InstanceId) -> Result<Heartbeat, Error> {
         if !caller.is_unconfined() {
             let current = self.store.stored(id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
@@ -295,7 +298,7 @@ impl Registry {
         }
     }
 
-    /// Makes sure that an unchanged instance stands, and renews its lease.
+    /// Makes sure that the table has an unchanged instance, and renews its lease.
     async fn confirm(
         &self,
         current: &Stored,
@@ -338,7 +341,7 @@ impl Registry {
         if added.is_empty() {
             return Ok(());
         }
-        // A master that is away cannot tell. The limit keeps scripts short, it is no promise; so let it pass.
+        // If the master is unavailable, the number is unknown. The limit only keeps scripts short, so accept the instance.
         let counts = tokio::time::timeout(ROOM_PATIENCE, self.store.instance_counts(&added)).await;
         let Ok(Ok(counts)) = counts else { return Ok(()) };
         match added.iter().zip(counts).find(|(_, count)| *count >= MAX_INSTANCES_PER_HOST) {

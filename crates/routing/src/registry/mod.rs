@@ -1,14 +1,14 @@
-//! Changes to the route table, each from what a client asked to what it is told.
+//! Changes to the route table, from the request of a client to its response.
 //!
 //! Every operation has the same shape: read, decide here, commit in the fabric by compare-and-set, project to the
-//! table. A commit that lost against another reads again; a table that is being reconciled is waited for a while.
+//! table. A commit that lost against another one reads again. While the table is being reconciled, an operation waits for a limited time.
 
-mod certificates;
 mod complete;
 mod hosts;
 mod instances;
 mod policies;
 mod project;
+mod resources;
 mod switch;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -18,18 +18,12 @@ use tokio::{sync::Notify, time::Instant};
 use super::{Error, Store};
 use crate::metrics::Metrics;
 use signalbox_access::Caller;
-use signalbox_route_table::{
-    AddressRules, Hostname, Record,
-    explain::{Explanation, Question, explain},
-    lookup,
-};
+use signalbox_route_table::{AddressRules, Explanation, Hostname, Question, Record, candidates, explain};
 
 pub(crate) use complete::Expired;
 pub use instances::DrainedNode;
-pub use policies::RuledHost;
-pub use switch::NotSwitched;
-#[cfg(test)]
-pub(crate) use switch::Switched;
+pub use resources::ResourceChange;
+pub use switch::{NotSwitched, Switched};
 
 /// How long a request waits for a reconciliation that it needs. One takes milliseconds unless the table is large, and
 /// then the client is better off asking again.
@@ -58,18 +52,20 @@ impl Registry {
         &self.metrics
     }
 
+    /// The Redis access of the route table, for reading.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
+    /// The addresses that instances may have.
     pub fn rules(&self) -> &AddressRules {
         &self.rules
     }
 
-    /// Why the edge answers as it does for `host`, which is as [`lookup::host_of`] gives it, and
+    /// Why the edge answers as it does for `host`, which is as [`signalbox_route_table::host_of`] gives it, and
     /// what the request gets that `question` is about.
     pub async fn explain(&self, host: String, question: Question<'_>) -> Result<Explanation, Error> {
-        let candidates = lookup::candidates(&host);
+        let candidates = candidates(&host);
         let records = self.store.table_hosts(&candidates).await?;
         let matched = records.iter().find(|record| record.exists());
         let owners = match matched {

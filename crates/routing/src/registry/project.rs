@@ -14,7 +14,7 @@ pub(super) struct Standing {
     pub(super) epoch: String,
 }
 
-/// Whether an instance that is wanted as it is also stands.
+/// Whether the table has an unchanged instance.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Confirmed {
     Stands(Standing),
@@ -28,36 +28,30 @@ impl Registry {
         &self,
         id: &InstanceId,
         projection: Projection<'_>,
-        table: TableMark,
+        mut table: TableMark,
         attempts: &mut Attempts,
     ) -> Result<Confirmed, Error> {
         let revision = match projection {
             Projection::Wanted(record) | Projection::Expired(record) => record.revision,
             Projection::Removed(revision) => revision,
         };
-        let mut table = table;
         let (serial, settled) = loop {
             let applied = self.store.apply(id, projection, Some(&table), None).await;
             match applied.map_err(Error::after_recording)? {
                 Applied::Done { serial, displaced, .. } => {
                     if let Some(displaced) = displaced {
-                        tracing::info!(%id, displaced, "an address was taken over");
+                        tracing::info!(%id, displaced, "address taken over");
                     }
                     break (serial, true);
                 }
                 Applied::Same { serial } => break (serial, true),
                 Applied::Gone { .. } => return Ok(Confirmed::Expired),
-                // A later word on the instance or its address stands. Ours was accepted before it, and is history.
+                // A later change of the instance or its address was accepted after ours, and replaced it.
                 Applied::Stale { .. } | Applied::Superseded { .. } => {
                     let (_, serial, _) = self.store.table_head().await.map_err(Error::after_recording)?;
                     break (serial, true);
                 }
-                Applied::OtherTable => {
-                    attempts.await_reconciliation(&self.nudge).await?;
-                    if let Some(mark) = self.store.table_state().await?.mark() {
-                        table = mark;
-                    }
-                }
+                Applied::OtherTable => self.await_table(&mut table, attempts).await?,
                 Applied::Blocked { key } => return Err(Error::Blocked { key, recorded: true }),
                 Applied::Early => break (table.serial, false),
                 Applied::Fenced { epoch } => {
@@ -67,9 +61,22 @@ impl Registry {
         };
         // The table has it. If noting that fails, the reconciler finds it standing and notes it then.
         if settled && let Err(error) = self.store.settle(id.as_str(), revision, serial, &table.epoch).await {
-            tracing::debug!(%id, %error, "a projected change stays noted as outstanding");
+            tracing::debug!(%id, %error, "projected change remains noted as outstanding");
         }
         Ok(Confirmed::Stands(Standing { serial, epoch: table.epoch }))
+    }
+
+    /// Waits for a reconciliation after the master turned out to hold another table, and reads which one to expect.
+    pub(super) async fn await_table(
+        &self,
+        table: &mut TableMark,
+        attempts: &mut Attempts,
+    ) -> Result<(), Error> {
+        attempts.await_reconciliation(&self.nudge).await?;
+        if let Some(mark) = self.store.table_state().await?.mark() {
+            *table = mark;
+        }
+        Ok(())
     }
 
     /// Notes an instance in the membership sets of the statistics, in the background: a stats Redis that is away must
@@ -82,7 +89,7 @@ impl Registry {
                 store.reported(&id, record.revision).await
             };
             if let Err(error) = reported.await {
-                tracing::debug!(%id, %error, "membership sets will be filled later");
+                tracing::debug!(%id, %error, "membership sets not updated; the reconciler will retry");
             }
         });
     }

@@ -17,7 +17,9 @@ pub struct Switched {
     pub drained: Vec<InstanceId>,
     /// Whether anything changed.
     pub changed: bool,
+    /// The table's serial with the switch in it.
     pub serial: u64,
+    /// The newest token of the table's lineage.
     pub epoch: String,
 }
 
@@ -76,23 +78,23 @@ impl Registry {
                 Err(error) => return Err(error),
             }
         }
-        let unshared = self.drop_shares(hostname).await?;
+        let unshared = self.drop_shares(caller, hostname).await?;
         switched.changed = unshared.is_some() || !switched.resumed.is_empty() || !switched.drained.is_empty();
-        if let Some(ruled) = unshared {
-            (switched.serial, switched.epoch) = (ruled.serial, ruled.epoch);
+        if let Some(change) = unshared {
+            (switched.serial, switched.epoch) = (change.serial, change.epoch);
         }
         Ok(switched)
     }
 }
 
-/// Decides, or says why the host cannot be switched. `live` is what the table knows of `stored`, in its order.
+/// Decides, or returns why the host cannot be switched. `live` is what the table knows of `stored`, in its order.
 fn plan(hostname: &Hostname, version_type: &Label, stored: &[Stored], live: &[Live]) -> Result<Plan, Error> {
     let is_new = |one: &&Stored| one.record.desired.spec.version_type_id == *version_type;
     let new: Vec<&Stored> = stored.iter().filter(is_new).collect();
-    let refused = |why| Error::CannotSwitch {
+    let refused = |reason| Error::CannotSwitch {
         hostname: hostname.to_string(),
         version_type: version_type.as_str().to_owned(),
-        why,
+        reason,
     };
     if new.is_empty() {
         return Err(refused(NotSwitched::NoInstance));

@@ -15,7 +15,7 @@
 -- ARGV[7]: string, version type of the master's record
 -- ARGV[8...]: strings, host names of the master's record
 -- Returns 1, or 0 when the record is another by now.
--- Caller: routing/store/desired.rs, adopt
+-- Caller: store/desired.rs, adopt
 local instances, index, addresses, hosts, host_index, unreported =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local id, expected, record = ARGV[1], ARGV[2], ARGV[3]

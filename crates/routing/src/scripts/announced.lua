@@ -7,7 +7,7 @@
 -- ARGV[3]: integer, serial up to which all is told
 -- ARGV[4]: string, last entry of the list of changes that is told
 -- Returns 1, or 0 when the place is another by now.
--- Caller: routing/store/changes.rs, announced_up_to
+-- Caller: store/changes.rs, announced_up_to
 local announced, route_table = KEYS[1], KEYS[2]
 local expected, epoch, serial, entry = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 

@@ -7,7 +7,7 @@
 -- KEYS[5]: zset, instance id by end of drain in unix ms
 -- KEYS[6]: string, the highest revision applied
 -- KEYS[7]: string, lineage of the table
--- KEYS[8]: hash, what singleton duties left: fencing epochs
+-- KEYS[8]: hash, what holders of leases left: fencing epochs
 -- KEYS[9]: stream, what changed in the table
 -- KEYS[10]: set, ids of the instances whose health is to be checked
 -- ARGV[1]: string, instance id
@@ -16,8 +16,8 @@
 -- ARGV[4]: string, the newest epoch that the table must have; empty = any, while it is seeded
 -- ARGV[5]: integer, the serial that the table must have reached
 -- ARGV[6]: integer, unix ms; empty = this server's clock
--- ARGV[7]: string, duty in whose name this is done; empty = none
--- ARGV[8]: integer, fencing epoch of that duty
+-- ARGV[7]: string, name of the lease under which this is done; empty = none
+-- ARGV[8]: integer, fencing epoch of that lease
 -- ARGV[9]: string, address
 -- ARGV[10]: string, version type id
 -- ARGV[11]: string, node id; empty = none
@@ -36,15 +36,15 @@
 --   {'foreign', lineage}: another table than expected
 --   {'behind', serial}: the table has lost changes
 --   {'blocked', key}: a key holds another type than it must
---   {'fenced', epoch}: the duty is another's by now
--- Caller: routing/store/table.rs, apply
+--   {'fenced', epoch}: another pacemaker took the lease over
+-- Caller: store/table.rs, apply
 local function main(shared)
   local serial_key, instance_key, addresses = KEYS[1], KEYS[2], KEYS[3]
   local leases, drains, highest = KEYS[4], KEYS[5], KEYS[6]
   local lineage_key, duties, changes, checks = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
   local id, revision, state = ARGV[1], tonumber(ARGV[2]), ARGV[3]
   local epoch, floor, now = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
-  local duty, fencing_epoch = ARGV[7], tonumber(ARGV[8])
+  local lease, fencing_epoch = ARGV[7], tonumber(ARGV[8])
   local address, version_type, node, weight = ARGV[9], ARGV[10], ARGV[11], ARGV[12]
   local lease_ms, drain_deadline_ms = tonumber(ARGV[13]), tonumber(ARGV[14])
   local record, checked = ARGV[15], ARGV[16] == '1'
@@ -53,7 +53,7 @@ local function main(shared)
   now = shared.now(now)
 
   -- 1. Is this the right table, and the right caller?
-  local fenced = shared.fenced(duties, duty, fencing_epoch)
+  local fenced = shared.fenced(duties, lease, fencing_epoch)
   if fenced then
     return fenced
   end
@@ -222,8 +222,8 @@ local function main(shared)
   if revision > tonumber(redis.call('GET', highest) or '0') then
     redis.call('SET', highest, ARGV[2])
   end
-  if duty ~= '' then
-    redis.call('HSET', duties, duty .. '.epoch', ARGV[8])
+  if lease ~= '' then
+    redis.call('HSET', duties, lease .. '.epoch', ARGV[8])
   end
 
   -- 6. Tell what happened, under the serial that it makes, before that serial can be seen. A table that is being seeded

@@ -4,19 +4,19 @@
 -- master that is replaced by an empty one half-way through would get the lineage with half of its hosts.
 -- KEYS[1]: string, lineage of the table
 -- KEYS[2]: string, the token of the seeding under way
--- KEYS[3]: hash, what singleton duties left: fencing epochs
+-- KEYS[3]: hash, what holders of leases left: fencing epochs
 -- ARGV[1]: string, the lineage as the caller read it; empty = none
 -- ARGV[2]: string, the token
--- ARGV[3]: string, duty in whose name this is done
--- ARGV[4]: integer, fencing epoch of that duty
+-- ARGV[3]: string, name of the lease under which this is done
+-- ARGV[4]: integer, fencing epoch of that lease
 -- Returns {'done', 0}
 --   {'changed', lineage}: the lineage is another by now
---   {'fenced', epoch}: the duty is another's by now
--- Caller: routing/store/table.rs, begin_seeding
+--   {'fenced', epoch}: another pacemaker took the lease over
+-- Caller: store/table.rs, begin_seeding
 local lineage_key, seeding_key, duties = KEYS[1], KEYS[2], KEYS[3]
-local expected, token, duty, epoch = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local expected, token, lease, epoch = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
-local stored = tonumber(redis.call('HGET', duties, duty .. '.epoch') or '0')
+local stored = tonumber(redis.call('HGET', duties, lease .. '.epoch') or '0')
 if epoch < stored then
   return {'fenced', stored}
 end
@@ -24,7 +24,7 @@ local present = redis.call('GET', lineage_key) or ''
 if present ~= expected then
   return {'changed', present}
 end
-redis.call('HSET', duties, duty .. '.epoch', ARGV[4])
+redis.call('HSET', duties, lease .. '.epoch', ARGV[4])
 redis.call('SET', seeding_key, token)
 redis.call('DEL', lineage_key)
 return {'done', 0}

@@ -7,7 +7,7 @@
 -- ARGV[3]: integer, how many entries at most
 -- Returns {newest epoch or '', serial, id of the newest entry or '', {id, {field, value, …}}, …}: the entries after the
 --   one known, or from the first on if the epoch is another.
--- Caller: routing/store/changes.rs, changes_after
+-- Caller: store/changes.rs, changes_after
 local serial_key, lineage_key, changes = KEYS[1], KEYS[2], KEYS[3]
 local epoch, after, limit = ARGV[1], ARGV[2], ARGV[3]
 

@@ -23,7 +23,7 @@
 --   {'changed'}: the record or the owner is another by now; read again
 --   {'regressed', revision}: this server has lost changes; reconcile first
 --   {'uninitialised'}: this server is empty; reconcile first
--- Caller: routing/store/desired.rs, desire
+-- Caller: store/desired.rs, desire
 local instances, index, addresses = KEYS[1], KEYS[2], KEYS[3]
 local hosts, host_index = KEYS[4], KEYS[5]
 local revisions, unprojected, unreported, route_table = KEYS[6], KEYS[7], KEYS[8], KEYS[9]

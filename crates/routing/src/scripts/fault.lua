@@ -10,7 +10,7 @@
 -- Returns {'noted', faults so far}
 --   {'repeated', faults so far}: this fault was the latest already
 --   {'unknown'}: no such instance stands in the table
--- Caller: routing/store/table.rs, fault
+-- Caller: store/table.rs, fault
 local instance_key, serial_key, changes = KEYS[1], KEYS[2], KEYS[3]
 local id, message, fault_id, now = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local CHANGES_KEPT, TELL_EVERY_MS = 4096, 10000

@@ -10,7 +10,7 @@
 -- Returns {'accepted', revision, serial of the table, lineage of the table}
 --   {'regressed', revision}: this server has lost changes; reconcile first
 --   {'uninitialised'}: this server is empty; reconcile first
--- Caller: routing/store/desired.rs, forget_host
+-- Caller: store/desired.rs, forget_host
 local hosts, host_index, revisions, unprojected, route_table, policies =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local hostname, floor = ARGV[1], tonumber(ARGV[2])

@@ -4,7 +4,7 @@
 -- KEYS[2]: hash, instance:<id>
 -- KEYS[3]: set, ids of the instances whose health is to be checked
 -- KEYS[4]: string, lineage of the table
--- KEYS[5]: hash, what singleton duties left: fencing epochs
+-- KEYS[5]: hash, what holders of leases left: fencing epochs
 -- KEYS[6]: stream, what changed in the table
 -- ARGV[1]: string, instance id
 -- ARGV[2]: string, the address that was checked
@@ -12,24 +12,24 @@
 -- ARGV[4]: string, the newest epoch that the table must have
 -- ARGV[5]: integer, the serial that the table must have reached
 -- ARGV[6]: integer, unix ms; empty = this server's clock
--- ARGV[7]: string, duty in whose name this is done
--- ARGV[8]: integer, fencing epoch of that duty
+-- ARGV[7]: string, name of the lease under which this is done
+-- ARGV[8]: integer, fencing epoch of that lease
 -- Returns {'done', serial}
 --   {'same', serial}: it is noted like that already
 --   {'gone', serial}: no such instance stands at that address, or it is not to be checked
 --   {'foreign', lineage}: another table than expected
 --   {'behind', serial}: the table has lost changes
 --   {'blocked', key}: a key holds another type than it must
---   {'fenced', epoch}: the duty is another's by now
--- Caller: routing/store/health.rs, diagnose
+--   {'fenced', epoch}: another pacemaker took the lease over
+-- Caller: store/health.rs, diagnose
 local function main(shared)
   local serial_key, instance_key, checks, lineage_key, duties, changes =
     KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
   local id, address, why = ARGV[1], ARGV[2], ARGV[3]
   local epoch, floor, now = ARGV[4], tonumber(ARGV[5]), shared.now(tonumber(ARGV[6]))
-  local duty, fencing_epoch = ARGV[7], tonumber(ARGV[8])
+  local lease, fencing_epoch = ARGV[7], tonumber(ARGV[8])
 
-  local refused = shared.fenced(duties, duty, fencing_epoch)
+  local refused = shared.fenced(duties, lease, fencing_epoch)
   if refused then
     return refused
   end
@@ -61,7 +61,7 @@ local function main(shared)
     -- Where hosts start slowly, it comes back like a new one.
     redis.call('HSET', instance_key, 'health_ms', at, 'joined_ms', at)
   end
-  redis.call('HSET', duties, duty .. '.epoch', ARGV[8])
+  redis.call('HSET', duties, lease .. '.epoch', ARGV[8])
   local difference = false
   for _, name in ipairs(names) do
     if shared.refresh(name) then

@@ -6,7 +6,7 @@
 -- Returns {'renewed', end of the lease in unix ms, length in ms}
 --   {'unleased'}: the instance has no lease
 --   {'unknown'}: no such instance stands in the table
--- Caller: routing/store/table.rs, heartbeat
+-- Caller: store/table.rs, heartbeat
 local instance_key, leases = KEYS[1], KEYS[2]
 local id, now = ARGV[1], tonumber(ARGV[2])
 

@@ -2,27 +2,27 @@
 -- tells them to believe it.
 -- KEYS[1]: string, serial
 -- KEYS[2]: string, lineage of the table
--- KEYS[3]: hash, what singleton duties left: fencing epochs
+-- KEYS[3]: hash, what holders of leases left: fencing epochs
 -- KEYS[4]: stream, what changed in the table
 -- KEYS[5]: string, the token of the seeding under way
 -- ARGV[1]: string, the lineage as the caller read it; empty = none
 -- ARGV[2]: string, the new lineage, newest token first
 -- ARGV[3]: integer, the highest serial that routers may have seen
--- ARGV[4]: string, duty in whose name this is done
--- ARGV[5]: integer, fencing epoch of that duty
+-- ARGV[4]: string, name of the lease under which this is done
+-- ARGV[5]: integer, fencing epoch of that lease
 -- ARGV[6]: string, begun (an installation's first table) | reseeded
 -- ARGV[7]: integer, unix ms; empty = this server's clock
 -- ARGV[8]: string, the token with which the seeding began; empty = there was none
 -- Returns {'done', serial}
 --   {'changed', lineage}: the lineage is another by now, or this is not the table whose seeding began
---   {'fenced', epoch}: the duty is another's by now
--- Caller: routing/store/table.rs, publish_lineage
+--   {'fenced', epoch}: another pacemaker took the lease over
+-- Caller: store/table.rs, publish_lineage
 local serial_key, lineage_key, duties, changes, seeding_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local expected, lineage, floor = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local duty, epoch = ARGV[4], tonumber(ARGV[5])
+local lease, epoch = ARGV[4], tonumber(ARGV[5])
 local kind, now, token = ARGV[6], tonumber(ARGV[7]), ARGV[8]
 
-local stored = tonumber(redis.call('HGET', duties, duty .. '.epoch') or '0')
+local stored = tonumber(redis.call('HGET', duties, lease .. '.epoch') or '0')
 if epoch < stored then
   return {'fenced', stored}
 end
@@ -43,7 +43,7 @@ end
 redis.call('DEL', changes)
 redis.call('XADD', changes, string.format('%.0f-0', serial), 'kind', kind, 'subject', string.match(lineage, '^%S+'),
   'at_ms', string.format('%.0f', now))
-redis.call('HSET', duties, duty .. '.epoch', ARGV[5])
+redis.call('HSET', duties, lease .. '.epoch', ARGV[5])
 redis.call('SET', serial_key, string.format('%.0f', serial))
 redis.call('SET', lineage_key, lineage)
 redis.call('DEL', seeding_key)

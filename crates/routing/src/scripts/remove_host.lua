@@ -17,7 +17,7 @@
 --   {'foreign', lineage}: another table than expected
 --   {'behind', serial}: the table has lost changes
 --   {'blocked', key}: a key holds another type than it must
--- Caller: routing/store/table.rs, remove_host
+-- Caller: store/table.rs, remove_host
 local function main(shared)
   local serial_key, addresses, ids, logkey, policy, lineage_key, changes, rules =
     KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]

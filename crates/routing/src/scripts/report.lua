@@ -3,7 +3,7 @@
 -- ARGV[1]: string, instance id
 -- ARGV[2]: integer, revision that was reported
 -- Returns 1 when the entry is gone, else 0.
--- Caller: routing/store/desired.rs, reported
+-- Caller: store/desired.rs, reported
 local unreported, id, revision = KEYS[1], ARGV[1], tonumber(ARGV[2])
 
 local outstanding = redis.call('ZSCORE', unreported, id)

@@ -7,7 +7,7 @@
 -- ARGV[4]: string, token that the routes master does not have yet; empty = it has the whole lineage
 -- ARGV[5]: integer, the least revision from here on
 -- Returns 1, or 0 when the lineage is another by now.
--- Caller: routing/store/desired.rs, set_lineage
+-- Caller: store/desired.rs, set_lineage
 local route_table, revisions = KEYS[1], KEYS[2]
 local expected, lineage, serial, seeding, floor = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 

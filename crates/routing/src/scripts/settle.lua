@@ -6,7 +6,7 @@
 -- ARGV[3]: integer, serial of the table after it
 -- ARGV[4]: string, newest epoch of the table after it
 -- Returns 1 when nothing is outstanding for the member any more, else 0.
--- Caller: routing/store/desired.rs, settle
+-- Caller: store/desired.rs, settle
 local unprojected, route_table = KEYS[1], KEYS[2]
 local member, revision, serial, epoch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 

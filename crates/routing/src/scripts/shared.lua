@@ -6,6 +6,7 @@ local shared = {}
 
 -- More is kept than a moment without the fabric leaves to be told; what is dropped is told as one gap.
 local CHANGES_KEPT = 4096
+local TOMBSTONE_SECONDS = 3600
 local KINDS = {['instances:'] = 'set', ['instance_ids:'] = 'set', ['logkey:'] = 'string', ['policy:'] = 'string',
   ['rules:'] = 'hash'}
 
@@ -36,10 +37,10 @@ function shared.refused(lineage_key, serial_key, epoch, floor)
   return nil, serial
 end
 
--- A refusal when the caller's duty is another's by now. The caller notes the epoch when it writes.
-function shared.fenced(duties, duty, epoch)
-  local stored = duty ~= '' and tonumber(redis.call('HGET', duties, duty .. '.epoch') or '0') or 0
-  return duty ~= '' and epoch < stored and {'fenced', stored} or nil
+-- A refusal when another pacemaker took the caller's lease over. The caller notes the epoch when it writes.
+function shared.fenced(duties, lease, epoch)
+  local stored = lease ~= '' and tonumber(redis.call('HGET', duties, lease .. '.epoch') or '0') or 0
+  return lease ~= '' and epoch < stored and {'fenced', stored} or nil
 end
 
 -- A refusal when a key of these types, or one of these host names, could not be written. Redis does not undo a script
@@ -162,14 +163,18 @@ function shared.refresh(name)
   return redis.call('DEL', 'policy:' .. name) > 0 or difference
 end
 
--- Takes a name's rules away, unless later ones than `revision` stand. A tombstone outlives every projection that may
--- still be on its way.
+-- Replaces a resource by a tombstone, which outlives every projection that may still be on its way.
+function shared.bury(key, revision)
+  redis.call('DEL', key)
+  redis.call('HSET', key, 'revision', string.format('%.0f', revision))
+  redis.call('EXPIRE', key, TOMBSTONE_SECONDS)
+end
+
+-- Removes the policy of a name, unless the table has a later revision.
 function shared.unrule(name, revision)
   local key = 'rules:' .. name
   if tonumber(redis.call('HGET', key, 'revision') or '0') <= revision then
-    redis.call('DEL', key)
-    redis.call('HSET', key, 'revision', string.format('%.0f', revision))
-    redis.call('EXPIRE', key, 3600)
+    shared.bury(key, revision)
   end
 end
 

@@ -1,14 +1,14 @@
 -- Says which leases and drains have ended, and notices when nobody looked for so long that heartbeats were lost.
--- KEYS[1]: hash, what singleton duties left: fencing epoch, time of the latest sweep, time of the latest return
+-- KEYS[1]: hash, what the sweeper's holder left: fencing epoch, time of the latest sweep, time of the latest return
 -- KEYS[2]: zset, instance id by end of lease in unix ms
 -- KEYS[3]: zset, instance id by end of drain in unix ms
--- ARGV[1]: integer, fencing epoch of the duty; 0 = a pacemaker without the duty, which only shows that it is there
+-- ARGV[1]: integer, fencing epoch of the lease; 0 = a pacemaker without the lease, which only shows that it runs
 -- ARGV[2]: integer, silence in ms that counts as absence
 -- ARGV[3]: integer, how many ids at most
 -- ARGV[4]: integer, unix ms; empty = this server's clock
 -- Returns {'due', 1 after an absence else 0, id, …}
---   {'fenced', epoch}: the duty is another's by now
--- Caller: routing/store/table.rs, sweep
+--   {'fenced', epoch}: another pacemaker took the lease over
+-- Caller: store/table.rs, sweep
 local duties, leases, drains = KEYS[1], KEYS[2], KEYS[3]
 local epoch, gap_ms, limit, now = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 

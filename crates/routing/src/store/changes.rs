@@ -1,4 +1,4 @@
-//! What changed in the table, as the scripts there noted it, and up to where it was told.
+//! The changes that scripts recorded in the table, and the last one that was published.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -18,13 +18,13 @@ static ANNOUNCED: Script<FabricRole> =
 /// How long a server that was asked to answer after a while may take beyond it.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Up to where the table's changes were told.
+/// The last change of the table that was published.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The newest token of the lineage; empty when nothing was ever told.
+    /// The newest token of the lineage; empty if nothing was published yet.
     pub(crate) epoch: String,
     pub(crate) serial: u64,
-    /// Id of the last entry that is told; empty when there was none.
+    /// ID of the last entry that was published; empty if there was none.
     pub(crate) entry: String,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Changes {
 }
 
 impl Store {
-    /// Up to where changes were told.
+    /// The last change that was published.
     pub(crate) async fn announced(&self) -> Result<Place, Error> {
         let command = self.fabric.command("HGETALL").key(&fabric::routes_announced());
         let mut fields: HashMap<String, String> = command.query().await.map_err(Error::Fabric)?;
@@ -86,7 +86,8 @@ impl Store {
         })
     }
 
-    /// Notes that all is told up to `place`; false when somebody else noted something since `before` was read.
+    /// Records that everything up to `place` was published; false if another process recorded something since `before` was
+    /// read.
     pub(crate) async fn announced_up_to(&self, before: &Place, place: &Place) -> Result<bool, Error> {
         ANNOUNCED
             .call()

@@ -1,4 +1,4 @@
-//! What is wanted, in the fabric.
+//! Desired state of instances and hosts, in the fabric.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,9 @@ static SET_LINEAGE: Script<FabricRole> =
 /// A record together with its exact text, which is what a change is compared against.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
+    /// The instance ID.
     pub id: InstanceId,
+    /// The parsed record.
     pub record: Record,
     pub(super) text: String,
 }
@@ -35,7 +37,7 @@ impl Stored {
 /// What bears on a registration, read in one round trip or two. It may be outdated the next moment; the script that
 /// commits compares.
 #[derive(Debug)]
-pub struct Sight {
+pub(crate) struct Sight {
     pub(crate) current: Option<Stored>,
     /// Another instance that owns the wanted address.
     pub(crate) owner: Option<Stored>,
@@ -46,7 +48,7 @@ pub struct Sight {
 
 /// A change to what is wanted of one instance.
 #[derive(Debug)]
-pub struct Desire<'a> {
+pub(crate) struct Desire<'a> {
     pub(crate) id: &'a InstanceId,
     pub(crate) before: Option<&'a Stored>,
     /// Nothing removes the instance.
@@ -57,12 +59,12 @@ pub struct Desire<'a> {
 
 /// What became of a [`Desire`].
 #[derive(Debug, PartialEq, Eq)]
-pub enum DesireOutcome {
+pub(crate) enum DesireOutcome {
     Accepted {
         revision: u64,
         table: TableMark,
     },
-    /// Read again: somebody else was faster.
+    /// Another process changed it first; read again.
     Changed,
     /// The fabric is empty or has lost changes; nothing may be written before a reconciliation.
     Behind,
@@ -199,14 +201,12 @@ impl Store {
         self.outcome(Reply::new("forget_host", reply))
     }
 
-    fn outcome(&self, reply: Reply) -> Result<DesireOutcome, Error> {
+    pub(super) fn outcome(&self, reply: Reply) -> Result<DesireOutcome, Error> {
         match reply.word()?.as_str() {
             "accepted" => {
                 let revision = reply.at(1)?;
                 self.saw_revision(revision);
-                let lineage: String = reply.at(3)?;
-                let epoch = newest(&lineage).unwrap_or("").to_owned();
-                Ok(DesireOutcome::Accepted { revision, table: TableMark { epoch, serial: reply.at(2)? } })
+                Ok(DesireOutcome::Accepted { revision, table: reply.table_mark()? })
             }
             "changed" => Ok(DesireOutcome::Changed),
             "regressed" | "uninitialised" => Ok(DesireOutcome::Behind),
@@ -225,7 +225,7 @@ impl Store {
         batch.query::<Value>().await.map(drop).map_err(Error::Fabric)
     }
 
-    /// Notes that `revision` of `member` stands in the table; false when a later one is outstanding.
+    /// Records that the table has `revision` of `member`; false if a later one is outstanding.
     pub(crate) async fn settle(
         &self,
         member: &str,
@@ -285,7 +285,7 @@ impl Store {
         command.query().await.map_err(Error::Fabric)
     }
 
-    /// Notes that `revision` of an instance stands in the membership sets.
+    /// Records that the membership sets have `revision` of an instance.
     pub(crate) async fn reported(&self, id: &InstanceId, revision: u64) -> Result<(), Error> {
         REPORT
             .call()
@@ -347,7 +347,7 @@ impl Store {
         })
     }
 
-    /// The mark that changes of the table have to carry; nothing while there is no table.
+    /// The table that changes have to expect; `None` while there is no table.
     pub(crate) async fn table_mark(&self) -> Result<Option<TableMark>, Error> {
         let (epoch, serial): (Option<String>, Option<u64>) = self
             .fabric

@@ -41,7 +41,7 @@ pub(crate) enum Diagnosed {
     Blocked {
         key: String,
     },
-    /// The duty is another's; its epoch.
+    /// Another pacemaker holds the lease; its epoch.
     Fenced {
         epoch: u64,
     },
@@ -100,7 +100,7 @@ impl Store {
             .arg(&mark.epoch)
             .arg(mark.serial)
             .arg(self.clock())
-            .arg(fence.duty)
+            .arg(fence.lease)
             .arg(fence.epoch)
             .run::<Vec<Value>>(&self.routes)
             .await

@@ -1,5 +1,5 @@
-//! The crate's Redis: desired state in the fabric, the route table on the routes master, routers and membership sets on
-//! the stats Redis. Nothing else of the crate talks to Redis, and nothing here decides anything.
+//! Redis access of the route table: desired state in the fabric, the table on the routes master, routers and membership
+//! sets on the stats Redis. No other module of this crate talks to Redis, and no decision is made here.
 
 mod certificates;
 mod changes;
@@ -8,6 +8,7 @@ mod health;
 mod membership;
 mod policies;
 mod reply;
+mod resource;
 mod routers;
 mod table;
 
@@ -18,29 +19,32 @@ use std::sync::{
 
 use signalbox_store::{Fabric, RoutesMaster, Stats, Value};
 
-pub use certificates::{Certificate, Certified};
+pub use certificates::Certificate;
 pub(crate) use changes::{Changes, Entry, Place};
-pub use desired::{Desire, DesireOutcome, Sight, Stored, TableState};
+pub(crate) use desired::{Desire, DesireOutcome, Sight};
+pub use desired::{Stored, TableState};
 pub(crate) use health::{Diagnosed, Diagnosis};
-pub(crate) use policies::{PolicyOutcome, Rule, Ruling};
+pub use resource::Wanted;
+pub(crate) use resource::{Projected, Resource, ResourceOutcome, ResourceProjected, member};
 pub use routers::RouterReport;
-pub use table::{Applied, Fence, Heartbeat, HostRemoved, Lineage, Live, Noted, Projection, Published, Swept};
+pub(crate) use table::{Applied, Fence, HostRemoved, Lineage, Projection, Published, Swept};
+pub use table::{Heartbeat, Live, Noted};
 
 use super::Error;
 
-/// What the scripts of the route table share.
+/// Local functions that the scripts of the route table share.
 const SHARED: &str = include_str!("../scripts/shared.lua");
 
-/// Which table a change is meant for. A projection that meets another one must not write to it.
+/// The table that a change expects. A projection must not write to another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TableMark {
+pub(crate) struct TableMark {
     /// The newest token of its lineage.
     pub(crate) epoch: String,
     /// A serial that it has reached.
     pub(crate) serial: u64,
 }
 
-/// The connections of the crate. Cheap to clone.
+/// The connections. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Store {
     fabric: Fabric,
@@ -53,6 +57,7 @@ pub struct Store {
 }
 
 impl Store {
+    /// Uses these three connections.
     pub fn new(fabric: Fabric, routes: RoutesMaster, stats: Stats) -> Self {
         Self { fabric, routes, stats, revision_floor: Arc::default(), clock_ms: Arc::default() }
     }
@@ -67,7 +72,7 @@ impl Store {
         [("routes", routes.is_ok()), ("fabric", fabric.is_ok()), ("stats", stats.is_ok())]
     }
 
-    /// What the servers say of themselves, by role; nothing of one that does not answer.
+    /// The reply of each server to `INFO`, by role; `None` for one that does not answer.
     pub async fn info(&self) -> [(&'static str, Option<String>); 3] {
         let (routes, fabric, stats) = tokio::join!(
             self.routes.command("INFO").query(),

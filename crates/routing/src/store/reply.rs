@@ -1,7 +1,8 @@
-//! What scripts answer: a word, then what belongs to it.
+//! Replies of scripts: a word, then its values.
 
 use signalbox_store::{FromRedisValue, Value, from_redis_value};
 
+use super::{TableMark, desired::newest};
 use crate::Error;
 
 /// A script's reply, before it becomes the enum of the one function that called it.
@@ -25,12 +26,18 @@ impl Reply {
         from_redis_value(value).map_err(|_| self.unexpected())
     }
 
-    /// Everything from `index` on.
+    /// All values from `index`.
     pub(super) fn rest<T: FromRedisValue>(&self, index: usize) -> Result<Vec<T>, Error> {
         (index..self.items.len()).map(|index| self.at(index)).collect()
     }
 
-    /// A reply that the script's header does not name.
+    /// The table after a change: its serial at 2, its lineage at 3.
+    pub(super) fn table_mark(&self) -> Result<TableMark, Error> {
+        let lineage: String = self.at(3)?;
+        Ok(TableMark { epoch: newest(&lineage).unwrap_or("").to_owned(), serial: self.at(2)? })
+    }
+
+    /// A reply that the script's header does not list.
     pub(super) fn unexpected(&self) -> Error {
         Error::Reply { script: self.script, reply: format!("{:?}", self.items) }
     }

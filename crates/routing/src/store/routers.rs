@@ -10,21 +10,25 @@ use signalbox_store::{
 use super::Store;
 use crate::Error;
 
-/// How long it is remembered what was told of alarms, after the last.
+/// Time after the last alarm event until the published state is forgotten.
 const ALARMS_TOLD_SECONDS: u64 = 30 * 24 * 3600;
 
 /// A router's latest report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RouterReport {
+    /// The router's name.
     pub node: String,
     /// The serial that all of its workers have acknowledged.
     pub serial: u64,
+    /// The lineage of its table, newest token first.
     pub epoch: String,
     /// Milliseconds since the report, by the clock of the server that holds it.
     pub age_ms: u64,
     /// Its workers, as it wrote them.
     pub workers: serde_json::Value,
+    /// Why it rejects the table, if it does.
     pub alarm: Option<String>,
+    /// The address of the router's edge, if it reports one.
     pub address: Option<String>,
     /// Requests under way by the address of the instance that has them.
     pub in_flight: BTreeMap<String, u64>,
@@ -65,18 +69,18 @@ impl Store {
         Ok(seen.into_iter().zip(reports).map(report).collect())
     }
 
-    /// What was told of routers' alarms, by node: `<number> <alarm>`.
+    /// The published alarms of routers, by node: `<number> <alarm>`.
     pub(crate) async fn told_alarms(&self) -> Result<BTreeMap<String, String>, Error> {
         let command = self.fabric.command("HGETALL").key(&fabric::routes_alarms_told());
         command.query().await.map_err(Error::Fabric)
     }
 
-    /// Notes what was told.
+    /// Records the published alarm of a router.
     pub(crate) async fn told_alarm(&self, node: &str, what: &str) -> Result<(), Error> {
         let key = fabric::routes_alarms_told();
         let mut batch = self.fabric.batch();
         batch.add("HSET", &key, &[node, what]);
-        // Names of routers come and go. One that has had an alarm for so long is told of again.
+        // Router names change over time, so old ones must expire. An alarm that lasts longer is published again.
         batch.add("EXPIRE", &key, &[ALARMS_TOLD_SECONDS]);
         batch.query::<(u64, u64)>().await.map(drop).map_err(Error::Fabric)
     }

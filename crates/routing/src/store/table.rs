@@ -32,32 +32,32 @@ fn published(reply: &Reply) -> Result<Published, Error> {
 
 /// What an instance is to become in the table.
 #[derive(Debug, Clone, Copy)]
-pub enum Projection<'a> {
-    /// As the record says; its revision is the record's.
+pub(crate) enum Projection<'a> {
+    /// As in the record, with its revision.
     Wanted(&'a Record),
     /// Out, by this revision.
     Removed(u64),
-    /// Out if its lease or drain has ended and this is still the record that stands.
+    /// Out if its lease or drain has ended and the table still has this record.
     Expired(&'a Record),
 }
 
-/// The proof that a singleton duty is still its holder's.
+/// The name and fencing epoch of a lease. A script rejects an epoch lower than one that it has seen.
 #[derive(Debug, Clone, Copy)]
-pub struct Fence<'a> {
-    pub(crate) duty: &'a str,
+pub(crate) struct Fence<'a> {
+    pub(crate) lease: &'a str,
     pub(crate) epoch: u64,
 }
 
 /// What became of a [`Projection`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Applied {
-    /// It stands now. `visible` when routers see a difference; `displaced` lost its address.
+pub(crate) enum Applied {
+    /// The table has it now. `visible` when routers see a difference; `displaced` lost its address.
     Done { serial: u64, visible: bool, displaced: Option<String> },
     /// It stood already.
     Same { serial: u64 },
     /// This revision stood and has expired since.
     Gone { serial: u64 },
-    /// A later revision stands.
+    /// The table has a later revision.
     Stale { revision: u64 },
     /// The address belongs to a later registration.
     Superseded { by: String },
@@ -67,28 +67,38 @@ pub enum Applied {
     OtherTable,
     /// A key of another type is in the way.
     Blocked { key: String },
-    /// The duty is another's; its epoch.
+    /// Another pacemaker holds the lease; its epoch.
     Fenced { epoch: u64 },
 }
 
 /// What became of a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heartbeat {
-    Renewed { expires_ms: u64, lease_ms: u64 },
+    /// The lease begins again.
+    Renewed {
+        /// When the lease expires, in unix milliseconds of the routes master's clock.
+        expires_ms: u64,
+        /// The length of the lease.
+        lease_ms: u64,
+    },
+    /// The instance has no lease.
     Unleased,
+    /// The table has no such instance.
     Unknown,
 }
 
 /// What became of a reported fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Noted {
+    /// The number of faults reported so far.
     Counted(u64),
+    /// The table has no such instance.
     Unknown,
 }
 
 /// What a sweep found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Swept {
+pub(crate) enum Swept {
     /// Ids whose lease or drain has ended by the clock; after an absence each lease gets its period again.
     Due {
         after_absence: bool,
@@ -101,7 +111,7 @@ pub enum Swept {
 
 /// What became of a host's removal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HostRemoved {
+pub(crate) enum HostRemoved {
     Done { serial: u64 },
     InUse { serial: u64 },
     OtherTable,
@@ -110,10 +120,10 @@ pub enum HostRemoved {
 
 /// Why a table gets a new lineage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lineage {
-    /// It is the installation's first; nobody was told anything before.
+pub(crate) enum Lineage {
+    /// It is the first of the installation.
     Begun,
-    /// The table was lost or went back, and was made anew.
+    /// The table was lost or outdated, and was rebuilt.
     Reseeded,
 }
 
@@ -128,7 +138,7 @@ impl Lineage {
 
 /// What became of a lineage's publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Published {
+pub(crate) enum Published {
     Done { serial: u64 },
     Changed,
     Fenced { epoch: u64 },
@@ -137,20 +147,24 @@ pub enum Published {
 /// What the table alone knows of an instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Live {
-    /// The revision that stands, when the instance does.
+    /// The revision in the table; `None` if the instance is not there.
     pub revision: Option<u64>,
+    /// When its lease expires, in unix milliseconds; `None` without a lease.
     pub lease_expires_ms: Option<u64>,
-    /// Why its health check says that it is unhealthy.
+    /// Why its health check fails; `None` while it is healthy.
     pub unhealthy: Option<String>,
     /// When its health changed last.
     pub health_ms: Option<u64>,
+    /// The number of faults reported since it was registered.
     pub faults: u64,
+    /// The message of the latest reported fault.
     pub last_fault: Option<String>,
+    /// When the latest fault was reported, in unix milliseconds.
     pub last_fault_ms: Option<u64>,
 }
 
 impl Store {
-    /// Brings the table up to `projection`. `mark` says which table is meant; none while it is being seeded.
+    /// Brings the table up to `projection`. `mark` names the expected table; `None` while it is being seeded.
     pub(crate) async fn apply(
         &self,
         id: &InstanceId,
@@ -185,7 +199,7 @@ impl Store {
             .arg(mark.map_or("", |mark| &mark.epoch))
             .arg(mark.map_or(0, |mark| mark.serial))
             .arg(self.clock())
-            .arg(fence.map_or("", |fence| fence.duty))
+            .arg(fence.map_or("", |fence| fence.lease))
             .arg(fence.map_or(0, |fence| fence.epoch))
             .arg(spec.map_or("", |spec| spec.address.as_str()))
             .arg(spec.map_or("", |spec| spec.version_type_id.as_str()))
@@ -321,7 +335,7 @@ impl Store {
             .key(&key::duties())
             .arg(expected)
             .arg(token)
-            .arg(fence.duty)
+            .arg(fence.lease)
             .arg(fence.epoch)
             .run::<Vec<Value>>(&self.routes)
             .await
@@ -336,7 +350,7 @@ impl Store {
         expected: &str,
         lineage: &str,
         floor: u64,
-        why: Lineage,
+        reason: Lineage,
         token: &str,
         fence: Fence<'_>,
     ) -> Result<Published, Error> {
@@ -350,9 +364,9 @@ impl Store {
             .arg(expected)
             .arg(lineage)
             .arg(floor)
-            .arg(fence.duty)
+            .arg(fence.lease)
             .arg(fence.epoch)
-            .arg(why.as_str())
+            .arg(reason.as_str())
             .arg(self.clock())
             .arg(token)
             .run::<Vec<Value>>(&self.routes)

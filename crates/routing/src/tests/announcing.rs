@@ -81,8 +81,8 @@ impl Rig {
     }
 
     fn announcer_that_hears(&self, ears: &Ears, alarms: watch::Receiver<()>) -> Announcer<Ears> {
-        let (duty, interval) = (self.duty("announcer"), Duration::from_secs(1));
-        Announcer::new(self.store.clone(), duty, ears.clone(), interval, alarms, Metrics::default())
+        let (lease, interval) = (self.lease("announcer"), Duration::from_secs(1));
+        Announcer::new(self.store.clone(), lease, ears.clone(), interval, alarms, Metrics::default())
     }
 
     /// What a router's sidecar reports.
@@ -197,7 +197,7 @@ async fn policies_and_health_are_told_and_are_no_gaps() {
     rig.put("i", Spec { health: Some(health), ..spec(9001, &["a.example"], "1") }).await;
     let policy = serde_json::from_value(json!({"hold_ms": 1})).unwrap();
     rig.registry.set_policy(&root, &host("a.example"), &policy).await.unwrap();
-    let (id, fence) = (instance_id("i"), Fence { duty: "prober", epoch: 1 });
+    let (id, fence) = (instance_id("i"), Fence { lease: "prober", epoch: 1 });
     for unhealthy in [Some("status 500"), None] {
         let diagnosis = Diagnosis { id: &id, address: "127.0.0.1:9001", unhealthy };
         rig.store.diagnose(diagnosis, &rig.mark().await, fence).await.unwrap();
@@ -454,7 +454,7 @@ async fn a_router_that_refuses_the_table_is_told_of_once() {
     announcer.look_at_alarms(1).await;
     alarm.send_replace(());
     announcer.look_at_alarms(1).await;
-    // Another pacemaker takes the duty over, and finds what was told.
+    // Another pacemaker takes the lease over, and finds what was told.
     rig.announcer_that_hears(&ears, heard.clone()).look_at_alarms(2).await;
     assert_eq!(ears.told(), ["routers r-1"]);
     let (_, event) = &ears.events()[0];

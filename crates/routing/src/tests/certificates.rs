@@ -3,7 +3,7 @@
 use super::{announcing::Ears, *};
 use crate::{
     announcer::Told,
-    store::{Certificate, Ruling},
+    store::{Certificate, ResourceProjected},
 };
 use signalbox_access::Caller;
 
@@ -49,20 +49,23 @@ async fn the_later_word_wins_whatever_order_it_comes_in() {
     let name = host("a.test");
     let mark = rig.mark().await;
     let (first, second) = (certificate("1", 10), certificate("2", 20));
-    let certify = async |revision, certificate| {
-        rig.store.certify(&name, revision, certificate, Some(&mark)).await.unwrap()
+    let certify = async |revision, certificate: Option<&Certificate>| {
+        rig.store.project_resource(&name, revision, certificate, Some(&mark)).await.unwrap()
     };
-    assert!(matches!(certify(7, Some(&second)).await, Ruling::Stands { .. }));
-    assert_eq!(certify(6, Some(&first)).await, Ruling::Stale { revision: 7 });
+    assert!(matches!(certify(7, Some(&second)).await, ResourceProjected::Done { .. }));
+    assert_eq!(certify(6, Some(&first)).await, ResourceProjected::Stale { revision: 7 });
     assert_eq!(rig.shown("a.test").await.unwrap(), second.text);
     // Taken away, it stays away.
-    assert!(matches!(certify(8, None).await, Ruling::Stands { .. }));
-    assert_eq!(certify(7, Some(&second)).await, Ruling::Stale { revision: 8 });
+    assert!(matches!(certify(8, None).await, ResourceProjected::Done { .. }));
+    assert_eq!(certify(7, Some(&second)).await, ResourceProjected::Stale { revision: 8 });
     assert_eq!(rig.shown("a.test").await, None);
     let other = TableMark { epoch: "other".to_owned(), serial: 0 };
-    assert_eq!(rig.store.certify(&name, 9, None, Some(&other)).await.unwrap(), Ruling::OtherTable);
+    assert_eq!(
+        rig.store.project_resource::<Certificate>(&name, 9, None, Some(&other)).await.unwrap(),
+        ResourceProjected::OtherTable
+    );
     rig.routes::<()>("LPUSH", &["cert:a.test", "x"]).await;
-    let blocked = Ruling::Blocked { key: "cert:a.test".to_owned() };
+    let blocked = ResourceProjected::Blocked { key: "cert:a.test".to_owned() };
     assert_eq!(certify(9, Some(&first)).await, blocked);
 }
 
@@ -70,11 +73,11 @@ async fn the_later_word_wins_whatever_order_it_comes_in() {
 async fn what_died_between_fabric_and_table_is_completed() {
     let rig = Rig::new().await;
     let one = certificate("1", 10);
-    rig.store.desire_certificate(&host("a.test"), Some(&one), None).await.unwrap();
+    rig.store.desire_resource(&host("a.test"), Some(&one), None).await.unwrap();
     assert_eq!(rig.shown("a.test").await, None);
     rig.reconcile().await;
     assert_eq!(rig.shown("a.test").await.unwrap(), one.text);
-    rig.store.desire_certificate(&host("a.test"), None, None).await.unwrap();
+    rig.store.desire_resource::<Certificate>(&host("a.test"), None, None).await.unwrap();
     rig.reconcile().await;
     assert_eq!(rig.shown("a.test").await, None);
     assert!(rig.outstanding().await.is_empty());
@@ -94,7 +97,7 @@ async fn a_lost_table_and_a_lost_fabric_get_them_from_the_other() {
     rig.fabric::<()>("FLUSHALL", &[]).await;
     rig.reconcile().await;
     let found = rig.store.certificate(&host("*.b.test")).await.unwrap().unwrap();
-    assert_eq!(found.certificate, other);
+    assert_eq!(found.value, other);
     assert_eq!(rig.store.certificates_after(None, 10).await.unwrap(), ["*.b.test", "a.test"]);
     assert_eq!(rig.store.ending(15).await.unwrap(), (vec![("a.test".to_owned(), 10)], 2));
     // What an operator made by hand is nobody's.
@@ -135,7 +138,7 @@ async fn the_end_of_a_certificate_is_told_at_each_mark_once() {
     ] {
         let before = told().len();
         rig.store.set_clock_ms(START + (40 - days_left) * DAY_MS);
-        // Each a process that has just taken the duty over.
+        // Each a process that has just taken the lease over.
         for epoch in [1, 2] {
             rig.announcer(&ears).look_at_ends(epoch).await;
         }

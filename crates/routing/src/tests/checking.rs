@@ -39,7 +39,7 @@ impl Rig {
     async fn diagnose(&self, id: &str, port: u16, unhealthy: Option<&str>, epoch: u64) -> Diagnosed {
         let (id, address) = (instance_id(id), format!("127.0.0.1:{port}"));
         let diagnosis = Diagnosis { id: &id, address: &address, unhealthy };
-        let fence = Fence { duty: "prober", epoch };
+        let fence = Fence { lease: "prober", epoch };
         self.store.diagnose(diagnosis, &self.mark().await, fence).await.unwrap()
     }
 
@@ -64,8 +64,8 @@ impl Rig {
     }
 
     fn prober(&self, who: &str) -> (CancellationToken, JoinHandle<()>) {
-        let duty = Lease::new(self.servers.fabric(), "prober", who.to_owned(), Duration::from_secs(3));
-        let prober = Prober::new(self.registry.clone(), duty, Duration::from_millis(50), Metrics::default());
+        let lease = Lease::new(self.servers.fabric(), "prober", who.to_owned(), Duration::from_secs(3));
+        let prober = Prober::new(self.registry.clone(), lease, Duration::from_millis(50), Metrics::default());
         let shutdown = CancellationToken::new();
         (shutdown.clone(), tokio::spawn(prober.run(shutdown)))
     }
@@ -180,7 +180,7 @@ async fn a_verdict_counts_for_who_was_checked_only() {
     rig.diagnose("i", 9001, Some("x"), 5).await;
     assert_eq!(rig.diagnose("i", 9001, None, 4).await, Diagnosed::Fenced { epoch: 5 });
     let mark = TableMark { epoch: "x".into(), ..rig.mark().await };
-    let (id, fence) = (instance_id("i"), Fence { duty: "prober", epoch: 5 });
+    let (id, fence) = (instance_id("i"), Fence { lease: "prober", epoch: 5 });
     let diagnosis = Diagnosis { id: &id, address: "127.0.0.1:9001", unhealthy: None };
     assert_eq!(rig.store.diagnose(diagnosis, &mark, fence).await.unwrap(), Diagnosed::OtherTable);
     assert_eq!(rig.unhealthy("i").await.as_deref(), Some("x"));
@@ -233,7 +233,7 @@ async fn a_host_is_not_switched_to_a_version_that_is_ill() {
     let version = signalbox_route_table::Label::parse("17", "version_type_id").unwrap();
     let refused = rig.registry.switch_version(&Caller::root(), &host(HOST), &version, 1).await;
     use crate::registry::NotSwitched;
-    assert!(matches!(refused, Err(Error::CannotSwitch { why: NotSwitched::Unhealthy, .. })));
+    assert!(matches!(refused, Err(Error::CannotSwitch { reason: NotSwitched::Unhealthy, .. })));
 }
 
 #[tokio::test]

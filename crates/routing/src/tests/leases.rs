@@ -92,7 +92,7 @@ async fn it_is_no_absence_while_another_pacemaker_is_there() {
     let rig = Rig::new().await;
     rig.sweep_at(START).await;
     rig.put("i", leased(9001, &["a.example"], 5)).await;
-    // The one that sweeps is gone; the other takes heartbeats and has yet to inherit the duty.
+    // The one that sweeps is gone; the other takes heartbeats and has yet to take the lease over.
     for second in 1..=6 {
         rig.store.set_clock_ms(START + second * 1000);
         assert!(matches!(
@@ -137,7 +137,7 @@ async fn an_instance_registered_in_the_moment_of_its_end_stays() {
     rig.store.set_clock_ms(START + 5000);
     let stored = rig.store.stored(&instance_id("i")).await.unwrap().unwrap();
     let mark = rig.mark().await;
-    let fence = Fence { duty: "sweeper", epoch: 1 };
+    let fence = Fence { lease: "sweeper", epoch: 1 };
     // The sweeper dies between the table and the fabric…
     rig.store.mark_outstanding(&stored).await.unwrap();
     let expired = rig
@@ -163,7 +163,7 @@ async fn an_end_that_was_interrupted_is_completed() {
     rig.store.set_clock_ms(START + 5000);
     let stored = rig.store.stored(&instance_id("i")).await.unwrap().unwrap();
     let mark = rig.mark().await;
-    let fence = Fence { duty: "sweeper", epoch: 1 };
+    let fence = Fence { lease: "sweeper", epoch: 1 };
     rig.store.mark_outstanding(&stored).await.unwrap();
     rig.store
         .apply(&instance_id("i"), Projection::Expired(&stored.record), Some(&mark), Some(fence))
@@ -202,9 +202,9 @@ async fn a_sweeper_of_before_is_fenced_out_and_begins_above() {
     let mut sweeper = rig.sweeper();
     assert_eq!(sweeper.pass(8).await.unwrap(), 0);
     // Its next epoch is one that the table accepts, though this fabric never counted so far.
-    let mut duty = rig.duty("sweeper");
-    duty.fenced(9);
-    assert_eq!(duty.hold().await.unwrap(), Some(10));
+    let mut lease = rig.lease("sweeper");
+    lease.fenced(9);
+    assert_eq!(lease.hold().await.unwrap(), Some(10));
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The crate against real Redis servers.
+//! The room against real Redis servers.
 
 mod announcing;
 mod certificates;
@@ -11,6 +11,7 @@ mod projection;
 mod reconciling;
 mod registering;
 mod scripts;
+mod stored_forms;
 mod switching;
 
 use std::{sync::Arc, time::Duration};
@@ -70,18 +71,18 @@ impl Rig {
         Store::new(self.servers.fabric(), self.servers.routes(), self.servers.stats())
     }
 
-    fn duty(&self, name: &'static str) -> Lease {
+    fn lease(&self, name: &'static str) -> Lease {
         Lease::new(self.servers.fabric(), name, "test".to_owned(), Duration::from_secs(60))
     }
 
     fn reconciler(&self) -> Reconciler {
         let root = RootToken::new("0123456789abcdef").unwrap();
         let tokens = Tokens::new(root, self.servers.fabric(), self.servers.stats());
-        let (duty, nudge) = (self.duty("reconciler"), Arc::clone(&self.nudge));
+        let (lease, nudge) = (self.lease("reconciler"), Arc::clone(&self.nudge));
         Reconciler::new(
             self.registry.clone(),
             tokens,
-            duty,
+            lease,
             nudge,
             Duration::from_secs(1),
             Metrics::default(),
@@ -89,9 +90,9 @@ impl Rig {
     }
 
     fn sweeper(&self) -> Sweeper {
-        let (duty, nudge) = (self.duty("sweeper"), Arc::clone(&self.nudge));
+        let (lease, nudge) = (self.lease("sweeper"), Arc::clone(&self.nudge));
         let (interval, gap) = (Duration::from_secs(1), Duration::from_secs(3));
-        Sweeper::new(self.registry.clone(), duty, interval, gap, nudge, Metrics::default())
+        Sweeper::new(self.registry.clone(), lease, interval, gap, nudge, Metrics::default())
     }
 
     /// Runs passes, as a restarted pacemaker would, until one has nothing left to mend.

@@ -9,8 +9,8 @@ use proptest::{
 };
 
 use super::*;
-use crate::store::{Desire, DesireOutcome, PolicyOutcome};
-use signalbox_route_table::policy::Policy;
+use crate::store::{Desire, DesireOutcome, ResourceOutcome};
+use signalbox_route_table::Policy;
 
 const IDS: [&str; 4] = ["a", "b", "c", "d"];
 const HOSTS: [&str; 3] = ["one.example", "two.example", "*.example"];
@@ -141,12 +141,12 @@ impl Run<'_> {
     async fn rule(&mut self, name: &str, policy: &str) {
         let policy: Policy = serde_json::from_str(policy).unwrap();
         let policy = Some(policy).filter(|policy| !policy.is_empty());
-        match self.store.desire_policy(&host(name), policy.as_ref(), None).await.unwrap() {
-            PolicyOutcome::Accepted { revision, .. } => {
+        match self.store.desire_resource(&host(name), policy.as_ref(), None).await.unwrap() {
+            ResourceOutcome::Accepted { revision, .. } => {
                 assert_ne!(self.ruled.get(name), policy.as_ref(), "only a change is one");
                 self.sent.push((name.to_owned(), Sent::Ruled(revision, policy.clone().map(Box::new))));
             }
-            PolicyOutcome::Same { .. } => assert_eq!(self.ruled.get(name), policy.as_ref()),
+            ResourceOutcome::Same { .. } => assert_eq!(self.ruled.get(name), policy.as_ref()),
             other => panic!("nobody else is there to change anything: {other:?}"),
         }
         match policy {
@@ -167,8 +167,10 @@ impl Run<'_> {
             Sent::Wanted(record) => apply(Projection::Wanted(record)).await,
             Sent::Removed(revision) => apply(Projection::Removed(*revision)).await,
             Sent::Ruled(revision, policy) => {
-                let ruling =
-                    self.store.rule(&host(&id), *revision, policy.as_deref(), Some(&self.mark)).await;
+                let ruling = self
+                    .store
+                    .project_resource(&host(&id), *revision, policy.as_deref(), Some(&self.mark))
+                    .await;
                 format!("{:?}", ruling.unwrap())
             }
         };

@@ -3,9 +3,12 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{Error, store::PolicyOutcome};
+use crate::{
+    Error,
+    store::{ResourceOutcome, ResourceProjected},
+};
 use signalbox_access::Caller;
-use signalbox_route_table::policy::Policy;
+use signalbox_route_table::Policy;
 
 const HOST: &str = "a.example";
 
@@ -113,14 +116,15 @@ async fn a_late_projection_changes_nothing() {
     let rig = Rig::new().await;
     let (name, mark) = (host(HOST), rig.mark().await);
     let (old, new) = (policy(json!({"hold_ms": 1})), policy(json!({"hold_ms": 2})));
-    let rule = async |revision, policy| rig.store.rule(&name, revision, policy, Some(&mark)).await.unwrap();
-    use crate::store::Ruling;
+    let rule = async |revision, policy: Option<&Policy>| {
+        rig.store.project_resource(&name, revision, policy, Some(&mark)).await.unwrap()
+    };
     let serial = rig.serial().await;
-    assert_eq!(rule(2, Some(&new)).await, Ruling::Stands { serial: serial + 1 });
-    assert_eq!(rule(1, Some(&old)).await, Ruling::Stale { revision: 2 });
-    assert_eq!(rule(2, Some(&new)).await, Ruling::Stands { serial: serial + 1 });
-    assert_eq!(rule(3, None).await, Ruling::Stands { serial: serial + 2 });
-    assert_eq!(rule(2, Some(&new)).await, Ruling::Stale { revision: 3 });
+    assert_eq!(rule(2, Some(&new)).await, ResourceProjected::Done { serial: serial + 1 });
+    assert_eq!(rule(1, Some(&old)).await, ResourceProjected::Stale { revision: 2 });
+    assert_eq!(rule(2, Some(&new)).await, ResourceProjected::Done { serial: serial + 1 });
+    assert_eq!(rule(3, None).await, ResourceProjected::Done { serial: serial + 2 });
+    assert_eq!(rule(2, Some(&new)).await, ResourceProjected::Stale { revision: 3 });
     assert_eq!(rig.projected().await, None);
     let ttl: i64 = rig.routes("TTL", &["rules:a.example"]).await;
     assert!((1..=3600).contains(&ttl), "{ttl}");
@@ -131,18 +135,17 @@ async fn a_late_projection_changes_nothing() {
 
 #[tokio::test]
 async fn another_table_gets_no_policy() {
-    use crate::store::Ruling;
     let rig = Rig::new().await;
     let mark = rig.mark().await;
     let set = policy(json!({"hold_ms": 1}));
     for wrong in [TableMark { epoch: "x".into(), ..mark.clone() }, TableMark { serial: 99, ..mark.clone() }] {
-        let ruling = rig.store.rule(&host(HOST), 1, Some(&set), Some(&wrong)).await.unwrap();
-        assert_eq!(ruling, Ruling::OtherTable);
+        let ruling = rig.store.project_resource(&host(HOST), 1, Some(&set), Some(&wrong)).await.unwrap();
+        assert_eq!(ruling, ResourceProjected::OtherTable);
     }
     let () = rig.routes("SADD", &["policy:a.example", "x"]).await;
     let serial = rig.serial().await;
-    let ruling = rig.store.rule(&host(HOST), 1, Some(&set), Some(&mark)).await.unwrap();
-    assert_eq!(ruling, Ruling::Blocked { key: "policy:a.example".to_owned() });
+    let ruling = rig.store.project_resource(&host(HOST), 1, Some(&set), Some(&mark)).await.unwrap();
+    assert_eq!(ruling, ResourceProjected::Blocked { key: "policy:a.example".to_owned() });
     assert_eq!(rig.routes::<u64>("EXISTS", &["rules:a.example"]).await, 0);
     assert_eq!(rig.serial().await, serial);
 }
@@ -153,16 +156,16 @@ async fn a_change_that_was_interrupted_is_completed() {
     let name = host(HOST);
     let set = policy(json!({"hold_ms": 1}));
     // Whoever wanted it died before the table had it.
-    rig.store.desire_policy(&name, Some(&set), None).await.unwrap();
+    rig.store.desire_resource(&name, Some(&set), None).await.unwrap();
     assert_eq!(rig.projected().await, None);
     rig.reconcile().await;
     assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 1})));
-    rig.store.desire_policy(&name, None, None).await.unwrap();
+    rig.store.desire_resource::<Policy>(&name, None, None).await.unwrap();
     rig.reconcile().await;
     assert_eq!(rig.projected().await, None);
     assert!(rig.outstanding().await.is_empty());
     // Repeating it does the same without the reconciler.
-    rig.store.desire_policy(&name, Some(&set), None).await.unwrap();
+    rig.store.desire_resource(&name, Some(&set), None).await.unwrap();
     let (changed, serial) = rig.set_policy(json!({"hold_ms": 1})).await;
     assert!(!changed && serial == rig.serial().await);
     assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 1})));
@@ -245,7 +248,7 @@ async fn a_policy_that_changed_since_it_was_read_is_left() {
     let read = rig.store.policy(&host(HOST)).await.unwrap().unwrap().revision;
     rig.set_policy(json!({"hold_ms": 2})).await;
     let mine = policy(json!({"hold_ms": 3}));
-    let outcome = rig.store.desire_policy(&host(HOST), Some(&mine), Some(read)).await.unwrap();
-    assert_eq!(outcome, PolicyOutcome::Changed);
+    let outcome = rig.store.desire_resource(&host(HOST), Some(&mine), Some(read)).await.unwrap();
+    assert_eq!(outcome, ResourceOutcome::Changed);
     assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 2})));
 }

@@ -210,7 +210,7 @@ async fn a_duty_of_before_is_fenced_out() {
     let mark = rig.mark().await;
     let apply = async |revision: u64, epoch: u64| {
         let record = active(revision, spec(9001, &["a.example"], &revision.to_string()));
-        let fence = Fence { duty: "reconciler", epoch };
+        let fence = Fence { lease: "reconciler", epoch };
         rig.store
             .apply(&instance_id("i"), Projection::Wanted(&record), Some(&mark), Some(fence))
             .await

@@ -217,7 +217,7 @@ async fn a_master_that_is_emptied_in_mid_seeding_is_seeded_from_the_beginning() 
     let rig = Rig::new().await;
     rig.put("one", spec(9001, &["a.example"], "1")).await;
     let () = rig.routes("FLUSHALL", &[]).await;
-    let fence = Fence { duty: "reconcile", epoch: 1 };
+    let fence = Fence { lease: "reconcile", epoch: 1 };
     let state = rig.store.table_state().await.unwrap();
     let lineage = format!("feed {}", state.lineage);
     let begun = rig.store.begin_seeding("", "feed", fence).await.unwrap();

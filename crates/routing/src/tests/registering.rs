@@ -121,7 +121,7 @@ async fn taking_an_address_over_removes_who_had_it() {
     assert_eq!(rig.store.stored(&instance_id("old")).await.unwrap(), None);
     assert_eq!(
         rig.registry.heartbeat(&Caller::root(), &instance_id("old")).await.unwrap_err().to_string(),
-        "no instance old"
+        "unknown instance old"
     );
     // Its late removal does not harm the new one, and the reconciler has only that to note.
     rig.registry.remove(&Caller::root(), &instance_id("old")).await.unwrap();

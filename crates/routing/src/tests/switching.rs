@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::{Error, registry::NotSwitched};
 use signalbox_access::Caller;
-use signalbox_route_table::{Label, policy::Policy};
+use signalbox_route_table::{Label, Policy};
 
 const HOST: &str = "a.example";
 
@@ -27,7 +27,7 @@ impl Rig {
         let error = self.switch(to).await.unwrap_err();
         assert_eq!(self.serial().await, serial, "a refused switch does nothing");
         match error {
-            Error::CannotSwitch { why, .. } => why,
+            Error::CannotSwitch { reason, .. } => reason,
             other => panic!("{other}"),
         }
     }

@@ -1,0 +1,23 @@
+-- The policy of a host in the route table: it becomes part of what the edge reads of the host, next to what the table
+-- knows of the instances. Not a script of its own: it completes project_resource.lua.
+
+function resource.blocked(shared, name)
+  return shared.blocked({}, {name})
+end
+
+function resource.fields(members, fields)
+  return {'members', members, unpack(fields)}
+end
+
+function resource.publish(shared, name)
+  return shared.refresh(name)
+end
+
+function resource.change()
+  return 'host_altered'
+end
+
+function resource.told()
+  return {}
+end
+
