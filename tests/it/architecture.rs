@@ -12,8 +12,37 @@ use std::{
 
 use serde_json::Value;
 
+/// Crates that serve HTTP. No other crate of the product may depend on axum, not even indirectly.
+const SERVERS: &[&str] = &["demo", "pacemaker", "sidecar"];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// A dependency as a manifest names it, tests apart.
+struct Dependency {
+    name: String,
+    /// The folder, for a crate of the workspace.
+    krate: Option<String>,
+    optional: bool,
+    features: Vec<String>,
+}
+
+struct Crate {
+    dependencies: Vec<Dependency>,
+    /// Each feature with what it enables.
+    features: BTreeMap<String, Vec<String>>,
+}
+
+impl Crate {
+    /// The crates of the workspace that it depends on.
+    fn uses(&self) -> BTreeSet<&str> {
+        self.dependencies.iter().filter_map(|dependency| dependency.krate.as_deref()).collect()
+    }
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    value.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
 }
 
 /// What a crate is called in ARCHITECTURE.md: its folder without `crates/` or `examples/`.
@@ -23,8 +52,8 @@ fn called(folder: &Path) -> String {
     short.unwrap_or(folder).to_owned()
 }
 
-/// The crates of the workspace, by the name that ARCHITECTURE.md uses, each with those that it depends on, tests apart.
-fn crates() -> BTreeMap<String, BTreeSet<String>> {
+/// The crates of the workspace, by the name that ARCHITECTURE.md uses.
+fn crates() -> BTreeMap<String, Crate> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let made = Command::new(cargo)
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
@@ -33,12 +62,21 @@ fn crates() -> BTreeMap<String, BTreeSet<String>> {
         .unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let metadata: Value = serde_json::from_slice(&made.stdout).unwrap();
+    let read = |dependency: &Value| Dependency {
+        name: dependency["name"].as_str().unwrap().to_owned(),
+        krate: dependency["path"].as_str().map(|path| called(Path::new(path))),
+        optional: dependency["optional"].as_bool().unwrap(),
+        features: texts(&dependency["features"]),
+    };
     let packages = metadata["packages"].as_array().unwrap().iter().map(|package| {
         let manifest = Path::new(package["manifest_path"].as_str().unwrap());
         let dependencies = package["dependencies"].as_array().unwrap();
-        let uses =
-            dependencies.iter().filter(|one| one["kind"].is_null()).filter_map(|one| one["path"].as_str());
-        (called(manifest.parent().unwrap()), uses.map(|path| called(Path::new(path))).collect())
+        let features = package["features"].as_object().unwrap();
+        let krate = Crate {
+            dependencies: dependencies.iter().filter(|one| one["kind"].is_null()).map(read).collect(),
+            features: features.iter().map(|(name, enabled)| (name.clone(), texts(enabled))).collect(),
+        };
+        (called(manifest.parent().unwrap()), krate)
     });
     packages.collect()
 }
@@ -72,7 +110,7 @@ fn code_map(page: &str) -> BTreeMap<String, BTreeSet<String>> {
 
 /// The picture of the crates: each line `name ─▶ name, name`, from top to bottom; a line without an arrow lists crates that
 /// depend on no other.
-fn picture(page: &str, crates: &BTreeMap<String, BTreeSet<String>>) -> Vec<(String, Vec<String>)> {
+fn picture(page: &str, crates: &BTreeMap<String, Crate>) -> Vec<(String, Vec<String>)> {
     let section = page.split("\n## The crates\n").nth(1).expect("a section `The crates`");
     let text = section.split("```").nth(1).expect("a picture");
     let known = |word: &&str| crates.contains_key(*word);
@@ -104,8 +142,9 @@ fn the_code_map_lists_every_crate_with_its_dependencies() {
     let (crates, mut rows) = (crates(), code_map(&page()));
     assert!(crates.len() > 20, "only {} crates: the test does not find them", crates.len());
     let mut wrong = Vec::new();
-    for (name, uses) in &crates {
-        if rows.remove(name).as_ref() != Some(uses) {
+    for (name, krate) in &crates {
+        let uses: BTreeSet<String> = krate.uses().into_iter().map(str::to_owned).collect();
+        if rows.remove(name).as_ref() != Some(&uses) {
             let uses: Vec<_> = uses.iter().map(|name| format!("`{name}`")).collect();
             wrong.push(format!(
                 "| `{name}` | … | {} |",
@@ -129,9 +168,9 @@ fn the_picture_has_every_arrow_between_crates_and_no_other() {
     let arrows: BTreeMap<&str, Vec<&str>> =
         lines.iter().map(|(from, to)| (&**from, to.iter().map(String::as_str).collect())).collect();
     for (at, (from, to)) in lines.iter().enumerate() {
-        let uses = crates.get(from).unwrap_or_else(|| panic!("{from} is not a crate"));
+        let uses = crates.get(from).unwrap_or_else(|| panic!("{from} is not a crate")).uses();
         for to in to {
-            assert!(uses.contains(to), "the picture has an arrow {from} ─▶ {to}, and Cargo has none");
+            assert!(uses.contains(&**to), "the picture has an arrow {from} ─▶ {to}, and Cargo has none");
             assert!(drawn[at + 1..].contains(&&**to), "{to} must be below {from} in the picture");
         }
     }
@@ -139,11 +178,39 @@ fn the_picture_has_every_arrow_between_crates_and_no_other() {
         let other = arrows[&**from].iter().find(|other| *other != to && leads(&arrows, other, to));
         assert!(other.is_none(), "do not draw {from} ─▶ {to}: it follows from {from} ─▶ {other:?}");
     }
-    for (name, uses) in crates.iter().filter(|(name, _)| is_of_the_product(name)) {
-        for to in uses {
+    for (name, krate) in crates.iter().filter(|(name, _)| is_of_the_product(name)) {
+        for to in krate.uses() {
             assert!(leads(&arrows, name, to), "the picture needs an arrow {name} ─▶ {to}");
         }
     }
+}
+
+/// Whether a dependency on this crate with these features brings in axum.
+fn brings_axum(crates: &BTreeMap<String, Crate>, name: &str, features: &[String]) -> bool {
+    let krate = &crates[name];
+    let enabled = |dependency: &Dependency| {
+        let wanted = [dependency.name.clone(), format!("dep:{}", dependency.name)];
+        let named = features.iter().chain(["default".to_owned()].iter()).any(|feature| {
+            krate.features.get(feature).is_some_and(|enabled| enabled.iter().any(|one| wanted.contains(one)))
+        });
+        !dependency.optional || named
+    };
+    krate.dependencies.iter().filter(|dependency| enabled(dependency)).any(|dependency| {
+        let inner = dependency.krate.as_deref();
+        dependency.name == "axum"
+            || inner.is_some_and(|inner| brings_axum(crates, inner, &dependency.features))
+    })
+}
+
+#[test]
+fn a_crate_that_does_not_serve_http_does_not_depend_on_axum() {
+    let crates = crates();
+    let found: Vec<_> = crates
+        .keys()
+        .filter(|name| is_of_the_product(name) && brings_axum(&crates, name, &[]))
+        .map(String::as_str)
+        .collect();
+    assert_eq!(found, SERVERS);
 }
 
 /// Folders that paths in a page start with.

@@ -1,4 +1,4 @@
-//! The crate against real Redis servers.
+//! The room against real Redis servers.
 
 mod announcing;
 mod certificates;
