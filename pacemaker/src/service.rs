@@ -21,7 +21,7 @@ use signalbox_machines as machines;
 use signalbox_queues as queues;
 use signalbox_route_table::AddressRules;
 use signalbox_routing::{Announcer, Prober, Reconciler, Registry, Routers, Store, Sweeper};
-use signalbox_sequencer::{Http, Sequencer, metrics::Calls};
+use signalbox_sequencer::{Calls, Http, Sequencer};
 use signalbox_stream::Hub;
 
 use crate::{
@@ -211,7 +211,7 @@ async fn event_bus(
     fabric: &Fabric,
     memory: &FabricMemory,
 ) -> anyhow::Result<(Handle, Front, Bus<Webhooks>, Client)> {
-    let metrics = bus::metrics::Metrics::default();
+    let metrics = bus::Metrics::default();
     let client = Client::new(&config.bus.egress(), wall_clock).context("bus.ca_file")?;
     let webhooks = Webhooks::new(client.clone(), metrics.deliveries.clone());
     // Without the memory an existing fabric is still recognised; only an empty one would be taken for a new one.

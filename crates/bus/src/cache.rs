@@ -6,8 +6,10 @@
 use std::{
     collections::{HashMap, VecDeque},
     hash::{BuildHasherDefault, Hasher},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{Event, EventId};
 
@@ -55,9 +57,8 @@ impl Cache {
         Self { shelf: Mutex::default(), limit }
     }
 
-    /// A panic elsewhere while the lock was held leaves a map that is still a map.
-    fn shelf(&self) -> std::sync::MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock()
     }
 
     pub(super) fn put(&self, events: impl IntoIterator<Item = Arc<Event>>) {
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
     use crate::{Kind, NewEvent};
 
-    pub fn event(id: u64) -> Arc<Event> {
+    pub(crate) fn event(id: u64) -> Arc<Event> {
         let new = NewEvent {
             kind: Kind::Noop,
             url: "https://a.example/".into(),

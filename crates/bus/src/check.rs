@@ -5,30 +5,15 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use signalbox_queues::Finding;
 use tokio::time::sleep;
 
 use super::{Error, Handle};
 
 /// Batches of one subscriber whose events are counted; of more only the lanes are looked at.
-const MOST_BATCHES: u64 = 10_000;
+const MAX_BATCHES: u64 = 10_000;
 /// Between the first look and the second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
-
-/// Something that must never be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-pub struct Finding {
-    /// Which predicate does not hold.
-    #[schema(example = "O6")]
-    pub predicate: String,
-    /// The shard.
-    pub shard: usize,
-    /// Of what.
-    #[schema(example = "work:1")]
-    pub name: String,
-    /// What is wrong.
-    pub what: String,
-}
 
 impl Handle {
     /// What must never be and is: nothing, when all is well. `name` is the subscriber's token.
@@ -40,12 +25,12 @@ impl Handle {
         let mut findings = Vec::new();
         for store in &self.core.stores {
             for token in registry.subscriptions.keys() {
-                let first = store.audit(token, MOST_BATCHES).await?;
+                let first = store.audit(token, MAX_BATCHES).await?;
                 if first.is_empty() {
                     continue;
                 }
                 sleep(BETWEEN_LOOKS).await;
-                let second = store.audit(token, MOST_BATCHES).await?;
+                let second = store.audit(token, MAX_BATCHES).await?;
                 let confirmed = second.into_iter().filter(|(predicate, place, _)| {
                     first.iter().any(|(before, at, _)| (before, at) == (predicate, place))
                 });

@@ -7,10 +7,11 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use signalbox_daemon::traces::Cause;
 use signalbox_store::Kind;
@@ -51,7 +52,7 @@ impl Gather {
     }
 
     fn answer(&self, place: usize, result: Result<EventId, Refusal>) {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.answers.lock();
         // Taken already when nobody waits any more; answered already when this is the ticket's end.
         if answers.results.get(place).is_some_and(Option::is_none) {
             answers.results[place] = Some(result);
@@ -64,7 +65,7 @@ impl Gather {
 
     /// All answers; what was never answered is unknown.
     pub(super) fn take(&self) -> Vec<Result<EventId, Refusal>> {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.answers.lock();
         std::mem::take(&mut answers.results)
             .into_iter()
             .map(|one| one.unwrap_or(Err(Refusal::Unavailable)))
@@ -416,7 +417,7 @@ impl Committer {
         let call = PublishCall {
             pacemaker: &self.core.incarnation,
             sequence: self.sequence,
-            seed: &self.core.chance.seed(),
+            seed: &self.core.rng.seed(),
             batch_bytes: options.batch_bytes,
             objects: options.objects,
             object_seconds: options.object_seconds,

@@ -1,18 +1,19 @@
 //! What all parts of the bus share in one process: the shards, the registry as last seen, the cache.
 
 use std::sync::{
-    Arc, PoisonError, RwLock,
+    Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
+use parking_lot::RwLock;
 use tokio::sync::{Mutex, Notify, mpsc};
 
 use super::{
     Error, Options, Registry,
     cache::Cache,
-    chance::Chance,
     commit::Item,
     registry,
+    rng::Rng,
     store::{Committed, Store, Stored},
     view::{State, View},
 };
@@ -29,7 +30,7 @@ pub(super) struct Core {
     /// Names this process, this time: it is in the ids of its workers and calls.
     pub(super) incarnation: String,
     pub(super) cache: Cache,
-    pub(super) chance: Chance,
+    pub(super) rng: Rng,
     /// The way to each shard's committer.
     pub(super) committers: Vec<mpsc::Sender<Item>>,
     /// Bytes of events on that way.
@@ -54,17 +55,17 @@ impl Core {
         options: Options,
         stores: Vec<Arc<Store>>,
         queues: Vec<Arc<queues::Store>>,
-        chance: Chance,
+        rng: Rng,
         committers: Vec<mpsc::Sender<Item>>,
         trusted: Option<String>,
     ) -> Self {
         Self {
-            incarnation: chance.characters(20),
+            incarnation: rng.characters(20),
             cache: Cache::new(options.cache_bytes),
             options,
             stores,
             queues,
-            chance,
+            rng,
             committers,
             waiting_bytes: AtomicUsize::new(0),
             replays: Notify::new(),
@@ -77,21 +78,21 @@ impl Core {
 
     /// The registry as last seen.
     pub(super) fn view(&self) -> Arc<View> {
-        Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.view.read())
     }
 
     fn set_view(&self, view: View) -> Arc<View> {
         let view = Arc::new(view);
-        *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&view);
+        *self.view.write() = Arc::clone(&view);
         view
     }
 
     fn trusted(&self) -> Option<String> {
-        self.trusted.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.trusted.read().clone()
     }
 
     fn trust(&self, fabric: &str) {
-        *self.trusted.write().unwrap_or_else(PoisonError::into_inner) = Some(fabric.to_owned());
+        *self.trusted.write() = Some(fabric.to_owned());
     }
 
     /// Reads the registry again, unless somebody did since `seen` was the stamp.
@@ -130,8 +131,8 @@ impl Core {
     pub(super) async fn initialise(&self) -> Result<Arc<View>, Error> {
         let _nobody_reloads = self.reloading.lock().await;
         let wanted = Stored {
-            fabric: self.chance.characters(20),
-            stamp: format!("1.{}", self.chance.characters(8)),
+            fabric: self.rng.characters(20),
+            stamp: format!("1.{}", self.rng.characters(8)),
             snapshot: serde_json::to_string(&Registry::default()).map_err(Error::BadRegistry)?,
             shards: self.stores.len(),
         };
@@ -186,7 +187,7 @@ impl Core {
                 self.spread(&view).await?;
                 return Ok(value);
             }
-            let stamp = format!("{version}.{}", self.chance.characters(8));
+            let stamp = format!("{version}.{}", self.rng.characters(8));
             if self.commit(&view, &stamp, &registry).await? {
                 let view = self.set_view(View::new(view.fabric.clone(), stamp, registry, &view));
                 self.spread(&view).await?;

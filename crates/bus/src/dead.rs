@@ -99,7 +99,7 @@ async fn put(core: &Core, store: &Store, client: &str, events: &[Resend]) -> Res
         let view = core.view();
         let subscription = view.subscription(client).ok_or(Error::NoSuchSubscription)?;
         let target = target(subscription);
-        let seed = core.chance.seed();
+        let seed = core.rng.seed();
         let stamp = &view.stamp;
         match store.redrive(stamp, &target, core.options.batch_bytes, &seed, events).await? {
             Appended::Put(count) => return Ok(count),

@@ -1,38 +1,38 @@
-//! Why something could not be done.
+//! Errors of the bus.
 
-/// Why one event was not accepted.
+/// Why an event was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Another client published to the topic first.
     #[error("the topic belongs to another publisher")]
     Claimed,
-    /// The name is no topic that a client may publish to.
-    #[error("this is no topic name that a client may publish to")]
+    /// The name is not one that clients may publish to.
+    #[error("invalid topic name: must match `[a-z_]{{1,64}}`")]
     BadTopic,
-    /// Another event was accepted under the same idempotency key.
-    #[error("another event was published under this idempotency key")]
+    /// A different event was accepted under the same idempotency key.
+    #[error("a different event was published under this idempotency key")]
     Conflict,
-    /// A limit of the registry (topics) would be passed.
-    #[error("there are as many topics as the limit allows")]
+    /// The registry has the maximum number of topics.
+    #[error("topic limit reached; raise `bus.topics` or delete unused topics")]
     TooManyTopics,
-    /// The pacemaker has as many events waiting for Redis as it is willing to hold. Nothing was done.
+    /// The limit of events that wait for Redis in this pacemaker is reached. Nothing was changed.
     #[error("too many events are waiting")]
     Busy,
-    /// As many events wait in the object's queue as may. Nothing was done.
+    /// The limit of events in the object's queue is reached. Nothing was changed.
     #[error("the object's queue is full")]
     QueueFull,
-    /// The label is not as its change expects it: read it again. Only changes of labels get this.
+    /// The label is not in the state that the change expects: read it again. Only changes of labels get this.
     #[error("the label has changed")]
     Outdated,
-    /// The fabric is full. Nothing was done.
+    /// The fabric has no memory left. Nothing was changed.
     #[error("the fabric is out of memory")]
     Full,
-    /// The fabric is away or its registry does not settle. Whether the event was accepted is *unknown*, and it is
-    /// never accepted after this answer unless it was before it.
+    /// The fabric does not answer, or its registry keeps changing. Whether the event was accepted is *unknown*. It is not
+    /// accepted later than this answer.
     #[error("the fabric is unavailable")]
     Unavailable,
-    /// The fabric is an empty or another server than the one this pacemaker knows: see [`super::Handle::initialise`].
-    #[error("the fabric holds no registry, or another one")]
+    /// The fabric is empty or not the one that this pacemaker knows: see [`super::Handle::initialise`].
+    #[error("the fabric is empty or not the one that this pacemaker knows")]
     Uninitialised,
 }
 
@@ -42,67 +42,67 @@ pub enum Error {
     /// A command failed. [`signalbox_store::Error::kind`] says whether anything may have changed.
     #[error("the event bus cannot reach its data")]
     Store(#[from] signalbox_store::Error),
-    /// The registry changed under every attempt.
-    #[error("the registry was changed by others at every attempt")]
+    /// Every attempt conflicted with a change by another pacemaker.
+    #[error("the registry was changed concurrently at every attempt; try again")]
     Contended,
-    /// The fabric is an empty or another server than the one this pacemaker knows.
-    #[error("the fabric holds no registry, or another one")]
+    /// The fabric is empty or not the one that this pacemaker knows.
+    #[error("the fabric is empty or not the one that this pacemaker knows")]
     Uninitialised,
-    /// The fabric was laid out for another number of shards.
-    #[error("the fabric has {stored} shards, the configuration says {configured}")]
+    /// The fabric was initialised for another number of shards.
+    #[error("the fabric has {stored} shards, but {configured} are configured")]
     OtherShards {
-        /// What the fabric says.
+        /// Shards of the fabric.
         stored: usize,
-        /// What the configuration says.
+        /// Shards in the configuration.
         configured: usize,
     },
     /// There is no such topic.
-    #[error("there is no such topic")]
+    #[error("unknown topic")]
     NoSuchTopic,
     /// There is no such subscription.
-    #[error("there is no such subscription")]
+    #[error("unknown subscription")]
     NoSuchSubscription,
     /// There is no such backend.
-    #[error("there is no such backend")]
+    #[error("unknown backend")]
     NoSuchBackend,
     /// Another backend has the same prefix.
     #[error("another backend has this prefix")]
     PrefixTaken,
     /// There is no such token.
-    #[error("there is no such token")]
+    #[error("unknown token")]
     NoSuchToken,
-    /// The token exists already under another name.
-    #[error("the token exists already")]
+    /// The token exists under another name.
+    #[error("the token exists under another name")]
     TokenExists,
     /// The topic belongs to another client.
     #[error("the topic belongs to another publisher")]
     Forbidden,
     /// A topic name that cannot be subscribed to.
-    #[error("{0:?} is no topic name")]
+    #[error("invalid topic name {0:?}: must match `[a-z_]{{1,64}}`")]
     BadTopic(String),
     /// A value outside its range.
-    #[error("{field} must lie between {least} and {most}")]
+    #[error("`{field}` must be between {least} and {most}")]
     OutOfRange {
-        /// Which one.
+        /// The name of the value.
         field: &'static str,
-        /// The lowest that is accepted.
+        /// Minimum.
         least: u64,
-        /// The highest that is accepted.
+        /// Maximum.
         most: u64,
     },
-    /// A limit would be passed.
-    #[error("there are as many {0} as the limit allows")]
+    /// A limit is reached.
+    #[error("limit of {0} reached")]
     TooMany(&'static str),
     /// There is no such queue.
-    #[error("there is no such queue")]
+    #[error("unknown queue")]
     NoSuchQueue,
-    /// A queue of this name was deleted and is being cleared away.
-    #[error("a queue of this name is still being cleared away")]
+    /// A queue of this name was deleted, and its data is still being removed.
+    #[error("a deleted queue of this name is still being removed; try again")]
     QueueEnding,
     /// The bus has been shut down.
     #[error("the event bus has been shut down")]
     Closed,
-    /// The registry's snapshot cannot be read: written by a newer version, or damaged.
+    /// The registry's snapshot cannot be read: it is damaged, or a newer version wrote it.
     #[error("the registry cannot be read")]
     BadRegistry(#[source] serde_json::Error),
 }

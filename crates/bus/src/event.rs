@@ -1,6 +1,10 @@
 //! Events: as a publisher sends them, as the log keeps them, as a subscriber gets them.
 
-use std::{borrow::Cow, fmt, sync::OnceLock};
+use std::{
+    borrow::Cow,
+    fmt::{self, Write as _},
+    sync::OnceLock,
+};
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
@@ -316,9 +320,8 @@ pub(super) fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
         hasher.update(part);
     }
     hasher.finalize().iter().take(16).fold(String::with_capacity(32), |mut text, byte| {
-        for nibble in [byte >> 4, byte & 15] {
-            text.push(char::from_digit(u32::from(nibble), 16).unwrap_or('0'));
-        }
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
         text
     })
 }
@@ -347,7 +350,7 @@ impl Gap {
 mod tests {
     use super::*;
 
-    pub fn event(data: Option<&str>) -> NewEvent {
+    pub(crate) fn event(data: Option<&str>) -> NewEvent {
         NewEvent {
             kind: Kind::Update,
             url: "https://a.example/1?\"x\"\u{7}".into(),

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Error, EventId,
     core::Core,
-    register::Keeping,
+    queue_admin::QueueMaintenance,
     store::{SEGMENT_IDS, Store},
     view::State,
 };
@@ -35,7 +35,7 @@ const MEMORY_EVERY: Duration = Duration::from_secs(1);
 /// Keeps one shard in order until `shutdown`.
 pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut duty: Lease, shutdown: CancellationToken) {
     let mut watch = Watch::default();
-    let mut keeping = Keeping::default();
+    let mut keeping = QueueMaintenance::default();
     let every = Duration::from_millis(core.options.housekeeping_ms);
     let mut last_round: Option<Instant> = None;
     loop {
@@ -74,7 +74,7 @@ async fn round(
     core: &Arc<Core>,
     store: &Store,
     watch: &mut Watch,
-    keeping: &mut Keeping,
+    keeping: &mut QueueMaintenance,
 ) -> Result<(), Error> {
     scrub(core, store, watch).await?;
     purge(store).await?;

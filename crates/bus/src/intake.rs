@@ -4,12 +4,12 @@
 //! for a timestamp failed after the first subscribers had the event. Here a request is either understood as a whole
 //! or refused with the name of the member that is wrong, and what is behind this door holds for everybody behind it.
 
-pub mod backend;
+mod backend;
 mod callback;
-pub mod event;
-pub mod group;
+mod event;
+mod group;
 mod name;
-pub mod subscription;
+mod subscription;
 
 pub use backend::{backend, backend_name};
 pub use event::{event, events, is_reserved_object};
@@ -96,9 +96,9 @@ fn without_place(error: &serde_json::Error) -> String {
 
 /// An absolute URL of the allowed schemes, with a host, in the characters that RFC 3986 gives to URLs.
 fn web_url(text: &str, allow_http: bool) -> Result<url::Url, String> {
-    const LONGEST: usize = 1024;
-    if text.chars().count() > LONGEST {
-        return Err(format!("is longer than {LONGEST} characters"));
+    const MAX_CHARACTERS: usize = 1024;
+    if text.chars().count() > MAX_CHARACTERS {
+        return Err(format!("is longer than {MAX_CHARACTERS} characters"));
     }
     // The parser would mend what is not allowed; but what we keep and hand on is the text as it came.
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);

@@ -1,8 +1,8 @@
 //! The event bus: topics, subscribers, batches and jobs.
 //!
-//! A publisher posts events to a topic; every subscriber of the topic gets them over HTTP, in batches, at least once,
-//! and for each object in the order in which they were accepted. The names of keys, the life of a batch and the life of
-//! a job are those of Routemaster (its `INTERNALS` document), behind `bus:`.
+//! A publisher posts events to a topic. Every subscriber of the topic receives them over HTTP, in batches, at least once,
+//! and for each object in the order in which they were accepted. The key names, the life of a batch and the life of a
+//! job are those of Routemaster (its `INTERNALS` document), with the prefix `bus:`.
 //!
 //! ```text
 //!  Handle::publish ─▶ commit.rs ─▶ publish.lua ──┬─▶ bus:log:<segment>     each body once
@@ -10,31 +10,31 @@
 //!                     a time       call          └─▶ PUBLISH environment:type:topic
 //!
 //!  worker.rs ─ acquire.lua ─▶ Deliverer ─▶ ack.lua │ nack.lua (wait, halve) │ bury.lua (dead letter, gap)
-//!  housekeeping.rs: scrub, purge, limits, trim, memory      replay.rs, dead.rs: events put into lanes again
+//!  housekeeping.rs: scrub, purge, limits, trim, memory      replay.rs, dead.rs: events appended to lanes again
 //! ```
 //!
 //! # Data
 //!
-//! `docs/keys.md` has the rows. What matters for understanding:
+//! `docs/keys.md` lists the keys. The concepts are:
 //!
 //! * **Ids** rise within a shard: `max(last + 64, (now − 2024) · 6400 + shard)`. They are numbers below 2^53, and Lua
 //!   prints them with `%.0f` only. `bus:objects` holds the last id of each object and of each object and topic, so
-//!   `prev` and `tprev` cost one read and one write for a whole call. It is two hashes that are exchanged, so an object
-//!   that was quiet for long is forgotten, at the earliest after `object_seconds` or `objects` others, which is
-//!   longer than any batch lives.
-//! * **The log** holds each body once, in segments of ten seconds of ids, `bus:log:<segment>`. A segment's name follows
-//!   from an id by a division, so nothing has to be looked up. Events put into a lane again are stored again in the
-//!   present segment and written `id@segment`; therefore no batch needs a segment older than its creation, and a
-//!   segment older than the oldest batch can go.
-//! * **A lane** is a subscriber's part of the objects, by hash modulo `concurrency`. It has at most one batch that fills
-//!   (`current`), a list of full ones (`ready`) whose head is in flight, one job, and the gaps that it still has to tell.
-//!   Lanes belong to a **generation**, which changes with `concurrency`. The lanes of a newer one wait until the older
-//!   one is empty, because an object may have changed its lane.
+//!   `prev` and `tprev` cost one read and one write for a whole call. It consists of two hashes that rotate, so an
+//!   inactive object is removed, at the earliest after `object_seconds` or `objects` others. That is longer than any
+//!   batch lives.
+//! * **The log** holds each body once, in segments of ten seconds of IDs, `bus:log:<segment>`. Dividing an ID yields its
+//!   segment, so no lookup is needed. An event that is appended to a lane again is stored again in the current segment
+//!   and written `id@segment`. Therefore no batch needs a segment older than its creation, and a segment older than the
+//!   oldest batch can be removed.
+//! * **A lane** is a subscriber's part of the objects, by hash modulo `concurrency`. It has at most one batch that is
+//!   being filled (`current`), a list of full ones (`ready`) whose head is in flight, one job, and the gaps that it still
+//!   has to report. Lanes belong to a **generation**, which changes with `concurrency`. The lanes of a newer generation
+//!   wait until the older one is empty, because an object may have changed its lane.
 //! * **The registry** (topics with their claims, subscriptions, tokens) is pure Rust (`registry.rs`). It is stored as one
-//!   snapshot with a stamp in every shard and, in the first, also key by key as the original did. A change is computed
-//!   from the snapshot and written if the stamp still stands. A publish brings the stamp its fan-out was computed from:
-//!   if the shard has another, nothing happens and the pacemaker reads again. So no event misses a subscription that
-//!   was confirmed before it, and none is fanned out to one that ended.
+//!   snapshot with a stamp in every shard and, in the first, also key by key as in Routemaster. A change is computed from
+//!   the snapshot and written if the stamp is unchanged. A publish carries the stamp that its fan-out was computed from.
+//!   If the shard has another stamp, nothing is written and the pacemaker reads the registry again. So no event misses a
+//!   subscription that was confirmed before it, and none is fanned out to one that ended.
 //!
 //! # Life of a lane
 //!
@@ -42,97 +42,99 @@
 //!            publish (first event: now + timeout)            full, or due
 //!   no job ───────────────────────────────────▶ scheduled ───────────────▶ instant ◀──────────┐
 //!     ▲                                          ▲     ▲                     │ acquire: the    │
-//!     │ nothing left                             │     │ nack: a pause       │ head of ready,  │ scrub:
-//!     │                                          │     │ nothing shortens    │ or the current  │ its worker
+//!     │ nothing left                             │     │ nack: a fixed       │ head of ready,  │ scrub:
+//!     │                                          │     │ pause               │ or the current  │ its worker
 //!     │        something fills: created+timeout  │     │                     ▼                 │ died
 //!     └────────────────── ack, bury ─────────────┴─────┴───────────────── pending ─────────────┘
 //!                         (a full batch waits: instant)                  (or waiting: for an older generation)
 //! ```
 //!
-//! A job is the MessagePack of `["lane", [token, generation, lane]]` and is in exactly one of these states while its lane
-//! has a batch, and in none otherwise. A publish makes a job only for a lane without batches; otherwise there is one,
-//! and who settles it looks at the lane again in the same script. So no wake-up is lost and nothing is queued twice.
+//! A job is the MessagePack of `["lane", [token, generation, lane]]`. It is in exactly one of these states while its lane
+//! has a batch, and in none otherwise. A publish creates a job only for a lane without batches. Any other lane has a job
+//! already, and the script that settles it also checks the lane again. So no wake-up is lost and no job is queued twice.
 //!
-//! Acknowledging names worker, job *and* batch. A worker whose job was taken away (scrubbed) holds nothing and commits
-//! nothing; one that repeats an acknowledgement whose reply was lost finds another batch at the head, and nothing
-//! happens; one that repeats an acquisition gets what it holds already.
+//! An acknowledgement names worker, job *and* batch. A worker that lost its job (it was scrubbed) cannot commit. A worker
+//! that repeats an acknowledgement after a lost reply finds another batch at the head, and nothing changes. A worker that
+//! repeats an acquisition gets the job that it already holds.
 //!
 //! # Invariants
 //!
-//! 1. An accepted event is in the log and in a batch of every subscriber, until it is delivered, a dead letter with a
+//! 1. An accepted event is in the log and in a batch of every subscriber, until it is delivered, dead-lettered with a
 //!    gap, or dropped with a gap.
 //! 2. Per object, first deliveries are in id order: one lane, one job, one batch in flight, the head stays the head.
-//! 3. `prev` and `tprev` name the event before, or what is older than anything that can still be delivered.
-//! 4. Gauges are the truth: the sum over the batches that are there.
-//! 5. Every script reads and checks all it needs before its first write; a publish at the memory limit does nothing, and
-//!    what frees memory begins with a write that is allowed then.
+//! 3. `prev` and `tprev` name the previous event, or one that is older than every event that can still be delivered.
+//! 4. Each gauge equals the sum over the existing batches.
+//! 5. Every script reads and checks everything it needs before its first write. A publish at the memory limit changes
+//!    nothing, and a script that frees memory starts with a write that Redis allows at the limit.
 //!
-//! # What happens when…
+//! # Behavior under failure
 //!
-//! * **a pacemaker dies**: before its call arrived, nothing happened. After it, the events are accepted and its client
-//!   does not know; `Idempotency-Key` is for that. Its deliveries are scrubbed by another after `dead_after_ms` without
-//!   a heartbeat, counted as attempts, and made again.
-//! * **a reply is lost**: the same call is sent again. Publishing compares `bus:call:<pacemaker>:<slot>`; everything
-//!   else is made so that a repeat finds nothing left to do. A call that was given up is refused if it arrives later.
-//! * **Redis restarts**: publishers get [`Refusal::Unavailable`], workers keep their outcomes and settle them when it is
-//!   back. Nobody is scrubbed for having been silent meanwhile: a worker is dead when a *living* pacemaker has watched
-//!   it without a beat, on its own clock, through an uninterrupted time.
-//! * **Redis is replaced by an empty one**: [`Refusal::Uninitialised`], an error in the log, until an operator calls
-//!   [`Handle::initialise`]. Accepting events that nobody is subscribed to would be losing them politely.
-//! * **Redis is full**: publishers get [`Refusal::Full`] and nothing is half done. Housekeeping forgets what is only
-//!   kept for replay, then the oldest batches of the noisiest subscriber, each with a gap.
-//! * **a subscriber is gone** (410): nothing new is put into its lanes; what waits stays until it subscribes again or
-//!   becomes too old.
-//! * **a delivery panics, hangs, or takes long**: it is a failed attempt; a slow one stops counting as a worker.
-//! * **a subscription ends**: from the next publish on nothing is fanned out to it. Its lanes are cleared away part by
-//!   part, by whoever comes first, and their generation's number never comes back.
+//! * **A pacemaker dies.** If its publish call had not arrived, nothing happened. Otherwise the events are accepted and
+//!   its client does not know; an `Idempotency-Key` makes a retry safe. After `dead_after_ms` without a heartbeat, another
+//!   pacemaker scrubs its jobs, counts each as an attempt, and delivers them again.
+//! * **A reply is lost.** The same call is sent again. Publishing compares `bus:call:<pacemaker>:<slot>`; repeating any
+//!   other script changes nothing. A call that its sender abandoned is rejected if it arrives later.
+//! * **Redis restarts.** Publishers get [`Refusal::Unavailable`]. Workers keep their outcomes and settle them when Redis is
+//!   available again. An outage scrubs no worker: a worker is dead only after a *running* pacemaker has observed it
+//!   without a heartbeat, on its own clock, for an uninterrupted period.
+//! * **Redis is replaced by an empty one.** Publishers get [`Refusal::Uninitialised`], and an error is logged, until an
+//!   operator calls [`Handle::initialise`]. The empty server has no subscriptions, so accepted events would be lost.
+//! * **Redis is full.** Publishers get [`Refusal::Full`], and no publish is applied in part. Housekeeping removes events
+//!   that are retained only for replay, then the oldest batches of the subscriber with the most events, each with a gap.
+//! * **A subscriber answers 410.** Its lanes receive no new events. Waiting events stay until it subscribes again or they
+//!   exceed their maximum age.
+//! * **A delivery panics, hangs, or takes long.** A panic or a timeout is a failed attempt. A slow delivery no longer
+//!   counts as a worker.
+//! * **A subscription ends.** It receives no events from the next publish on. Its lanes are removed in parts, by any
+//!   pacemaker, and the number of their generation is never used again.
 
-// The testkit of this crate is compiled into its own unit tests as well, where it must mean this very crate.
+// The testkit is also compiled into the unit tests of this crate (`tests/mod.rs`). This makes `signalbox_bus` in its
+// source refer to the crate under test.
 #[cfg(test)]
 extern crate self as signalbox_bus;
 
-pub mod backend;
+mod backend;
 mod cache;
-mod chance;
 mod change;
 mod check;
 mod commit;
 mod core;
 mod dead;
-pub mod deliver;
+mod deliver;
 mod error;
-pub mod event;
+mod event;
 mod handle;
 mod housekeeping;
 pub mod intake;
-pub mod metrics;
+mod metrics;
 mod options;
-mod register;
+mod queue_admin;
 mod registry;
 mod replay;
+mod rng;
 mod service;
 mod store;
 #[cfg(test)]
 pub(crate) mod tests;
-pub mod verdict;
+mod verdict;
 mod view;
 mod window;
 mod worker;
 
 pub use backend::{Backend, OnFailure, Queued, WantedBackend};
 pub use change::{Change, Index};
-pub use check::Finding;
-pub use deliver::{BatchContents, Deliverer, Webhooks};
+pub use deliver::{BatchContents, Deliverer, Webhooks, rendered};
 pub use error::{Error, Refusal};
-pub use event::shard_of;
-pub use event::{Event, EventId, Gap, ID_EPOCH_MS, IDS_PER_MS, Kind, NewEvent, NewMessage};
+pub use event::{Event, EventId, Gap, ID_EPOCH_MS, IDS_PER_MS, Kind, NewEvent, NewMessage, shard_of};
 pub use handle::{
     DeadLetter, Gauges, Handle, NewGroup, Page, SubscriberGauges, SubscriptionStatus, TopicStatus,
 };
+pub use metrics::Metrics;
 pub use options::Options;
 pub use registry::{
     ApiToken, OnExhausted, RESERVED, Registry, Subscription, Wanted, is_reserved_topic, is_topic_name,
 };
 pub use service::Bus;
+pub use signalbox_queues::Finding;
 pub use store::{FabricMemory, OBJECTS_LUA};
 pub use window::{Logged, Window};

@@ -22,7 +22,7 @@ const LOOK: u64 = 1_000;
 /// Events put into lanes in one step.
 const PART: u64 = 400;
 /// The fastest replay, events a second.
-const FASTEST: u64 = 100_000;
+const MAX_RATE: u64 = 100_000;
 /// How long nothing is looked for when there is nothing to replay; another pacemaker's replay is found then.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -33,8 +33,8 @@ pub(super) async fn start(
     to_ms: u64,
     rate: u64,
 ) -> Result<(), Error> {
-    if !(1..=FASTEST).contains(&rate) {
-        return Err(Error::OutOfRange { field: "rate", least: 1, most: FASTEST });
+    if !(1..=MAX_RATE).contains(&rate) {
+        return Err(Error::OutOfRange { field: "rate", least: 1, most: MAX_RATE });
     }
     if from_ms >= to_ms {
         return Err(Error::OutOfRange { field: "to", least: from_ms + 1, most: u64::MAX });
@@ -84,7 +84,7 @@ async fn step(core: &Core, store: &Store) -> Result<Duration, Error> {
         return Ok(Duration::ZERO);
     };
     let (events, cursor) = part(store, &state, |event| subscription.topics.contains(&event.topic)).await?;
-    let seed = core.chance.seed();
+    let seed = core.rng.seed();
     let to = cursor.as_deref().unwrap_or("done");
     let target = target(subscription);
     let appended = store

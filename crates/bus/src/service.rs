@@ -1,17 +1,18 @@
 //! The bus as a running part: its tasks, and how they end.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use signalbox_store::{Clock, Fabric, Notice, Shard};
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Deliverer, Error, Handle, Options,
-    chance::Chance,
     commit::Committer,
     core::Core,
     housekeeping, replay,
+    rng::Rng,
     store::Store,
     worker::{self, Busy, Fetcher},
 };
@@ -59,7 +60,7 @@ impl<D: Deliverer> Bus<D> {
             shards.into_iter().map(|shard| Arc::new(Store::new(shard, clock.clone()))).collect();
         let (senders, receivers): (Vec<_>, Vec<_>) =
             stores.iter().map(|_| mpsc::channel(options.waiting_events.max(1))).unzip();
-        let core = Arc::new(Core::new(options, stores, queues, Chance::from_system(), senders, known_fabric));
+        let core = Arc::new(Core::new(options, stores, queues, Rng::from_system(), senders, known_fabric));
         let committers = core
             .stores
             .iter()

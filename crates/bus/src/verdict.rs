@@ -5,11 +5,11 @@ use std::time::Duration;
 use super::OnExhausted;
 
 /// Health of a subscriber that never failed.
-pub const FULL_HEALTH: u8 = 100;
+pub(super) const FULL_HEALTH: u8 = 100;
 
 /// What is known about a failed delivery.
 #[derive(Debug, Clone)]
-pub struct Failure {
+pub(super) struct Failure {
     /// Attempts made, this one included.
     pub attempts: u32,
     /// How long the batch has existed.
@@ -24,7 +24,7 @@ pub struct Failure {
 
 /// Limits on trying.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub(super) struct Patience {
     /// Attempts before a batch counts as exhausted.
     pub max_attempts: u32,
     /// Age at which a batch counts as exhausted.
@@ -35,7 +35,7 @@ pub struct Patience {
 
 /// What becomes of the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// The same batch again, after this pause.
     Retry(Duration),
     /// Two halves in its place, the first one after this pause: one poison event must not condemn its neighbours.
@@ -47,18 +47,18 @@ pub enum Verdict {
 /// The first pause.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+const MAX_PAUSE: Duration = Duration::from_secs(600);
 /// Every so many failures the batch is halved.
 const SPLIT_EVERY: u32 = 4;
 
 /// Health after a delivery: one point up, two down, between 0 and 100.
-pub fn health_after(health: u8, delivered: bool) -> u8 {
+pub(super) fn health_after(health: u8, delivered: bool) -> u8 {
     if delivered { health.saturating_add(1).min(FULL_HEALTH) } else { health.saturating_sub(2) }
 }
 
-/// Decides. `dice` is uniform in 0..1 and spreads the retries of many lanes.
-pub fn judge(failure: &Failure, patience: &Patience, dice: f64) -> Verdict {
-    let pause = pause(failure, dice);
+/// Decides. `uniform` is uniform in 0..1 and spreads the retries of many lanes.
+pub(super) fn judge(failure: &Failure, patience: &Patience, uniform: f64) -> Verdict {
+    let pause = pause(failure, uniform);
     let exhausted = failure.attempts >= patience.max_attempts || failure.age >= patience.max_age;
     if exhausted && patience.on_exhausted == OnExhausted::Dead {
         // A subscriber whose other batches get through (its health is not at the floor) has a poison event in this
@@ -72,10 +72,9 @@ pub fn judge(failure: &Failure, patience: &Patience, dice: f64) -> Verdict {
 }
 
 /// Exponential from the first failure on, capped, between half and the whole of it; never less than what was asked.
-fn pause(failure: &Failure, dice: f64) -> Duration {
-    let doubled =
-        FIRST_PAUSE.saturating_mul(1 << failure.attempts.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
-    let jittered = doubled.mul_f64(0.5 + dice.clamp(0.0, 1.0) / 2.0);
+fn pause(failure: &Failure, uniform: f64) -> Duration {
+    let doubled = FIRST_PAUSE.saturating_mul(1 << failure.attempts.saturating_sub(1).min(16)).min(MAX_PAUSE);
+    let jittered = doubled.mul_f64(0.5 + uniform.clamp(0.0, 1.0) / 2.0);
     failure.retry_after.map_or(jittered, |asked| asked.max(jittered))
 }
 
@@ -96,7 +95,7 @@ mod tests {
         let pause = |attempts| pause(&failure(attempts), 1.0);
         assert_eq!(pause(1), FIRST_PAUSE);
         assert_eq!(pause(3), FIRST_PAUSE * 4);
-        assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
+        assert_eq!(pause(u32::MAX), MAX_PAUSE);
     }
 
     #[test]

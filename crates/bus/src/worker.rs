@@ -5,15 +5,17 @@
 //! runs in a task of its own, so a panic in one is a failed delivery and nothing else. One that takes long stops
 //! counting as a worker, so receivers that hang cannot use up the workers of those that do not.
 //!
-//! Taking a job and settling it each wait behind the publish call that Redis is busy with. So a worker's *desk* is for
-//! what is being sent only: it is free again when the receiver has answered, and the next batch lies ready beside it.
+//! Taking a job and settling it each wait behind the publish call that Redis is busy with. A
+//! [`DeliverySlot`] is therefore held only while a batch is sent. It is released when the receiver has answered, and the
+//! next batch has been fetched by then.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use serde_json::json;
 use signalbox_store::{Kind, Notice};
 use tokio::{
@@ -31,7 +33,7 @@ use super::{
 use signalbox_egress::Outcome;
 
 /// The longest time without a look at the jobs.
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+const MAX_SLEEP: Duration = Duration::from_secs(60);
 /// Jobs held for each delivery at a time: one is sent, and others are taken or settled meanwhile.
 const HELD: usize = 3;
 /// Due jobs made instant in one call.
@@ -41,7 +43,7 @@ const DISABLED_PAUSE_MS: u64 = 3_600_000;
 /// How long a lane rests whose subscription this process does not know (it was ended just now).
 const UNKNOWN_PAUSE_MS: u64 = 1_000;
 /// Between two attempts to settle a job while the fabric is away.
-const LONGEST_SETTLE_PAUSE: Duration = Duration::from_secs(2);
+const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(2);
 
 /// Attempts to settle a job that the fabric cannot understand; then it stays where it is until its worker asks again.
 const BROKEN_TRIES: u32 = 10;
@@ -69,8 +71,8 @@ pub(super) struct Fetcher<D> {
     slow: usize,
     /// Jobs that may be held at a time, slow ones apart.
     most: usize,
-    /// One for each delivery at a time.
-    desks: Arc<Semaphore>,
+    /// Limits how many batches are sent at a time.
+    slots: Arc<Semaphore>,
     /// There may be jobs that were not taken.
     more: bool,
     next_due: Option<Instant>,
@@ -98,7 +100,7 @@ impl<D: Deliverer> Fetcher<D> {
             quick: 0,
             slow: 0,
             most,
-            desks: Arc::new(Semaphore::new(workers)),
+            slots: Arc::new(Semaphore::new(workers)),
             more: true,
             next_due: None,
             retry_at: None,
@@ -123,7 +125,7 @@ impl<D: Deliverer> Fetcher<D> {
             }
             // Without room there is nothing to wake up for. The last look is a safety net, not a poll: a clock that
             // was set and a message that was lost cost a minute at most.
-            let look = (self.room() > 0).then_some(self.clock.1 + LONGEST_SLEEP);
+            let look = (self.room() > 0).then_some(self.clock.1 + MAX_SLEEP);
             let due = self.next_due.filter(|_| self.room() > 0);
             let due = [due, self.retry_at, look].into_iter().flatten().min();
             tokio::select! {
@@ -179,7 +181,7 @@ impl<D: Deliverer> Fetcher<D> {
         for taken in turn.taken {
             let worker = taken.held.worker.clone();
             self.idle.retain(|idle| *idle != worker);
-            self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(worker.clone());
+            self.busy.lock().insert(worker.clone());
             self.quick += 1;
             let subscription = view.subscription(&taken.held.token).cloned();
             let delivery = Delivery {
@@ -190,16 +192,16 @@ impl<D: Deliverer> Fetcher<D> {
             };
             let notes = self.notes.0.clone();
             let slow_after = Duration::from_millis(self.core.options.slow_ms);
-            let desks = Arc::clone(&self.desks);
+            let slots = Arc::clone(&self.slots);
             self.deliveries.spawn(async move {
-                let desk = Desk::at(desks).await;
-                let mut running = tokio::spawn(delivery.run(taken, subscription, turn.now_ms, desk.clone()));
+                let slot = DeliverySlot::acquire(slots).await;
+                let mut running = tokio::spawn(delivery.run(taken, subscription, turn.now_ms, slot.clone()));
                 let mut slow = false;
                 tokio::select! {
                     _ = &mut running => {}
                     () = sleep(slow_after) => {
                         slow = true;
-                        desk.leave();
+                        slot.release();
                         // The fetcher is gone only when everything is.
                         let _ = notes.send(Note::Slow);
                         let _ = running.await;
@@ -218,7 +220,7 @@ impl<D: Deliverer> Fetcher<D> {
             }
             Some(Note::Done { worker, slow }) => {
                 *if slow { &mut self.slow } else { &mut self.quick } -= 1;
-                self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&worker);
+                self.busy.lock().remove(&worker);
                 self.idle.push(worker);
             }
             None => {}
@@ -246,20 +248,20 @@ fn in_future(at_ms: u64, now_ms: u64) -> Instant {
     Instant::now() + Duration::from_millis(at_ms.saturating_sub(now_ms))
 }
 
-/// Where one delivery is made; left when the receiver has answered, or when it takes too long for that.
+/// The permission to send one batch. It is released when the receiver has answered, or when the delivery is slow.
 #[derive(Clone)]
-struct Desk(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
+struct DeliverySlot(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 
-impl Desk {
-    /// The next that is free.
-    async fn at(desks: Arc<Semaphore>) -> Self {
+impl DeliverySlot {
+    /// Waits for a free slot.
+    async fn acquire(slots: Arc<Semaphore>) -> Self {
         // The semaphore is never closed.
-        Self(Arc::new(Mutex::new(desks.acquire_owned().await.ok())))
+        Self(Arc::new(Mutex::new(slots.acquire_owned().await.ok())))
     }
 
-    /// Makes room for the next, once.
-    fn leave(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    /// Frees the slot for the next delivery. A repeat does nothing.
+    fn release(&self) {
+        self.0.lock().take();
     }
 }
 
@@ -279,7 +281,13 @@ enum Settle {
 }
 
 impl<D: Deliverer> Delivery<D> {
-    async fn run(self, taken: Taken, subscription: Option<Arc<Subscription>>, now_ms: u64, desk: Desk) {
+    async fn run(
+        self,
+        taken: Taken,
+        subscription: Option<Arc<Subscription>>,
+        now_ms: u64,
+        slot: DeliverySlot,
+    ) {
         let timeout_ms = subscription.as_ref().map_or(0, |subscription| subscription.timeout_ms);
         let settle = match subscription {
             // It ended a moment ago, and its lanes are being cleared away; or this process is behind.
@@ -287,7 +295,7 @@ impl<D: Deliverer> Delivery<D> {
             Some(subscription) if subscription.disabled.is_some() => self.rest(&taken, now_ms),
             Some(subscription) => self.attempt(&taken, &subscription, now_ms).await,
         };
-        desk.leave();
+        slot.release();
         self.settle(&taken, timeout_ms, settle).await;
     }
 
@@ -372,7 +380,7 @@ impl<D: Deliverer> Delivery<D> {
             max_age: Duration::from_secs(options.max_age_seconds),
             on_exhausted: subscription.on_exhausted,
         };
-        let verdict = verdict::judge(&failure, &patience, self.core.chance.dice());
+        let verdict = verdict::judge(&failure, &patience, self.core.rng.uniform());
         tracing::debug!(
             subscriber = self.core.name_of(&taken.held.token),
             batch = taken.held.batch,
@@ -475,9 +483,9 @@ impl<D: Deliverer> Delivery<D> {
             tokio::select! {
                 () = sleep(pause) => {}
                 // Whoever comes next scrubs this worker.
-                () = self.shutdown.cancelled(), if pause == LONGEST_SETTLE_PAUSE => return,
+                () = self.shutdown.cancelled(), if pause == MAX_SETTLE_PAUSE => return,
             }
-            pause = (pause * 2).min(LONGEST_SETTLE_PAUSE);
+            pause = (pause * 2).min(MAX_SETTLE_PAUSE);
         }
     }
 
@@ -492,7 +500,7 @@ impl<D: Deliverer> Delivery<D> {
         match settle {
             Settle::Ack { events } => self.store.ack(held, timeout_ms, *events, &taken.gaps).await,
             Settle::Nack(nack) => {
-                let nacked = self.store.nack(held, nack, &self.core.chance.seed()).await?;
+                let nacked = self.store.nack(held, nack, &self.core.rng.seed()).await?;
                 // Told once: again only after it has been in full health. If this reply is lost, not at all.
                 if nacked == Nacked::PacingBegins {
                     self.core.announce("subscriber.paced", &held.token, json!({ "pause_ms": nack.pause_ms }));
@@ -533,8 +541,7 @@ pub(super) async fn beat(core: Arc<Core>, store: Arc<Store>, busy: Busy, shutdow
             () = sleep(every) => {}
             () = shutdown.cancelled() => return,
         }
-        let workers: Vec<String> =
-            busy.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
+        let workers: Vec<String> = busy.lock().iter().cloned().collect();
         if !workers.is_empty()
             && let Err(error) = store.beat(&workers).await
         {

@@ -7,7 +7,7 @@ use http::{HeaderMap, StatusCode, header};
 use super::Outcome;
 
 /// The longest pause that a subscriber can ask for: a day typed by mistake must not stop its deliveries for a day.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// Reads an answer. Only the head counts: whoever sent a 2xx has taken the batch, whatever comes of the body.
 pub(super) fn outcome(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Outcome {
@@ -36,7 +36,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     } else {
         httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default()
     };
-    Some(asked.min(LONGEST_RETRY_AFTER))
+    Some(asked.min(MAX_RETRY_AFTER))
 }
 
 #[cfg(test)]
@@ -78,8 +78,8 @@ mod tests {
     fn a_pause_is_granted_to_429_and_503_and_never_more_than_an_hour() {
         assert_eq!(pause(429, "120"), Some(Duration::from_secs(120)));
         assert_eq!(pause(503, "0"), Some(Duration::ZERO));
-        assert_eq!(pause(503, "86400"), Some(LONGEST_RETRY_AFTER));
-        assert_eq!(pause(429, "99999999999999999999999"), Some(LONGEST_RETRY_AFTER));
+        assert_eq!(pause(503, "86400"), Some(MAX_RETRY_AFTER));
+        assert_eq!(pause(429, "99999999999999999999999"), Some(MAX_RETRY_AFTER));
         assert_eq!(pause(429, "Wed, 18 May 2033 03:34:20 GMT"), Some(Duration::from_secs(60)));
         assert_eq!(pause(429, "Wed, 18 May 2022 03:34:20 GMT"), Some(Duration::ZERO));
         assert_eq!(pause(500, "120"), None);

@@ -4,7 +4,7 @@
 //! goes to an address that was checked against a fence of allowed networks ([`Client`]), and every POST is signed as
 //! Standard Webhooks 1.0 defines it ([`Secret`]).
 
-pub mod address;
+mod address;
 mod answer;
 mod client;
 mod signature;

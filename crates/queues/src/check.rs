@@ -5,23 +5,26 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::time::sleep;
 
 use super::{Error, handle::Handle};
 
 /// Facets, and messages in flight or delayed, of one queue that are looked at. Of a larger one only a part is.
-const MOST: usize = 10_000;
+const MAX_ITEMS: usize = 10_000;
 /// Between the first look and the second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 
-/// Something that must never be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A violated invariant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Finding {
-    /// Which predicate does not hold: `F1`, `F2`, `F5`, `F7`.
+    /// Which predicate does not hold.
+    #[schema(example = "O6")]
     pub predicate: String,
     /// The shard.
     pub shard: usize,
-    /// The queue, or `queue:environment`.
+    /// The object, subscriber, queue or label that it was found in. A facet of a queue is `queue:environment`.
+    #[schema(example = "work:1")]
     pub name: String,
     /// What is wrong.
     pub what: String,
@@ -36,12 +39,12 @@ impl Handle {
         let mut findings = Vec::new();
         for (shard, store) in self.inner.stores.iter().enumerate() {
             for queue in queues {
-                let first = store.audit(queue, MOST).await?;
+                let first = store.audit(queue, MAX_ITEMS).await?;
                 if first.is_empty() {
                     continue;
                 }
                 sleep(BETWEEN_LOOKS).await;
-                let second = store.audit(queue, MOST).await?.into_iter();
+                let second = store.audit(queue, MAX_ITEMS).await?.into_iter();
                 findings.extend(second.filter(|found| first.contains(found)).map(
                     |(predicate, environment, what)| {
                         let name = match &*environment {

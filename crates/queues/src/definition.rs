@@ -1,4 +1,4 @@
-//! What a queue is: its pattern and how it serves. Pure.
+//! The definition of a queue: its pattern and its limits. Pure.
 
 use std::collections::BTreeMap;
 
@@ -6,23 +6,23 @@ use serde::{Deserialize, Serialize};
 
 use super::pattern::{self, Pattern};
 
-/// The weight of a facet that none was given.
+/// The weight of a facet without a weight of its own.
 pub const DEFAULT_WEIGHT: u32 = 1;
-/// The heaviest: a facet may keep its turn for so many messages.
-const HEAVIEST: u32 = 10_000;
-/// How many facets of one queue may have a weight of their own. They are part of what every pacemaker holds in memory.
-const WEIGHTS: usize = 1_000;
+/// The maximum weight, in messages of one turn.
+const MAX_WEIGHT: u32 = 10_000;
+/// Facets of one queue that can have a weight of their own. Every pacemaker holds them in memory.
+const MAX_WEIGHTS: usize = 1_000;
 /// Characters of a queue's name.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME_CHARACTERS: usize = 64;
 /// Characters of an environment, a message's type and its name.
-const LONGEST_PART: usize = 1_024;
+const MAX_PART_CHARACTERS: usize = 1_024;
 
 const DEFAULT_LEASE_MS: u64 = 30_000;
-/// The longest lease, and what it can be extended to at a time: twelve hours.
-pub const LONGEST_LEASE_MS: u64 = 12 * 3_600_000;
+/// The maximum lease and the maximum extension of a lease: twelve hours.
+pub const MAX_LEASE_MS: u64 = 12 * 3_600_000;
 const DEFAULT_ATTEMPTS: u32 = 20;
 const DEFAULT_RETENTION_SECONDS: u64 = 4 * 24 * 3600;
-const LONGEST_RETENTION_SECONDS: u64 = 365 * 24 * 3600;
+const MAX_RETENTION_SECONDS: u64 = 365 * 24 * 3600;
 
 /// A queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,23 +34,23 @@ pub struct Definition {
     /// Messages of one facet that may be in flight at a time (in each shard); no limit when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_flight_limit: Option<u64>,
-    /// How often a message is handed out before it becomes a dead letter; 0 is for ever.
+    /// How often a message is handed out before it becomes a dead letter; 0 for no limit.
     pub max_attempts: u32,
     /// How long a message may wait before it is dropped.
     pub retention_seconds: u64,
     /// Messages in a turn, by environment; 0 pauses. Others have [`DEFAULT_WEIGHT`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, u32>,
-    /// The version of the registry that this definition came with: the higher one is the newer one.
+    /// The version of the registry that introduced this definition. A higher one is newer.
     pub revision: u64,
 }
 
-/// What is asked for with `PUT /queues/{name}`. What is left out is the default.
+/// The request `PUT /queues/{name}`. Absent values have defaults.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Wanted {
     /// See [`Definition::pattern`].
     pub pattern: String,
-    /// Seconds, also parts of them.
+    /// Seconds, with fractions.
     pub lease_seconds: Option<f64>,
     /// See [`Definition::in_flight_limit`].
     pub in_flight_limit: Option<u64>,
@@ -62,46 +62,48 @@ pub struct Wanted {
     pub weights: BTreeMap<String, u32>,
 }
 
-/// What is wrong with what was asked for.
+/// Why a definition is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
     /// The name.
-    #[error("a queue's name is 1 to {LONGEST_NAME} of the characters a-z, A-Z, 0-9, `_`, `-` and `.`")]
+    #[error(
+        "invalid queue name: must be 1 to {MAX_NAME_CHARACTERS} of the characters a-z, A-Z, 0-9, `_`, `-` and `.`"
+    )]
     Name,
     /// The pattern.
-    #[error("the pattern is not one: {0}")]
+    #[error("invalid pattern: {0}")]
     Pattern(#[from] pattern::Flaw),
     /// A number outside its range.
     #[error("`{field}` must be between {least} and {most}")]
     OutOfRange {
-        /// Which.
+        /// The name of the number.
         field: &'static str,
-        /// The lowest that is accepted.
+        /// Minimum.
         least: u64,
-        /// The highest that is accepted.
+        /// Maximum.
         most: u64,
     },
-    /// An environment that none can be called.
+    /// An invalid name of an environment.
     #[error(
-        "`weights` names {0:?}, which is no environment: 1 to {LONGEST_PART} printable characters without `:` and `|`"
+        "invalid environment {0:?} in `weights`: must be 1 to {MAX_PART_CHARACTERS} printable characters without `:` and `|`"
     )]
     Environment(String),
     /// Too many weights.
-    #[error("`weights` has more than {WEIGHTS} environments")]
+    #[error("`weights` has more than {MAX_WEIGHTS} environments")]
     Weights,
 }
 
-/// Whether a queue may be called so.
+/// Whether the name is valid for a queue.
 pub fn is_queue_name(name: &str) -> bool {
-    (1..=LONGEST_NAME).contains(&name.len())
+    (1..=MAX_NAME_CHARACTERS).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
 }
 
-/// Whether an environment, a message's type or its name may be called so: they stand between colons, and what a queue
-/// keeps of itself stands behind a bar.
+/// Whether the text is valid as an environment, or as a message's type or name. Keys separate these with colons, and a
+/// queue's own keys follow a bar, so neither character is allowed.
 pub fn is_part(name: &str) -> bool {
     !name.is_empty()
-        && name.chars().count() <= LONGEST_PART
+        && name.chars().count() <= MAX_PART_CHARACTERS
         && !name.chars().any(|char| char.is_control() || char == ':' || char == '|')
 }
 
@@ -109,7 +111,7 @@ fn in_range(field: &'static str, value: u64, least: u64, most: u64) -> Result<u6
     if (least..=most).contains(&value) { Ok(value) } else { Err(Flaw::OutOfRange { field, least, most }) }
 }
 
-/// Milliseconds of a number of seconds; nothing when it is none, or not between `least` and `most` seconds.
+/// Converts seconds to milliseconds. Returns nothing unless `seconds` is between `least` and `most`.
 pub fn milliseconds(seconds: f64, least: f64, most: f64) -> Option<u64> {
     // In range, so neither sign nor size is lost.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -120,7 +122,7 @@ impl Definition {
     /// The checked definition of a queue; `revision` is filled in by the registry.
     ///
     /// # Errors
-    /// When a name, the pattern or a number is not what it has to be.
+    /// When a name, the pattern or a number is invalid.
     pub fn new(name: &str, wanted: Wanted) -> Result<Self, Flaw> {
         if !is_queue_name(name) {
             return Err(Flaw::Name);
@@ -129,7 +131,7 @@ impl Definition {
         let lease_ms = match wanted.lease_seconds {
             None => DEFAULT_LEASE_MS,
             Some(seconds) => {
-                let most = LONGEST_LEASE_MS / 1000;
+                let most = MAX_LEASE_MS / 1000;
                 #[allow(clippy::cast_precision_loss, reason = "twelve hours")]
                 milliseconds(seconds, 1.0, most as f64).ok_or(Flaw::OutOfRange {
                     field: "lease_seconds",
@@ -141,14 +143,14 @@ impl Definition {
         if let Some(limit) = wanted.in_flight_limit {
             in_range("in_flight_limit", limit, 1, 1_000_000)?;
         }
-        if wanted.weights.len() > WEIGHTS {
+        if wanted.weights.len() > MAX_WEIGHTS {
             return Err(Flaw::Weights);
         }
         for (environment, weight) in &wanted.weights {
             if !is_part(environment) {
                 return Err(Flaw::Environment(environment.clone()));
             }
-            in_range("weights", u64::from(*weight), 0, u64::from(HEAVIEST))?;
+            in_range("weights", u64::from(*weight), 0, u64::from(MAX_WEIGHT))?;
         }
         let retention = wanted.retention_seconds.unwrap_or(DEFAULT_RETENTION_SECONDS);
         Ok(Self {
@@ -156,7 +158,7 @@ impl Definition {
             lease_ms,
             in_flight_limit: wanted.in_flight_limit,
             max_attempts: wanted.max_attempts.unwrap_or(DEFAULT_ATTEMPTS),
-            retention_seconds: in_range("retention_seconds", retention, 1, LONGEST_RETENTION_SECONDS)?,
+            retention_seconds: in_range("retention_seconds", retention, 1, MAX_RETENTION_SECONDS)?,
             weights: wanted.weights,
             revision: 0,
         })
@@ -167,7 +169,7 @@ impl Definition {
         self.weights.get(environment).copied().unwrap_or(DEFAULT_WEIGHT)
     }
 
-    /// Whether the two ask for the same.
+    /// Whether both definitions are the same except for their revision.
     pub fn is_same(&self, other: &Self) -> bool {
         Self { revision: 0, ..self.clone() } == Self { revision: 0, ..other.clone() }
     }

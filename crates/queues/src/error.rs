@@ -1,4 +1,4 @@
-//! Why something could not be done with a queue.
+//! Errors of queues.
 
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -6,16 +6,16 @@ pub enum Error {
     /// A command failed. [`signalbox_store::Error::kind`] says whether anything may have changed.
     #[error("the queues cannot reach their data")]
     Store(#[from] signalbox_store::Error),
-    /// There is no such queue, as far as the fabric knows.
-    #[error("there is no such queue")]
+    /// The fabric does not know the queue.
+    #[error("unknown queue")]
     NoSuchQueue,
-    /// A shard does not go by the definition that the caller knows; it has to be told.
+    /// A shard has an older definition than the caller; the caller has to send it the current one.
     #[error("a shard has an older definition of the queue")]
     Behind,
-    /// The registry moved on; the caller has to look again.
+    /// The registry has changed; the caller has to read it again.
     #[error("the definition of the queue has changed")]
     Stale,
-    /// As many pulls are waiting as this process will hold.
+    /// The limit of waiting pulls in this process is reached.
     #[error("too many pulls are waiting")]
     Busy,
 }

@@ -101,7 +101,7 @@ impl Handle {
         self.inner.waiting.count()
     }
 
-    /// As [`Self::open`], with shards and a clock of the caller's.
+    /// Like [`Self::new`], with shards and a clock from the caller.
     pub fn assemble(shards: Vec<Shard>, clock: &Clock, options: Options, closing: CancellationToken) -> Self {
         let stores = shards.into_iter().map(|shard| Arc::new(Store::new(shard, clock.clone()))).collect();
         let inner = Inner {
@@ -128,27 +128,27 @@ impl Handle {
     /// may have been handed out to nobody, and come back when their leases end.
     pub async fn pull(&self, queue: &str, revision: u64, request: PullRequest<'_>) -> Result<Handed, Error> {
         let inner = &*self.inner;
-        let bench = bench(queue, request.environment);
+        let place = waiting_place(queue, request.environment);
         if request.wait.is_zero() {
             let (handed, more) = self.pull_once(queue, revision, request).await?;
             if more {
-                inner.waiting.wake(&bench);
+                inner.waiting.wake(&place);
             }
             return Ok(handed);
         }
         let deadline = Instant::now() + request.wait;
-        let seat = inner.waiting.sit(&bench, inner.options.waiting_pulls).ok_or(Error::Busy)?;
+        let slot = inner.waiting.acquire(&place, inner.options.waiting_pulls).ok_or(Error::Busy)?;
         let mut notice = None;
         loop {
             // Listening before looking: what comes in between is heard.
-            let mut woken = Box::pin(seat.notify.notified());
+            let mut woken = Box::pin(slot.notify.notified());
             woken.as_mut().enable();
             let (handed, more) = self.pull_once(queue, revision, request).await?;
             if let Some(notice) = notice.take() {
                 Notice::acted(notice);
             }
             if more {
-                inner.waiting.wake(&bench);
+                inner.waiting.wake(&place);
             }
             if !handed.messages.is_empty() {
                 return Ok(handed);
@@ -160,7 +160,7 @@ impl Handle {
             if !woken {
                 return Ok(handed);
             }
-            notice = Some(Notice::of(&seat));
+            notice = Some(Notice::of(&slot));
         }
     }
 
@@ -381,9 +381,9 @@ impl Handle {
     }
 }
 
-/// Where a pull waits: with those who take what comes of the queue, or with those of one environment. No name holds a
-/// `|`.
-fn bench<'a>(queue: &'a str, environment: Option<&str>) -> std::borrow::Cow<'a, str> {
+/// The name under which a pull waits: the queue, or `queue|environment` for a pull of one environment. Neither name
+/// contains `|`.
+fn waiting_place<'a>(queue: &'a str, environment: Option<&str>) -> std::borrow::Cow<'a, str> {
     match environment {
         Some(environment) => format!("{queue}|{environment}").into(),
         None => queue.into(),

@@ -1,63 +1,63 @@
 //! Queues: messages that consumers pull, fair between tenants.
 //!
-//! A queue is a name and a pattern. Every message whose `environment:type:name` the pattern matches, and every event of
-//! the bus as `environment:type:topic`, is put into it by the script that accepts the message; there is no moment in
-//! which it is accepted and not in its queues. A queue has one *facet* for each environment, so that a tenant with a
-//! million messages keeps nobody else waiting for more than his weight. The names of keys and the idea of facets are
-//! those of Driver's Redis backbone, behind `queue:`.
+//! A queue is a name and a pattern. It takes every message whose `environment:type:name` matches the pattern, and every
+//! event of the bus whose `environment:type:topic` does. The script that accepts a message also puts it into its queues,
+//! so an accepted message is never missing from them. A queue has one *facet* for each environment. A tenant with a
+//! million messages therefore delays another tenant by no more than its weight. The key names and the concept of facets
+//! are those of Driver's Redis backbone, with the prefix `queue:`.
 //!
 //! ```text
 //!  bus: publish.lua ── facets.lua ──▶ queue:<q>:<env>  ids only; bodies are in the bus' log
-//!                                     queue:<q>|ring   who can be pulled from, by turns
+//!                                     queue:<q>|ring   facets that can be pulled from
 //!  consumer ─▶ Handle::pull ── pull.lua ──▶ messages with receipts, held by leases
 //!           ─▶ ack.lua │ nack.lua (again, later, or dead) │ extend.lua
-//!  sweeper.rs ── sweep.lua: what consumers lost comes back; sleeps until something is due
-//!  bus register.rs: definitions are part of the registry ── configure.lua, clear.lua
+//!  sweeper.rs ── sweep.lua: requeues messages whose lease expired; sleeps until one is due
+//!  bus/queue_admin.rs: definitions are part of the registry ── configure.lua, clear.lua
 //! ```
 //!
 //! # Fairness
 //!
 //! Deficit round robin, counted in messages. The facet at the head of the ring keeps its turn until as many of its
-//! messages were handed out as its weight says, then it goes to the tail. Weight 0 pauses a facet. A facet stands in the
-//! ring exactly while it can be pulled from: its weight is not 0, something waits, and fewer messages are in flight than
-//! `in_flight_limit`. So in any window of *w* + 1 messages of a facet of weight *w*, each other facet that could be
-//! pulled from throughout is served its own weight, or all it has. This holds in each shard; pulls go round the shards.
+//! messages were handed out as its weight, then it moves to the tail. Weight 0 pauses a facet. A facet is in the ring
+//! exactly while it can be pulled from: its weight is not 0, it has waiting messages, and fewer messages are in flight
+//! than `in_flight_limit`. So in any window of *w* + 1 messages of a facet of weight *w*, each other facet that could be
+//! pulled from throughout is served its own weight, or all it has. This holds in each shard; pulls rotate over the shards.
 //!
 //! # Life of a message
 //!
 //! ```text
 //!             pull                        ack, auto-ack
-//!  waiting ─────────▶ in flight ─────────────────────────▶ forgotten
+//!  waiting ─────────▶ in flight ─────────────────────────▶ removed
 //!     ▲  ▲               │ │ └── nack, lease over, and handed out max_attempts times ──▶ dead ──redrive──┐
 //!     │  └─ lease over, nack ┘                                                                          │
 //!     │                  └── nack with a delay ──▶ delayed                                              │
 //!     └──────── delay over ───────────────────────────┴─────────────────────────────────────────────────┘
 //! ```
 //!
-//! A message's id is in exactly one of these places, and dropping takes it out of any. Messages that come back stand at
-//! the head of their facet, in the order of their ids; what was never handed out is handed out first in, first out.
+//! A message's ID is in exactly one of these places, and dropping removes it from any of them. A message that is requeued
+//! goes to the head of its facet, in the order of IDs. All others are handed out first in, first out.
 //!
 //! # Invariants
 //!
-//! 1. A facet is there exactly when it has messages waiting, delayed or in flight.
-//! 2. It stands in the ring exactly once while it can be pulled from, and else not.
+//! 1. A facet exists exactly while it has messages that are waiting, delayed or in flight.
+//! 2. A facet is in the ring exactly once while it can be pulled from, and not otherwise.
 //! 3. `|count` is the sum over the facets. `queue:|held` counts, for each segment of the log, the messages whose bodies
-//!    lie there, and the bus keeps such segments.
-//! 4. Every script reads and checks all it needs before its first write; those that free memory begin with a write that
-//!    is allowed at the memory limit.
-//! 5. What a call costs depends on the messages it moves, never on how many facets or queues there are.
+//!    are stored there, and the bus retains such segments.
+//! 4. Every script reads and checks everything it needs before its first write. A script that frees memory starts with a
+//!    write that Redis allows at the memory limit.
+//! 5. The cost of a call depends on the messages it moves, never on the number of facets or queues.
 //!
-//! # What happens when…
+//! # Behavior under failure
 //!
-//! * **a consumer dies**: its messages come back when their leases end. The attempt counts, so a message that kills
-//!   its consumers ends as a dead letter.
-//! * **a reply is lost** between Redis and the consumer: the same, the messages are in flight and nobody knows. A receipt
-//!   that is used again changes nothing.
-//! * **a pacemaker dies**: nothing is kept in it. Whichever of the others sees that something is due sweeps it.
-//! * **a lease ends while its consumer still works**: until the sweep the receipt is good; afterwards somebody else
-//!   has the message, and the receipt says so.
-//! * **a queue is deleted**: nothing more comes into it from that moment. It is cleared away part by part; if that is
-//!   interrupted, housekeeping goes on. Only then can its name be used again.
+//! * **A consumer dies.** Its messages are requeued when their leases expire. The attempt counts, so a message that
+//!   crashes its consumers becomes a dead letter.
+//! * **A reply is lost** between Redis and the consumer. The messages are in flight without a consumer, and are requeued
+//!   in the same way. Using a receipt twice changes nothing.
+//! * **A pacemaker dies.** It holds no state. Any other pacemaker sweeps the messages that are due.
+//! * **A lease expires while its consumer still works.** The receipt stays valid until the sweep. After the sweep it is
+//!   rejected, because another consumer may have the message.
+//! * **A queue is deleted.** It takes no more messages from that moment. It is removed in parts; if the removal is
+//!   interrupted, housekeeping continues it. Its name can be used again only after that.
 
 mod check;
 mod definition;
@@ -67,7 +67,7 @@ mod matcher;
 mod metrics;
 mod numbers;
 mod options;
-pub mod pattern;
+mod pattern;
 mod receipt;
 mod settle;
 mod store;
@@ -76,13 +76,14 @@ mod waiting;
 
 pub use check::Finding;
 pub use definition::{
-    DEFAULT_WEIGHT, Definition, Flaw, LONGEST_LEASE_MS, Wanted, is_part, is_queue_name, milliseconds,
+    DEFAULT_WEIGHT, Definition, Flaw, MAX_LEASE_MS, Wanted, is_part, is_queue_name, milliseconds,
 };
 pub use error::Error;
 pub use handle::{Handed, Handle, Page, PullRequest};
 pub use matcher::{Matchable, Matcher};
 pub use numbers::{FacetStatus, QueueNumbers};
 pub use options::Options;
+pub use pattern::Flaw as PatternFlaw;
 pub use receipt::{Malformed, Receipt};
 pub use settle::Settled;
 pub use store::{Configured, DeadLetter, FACETS_LUA, Pulled, Store, Taken};

@@ -6,8 +6,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
 };
+
+use parking_lot::RwLock;
 
 use super::{Definition, pattern::Pattern};
 
@@ -72,7 +74,7 @@ impl Matcher {
         if self.queues.is_empty() {
             return Arc::default();
         }
-        if let Some(found) = self.found.read().unwrap_or_else(PoisonError::into_inner).get(message) {
+        if let Some(found) = self.found.read().get(message) {
             return Arc::clone(found);
         }
         let matches = |queue: &Matchable| queue.pattern.as_ref().is_some_and(|one| one.matches(message));
@@ -83,7 +85,7 @@ impl Matcher {
             .filter(|(_, queue)| matches(queue))
             .map(|(place, _)| place)
             .collect();
-        let mut remembered = self.found.write().unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = self.found.write();
         if remembered.len() >= REMEMBERED {
             remembered.clear();
         }
@@ -148,6 +150,6 @@ mod tests {
         for n in 0..REMEMBERED + 10 {
             matcher.matching(&format!("{n}:x:y"));
         }
-        assert!(matcher.found.read().unwrap().len() <= REMEMBERED);
+        assert!(matcher.found.read().len() <= REMEMBERED);
     }
 }

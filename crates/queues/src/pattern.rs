@@ -6,7 +6,7 @@ use regex::{Regex, RegexBuilder};
 use regex_syntax::hir::{Hir, Look};
 
 /// Characters of a pattern. A longer one is a list in disguise, which several queues say better.
-pub const LONGEST_PATTERN: usize = 4_096;
+pub(crate) const MAX_PATTERN_CHARACTERS: usize = 4_096;
 
 /// Bytes that the compiled form may take. `(a{100}){100}` is a short text and a large program.
 const COMPILED_BYTES: usize = 64 << 10;
@@ -15,13 +15,13 @@ const SCRATCH_BYTES: usize = 256 << 10;
 
 /// A compiled pattern.
 #[derive(Debug, Clone)]
-pub struct Pattern(Regex);
+pub(crate) struct Pattern(Regex);
 
 /// Why a text is no pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
-    /// More characters than [`LONGEST_PATTERN`].
-    #[error("a pattern has at most {LONGEST_PATTERN} characters, not {0}")]
+    /// More characters than [`MAX_PATTERN_CHARACTERS`].
+    #[error("a pattern has at most {MAX_PATTERN_CHARACTERS} characters, not {0}")]
     TooLong(usize),
     /// Not a regular expression.
     #[error("at character {position}: {reason}")]
@@ -54,9 +54,9 @@ impl Pattern {
     ///
     /// # Errors
     /// When it is too long, no regular expression, or too large when compiled.
-    pub fn new(text: &str) -> Result<Self, Flaw> {
+    pub(crate) fn new(text: &str) -> Result<Self, Flaw> {
         let characters = text.chars().count();
-        if characters > LONGEST_PATTERN {
+        if characters > MAX_PATTERN_CHARACTERS {
             return Err(Flaw::TooLong(characters));
         }
         let tree = regex_syntax::parse(text).map_err(|error| syntax(text, &error))?;
@@ -71,7 +71,7 @@ impl Pattern {
     }
 
     /// Whether the whole of `message` matches.
-    pub fn matches(&self, message: &str) -> bool {
+    pub(crate) fn matches(&self, message: &str) -> bool {
         self.0.is_match(message)
     }
 }

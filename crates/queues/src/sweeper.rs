@@ -51,7 +51,7 @@ async fn listen(inner: Arc<Inner>, dues: Vec<Arc<Notify>>, shutdown: Cancellatio
             }
             Notice::Message { channel, payload } => {
                 match payload.strip_prefix("pull ").or_else(|| payload.strip_prefix("only ")) {
-                    // The queue, or the queue and an environment: as those who wait are seated.
+                    // The queue, or the queue and an environment: the name under which pulls wait.
                     Some(bench) => inner.waiting.wake(bench),
                     None => {
                         let shard = inner.stores.iter().position(|store| store.wake_channel() == channel);

@@ -4,76 +4,74 @@
 //! so a hundred waiters do not all ask because of one message. Whoever is woken and goes away before it has asked
 //! passes the notice on.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// All waiting pulls of this process, by queue.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    queues: Mutex<HashMap<String, Seats>>,
+    queues: Mutex<HashMap<String, Waiters>>,
 }
 
 #[derive(Debug)]
-struct Seats {
+struct Waiters {
     notify: Arc<Notify>,
-    taken: usize,
+    count: usize,
 }
 
 /// A waiter's place; given back when dropped.
 #[derive(Debug)]
-pub(super) struct Seat<'a> {
+pub(super) struct WaitSlot<'a> {
     waiting: &'a Waiting,
     queue: String,
     pub(super) notify: Arc<Notify>,
 }
 
 impl Waiting {
-    fn queues(&self) -> MutexGuard<'_, HashMap<String, Seats>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues(&self) -> MutexGuard<'_, HashMap<String, Waiters>> {
+        self.queues.lock()
     }
 
     /// A place among those who wait for `queue`; nothing when `most` wait already.
-    pub(super) fn sit(&self, queue: &str, most: usize) -> Option<Seat<'_>> {
+    pub(super) fn acquire(&self, queue: &str, most: usize) -> Option<WaitSlot<'_>> {
         let mut queues = self.queues();
-        if queues.values().map(|seats| seats.taken).sum::<usize>() >= most {
+        if queues.values().map(|waiters| waiters.count).sum::<usize>() >= most {
             return None;
         }
-        let seats =
-            queues.entry(queue.to_owned()).or_insert_with(|| Seats { notify: Arc::default(), taken: 0 });
-        seats.taken += 1;
-        Some(Seat { waiting: self, queue: queue.to_owned(), notify: Arc::clone(&seats.notify) })
+        let waiters =
+            queues.entry(queue.to_owned()).or_insert_with(|| Waiters { notify: Arc::default(), count: 0 });
+        waiters.count += 1;
+        Some(WaitSlot { waiting: self, queue: queue.to_owned(), notify: Arc::clone(&waiters.notify) })
     }
 
     /// There is something in `queue`.
     pub(super) fn wake(&self, queue: &str) {
-        if let Some(seats) = self.queues().get(queue) {
-            seats.notify.notify_one();
+        if let Some(waiters) = self.queues().get(queue) {
+            waiters.notify.notify_one();
         }
     }
 
     /// Something may have been missed.
     pub(super) fn wake_all(&self) {
-        for seats in self.queues().values() {
-            seats.notify.notify_one();
+        for waiters in self.queues().values() {
+            waiters.notify.notify_one();
         }
     }
 
     /// How many wait.
     pub(crate) fn count(&self) -> usize {
-        self.queues().values().map(|seats| seats.taken).sum()
+        self.queues().values().map(|waiters| waiters.count).sum()
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for WaitSlot<'_> {
     fn drop(&mut self) {
         let mut queues = self.waiting.queues();
-        if let Some(seats) = queues.get_mut(&self.queue) {
-            seats.taken -= 1;
-            if seats.taken == 0 {
+        if let Some(waiters) = queues.get_mut(&self.queue) {
+            waiters.count -= 1;
+            if waiters.count == 0 {
                 queues.remove(&self.queue);
             }
         }
@@ -85,8 +83,8 @@ impl Drop for Seat<'_> {
 pub(super) struct Notice<'a>(Option<&'a Notify>);
 
 impl<'a> Notice<'a> {
-    pub(super) fn of(seat: &'a Seat<'_>) -> Self {
-        Self(Some(&seat.notify))
+    pub(super) fn of(slot: &'a WaitSlot<'_>) -> Self {
+        Self(Some(&slot.notify))
     }
 
     pub(super) fn acted(mut self) {
@@ -109,9 +107,9 @@ mod tests {
     #[test]
     fn places_are_bounded_and_given_back() {
         let waiting = Waiting::default();
-        let first = waiting.sit("a", 2).unwrap();
-        let second = waiting.sit("b", 2).unwrap();
-        assert!(waiting.sit("a", 2).is_none());
+        let first = waiting.acquire("a", 2).unwrap();
+        let second = waiting.acquire("b", 2).unwrap();
+        assert!(waiting.acquire("a", 2).is_none());
         drop(first);
         assert_eq!(waiting.count(), 1);
         drop(second);
@@ -121,7 +119,7 @@ mod tests {
     #[tokio::test]
     async fn one_notice_wakes_one_waiter_and_who_leaves_passes_it_on() {
         let waiting = Waiting::default();
-        let (one, two) = (waiting.sit("q", 9).unwrap(), waiting.sit("q", 9).unwrap());
+        let (one, two) = (waiting.acquire("q", 9).unwrap(), waiting.acquire("q", 9).unwrap());
         let (mut first, mut second) = (Box::pin(one.notify.notified()), Box::pin(two.notify.notified()));
         first.as_mut().enable();
         second.as_mut().enable();

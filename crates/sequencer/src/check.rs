@@ -15,7 +15,7 @@ const PART: usize = 500;
 /// Between the first look and the second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 /// Findings told of one shard; where there are more, these are enough to know that something is broken.
-const MOST: usize = 100;
+const MAX_FINDINGS: usize = 100;
 
 /// Looks at one shard.
 pub(super) async fn run(
@@ -30,7 +30,7 @@ pub(super) async fn run(
     loop {
         let (next, _, found) = store.audit(&cursor, PART, late_ms).await?;
         suspicions.extend(found);
-        if next == "0" || suspicions.len() >= MOST {
+        if next == "0" || suspicions.len() >= MAX_FINDINGS {
             break;
         }
         cursor = next;
@@ -50,7 +50,7 @@ pub(super) async fn run(
     confirmed.extend(self::confirmed(&sums, store.sums(backends).await?));
     let shard = store.shard().index();
     let finding = |(predicate, name, what)| Finding { predicate, shard, name, what };
-    Ok(confirmed.into_iter().take(MOST).map(finding).collect())
+    Ok(confirmed.into_iter().take(MAX_FINDINGS).map(finding).collect())
 }
 
 /// What was seen twice, in the words of the second time.

@@ -1,13 +1,15 @@
 //! The sequencer as a running part: its tasks, and how they end.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rand::RngExt as _;
 use signalbox_store::{Clock, Fabric, Shard};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Handle, Options, Sink, desk,
+    Handle, Options, Sink,
+    commit_batcher::CommitBatcher,
     store::Store,
     worker::{self, Fetcher, Holding, Shared},
 };
@@ -59,9 +61,9 @@ impl<S: Sink> Sequencer<S> {
         let tasks = TaskTracker::new();
         for store in &self.shared.stores {
             let holding: Holding = Arc::new(Mutex::default());
-            let (desk, clerk) = desk::open(store, self.shared.options.lease_ms);
-            tasks.spawn(clerk.run());
-            tasks.spawn(Fetcher::new(&self.shared, store, &holding, desk).run(shutdown.clone()));
+            let (batcher, writer) = CommitBatcher::new(store, self.shared.options.lease_ms);
+            tasks.spawn(writer.run());
+            tasks.spawn(Fetcher::new(&self.shared, store, &holding, batcher).run(shutdown.clone()));
             tasks.spawn(worker::beat(Arc::clone(&self.shared), Arc::clone(store), holding, shutdown.clone()));
         }
         tasks.close();

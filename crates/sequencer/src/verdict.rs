@@ -16,7 +16,7 @@ pub(super) enum Verdict {
     Park,
 }
 
-/// Decides after `attempts` failures, this one included. `dice` is uniform in 0..1 and spreads the retries of many
+/// Decides after `attempts` failures, this one included. `uniform` is uniform in 0..1 and spreads the retries of many
 /// objects; what the backend asked for is never shortened.
 pub(super) fn judge(
     attempts: u32,
@@ -24,7 +24,7 @@ pub(super) fn judge(
     on_failure: OnFailure,
     retry_after: Option<Duration>,
     options: &Options,
-    dice: f64,
+    uniform: f64,
 ) -> Verdict {
     if attempts >= max_attempts {
         match on_failure {
@@ -36,7 +36,7 @@ pub(super) fn judge(
     let first = Duration::from_millis(options.first_pause_ms);
     let longest = Duration::from_millis(options.longest_pause_ms);
     let doubled = first.saturating_mul(1 << attempts.saturating_sub(1).min(20)).min(longest);
-    let jittered = doubled.mul_f64(0.5 + dice.clamp(0.0, 1.0) / 2.0);
+    let jittered = doubled.mul_f64(0.5 + uniform.clamp(0.0, 1.0) / 2.0);
     Verdict::Retry(retry_after.map_or(jittered, |asked| asked.max(jittered)))
 }
 

@@ -6,10 +6,11 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use rand::RngExt as _;
 use signalbox_store::{Kind, Notice};
 use tokio::{
@@ -20,8 +21,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Options,
+    commit_batcher::CommitBatcher,
     delivery::{Call, Sink},
-    desk::Desk,
     removal::{self, Step},
     store::{Commit, Committed, Failed, Held, Store, Taken, Turn},
     verdict::{self, Verdict},
@@ -30,11 +31,11 @@ use signalbox_bus::{self as bus, Backend, Event, Gap, Queued, Registry};
 use signalbox_egress::Outcome;
 
 /// The longest time without a look.
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+const MAX_SLEEP: Duration = Duration::from_secs(60);
 /// Leases swept, and objects made ready, in one call.
 const PART: usize = 100;
 /// The longest pause between two attempts to settle a visit while the fabric is away.
-const LONGEST_SETTLE_PAUSE: Duration = Duration::from_secs(2);
+const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(2);
 /// Attempts to settle what the fabric does not understand; then the lease ends by itself.
 const BROKEN_TRIES: u32 = 10;
 
@@ -58,7 +59,7 @@ pub(super) struct Shared<S> {
 pub(super) struct Fetcher<S> {
     shared: Arc<Shared<S>>,
     store: Arc<Store>,
-    desk: Desk,
+    batcher: CommitBatcher,
     holding: Holding,
     /// Backends that had fewer objects ready than workers free when they were last looked at. Whatever is ready since
     /// then was told.
@@ -79,11 +80,16 @@ pub(super) struct Fetcher<S> {
 }
 
 impl<S: Sink> Fetcher<S> {
-    pub(super) fn new(shared: &Arc<Shared<S>>, store: &Arc<Store>, holding: &Holding, desk: Desk) -> Self {
+    pub(super) fn new(
+        shared: &Arc<Shared<S>>,
+        store: &Arc<Store>,
+        holding: &Holding,
+        batcher: CommitBatcher,
+    ) -> Self {
         Self {
             shared: Arc::clone(shared),
             store: Arc::clone(store),
-            desk,
+            batcher,
             holding: Arc::clone(holding),
             dry: HashSet::new(),
             workers: HashMap::new(),
@@ -107,7 +113,7 @@ impl<S: Sink> Fetcher<S> {
                 continue;
             }
             // The last look is a safety net, not a poll: a message that was lost costs a minute at most.
-            let look = Some(self.clock.1 + LONGEST_SLEEP);
+            let look = Some(self.clock.1 + MAX_SLEEP);
             let due = [self.next_due, self.retry_at, look].into_iter().flatten().min();
             tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -199,7 +205,7 @@ impl<S: Sink> Fetcher<S> {
             let visit = Visit {
                 shared: Arc::clone(&self.shared),
                 store: Arc::clone(&self.store),
-                desk: self.desk.clone(),
+                batcher: self.batcher.clone(),
                 backend: registry.backends.get(&name).cloned(),
                 shutdown: shutdown.clone(),
             };
@@ -217,7 +223,7 @@ impl<S: Sink> Fetcher<S> {
     }
 
     fn hold(&self, worker: &str, held: Option<Held>) {
-        let mut holding = self.holding.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut holding = self.holding.lock();
         match held {
             Some(held) => holding.insert(worker.to_owned(), held),
             None => holding.remove(worker),
@@ -281,7 +287,7 @@ impl<S: Sink> Fetcher<S> {
 struct Visit<S> {
     shared: Arc<Shared<S>>,
     store: Arc<Store>,
-    desk: Desk,
+    batcher: CommitBatcher,
     backend: Option<Backend>,
     shutdown: CancellationToken,
 }
@@ -418,9 +424,9 @@ impl<S: Sink> Visit<S> {
             tokio::select! {
                 () = sleep(pause) => {}
                 // The lease ends by itself.
-                () = self.shutdown.cancelled(), if pause == LONGEST_SETTLE_PAUSE => return None,
+                () = self.shutdown.cancelled(), if pause == MAX_SETTLE_PAUSE => return None,
             }
-            pause = (pause * 2).min(LONGEST_SETTLE_PAUSE);
+            pause = (pause * 2).min(MAX_SETTLE_PAUSE);
         }
     }
 
@@ -433,7 +439,7 @@ impl<S: Sink> Visit<S> {
         let options = &self.shared.options;
         match settle {
             Settle::Commit { told, more } => {
-                self.desk.commit(Commit { held: held.clone(), id, told: *told, more: *more }).await
+                self.batcher.commit(Commit { held: held.clone(), id, told: *told, more: *more }).await
             }
             Settle::Fail { failed, why } => {
                 let stood = self.store.fail(held, id, failed, why, options.dead_events).await?;
@@ -452,8 +458,7 @@ pub(super) async fn beat<S: Sink>(
 ) {
     let every = Duration::from_millis((shared.options.lease_ms / 3).max(1));
     while shutdown.run_until_cancelled(sleep(every)).await.is_some() {
-        let held: Vec<Held> =
-            holding.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let held: Vec<Held> = holding.lock().values().cloned().collect();
         if held.is_empty() {
             continue;
         }

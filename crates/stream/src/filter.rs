@@ -5,7 +5,7 @@ use regex::{Regex, RegexBuilder};
 use super::entry::Head;
 
 /// Longest text of each part.
-const LONGEST: usize = 1024;
+const MAX_BYTES: usize = 1024;
 /// Bytes of a compiled pattern.
 const PATTERN_BYTES: usize = 64 << 10;
 
@@ -21,7 +21,7 @@ pub struct Filter {
 /// Why a filter is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    #[error("`{0}` is longer than {LONGEST} bytes")]
+    #[error("`{0}` is longer than {MAX_BYTES} bytes")]
     /// A parameter is too long: its name.
     TooLong(&'static str),
     #[error("`pattern` is no regular expression over `environment:type:topic`: {0}")]
@@ -46,7 +46,7 @@ impl Filter {
             ("object", object.as_deref()),
             ("pattern", pattern),
         ] {
-            if part.is_some_and(|part| part.len() > LONGEST) {
+            if part.is_some_and(|part| part.len() > MAX_BYTES) {
                 return Err(Error::TooLong(name));
             }
         }

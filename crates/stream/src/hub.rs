@@ -38,43 +38,43 @@ pub struct Hub {
     /// Whether the subscription stands.
     standing: Arc<watch::Sender<bool>>,
     watchers: Arc<watch::Sender<usize>>,
-    seats: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
 }
 
-/// A place among those who watch; given back when dropped.
+/// One open stream; dropping it frees the slot.
 #[derive(Debug)]
-pub struct Seat {
+pub struct StreamSlot {
     watchers: Arc<watch::Sender<usize>>,
     metrics: Metrics,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Drop for Seat {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
         self.watchers.send_modify(|count| *count -= 1);
         self.metrics.open.dec();
     }
 }
 
-/// Why there is no place.
+/// Why no stream can be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoSeat {
-    /// As many watch as may.
+pub enum StreamLimit {
+    /// The limit of open streams is reached.
     Full,
-    /// The fabric cannot be listened to.
-    Away,
+    /// The fabric is unavailable.
+    Unavailable,
 }
 
 impl Hub {
-    /// A hub with `seats` places, which listens while [`Self::run`] runs.
-    pub fn new(bus: Handle, seats: usize) -> Self {
+    /// A hub for at most `slots` streams. It listens while [`Self::run`] runs.
+    pub fn new(bus: Handle, slots: usize) -> Self {
         Self {
             bus,
             metrics: Metrics::default(),
             heard: broadcast::channel(KEPT).0,
             standing: Arc::new(watch::channel(false).0),
             watchers: Arc::new(watch::channel(0).0),
-            seats: Arc::new(Semaphore::new(seats)),
+            slots: Arc::new(Semaphore::new(slots)),
         }
     }
 
@@ -87,17 +87,20 @@ impl Hub {
         Ok(text)
     }
 
-    /// Takes a place. When it is there, everything that is accepted from now on is heard.
-    pub async fn sit(&self) -> Result<Seat, NoSeat> {
-        let permit = Arc::clone(&self.seats).try_acquire_owned().map_err(|_| NoSeat::Full)?;
+    /// Acquires a slot. The stream hears every event that is accepted after this returns.
+    pub async fn acquire(&self) -> Result<StreamSlot, StreamLimit> {
+        let permit = Arc::clone(&self.slots).try_acquire_owned().map_err(|_| StreamLimit::Full)?;
         self.watchers.send_modify(|count| *count += 1);
         self.metrics.open.inc();
-        let seat =
-            Seat { watchers: Arc::clone(&self.watchers), metrics: self.metrics.clone(), _permit: permit };
+        let slot = StreamSlot {
+            watchers: Arc::clone(&self.watchers),
+            metrics: self.metrics.clone(),
+            _permit: permit,
+        };
         let mut standing = self.standing.subscribe();
         match timeout(PATIENCE, standing.wait_for(|standing| *standing)).await {
-            Ok(Ok(_)) => Ok(seat),
-            _ => Err(NoSeat::Away),
+            Ok(Ok(_)) => Ok(slot),
+            _ => Err(StreamLimit::Unavailable),
         }
     }
 

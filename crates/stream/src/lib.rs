@@ -1,22 +1,23 @@
-//! Live: events watched as they are accepted, over server-sent events.
+//! Live streams: events as they are accepted, over server-sent events.
 //!
 //! ```text
 //!  publish.lua ─ PUBLISH environment:type:topic ─▶ hub ─ one broadcast ─▶ watcher ─ filter ─▶ client
 //!       └─ log ◀──────────── window: what a watcher has missed ─────────────┘
 //! ```
 //!
-//! **Position.** A watcher stands after one id in each shard, and tells it to its client as the id of every message. A
-//! client that comes back with it (`Last-Event-ID`) goes on from there, as far as the log still holds it.
+//! **Position.** A watcher's position is one event ID for each shard. It is the ID of every message that the client
+//! receives. A client that reconnects with it (`Last-Event-ID`) continues from there, as far as the log still holds it.
 //!
-//! **Nothing is missed silently.** Each event carries the id of its shard's event before it. The hub notices a hole in
-//! what it hears (pub/sub forgets what nobody was there to take, and a busy server drops slow listeners) and tells all
-//! watchers to read the log from where they stand. What the log does not have any more is told as a `gap`.
+//! **No silent loss.** Each event carries the ID of its shard's previous event. Pub/sub drops messages that no listener
+//! receives, and a busy server drops slow listeners. The hub detects such a hole and notifies all watchers, which then
+//! read the log from their positions. Events that the log no longer holds are reported as a `gap`.
 //!
-//! **Nothing grows.** The hub keeps the last [`hub::KEPT`] events for all watchers together. A client that does not
-//! read what is sent to it is cut off, with the reason, and can come back with its position. The hub listens only while
-//! somebody watches, so an idle pacemaker does nothing here.
+//! **Bounded memory.** The hub keeps the last [`hub::KEPT`] events for all watchers together. A client that does not read
+//! its messages is disconnected, with the reason, and can reconnect with its position. The hub listens only while a stream
+//! is open.
 //!
-//! **Failure.** Without the fabric a stream stays open and silent, and goes on when it is back; new ones get 503.
+//! **Failure.** Without the fabric an open stream stays silent, and continues when the fabric is available again. New
+//! streams get 503.
 
 mod entry;
 mod filter;
@@ -29,7 +30,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use filter::{Error as FilterError, Filter};
-pub use hub::{Hub, NoSeat, Seat};
+pub use hub::{Hub, StreamLimit, StreamSlot};
 pub use position::Position;
 
 /// What a client is sent, as server-sent events name its parts.
@@ -47,13 +48,13 @@ pub struct Message {
 /// sent, or at `shutdown`.
 pub fn watch(
     hub: Hub,
-    seat: Seat,
+    slot: StreamSlot,
     filter: Filter,
     position: Position,
     shutdown: CancellationToken,
 ) -> mpsc::Receiver<Message> {
     let (messages, queue) = mpsc::channel(watcher::QUEUE);
-    let watcher = watcher::Watcher { hub, seat, filter, position, messages };
+    let watcher = watcher::Watcher { hub, slot, filter, position, messages };
     tokio::spawn(watcher.run(shutdown));
     queue
 }

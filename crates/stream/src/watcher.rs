@@ -12,7 +12,7 @@ use super::{
     Message,
     entry::Entry,
     filter::Filter,
-    hub::{Heard, Hub, Seat},
+    hub::{Heard, Hub, StreamSlot},
     position::Position,
 };
 use signalbox_bus::{self as bus, EventId};
@@ -57,7 +57,7 @@ impl End {
 
 pub(super) struct Watcher {
     pub(super) hub: Hub,
-    pub(super) seat: Seat,
+    pub(super) slot: StreamSlot,
     pub(super) filter: Filter,
     pub(super) position: Position,
     pub(super) messages: mpsc::Sender<Message>,
@@ -78,7 +78,7 @@ impl Watcher {
             let _ = self.messages.try_send(last_words);
         }
         tracing::debug!(%end, "a stream of events ended");
-        drop(self.seat);
+        drop(self.slot);
     }
 
     async fn watch(&mut self) -> End {

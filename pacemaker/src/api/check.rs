@@ -11,7 +11,6 @@ use crate::http::{
 };
 use signalbox_bus as bus;
 use signalbox_machines::CheckCursor;
-use signalbox_queues as queues;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(check))
@@ -88,16 +87,9 @@ async fn check(
 
 async fn rooms_but_machines(app: &App) -> Result<Vec<(&'static str, Vec<bus::Finding>)>, Problem> {
     let queues: Vec<String> = app.bus.handle().registry().queues.keys().cloned().collect();
-    let queues = app.queues.check(&queues).await?.into_iter();
-    let queues = queues.map(|queues::Finding { predicate, shard, name, what }| bus::Finding {
-        predicate,
-        shard,
-        name,
-        what,
-    });
     Ok(vec![
         ("bus", app.bus.check().await?),
-        ("queues", queues.collect()),
+        ("queues", app.queues.check(&queues).await?),
         ("sequencer", app.sequencer.handle.check().await?),
     ])
 }

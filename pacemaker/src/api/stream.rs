@@ -12,7 +12,7 @@ use axum::{
 };
 use futures_util::stream;
 use serde::Deserialize;
-use signalbox_stream::{Filter, FilterError, Message, NoSeat, Position};
+use signalbox_stream::{Filter, FilterError, Message, Position, StreamLimit};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::http::auth::Confined as _;
@@ -70,7 +70,7 @@ async fn events(
         caller.check_environment(asked.environment.as_deref().unwrap_or_default())?;
     }
     let filter = Filter::new(asked.topic, asked.environment, asked.object, asked.pattern.as_deref())?;
-    let seat = app.live.sit().await?;
+    let slot = app.live.acquire().await?;
     let shards = app.live.shards();
     let brought = match headers.get(&LAST_EVENT_ID) {
         Some(header) => Some(header.to_str().unwrap_or("(no text)").to_owned()),
@@ -84,7 +84,7 @@ async fn events(
         })?,
         _ => Position::new(app.live.ends(shards).await?),
     };
-    let messages = signalbox_stream::watch(app.live.clone(), seat, filter, position, app.shutdown.clone());
+    let messages = signalbox_stream::watch(app.live.clone(), slot, filter, position, app.shutdown.clone());
     let greeting = Event::default().retry(RECONNECT).comment("watching");
     let messages = stream::unfold((Some(greeting), messages), |(greeting, mut messages)| async {
         let event = match greeting {
@@ -118,15 +118,15 @@ impl From<FilterError> for Problem {
     }
 }
 
-impl From<NoSeat> for Problem {
-    fn from(no_seat: NoSeat) -> Self {
-        match no_seat {
-            NoSeat::Full => {
+impl From<StreamLimit> for Problem {
+    fn from(limit: StreamLimit) -> Self {
+        match limit {
+            StreamLimit::Full => {
                 let detail =
                     "as many streams are open as may be (`bus.streams`); close one or ask another pacemaker";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", detail)
             }
-            NoSeat::Away => {
+            StreamLimit::Unavailable => {
                 Self::unavailable("fabric_unavailable", "the fabric cannot be listened to at the moment")
             }
         }

@@ -44,7 +44,7 @@ fn item(event: &Event) -> Vec<u8> {
     serde_json::to_vec(&item).unwrap_or_default()
 }
 
-/// One event as it is delivered, made once.
+/// The event as JSON, as deliveries contain it. It is rendered once.
 pub fn rendered(event: &Event) -> &[u8] {
     event.rendered(item)
 }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::{Gap, Kind};
 
-    pub fn event(id: u64, data: Option<&str>) -> Event {
+    pub(crate) fn event(id: u64, data: Option<&str>) -> Event {
         Event {
             id: EventId(id),
             prev: (id > 1).then(|| EventId(id - 1)),

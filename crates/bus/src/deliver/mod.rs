@@ -7,7 +7,7 @@ mod webhooks;
 
 use std::{future::Future, sync::Arc};
 
-pub use signalbox_egress::Outcome;
+use signalbox_egress::Outcome;
 
 pub use body::rendered;
 pub use webhooks::Webhooks;

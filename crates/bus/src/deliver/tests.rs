@@ -134,7 +134,7 @@ fn webhooks(options: &Options) -> Webhooks {
     Webhooks::new(Client::new(&options.egress(), now).unwrap(), Metrics::default().deliveries)
 }
 
-pub fn subscription(callback: &str) -> Arc<Subscription> {
+pub(crate) fn subscription(callback: &str) -> Arc<Subscription> {
     Arc::new(Subscription {
         token: "t".to_owned(),
         callback: callback.to_owned(),

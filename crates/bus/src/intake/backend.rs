@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Flaw, Limits, callback, event::LONGEST_NAME, is_reserved_object, object, text};
+use super::{Flaw, Limits, callback, event::MAX_NAME_CHARACTERS, is_reserved_object, object, text};
 use crate::{OnFailure, WantedBackend};
 
 const CODE: &str = "bad_backend";
@@ -44,8 +44,11 @@ pub fn backend(name: &str, body: &[u8], limits: Limits) -> Result<WantedBackend,
     let submitted: Submitted = object(text(body)?, CODE)?;
     let bad = |member: &str, what: &str| Flaw::new(CODE, format!("`{member}` {what}"));
     let prefix = submitted.prefix.as_str().ok_or_else(|| bad("prefix", "must be a string"))?;
-    if prefix.is_empty() || prefix.chars().count() > LONGEST_NAME || prefix.chars().any(char::is_control) {
-        return Err(bad("prefix", &format!("must be 1 to {LONGEST_NAME} printable characters")));
+    if prefix.is_empty()
+        || prefix.chars().count() > MAX_NAME_CHARACTERS
+        || prefix.chars().any(char::is_control)
+    {
+        return Err(bad("prefix", &format!("must be 1 to {MAX_NAME_CHARACTERS} printable characters")));
     }
     if is_reserved_object(prefix) {
         return Err(bad("prefix", "must not begin with `machine:` or `signalbox:`"));

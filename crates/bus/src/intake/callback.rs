@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{Limits, web_url};
 
 /// Characters of a user name.
-const LONGEST_UUID: usize = 256;
+const MAX_USER_BYTES: usize = 256;
 
 /// A callback, or what is wrong with it.
 pub(super) fn url(value: &Value, limits: Limits) -> Result<String, String> {
@@ -23,12 +23,12 @@ pub(super) fn url(value: &Value, limits: Limits) -> Result<String, String> {
 /// The user name of deliveries: what can stand in an `Authorization` header.
 pub(super) fn user(value: &Value) -> Result<Option<String>, String> {
     let fits = |uuid: &str| {
-        (1..=LONGEST_UUID).contains(&uuid.len())
+        (1..=MAX_USER_BYTES).contains(&uuid.len())
             && uuid.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ')
     };
     match value {
         Value::Null => Ok(None),
         Value::String(uuid) if fits(uuid) => Ok(Some(uuid.clone())),
-        _ => Err(format!("must be 1 to {LONGEST_UUID} visible ASCII characters")),
+        _ => Err(format!("must be 1 to {MAX_USER_BYTES} visible ASCII characters")),
     }
 }

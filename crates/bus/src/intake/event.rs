@@ -8,9 +8,9 @@ use crate::{Kind, NewEvent};
 
 pub(super) const CODE: &str = "bad_event";
 /// The latest timestamp: the integers that every JSON reader keeps exactly, 285,000 years.
-const LATEST_MS: u64 = (1 << 53) - 1;
+const MAX_TIMESTAMP_MS: u64 = (1 << 53) - 1;
 /// Characters of an environment or object.
-pub(super) const LONGEST_NAME: usize = 1024;
+pub(super) const MAX_NAME_CHARACTERS: usize = 1024;
 /// Objects of other subsystems. A publisher who could write into their order could forge it.
 const RESERVED_OBJECTS: [&str; 2] = ["machine:", "signalbox:"];
 
@@ -88,7 +88,7 @@ pub(super) fn check(
             number
                 .parse()
                 .ok()
-                .filter(|ms| *ms <= LATEST_MS)
+                .filter(|ms| *ms <= MAX_TIMESTAMP_MS)
                 .ok_or_else(|| bad("timestamp", "must be whole milliseconds since 1970, or null"))?,
         ),
     };
@@ -97,12 +97,12 @@ pub(super) fn check(
     }
     let environment = submitted.environment.map(|value| string("environment", value)).transpose()?;
     if environment.as_deref().is_some_and(|name| !is_name(name) || name.contains([':', '|'])) {
-        let what = format!("must be 1 to {LONGEST_NAME} printable characters without `:` and `|`");
+        let what = format!("must be 1 to {MAX_NAME_CHARACTERS} printable characters without `:` and `|`");
         return Err(bad("environment", &what));
     }
     let object = submitted.object.map(|value| string("object", value)).transpose()?;
     if object.as_deref().is_some_and(|name| !is_name(name)) {
-        return Err(bad("object", &format!("must be 1 to {LONGEST_NAME} printable characters")));
+        return Err(bad("object", &format!("must be 1 to {MAX_NAME_CHARACTERS} printable characters")));
     }
     if object.as_deref().is_some_and(is_reserved_object) {
         return Err(bad("object", "must not begin with `machine:` or `signalbox:`"));
@@ -124,7 +124,7 @@ pub fn is_reserved_object(name: &str) -> bool {
 }
 
 pub(super) fn is_name(name: &str) -> bool {
-    !name.is_empty() && name.chars().count() <= LONGEST_NAME && !name.chars().any(char::is_control)
+    !name.is_empty() && name.chars().count() <= MAX_NAME_CHARACTERS && !name.chars().any(char::is_control)
 }
 
 #[cfg(test)]
@@ -193,7 +193,7 @@ mod tests {
             let flaw = read(&with("timestamp", bad.clone())).unwrap_err();
             assert!(flaw.detail.contains("`timestamp`"), "{bad}: {flaw:?}");
         }
-        for good in [0, 1_700_000_000_000, 4_102_444_800_000, LATEST_MS] {
+        for good in [0, 1_700_000_000_000, 4_102_444_800_000, MAX_TIMESTAMP_MS] {
             assert_eq!(read(&with("timestamp", json!(good))).unwrap().timestamp_ms, Some(good));
         }
     }

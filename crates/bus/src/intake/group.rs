@@ -1,19 +1,21 @@
 //! Groups: events of one object, with its new state, as producers send them.
 
+use std::fmt::Write as _;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
     Flaw, Limits,
-    event::{self, LONGEST_NAME, Submitted, is_name, present},
+    event::{self, MAX_NAME_CHARACTERS, Submitted, is_name, present},
     object, text, web_url,
 };
 use crate::{NewEvent, NewGroup, is_topic_name};
 
 /// The main event and its sub-events. A group is never cut apart, so this bounds what one call of Redis has to do.
-const MOST_EVENTS: usize = 100;
+const MAX_EVENTS: usize = 100;
 /// Characters of an idempotency key.
-const LONGEST_KEY: usize = 255;
+const MAX_KEY_BYTES: usize = 255;
 
 /// The body of `POST /objects/{object}/events`.
 #[derive(Deserialize)]
@@ -50,7 +52,10 @@ pub fn object_name(name: &str) -> Result<(), Flaw> {
     if is_name(name) {
         return Ok(());
     }
-    Err(Flaw::new("bad_object", format!("an object's name is 1 to {LONGEST_NAME} printable characters")))
+    Err(Flaw::new(
+        "bad_object",
+        format!("an object's name is 1 to {MAX_NAME_CHARACTERS} printable characters"),
+    ))
 }
 
 /// Reads a group of the object, whose name was checked.
@@ -63,7 +68,7 @@ pub fn group(body: &[u8], object_name: String, limits: Limits) -> Result<NewGrou
     let events = submitted.events.ok_or_else(|| bad("events", "is missing"))?;
     let events: Vec<&RawValue> =
         serde_json::from_str(events.get()).map_err(|_| bad("events", "must be an array of events"))?;
-    let most = MOST_EVENTS.min(limits.events);
+    let most = MAX_EVENTS.min(limits.events);
     if events.is_empty() || events.len() > most {
         let detail = format!("send between 1 and {most} events of an object at a time, not {}", events.len());
         return Err(Flaw::new("too_many_events", detail));
@@ -97,10 +102,10 @@ fn read_part(part: &RawValue, default_url: &str, limits: Limits) -> Result<(Stri
 
 fn key(key: &RawValue) -> Result<String, Flaw> {
     let is_key = |key: &String| {
-        (1..=LONGEST_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic())
+        (1..=MAX_KEY_BYTES).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic())
     };
     serde_json::from_str(key.get()).ok().filter(is_key).ok_or_else(|| {
-        let detail = format!("`idempotency_key` is 1 to {LONGEST_KEY} visible ASCII characters");
+        let detail = format!("`idempotency_key` is 1 to {MAX_KEY_BYTES} visible ASCII characters");
         Flaw::new("bad_idempotency_key", detail)
     })
 }
@@ -116,10 +121,8 @@ fn default_url(object: &str, limits: Limits) -> String {
         if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
             urn.push(char::from(byte));
         } else {
-            urn.push('%');
-            for nibble in [byte >> 4, byte & 15] {
-                urn.push(char::from_digit(u32::from(nibble), 16).unwrap_or('0').to_ascii_uppercase());
-            }
+            // Writing to a string cannot fail.
+            let _ = write!(urn, "%{byte:02X}");
         }
     }
     urn

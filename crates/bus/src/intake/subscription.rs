@@ -10,7 +10,7 @@ use crate::{OnExhausted, Wanted, is_reserved_topic, is_topic_name};
 
 const CODE: &str = "bad_subscription";
 /// Topics of one subscription.
-const MOST_TOPICS: usize = 1_000;
+const MAX_TOPICS: usize = 1_000;
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -54,8 +54,8 @@ pub fn subscription(body: &[u8], limits: Limits) -> Result<Wanted, Flaw> {
 fn topics(value: &Value) -> Result<BTreeSet<String>, Flaw> {
     let bad = |what: String| Flaw::new(CODE, format!("`topics` {what}"));
     let items = value.as_array().ok_or_else(|| bad("must be an array of topic names".to_owned()))?;
-    if items.is_empty() || items.len() > MOST_TOPICS {
-        return Err(bad(format!("must hold between 1 and {MOST_TOPICS} names; DELETE ends a subscription")));
+    if items.is_empty() || items.len() > MAX_TOPICS {
+        return Err(bad(format!("must hold between 1 and {MAX_TOPICS} names; DELETE ends a subscription")));
     }
     items
         .iter()

@@ -11,6 +11,8 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use super::{support::*, truth::assert_true};
 use crate::{Handle, NewEvent, Options, Wanted};
 use signalbox_egress::Outcome;
+use signalbox_store::FabricRole;
+use signalbox_testkit::{Server, eventually};
 
 const OBJECTS: usize = 5;
 const TOKENS: [&str; 3] = ["a", "b", "c"];
@@ -45,9 +47,8 @@ async fn killing_pacemakers_and_redis_loses_doubles_and_misorders_nothing() {
         |name: &str, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     let (kills, seed) = (number("BUS_KILLS", 8), number("BUS_SEED", 1));
     let mut chance = StdRng::seed_from_u64(seed);
-    let mut server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
-    answering(&server.redis()).await;
-    let recorder = Recorder::new();
+    let mut server = Server::durable().await;
+    let recorder = Recorder::default();
     let count = Arc::new(std::sync::atomic::AtomicU64::new(0));
     recorder.answers(move |_, _| {
         let n = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
@@ -59,7 +60,8 @@ async fn killing_pacemakers_and_redis_loses_doubles_and_misorders_nothing() {
     let mut pacemakers: Vec<Mortal> =
         (0..3).map(|_| Mortal::start(&server, options(), recorder.clone())).collect();
     let first = pacemakers[0].handle.clone();
-    until("the bus to be ready", || async { first.is_ready() }).await;
+    eventually("the bus to be ready", || async { if first.is_ready() { Ok(()) } else { Err("not yet") } })
+        .await;
     for token in TOKENS {
         first.subscribe(token, Wanted { max_events: Some(7), ..wanted(&["orders"]) }).await.unwrap();
     }
@@ -72,9 +74,7 @@ async fn killing_pacemakers_and_redis_loses_doubles_and_misorders_nothing() {
     for kill in 0..kills {
         tokio::time::sleep(Duration::from_millis(chance.random_range(20..300))).await;
         if kill % 4 == 3 {
-            server.kill();
-            server.start_again();
-            answering(&server.redis()).await;
+            server.restart().await;
         } else {
             let victim = chance.random_range(0..pacemakers.len());
             let new = Mortal::start(&server, options(), recorder.clone());
@@ -88,7 +88,7 @@ async fn killing_pacemakers_and_redis_loses_doubles_and_misorders_nothing() {
     }
     let all: BTreeSet<u64> = accepted.values().flatten().copied().collect();
     assert_eq!(all.len(), 4 * events, "no id twice");
-    let redis = server.redis();
+    let redis = server.open::<FabricRole>();
     for _ in 0..3 {
         // Each wait has its own patience; pauses after failures are a second long.
         let settled = || async { number_of(&redis).await == 0 };

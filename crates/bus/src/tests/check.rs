@@ -1,6 +1,7 @@
 //! The check of lanes, jobs and gauges finds what is broken.
 
 use super::{hands::*, support::*};
+use signalbox_testkit::Server;
 
 #[tokio::test]
 async fn each_broken_predicate_of_the_lanes_is_named() {
@@ -11,7 +12,7 @@ async fn each_broken_predicate_of_the_lanes_is_named() {
         ("B2", "HINCRBY", vec!["bus:batches:gauges:event", "s", "1"]),
         ("B2", "HINCRBY", vec!["bus:batches:gauges:batch", "s", "-1"]),
     ] {
-        let server = Server::start();
+        let server = Server::in_memory().await;
         let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 500)]).await;
         hands.publish_urls(&["a", "b"]).await;
         assert_eq!(hands.store.audit("s", 100).await.unwrap(), [], "before");
@@ -23,7 +24,7 @@ async fn each_broken_predicate_of_the_lanes_is_named() {
 
 #[tokio::test]
 async fn a_lane_is_sound_in_each_of_its_states() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 2, 2, 0)]).await;
     let sound = async |hands: &Hands, when: &str| {
         assert_eq!(hands.store.audit("s", 100).await.unwrap(), [], "{when}");

@@ -2,6 +2,7 @@
 
 use super::{hands::*, support::*};
 use crate::{NewEvent, store::Target};
+use signalbox_testkit::Server;
 
 /// Processor time of the server's main thread: what it costs also on a machine that does other things.
 async fn microseconds(hands: &Hands) -> u64 {
@@ -12,7 +13,7 @@ async fn microseconds(hands: &Hands) -> u64 {
     ((field("used_cpu_user_main_thread:") + field("used_cpu_sys_main_thread:")) * 1e6) as u64
 }
 
-pub fn events(from: usize, count: usize, objects: usize) -> Vec<(usize, NewEvent)> {
+pub(super) fn events(from: usize, count: usize, objects: usize) -> Vec<(usize, NewEvent)> {
     let data = serde_json::value::RawValue::from_string(format!("\"{}\"", "x".repeat(200))).unwrap();
     (from..from + count)
         .map(|n| {
@@ -31,7 +32,7 @@ pub fn events(from: usize, count: usize, objects: usize) -> Vec<(usize, NewEvent
 #[ignore = "prints what publishing and delivering cost Redis; run it by name"]
 async fn cost_of_an_event() {
     for (group, subscribers) in [(1, 10), (10, 10), (100, 10), (400, 10), (100, 1), (400, 1)] {
-        let server = Server::start();
+        let server = Server::in_memory().await;
         let targets: Vec<Target> =
             (0..subscribers).map(|n| subscriber(&format!("s{n}"), 4, 100, 500)).collect();
         let mut hands = Hands::new(&server, targets).await;

@@ -13,6 +13,8 @@ use crate::{
         Taken, Target, Turn,
     },
 };
+use signalbox_store::FabricRole;
+use signalbox_testkit::Server;
 
 pub(super) struct Hands {
     pub(super) store: Store,
@@ -27,8 +29,7 @@ pub(super) struct Hands {
 
 /// The data of one shard, on a fresh server, with a clock that stands still.
 pub(super) async fn store(server: &Server, time: &Time) -> Store {
-    let redis = server.redis();
-    answering(&redis).await;
+    let redis = server.open::<FabricRole>();
     Store::new(Shard::all(&redis, 1).remove(0), time.clock())
 }
 
@@ -39,7 +40,7 @@ pub(super) fn subscriber(token: &str, concurrency: u64, max_events: u64, timeout
 impl Hands {
     /// A fresh registry with one topic, `t`, and these subscribers.
     pub(super) async fn new(server: &Server, targets: Vec<Target>) -> Self {
-        let time = Time::new();
+        let time = Time::default();
         let store = store(server, &time).await;
         let wanted = Stored { fabric: "f".into(), stamp: "1.a".into(), snapshot: "{}".into(), shards: 1 };
         store.initialise(&wanted).await.unwrap();

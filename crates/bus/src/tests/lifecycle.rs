@@ -2,6 +2,7 @@
 
 use super::{hands::*, support::*, truth::*};
 use crate::store::Target;
+use signalbox_testkit::Server;
 
 async fn count(hands: &Hands, command: &'static str, key: &str) -> i64 {
     number(hands.store.shard().redis(), command, &[key]).await
@@ -17,7 +18,7 @@ async fn states(hands: &Hands) -> [i64; 3] {
 
 #[tokio::test]
 async fn current_is_promoted_when_it_is_full_and_deleted_when_it_is_delivered() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 2, 500)]).await;
     let first = hands.publish_urls(&["a"]).await;
     assert_eq!(count(&hands, "HLEN", "bus:batches:current:s").await, 2, "lane and its bytes");
@@ -41,7 +42,7 @@ async fn current_is_promoted_when_it_is_full_and_deleted_when_it_is_delivered() 
 
 #[tokio::test]
 async fn current_is_delivered_when_it_is_stale() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 500)]).await;
     hands.publish_urls(&["a"]).await;
     hands.time.advance(499);
@@ -57,7 +58,7 @@ async fn current_is_delivered_when_it_is_stale() {
 
 #[tokio::test]
 async fn a_failed_job_waits_for_its_time_and_a_publish_does_not_shorten_that() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 2, 0)]).await;
     hands.publish_urls(&["a", "b"]).await;
     let taken = hands.take("w").await;
@@ -82,7 +83,7 @@ async fn a_failed_job_waits_for_its_time_and_a_publish_does_not_shorten_that() {
 
 #[tokio::test]
 async fn a_scrubbed_job_is_instant_again_and_its_old_worker_commits_nothing() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1, 0)]).await;
     hands.publish_urls(&["a"]).await;
     let taken = hands.take("w").await;
@@ -103,7 +104,7 @@ async fn a_scrubbed_job_is_instant_again_and_its_old_worker_commits_nothing() {
 /// The original scrubbed whoever was slow, and the job ran twice.
 #[tokio::test]
 async fn a_slow_but_living_worker_is_not_scrubbed() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1, 0)]).await;
     hands.publish_urls(&["a"]).await;
     let taken = hands.take("w").await;
@@ -118,7 +119,7 @@ async fn a_slow_but_living_worker_is_not_scrubbed() {
 /// The original made it a no-op to enqueue a job that was pending, and the work that came meanwhile slept.
 #[tokio::test]
 async fn work_that_comes_while_the_job_is_pending_is_found_when_it_is_acknowledged() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 2, 500)]).await;
     hands.publish_urls(&["a", "b"]).await;
     let taken = hands.take("w").await;
@@ -137,7 +138,7 @@ async fn work_that_comes_while_the_job_is_pending_is_found_when_it_is_acknowledg
 
 #[tokio::test]
 async fn a_batch_that_filled_up_for_its_time_while_pending_is_instant() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 500)]).await;
     hands.publish_urls(&["a"]).await;
     hands.time.advance(500);
@@ -150,7 +151,7 @@ async fn a_batch_that_filled_up_for_its_time_while_pending_is_instant() {
 
 #[tokio::test]
 async fn a_lane_never_has_two_batches_in_flight() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1, 0)]).await;
     hands.publish_urls(&["a", "b", "c", "d"]).await;
     let turn = hands.turn(&["w", "x", "y", "z"]).await;
@@ -160,7 +161,7 @@ async fn a_lane_never_has_two_batches_in_flight() {
 
 #[tokio::test]
 async fn a_repeated_acquisition_returns_what_the_worker_holds() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 4, 1, 0)]).await;
     hands.publish_urls(&["a", "b", "c", "d", "e", "f", "g"]).await;
     let first = hands.take("w").await;
@@ -171,7 +172,7 @@ async fn a_repeated_acquisition_returns_what_the_worker_holds() {
 /// The reply of an acknowledgement is lost, and the worker already holds the lane's next batch when it repeats it.
 #[tokio::test]
 async fn a_repeated_acknowledgement_does_not_take_the_next_batch() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1, 0)]).await;
     hands.publish_urls(&["a", "b"]).await;
     let first = hands.take("w").await;
@@ -185,7 +186,7 @@ async fn a_repeated_acknowledgement_does_not_take_the_next_batch() {
 
 #[tokio::test]
 async fn a_failing_batch_is_halved_in_place() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 5, 0)]).await;
     let ids: Vec<String> =
         hands.publish_urls(&["a", "b", "c", "d", "e", "f", "g"]).await.iter().map(u64::to_string).collect();
@@ -205,7 +206,7 @@ async fn a_failing_batch_is_halved_in_place() {
 
 #[tokio::test]
 async fn an_exhausted_batch_leaves_dead_letters_and_a_gap_that_is_told_once() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 2, 0)]).await;
     let ids = hands.publish_urls(&["a", "b", "c"]).await;
     let taken = hands.take("w").await;
@@ -229,7 +230,7 @@ async fn an_exhausted_batch_leaves_dead_letters_and_a_gap_that_is_told_once() {
 
 #[tokio::test]
 async fn a_new_generation_waits_until_the_old_one_is_empty() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 60_000)]).await;
     hands.publish_urls(&["a"]).await;
     hands.fan_out.targets[0] = Target { generation: 2, concurrency: 4, ..hands.fan_out.targets[0].clone() };
@@ -253,7 +254,7 @@ async fn a_new_generation_waits_until_the_old_one_is_empty() {
 
 #[tokio::test]
 async fn an_unreadable_job_stops_nobody() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1, 0)]).await;
     let redis = hands.store.shard().redis().clone();
     for bad in ["rubbish", "\u{1}", "\u{2}x"] {
@@ -268,7 +269,7 @@ async fn an_unreadable_job_stops_nobody() {
 
 #[tokio::test]
 async fn ten_thousand_due_jobs_are_promoted_in_ten_calls() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, Vec::new()).await;
     for part in 0..100 {
         hands.fan_out.targets = (0..100).map(|n| subscriber(&format!("s{part}:{n}"), 1, 100, 1000)).collect();
@@ -286,7 +287,7 @@ async fn ten_thousand_due_jobs_are_promoted_in_ten_calls() {
 
 #[tokio::test]
 async fn a_batch_is_capped_in_bytes() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 500)]).await;
     hands.batch_bytes = 1000;
     let big = "x".repeat(400);
@@ -307,7 +308,7 @@ async fn a_batch_is_capped_in_bytes() {
 
 #[tokio::test]
 async fn a_subscription_that_ends_is_cleared_away_part_by_part_and_its_worker_commits_nothing() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands =
         Hands::new(&server, vec![subscriber("s", 4, 1, 60_000), subscriber("other", 1, 100, 0)]).await;
     for n in 0..40 {

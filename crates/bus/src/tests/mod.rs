@@ -1,6 +1,6 @@
 //! The bus against a real Redis.
 
-#![allow(clippy::expect_used, clippy::unwrap_used)] // A test that cannot set itself up has failed.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -20,6 +20,7 @@ mod path;
 mod publish;
 mod scripts;
 mod shards;
+#[allow(unreachable_pub, dead_code, reason = "it is a crate of its own, of which these tests use a part")]
 #[path = "../../testkit/src/lib.rs"]
 mod support;
 mod truth;

@@ -7,6 +7,8 @@ use proptest::{collection::vec, prelude::*, test_runner::Config};
 
 use super::{hands::*, support::*, truth::assert_true};
 use crate::store::{PublishReply, Taken, Target, read_gap};
+use signalbox_store::FabricRole;
+use signalbox_testkit::Server;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -77,7 +79,7 @@ const TOKENS: [&str; 2] = ["a", "b"];
 
 impl Model {
     async fn new(server: &Server) -> Self {
-        server.redis().command("FLUSHALL").run().await.unwrap();
+        server.open::<FabricRole>().command("FLUSHALL").run().await.unwrap();
         let targets = vec![subscriber("a", 2, 3, 500), subscriber("b", 1, 2, 0)];
         let mut hands = Hands::new(server, targets).await;
         hands.fan_out.topics = vec![("t".into(), vec![0, 1]), ("u".into(), vec![0])];
@@ -269,12 +271,14 @@ impl Model {
     }
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
 fn case(server: &Server, steps: &[Step]) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        answering(&server.redis()).await;
+    runtime().block_on(async {
         let mut model = Model::new(server).await;
-        let redis = server.redis();
+        let redis = server.open::<FabricRole>();
         for (place, step) in steps.iter().enumerate() {
             model.run(step).await;
             assert_true(&redis, &format!("step {place}, {step:?}")).await;
@@ -285,7 +289,7 @@ fn case(server: &Server, steps: &[Step]) {
 
 #[test]
 fn lanes_and_jobs_behave_like_their_model() {
-    let server = Server::start();
+    let server = runtime().block_on(Server::in_memory());
     // On demand longer: PROPTEST_CASES=1000.
     let config = Config { failure_persistence: None, ..Config::with_cases(cases(20)) };
     proptest!(config, |(steps in vec(step(), 1..70))| case(&server, &steps));

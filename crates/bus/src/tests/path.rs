@@ -2,13 +2,14 @@
 
 use super::support::*;
 use crate::Refusal;
+use signalbox_store::FabricRole;
+use signalbox_testkit::{Server, equal, eventually};
 
 #[tokio::test]
 async fn an_event_reaches_every_subscriber_of_its_topic() {
-    let server = Server::start();
-    let redis = server.redis();
-    answering(&redis).await;
-    let recorder = Recorder::new();
+    let server = Server::in_memory().await;
+    let redis = server.open::<FabricRole>();
+    let recorder = Recorder::default();
     let pacemaker = Pacemaker::start(&redis, quick(), recorder.clone()).ready().await;
     let bus = &pacemaker.handle;
     bus.subscribe("a", wanted(&["orders"])).await.unwrap();
@@ -17,7 +18,10 @@ async fn an_event_reaches_every_subscriber_of_its_topic() {
     let results = bus.publish("shop", "orders", vec![event("https://a/1"), event("https://a/1")]).await;
     let ids: Vec<u64> = results.into_iter().map(|result| result.unwrap().0).collect();
     assert!(ids[0] < ids[1], "{ids:?}");
-    until("both deliveries", || async { recorder.ids("a").len() == 2 && recorder.ids("b").len() == 2 }).await;
+    eventually("both deliveries", || async {
+        equal((recorder.ids("a").len(), recorder.ids("b").len()), (2, 2))
+    })
+    .await;
     assert_eq!(recorder.ids("a"), ids);
     assert_eq!(recorder.ids("c"), [0; 0]);
     let taken = recorder.taken();

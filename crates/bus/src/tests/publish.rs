@@ -6,6 +6,7 @@ use crate::{
     event::lane_hash,
     store::{Accepted, Group, PublishReply, Published},
 };
+use signalbox_testkit::Server;
 
 fn keyed(url: &str, key: &str) -> NewEvent {
     NewEvent { idempotency_key: Some(key.into()), ..event(url) }
@@ -13,7 +14,7 @@ fn keyed(url: &str, key: &str) -> NewEvent {
 
 #[tokio::test]
 async fn ids_are_numbers_with_every_digit_and_follow_the_clock_only_upwards() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 0)]).await;
     let first = hands.publish_urls(&["a", "b"]).await;
     assert_eq!(first, [EventId::at_ms(START_MS).0, EventId::at_ms(START_MS).0 + 64]);
@@ -34,7 +35,7 @@ async fn ids_are_numbers_with_every_digit_and_follow_the_clock_only_upwards() {
 
 #[tokio::test]
 async fn ids_rise_also_after_a_failover_that_lost_writes() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, Vec::new()).await;
     let before = hands.publish_urls(&["a"; 50]).await;
     number(hands.store.shard().redis(), "DEL", &["bus:last.event.id"]).await;
@@ -44,7 +45,7 @@ async fn ids_rise_also_after_a_failover_that_lost_writes() {
 
 #[tokio::test]
 async fn prev_is_the_object_s_and_tprev_the_object_and_topic_s() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, Vec::new()).await;
     hands.fan_out.topics = vec![("t".into(), Vec::new()), ("u".into(), Vec::new())];
     let got = hands.publish(&[(0, event("a")), (1, event("a")), (0, event("b")), (0, event("a"))]).await;
@@ -57,7 +58,7 @@ async fn prev_is_the_object_s_and_tprev_the_object_and_topic_s() {
 
 #[tokio::test]
 async fn objects_are_remembered_for_one_period_at_least_and_forgotten_after_two() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, Vec::new()).await;
     let first = hands.publish_urls(&["quiet"]).await;
     hands.time.advance(1_000_000);
@@ -82,7 +83,7 @@ async fn objects_are_remembered_for_one_period_at_least_and_forgotten_after_two(
 /// The original crashed between the steps of ingest and left a partial fan-out; here a repeat is the first call.
 #[tokio::test]
 async fn a_call_whose_reply_was_lost_is_repeated_without_doing_it_twice() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 0)]).await;
     let events = [(0, event("a")), (0, event("a"))];
     hands.sequence = 7;
@@ -101,7 +102,7 @@ async fn a_call_whose_reply_was_lost_is_repeated_without_doing_it_twice() {
 
 #[tokio::test]
 async fn a_stale_registry_or_none_does_nothing() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 0)]).await;
     hands.fan_out.stamp = "0.z".into();
     hands.sequence = 1;
@@ -113,7 +114,7 @@ async fn a_stale_registry_or_none_does_nothing() {
 
 #[tokio::test]
 async fn a_repeat_under_its_key_returns_the_first_id_and_another_event_is_refused() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 0)]).await;
     let other = NewEvent { timestamp_ms: Some(1), ..keyed("a", "k") };
     let id = EventId::at_ms(START_MS);
@@ -137,7 +138,7 @@ async fn a_repeat_under_its_key_returns_the_first_id_and_another_event_is_refuse
 
 #[tokio::test]
 async fn a_group_is_accepted_as_a_whole_with_the_state_of_its_object() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 0)]).await;
     let rest = event("work:1").rest("t", "shop");
     let one = || Published { topic: Some(0), channel: "shop:update:t", rest: &rest, queues: Vec::new() };
@@ -174,7 +175,7 @@ async fn a_group_is_accepted_as_a_whole_with_the_state_of_its_object() {
 
 #[tokio::test]
 async fn idempotency_keys_are_capped_in_number_and_time() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, Vec::new()).await;
     hands.idempotency_keys = 20;
     for n in 0..60 {
@@ -214,7 +215,7 @@ async fn a_foreign_key_in_the_way_refuses_the_call_as_a_whole() {
         "bus:idempotency:keys:shop",
         "bus:idempotency:ages:shop",
     ];
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 0)]).await;
     let redis = hands.store.shard().redis().clone();
     let segment = EventId::at_ms(START_MS).0 / 64_000_000;
@@ -235,7 +236,7 @@ async fn a_foreign_key_in_the_way_refuses_the_call_as_a_whole() {
 
 #[tokio::test]
 async fn at_the_memory_limit_nothing_is_half_done_and_what_frees_memory_works() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1, 0)]).await;
     let ids = hands.publish_urls(&["a", "b", "c", "d"]).await;
     let taken = hands.take("w").await;
@@ -272,7 +273,7 @@ async fn at_the_memory_limit_nothing_is_half_done_and_what_frees_memory_works() 
 
 #[tokio::test]
 async fn every_event_is_published_live_with_the_shard_s_previous_id() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, Vec::new()).await;
     let mut live = hands.store.shard().redis().subscribe(&["shop:update:t"]);
     assert_eq!(live.next().await, signalbox_store::Notice::Resumed);
@@ -290,7 +291,7 @@ async fn every_event_is_published_live_with_the_shard_s_previous_id() {
 
 #[tokio::test]
 async fn a_body_is_stored_once_and_its_segment_stays_while_a_batch_needs_it() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let targets = (0..50).map(|n| subscriber(&format!("s{n}"), 4, 100, 0)).collect();
     let mut hands = Hands::new(&server, targets).await;
     let ids = hands.publish_urls(&["a"]).await;
@@ -316,7 +317,7 @@ async fn a_body_is_stored_once_and_its_segment_stays_while_a_batch_needs_it() {
 
 #[tokio::test]
 async fn gaps_of_a_lane_are_merged_beyond_a_number() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1, 0)]).await;
     let mut ids = Vec::new();
     for _ in 0..100 {

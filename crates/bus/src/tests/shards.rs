@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::support::*;
 use crate::{Error, Options, Wanted, event::shard_of};
+use signalbox_store::FabricRole;
+use signalbox_testkit::{Server, equal, eventually};
 
 #[tokio::test]
 async fn three_shards_deliver_everything_in_order_and_forget_a_subscription_everywhere() {
-    let server = Server::start_cluster().await;
-    let redis = server.redis();
-    let recorder = Recorder::new();
+    let server = Server::cluster().await;
+    let redis = server.open::<FabricRole>();
+    let recorder = Recorder::default();
     let pacemaker = Pacemaker::start_on(&redis, 3, quick(), None, recorder.clone()).ready().await;
     let bus = &pacemaker.handle;
     let all = Wanted { max_events: Some(5), ..wanted(&["orders"]) };
@@ -28,7 +30,7 @@ async fn three_shards_deliver_everything_in_order_and_forget_a_subscription_ever
     let ids: BTreeSet<u64> = by_object.values().flatten().copied().collect();
     assert_eq!(ids.len(), 400, "no id twice");
     for token in ["a", "b"] {
-        until("all deliveries", || async { recorder.ids(token).len() >= 400 }).await;
+        eventually("all deliveries", || async { at_least(recorder.ids(token).len(), 400) }).await;
         let got = recorder.ids(token);
         for of_object in by_object.values() {
             let mine: Vec<u64> = got.iter().copied().filter(|id| of_object.contains(id)).collect();
@@ -41,13 +43,15 @@ async fn three_shards_deliver_everything_in_order_and_forget_a_subscription_ever
     bus.unsubscribe("a").await.unwrap();
     for shard in 0..3 {
         let purge = format!("{{s{shard}}}bus:purge");
-        until("the lanes to be cleared away", || async { number(&redis, "HLEN", &[&purge]).await == 0 })
-            .await;
+        eventually("the lanes to be cleared away", || async {
+            equal(number(&redis, "HLEN", &[&purge]).await, 0)
+        })
+        .await;
     }
     for pattern in ["*bus:*:a", "*bus:*:a:*"] {
         assert_eq!(strings(&redis, "KEYS", &[pattern]).await, [""; 0]);
     }
-    let (_, other) = crate::Bus::open(&redis, 2, Options::default(), None, Recorder::new());
+    let (_, other) = crate::Bus::open(&redis, 2, Options::default(), None, Recorder::default());
     let refused = other.run(tokio_util::sync::CancellationToken::new()).await;
     assert!(matches!(refused, Err(Error::OtherShards { stored: 3, configured: 2 })), "{refused:?}");
 }

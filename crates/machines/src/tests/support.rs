@@ -116,7 +116,7 @@ impl World {
 
     pub(super) async fn on_shards(shards: usize) -> Self {
         let servers = Servers::start().await;
-        let time = Time::new();
+        let time = Time::default();
         let bus = standing_still(&servers.fabric(), shards, &time, 86_400_000).await;
         let routes = registry(&servers);
         let machines = pacemaker(&servers, &time, &bus, &routes, shards);

@@ -6,7 +6,7 @@ use signalbox_store::{Clock, Fabric, Shard};
 use tokio_util::sync::CancellationToken;
 
 use super::support::*;
-use signalbox_bus_testkit::{Mortal, Pacemaker, Recorder, answering};
+use signalbox_bus_testkit::{Mortal, Pacemaker, Recorder};
 use signalbox_queues::{Definition, Error, Handed, Handle, Options, PullRequest, Wanted};
 
 /// A pacemaker's part: its bus and its queues, running.
@@ -18,10 +18,9 @@ struct Running {
 }
 
 async fn running(server: &Server, options: Options) -> Running {
-    let redis = server.redis();
-    answering(&redis).await;
+    let redis = server.open::<FabricRole>();
     let quiet = signalbox_bus::Options { deliver: false, housekeeping_ms: 3_600_000, ..Default::default() };
-    let bus = Pacemaker::start(&redis, quiet, Recorder::new()).ready().await;
+    let bus = Pacemaker::start(&redis, quiet, Recorder::default()).ready().await;
     let closing = CancellationToken::new();
     let queues = Handle::assemble(Shard::all(&redis, 1), &Clock::Server, options, closing.clone());
     tokio::spawn(queues.clone().run(closing.clone()));
@@ -54,7 +53,7 @@ impl Running {
     }
 
     async fn waiting(&self, count: usize) {
-        until("pulls to wait", || async { self.queues.waiting_pulls() == count }).await;
+        eventually("pulls to wait", || async { equal(self.queues.waiting_pulls(), count) }).await;
         // Each has looked once: scripts that ran tell when they are through.
         let mut before = self.scripts().await;
         loop {
@@ -86,7 +85,7 @@ impl Drop for Running {
 
 #[tokio::test]
 async fn a_pull_that_waits_is_woken_and_does_not_poll() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let all = running(&server, Options::default()).await;
     all.put(wanted(".*")).await;
     let pull = all.wait(10);
@@ -103,7 +102,7 @@ async fn a_pull_that_waits_is_woken_and_does_not_poll() {
 /// Also while the ring is full of others, and by no notice that is not for it.
 #[tokio::test]
 async fn a_pull_that_waits_for_one_environment_is_woken_by_that_one() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let all = running(&server, Options::default()).await;
     all.put(wanted(".*")).await;
     all.push("noisy", 5).await;
@@ -133,7 +132,7 @@ async fn a_pull_that_waits_for_one_environment_is_woken_by_that_one() {
 
 #[tokio::test]
 async fn each_of_many_who_wait_gets_one_of_many_messages() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let all = running(&server, Options::default()).await;
     all.put(wanted(".*")).await;
     let pulls: Vec<_> = (0..20).map(|_| all.wait(1)).collect();
@@ -150,7 +149,7 @@ async fn each_of_many_who_wait_gets_one_of_many_messages() {
 
 #[tokio::test]
 async fn a_waiter_that_goes_away_takes_no_message_along() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let all = running(&server, Options::default()).await;
     all.put(wanted(".*")).await;
     let (gone, stays) = (all.wait(1), all.wait(1));
@@ -163,7 +162,7 @@ async fn a_waiter_that_goes_away_takes_no_message_along() {
 
 #[tokio::test]
 async fn a_pull_that_waits_is_woken_by_what_comes_back() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let all = running(&server, Options::default()).await;
     all.put(wanted(".*")).await;
     all.push("1", 2).await;
@@ -184,15 +183,19 @@ async fn a_pull_that_waits_is_woken_by_what_comes_back() {
 
 #[tokio::test]
 async fn nothing_due_costs_nothing() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let all = running(&server, Options::default()).await;
     all.put(wanted(".*")).await;
     all.push("1", 1).await;
     let request = PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false, environment: None };
     let held = all.queues.pull(Q, 0, request).await.unwrap().messages;
     all.queues.ack(Q, &[&held[0].0.to_string()]).await.unwrap();
-    until("the sweeper to look at what was noted", || async {
-        all.redis.command("EXISTS").arg("queue:|due").query::<u64>().await.unwrap() == 1
+    eventually("the sweeper to look at what was noted", || async {
+        if all.redis.command("EXISTS").arg("queue:|due").query::<u64>().await.unwrap() == 1 {
+            Ok(())
+        } else {
+            Err("not yet")
+        }
     })
     .await;
     let commands = async || {
@@ -212,7 +215,7 @@ async fn nothing_due_costs_nothing() {
 
 #[tokio::test]
 async fn as_many_wait_as_may_and_a_shutdown_ends_them() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let all = running(&server, Options { waiting_pulls: 1, ..Options::default() }).await;
     all.put(wanted(".*")).await;
     let waits = all.wait(1);
@@ -225,16 +228,16 @@ async fn as_many_wait_as_may_and_a_shutdown_ends_them() {
 /// A pacemaker that dies takes nothing along: what it had handed out to nobody comes back by way of another.
 #[tokio::test]
 async fn a_pacemaker_that_dies_between_pull_and_reply_loses_nothing() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let all = running(&server, Options::default()).await;
     all.put(Wanted { lease_seconds: Some(1.0), ..wanted(".*") }).await;
-    let mortal = Mortal::start(&server, signalbox_bus::Options::default(), Recorder::new());
+    let mortal = Mortal::start(&server, signalbox_bus::Options::default(), Recorder::default());
     let dying = {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let redis = {
             let _inside = runtime.enter();
-            server.redis()
+            server.open::<FabricRole>()
         };
         let queues = Handle::assemble(
             Shard::all(&redis, 1),
@@ -249,8 +252,12 @@ async fn a_pacemaker_that_dies_between_pull_and_reply_loses_nothing() {
         runtime
     };
     all.push("1", 5).await;
-    until("the messages to be handed out", || async {
-        all.redis.command("HLEN").arg("queue:q|inflight").query::<u64>().await.unwrap() == 5
+    eventually("the messages to be handed out", || async {
+        if all.redis.command("HLEN").arg("queue:q|inflight").query::<u64>().await.unwrap() == 5 {
+            Ok(())
+        } else {
+            Err("not yet")
+        }
     })
     .await;
     dying.shutdown_background();
@@ -262,7 +269,7 @@ async fn a_pacemaker_that_dies_between_pull_and_reply_loses_nothing() {
 /// A publish by way of another pacemaker, right after the queue was confirmed, is in the queue.
 #[tokio::test]
 async fn no_publish_misses_a_queue_that_was_confirmed() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let one = running(&server, Options::default()).await;
     let two = running(&server, Options::default()).await;
     for round in 0..30 {

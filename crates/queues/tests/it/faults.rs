@@ -7,7 +7,7 @@ use signalbox_queues::{Configured, Definition, Error, Flaw, PullRequest, Settled
 /// The original called a function that was nowhere, so no message ever reached a queue.
 #[tokio::test]
 async fn a_message_reaches_every_queue_that_takes_it_and_no_other() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::bare(&server, 1).await;
     for (name, pattern) in [("all", ".*"), ("mail", ".*:email_event:.*"), ("five", "5:.*")] {
         hands.put(name, wanted(pattern)).await;
@@ -39,7 +39,7 @@ async fn a_message_reaches_every_queue_that_takes_it_and_no_other() {
 /// `not redis.call('sismember', …)` is never true, so no facet ever came into the original's ring.
 #[tokio::test]
 async fn every_facet_is_served() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     let names: Vec<String> = (0..20).map(|n| format!("tenant {n:02}")).collect();
     let messages: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), name.as_str())).collect();
@@ -49,7 +49,7 @@ async fn every_facet_is_served() {
 
 #[tokio::test]
 async fn pulling_from_an_empty_queue_is_an_empty_answer() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     assert!(hands.pull(10).await.is_empty());
     hands.push(&[("1", "a")]).await;
@@ -60,7 +60,7 @@ async fn pulling_from_an_empty_queue_is_an_empty_answer() {
 /// Around the text, anchors could be broken out of; unanchored, `5:page:x` matched tenant 55.
 #[tokio::test]
 async fn a_pattern_matches_the_whole_name_whatever_it_holds() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::bare(&server, 1).await;
     hands.put("one", wanted("5:type:name")).await;
     hands.put("either", wanted("5:type:name|6:type:name")).await;
@@ -74,7 +74,7 @@ async fn a_pattern_matches_the_whole_name_whatever_it_holds() {
 /// One bad pattern made every tenant's publish fail half-way; a nested star stopped Redis for minutes.
 #[tokio::test]
 async fn a_bad_pattern_is_refused_and_a_slow_one_is_not_slow() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     for bad in ["(", "a{1000}{1000}", "[", &"x".repeat(10 << 10)] {
         let error = Definition::new("bad", wanted(bad)).unwrap_err();
@@ -90,7 +90,7 @@ async fn a_bad_pattern_is_refused_and_a_slow_one_is_not_slow() {
 /// A crash after the pull lost the message.
 #[tokio::test]
 async fn a_message_whose_consumer_died_comes_back_after_its_lease() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("1", "b")]).await;
     let dead = hands.pull(1).await;
@@ -110,7 +110,7 @@ async fn a_message_whose_consumer_died_comes_back_after_its_lease() {
 
 #[tokio::test]
 async fn environments_called_like_our_own_keys_are_environments() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     let names = ["facets", "ring", "count", "leases", "held", "due", "q", "facet", "*", " ", "é"];
     let messages: Vec<(&str, &str)> = names.iter().map(|name| (*name, *name)).collect();
@@ -123,7 +123,7 @@ async fn environments_called_like_our_own_keys_are_environments() {
 
 #[tokio::test]
 async fn receipts_settle_once_and_in_their_own_queue_only() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.put("other", wanted(".*")).await;
     hands.push(&[("1", "a"), ("1", "b")]).await;
@@ -147,7 +147,7 @@ async fn receipts_settle_once_and_in_their_own_queue_only() {
 
 #[tokio::test]
 async fn a_longer_lease_is_kept_and_a_shorter_one_ends_sooner() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("2", "b")]).await;
     let pulled = hands.pull(2).await;
@@ -169,7 +169,7 @@ async fn a_longer_lease_is_kept_and_a_shorter_one_ends_sooner() {
 
 #[tokio::test]
 async fn a_message_that_is_handed_out_too_often_is_a_dead_letter_with_its_body() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.put(Q, Wanted { max_attempts: Some(2), ..wanted(".*") }).await;
     hands.push(&[("1", "a"), ("1", "b"), ("2", "c")]).await;
@@ -214,7 +214,7 @@ async fn a_message_that_is_handed_out_too_often_is_a_dead_letter_with_its_body()
 
 #[tokio::test]
 async fn auto_ack_forgets_at_once() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.put(Q, Wanted { in_flight_limit: Some(1), ..wanted(".*") }).await;
     hands.push(&[("1", "a"), ("1", "b"), ("1", "c")]).await;
@@ -230,7 +230,7 @@ async fn auto_ack_forgets_at_once() {
 
 #[tokio::test]
 async fn what_is_purged_or_dropped_is_gone_and_what_is_in_flight_only_with_its_facet() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("2", "x"), ("2", "y"), ("3", "z")]).await;
     let pulled = hands.pull(3).await;
@@ -249,7 +249,7 @@ async fn what_is_purged_or_dropped_is_gone_and_what_is_in_flight_only_with_its_f
 
 #[tokio::test]
 async fn what_is_too_old_is_dropped_from_the_head_part_by_part() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("1", "b"), ("2", "c")]).await;
     hands.time.advance(5_000);
@@ -274,7 +274,7 @@ async fn what_is_too_old_is_dropped_from_the_head_part_by_part() {
 
 #[tokio::test]
 async fn a_deleted_queue_leaves_nothing_and_its_name_can_be_used_again() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.put("other", wanted("9:.*")).await;
     let messages: Vec<(String, String)> = (0..300).map(|n| (format!("{}", n % 70), n.to_string())).collect();
@@ -300,7 +300,7 @@ async fn a_deleted_queue_leaves_nothing_and_its_name_can_be_used_again() {
 
 #[tokio::test]
 async fn a_shard_that_was_not_told_of_a_definition_says_so() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     let behind = hands.queues.pull(Q, hands.revision(Q) + 1, pull(1)).await;
     assert!(matches!(behind, Err(Error::Behind)), "{behind:?}");
@@ -317,7 +317,10 @@ async fn a_shard_that_was_not_told_of_a_definition_says_so() {
     redis.command("HSET").arg(("queue:q|facet:1", "weight", "1")).run().await.unwrap();
     redis.command("ZADD").arg(("queue:q|ring", "1", "1")).run().await.unwrap();
     redis.command("HDEL").arg(("queue:q|settings", "settled")).run().await.unwrap();
-    until("the weight to arrive", || async { hands.ring(Q).await.is_empty() }).await;
+    eventually("the weight to arrive", || async {
+        if hands.ring(Q).await.is_empty() { Ok(()) } else { Err("not yet") }
+    })
+    .await;
     hands.assert_true(Q, "what was interrupted").await;
     // Nor do those of a queue that may have been deleted since.
     let stamp = hands.bus.handle.stamp();
@@ -330,7 +333,7 @@ async fn a_shard_that_was_not_told_of_a_definition_says_so() {
 /// Events of the bus are messages, in the same step as their batches.
 #[tokio::test]
 async fn an_event_is_in_batches_and_queues_at_once() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::bare(&server, 1).await;
     hands.put(Q, wanted("shop:update:orders")).await;
     let subscription = Subscription {
@@ -365,7 +368,7 @@ async fn an_event_is_in_batches_and_queues_at_once() {
 /// Messages are for queues, whatever objects are called that go to a backend.
 #[tokio::test]
 async fn a_message_goes_to_no_backend() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     let backend = signalbox_bus::WantedBackend {
         prefix: "5:".into(),
@@ -384,7 +387,7 @@ async fn a_message_goes_to_no_backend() {
 /// A key of another program in the way: the publish is refused as a whole.
 #[tokio::test]
 async fn a_foreign_key_in_the_way_leaves_nothing_half_done() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.redis.command("SET").arg(("queue:q:2", "mine")).run().await.unwrap();
     let message = |environment: &str| signalbox_bus::NewMessage {
@@ -403,7 +406,7 @@ async fn a_foreign_key_in_the_way_leaves_nothing_half_done() {
 
 #[tokio::test]
 async fn a_full_server_still_lets_consumers_drain_it() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("1", "b"), ("2", "c"), ("2", "d")]).await;
     let first = hands.pull(1).await;
@@ -425,7 +428,7 @@ async fn a_full_server_still_lets_consumers_drain_it() {
 
 #[tokio::test]
 async fn the_log_keeps_what_a_queue_needs() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.put(Q, Wanted { retention_seconds: Some(30 * 24 * 3600), ..wanted(".*") }).await;
     hands.push(&[("1", "a")]).await;
@@ -435,9 +438,9 @@ async fn the_log_keeps_what_a_queue_needs() {
     hands.ack(&[&pulled[1].0]).await;
     // A week later the bus forgets what only replay could want.
     hands.time.advance(7 * 24 * 3_600_000);
-    until("the log to be trimmed", || async {
+    eventually("the log to be trimmed", || async {
         let segments: u64 = hands.redis.command("HLEN").arg("bus:log").query().await.unwrap();
-        segments == 1
+        equal(segments, 1)
     })
     .await;
     hands.sweep().await;
@@ -447,7 +450,7 @@ async fn the_log_keeps_what_a_queue_needs() {
 /// What is broken on purpose is found and named, and nothing else.
 #[tokio::test]
 async fn a_check_names_what_is_broken() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::with(&server, 1, 3_600_000).await;
     hands.put(Q, wanted(".*")).await;
     let names = [Q.to_owned()];

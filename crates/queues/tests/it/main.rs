@@ -1,5 +1,7 @@
 //! Queues on a running bus, against a real Redis.
 
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+
 mod consumers;
 mod faults;
 mod model;

@@ -229,13 +229,13 @@ fn cases(default: u32) -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-fn block_on(future: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future);
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
 #[test]
 fn the_scripts_do_what_the_reference_does() {
-    let server = Server::start();
+    let server = block_on(Server::in_memory());
     // On demand longer: PROPTEST_CASES=1000.
     let config = Config { failure_persistence: None, max_shrink_iters: 200, ..Config::with_cases(cases(12)) };
     proptest!(config, |(steps in vec(step(), 1..60))| {
@@ -253,7 +253,7 @@ fn the_scripts_do_what_the_reference_does() {
 /// is served as many as its weight says, or all it has.
 #[test]
 fn nobody_waits_for_more_than_every_others_weight() {
-    let server = Server::start();
+    let server = block_on(Server::in_memory());
     let config = Config { failure_persistence: None, max_shrink_iters: 100, ..Config::with_cases(cases(8)) };
     let facets = vec((1..5u32, 0..25usize), 2..6);
     proptest!(config, |(facets in facets, pulls in vec(1..9usize, 1..40))| {

@@ -41,7 +41,7 @@ async fn cost(hands: &Hands) -> u64 {
 
 #[tokio::test]
 async fn a_quiet_tenant_is_served_within_one_round_and_a_pull_costs_the_same_whoever_waits() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let small = Hands::with(&server, 1, 3_600_000).await;
     small.put(Q, wanted(".*")).await;
     let messages: Vec<(String, String)> = (0..200).map(|n| (format!("t{}", n % 10), n.to_string())).collect();
@@ -99,7 +99,7 @@ async fn microseconds(hands: &Hands) -> f64 {
 #[ignore = "prints what publishing, pulling and acknowledging cost Redis; run it by name"]
 async fn cost_of_a_message() {
     for facets in [10, 1_000, FACETS] {
-        let server = Server::start();
+        let server = Server::in_memory().await;
         let hands = Hands::with(&server, 1, 3_600_000).await;
         let total = 40_000.max(facets);
         let messages: Vec<(String, String)> =

@@ -7,7 +7,7 @@ use signalbox_queues::{PullRequest, Settled, Wanted};
 
 #[tokio::test]
 async fn a_queue_in_four_shards_gives_everything_once_and_forgets_everything() {
-    let server = Server::start_cluster().await;
+    let server = Server::cluster().await;
     let hands = Hands::bare(&server, 4).await;
     hands.put(Q, Wanted { max_attempts: Some(2), ..wanted(".*") }).await;
     let names: Vec<String> = (0..40).map(|n| format!("t{n}")).collect();

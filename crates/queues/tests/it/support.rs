@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, value::RawValue};
+pub(super) use signalbox_store::FabricRole;
 use signalbox_store::{Clock, Fabric, Shard};
+pub(super) use signalbox_testkit::{Server, equal, eventually};
 use tokio_util::sync::CancellationToken;
 
 use signalbox_bus::NewMessage;
-use signalbox_bus_testkit::{Pacemaker, Time, answering, standing_still};
-pub(super) use signalbox_bus_testkit::{Server, until};
+use signalbox_bus_testkit::{Pacemaker, Time, standing_still};
 use signalbox_queues::{Definition, Handed, Handle, Options, PullRequest, Receipt, Settled, Taken, Wanted};
 
 /// The queue of most tests.
@@ -49,10 +50,9 @@ impl Hands {
     }
 
     pub(super) async fn with(server: &Server, shards: usize, housekeeping_ms: u64) -> Self {
-        let redis = server.redis();
-        answering(&redis).await;
+        let redis = server.open::<FabricRole>();
         redis.command("FLUSHALL").run().await.unwrap();
-        let time = Time::new();
+        let time = Time::default();
         let bus = standing_still(&redis, shards, &time, housekeeping_ms).await;
         let all = Shard::all(&redis, shards);
         let tags = all.iter().map(|shard| shard.tag().as_str().to_owned()).collect();

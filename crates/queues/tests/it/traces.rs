@@ -5,7 +5,7 @@ use signalbox_queues::{PullRequest, Settled, Wanted};
 
 #[tokio::test]
 async fn round_robin_pulls_a_c_b() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("1", "b"), ("2", "c")]).await;
     assert_eq!(hands.labels(9).await, ["a", "c", "b"]);
@@ -14,7 +14,7 @@ async fn round_robin_pulls_a_c_b() {
 
 #[tokio::test]
 async fn one_call_hands_out_what_many_calls_do() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.put(Q, weights(&[("2", 2)])).await;
     let messages = [("1", "a"), ("1", "b"), ("1", "c"), ("2", "d"), ("2", "e"), ("2", "f"), ("3", "g")];
@@ -30,7 +30,7 @@ async fn one_call_hands_out_what_many_calls_do() {
 
 #[tokio::test]
 async fn a_weight_is_a_turn_of_so_many_messages_and_0_pauses() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.put(Q, weights(&[("1", 3), ("3", 0)])).await;
     let noisy: Vec<String> = (0..5).map(|n| format!("1.{n}")).collect();
@@ -49,7 +49,7 @@ async fn a_weight_is_a_turn_of_so_many_messages_and_0_pauses() {
 
 #[tokio::test]
 async fn a_facet_at_its_limit_waits_for_an_acknowledgement() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.put(Q, Wanted { in_flight_limit: Some(2), ..weights(&[("1", 5)]) }).await;
     hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("2", "x"), ("2", "y"), ("2", "z")]).await;
@@ -70,7 +70,7 @@ async fn a_facet_at_its_limit_waits_for_an_acknowledgement() {
 
 #[tokio::test]
 async fn what_comes_back_stands_at_the_head_in_order() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("1", "d")]).await;
     let pulled = hands.pull(3).await;
@@ -87,7 +87,7 @@ async fn what_comes_back_stands_at_the_head_in_order() {
 
 #[tokio::test]
 async fn an_empty_pull_says_when_the_next_is_due() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     assert_eq!(hands.handed(Q, pull(1)).await.next_due_in_ms, None);
     hands.push(&[("1", "a"), ("1", "b")]).await;
@@ -101,7 +101,7 @@ async fn an_empty_pull_says_when_the_next_is_due() {
 /// Whoever names an environment gets it out of turn, and takes nobody's turn: `{1:[a,b,c],2:[d,e],3:[f]}`.
 #[tokio::test]
 async fn a_pull_of_one_environment_leaves_the_others_their_turns() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("2", "d"), ("2", "e"), ("3", "f")]).await;
     let only = async |environment: &'static str, most: usize| {
@@ -120,7 +120,7 @@ async fn a_pull_of_one_environment_leaves_the_others_their_turns() {
 
 #[tokio::test]
 async fn a_pull_of_one_environment_keeps_pause_and_cap() {
-    let server = Server::start();
+    let server = Server::in_memory().await;
     let hands = Hands::bare(&server, 1).await;
     let limited = Wanted { in_flight_limit: Some(2), ..weights(&[("paused", 0)]) };
     hands.put(Q, limited).await;

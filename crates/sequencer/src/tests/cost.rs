@@ -88,7 +88,10 @@ async fn events_of_one_object_share_what_a_visit_costs() {
     let start = commands(&world).await;
     let receiver = Receiver::new();
     let running = Running::start(&world, Options { lease_ms: 60_000, ..Options::default() }, &receiver);
-    until("all to be sent", || async { number(&world.redis, "EXISTS", &["object:queued"]).await == 0 }).await;
+    eventually("all to be sent", || async {
+        equal(number(&world.redis, "EXISTS", &["object:queued"]).await, 0)
+    })
+    .await;
     println!("{} calls of the hot object", receiver.log().len());
     let asked = commands(&world).await - start;
     println!(
@@ -106,7 +109,10 @@ async fn an_idle_sequencer_asks_nothing() {
     let receiver = Receiver::new();
     let running = Running::start(&world, Options::default(), &receiver);
     world.publish("work:1", 1).await;
-    until("it to be sent", || async { number(&world.redis, "EXISTS", &["object:queued"]).await == 0 }).await;
+    eventually("it to be sent", || async {
+        equal(number(&world.redis, "EXISTS", &["object:queued"]).await, 0)
+    })
+    .await;
     let scripts = || async {
         let text: String = world.redis.command("INFO").arg("commandstats").query().await.unwrap();
         let line =
@@ -115,11 +121,11 @@ async fn an_idle_sequencer_asks_nothing() {
     };
     // What the last visit still asks is over when two looks, with much between them, say the same.
     let mut before = scripts().await;
-    until("the last questions to be over", || async {
+    eventually("the last questions to be over", || async {
         for _ in 0..100 {
             world.redis.command("PING").run().await.unwrap();
         }
-        true
+        Ok::<(), ()>(())
     })
     .await;
     for _ in 0..50 {

@@ -192,9 +192,9 @@ async fn a_removal_whose_pacemaker_died_is_finished_by_another() {
     world.sound("half way").await;
     let receiver = Receiver::new();
     let running = Running::start(&world, hasty(), &receiver);
-    until("the backend to be gone", || async {
+    eventually("the backend to be gone", || async {
         world.bus.handle.look_again().await.unwrap();
-        !world.bus.handle.registry().backends.contains_key("search")
+        if !world.bus.handle.registry().backends.contains_key("search") { Ok(()) } else { Err("not yet") }
     })
     .await;
     assert_eq!(receiver.log().len(), 0, "nothing is sent to a backend whose events are given up");
@@ -221,7 +221,7 @@ async fn a_backend_that_is_defined_again_meanwhile_keeps_what_is_left() {
 /// Every shard has its part of a backend's objects and dead letters; the backend goes when the last has none.
 #[tokio::test]
 async fn in_four_shards_a_removal_clears_each_and_a_redrive_reaches_each() {
-    let world = World::start_on(Server::start_cluster().await, 4).await;
+    let world = World::start_on(Server::cluster().await, 4).await;
     world.backend("search", "work:", OnFailure::Skip).await;
     for n in 0..20 {
         world.publish(&format!("work:{n}"), 3).await;
@@ -237,7 +237,10 @@ async fn in_four_shards_a_removal_clears_each_and_a_redrive_reaches_each() {
     world.sound("redriven").await;
     let receiver = Receiver::new();
     let running = Running::start(&world, hasty(), &receiver);
-    until("all of them", || async { receiver.log().iter().filter(|one| one.redriven).count() == 60 }).await;
+    eventually("all of them", || async {
+        equal(receiver.log().iter().filter(|one| one.redriven).count(), 60)
+    })
+    .await;
     assert_eq!(receiver.log().len(), 60);
     running.stop().await;
 }

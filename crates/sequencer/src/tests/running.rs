@@ -12,8 +12,12 @@ use signalbox_bus::{Error, OnFailure, Queued};
 use signalbox_egress::Outcome;
 
 async fn all_taken(receiver: &Receiver, wanted: &BTreeMap<String, Vec<u64>>) {
-    until("every event to be taken", || async {
-        wanted.iter().all(|(object, ids)| receiver.taken(object).len() >= ids.len())
+    eventually("every event to be taken", || async {
+        if wanted.iter().all(|(object, ids)| receiver.taken(object).len() >= ids.len()) {
+            Ok(())
+        } else {
+            Err("not yet")
+        }
     })
     .await;
     for (object, ids) in wanted {
@@ -37,7 +41,7 @@ async fn fault_of_the_printed_algorithm_a_hot_object_starves_no_other() {
     }
     let quantum = 4;
     let running = Running::start(&world, Options { quantum, ..hasty() }, &receiver);
-    until("all", || async { receiver.log().len() == 305 }).await;
+    eventually("all", || async { equal(receiver.log().len(), 305) }).await;
     let log = receiver.log();
     let last_of_others = log.iter().rposition(|one| one.object != "work:hot").unwrap();
     // The hot object was ready first, and again behind the five others.
@@ -49,8 +53,7 @@ async fn fault_of_the_printed_algorithm_a_hot_object_starves_no_other() {
 
 #[tokio::test]
 async fn events_arrive_once_and_in_order_through_workers_that_die_and_a_server_that_restarts() {
-    let world =
-        World::start_on(Server::start_with(&["--appendonly", "yes", "--appendfsync", "always"]), 1).await;
+    let world = World::start_on(Server::durable().await, 1).await;
     world.backend("search", "work:", OnFailure::Block).await;
     let receiver = Receiver::new();
     receiver.answers(|call| {
@@ -72,17 +75,15 @@ async fn events_arrive_once_and_in_order_through_workers_that_die_and_a_server_t
             wanted.entry(object).or_default().extend(ids);
         }
         if round == 3 {
-            world.server.kill();
-            world.server.start_again();
-            signalbox_bus_testkit::answering(&world.redis).await;
+            world.server.restart().await;
         }
         running.remove(0).abandon();
     }
     running.push(Running::start(&world, hasty(), &receiver));
     all_taken(&receiver, &wanted).await;
     in_order(&receiver.log());
-    until("nothing to be queued", || async {
-        number(&world.redis, "EXISTS", &["object:queued", "object:leases"]).await == 0
+    eventually("nothing to be queued", || async {
+        equal(number(&world.redis, "EXISTS", &["object:queued", "object:leases"]).await, 0)
     })
     .await;
     assert!(running[0].handle.check().await.unwrap().is_empty());
@@ -90,7 +91,7 @@ async fn events_arrive_once_and_in_order_through_workers_that_die_and_a_server_t
 
 #[tokio::test]
 async fn four_shards_each_have_their_queues_and_their_workers() {
-    let world = World::start_on(Server::start_cluster().await, 4).await;
+    let world = World::start_on(Server::cluster().await, 4).await;
     world.backend("search", "work:", OnFailure::Block).await;
     let receiver = Receiver::new();
     let running = Running::start(&world, hasty(), &receiver);
@@ -108,17 +109,21 @@ async fn four_shards_each_have_their_queues_and_their_workers() {
     assert_eq!(status.last_id.map(|id| id.0), last);
     // Of every object: what has arrived is not committed yet, and keeps a backend from being gone.
     for (object, ids) in &wanted {
-        until("the last commit", || async {
+        eventually("the last commit", || async {
             let status = running.handle.object(object).await.unwrap().unwrap();
-            status.last_sent.map(|id| id.0) == ids.last().copied() && status.backend.is_none()
+            if status.last_sent.map(|id| id.0) == ids.last().copied() && status.backend.is_none() {
+                Ok(())
+            } else {
+                Err("not yet")
+            }
         })
         .await;
     }
     assert!(running.handle.object("work:unknown").await.unwrap().is_none());
     // Whoever committed last may be about to look for more: then it goes when they have.
-    until("the backend to be gone", || async {
+    eventually("the backend to be gone", || async {
         let removed = running.handle.remove_backend("search", None).await;
-        matches!(removed, Ok(Removed::Gone) | Err(Error::NoSuchBackend))
+        if matches!(removed, Ok(Removed::Gone) | Err(Error::NoSuchBackend)) { Ok(()) } else { Err("not yet") }
     })
     .await;
 }
@@ -144,13 +149,21 @@ async fn each_policy_decides_about_a_poison_event_and_others_go_on() {
     });
     let running = Running::start(&world, hasty(), &receiver);
     let handle = &running.handle;
-    until("the skipped event's successor", || async { receiver.taken("skip:1").len() == 1 }).await;
-    until("the parked object", || async {
-        handle.object("park:1").await.unwrap().is_some_and(|one| one.parked_since_ms.is_some())
+    eventually("the skipped event's successor", || async { equal(receiver.taken("skip:1").len(), 1) }).await;
+    eventually("the parked object", || async {
+        if handle.object("park:1").await.unwrap().is_some_and(|one| one.parked_since_ms.is_some()) {
+            Ok(())
+        } else {
+            Err("not yet")
+        }
     })
     .await;
-    until("the blocked object to be tried beyond its limit", || async {
-        receiver.log().iter().filter(|one| one.id == poison[0]).count() > 5
+    eventually("the blocked object to be tried beyond its limit", || async {
+        if receiver.log().iter().filter(|one| one.id == poison[0]).count() > 5 {
+            Ok(())
+        } else {
+            Err("not yet")
+        }
     })
     .await;
     assert_eq!(receiver.taken("block:1"), [0; 0], "nothing overtakes a blocked event");
@@ -163,8 +176,8 @@ async fn each_policy_decides_about_a_poison_event_and_others_go_on() {
     assert!(handle.check().await.unwrap().is_empty(), "all of that is in order");
     healed.store(true, Ordering::SeqCst);
     assert_eq!(handle.decide("park:1", Decision::Unpark).await.unwrap(), Decided::Done);
-    until("the others", || async {
-        receiver.taken("park:1").len() == 2 && receiver.taken("block:1").len() == 2
+    eventually("the others", || async {
+        equal((receiver.taken("park:1").len(), receiver.taken("block:1").len()), (2, 2))
     })
     .await;
     in_order(&receiver.log());
@@ -179,8 +192,12 @@ async fn a_backend_that_is_gone_is_stopped_until_it_is_defined_again() {
     receiver.answers(|_| (Duration::ZERO, Outcome::Gone));
     let running = Running::start(&world, hasty(), &receiver);
     let ids = world.publish("work:1", 3).await;
-    until("the backend to be stopped", || async {
-        world.bus.handle.registry().backends["search"].disabled.is_some()
+    eventually("the backend to be stopped", || async {
+        if world.bus.handle.registry().backends["search"].disabled.is_some() {
+            Ok(())
+        } else {
+            Err("not yet")
+        }
     })
     .await;
     let more = world.publish("work:1", 1).await;
@@ -211,8 +228,8 @@ async fn a_removed_backend_is_drained_and_then_forgotten() {
     ids.extend(world.publish("work:1", 1).await);
     world.publish("work:2", 1).await;
     open.store(true, Ordering::SeqCst);
-    until("the backend to be forgotten", || async {
-        !world.bus.handle.registry().backends.contains_key("search")
+    eventually("the backend to be forgotten", || async {
+        if !world.bus.handle.registry().backends.contains_key("search") { Ok(()) } else { Err("not yet") }
     })
     .await;
     all_taken(&receiver, &BTreeMap::from([("work:1".to_owned(), ids)])).await;

@@ -3,12 +3,14 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
+pub(super) use signalbox_store::FabricRole;
 use signalbox_store::{Clock, Fabric, Shard};
 use tokio_util::sync::CancellationToken;
 
@@ -18,8 +20,9 @@ use crate::{
 };
 use signalbox_bus::{Backend, NewEvent, NewGroup, OnFailure, Refusal, WantedBackend, shard_of};
 use signalbox_bus_testkit::{Pacemaker, Recorder, event};
-pub(super) use signalbox_bus_testkit::{Server, number, quick, strings, until};
+pub(super) use signalbox_bus_testkit::{number, quick, strings};
 use signalbox_egress::Outcome;
+pub(super) use signalbox_testkit::{Server, equal, eventually};
 
 pub(super) const START_MS: u64 = 1_800_000_000_000;
 pub(super) const LEASE_MS: u64 = 10_000;
@@ -48,12 +51,12 @@ pub(super) struct World {
 
 impl World {
     pub(super) async fn start() -> Self {
-        Self::start_on(Server::start(), 1).await
+        Self::start_on(Server::in_memory().await, 1).await
     }
 
     pub(super) async fn start_on(server: Server, shards: usize) -> Self {
-        let redis = server.redis();
-        let bus = Pacemaker::start_on(&redis, shards, quick(), None, Recorder::new()).ready().await;
+        let redis = server.open::<FabricRole>();
+        let bus = Pacemaker::start_on(&redis, shards, quick(), None, Recorder::default()).ready().await;
         let clock = Arc::new(AtomicU64::new(START_MS));
         let stores = Shard::all(&redis, shards);
         let stores = stores
@@ -171,11 +174,11 @@ impl Receiver {
     }
 
     pub(super) fn answers(&self, answer: impl Fn(&Call) -> (Duration, Outcome) + Send + Sync + 'static) {
-        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(answer);
+        *self.answer.lock() = Box::new(answer);
     }
 
     pub(super) fn log(&self) -> Vec<Received> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.log.lock().clone()
     }
 
     /// The ids that were taken of an object, in order, repeats left out.
@@ -192,11 +195,11 @@ impl Receiver {
 
 impl Sink for Receiver {
     async fn send(&self, _: &Backend, call: &Call) -> Outcome {
-        let (delay, outcome) = (self.answer.lock().unwrap_or_else(PoisonError::into_inner))(call);
+        let (delay, outcome) = (self.answer.lock())(call);
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).push(Received {
+        self.log.lock().push(Received {
             object: call.object.clone(),
             id: call.event.id.0,
             prev: call.event.prev.map(|id| id.0),
@@ -234,7 +237,7 @@ impl Running {
         let runtime = runtime.expect("a runtime");
         let redis = {
             let _inside = runtime.enter();
-            world.server.redis()
+            world.server.open::<FabricRole>()
         };
         let (handle, sequencer) =
             Sequencer::open(&redis, world.stores.len(), options, world.bus.handle.clone(), receiver.clone());

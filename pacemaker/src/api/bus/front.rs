@@ -11,9 +11,8 @@ use crate::http::Problem;
 use signalbox_access::{self as tokens, Caller, ExternalToken, ExternalTokens, Scope};
 use signalbox_bus::Webhooks;
 use signalbox_bus::{
-    ApiToken, EventId, Gauges, Handle, NewGroup, Options, Registry, SubscriberGauges, WantedBackend,
+    ApiToken, EventId, Gauges, Handle, Metrics, NewGroup, Options, Registry, SubscriberGauges, WantedBackend,
     intake::{self, Limits},
-    metrics::Metrics,
 };
 
 /// The handles and limits. Cheap to clone.

@@ -23,8 +23,7 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 use signalbox_bus::{
-    BatchContents, DeadLetter, Deliverer as _, Error, Event, EventId, Kind, Registry, deliver::rendered,
-    intake,
+    BatchContents, DeadLetter, Deliverer as _, Error, Event, EventId, Kind, Registry, intake, rendered,
 };
 use signalbox_egress::{Outcome, Secret, new_secret, secret_key};
 

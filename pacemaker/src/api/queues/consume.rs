@@ -17,7 +17,7 @@ use crate::http::{
     auth::Granted,
     body::{Body, Json, Path},
 };
-use signalbox_queues::{LONGEST_LEASE_MS, Matchable, PullRequest, Receipt, Settled, Taken, milliseconds};
+use signalbox_queues::{MAX_LEASE_MS, Matchable, PullRequest, Receipt, Settled, Taken, milliseconds};
 
 /// Messages in one pull when nothing is said.
 const DEFAULT_MOST: usize = 10;
@@ -273,7 +273,7 @@ fn checked(receipts: &[String]) -> Result<Vec<&str>, Problem> {
 
 fn seconds(member: &str, seconds: f64, least: f64) -> Result<u64, Problem> {
     #[allow(clippy::cast_precision_loss, reason = "twelve hours")]
-    let most = LONGEST_LEASE_MS as f64 / 1000.0;
+    let most = MAX_LEASE_MS as f64 / 1000.0;
     milliseconds(seconds, least, most)
         .ok_or_else(|| out_of_range(member, format!("must be between {least} and {most}")))
 }

@@ -6,7 +6,7 @@ mod objects;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::http::App;
-use signalbox_sequencer::{Handle, metrics::Calls};
+use signalbox_sequencer::{Calls, Handle};
 
 /// What the routes of this module work with. Cheap to clone.
 #[derive(Debug, Clone)]

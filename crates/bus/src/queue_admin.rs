@@ -105,12 +105,12 @@ async fn clear(core: &Core, name: &str) -> Result<(), Error> {
 
 /// What housekeeping remembers of the queues of a shard between two rounds.
 #[derive(Debug, Default)]
-pub(super) struct Keeping {
+pub(super) struct QueueMaintenance {
     /// Queue → the facet after which the next look for messages that are too old begins.
     cursors: HashMap<String, String>,
 }
 
-impl Keeping {
+impl QueueMaintenance {
     /// One round in one shard: definitions that did not arrive, messages that are too old, queues that ended.
     pub(super) async fn round(&mut self, core: &Arc<Core>, store: &Store) -> Result<(), Error> {
         let view = core.view();
