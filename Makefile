@@ -25,7 +25,7 @@ help: ## List the targets
 run: packages-run build ## Install what is missing, build, start everything with two sample applications (Ctrl-C ends it)
 	@$(BUILT)/signalbox up --demo $(ARGS) || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
 
-browser: ## Install what the tests of the dashboard need: Chromium, Node, and playwright-core below target/
+browser: ## Install the requirements of the dashboard's browser tests: Chromium, Node, and playwright-core below target/
 	@.ci/browser
 
 test: packages-test ## Install missing packages, run everything that CI runs; STRICT=1 fails on tests that needed a retry

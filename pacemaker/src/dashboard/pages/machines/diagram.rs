@@ -243,9 +243,9 @@ state_machines:
           type: context
           path: metadata.kind
           destinations: [{value: short, state: over}, {value: none, state: over}]
-          default: tell
-      - action: tell
-        webhook: http://localhost:9/tell
+          default: notify
+      - action: notify
+        webhook: http://localhost:9/notify
         next: again
       - gate: again
         exit_condition: metadata.more
@@ -263,7 +263,7 @@ state_machines:
         let transitions = |name: &str| transitions(&machine, machine.state(name).unwrap());
         let both = vec!["metadata.kind = \"short\"".to_owned(), "metadata.kind = \"none\"".to_owned()];
         assert_eq!(transitions("begun"), [(3, both), (1, vec!["else".to_owned()])]);
-        assert_eq!(transitions("tell"), [(2, Vec::new())]);
+        assert_eq!(transitions("notify"), [(2, Vec::new())]);
         assert_eq!(transitions("again")[0], (0, vec!["metadata.more and not metadata.stop".to_owned()]));
         assert_eq!(transitions("over"), []);
 
