@@ -154,7 +154,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64)
         .into_iter()
         .map(|id| {
             let minute = past.as_ref().map(|past| past.minute(&id));
-            let show = |format: fn(&Sums) -> String| minute.as_ref().map_or_else(|| "–".to_owned(), format);
+            let show = |text: fn(&Sums) -> String| minute.as_ref().map_or_else(|| "–".to_owned(), text);
             let share = explanation.shares.iter().find(|share| share.version_type == id);
             VersionRow {
                 instances: instances.iter().filter(|one| one.version == id).count(),
