@@ -25,7 +25,7 @@ help: ## List the targets
 run: packages-run build ## Install missing packages, build, and start everything with sample applications (stop with Ctrl-C)
 	@$(BUILT)/signalbox up --demo $(ARGS) || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
 
-browser: ## Install Chromium, Node and playwright-core (below target/) for the tests of the dashboard
+browser: ## Install the requirements of the dashboard's browser tests: Chromium, Node, and playwright-core below target/
 	@.ci/browser
 
 test: packages-test ## Install missing packages and run everything that CI runs; STRICT=1 fails on tests that needed a retry

@@ -1,6 +1,6 @@
 // Events: the live tail with filters, and a subscriber that fails and recovers.
 
-import { act, api, check, go, server, shoot, told } from "./harness.mjs";
+import { act, api, check, go, noticed, server, shoot } from "./harness.mjs";
 
 const EVIL = '<img src=x onerror="document.title=1">';
 
@@ -29,21 +29,21 @@ export async function run(page) {
     await publish("orders", "order:2");
     await publish("users", "user:1");
     await list.filter({ hasText: "user:1" }).waitFor();
-    check((await list.filter({ hasText: "order:2" }).count()) === 0, "the filter holds back what is not wanted");
+    check((await list.filter({ hasText: "order:2" }).count()) === 0, "the filter excludes other topics");
     await shoot(page, "events");
 
-    // One attempt is all there is in this system, so what fails is a dead letter.
+    // This system allows one attempt, so a failed delivery is dead-lettered immediately.
     await page.locator('tr[data-key="mailer"] a').press("Enter");
     await page.locator("#dead-count", { hasText: /^2$/ }).waitFor();
     await page.locator('section[aria-labelledby="dead"]').getByText("answered 500").first().waitFor();
     await shoot(page, "subscriber");
     answers = 200;
     await act(page, page.locator('form[data-key="redrive"]'));
-    await told(page, "The dead letters are on their way again.");
+    await noticed(page, "Dead letters redriven.");
     await page.locator("#none-dead").waitFor();
     await page.locator('form[data-key="test"] button').press("Enter");
-    await told(page, "A test was sent.");
+    await noticed(page, "Test event delivered.");
     await act(page, page.locator('form[data-key="replay"]'));
-    await told(page, "The replay has begun.");
+    await noticed(page, "Replay started.");
     receiver.stop();
 }

@@ -1,4 +1,4 @@
-// What the tests of the pages have in common: a browser, the system's API, and applications and receivers of our own.
+// Shared by the tests of the pages: a browser, the system's API, and test applications and receivers.
 
 import http from "node:http";
 import { createRequire } from "node:module";
@@ -11,14 +11,14 @@ export const token = process.env.SIGNALBOX_TOKEN;
 export const shots = process.env.SIGNALBOX_SHOTS;
 const edge = new URL(process.env.SIGNALBOX_EDGE);
 
-// Far more than anything needs: it guards against a hang on a crowded machine.
+// Far longer than any step takes, even on a busy machine: it only ends a test that hangs.
 export const PATIENCE = 60000;
 
 export function check(condition, what) {
     if (!condition) throw new Error(what);
 }
 
-// A request to the API with the root token; fails unless it is answered with 2xx.
+// Sends a request to the API, by default with the root token. Any status but 2xx is an error.
 export async function api(method, target, body, as = token) {
     const headers = { authorization: `Bearer ${as}` };
     if (body !== undefined) headers["content-type"] = "application/json";
@@ -32,19 +32,19 @@ export async function api(method, target, body, as = token) {
     return text ? JSON.parse(text) : null;
 }
 
-// Asks again until `look` gives something; `what` is for the message when it never does.
-export async function until(what, look) {
+// Repeats `probe` until it returns a value. `what` describes the expected state in the error message.
+export async function until(what, probe) {
     const deadline = Date.now() + PATIENCE;
     let last;
     while (Date.now() < deadline) {
-        last = await look();
+        last = await probe();
         if (last) return last;
         await new Promise((resolve) => setTimeout(resolve, 100));
     }
-    throw new Error(`never happened: ${what} (at last: ${JSON.stringify(last)})`);
+    throw new Error(`timed out waiting for ${what} (last result: ${JSON.stringify(last)})`);
 }
 
-// A server that answers with the status that `decide` says of the request, and with what `body` says.
+// Starts a server. `decide` returns the status for a request, `body` the body.
 export async function server(decide, body = () => "ok") {
     const listening = http.createServer((request, response) => {
         request.resume();
@@ -62,7 +62,7 @@ export async function server(decide, body = () => "ok") {
     };
 }
 
-// A request at the edge; its status.
+// Sends a request to the edge and returns the status.
 export function visit(host) {
     return new Promise((resolve, reject) => {
         const request = http.get({ host: edge.hostname, port: edge.port, path: "/", headers: { host } }, (answer) => {
@@ -76,7 +76,7 @@ export function visit(host) {
 export async function start() {
     const browser = await chromium.launch({
         executablePath: process.env.SIGNALBOX_CHROMIUM || "/usr/bin/chromium",
-        // Root in a container has no other way; nothing foreign is loaded.
+        // Chromium has no sandbox when it runs as root in a container. The tests load only the dashboard.
         args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
         timeout: 2 * PATIENCE,
     });
@@ -85,7 +85,7 @@ export async function start() {
     return { browser, context };
 }
 
-// A tab that notes whatever a page should not do.
+// Opens a tab and records errors, warnings and requests to other origins.
 export async function open(context) {
     const page = await context.newPage();
     const faults = [];
@@ -95,7 +95,7 @@ export async function open(context) {
     page.on("pageerror", (error) => faults.push(`script: ${error.stack}`));
     page.on("request", (request) => {
         const url = new URL(request.url());
-        if (url.protocol !== "data:" && url.origin !== base) faults.push(`asked elsewhere: ${url}`);
+        if (url.protocol !== "data:" && url.origin !== base) faults.push(`request to another origin: ${url}`);
     });
     return { page, faults };
 }
@@ -106,7 +106,7 @@ export async function go(page, target) {
     await page.locator("#connection", { hasText: /^live$/ }).waitFor();
 }
 
-// Presses the button of a form and says yes to the question, both by keyboard.
+// Presses the button of a form and confirms the dialog, both by keyboard.
 export async function act(page, form) {
     await form.getByRole("button").focus();
     await page.keyboard.press("Enter");
@@ -115,13 +115,15 @@ export async function act(page, form) {
     await page.locator("dialog[open]").waitFor({ state: "detached" });
 }
 
-export async function told(page, text) {
-    await page.locator("#told p.good", { hasText: text }).first().waitFor();
+// Waits for a success notice.
+export async function noticed(page, text) {
+    await page.locator("#notices p.good", { hasText: text }).first().waitFor();
 }
 
-// As the page is, and on a small screen, where nothing may stick out sideways. Notices would lie over it.
+// Takes screenshots at two sizes and checks that the small one does not scroll sideways. Notices are removed because they
+// cover the page.
 export async function shoot(page, name) {
-    await page.evaluate(() => document.getElementById("told").replaceChildren());
+    await page.evaluate(() => document.getElementById("notices").replaceChildren());
     await page.evaluate(() => scrollTo(0, 0));
     await page.screenshot({ path: path.join(shots, `${name}.png`) });
     await page.setViewportSize({ width: 400, height: 800 });

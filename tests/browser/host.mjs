@@ -1,8 +1,8 @@
-// One host: weight, drain and shares, each asked before it is done.
+// One host: weight, drain and traffic split, each with a confirmation.
 
-import { act, api, check, go, server, shoot, told, until, visit } from "./harness.mjs";
+import { act, api, check, go, noticed, server, shoot, until, visit } from "./harness.mjs";
 
-// Shares that do not make 100.
+// Shares that do not total 100.
 export const expected = ["status of 422"];
 
 export async function run(page) {
@@ -15,24 +15,24 @@ export async function run(page) {
     const row = (id) => page.locator(`#page section[aria-labelledby="instances"] tr[data-key="${id}"]`);
     await row("old").waitFor();
 
-    // Asked, and called off.
+    // A canceled confirmation.
     const weight = row("old").locator('form[data-method="PUT"]');
     await weight.locator("input").fill("5");
     await weight.getByRole("button").click();
     await page.locator("dialog[open]", { hasText: "Change the weight of old?" }).waitFor();
     await page.keyboard.press("Escape");
     await page.locator("dialog[open]").waitFor({ state: "detached" });
-    check((await api("GET", "/instances/old")).weight === 1, "nothing is done that was called off");
-    // What was typed is still there, however often the page was renewed meanwhile.
-    check((await weight.locator("input").inputValue()) === "5", "what was typed stays");
+    check((await api("GET", "/instances/old")).weight === 1, "a canceled action changes nothing");
+    // Updates of the page keep typed text.
+    check((await weight.locator("input").inputValue()) === "5", "typed text is kept");
     await act(page, weight);
-    await told(page, "The weight of old is changed.");
+    await noticed(page, "Changed the weight of old.");
     check((await api("GET", "/instances/old")).weight === 5, "the weight is set");
-    check((await api("GET", "/instances/old")).version_type_id === "17", "and nothing else of it changed");
+    check((await api("GET", "/instances/old")).version_type_id === "17", "and nothing else changed");
 
     await act(page, row("old").locator('form[data-key="drain"]'));
     await row("old").getByText("draining", { exact: true }).waitFor();
-    check((await api("GET", "/instances/old")).state === "draining", "it drains");
+    check((await api("GET", "/instances/old")).state === "draining", "the instance is draining");
     await act(page, row("old").locator('form[data-key="resume"]'));
     await row("old").getByText("active", { exact: true }).waitFor();
 
@@ -40,23 +40,23 @@ export async function run(page) {
     await shares.locator('input[data-version="17"]').fill("90");
     await shares.locator('input[data-version="18"]').fill("20");
     await act(page, shares);
-    // Refused by the API, in its words.
-    await page.locator("#told p.bad", { hasText: "100" }).waitFor();
+    // The API rejects it; the notice shows the API's message.
+    await page.locator("#notices p.bad", { hasText: "100" }).waitFor();
     await shares.locator('input[data-version="18"]').fill("10");
     await act(page, shares);
-    await told(page, "The shares are set.");
-    await page.locator('section[aria-labelledby="versions"] tr[data-key="17"]', { hasText: "90 %" }).waitFor();
+    await noticed(page, "Traffic split set.");
+    await page.locator('section[aria-labelledby="versions"] tr[data-key="17"]', { hasText: "90%" }).waitFor();
     const { rules } = await api("GET", "/hosts/web.test");
     check(JSON.stringify(rules.shares.map((share) => Number(share.percent)).sort()) === "[10,90]", JSON.stringify(rules));
 
-    await until("requests to be shown", async () => {
+    await until("the request rate", async () => {
         await Promise.all(Array.from({ length: 20 }, () => visit("web.test")));
         const rates = await page.locator('section[aria-labelledby="versions"] td:nth-child(3)').allInnerTexts();
         return rates.some((rate) => Number(rate) > 0);
     });
     await page.locator("#chart-versions canvas").waitFor();
     await page.locator("#chart-bytes canvas").waitFor();
-    await page.getByText("Requests go to an instance.").waitFor();
+    await page.getByText("Requests are routed to an instance.").waitFor();
     await shoot(page, "host");
 
     await act(page, page.locator('form[data-without="shares"]'));

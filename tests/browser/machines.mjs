@@ -1,11 +1,11 @@
-// Machines: one is defined, its labels go their way, one fails and is tried again, and another definition moves them.
+// State machines: one is created, its labels move, a failed action is retried, and a new version moves labels.
 
-import { act, api, check, go, server, shoot, told, until } from "./harness.mjs";
+import { act, api, check, go, noticed, server, shoot, until } from "./harness.mjs";
 
-// The definition with a fault in it.
+// The invalid definition.
 export const expected = ["status of 400"];
 
-// What a page must show as it is and never run.
+// Text that a page must show and never run.
 const hostile = `"><script>document.title="owned"</script>`;
 const markup = `<img src=x onerror='document.title="owned"'>`;
 
@@ -42,10 +42,10 @@ const counts = (page, state, text) => node(page, state).locator(".count", { hasT
 
 async function define(page, text) {
     await page.locator("#definition").fill(text);
-    await page.getByRole("button", { name: "What would change?" }).press("Enter");
+    await page.getByRole("button", { name: "Preview changes" }).press("Enter");
 }
 
-// Presses a button, and says yes to the question.
+// Presses a button and confirms the dialog.
 async function confirm(page, button) {
     await button.press("Enter");
     await page.locator("dialog[open]").waitFor();
@@ -65,7 +65,7 @@ async function first(page, address) {
     await define(page, definition(address, "resting"));
     await page.locator(".change", { hasText: "New states: asked, carry, resting, home" }).waitFor();
     await confirm(page, page.getByRole("button", { name: "Apply" }));
-    await told(page, "Version 1 counts now.");
+    await noticed(page, "Version 1 is active.");
 }
 
 async function failAndRetry(page, answers) {
@@ -73,59 +73,59 @@ async function failAndRetry(page, answers) {
     for (const name of ["b1", hostile]) await api("PATCH", label(name), { metadata: { ready: true, weight: 4 } });
     await errored.nth(1).waitFor();
     await node(page, "carry").getByText("2 errored").waitFor();
-    check((await errored.allInnerTexts()).every((text) => text.includes("500")), "with what the action was answered");
+    check((await errored.allInnerTexts()).every((text) => text.includes("500")), "each error has the status of the response");
     await shoot(page, "machine-errored");
     answers.carry = 204;
     await act(page, errored.filter({ hasText: hostile }).locator("form"));
-    await told(page, "is tried again.");
+    await noticed(page, "Retrying ");
     await counts(page, "resting", 1);
     await act(page, page.locator('form[data-key="retry-all"]'));
     await page.locator('section[aria-labelledby="errored"]').waitFor({ state: "detached" });
     await counts(page, "resting", 2);
 }
 
-// The list, by pages, by the beginnings of names, and by way of the graph with the keyboard.
+// The list: paging, filtering by prefix, and links from the graph by keyboard.
 async function lists(page) {
     const names = Array.from({ length: 60 }, (_, n) => ({ name: `bulk-${String(n).padStart(2, "0")}`, metadata: {} }));
     await api("POST", "/state-machines/errands/labels", { labels: names });
     await counts(page, "asked", 60);
     const rows = page.locator('section[aria-labelledby="labels"] tbody tr');
     await go(page, "/dashboard/machines?name=errands&state=asked");
-    check((await rows.count()) === 50, "a page has fifty");
+    check((await rows.count()) === 50, "a page has 50 labels");
     await page.locator("#next-page").click();
     await page.getByRole("link", { name: "bulk-59" }).waitFor();
-    check((await rows.count()) === 10, "the next one has the rest");
-    await page.getByLabel("Name begins with").fill("bulk-3");
+    check((await rows.count()) === 10, "the next page has the rest");
+    await page.getByLabel("Name prefix").fill("bulk-3");
     await page.keyboard.press("Enter");
-    await until("ten to be found", async () => (await rows.count()) === 10 && (await rows.first().innerText()).includes("bulk-30"));
+    await until("the ten labels with the prefix", async () => (await rows.count()) === 10 && (await rows.first().innerText()).includes("bulk-30"));
     await node(page, "resting").focus();
     await page.keyboard.press("Enter");
     await rows.filter({ hasText: hostile }).waitFor();
-    await until("only those who rest", async () => (await rows.count()) === 2);
+    await until("the labels of one state", async () => (await rows.count()) === 2);
     await page.getByText("at 04:00:00 in").waitFor();
 }
 
 async function one(page, answers) {
     await page.getByRole("link", { name: hostile }).press("Enter");
-    await page.locator("#facts", { hasText: markup.slice(0, 10) }).waitFor();
-    check((await page.locator("h1").innerText()) === hostile, "its name is text");
-    check((await page.locator("main script, main img").count()) === 0, "and makes nothing");
-    check((await page.title()) !== "owned", "and does nothing");
-    await page.locator("#why-tree li", { hasText: "would open it if true" }).first().waitFor();
+    await page.locator("#metadata-json", { hasText: markup.slice(0, 10) }).waitFor();
+    check((await page.locator("h1").innerText()) === hostile, "the name is shown as text");
+    check((await page.locator("main script, main img").count()) === 0, "the name adds no elements");
+    check((await page.title()) !== "owned", "the name runs no script");
+    await page.locator("#why-tree li", { hasText: "opens the gate if true" }).first().waitFor();
     await api("PATCH", label(hostile), { metadata: { seen: "live" } });
-    await page.locator("#facts", { hasText: "live" }).waitFor();
+    await page.locator("#metadata-json", { hasText: "live" }).waitFor();
     answers.weather = 500;
     await page.locator("#why-tree", { hasText: "the feed failed" }).waitFor();
 
     const facts = page.locator('#simulation textarea[name="metadata"]');
     await facts.fill("{again");
     await page.getByRole("button", { name: "Simulate" }).press("Enter");
-    check(await facts.evaluate((field) => field.validationMessage.includes("no JSON")), "what is no JSON is not sent");
+    check(await facts.evaluate((field) => field.validationMessage.includes("Invalid JSON")), "invalid JSON is not sent");
     await facts.fill(`{"again": true, "ready": false, "note": ${JSON.stringify(markup)}}`);
     await page.getByRole("button", { name: "Simulate" }).press("Enter");
     await page.locator("#simulated ol.steps li", { hasText: "asked" }).waitFor();
-    await page.locator("#simulated", { hasText: "It is in asked then" }).waitFor();
-    check((await api("GET", label(hostile))).state === "resting", "nothing has changed");
+    await page.locator("#simulated", { hasText: "Final state: asked" }).waitFor();
+    check((await api("GET", label(hostile))).state === "resting", "a simulation changes nothing");
     await shoot(page, "label");
 }
 
@@ -133,16 +133,16 @@ async function redefine(page, address) {
     await go(page, "/dashboard/machines?name=errands");
     await page.locator('section[aria-labelledby="feeds"]', { hasText: "failing" }).waitFor();
     await shoot(page, "machine");
-    await page.getByRole("link", { name: "Plan another definition" }).click();
+    await page.getByRole("link", { name: "New version" }).click();
     await page.locator("#definition").waitFor();
-    check((await page.locator("#definition").inputValue()).includes("gate: resting"), "the text that counts is there");
+    check((await page.locator("#definition").inputValue()).includes("gate: resting"), "the editor has the active version");
     await define(page, definition(address, "idle"));
-    await page.locator(".change", { hasText: "States that go: resting" }).waitFor();
-    await page.getByLabel("2 in resting go to").selectOption("idle");
+    await page.locator(".change", { hasText: "Removed states: resting" }).waitFor();
+    await page.getByLabel("Move 2 labels in resting to").selectOption("idle");
     await shoot(page, "plan");
     await confirm(page, page.getByRole("button", { name: "Apply" }));
-    await told(page, "Version 2 counts now.");
-    await until("the labels to be taken along", async () => (await api("GET", label("b1"))).state === "idle");
+    await noticed(page, "Version 2 is active.");
+    await until("the labels in their new state", async () => (await api("GET", label("b1"))).state === "idle");
     await go(page, "/dashboard/machines");
     await page.locator('tr[data-key="errands"] td:nth-child(2)', { hasText: "2" }).waitFor();
     await shoot(page, "machines");
@@ -157,7 +157,7 @@ export async function run(page) {
     await first(page, app.address);
     await go(page, "/dashboard/machines?name=errands");
     check((await page.locator("a.state").count()) === 4, "every state is drawn");
-    check((await page.locator("path.way").count()) === 5, "and every way");
+    check((await page.locator("path.way").count()) === 5, "every transition is drawn");
     await api("POST", label("b1"), { metadata: {} });
     await api("POST", label(hostile), { metadata: { note: markup } });
     await counts(page, "asked", 2);

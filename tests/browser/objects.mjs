@@ -1,6 +1,6 @@
-// Objects: one that waits for a decision, tried again and given up.
+// Objects: parked objects are retried and skipped.
 
-import { act, api, check, go, server, shoot, told } from "./harness.mjs";
+import { act, api, check, go, noticed, server, shoot } from "./harness.mjs";
 
 export async function run(page) {
     let answers = 500;
@@ -27,32 +27,32 @@ export async function run(page) {
     await row("work:2").waitFor();
     await shoot(page, "objects");
 
-    await page.getByLabel("Name of an object").fill("work:2");
+    await page.getByLabel("Object name").fill("work:2");
     await page.keyboard.press("Enter");
     await page.locator("#parked", { hasText: "answered 500" }).waitFor();
     const chain = page.locator('section[aria-labelledby="chain"] tbody tr');
-    check((await chain.count()) === 2, "both events are there");
+    check((await chain.count()) === 2, "both events are listed");
     const ids = await chain.locator("td:first-child").allInnerTexts();
-    check((await chain.first().locator("td").nth(1).innerText()) === ids[1], "each names the one before it");
-    // What is opened stays open when the page is renewed.
+    check((await chain.first().locator("td").nth(1).innerText()) === ids[1], "each event names the previous one");
+    // Updates of the page keep open elements.
     await page.locator('details[data-key="state"] summary').press("Enter");
     await page.getByText("<b>Faust</b>").waitFor();
     await shoot(page, "object");
     answers = 204;
     await act(page, page.locator('form[data-path$="/unpark"]'));
-    await told(page, "It is tried again.");
+    await noticed(page, "Retrying work:2.");
     await page.locator("#parked").waitFor({ state: "detached" });
-    check(await page.locator('details[data-key="state"]').evaluate((details) => details.open), "what was opened stays open");
+    check(await page.locator('details[data-key="state"]').evaluate((details) => details.open), "open elements stay open");
 
     await go(page, "/dashboard/objects");
     await row("work:2").waitFor({ state: "detached" });
     await act(page, row("work:1").locator('form[data-path$="/skip"]'));
-    await told(page, "is given up.");
+    await noticed(page, "Skipped event");
     await row("work:1").waitFor({ state: "detached" });
-    check((await api("GET", "/backends/search/dead")).length === 1, "it is a dead letter");
+    check((await api("GET", "/backends/search/dead")).length === 1, "the skipped event is a dead letter");
     const redrive = page.locator('section[aria-labelledby="backends"] form[data-key="redrive"]');
     await act(page, redrive);
-    await told(page, "The dead letters are queued again.");
+    await noticed(page, "Dead letters redriven.");
     await redrive.waitFor({ state: "detached" });
     backend.stop();
 }

@@ -1,4 +1,4 @@
-// The overview: numbers, charts, what is wrong, all of it without loading again; and what is common to all pages.
+// The overview: numbers, charts and findings, all updated without a reload; and the parts that all pages share.
 
 import { api, check, go, server, shoot, until, visit } from "./harness.mjs";
 
@@ -14,17 +14,17 @@ export async function run(page) {
         version_type_id: "17",
     });
     await page.getByRole("link", { name: "shop.test" }).first().waitFor();
-    await until("the serial to rise", async () => Number(await page.locator("#serial").innerText()) > before);
+    await until("a higher serial", async () => Number(await page.locator("#serial").innerText()) > before);
     check((await visit("shop.test")) === 200, "the host is served");
-    // Counted, sent and drawn. The tile says requests a second.
-    await until("the request to be counted", async () => {
+    // The first tile shows requests per second.
+    await until("a request rate", async () => {
         await visit("shop.test");
         return Number(await page.locator(".tiles b").first().innerText()) > 0;
     });
     await page.locator("#chart-traffic canvas").waitFor();
     await page.locator('#chart-traffic[aria-label*="requests"]').waitFor();
 
-    // What is wrong is said, and no longer when it is not.
+    // A finding appears, and disappears after the problem is fixed.
     await api("PUT", "/hosts/empty.test", { hold_ms: 1 });
     await api("PUT", "/instances/empty-1", { address: "127.0.0.1:9", hostnames: ["empty.test"], version_type_id: "9" });
     await api("DELETE", "/instances/empty-1");
@@ -33,21 +33,21 @@ export async function run(page) {
     await shoot(page, "overview-wrong");
     await api("DELETE", "/hosts/empty.test");
     await finding.waitFor({ state: "detached" });
-    check(await page.evaluate(() => window.loadedOnce), "all of it in one page, never loaded again");
+    check(await page.evaluate(() => window.loadedOnce), "the page was never reloaded");
 
-    // By keyboard: past everything to the content, or along the pages.
+    // By keyboard: skip to the content, or use the navigation.
     await page.keyboard.press("Tab");
-    check((await page.evaluate(() => document.activeElement.textContent)).includes("Skip"), "the first stop is the skip link");
+    check((await page.evaluate(() => document.activeElement.textContent)).includes("Skip"), "the skip link is focused first");
     await page.keyboard.press("Enter");
-    check(await page.evaluate(() => document.activeElement.id === "page"), "which leads to the content");
+    check(await page.evaluate(() => document.activeElement.id === "page"), "the skip link moves the focus to the content");
     await page.getByRole("navigation").getByRole("link", { name: "Hosts" }).press("Enter");
     await page.getByRole("heading", { name: "Hosts", level: 1 }).waitFor();
     await go(page, "/");
 
-    const ground = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
-    const light = await ground();
+    const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    const light = await background();
     await page.emulateMedia({ colorScheme: "dark" });
-    check((await ground()) !== light, "dark is another ground than light");
+    check((await background()) !== light, "dark mode has another background");
     await page.locator("#chart-traffic canvas").waitFor();
     await shoot(page, "overview-dark");
     await page.emulateMedia({ colorScheme: "light" });

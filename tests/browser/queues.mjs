@@ -1,6 +1,6 @@
-// Queues: a noisy environment beside a calm one, and dead letters.
+// Queues: a noisy environment next to a quiet one, and dead letters.
 
-import { act, api, check, go, shoot, told } from "./harness.mjs";
+import { act, api, check, go, noticed, shoot } from "./harness.mjs";
 
 export async function run(page) {
     await api("PUT", "/queues/mail", { pattern: "[0-9]+:mail:.*", max_attempts: 1 });
@@ -13,21 +13,21 @@ export async function run(page) {
     await row("7").waitFor();
     await publish("8", 150);
     await row("8").getByText("noisy").waitFor();
-    check((await row("7").getByText("noisy").count()) === 0, "the calm one is not marked");
+    check((await row("7").getByText("noisy").count()) === 0, "the quiet environment is not marked");
     const order = () => page.locator('section[aria-labelledby="facets"] tbody tr td:first-child code').allInnerTexts();
-    check((await order()).join() === "8,7", "the deepest comes first");
+    check((await order()).join() === "8,7", "the deepest environment is first");
     await page.getByRole("link", { name: "name", exact: true }).click();
     await row("7").waitFor();
-    check((await order()).join() === "7,8", "or the first by name");
+    check((await order()).join() === "7,8", "sorted by name");
 
     const { messages } = await api("POST", "/queues/mail/pull", { max: 2 });
     await api("POST", "/queues/mail/nack", { receipts: messages.map((message) => message.receipt) });
     await page.locator('form[data-key="redrive"]').waitFor();
     await shoot(page, "queue");
     await act(page, page.locator('form[data-key="redrive"]'));
-    await told(page, "The dead letters are back in the queue.");
+    await noticed(page, "Dead letters redriven.");
     await page.locator('form[data-key="redrive"]').waitFor({ state: "detached" });
     await act(page, row("8").locator("form"));
     await row("8").waitFor({ state: "detached" });
-    check((await api("GET", "/queues/mail/facets")).facets.every((facet) => facet.environment !== "8"), "it is dropped");
+    check((await api("GET", "/queues/mail/facets")).facets.every((facet) => facet.environment !== "8"), "the environment has no messages");
 }

@@ -1,4 +1,4 @@
-// Runs the tests of all pages, one after the other, in one browser. The first fault ends it, with a picture.
+// Runs the tests of all pages in one browser, one after another. Stops at the first failure and takes a screenshot.
 
 import path from "node:path";
 
@@ -17,11 +17,11 @@ for (const [name, test] of Object.entries({ login, overview, host, events, queue
     const { page, faults } = await open(context);
     try {
         await test.run(page, context);
-        // A browser logs every refused request as an error; one that a test provokes is none.
+        // A browser logs every rejected request as an error. Those that a test causes on purpose are expected.
         const expected = test.expected ?? [];
         const surprises = faults.filter((fault) => !expected.some((text) => fault.includes(text)));
         if (surprises.length) throw new Error(surprises.join("\n"));
-        console.log(`${name}: well`);
+        console.log(`${name}: passed`);
     } catch (error) {
         console.log(`${name}: ${error.stack}`);
         faults.forEach((fault) => console.log(`${name}: ${fault}`));

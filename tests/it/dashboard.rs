@@ -1,4 +1,4 @@
-//! The dashboard in a real browser. `tests/browser/` contains what a person does there and expects to see.
+//! The dashboard in a real browser. `tests/browser/` has the steps and the expectations for each page.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,14 +13,14 @@ use tokio::{process::Command, time};
 
 use crate::bus_api::Bus;
 
-/// Within what the runner gives one test, so that a hang is told in words.
+/// Shorter than the runner's limit for one test, so that a test that hangs fails with a message.
 const PATIENCE: Duration = Duration::from_secs(400);
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Where the browser's parts are installed and its pictures are left.
+/// Where the browser's packages are installed and its screenshots are stored.
 fn folder() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(target) => root().join(target).join("browser"),
@@ -31,13 +31,13 @@ fn folder() -> PathBuf {
 async fn run(what: &str, command: &mut Command) {
     let output = command.current_dir(root()).stdin(Stdio::null()).kill_on_drop(true).output();
     let output = time::timeout(PATIENCE, output).await;
-    let output = output.unwrap_or_else(|_| panic!("{what} does not end")).expect("it can be started");
-    let said =
+    let output = output.unwrap_or_else(|_| panic!("{what} timed out")).expect("the program starts");
+    let log =
         [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    println!("{said}");
+    println!("{log}");
     assert!(
         output.status.success(),
-        "{what}: {}; pictures are in {}\n{said}",
+        "{what}: {}; screenshots are in {}\n{log}",
         output.status,
         folder().display()
     );
@@ -45,7 +45,7 @@ async fn run(what: &str, command: &mut Command) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_works_in_a_browser() {
-    // Nothing is installed when all is there. What cannot be installed fails here: a test that is passed over is none.
+    // Installs missing packages only. A failed installation fails the test instead of skipping it.
     run("the installation of the browser", &mut Command::new(root().join(".ci/browser"))).await;
     let bus = Bus::with("dashboard", &[("max_attempts", 1)]).await;
     let shots = folder().join("shots");
@@ -62,17 +62,13 @@ async fn every_page_works_in_a_browser() {
     bus.system.stop().await;
 }
 
-/// The overview as a program gets it, once it says `wanted`.
-async fn overview_says(system: &System, wanted: &str) {
+/// Waits until the overview contains `wanted`.
+async fn overview_contains(system: &System, wanted: &str) {
     // Findings that change slowly are evaluated every ten seconds.
-    eventually_within(
-        2 * signalbox_testkit::PATIENCE,
-        &format!("the overview to say {wanted:?}"),
-        || async {
-            let text = system.api("GET", "/", None).await.text();
-            if text.contains(wanted) { Ok(()) } else { Err(text) }
-        },
-    )
+    eventually_within(2 * signalbox_testkit::PATIENCE, &format!("{wanted:?} in the overview"), || async {
+        let text = system.api("GET", "/", None).await.text();
+        if text.contains(wanted) { Ok(()) } else { Err(text) }
+    })
     .await;
 }
 
@@ -87,13 +83,13 @@ async fn the_overview_names_servers_that_lose_data_and_certificates_that_expire(
     assert!(matches!(put.status, 200 | 201), "{} {}", put.status, put.text());
     let _: String = system.cli(System::STATS, "CONFIG SET maxmemory-policy allkeys-lru").await;
     let _: String = system.cli(System::FABRIC, "CONFIG SET appendonly no").await;
-    // Nobody has looked yet, so nothing that was found before is still good for a while.
-    overview_says(&system, "The certificate of shop.test expires in 5 d.").await;
-    overview_says(
+    // This is the first request, so there is no cached reading from before the changes.
+    overview_contains(&system, "The certificate of shop.test expires in 5 d.").await;
+    overview_contains(
         &system,
         "The stats Redis evicts counters when memory runs out (maxmemory-policy is allkeys-lru).",
     )
     .await;
-    overview_says(&system, "The fabric Redis writes no append-only file").await;
+    overview_contains(&system, "The fabric Redis writes no append-only file").await;
     system.stop().await;
 }

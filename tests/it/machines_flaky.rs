@@ -276,7 +276,7 @@ state_machines:
         assert_eq!(why["earliest"], why["next"]["at"], "{why}");
     }
     let health = row(&system, "held").await;
-    assert!(health.contains("failing") && !health.contains("well"), "{health}");
+    assert!(health.contains("failing") && !health.contains("healthy"), "{health}");
     let all = system.metrics().await;
     let failed = all.iter().find(|(name, _)| name.contains("feeds_total") && name.contains("failed"));
     assert!(failed.is_some_and(|(_, count)| *count >= 6.0), "{failed:?}");
@@ -298,7 +298,7 @@ state_machines:
     let history = labels[0].call("GET", "/history", None).await.json();
     assert_eq!(history["history"][1]["cause"], "feed", "{history}");
     let health = row(&system, "held").await;
-    assert!(health.contains("well") && !health.contains("failing"), "{health}");
+    assert!(health.contains("healthy") && !health.contains("failing"), "{health}");
 
     // Where something stands in for the feed nobody waits for it, and nothing is unknown.
     let [label, ..] = &labels;

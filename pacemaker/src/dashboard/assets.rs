@@ -1,4 +1,4 @@
-//! Scripts, styles and the icon. Open to everybody: they say nothing of this system.
+//! Scripts, styles and the icon. They need no session: they contain no data of the system.
 
 use std::{fmt::Write as _, sync::LazyLock};
 
@@ -28,8 +28,8 @@ const ASSETS: [(&str, &str, &str); 8] = [
 ];
 const ICON: &str = include_str!("assets/icon.svg");
 
-/// A name for the content of all of them, which pages put behind their addresses: what a browser keeps is right for
-/// ever, and another build has other addresses.
+/// A digest of all assets, which pages append to the assets' addresses. Another build has other addresses, so browsers may
+/// cache an asset without expiry.
 pub(super) static STAMP: LazyLock<String> = LazyLock::new(|| {
     let all = ASSETS.iter().fold(Sha256::new(), |all, (_, _, text)| all.chain_update(text));
     all.chain_update(ICON).finalize().iter().take(8).fold(String::new(), |mut hex, byte| {
@@ -42,8 +42,8 @@ pub(super) static STAMP: LazyLock<String> = LazyLock::new(|| {
 pub(super) async fn asset(Path(name): Path<String>) -> Result<Response, Problem> {
     let mut assets = ASSETS.iter().copied().chain([("icon.svg", "image/svg+xml", ICON)]);
     let (_, media_type, text) = assets
-        .find(|(known, ..)| *known == name)
-        .ok_or_else(|| Problem::not_found("no_such_asset", "the dashboard has no such file"))?;
+        .find(|(asset, ..)| *asset == name)
+        .ok_or_else(|| Problem::not_found("no_such_asset", format!("Unknown asset `{name}`.")))?;
     let headers =
         [(header::CONTENT_TYPE, media_type), (header::CACHE_CONTROL, "public, max-age=31536000, immutable")];
     Ok((headers, text).into_response())

@@ -1,4 +1,4 @@
-//! In and out, by token.
+//! Log in with a token, and log out.
 
 use askama::Template;
 use axum::{
@@ -18,12 +18,12 @@ use signalbox_access::{self as tokens, Scope};
 struct LoginPage<'a> {
     stamp: &'a str,
     next: &'a str,
-    /// Why the last try did not do.
+    /// Why the previous attempt failed.
     refusal: Option<&'a str>,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Asked {
+pub(super) struct LoginQuery {
     #[serde(default)]
     next: String,
 }
@@ -35,35 +35,35 @@ pub(super) struct Credentials {
     next: String,
 }
 
-pub(super) async fn form(Query(asked): Query<Asked>) -> Result<Response, Problem> {
-    html(StatusCode::OK, &LoginPage { stamp: &STAMP, next: place(&asked.next), refusal: None })
+pub(super) async fn form(Query(query): Query<LoginQuery>) -> Result<Response, Problem> {
+    html(StatusCode::OK, &LoginPage { stamp: &STAMP, next: local_path(&query.next), refusal: None })
 }
 
-/// Opens a session. The form itself is not worth forging: it takes a token that only its owner has; but another site
-/// must not log a visitor in as somebody else.
+/// Opens a session. The form carries no CSRF value, because a forger would need a token. The site is checked nevertheless,
+/// so that another site cannot log a visitor in with a token of its own.
 pub(super) async fn log_in(
     State(app): State<Site>,
     headers: HeaderMap,
     Form(credentials): Form<Credentials>,
 ) -> Result<Response, Problem> {
     check_site(&Method::POST, &headers)?;
-    let next = place(&credentials.next);
+    let next = local_path(&credentials.next);
     let token = credentials.token.trim();
-    let refused =
+    let reject =
         |refusal| html(StatusCode::UNAUTHORIZED, &LoginPage { stamp: &STAMP, next, refusal: Some(refusal) });
     let caller = match app.authenticate(token).await {
         Ok(Some(caller)) => caller,
-        Ok(None) => return refused("This token is not known."),
-        Err(problem) => return refused(problem.detail()),
+        Ok(None) => return reject("Invalid token."),
+        Err(problem) => return reject(problem.detail()),
     };
     if !caller.has_any(&[Scope::Read]) {
-        return refused("This token has not the scope read, without which the dashboard shows nothing.");
+        return reject("The dashboard requires a token with the scope read.");
     }
     let cookie = app.sessions.open(&tokens::digest(token), is_https(&headers));
     redirect(next, &cookie)
 }
 
-/// Ends the session. Whoever forges this gains nothing but the annoyance, and may not even that.
+/// Ends the session, unless another site sent the request.
 pub(super) async fn log_out(State(app): State<Site>, headers: HeaderMap) -> Result<Response, Problem> {
     check_site(&Method::POST, &headers)?;
     redirect("/dashboard/login", &app.sessions.close(is_https(&headers)))
@@ -71,20 +71,19 @@ pub(super) async fn log_out(State(app): State<Site>, headers: HeaderMap) -> Resu
 
 fn redirect(to: &str, cookie: &str) -> Result<Response, Problem> {
     let mut response = Redirect::to(to).into_response();
-    let cookie = HeaderValue::try_from(cookie).map_err(|_| {
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the cookie is no header")
-    })?;
+    let cookie = HeaderValue::try_from(cookie)
+        .map_err(|_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "invalid session cookie"))?;
     response.headers_mut().insert(header::SET_COOKIE, cookie);
     Ok(response)
 }
 
-/// Whether the browser speaks TLS to whatever is in front.
+/// Whether the browser uses HTTPS, as reported by the proxy in front.
 fn is_https(headers: &HeaderMap) -> bool {
     headers.get("x-forwarded-proto").is_some_and(|proto| proto == "https")
 }
 
-/// Where to go after logging in: a page of ours, and nothing that a browser would take for another site.
-fn place(next: &str) -> &str {
+/// The page to show after the login: one of the dashboard's own, never an address of another site.
+fn local_path(next: &str) -> &str {
     let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'\\';
     let ours = next.starts_with("/dashboard/") && !next.starts_with("/dashboard/log");
     if ours && next.bytes().all(plain) { next } else { "/" }
@@ -95,9 +94,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_sent_to_a_page_of_ours_only() {
+    fn a_login_redirects_only_to_pages_of_the_dashboard() {
         for ours in ["/dashboard/queues", "/dashboard/host?name=a.example"] {
-            assert_eq!(place(ours), ours);
+            assert_eq!(local_path(ours), ours);
         }
         for other in [
             "//evil.example/",
@@ -108,7 +107,7 @@ mod tests {
             "/dashboard/a\r\nb",
             "/dashboard/logout",
         ] {
-            assert_eq!(place(other), "/", "{other:?}");
+            assert_eq!(local_path(other), "/", "{other:?}");
         }
     }
 }

@@ -1,37 +1,36 @@
-//! The dashboard: pages for a person with a browser, at `/` and below `/dashboard/`.
+//! The dashboard: HTML pages at `/` and below `/dashboard/`.
 //!
 //! ```text
-//!  GET /dashboard/queues ──▶ page.rs ── pages/queues.rs ── the subsystems' handles ──▶ HTML, whole
-//!  GET /dashboard/stream?page=queues ──▶ stream.rs ── the same, once a second ──▶ its inner part, when it changed
-//!  a button ──▶ the API itself (POST /queues/…/dead/redrive), with the session's cookie and CSRF header
+//!  GET /dashboard/queues ──▶ page.rs ── pages/queues.rs ── the subsystems' handles ──▶ the whole page
+//!  GET /dashboard/stream?page=queues ──▶ stream.rs ── the same, every second ──▶ the inner HTML, if it changed
+//!  a button ──▶ the API (POST /queues/…/dead/redrive), with the session's cookie and CSRF header
 //! ```
 //!
-//! **Pages** are made on the server, one file for each below `pages/`, from the subsystems' handles: nothing here asks the
-//! API over HTTP. The browser puts what the stream sends in the place of what it has, element by element, so that
-//! what is typed or opened there stays. **Actions** are requests to the API: what a button may do is what its token's
-//! scopes allow there, and there is no second way to change anything.
+//! **Pages** are rendered on the server, one file per page below `pages/`, from the handles of the subsystems: the
+//! dashboard sends no HTTP requests to the API. The browser merges each update from the stream element by element, which
+//! keeps typed text and open elements. **Actions** are requests from the browser to the API, so the scopes of the
+//! caller's token decide what is allowed, and there is no second way to change anything.
 //!
-//! **Graphs** are laid out here as well (`graph/`, which is pure): a machine's states come as SVG, and its counts change in
-//! place like everything else.
+//! **Graphs** are laid out by `graph/`, which is pure. The states of a machine are an SVG element, whose counts are
+//! updated like all other content.
 //!
-//! **Nobody looks, nothing is read.** All data is read by a page that is asked for or by an open stream, which ends with
-//! its connection; the browser closes it while its window is hidden.
+//! **Cost.** Data is read only for a requested page or an open stream. A stream ends with its connection, and the browser
+//! closes it while the window is hidden.
 //!
-//! **A browser gets nothing from elsewhere.** The content security policy lets only our own files through, and no script
-//! or style inside a page. Everything shown is escaped by the templates; there is no way around it but the layout, which
-//! puts a finished page into its frame.
+//! **Security.** The content security policy allows only the dashboard's own files, and no inline scripts or styles. The
+//! templates escape all values. The only exception is the frame, which inserts a page that is already rendered.
 //!
-//! **Failure.** What cannot be read is said in the place where it would stand, and the rest of the page is there.
-//! Lists end after [`SHOWN`] rows; who has more uses the API.
+//! **Failure.** A section whose data cannot be read shows that in place; the rest of the page is rendered. Lists end after
+//! [`MAX_ROWS`] rows; the API lists the rest.
 
 mod assets;
+mod format;
 mod graph;
 mod login;
 mod page;
 mod pages;
 mod store;
 mod stream;
-mod words;
 
 use std::{ops::Deref, sync::Arc, time::SystemTime};
 
@@ -41,21 +40,22 @@ use tokio::sync::Semaphore;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::app::App;
-use pages::{Diagrams, Later};
+use pages::{Diagrams, SlowFactsCache};
 use store::Traffic;
 
-/// Rows of a list.
-const SHOWN: usize = 200;
-/// Streams of one pacemaker.
-const SEATS: usize = 100;
+/// Maximum rows of a list.
+const MAX_ROWS: usize = 200;
+/// Maximum open streams of one pacemaker.
+const MAX_STREAMS: usize = 100;
 
-/// What the pages work with besides the subsystems. Cheap to clone.
+/// The dashboard's own state. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Dashboard {
     traffic: Traffic,
     diagrams: Diagrams,
-    later: Later,
-    seats: Arc<Semaphore>,
+    slow_facts: SlowFactsCache,
+    /// One permit per open stream.
+    streams: Arc<Semaphore>,
     now: fn() -> SystemTime,
 }
 
@@ -64,8 +64,8 @@ impl Dashboard {
         Self {
             traffic: Traffic::new(stats),
             diagrams: Diagrams::default(),
-            later: Later::default(),
-            seats: Arc::new(Semaphore::new(SEATS)),
+            slow_facts: SlowFactsCache::default(),
+            streams: Arc::new(Semaphore::new(MAX_STREAMS)),
             now,
         }
     }
@@ -76,7 +76,7 @@ impl Dashboard {
     }
 }
 
-/// What handlers of pages work with: the API's handles, and the dashboard's own state.
+/// The state of the page handlers: the API's handles and the dashboard's own state.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
     app: App,
@@ -97,7 +97,7 @@ impl Deref for Site {
     }
 }
 
-/// The routes of the dashboard. Only the first is part of the API's description: the others are for browsers alone.
+/// The routes of the dashboard. The API description includes only the first one; the others are for browsers.
 pub(crate) fn routes() -> OpenApiRouter<Site> {
     OpenApiRouter::new()
         .routes(routes!(page::front))

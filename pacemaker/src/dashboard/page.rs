@@ -1,4 +1,4 @@
-//! What all pages have in common: who looks, the frame, and the headers.
+//! What all pages share: authentication, the frame, and the headers.
 
 use askama::Template;
 use axum::{
@@ -9,7 +9,7 @@ use axum::{
 
 use super::{
     assets::STAMP,
-    pages::{self, Asked, Content, Kind, View},
+    pages::{self, Content, Kind, PageQuery, View},
 };
 use crate::dashboard::Site;
 use crate::http::{
@@ -19,22 +19,22 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 
-/// Only our own files, nothing inside a page, and no frame around it. Images may be data: icons in styles are.
+/// Only the dashboard's own files, no inline code, and no embedding. Images may be `data:`, because icons in styles are.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Who looks at a page.
+/// The caller of a page.
 #[derive(Debug, Clone)]
 pub(super) struct Viewer {
     pub(super) caller: Caller,
-    /// None for a program that brings its token with each request.
+    /// `None` for a client that sends its token with each request.
     pub(super) session: Option<Session>,
 }
 
 impl FromRequestParts<Site> for Viewer {
     type Rejection = Response;
 
-    /// A browser without a session is shown the way in; a program is told 401.
+    /// Redirects a browser without a session to the login; any other client gets 401.
     async fn from_request_parts(parts: &mut Parts, app: &Site) -> Result<Self, Response> {
         let accepted = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
         let browser = accepted.contains("text/html") && !parts.headers.contains_key(header::AUTHORIZATION);
@@ -45,7 +45,7 @@ impl FromRequestParts<Site> for Viewer {
                 let next: String = url::form_urlencoded::byte_serialize(target.as_bytes()).collect();
                 Err(Redirect::to(&format!("/dashboard/login?next={next}")).into_response())
             }
-            Err(problem) if browser => Err(refused(&problem)),
+            Err(problem) if browser => Err(rejection(&problem)),
             Err(problem) => Err(problem.into_response()),
         }
     }
@@ -59,21 +59,21 @@ struct Frame<'a> {
     title: String,
     kind: Kind,
     kinds: [Kind; Kind::MAIN.len()],
-    /// Who is logged in.
+    /// The name of the caller.
     name: &'a str,
     csrf: &'a str,
-    /// Where the page's changes come from.
+    /// The address of the page's stream.
     stream: String,
-    /// A finished page.
+    /// The rendered page.
     body: &'a str,
 }
 
 /// The dashboard
 ///
-/// A page for browsers, which are sent to `/dashboard/login` when they have no session.
+/// A page for browsers. Redirects a browser without a session to `/dashboard/login`.
 #[utoipa::path(get, path = "/", tag = "dashboard", responses(
     (status = 200, body = String, content_type = "text/html"),
-    (status = 303, description = "To the login, for browsers"),
+    (status = 303, description = "A browser without a session: redirected to the login"),
     (status = 401, body = Problem), (status = 403, body = Problem)))]
 pub(super) async fn front(viewer: Viewer, State(app): State<Site>) -> Result<Response, Problem> {
     show(&app, &viewer, View::of(Kind::Overview, "")).await
@@ -83,18 +83,18 @@ pub(super) async fn page(
     viewer: Viewer,
     State(app): State<Site>,
     Path(kind): Path<String>,
-    Query(asked): Query<Asked>,
+    Query(query): Query<PageQuery>,
 ) -> Result<Response, Problem> {
     let kind = Kind::named(&kind).ok_or_else(|| {
-        Problem::not_found("no_such_page", "the dashboard has no such page; `/` is the first")
+        Problem::not_found("no_such_page", format!("Unknown page `{kind}`. The overview is at `/`."))
     })?;
-    show(&app, &viewer, asked.of(kind)).await
+    show(&app, &viewer, query.into_view(kind)).await
 }
 
 async fn show(app: &Site, viewer: &Viewer, view: View) -> Result<Response, Problem> {
     let (status, body) = match pages::content(app, &viewer.caller, &view, 0).await {
         Ok(Content { html, .. }) => (StatusCode::OK, html),
-        // The page still has its frame, and a stream that shows it when that is possible again.
+        // The stream replaces the notice as soon as the page can be rendered.
         Err(problem) => (problem.status(), pages::notice(problem.detail())?),
     };
     let frame = Frame {
@@ -111,15 +111,15 @@ async fn show(app: &Site, viewer: &Viewer, view: View) -> Result<Response, Probl
     html(status, &frame)
 }
 
-/// A refusal for a browser, without a frame: there is nothing to be shown around it.
-fn refused(problem: &Problem) -> Response {
+/// A problem as HTML, without the frame, which needs an authenticated caller.
+fn rejection(problem: &Problem) -> Response {
     match pages::notice(problem.detail()) {
         Ok(text) => with_headers((problem.status(), text).into_response()),
         Err(problem) => problem.into_response(),
     }
 }
 
-/// A page as an answer.
+/// A rendered page with the headers of all pages.
 pub(super) fn html(status: StatusCode, page: &impl Template) -> Result<Response, Problem> {
     Ok(with_headers((status, pages::render(page)?).into_response()))
 }

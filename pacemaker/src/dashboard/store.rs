@@ -1,4 +1,4 @@
-//! The last seconds of version types, from the statistics' history.
+//! Recent traffic of version types, second by second, from the history of the statistics.
 
 mod latency;
 
@@ -10,25 +10,26 @@ pub(super) use latency::{Latencies, Times};
 
 const HOUR_SECONDS: i64 = 3600;
 const MINUTE: usize = 60;
-/// In the order of the members of [`Sums`].
+/// In the order of the fields of [`Sums`].
 const METRICS: [&str; 6] = ["requests", "bytes", "4xx", "5xx", "timecount", "time"];
 
 /// Reads traffic from the stats Redis. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Traffic {
     stats: Stats,
-    recent: latency::Recent,
+    latencies: latency::Cache,
 }
 
-/// What was counted in some time.
+/// The counters of a period.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     pub(super) requests: u64,
     pub(super) bytes: u64,
     pub(super) client_errors: u64,
     pub(super) server_errors: u64,
-    /// Requests whose time is known, and the sum of their times in milliseconds.
+    /// Requests with a recorded duration.
     pub(super) timed: u64,
+    /// The sum of these durations.
     pub(super) time_ms: u64,
 }
 
@@ -42,9 +43,9 @@ impl Sums {
         self.time_ms += other.time_ms;
     }
 
-    /// The mean time of a request in milliseconds.
+    /// The average latency in milliseconds.
     pub(super) fn mean_ms(&self) -> Option<f64> {
-        #[allow(clippy::cast_precision_loss, reason = "for the eye")]
+        #[allow(clippy::cast_precision_loss, reason = "display precision")]
         (self.timed > 0).then(|| self.time_ms as f64 / self.timed as f64)
     }
 
@@ -54,30 +55,30 @@ impl Sums {
     }
 }
 
-/// Seconds of some version types.
+/// The counters of each second, by version type.
 #[derive(Debug, Default)]
 pub(super) struct Past {
-    /// Unix seconds, one after the other.
+    /// Consecutive Unix seconds.
     pub(super) seconds: Vec<i64>,
-    /// For each version type, its seconds.
+    /// The counters of each of these seconds, by version type.
     by_id: HashMap<String, Vec<Sums>>,
 }
 
 impl Past {
-    /// The seconds of one version type.
+    /// The counters of each second of one version type.
     pub(super) fn of(&self, id: &str) -> &[Sums] {
         self.by_id.get(id).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The last minute of one version type.
+    /// The sum of the last minute of one version type.
     pub(super) fn minute(&self, id: &str) -> Sums {
         let mut sums = Sums::default();
         self.of(id).iter().rev().take(MINUTE).for_each(|second| sums.add(second));
         sums
     }
 
-    /// Each second of all version types together.
-    pub(super) fn together(&self) -> Vec<Sums> {
+    /// The sums over all version types, by second.
+    pub(super) fn totals(&self) -> Vec<Sums> {
         let mut all = vec![Sums::default(); self.seconds.len()];
         for seconds in self.by_id.values() {
             all.iter_mut().zip(seconds).for_each(|(sum, second)| sum.add(second));
@@ -88,29 +89,29 @@ impl Past {
 
 impl Traffic {
     pub(super) fn new(stats: Stats) -> Self {
-        Self { stats, recent: latency::Recent::default() }
+        Self { stats, latencies: latency::Cache::default() }
     }
 
-    /// How long requests of these version types took in the last minutes.
+    /// Request latencies of version types in the last `minutes`.
     pub(super) async fn latencies(
         &self,
         ids: &[String],
         minutes: i64,
     ) -> Result<Arc<Latencies>, redis::Error> {
-        self.recent.latencies(&self.stats, latency::Of::VersionTypes, ids, minutes).await
+        self.latencies.get(&self.stats, latency::Source::VersionTypes, ids, minutes).await
     }
 
-    /// How long answers of the instances at these addresses took in the last minutes.
+    /// Response times of the instances at `addresses` in the last `minutes`.
     pub(super) async fn instance_latencies(
         &self,
         addresses: &[String],
         minutes: i64,
     ) -> Result<Arc<Latencies>, redis::Error> {
-        self.recent.latencies(&self.stats, latency::Of::Instances, addresses, minutes).await
+        self.latencies.get(&self.stats, latency::Source::Instances, addresses, minutes).await
     }
 
-    /// The last `window` full seconds of these version types, by the stats server's clock, which the sidecars' hours
-    /// follow closely enough for a page.
+    /// The last `window` complete seconds of these version types, by the clock of the stats Redis. The clocks of the
+    /// sidecars, which assign requests to seconds, are close enough to it for display.
     pub(super) async fn past(&self, ids: &[String], window: i64) -> Result<Past, redis::Error> {
         let now = i64::try_from(self.stats.now_ms().await? / 1000).unwrap_or(0);
         let hours = by_hour(now - window..now);
@@ -142,7 +143,7 @@ impl Traffic {
     }
 }
 
-/// The seconds of a range by the hour whose hash holds them.
+/// Groups seconds by hour: the history has one hash per hour.
 fn by_hour(range: impl IntoIterator<Item = i64>) -> Vec<(i64, Vec<i64>)> {
     let mut hours: Vec<(i64, Vec<i64>)> = Vec::new();
     for second in range {
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_minute_may_lie_in_two_hours() {
+    fn seconds_are_grouped_by_hour() {
         let hours = by_hour(7150..7210);
         assert_eq!(hours.len(), 2);
         assert_eq!((hours[0].0, hours[0].1.len()), (3600, 50));
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn seconds_of_two_hours_are_put_together() {
+    async fn traffic_is_read_across_an_hour_boundary() {
         let servers = signalbox_testkit::Servers::start().await;
         let stats = servers.stats();
         let now = i64::try_from(stats.now_ms().await.unwrap() / 1000).unwrap();
@@ -186,7 +187,7 @@ mod tests {
             stats.command("HSET").arg(history).arg(second).arg(value).run().await.unwrap();
         }
         let past = Traffic::new(stats).past(&["17".to_owned(), "18".to_owned()], 4100).await.unwrap();
-        let requests: u64 = past.together().iter().map(|second| second.requests).sum();
+        let requests: u64 = past.totals().iter().map(|second| second.requests).sum();
         assert_eq!((past.seconds.len(), requests), (4100, 10));
         let minute = past.minute("17");
         assert_eq!((minute.requests, minute.mean_ms()), (3, Some(30.0)));

@@ -1,7 +1,7 @@
-//! A page's changes, as long as somebody looks: server-sent events.
+//! Updates of an open page, as server-sent events.
 //!
-//! `page` carries the page's inner part as a JSON string, `charts` the newest points of its charts. Both come at once
-//! and then when they changed, at most once a second.
+//! `page` has the page's inner HTML as a JSON string, `charts` the newest points of its charts. Both are sent immediately
+//! and then after each change, at most once per second.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -21,89 +21,88 @@ use tokio::{
 
 use super::{
     page::Viewer,
-    pages::{self, Asked, Kind, View},
+    pages::{self, Kind, PageQuery, View},
 };
-use crate::dashboard::Site;
+use crate::dashboard::{MAX_STREAMS, Site};
 use crate::http::Problem;
 use signalbox_access::{Caller, Scope};
 
-/// Between two looks.
-const PACE: Duration = Duration::from_secs(1);
-/// How long a browser waits before it connects again.
-const RECONNECT: Duration = Duration::from_secs(1);
-/// nginx passes on each message when it comes.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a browser waits before it reconnects.
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
+/// Disables buffering in nginx, which would delay messages.
 static UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// One who looks at a page.
-struct Watching {
+/// One open stream.
+struct PageStream {
     app: Site,
     caller: Caller,
-    /// What the session's token is known by; a program's was checked when it came.
+    /// The digest of the session's token; `None` for a client that sent its token, which was checked with the request.
     digest: Option<String>,
     view: View,
-    pace: Interval,
+    refresh: Interval,
     round: u64,
     html: String,
     charts: String,
-    /// What has to be sent before the next look.
-    ready: Vec<Event>,
-    _seat: OwnedSemaphorePermit,
+    /// Messages to send before the next refresh, the last one first.
+    pending: Vec<Event>,
+    _permit: OwnedSemaphorePermit,
 }
 
 pub(super) async fn stream(
     viewer: Viewer,
     State(app): State<Site>,
-    Query(asked): Query<Asked>,
+    Query(query): Query<PageQuery>,
 ) -> Result<Response, Problem> {
-    let kind = Kind::named(&asked.page)
-        .ok_or_else(|| Problem::not_found("no_such_page", "the dashboard has no such page"))?;
-    let seat = std::sync::Arc::clone(&app.dashboard.seats).try_acquire_owned().map_err(|_| {
-        let detail = "as many pages are open as one pacemaker serves; close one";
+    let kind = Kind::named(&query.page)
+        .ok_or_else(|| Problem::not_found("no_such_page", format!("Unknown page `{}`.", query.page)))?;
+    let permit = std::sync::Arc::clone(&app.dashboard.streams).try_acquire_owned().map_err(|_| {
+        let detail = format!("Stream limit reached ({MAX_STREAMS}). Close a dashboard page.");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", detail)
     })?;
-    let mut pace = interval(PACE);
-    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let watching = Watching {
+    let mut refresh = interval(REFRESH_INTERVAL);
+    refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let open = PageStream {
         app,
         caller: viewer.caller,
         digest: viewer.session.map(|session| session.digest),
-        view: asked.of(kind),
-        pace,
+        view: query.into_view(kind),
+        refresh,
         round: 0,
         html: String::new(),
         charts: String::new(),
-        ready: vec![Event::default().retry(RECONNECT).comment("watching")],
-        _seat: seat,
+        pending: vec![Event::default().retry(RECONNECT_DELAY).comment("open")],
+        _permit: permit,
     };
-    let events = stream::unfold(watching, |mut watching| async {
-        let event = watching.next().await?;
-        Some((Ok::<_, Infallible>(event), watching))
+    let events = stream::unfold(open, |mut open| async {
+        let event = open.next().await?;
+        Some((Ok::<_, Infallible>(event), open))
     });
     let mut response = Sse::new(events).keep_alive(KeepAlive::default()).into_response();
     response.headers_mut().insert(UNBUFFERED.clone(), HeaderValue::from_static("no"));
     Ok(response)
 }
 
-impl Watching {
-    /// The next message; none when the stream ends.
+impl PageStream {
+    /// The next message; `None` ends the stream.
     async fn next(&mut self) -> Option<Event> {
         loop {
-            if let Some(event) = self.ready.pop() {
+            if let Some(event) = self.pending.pop() {
                 return Some(event);
             }
             tokio::select! {
-                _ = self.pace.tick() => {}
+                _ = self.refresh.tick() => {}
                 () = self.app.shutdown.cancelled() => return None,
             }
             if !self.still_allowed().await {
                 return None;
             }
-            self.look().await;
+            self.render().await;
         }
     }
 
-    /// Whether the token still is what it was when the page was opened. While the fabric is away nothing new is
-    /// decided, and little is shown.
+    /// Whether the token is still valid and has the scope `read`. While the fabric Redis does not respond, the stream
+    /// stays open with the scopes that were read last.
     async fn still_allowed(&mut self) -> bool {
         let Some(digest) = &self.digest else { return true };
         match self.app.remember(digest).await {
@@ -116,21 +115,21 @@ impl Watching {
         }
     }
 
-    async fn look(&mut self) {
+    async fn render(&mut self) {
         let (html, charts) = match pages::content(&self.app, &self.caller, &self.view, self.round).await {
             Ok(content) => (content.html, serde_json::to_string(&content.charts).unwrap_or_default()),
             Err(problem) => (pages::notice(problem.detail()).unwrap_or_default(), String::new()),
         };
         self.round += 1;
         if charts != self.charts && charts != "[]" && !charts.is_empty() {
-            self.ready.push(Event::default().event("charts").data(&charts));
+            self.pending.push(Event::default().event("charts").data(&charts));
             self.charts = charts;
         }
-        // Taken from the end, so the page comes before the charts that it has a place for.
+        // Messages are taken from the end: the page is sent before its charts, because it contains their elements.
         if html != self.html {
-            // As JSON it is one line, whatever line ends are in it.
+            // Line breaks would end the field; JSON escapes them.
             let data = serde_json::to_string(&html).unwrap_or_default();
-            self.ready.push(Event::default().event("page").data(data));
+            self.pending.push(Event::default().event("page").data(data));
             self.html = html;
         }
     }

@@ -1,28 +1,29 @@
-// Buttons that change something. A form says which request of the API it is:
-//   data-method, data-path   the request
-//   data-base                JSON that the body begins with; fields of the form are put into it
-//   data-without             a field that is taken out of it
-//   data-confirm             what is asked before, data-done what is said after
-// A field says with data-json how its value is written: as "number", as one of the "shares", as a "range" of minutes up
-// to now, or else as text.
+// Forms that send a request to the API:
+//   data-method, data-path   method and path of the request
+//   data-base                initial body as JSON; the fields of the form are added to it
+//   data-without             a field to remove from the initial body
+//   data-confirm             the question to confirm before the request
+//   data-done                the notice after success
+// A field's data-json is the type of its value: "number", "share" (one entry of `shares`), "range" (minutes until now),
+// or text if absent.
 
 (() => {
     "use strict";
 
     const csrf = document.querySelector('meta[name="csrf"]').content;
     const dialog = document.getElementById("confirm");
-    const told = document.getElementById("told");
+    const notices = document.getElementById("notices");
 
-    // Notices lie over the page, so only the newest are shown, and a click takes one away.
-    const SHOWN = 2;
+    // Notices cover the page, so only the newest are shown, and a click removes one.
+    const MAX_NOTICES = 2;
 
-    function tell(text, bad) {
-        while (told.children.length >= SHOWN) told.firstElementChild.remove();
+    function notify(text, bad) {
+        while (notices.children.length >= MAX_NOTICES) notices.firstElementChild.remove();
         const line = document.createElement("p");
         line.textContent = text;
         line.className = bad ? "bad" : "good";
         line.addEventListener("click", () => line.remove());
-        told.append(line);
+        notices.append(line);
         setTimeout(() => line.remove(), bad ? 15000 : 5000);
     }
 
@@ -73,33 +74,33 @@
         try {
             answer = await fetch(path, { method, headers, body });
         } catch {
-            tell("The pacemaker does not answer. What you asked for may have happened all the same.", true);
+            notify("No response from the pacemaker. The change may still have been applied; check before retrying.", true);
             return;
         }
         if (answer.ok) {
             const result = await answer.json().catch(() => ({}));
             if (result.delivered === false) {
-                tell(`It was not delivered: ${result.why}`, true);
+                notify(`Delivery failed: ${result.why}`, true);
                 return;
             }
-            tell(done || "Done.", false);
+            notify(done || "Done.", false);
             return;
         }
         const problem = await answer.json().catch(() => ({}));
-        tell(problem.detail || `It was refused (${answer.status}).`, true);
+        notify(problem.detail || `Request rejected (${answer.status}).`, true);
     }
 
-    // For scripts whose requests have answers to be shown.
-    window.signalboxActions = { csrf, tell, confirmed };
+    // For scripts that show the responses to their requests.
+    window.signalboxActions = { csrf, notify, confirmed };
 
     document.addEventListener("submit", async (event) => {
         const form = event.target;
         if (!form.classList.contains("act")) return;
         event.preventDefault();
-        // What was asked about is what is done, also when the page changes behind the question.
-        const asked = form.cloneNode(true);
-        [...form.elements].forEach((field, index) => (asked.elements[index].value = field.value));
+        // A copy: the page may change while the dialog is open, and the request must match the confirmed question.
+        const snapshot = form.cloneNode(true);
+        [...form.elements].forEach((field, index) => (snapshot.elements[index].value = field.value));
         if (form.dataset.confirm && !(await confirmed(form.dataset.confirm))) return;
-        await act(asked);
+        await act(snapshot);
     });
 })();

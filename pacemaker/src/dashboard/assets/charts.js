@@ -1,23 +1,23 @@
-// Charts, drawn by uPlot. The server sends the newest points; what was before the first of them is kept here.
+// Charts, drawn by uPlot. The server sends the newest points; older points are kept here.
 
 (() => {
     "use strict";
 
-    const KEPT = 1800;
+    const MAX_POINTS = 1800;
     const HEIGHT = 180;
     const charts = new Map();
 
-    const colour = (name) => {
+    const color = (name) => {
         const variable = { plain: "--link", good: "--good", warn: "--warn", bad: "--bad", other: "--other", ink: "--faint", edge: "--edge" }[name];
         return getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
     };
 
-    // `x` rises by one second; the new points replace the old ones from their first on.
+    // The new points replace all old points from the first new one on.
     function joined(old, chart) {
         const fresh = [chart.x, ...chart.lines.map((line) => line.y)];
         if (!old || old.length !== fresh.length || !chart.x.length) return fresh;
         const kept = old[0].filter((x) => x < chart.x[0]).length;
-        return fresh.map((column, index) => [...old[index].slice(0, kept), ...column].slice(-KEPT));
+        return fresh.map((column, index) => [...old[index].slice(0, kept), ...column].slice(-MAX_POINTS));
     }
 
     const value = (unit) => (_, number) => {
@@ -26,26 +26,26 @@
         return `${number.toLocaleString("en", { maximumFractionDigits: digits })} ${unit}`;
     };
 
-    // There is room for little beside the axis.
+    // Axis labels have little space.
     const short = (number) => number.toLocaleString("en", { notation: "compact" });
 
     const clock = (x) => new Date(x * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 
-    // While nobody points at a moment, the legend says the newest one.
+    // Unless the cursor is on a point, the legend shows the newest one.
     const newest = (plot) => {
         if (plot.cursor.idx === null || plot.cursor.idx === undefined) plot.setLegend({ idx: plot.data[0].length - 1 }, false);
     };
 
     function options(element, chart) {
-        const [ink, edge] = [colour("ink"), colour("edge")];
+        const [ink, edge] = [color("ink"), color("edge")];
         const axis = { stroke: ink, grid: { stroke: edge, width: 1 }, ticks: { stroke: edge, width: 1 } };
         const series = chart.lines.map((line, place) => ({
             label: line.label,
-            stroke: colour(line.colour),
-            // The first line is what the others are part of, or stand beside.
-            fill: place === 0 ? `${colour(line.colour)}1f` : undefined,
+            stroke: color(line.color),
+            // The first line is the total or the main line, so only its area is filled.
+            fill: place === 0 ? `${color(line.color)}1f` : undefined,
             width: 1.5,
-            // A single value makes no line.
+            // A single value is not visible as a line.
             points: { show: (plot, place) => plot.data[place].filter((y) => y !== null).length < 2, size: 5 },
             value: value(chart.unit),
         }));
@@ -60,7 +60,7 @@
         };
     }
 
-    // For those who do not see the lines.
+    // A text alternative for screen readers.
     function describe(element, chart, data) {
         const last = chart.lines.map((line, index) => {
             const known = data[index + 1].filter((number) => number !== null);
@@ -94,7 +94,7 @@
             plot.setSize({ width: Math.max(element.clientWidth, 200), height: HEIGHT });
         }
     });
-    // Colours are drawn, not styled, so another scheme needs another drawing.
+    // The canvas has no styles: redraw it with the colors of the new scheme.
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
         for (const [id, { chart, data, plot }] of [...charts]) {
             plot.destroy();

@@ -1,5 +1,5 @@
-// Keeps the page as it is now: the server sends its inner part anew when it changed, and this puts the differences in
-// place. What a person typed, opened or has the focus on stays as it is.
+// Keeps the page current. The server sends the inner HTML when it changes; this script applies the differences, so that
+// typed text, open elements and the focus are kept.
 
 (() => {
     "use strict";
@@ -7,18 +7,18 @@
     const page = document.getElementById("page");
     const connection = document.getElementById("connection");
 
-    // Elements that are the same thing have the same tag and, if they have one, the same key.
+    // Two elements correspond if they have the same tag and the same key (data-key or id, if any).
     const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.dataset.key || node.id || "" : "");
     const same = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
-    // What the person before the screen decides.
-    const theirs = new Set(["open"]);
+    // Attributes that the user controls.
+    const USER_ATTRIBUTES = new Set(["open"]);
 
     function mergeAttributes(old, wanted) {
         for (const { name } of [...old.attributes]) {
-            if (!wanted.hasAttribute(name) && !theirs.has(name)) old.removeAttribute(name);
+            if (!wanted.hasAttribute(name) && !USER_ATTRIBUTES.has(name)) old.removeAttribute(name);
         }
         for (const { name, value } of wanted.attributes) {
-            if (old.getAttribute(name) !== value && !theirs.has(name)) old.setAttribute(name, value);
+            if (old.getAttribute(name) !== value && !USER_ATTRIBUTES.has(name)) old.setAttribute(name, value);
         }
     }
 
@@ -27,7 +27,7 @@
             if (old.nodeValue !== wanted.nodeValue) old.nodeValue = wanted.nodeValue;
             return;
         }
-        // Drawn or filled by another script; what it says of itself to others is that script's business, too.
+        // Another script manages this element, including its attributes.
         if (old.hasAttribute("data-keep")) return;
         mergeAttributes(old, wanted);
         mergeChildren(old, wanted);
@@ -38,8 +38,8 @@
         for (const child of [...wanted.childNodes]) {
             let found = at;
             while (found && !same(found, child)) found = found.nextSibling;
-            // Something without a key is only looked for where it should be: what comes later is something else. Text
-            // in between is nothing to lose.
+            // A node without a key matches only the next element: a later one is a different element. Text nodes in
+            // between may be removed.
             if (found && !keyOf(child)) {
                 let between = at;
                 while (between !== found && between.nodeType !== Node.ELEMENT_NODE) between = between.nextSibling;
@@ -72,7 +72,7 @@
     }
 
     function show(html) {
-        // Parsed apart from the document, so nothing in it is run or fetched; the server has escaped what it shows.
+        // DOMParser neither runs scripts nor loads resources; the server has escaped all values.
         const wanted = new DOMParser().parseFromString(`<main>${html}</main>`, "text/html").querySelector("main");
         mergeChildren(page, wanted);
         document.dispatchEvent(new CustomEvent("page-shown"));
@@ -81,7 +81,7 @@
     let source = null;
     let shown = 0;
 
-    function say(text, lost) {
+    function showConnection(text, lost) {
         connection.textContent = text;
         connection.classList.toggle("lost", lost);
     }
@@ -91,14 +91,14 @@
         source.addEventListener("page", (event) => {
             show(JSON.parse(event.data));
             shown += 1;
-            // For tests, which have to know that the page is what the server says now.
+            // Browser tests read this to know that the page is current.
             page.dataset.shown = String(shown);
-            say("live", false);
+            showConnection("live", false);
         });
         source.addEventListener("charts", (event) => window.signalboxCharts(JSON.parse(event.data)));
         source.addEventListener("error", () => {
-            const over = source.readyState === EventSource.CLOSED;
-            say(over ? "not live any more: load the page again" : "connection lost, trying again", true);
+            const closed = source.readyState === EventSource.CLOSED;
+            showConnection(closed ? "disconnected: reload the page" : "connection lost, reconnecting", true);
         });
     }
 
@@ -107,7 +107,7 @@
         source = null;
     }
 
-    // Nobody looks: nothing is read on the server.
+    // A hidden page closes its stream, so the server reads nothing for it.
     document.addEventListener("visibilitychange", () => {
         close();
         if (!document.hidden) open();

@@ -1,15 +1,15 @@
-// What has an answer to be shown: where a label would go, and what another definition would change. All of it is put in
-// place as text, never as markup.
+// Requests whose responses are shown on the page: simulating a label, and previewing and applying a new version of a
+// machine. All content is inserted as text, never as markup.
 
 (() => {
     "use strict";
 
-    const { csrf, tell, confirmed } = window.signalboxActions;
+    const { csrf, notify, confirmed } = window.signalboxActions;
 
     function element(name, properties = {}, ...children) {
-        const made = Object.assign(document.createElement(name), properties);
-        made.append(...children);
-        return made;
+        const created = Object.assign(document.createElement(name), properties);
+        created.append(...children);
+        return created;
     }
 
     function line(...children) {
@@ -20,21 +20,21 @@
         return element("code", { textContent: text });
     }
 
-    // The answer of a request, or null after its refusal was shown in `place`.
-    async function ask(place, path, type, body) {
+    // The response to a request, or null after its error was shown in `place`.
+    async function request(place, path, type, body) {
         let answer;
         try {
             const headers = { "X-Signalbox-CSRF": csrf, "Content-Type": type };
             answer = await fetch(path, { method: "POST", headers, body });
         } catch {
-            tell("The pacemaker does not answer.", true);
+            notify("No response from the pacemaker.", true);
             return null;
         }
-        const said = await answer.json().catch(() => ({}));
-        if (answer.ok) return said;
-        // A refused definition brings each problem with its line, and a caret below the place: that needs its columns.
-        const detail = element("pre", { className: "problems", textContent: said.detail || `Refused: ${answer.status}` });
-        place.replaceChildren(element("p", { className: "bad", textContent: "It was refused." }), detail);
+        const reply = await answer.json().catch(() => ({}));
+        if (answer.ok) return reply;
+        // A rejected definition has problems with a line and a caret below the position, so the text stays preformatted.
+        const detail = element("pre", { className: "problems", textContent: reply.detail || `Status ${answer.status}` });
+        place.replaceChildren(element("p", { className: "bad", textContent: "Request rejected." }), detail);
         return null;
     }
 
@@ -42,14 +42,14 @@
         try {
             return JSON.parse(field.value);
         } catch {
-            field.setCustomValidity("This is no JSON.");
+            field.setCustomValidity("Invalid JSON.");
             field.reportValidity();
             field.addEventListener("input", () => field.setCustomValidity(""), { once: true });
-            throw new Error("no JSON");
+            throw new Error("invalid JSON");
         }
     }
 
-    function assumed(form) {
+    function assumptions(form) {
         const body = { for: form.elements.for.value, feeds: {}, webhooks: {} };
         for (const field of [...form.elements].filter((one) => one.name && one.value.trim() !== "")) {
             if (field.name === "metadata") body.metadata = read(field);
@@ -60,11 +60,11 @@
     }
 
     const ends = {
-        until: "Then the time that was asked for is over.",
-        ended: "There it has come to its end.",
-        stuck: "Then nothing looks at it any more, unless facts or events come.",
-        errored: "Its action has failed for good then.",
-        steps: "It goes on like this: more steps are not looked at.",
+        until: "The time span of the simulation is over.",
+        ended: "The label has reached an end state.",
+        stuck: "Without a metadata update or an event, the label is not evaluated again.",
+        errored: "The action has no attempts left.",
+        steps: "Step limit reached.",
     };
 
     function step(one) {
@@ -74,9 +74,9 @@
             item.append(code(one.from), " → ", element("strong", { textContent: one.to }));
             item.append(` (${one.cause}${one.trigger ? `, ${one.trigger}` : ""})`);
         } else if (one.attempt) {
-            item.append("tries ", code(one.attempt), `, which answers ${one.status}`);
+            item.append("action ", code(one.attempt), ` answered ${one.status}`);
         } else {
-            item.append(element("span", { className: "bad", textContent: `${one.errored} fails for good: ${one.error}` }));
+            item.append(element("span", { className: "bad", textContent: `action ${one.errored} failed, no attempts left: ${one.error}` }));
         }
         return item;
     }
@@ -85,16 +85,17 @@
         const place = document.getElementById("simulated");
         let body;
         try {
-            body = assumed(form);
+            body = assumptions(form);
         } catch {
             return;
         }
-        const said = await ask(place, form.dataset.path, "application/json", JSON.stringify(body));
-        if (!said) return;
-        const steps = element("ol", { className: "steps" }, ...said.steps.map(step));
-        const end = said.feed ? `Then the feed ${said.feed} would have to be known.` : ends[said.end] || said.end;
-        const last = line("It is in ", element("strong", { textContent: said.state }), ` then, ${said.status || ""}. ${end}`);
-        place.replaceChildren(said.steps.length ? steps : line("It makes no step."), last);
+        const reply = await request(place, form.dataset.path, "application/json", JSON.stringify(body));
+        if (!reply) return;
+        const steps = element("ol", { className: "steps" }, ...reply.steps.map(step));
+        const end = reply.feed ? `To continue, enter a value for the feed ${reply.feed}.` : ends[reply.end] || reply.end;
+        const status = reply.status ? ` (${reply.status})` : "";
+        const last = line("Final state: ", element("strong", { textContent: reply.state }), `${status}. ${end}`);
+        place.replaceChildren(reply.steps.length ? steps : line("No steps."), last);
     }
 
     function list(title, names) {
@@ -102,62 +103,62 @@
         return [line(`${title}: `, ...names.flatMap((name, n) => (n ? [", ", code(name)] : [code(name)])))];
     }
 
-    // Where the labels of a state that goes are put.
+    // The new state for the labels of a removed state.
     function choice(from, count, targets) {
-        const select = element("select", { name: from, required: true }, element("option", { value: "", textContent: "choose" }));
+        const select = element("select", { name: from, required: true }, element("option", { value: "", textContent: "select a state" }));
         select.append(...targets.map((name) => element("option", { textContent: name })));
-        return element("label", {}, `${count} in ${from} go to`, select);
+        return element("label", {}, `Move ${count} labels in ${from} to`, select);
     }
 
     async function apply(form, plan, question) {
         const map = Object.fromEntries([...form.elements].filter((one) => one.name).map((one) => [one.name, one.value]));
         if (!(await confirmed(question))) return;
         const place = document.getElementById("applied");
-        const said = await ask(place, `${form.dataset.path}/apply`, "application/json", JSON.stringify({ plan, map }));
-        if (!said) return;
+        const reply = await request(place, `${form.dataset.path}/apply`, "application/json", JSON.stringify({ plan, map }));
+        if (!reply) return;
         document.getElementById("planned").replaceChildren();
-        tell(`Version ${said.version} counts now.`, false);
+        notify(`Version ${reply.version} is active.`, false);
     }
 
-    function show(place, form, said) {
-        const { added, removed, changed } = said.states;
-        const none = !added.length && !removed.length && !changed.length && !said.changed.length;
-        const wanted = removed.filter((state) => said.labels[state] > 0);
+    function show(place, form, preview) {
+        const { added, removed, changed } = preview.states;
+        const none = !added.length && !removed.length && !changed.length && !preview.changed.length;
+        const occupied = removed.filter((state) => preview.labels[state] > 0);
         const kept = JSON.parse(form.dataset.states).filter((state) => !removed.includes(state));
-        const choices = wanted.map((state) => choice(state, said.labels[state], [...kept, ...added]));
+        const choices = occupied.map((state) => choice(state, preview.labels[state], [...kept, ...added]));
         const question =
-            said.version === 0 ? "Make this machine?" : `Make this the definition after version ${said.version}?`;
+            preview.version === 0 ? "Create this machine?" : `Replace version ${preview.version} with this definition?`;
         const applying = element("form", {}, element("div", { className: "row" }, ...choices));
         applying.dataset.path = form.dataset.path;
         applying.append(element("button", { className: "primary", textContent: "Apply" }));
         applying.addEventListener("submit", (event) => {
             event.preventDefault();
-            apply(applying, said.plan, question);
+            apply(applying, preview.plan, question);
         });
-        const moves = `${said.would_move} of ${said.checked} labels at gates would move if their gate looked now`;
-        const feeds = said.needs_feed ? `; of ${said.needs_feed} only a feed could tell` : "";
-        const change = element("div", { className: "change" }, ...list("New states", added), ...list("States that go", removed));
-        change.append(...list("States that say something else", changed), ...list("What else is new", said.changed));
-        if (none) change.append(line("It stays as it is."));
-        if (said.starts) change.append(line(`${said.starts} labels go on at once, because their state becomes something else.`));
-        if (said.version > 0) change.append(line(`${moves}${feeds}.`));
-        const warnings = said.warnings.map((text) => element("pre", { className: "problems", textContent: text }));
-        const refused = element("div", { id: "applied" });
-        place.replaceChildren(element("h2", { textContent: "What it would change" }), change, ...warnings, applying, refused);
+        const moves = `${preview.would_move} of ${preview.checked} checked labels would move if their gates were evaluated now`;
+        const feeds = preview.needs_feed ? `; ${preview.needs_feed} depend on a feed` : "";
+        const change = element("div", { className: "change" }, ...list("New states", added), ...list("Removed states", removed));
+        change.append(...list("Changed states", changed), ...list("Other changes", preview.changed));
+        if (none) change.append(line("No changes."));
+        if (preview.starts) change.append(line(`${preview.starts} labels continue immediately, because the kind of their state changes.`));
+        if (preview.version > 0) change.append(line(`${moves}${feeds}.`));
+        const warnings = preview.warnings.map((text) => element("pre", { className: "problems", textContent: text }));
+        const applyResult = element("div", { id: "applied" });
+        place.replaceChildren(element("h2", { textContent: "Changes" }), change, ...warnings, applying, applyResult);
     }
 
     async function plan(form) {
         const place = document.getElementById("planned");
         const text = document.getElementById("definition").value;
-        const said = await ask(place, `${form.dataset.path}/plan`, "application/yaml", text);
-        if (said) show(place, form, said);
+        const preview = await request(place, `${form.dataset.path}/plan`, "application/yaml", text);
+        if (preview) show(place, form, preview);
     }
 
     document.addEventListener("submit", (event) => {
-        const asked = { simulation: simulate, planning: plan }[event.target.id];
-        if (!asked) return;
+        const handler = { simulation: simulate, planning: plan }[event.target.id];
+        if (!handler) return;
         event.preventDefault();
-        asked(event.target);
+        handler(event.target);
     });
 
     document.addEventListener("change", async (event) => {

@@ -1,9 +1,9 @@
-// The live tail of events: the API's own stream, with what the filter's fields say.
+// The live tail of events: the event stream of the API, with the filter of the form.
 
 (() => {
     "use strict";
 
-    const KEPT = 200;
+    const MAX_LINES = 200;
     const filter = document.getElementById("tail-filter");
     if (!filter) return;
     const list = document.getElementById("tail-list");
@@ -18,7 +18,7 @@
         item.className = className;
         item.append(...parts);
         list.prepend(item);
-        while (list.children.length > KEPT) list.lastElementChild.remove();
+        while (list.children.length > MAX_LINES) list.lastElementChild.remove();
     }
 
     function code(text) {
@@ -36,7 +36,7 @@
         const data = event.data === undefined ? "" : ` ${JSON.stringify(event.data).slice(0, 300)}`;
         line("event", `${time} `, code(what), " ", object, " ", code(String(event.id)), data);
         count += 1;
-        state.textContent = `${count} event${count === 1 ? "" : "s"} since this page was opened.`;
+        state.textContent = `${count} event${count === 1 ? "" : "s"} since the stream was opened.`;
     }
 
     function open() {
@@ -49,12 +49,12 @@
             if (!count) state.textContent = "Waiting for events.";
         });
         source.addEventListener("message", (message) => show(JSON.parse(message.data)));
-        source.addEventListener("gap", () => line("gap", "Events in between are no longer kept."));
+        source.addEventListener("gap", () => line("gap", "Gap: some events are no longer retained."));
         source.addEventListener("error", () => {
-            const over = source.readyState === EventSource.CLOSED;
-            state.textContent = over
-                ? "The filter was refused, or as many streams are open as may be."
-                : "The connection is lost; it goes on where it was.";
+            const closed = source.readyState === EventSource.CLOSED;
+            state.textContent = closed
+                ? "Stream rejected: the filter is invalid, or the stream limit is reached."
+                : "Connection lost. Reconnecting; the stream resumes where it stopped.";
         });
     }
 
@@ -73,7 +73,7 @@
     pause.addEventListener("click", () => {
         paused = !paused;
         pause.setAttribute("aria-pressed", String(paused));
-        pause.textContent = paused ? "Go on" : "Pause";
+        pause.textContent = paused ? "Resume" : "Pause";
         if (paused) state.textContent = "Paused.";
         open();
     });

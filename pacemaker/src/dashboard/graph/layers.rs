@@ -1,8 +1,8 @@
-//! Who stands above whom.
+//! Assigns boxes to layers.
 
 use super::Graph;
 
-/// The layer of each box: one more than the lowest of those that lead to it, not counting what leads back up.
+/// The layer of each box: one below the lowest box that leads to it, without arrows that close a cycle.
 pub(super) fn of(graph: &Graph) -> Vec<usize> {
     let mut after: Vec<Vec<usize>> = vec![Vec::new(); graph.widths.len()];
     for arrow in &graph.arrows {
@@ -12,7 +12,7 @@ pub(super) fn of(graph: &Graph) -> Vec<usize> {
     let mut layers = vec![0; after.len()];
     for one in order {
         for next in &after[one] {
-            // What comes earlier in the order closes a cycle.
+            // An arrow to an earlier box closes a cycle.
             if place[*next] > place[one] {
                 layers[*next] = layers[*next].max(layers[one] + 1);
             }
@@ -21,8 +21,8 @@ pub(super) fn of(graph: &Graph) -> Vec<usize> {
     layers
 }
 
-/// The boxes in an order in which all arrows go forward but those that close a cycle in a walk from the first box on,
-/// and the place of each in it.
+/// The boxes in topological order, and the place of each in it. Arrows that close a cycle in a depth-first search from the
+/// first box are ignored.
 fn topological(after: &[Vec<usize>]) -> (Vec<usize>, Vec<usize>) {
     let mut seen = vec![false; after.len()];
     let mut left = Vec::with_capacity(after.len());
@@ -31,7 +31,7 @@ fn topological(after: &[Vec<usize>]) -> (Vec<usize>, Vec<usize>) {
             continue;
         }
         seen[first] = true;
-        // A box, and how many of its arrows were followed.
+        // The path to the current box, with the number of arrows followed from each.
         let mut walk = vec![(first, 0)];
         while let Some((one, followed)) = walk.last_mut() {
             match after[*one].get(*followed) {

@@ -1,15 +1,15 @@
-//! Draws a graph in layers. Pure: boxes and links in, places and lines out, the same for the same.
+//! Lays out a graph in layers. Pure and deterministic: boxes and arrows in, positions and lines out.
 //!
 //! ```text
-//!  layers.rs   who stands above whom (longest path; what closes a cycle goes back up)
-//!  order.rs    who stands left of whom: fewest crossings found by barycentres
-//!  place.rs    where exactly: rows, columns as straight as their order allows, lines
+//!  layers.rs   the layer of each box (longest path; arrows that close a cycle lead back up)
+//!  order.rs    the order within each row: few crossings, by the barycenter heuristic
+//!  place.rs    coordinates: rows, columns as straight as the order allows, lines
 //! ```
 //!
-//! A layer is two rows: one of boxes, and below it one in which every link that leaves them has a *bend*. It carries the
-//! link's label, so labels take part in the order and never lie upon each other. Links that go down bend once in every row
-//! that they pass; those that go up, and those so long that they would bend in too many rows, leave the rows below their
-//! first bend and go *around* on the right.
+//! A layer has two rows: one for boxes, and below it one in which every link that leaves them has a *bend*. The bend holds
+//! the link's label, so labels take part in the ordering and never overlap. A link that leads down has a bend in every row
+//! that it passes. A link that leads up, or is too long, leaves the rows below its first bend and runs *around* them on
+//! the right.
 
 mod layers;
 mod order;
@@ -21,16 +21,16 @@ use std::fmt::Write as _;
 
 use order::{Link, Rows};
 
-/// More than this is not drawn: nobody could read it, and everybody would wait for it.
-pub(super) const MOST_BOXES: usize = 300;
-pub(super) const MOST_LINKS: usize = 1500;
-/// Bends of all links together, beyond which the longest go around.
-const MOST_BENDS: usize = 6000;
+/// Larger graphs are not drawn: they would be unreadable and slow to lay out.
+pub(super) const MAX_BOXES: usize = 300;
+pub(super) const MAX_LINKS: usize = 1500;
+/// Maximum bends of all links together. Beyond it, the longest links run around.
+const MAX_BENDS: usize = 6000;
 
-/// A graph to be drawn.
+/// A graph to lay out.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Graph {
-    /// How wide each box has to be.
+    /// The width of each box.
     pub(super) widths: Vec<f64>,
     pub(super) arrows: Vec<Arrow>,
 }
@@ -40,11 +40,11 @@ pub(super) struct Graph {
 pub(super) struct Arrow {
     pub(super) from: usize,
     pub(super) to: usize,
-    /// How wide its label is; 0 without one.
+    /// The width of its label; 0 without one.
     pub(super) label: f64,
 }
 
-/// Where everything is.
+/// The positions of all boxes and lines.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Drawing {
     pub(super) width: f64,
@@ -69,22 +69,22 @@ pub(super) struct Point {
     pub(super) y: f64,
 }
 
-/// How an arrow runs, from the lower edge of its first box to the upper edge of its last.
+/// The course of an arrow, from the lower edge of its first box to the upper edge of its last.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Line {
     pub(super) start: Point,
     pub(super) steps: Vec<Step>,
-    /// The place of its label.
+    /// The position of its label.
     pub(super) label: Option<Rect>,
-    /// Whether it goes around the rows.
+    /// Whether it runs around the rows.
     pub(super) around: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Step {
-    /// Straight on.
+    /// A straight line.
     To(Point),
-    /// Leaving and arriving downwards.
+    /// A curve that starts and ends vertically.
     Curve(Point),
 }
 
@@ -133,11 +133,11 @@ fn towards(from: Point, to: Point) -> Point {
     Point { x: from.x + dx * part, y: from.y + dy * part }
 }
 
-/// Draws it, unless it is too large or says something of boxes that are not there.
+/// Lays out a graph; `None` if it is empty or too large, or an arrow refers to an unknown box.
 pub(super) fn draw(graph: &Graph) -> Option<Drawing> {
     let boxes = graph.widths.len();
     let known = graph.arrows.iter().all(|arrow| arrow.from < boxes && arrow.to < boxes);
-    if boxes == 0 || boxes > MOST_BOXES || graph.arrows.len() > MOST_LINKS || !known {
+    if boxes == 0 || boxes > MAX_BOXES || graph.arrows.len() > MAX_LINKS || !known {
         return None;
     }
     let layers = layers::of(graph);
@@ -147,7 +147,7 @@ pub(super) fn draw(graph: &Graph) -> Option<Drawing> {
     Some(place::place(graph, &rows, &links))
 }
 
-/// Which arrows go through the rows: all that go down, as long as the bends are not too many.
+/// Decides which arrows run through the rows: those that lead down, as long as there are not too many bends.
 fn links(graph: &Graph, layers: &[usize]) -> Vec<Link> {
     let span = |arrow: &Arrow| layers[arrow.to].saturating_sub(layers[arrow.from]);
     let mut longest = graph.arrows.iter().map(span).max().unwrap_or(0);
@@ -155,7 +155,7 @@ fn links(graph: &Graph, layers: &[usize]) -> Vec<Link> {
         let spans = graph.arrows.iter().map(span);
         spans.map(|span| if (1..=longest).contains(&span) { 2 * span - 1 } else { 1 }).sum()
     };
-    while longest > 1 && bends(longest) > MOST_BENDS {
+    while longest > 1 && bends(longest) > MAX_BENDS {
         longest /= 2;
     }
     let link = |arrow: &Arrow| Link { arrow: *arrow, around: !(1..=longest).contains(&span(arrow)) };

@@ -1,19 +1,19 @@
-//! Who stands left of whom.
+//! Orders the boxes and bends within their rows.
 
 use super::{Arrow, Graph};
 
-/// How often all rows are put into the order of what they are linked to.
+/// How often all rows are sorted by the positions of their neighbors.
 const SWEEPS: usize = 12;
 
-/// An arrow, and how it gets to its end.
+/// An arrow, and whether it runs through the rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Link {
     pub(super) arrow: Arrow,
-    /// Beside the rows, instead of through them.
+    /// Around the rows, instead of through them.
     pub(super) around: bool,
 }
 
-/// Something that stands in a row: a box or a bend.
+/// A position in a row: a box or a bend.
 #[derive(Debug)]
 pub(super) struct Spot {
     pub(super) row: usize,
@@ -25,11 +25,11 @@ pub(super) struct Spot {
 /// Boxes and bends, row by row.
 #[derive(Debug)]
 pub(super) struct Rows {
-    /// The boxes come first, in their order.
+    /// First the boxes in their order, then the bends.
     pub(super) spots: Vec<Spot>,
     /// From left to right.
     pub(super) rows: Vec<Vec<usize>>,
-    /// The bends of each link, from above to below: one at least.
+    /// The bends of each link from top to bottom, at least one.
     pub(super) bends: Vec<Vec<usize>>,
 }
 
@@ -77,7 +77,7 @@ impl Rows {
         self.bends.push(bends);
     }
 
-    /// Looks for an order in which few lines cross, and takes the best that was found.
+    /// Searches for an order with few crossings and keeps the best one.
     pub(super) fn uncross(&mut self) {
         let (mut best, mut fewest) = (self.rows.clone(), self.crossings());
         for sweep in 0..SWEEPS {
@@ -97,7 +97,7 @@ impl Rows {
         self.rows = best;
     }
 
-    /// Puts a row into the order of the middle of what its spots are linked to; who is linked to nothing stays.
+    /// Sorts a row by the mean position of each spot's neighbors; a spot without neighbors keeps its position.
     fn sort(&mut self, row: usize, linked: impl Fn(&Spot) -> &Vec<usize>) {
         let places = self.places();
         let middle = |(at, spot): (usize, &usize)| {
@@ -135,7 +135,7 @@ impl Rows {
     }
 }
 
-/// How many pairs come in the wrong order: counted in a tree of sums.
+/// The number of pairs in the wrong order, counted with a Fenwick tree.
 fn inversions(ends: impl Iterator<Item = usize> + Clone) -> usize {
     let size = ends.clone().max().map_or(0, |most| most + 1);
     let mut tree = vec![0_usize; size + 1];

@@ -1,35 +1,36 @@
-//! Where exactly: rows from above to below, columns, and the lines between them.
+//! Computes the coordinates of rows, columns and lines.
 
 use super::{
     Drawing, Graph, Line, Point, Rect, Step,
     order::{Link, Rows, as_f64},
 };
 
-/// How high boxes and labels are.
-pub(super) const BOX: f64 = 44.0;
-pub(super) const LABEL: f64 = 18.0;
-/// Around everything.
+/// The heights of boxes and labels.
+pub(super) const BOX_HEIGHT: f64 = 44.0;
+pub(super) const LABEL_HEIGHT: f64 = 18.0;
+/// Around the whole drawing.
 const MARGIN: f64 = 12.0;
-/// Between neighbours.
-const BESIDE: f64 = 20.0;
-/// Below boxes, and above them.
-const BELOW: f64 = 14.0;
-const ABOVE: f64 = 24.0;
-/// Between lines that run beside each other.
-const APART: f64 = 9.0;
-/// How often columns are drawn to what they are linked to.
-const PULLS: usize = 14;
+/// Between boxes in a row.
+const BOX_GAP: f64 = 20.0;
+/// Between a row of boxes and the row of bends below it, and between that row and the next boxes.
+const GAP_BELOW: f64 = 14.0;
+const GAP_ABOVE: f64 = 24.0;
+/// Between parallel lines.
+const LINE_GAP: f64 = 9.0;
+/// How often columns are moved towards their neighbors.
+const PASSES: usize = 14;
 
 struct Placing<'a> {
     graph: &'a Graph,
     rows: &'a Rows,
     links: &'a [Link],
-    /// The middle of each spot.
+    /// The center of each spot.
     columns: Vec<f64>,
-    /// Where each row begins, and how high it is.
+    /// The top of each row.
     tops: Vec<f64>,
+    /// The height of each row.
     heights: Vec<f64>,
-    /// Lines across that were put above each row so far; those above the first count for it.
+    /// How many horizontal lines were placed above each row so far.
     across: Vec<usize>,
 }
 
@@ -49,13 +50,13 @@ pub(super) fn place(graph: &Graph, rows: &Rows, links: &[Link]) -> Drawing {
 fn height(rows: &Rows, row: usize) -> f64 {
     let labelled = || rows.rows[row].iter().any(|spot| rows.spots[*spot].width > 0.0);
     match row % 2 {
-        0 => BOX,
-        _ if labelled() => LABEL,
+        0 => BOX_HEIGHT,
+        _ if labelled() => LABEL_HEIGHT,
         _ => 0.0,
     }
 }
 
-/// Where the rows begin, with room for the lines that run across between them, and where the last ends.
+/// The top of each row, with space for the horizontal lines between rows, and the end of the last row.
 fn tops(graph: &Graph, rows: &Rows, links: &[Link], heights: &[f64]) -> (Vec<f64>, f64) {
     let mut across = vec![0; heights.len() + 1];
     for (link, bends) in links.iter().zip(&rows.bends).filter(|(link, _)| link.around) {
@@ -66,26 +67,26 @@ fn tops(graph: &Graph, rows: &Rows, links: &[Link], heights: &[f64]) -> (Vec<f64
     let mut at = MARGIN;
     let mut tops = Vec::with_capacity(heights.len());
     for (row, height) in heights.iter().enumerate() {
-        let room = as_f64(across[row]) * APART;
+        let space = as_f64(across[row]) * LINE_GAP;
         at += match row {
-            0 => room,
-            _ if row % 2 == 0 => ABOVE + room,
-            _ => BELOW,
+            0 => space,
+            _ if row % 2 == 0 => GAP_ABOVE + space,
+            _ => GAP_BELOW,
         };
         tops.push(at);
         at += height;
     }
-    (tops, at + as_f64(across[heights.len()]) * APART)
+    (tops, at + as_f64(across[heights.len()]) * LINE_GAP)
 }
 
-/// The middle of each spot: near those it is linked to, in the order of its row, and never upon its neighbour.
+/// The center of each spot: close to its neighbors, in the order of its row, and without overlaps.
 fn columns(rows: &Rows) -> Vec<f64> {
     let mut columns = vec![0.0; rows.spots.len()];
     for row in &rows.rows {
         let wanted = vec![0.0; row.len()];
         settle(rows, row, &wanted, &mut columns);
     }
-    for pull in 0..PULLS {
+    for pull in 0..PASSES {
         let down = pull % 2 == 0;
         for at in 0..rows.rows.len() {
             let row = &rows.rows[if down { at } else { rows.rows.len() - 1 - at }];
@@ -107,19 +108,19 @@ fn columns(rows: &Rows) -> Vec<f64> {
     columns
 }
 
-/// Puts a row where it wants to be, as near as its order and widths let it: least squares, by pooling neighbours that
-/// would come too close.
+/// Moves the spots of a row as close to the wanted positions as their order and widths allow: least squares, by pooling
+/// neighbors that would overlap.
 fn settle(rows: &Rows, row: &[usize], wanted: &[f64], columns: &mut [f64]) {
     let mut offsets = Vec::with_capacity(row.len());
     let mut offset = 0.0;
     for (at, spot) in row.iter().enumerate() {
         if let Some(before) = at.checked_sub(1) {
             let half = |spot: usize| rows.spots[spot].width / 2.0;
-            offset += half(row[before]) + half(*spot) + BESIDE;
+            offset += half(row[before]) + half(*spot) + BOX_GAP;
         }
         offsets.push(offset);
     }
-    // Sum and count of those that move together.
+    // Sum and count of the spots that move together.
     let mut pools: Vec<(f64, usize)> = Vec::new();
     for (wanted, offset) in wanted.iter().zip(&offsets) {
         let mut pool = (wanted - offset, 1);
@@ -149,7 +150,7 @@ impl Placing<'_> {
         Spotted { x: self.columns[spot], row: one.row, width: one.width }
     }
 
-    /// All lines, and how far to the right they go.
+    /// All lines, and the rightmost coordinate of the drawing.
     fn lines(&mut self, right: f64) -> (Vec<Line>, f64) {
         let (leave, arrive) = (self.ports(true), self.ports(false));
         let mut lines: Vec<Line> = Vec::with_capacity(self.links.len());
@@ -165,25 +166,26 @@ impl Placing<'_> {
             }
             lines.push(line);
         }
-        // The short ones inside.
+        // Short lines get the inner lanes.
         around.sort_by(|a, b| (a.1 - a.2).abs().total_cmp(&(b.1 - b.2).abs()).then(a.0.cmp(&b.0)));
         let mut lanes: Vec<Vec<(f64, f64)>> = Vec::new();
         for (n, leaves, enters) in around {
             let (from, to) = (leaves.min(enters), leaves.max(enters));
             let free =
-                |lane: &Vec<(f64, f64)>| lane.iter().all(|(a, b)| to + APART < *a || from - APART > *b);
+                |lane: &Vec<(f64, f64)>| lane.iter().all(|(a, b)| to + LINE_GAP < *a || from - LINE_GAP > *b);
             let lane = lanes.iter().position(free).unwrap_or_else(|| {
                 lanes.push(Vec::new());
                 lanes.len() - 1
             });
             lanes[lane].push((from, to));
-            let x = right + BESIDE + as_f64(lane) * APART;
+            let x = right + BOX_GAP + as_f64(lane) * LINE_GAP;
             let last = lines[n].steps.last().map_or(lines[n].start, Step::end);
             let entry = self.entry(&self.links[n], arrive[n]);
             let corners = [(last.x, leaves), (x, leaves), (x, enters), (entry.x, enters), (entry.x, entry.y)];
             lines[n].steps.extend(corners.map(|(x, y)| Step::To(Point { x, y })));
         }
-        let width = if lanes.is_empty() { right } else { right + BESIDE + as_f64(lanes.len() - 1) * APART };
+        let width =
+            if lanes.is_empty() { right } else { right + BOX_GAP + as_f64(lanes.len() - 1) * LINE_GAP };
         (lines, width)
     }
 
@@ -198,7 +200,7 @@ impl Placing<'_> {
             if at == 0 && self.links[n].arrow.label > 0.0 {
                 line.label = Some(rect);
             }
-            // A row without height is no place to bend in, unless the line leaves the rows there.
+            // A line does not bend in a row without height, unless it leaves the rows there.
             if rect.height == 0.0 && !(self.links[n].around && at + 1 == bends.len()) {
                 continue;
             }
@@ -215,25 +217,26 @@ impl Placing<'_> {
         Point { x: port, y: self.rect(link.arrow.to).y }
     }
 
-    /// Where another line across runs above the row.
+    /// The position of another horizontal line above the row.
     fn slot(&mut self, row: usize) -> f64 {
         self.across[row] += 1;
-        let above = as_f64(self.across[row]) * APART;
+        let above = as_f64(self.across[row]) * LINE_GAP;
         match row {
-            0 => MARGIN + above - APART,
-            // The room between the rows begins with it, so that arrows get their heads below.
+            0 => MARGIN + above - LINE_GAP,
+            // At the top of the space between the rows, so that the arrowheads fit below.
             _ => self.tops[row - 1] + self.heights[row - 1] + above,
         }
     }
 
-    /// Where each line leaves its first box, or arrives at its last: beside each other, in the order of where they go.
+    /// The position at which each line leaves its first box or reaches its last: side by side, in the order of the boxes
+    /// at their other ends.
     fn ports(&self, leaving: bool) -> Vec<f64> {
         let mut by_box: Vec<Vec<(f64, usize)>> = vec![Vec::new(); self.graph.widths.len()];
         for (n, link) in self.links.iter().enumerate() {
             let bends = &self.rows.bends[n];
             let bend = if leaving { bends.first() } else { bends.last() };
-            let beside = link.around && !leaving;
-            let x = bend.filter(|_| !beside).map_or(f64::INFINITY, |bend| self.columns[*bend]);
+            let enters_from_right = link.around && !leaving;
+            let x = bend.filter(|_| !enters_from_right).map_or(f64::INFINITY, |bend| self.columns[*bend]);
             by_box[if leaving { link.arrow.from } else { link.arrow.to }].push((x, n));
         }
         let mut ports = vec![0.0; self.links.len()];
@@ -241,9 +244,9 @@ impl Placing<'_> {
             lines.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
             let Spotted { x, width, .. } = self.spotted(one);
             let count = as_f64(lines.len());
-            let apart = ((width - 2.0 * BESIDE).max(0.0) / count.max(1.0)).min(2.0 * APART);
+            let distance = ((width - 2.0 * BOX_GAP).max(0.0) / count.max(1.0)).min(2.0 * LINE_GAP);
             for (at, (_, n)) in lines.into_iter().enumerate() {
-                ports[n] = x + (as_f64(at) - (count - 1.0) / 2.0) * apart;
+                ports[n] = x + (as_f64(at) - (count - 1.0) / 2.0) * distance;
             }
         }
         ports

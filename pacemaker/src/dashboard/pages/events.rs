@@ -1,24 +1,24 @@
-//! Events: the live tail, topics, and subscribers with what they have not got yet.
+//! Events: the live tail, topics, and subscribers with their backlog.
 
 use askama::Template;
 
 use super::{Content, Kind, link, render, segment};
 use crate::{
-    dashboard::{SHOWN, Site, words},
+    dashboard::{MAX_ROWS, Site, format},
     http::Problem,
 };
 use signalbox_access::{Caller, Scope};
 use signalbox_bus::{OnExhausted, SubscriptionStatus};
 
-/// Dead letters that are shown.
-const DEAD: usize = 20;
+/// Maximum dead letters on the page.
+const MAX_DEAD_LETTERS: usize = 20;
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/events.html")]
 struct Page {
     topics: Vec<TopicRow>,
     subscribers: Vec<SubscriberRow>,
-    /// What a token that is confined to environments has to choose from.
+    /// The environments of a token that is limited to some.
     environments: Vec<String>,
     confined: bool,
 }
@@ -48,7 +48,7 @@ struct SubscriberRow {
 #[template(path = "dashboard/subscriber.html")]
 struct SubscriberPage {
     row: SubscriberRow,
-    /// The name, for the query of a request about it.
+    /// The name, encoded for a query.
     query: String,
     callback: String,
     topics: String,
@@ -57,9 +57,8 @@ struct SubscriberPage {
     concurrency: u64,
     on_exhausted: &'static str,
     batches: u64,
-    /// Whether the caller is the subscriber, or root.
+    /// Whether the caller is root or the subscriber itself.
     own: bool,
-    /// The latest failure that an event died of.
     letters: Vec<LetterRow>,
     more: bool,
 }
@@ -84,14 +83,14 @@ async fn all(app: &Site, caller: &Caller) -> Result<String, Problem> {
     let bus = app.bus.handle();
     let now_ms = app.dashboard.now_ms();
     let subscriptions = bus.subscriptions().await?;
-    let topics = bus.topics().await?.into_iter().take(SHOWN).map(|topic| TopicRow {
+    let topics = bus.topics().await?.into_iter().take(MAX_ROWS).map(|topic| TopicRow {
         publisher: topic.publisher.map_or_else(String::new, |client| app.bus.name_of(&client)),
         events: topic.events,
         subscribers: subscriptions.iter().filter(|one| one.subscription.topics.contains(&topic.name)).count(),
         name: topic.name,
     });
     let topics = topics.collect();
-    let subscribers = subscriptions.iter().take(SHOWN).map(|one| row(app, one, now_ms)).collect();
+    let subscribers = subscriptions.iter().take(MAX_ROWS).map(|one| row(app, one, now_ms)).collect();
     render(&Page {
         topics,
         subscribers,
@@ -110,10 +109,10 @@ fn row(app: &Site, status: &SubscriptionStatus, now_ms: u64) -> SubscriberRow {
         queued: gauges.queued,
         behind: gauges
             .oldest_ms
-            .map_or_else(String::new, |oldest| words::span(now_ms.saturating_sub(oldest))),
+            .map_or_else(String::new, |oldest| format::span(now_ms.saturating_sub(oldest))),
         dead: gauges.dead,
         sent: gauges.sent,
-        attempted: gauges.last_attempted_ms.map_or_else(|| "never".to_owned(), |at| words::ago(now_ms, at)),
+        attempted: gauges.last_attempted_ms.map_or_else(|| "never".to_owned(), |at| format::ago(now_ms, at)),
         disabled: subscription.disabled.clone(),
     }
 }
@@ -125,19 +124,19 @@ async fn subscriber(app: &Site, caller: &Caller, name: &str) -> Result<String, P
     let mut named = subscriptions.iter().filter(|one| app.bus.name_of(&one.subscription.token) == name);
     let status = named.next().ok_or(signalbox_bus::Error::NoSuchSubscription)?;
     let subscription = &status.subscription;
-    let is_it = subscription.token == *caller.bus_client();
-    let own = caller.is_root() || (is_it && caller.has_any(&[Scope::Subscribe]));
+    let is_subscriber = subscription.token == *caller.bus_client();
+    let own = caller.is_root() || (is_subscriber && caller.has_any(&[Scope::Subscribe]));
     let (mut letters, mut more) = (Vec::new(), false);
-    // What was published is its subscriber's business.
+    // Only the subscriber and root may see the contents of its events.
     if own && status.gauges.dead > 0 {
-        let page = bus.dead_letters(&subscription.token, None, DEAD).await?;
+        let page = bus.dead_letters(&subscription.token, None, MAX_DEAD_LETTERS).await?;
         more = page.cursor.is_some();
         letters = page.items;
     }
     render(&SubscriberPage {
         row: row(app, status, now_ms),
         query: segment(name),
-        // A query is where a receiver may have put a key.
+        // The query of a callback may contain a secret.
         callback: if own {
             subscription.callback.clone()
         } else {
@@ -145,11 +144,11 @@ async fn subscriber(app: &Site, caller: &Caller, name: &str) -> Result<String, P
         },
         topics: subscription.topics.iter().cloned().collect::<Vec<_>>().join(", "),
         max_events: subscription.max_events,
-        timeout: words::span(subscription.timeout_ms),
+        timeout: format::span(subscription.timeout_ms),
         concurrency: subscription.concurrency,
         on_exhausted: match subscription.on_exhausted {
-            OnExhausted::Dead => "becomes dead letters, and its lane goes on",
-            OnExhausted::Block => "is tried for ever, and its lane waits",
+            OnExhausted::Dead => "become dead letters; their lane continues",
+            OnExhausted::Block => "are retried without limit; their lane waits",
         },
         batches: status.gauges.batches,
         own,
@@ -162,7 +161,7 @@ async fn subscriber(app: &Site, caller: &Caller, name: &str) -> Result<String, P
                 object: letter.event.object.clone(),
                 attempts: letter.attempts,
                 reason: letter.reason,
-                died: words::ago(now_ms, letter.died_ms),
+                died: format::ago(now_ms, letter.died_ms),
             })
             .collect(),
         more,

@@ -1,6 +1,6 @@
-//! From what the pacemaker knows to facts of a diagnosis, and from its findings to rows of the overview.
+//! Converts the pacemaker's data to facts for the diagnosis, and its findings to rows of the overview.
 //!
-//! The rules themselves are in `signalbox-diagnosis`, which `signalbox doctor` uses, too.
+//! The rules are in `signalbox-diagnosis`, which `signalbox doctor` also uses.
 
 use signalbox_diagnosis::{
     self as diagnosis, Severity, Subject,
@@ -17,14 +17,14 @@ use signalbox_machines::Counts;
 use signalbox_routing::RouterReport;
 use signalbox_sequencer::BackendStatus;
 
-/// A finding, ready to be shown.
+/// A row of the overview.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) id: &'static str,
     pub(super) critical: bool,
     pub(super) problem: String,
     pub(super) fix: String,
-    /// The page about its subject, or nothing.
+    /// The address of the page about its subject; empty if there is none.
     pub(super) link: String,
 }
 

@@ -1,4 +1,4 @@
-//! One host: its instances, how requests are shared out, why it answers as it does. Without a name, all hosts.
+//! One host: its instances, its traffic split, and its routing decision. Without a name, all hosts.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,8 @@ use askama::Template;
 use super::{Chart, Content, Kind, Line, link, overview, render, segment};
 use crate::{
     dashboard::{
-        SHOWN, Site,
+        MAX_ROWS, Site, format,
         store::{Past, Sums},
-        words,
     },
     http::Problem,
 };
@@ -17,16 +16,17 @@ use signalbox_access::{Caller, Scope};
 use signalbox_route_table::{Answer, Explanation, Hostname, InstanceId, Question, Spec, State};
 use signalbox_routing::{Error, in_flight};
 
-/// Seconds that the first look reads, and every other one.
+/// Seconds of traffic read by the first refresh, and by all others.
 const FIRST_WINDOW: i64 = 600;
 const WINDOW: i64 = 60;
-/// Minutes whose latencies are read, of version types and of instances.
+/// Minutes of latencies read for version types, and for instances.
 const MINUTES: i64 = 60;
 const INSTANCE_MINUTES: i64 = 5;
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/hosts.html")]
 struct List {
+    /// Address of the page, name, and number of instances.
     hosts: Vec<(String, String, usize)>,
     more: bool,
 }
@@ -36,13 +36,13 @@ struct List {
 struct Page {
     name: String,
     path: String,
-    /// Whether the caller's token may change routes, of this host at least.
+    /// Whether the caller may change the routes of this host.
     may_change: bool,
     instances: Vec<InstanceRow>,
     versions: Vec<VersionRow>,
     explanation: Explanation,
     answer: &'static str,
-    /// The policy as JSON, which a change of shares has to repeat.
+    /// The policy as JSON: a change of the shares replaces the whole policy.
     policy: String,
     has_policy: bool,
     has_shares: bool,
@@ -57,19 +57,20 @@ struct InstanceRow {
     node: String,
     weight: u32,
     draining: bool,
-    /// When it is removed.
+    /// Time until it is removed; empty without a deadline.
     removed_in: String,
     unhealthy: Option<String>,
     faults: u64,
     last_fault: String,
+    /// Time until its lease expires; empty without a lease.
     lease: String,
-    /// Requests under way there.
+    /// Requests in progress.
     in_flight: String,
-    /// Percentiles of its answers.
+    /// Percentiles of its response times.
     times: String,
-    /// Whether all its hosts are the caller's.
+    /// Whether the caller may change all of its hosts.
     own: bool,
-    /// What was registered, as JSON, which a change of the weight has to repeat.
+    /// The registration as JSON: a change of the weight replaces the whole registration.
     spec: String,
 }
 
@@ -80,7 +81,7 @@ struct VersionRow {
     rate: String,
     errors: String,
     times: String,
-    /// Percent that was asked for; empty without shares.
+    /// The configured share in percent; empty without shares.
     percent: String,
 }
 
@@ -97,7 +98,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64)
     let ids = store.ids_of_host(&hostname).await?;
     let mut ids: Vec<InstanceId> = ids.iter().filter_map(|id| InstanceId::parse(id).ok()).collect();
     ids.sort_unstable();
-    ids.truncate(SHOWN);
+    ids.truncate(MAX_ROWS);
     let stored = store.stored_many(&ids).await?;
     let ids: Vec<InstanceId> = stored.iter().map(|one| one.id.clone()).collect();
     let live = store.live(&ids).await?;
@@ -106,24 +107,24 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64)
 
     let addresses: Vec<String> =
         stored.iter().map(|one| one.record.desired.spec.address.to_string()).collect();
-    let answers = app.dashboard.traffic.instance_latencies(&addresses, INSTANCE_MINUTES).await.ok();
+    let response_times = app.dashboard.traffic.instance_latencies(&addresses, INSTANCE_MINUTES).await.ok();
 
     let specs: Vec<&Spec> = stored.iter().map(|one| &one.record.desired.spec).collect();
-    let under_way = in_flight(store, &specs).await;
+    let in_flight = in_flight(store, &specs).await;
 
     let mut instances = Vec::with_capacity(stored.len());
-    for ((one, live), under_way) in stored.into_iter().zip(live).zip(under_way) {
+    for ((one, live), in_flight) in stored.into_iter().zip(live).zip(in_flight) {
         let desired = one.record.desired;
         let spec = serde_json::to_string(&desired.spec).unwrap_or_default();
-        let left = |until: u64| words::span(until.saturating_sub(now_ms));
+        let left = |until: u64| format::span(until.saturating_sub(now_ms));
         let fault = live.last_fault.map(|fault| match live.last_fault_ms {
-            Some(at) => format!("{fault} ({})", words::ago(now_ms, at)),
+            Some(at) => format!("{fault} ({})", format::ago(now_ms, at)),
             None => fault,
         });
         let address = desired.spec.address.to_string();
         instances.push(InstanceRow {
-            in_flight: under_way.map_or_else(|| "–".to_owned(), |count| count.to_string()),
-            times: overview::percentiles(answers.as_ref().and_then(|answers| answers.of(&address))),
+            in_flight: in_flight.map_or_else(|| "–".to_owned(), |count| count.to_string()),
+            times: overview::percentiles(response_times.as_ref().and_then(|times| times.of(&address))),
             path: segment(one.id.as_str()),
             id: one.id.to_string(),
             address,
@@ -153,12 +154,12 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64)
         .into_iter()
         .map(|id| {
             let minute = past.as_ref().map(|past| past.minute(&id));
-            let told = |word: fn(&Sums) -> String| minute.as_ref().map_or_else(|| "–".to_owned(), word);
+            let show = |text: fn(&Sums) -> String| minute.as_ref().map_or_else(|| "–".to_owned(), text);
             let share = explanation.shares.iter().find(|share| share.version_type == id);
             VersionRow {
                 instances: instances.iter().filter(|one| one.version == id).count(),
-                rate: told(|minute| words::per_second(minute.requests)),
-                errors: told(|minute| words::percent(minute.server_errors, minute.requests)),
+                rate: show(|minute| format::per_second(minute.requests)),
+                errors: show(|minute| format::percent(minute.server_errors, minute.requests)),
                 times: overview::percentiles(latencies.as_ref().and_then(|latencies| latencies.of(&id))),
                 percent: share.map_or_else(String::new, |share| share.percent.to_string()),
                 id,
@@ -169,9 +170,9 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64)
         path: segment(name),
         may_change: caller.has_any(&[Scope::Routes]),
         answer: match explanation.answer {
-            Answer::Proxied => "Requests go to an instance.",
-            Answer::NoInstance => "Requests are answered 503: no instance may get them.",
-            Answer::NoRoute => "Requests are answered 404: nothing in the table fits this name.",
+            Answer::Proxied => "Requests are routed to an instance.",
+            Answer::NoInstance => "Requests are answered with 503: no instance can receive them.",
+            Answer::NoRoute => "Requests are answered with 404: the route table has no match for this name.",
         },
         has_shares: !explanation.shares.is_empty(),
         has_policy: policy.is_some(),
@@ -188,9 +189,9 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64)
 
 async fn list(app: &Site, caller: &Caller) -> Result<Content, Problem> {
     let store = app.registry.store();
-    let mut names = store.hosts_after(None, SHOWN + 1).await?;
-    let more = names.len() > SHOWN;
-    names.truncate(SHOWN);
+    let mut names = store.hosts_after(None, MAX_ROWS + 1).await?;
+    let more = names.len() > MAX_ROWS;
+    names.truncate(MAX_ROWS);
     names.retain(|name| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name)));
     let records = store.table_hosts(&names).await?;
     let row = |(name, record): (String, signalbox_route_table::TableHost)| {
@@ -200,22 +201,22 @@ async fn list(app: &Site, caller: &Caller) -> Result<Content, Problem> {
     Ok(Content { html: render(&List { hosts, more })?, charts: Vec::new() })
 }
 
-/// The overview's charts for this host, bytes, and the requests of each version when there are several.
+/// The overview's charts for this host, the bytes sent, and the requests of each version if there are several.
 fn charts(past: &Past, versions: &[String]) -> Vec<Chart> {
-    const COLOURS: [&str; 4] = ["plain", "good", "warn", "other"];
-    #[allow(clippy::cast_precision_loss, reason = "for the eye")]
+    const COLORS: [&str; 4] = ["plain", "good", "warn", "other"];
+    #[allow(clippy::cast_precision_loss, reason = "display precision")]
     let number = |value: u64| Some(value as f64);
     let mut charts = overview::charts(past);
-    let bytes = past.together().iter().map(|second| number(second.bytes)).collect();
-    let bytes = vec![Line { label: "bytes".to_owned(), colour: "plain", y: bytes }];
+    let bytes = past.totals().iter().map(|second| number(second.bytes)).collect();
+    let bytes = vec![Line { label: "bytes".to_owned(), color: "plain", y: bytes }];
     charts.push(Chart { id: "bytes", unit: "B/s", lines: bytes, x: past.seconds.clone() });
     if versions.len() > 1 {
-        let line = |(version, colour): (&String, &&'static str)| Line {
+        let line = |(version, color): (&String, &&'static str)| Line {
             label: version.clone(),
-            colour,
+            color,
             y: past.of(version).iter().map(|second| number(second.requests)).collect(),
         };
-        let lines = versions.iter().zip(COLOURS.iter().cycle()).map(line).collect();
+        let lines = versions.iter().zip(COLORS.iter().cycle()).map(line).collect();
         charts.push(Chart { id: "versions", unit: "/s", lines, x: past.seconds.clone() });
     }
     charts

@@ -1,13 +1,13 @@
-//! The pages, one file each: what is read, and the template that shows it.
+//! One file per page: it reads the data and renders a template.
 
 mod events;
 mod findings;
 mod host;
-mod later;
 mod machines;
 mod objects;
 mod overview;
 mod queues;
+mod slow_facts;
 
 use askama::Template;
 use axum::http::StatusCode;
@@ -17,10 +17,10 @@ use crate::dashboard::Site;
 use crate::http::Problem;
 use signalbox_access::Caller;
 
-pub(super) use later::Later;
 pub(super) use machines::Diagrams;
+pub(super) use slow_facts::SlowFactsCache;
 
-/// Which page.
+/// The kinds of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Overview,
@@ -31,16 +31,16 @@ pub(super) enum Kind {
     Machines,
     /// One label of a machine.
     Label,
-    /// What another definition of a machine would change.
+    /// A preview of a new version of a machine.
     Plan,
 }
 
 impl Kind {
-    /// Those that every page links to.
+    /// The pages in the navigation.
     pub(super) const MAIN: [Self; 6] =
         [Self::Overview, Self::Host, Self::Events, Self::Queues, Self::Objects, Self::Machines];
 
-    /// As it stands in addresses.
+    /// The name in addresses.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Overview => "overview",
@@ -70,11 +70,11 @@ impl Kind {
     }
 }
 
-/// What a page may be asked for: the query of its address, and of its stream's.
+/// The query parameters of a page and of its stream.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Asked {
-    /// Which page, for the stream; a page itself has it in its path.
+pub(super) struct PageQuery {
+    /// The page of a stream. The address of a page has it in its path.
     pub(super) page: String,
     name: String,
     sort: String,
@@ -86,50 +86,50 @@ pub(super) struct Asked {
     at: String,
 }
 
-impl Asked {
-    pub(super) fn of(self, kind: Kind) -> View {
+impl PageQuery {
+    pub(super) fn into_view(self, kind: Kind) -> View {
         let Self { page: _, name, sort, label, state, status, find, after, at } = self;
         View { kind, name, sort, label, state, status, find, after, at }
     }
 }
 
-/// A page with what it was asked for; what was not is empty.
+/// A page with its parameters; absent parameters are empty.
 #[derive(Debug, Clone)]
 pub(super) struct View {
     pub(super) kind: Kind,
     /// The host, queue, object or machine.
     pub(super) name: String,
-    /// By what a list is sorted.
+    /// The sort key of a list.
     pub(super) sort: String,
     /// The label of a machine.
     label: String,
-    /// Of which state, with which status, with what in front of their names and behind which name labels are listed.
+    /// Which labels are listed: by state, by status, by prefix of the name, and after which name.
     state: String,
     status: String,
     find: String,
     after: String,
-    /// Which version of a definition.
+    /// The version of a definition.
     at: String,
 }
 
 impl View {
     /// A page about something.
     pub(super) fn of(kind: Kind, name: &str) -> Self {
-        Asked { name: name.to_owned(), ..Asked::default() }.of(kind)
+        PageQuery { name: name.to_owned(), ..PageQuery::default() }.into_view(kind)
     }
 
-    /// What stands in the title of the window.
+    /// The title of the window.
     pub(super) fn title(&self) -> String {
         let named = [&self.label, &self.name].into_iter().find(|name| !name.is_empty());
         named.cloned().unwrap_or_else(|| self.kind.title().to_owned())
     }
 
-    /// Where the page's changes come from.
+    /// The address of the page's stream.
     pub(super) fn stream(&self) -> String {
         format!("/dashboard/stream?{}", self.query(Some(self.kind.name())))
     }
 
-    /// Where the page is.
+    /// The address of the page.
     fn address(&self) -> String {
         format!("/dashboard/{}?{}", self.kind.name(), self.query(None))
     }
@@ -157,23 +157,23 @@ fn link(kind: Kind, name: &str) -> String {
     View::of(kind, name).address()
 }
 
-/// A part of a path of the API.
+/// A name as a path segment of the API.
 fn segment(name: &str) -> String {
-    // Spaces as `+` are for forms; in a path they stay a plus.
+    // In a path `+` is a plus, not a space as in a form.
     url::form_urlencoded::byte_serialize(name.as_bytes()).collect::<String>().replace('+', "%20")
 }
 
-/// A page's inner part, and what its charts show.
+/// A page's inner HTML and the points of its charts.
 #[derive(Debug)]
 pub(super) struct Content {
     pub(super) html: String,
     pub(super) charts: Vec<Chart>,
 }
 
-/// Lines over time. The browser keeps what it had before the first point.
+/// Lines over time. The browser keeps the points that it has from before the first one.
 #[derive(Debug, Serialize)]
 pub(super) struct Chart {
-    /// The element that it is drawn in.
+    /// The element in which it is drawn, without `chart-`.
     pub(super) id: &'static str,
     pub(super) unit: &'static str,
     pub(super) lines: Vec<Line>,
@@ -184,12 +184,12 @@ pub(super) struct Chart {
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     pub(super) label: String,
-    /// The name of a colour of the style sheet.
-    pub(super) colour: &'static str,
+    /// The name of a color in `charts.js`.
+    pub(super) color: &'static str,
     pub(super) y: Vec<Option<f64>>,
 }
 
-/// Reads what a page shows. `round` counts the looks of a stream: the first one also reads what was before.
+/// Reads and renders a page. `round` counts the refreshes of a stream: the first one reads longer periods for the charts.
 pub(super) async fn content(
     app: &Site,
     caller: &Caller,
@@ -212,15 +212,19 @@ struct Notice<'a> {
     text: &'a str,
 }
 
-/// One sentence in the place of a page.
+/// A message in place of a page.
 pub(super) fn notice(text: &str) -> Result<String, Problem> {
     render(&Notice { text })
 }
 
 pub(super) fn render(page: &impl Template) -> Result<String, Problem> {
     page.render().map_err(|error| {
-        tracing::error!(%error, "a template of the dashboard failed");
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
+        tracing::error!(%error, "dashboard template failed");
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "Internal error. See the pacemaker's log.",
+        )
     })
 }
 
@@ -229,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_written_as_addresses_want_them() {
+    fn names_are_encoded_in_addresses() {
         assert_eq!(link(Kind::Host, "*.a&b=c.example"), "/dashboard/host?name=*.a%26b%3Dc.example");
         assert_eq!(segment("work:1/2 +x"), "work%3A1%2F2%20%2Bx");
         let view = View { sort: "age".to_owned(), ..View::of(Kind::Host, "a?b") };

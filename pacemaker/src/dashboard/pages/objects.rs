@@ -1,23 +1,25 @@
-//! Objects: those that wait for a decision, and one with the chain of its events.
+//! Objects: the parked ones, and one object with its chain of events.
 
 use askama::Template;
 
 use super::{Content, Kind, link, render, segment};
-use crate::{dashboard::Site, dashboard::words, http::Problem};
+use crate::{dashboard::Site, dashboard::format, http::Problem};
 use signalbox_access::Caller;
 use signalbox_bus::{Event, EventId, intake};
 
-/// Parked objects that are shown, each with a look at why.
-const PARKED: usize = 50;
-/// Events of the chain, newest first.
-const CHAIN: usize = 20;
+/// Maximum parked objects on the page. Each one is read on its own.
+const MAX_PARKED: usize = 50;
+/// Maximum events of a chain.
+const MAX_EVENTS: usize = 20;
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/objects.html")]
 struct List {
     parked: Vec<ParkedRow>,
     backends: Vec<BackendRow>,
+    /// Objects that wait for a retry.
     retry: u64,
+    /// Objects with an event in flight.
     leased: u64,
     may_decide: bool,
 }
@@ -31,7 +33,7 @@ struct ParkedRow {
     attempts: u64,
     why: String,
     queued: u64,
-    /// The event at the head, which `skip` has to name.
+    /// The first queued event, which `skip` must name.
     head: Option<u64>,
 }
 
@@ -63,7 +65,7 @@ struct Page {
     next_try: Option<String>,
     last_sent: Option<u64>,
     chain: Vec<EventRow>,
-    /// The id before the oldest shown, of which the log has nothing any more.
+    /// The id of the newest event that is no longer available.
     gone: Option<u64>,
     may_decide: bool,
 }
@@ -76,7 +78,7 @@ struct EventRow {
     environment: String,
     when: String,
     prev: Option<u64>,
-    /// Where its delivery to a backend stands, for an object with a queue.
+    /// The state of its delivery to a backend; empty without one.
     state: &'static str,
     data: Option<String>,
 }
@@ -90,13 +92,13 @@ async fn list(app: &Site, caller: &Caller) -> Result<String, Problem> {
     let sequencer = &app.sequencer.handle;
     let now_ms = app.dashboard.now_ms();
     let mut parked = Vec::new();
-    for (name, since_ms) in sequencer.parked(PARKED).await? {
-        // Gone again between the two looks: nothing to show.
+    for (name, since_ms) in sequencer.parked(MAX_PARKED).await? {
+        // It was unparked and removed since the list was read.
         let Some(status) = sequencer.object(&name).await? else { continue };
         parked.push(ParkedRow {
             link: link(Kind::Objects, &name),
             path: segment(&name),
-            since: words::ago(now_ms, since_ms),
+            since: format::ago(now_ms, since_ms),
             attempts: status.attempts,
             why: status.why.unwrap_or_default(),
             queued: status.waiting + u64::from(status.flight.is_some()),
@@ -129,42 +131,42 @@ async fn object(app: &Site, caller: &Caller, name: &str) -> Result<String, Probl
     let status = status.ok_or_else(|| {
         Problem::not_found(
             "unknown_object",
-            format!("Nothing is known of {name}: it had no events and has no state."),
+            format!("Unknown object `{name}`: it has no events and no state."),
         )
     })?;
     let now_ms = app.dashboard.now_ms();
     let state = |id: EventId| match (&status.backend, status.flight, status.head, status.last_sent) {
-        (_, Some(flight), ..) if flight == id => "being sent",
+        (_, Some(flight), ..) if flight == id => "in flight",
         (_, _, Some(head), _) if head == id && status.parked_since_ms.is_some() => "parked",
         (Some(_), _, Some(head), _) if id >= head => "waiting",
         (_, _, _, Some(sent)) if id <= sent => "sent",
         _ => "",
     };
-    // What waits for a backend is in the object's own queue, everything else in the log, as long as it is kept.
+    // Events for a backend are in the object's queue until they are sent, all others in the log until they expire.
     let mut events = match status.backend {
-        Some(_) => app.sequencer.handle.queue(name, CHAIN).await?,
+        Some(_) => app.sequencer.handle.queue(name, MAX_EVENTS).await?,
         None => Vec::new(),
     };
     let before = |events: &[Event]| events.last().map_or(status.last_id, |event| event.prev);
     let mut gone = before(&events);
-    while let Some(id) = gone.filter(|_| events.len() < CHAIN) {
+    while let Some(id) = gone.filter(|_| events.len() < MAX_EVENTS) {
         let Some(event) = app.bus.handle().event(id).await? else { break };
         events.push(event);
         gone = before(&events);
     }
-    let more = events.len() >= CHAIN;
+    let more = events.len() >= MAX_EVENTS;
     let row = |event: Event| {
-        // A tenant's token sees its own environments' events only.
+        // A token that is limited to environments sees only the contents of their events.
         let own = caller.may_use(&event.environment);
         EventRow {
             id: event.id.0,
             kind: event.kind.as_str(),
-            when: words::ago(now_ms, event.id.accepted_ms()),
+            when: format::ago(now_ms, event.id.accepted_ms()),
             prev: event.prev.map(|prev| prev.0),
             state: state(event.id),
             data: event.data.filter(|_| own).map(|data| data.get().to_owned()),
             topic: if own { event.topic } else { String::new() },
-            environment: if own { event.environment } else { "another's".to_owned() },
+            environment: if own { event.environment } else { "(other environment)".to_owned() },
         }
     };
     let chain = events.into_iter().map(row).collect();
@@ -176,10 +178,10 @@ async fn object(app: &Site, caller: &Caller, name: &str) -> Result<String, Probl
         in_flight: status.flight.map(|id| id.0),
         head: status.head.map(|id| id.0),
         owner: status.owner,
-        parked: status.parked_since_ms.map(|since| words::ago(now_ms, since)),
+        parked: status.parked_since_ms.map(|since| format::ago(now_ms, since)),
         attempts: status.attempts,
         why: status.why,
-        next_try: status.retry_at_ms.map(|at| words::span(at.saturating_sub(now_ms))),
+        next_try: status.retry_at_ms.map(|at| format::span(at.saturating_sub(now_ms))),
         last_sent: status.last_sent.map(|id| id.0),
         gone: gone.filter(|_| !more).map(|id| id.0),
         chain,

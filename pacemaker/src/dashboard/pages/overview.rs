@@ -1,4 +1,4 @@
-//! The overview: traffic, hosts, routers, and what is wrong.
+//! The overview: traffic, hosts, routers, and findings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,9 +18,8 @@ use super::{
 };
 use crate::{
     dashboard::{
-        SHOWN, Site,
+        MAX_ROWS, Site, format,
         store::{Latencies, Past, Sums, Times},
-        words,
     },
     http::Problem,
 };
@@ -28,15 +27,15 @@ use signalbox_access::Caller;
 use signalbox_route_table::{Hostname, InstanceId, TableHost};
 use signalbox_routing::{RouterReport, has_acknowledged};
 
-/// Version types whose traffic is read.
-const COUNTED: usize = 50;
-/// Seconds that the first look reads, and every other one.
+/// Maximum version types whose traffic is read.
+const MAX_VERSION_TYPES: usize = 50;
+/// Seconds of traffic read by the first refresh, and by all others.
 const FIRST_WINDOW: i64 = 300;
 const WINDOW: i64 = 60;
-/// Minutes whose latencies are read.
+/// Minutes of latencies read.
 const MINUTES: i64 = 15;
-/// Parked objects that are looked for.
-const PARKED: usize = 10;
+/// Maximum parked objects that a finding names.
+const MAX_PARKED: usize = 10;
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/overview.html")]
@@ -46,15 +45,15 @@ struct Page {
     findings: Vec<Finding>,
     /// Checks that were not performed.
     skipped: Vec<Skipped>,
-    /// Nothing while the stats Redis does not answer.
+    /// `None` if the stats Redis does not respond.
     total: Option<Numbers>,
-    /// Nothing while the route table cannot be read.
+    /// `None` if the route table cannot be read.
     hosts: Option<Vec<HostRow>>,
     more_hosts: bool,
     routers: Option<Vec<RouterRow>>,
 }
 
-/// A minute, for the eye.
+/// The traffic of the last minute, formatted.
 #[derive(Debug, Default)]
 struct Numbers {
     rate: String,
@@ -63,7 +62,7 @@ struct Numbers {
     times: String,
 }
 
-/// Percentiles, for the eye.
+/// Percentiles as `p50 / p95 / p99 ms`.
 pub(super) fn percentiles(times: Option<Times>) -> String {
     times.map_or_else(
         || "–".to_owned(),
@@ -74,8 +73,8 @@ pub(super) fn percentiles(times: Option<Times>) -> String {
 impl Numbers {
     fn new(minute: &Sums, times: Option<Times>) -> Self {
         Self {
-            rate: words::per_second(minute.requests),
-            errors: words::percent(minute.server_errors, minute.requests),
+            rate: format::per_second(minute.requests),
+            errors: format::percent(minute.server_errors, minute.requests),
             erring: minute.server_errors > 0,
             times: percentiles(times),
         }
@@ -87,7 +86,7 @@ struct HostRow {
     name: String,
     link: String,
     instances: usize,
-    well: usize,
+    healthy: usize,
     versions: Vec<VersionRow>,
 }
 
@@ -102,25 +101,25 @@ struct RouterRow {
     node: String,
     serial: u64,
     state: String,
-    well: bool,
-    /// How long changes took to get there.
+    healthy: bool,
+    /// How long changes took to reach the router.
     propagation: String,
 }
 
-/// What is known of a host before its numbers are.
+/// A host, before its traffic is read.
 struct Host {
     name: String,
     instances: usize,
-    well: usize,
+    healthy: usize,
     versions: BTreeSet<String>,
 }
 
 pub(super) async fn content(app: &Site, caller: &Caller, round: u64) -> Result<Content, Problem> {
     let store = app.registry.store();
-    let mut facts = Facts::skipped("only `signalbox doctor` performs it");
-    let later = app.dashboard.later.facts(app).await;
-    facts.redis = Checked::Known(servers(&store.ping().await, &later.servers));
-    facts.certificates = match &later.certificates {
+    let mut facts = Facts::skipped("only `signalbox doctor` runs this check");
+    let slow = app.dashboard.slow_facts.get(app).await;
+    facts.redis = Checked::Known(servers(&store.ping().await, &slow.servers));
+    facts.certificates = match &slow.certificates {
         Checked::Known(all) => {
             let own = all.iter().filter(|(host, _)| caller.may_touch(host));
             Checked::Known(own.map(|(_, certificate)| certificate.clone()).collect())
@@ -137,9 +136,9 @@ pub(super) async fn content(app: &Site, caller: &Caller, round: u64) -> Result<C
         }
         Err(error) => Checked::Skipped(error.to_string()),
     };
-    let in_step = |router: &RouterReport| has_acknowledged(router, &epoch, serial);
+    let in_sync = |router: &RouterReport| has_acknowledged(router, &epoch, serial);
     let rows = |routers: Vec<RouterReport>| {
-        routers.into_iter().map(|router| router_row(app, &router, in_step(&router))).collect()
+        routers.into_iter().map(|router| router_row(app, &router, in_sync(&router))).collect()
     };
     let routers = reports.ok().map(rows);
 
@@ -153,7 +152,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, round: u64) -> Result<C
     let hosts = read.map(|(hosts, _)| hosts);
     let ids: BTreeSet<String> =
         hosts.iter().flatten().flat_map(|host| host.versions.iter().cloned()).collect();
-    let ids: Vec<String> = ids.into_iter().take(COUNTED).collect();
+    let ids: Vec<String> = ids.into_iter().take(MAX_VERSION_TYPES).collect();
     let window = if round == 0 { FIRST_WINDOW } else { WINDOW };
     let past = app.dashboard.traffic.past(&ids, window).await.ok();
     let latencies = app.dashboard.traffic.latencies(&ids, MINUTES).await.ok();
@@ -190,7 +189,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, round: u64) -> Result<C
             .collect(),
         name: host.name,
         instances: host.instances,
-        well: host.well,
+        healthy: host.healthy,
     };
     let hosts = hosts.map(|hosts| hosts.into_iter().map(row).collect());
     let skipped = diagnosis.skipped;
@@ -198,7 +197,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, round: u64) -> Result<C
     Ok(Content { html: render(&page)?, charts })
 }
 
-/// Each server that the pacemaker uses. `states` has those whose configuration was read.
+/// Each Redis server that the pacemaker uses. `states` has the servers whose configuration was read.
 fn servers(
     up: &[(&'static str, bool)],
     states: &BTreeMap<Role, signalbox_diagnosis::redis::State>,
@@ -212,20 +211,20 @@ fn servers(
     up.iter().filter_map(server).collect()
 }
 
-/// The caller's hosts with their version types, by the table and by what is registered.
+/// The caller's hosts with their version types, from the route table and the registrations, and whether there are more.
 async fn hosts(
     app: &Site,
     caller: &Caller,
     facts: &mut Facts,
 ) -> Result<(Vec<Host>, bool), signalbox_routing::Error> {
     let store = app.registry.store();
-    let mut names = store.hosts_after(None, SHOWN + 1).await?;
-    let more = names.len() > SHOWN;
-    names.truncate(SHOWN);
+    let mut names = store.hosts_after(None, MAX_ROWS + 1).await?;
+    let more = names.len() > MAX_ROWS;
+    names.truncate(MAX_ROWS);
     names.retain(|name| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name)));
     let records = store.table_hosts(&names).await?;
     let wanted: BTreeSet<String> =
-        records.iter().flat_map(|record| record.instance_ids.iter().cloned()).take(5 * SHOWN).collect();
+        records.iter().flat_map(|record| record.instance_ids.iter().cloned()).take(5 * MAX_ROWS).collect();
     let wanted: Vec<InstanceId> = wanted.iter().filter_map(|id| InstanceId::parse(id).ok()).collect();
     let stored = store.stored_many(&wanted).await?;
     let ids: Vec<InstanceId> = stored.iter().map(|one| one.id.clone()).collect();
@@ -244,11 +243,11 @@ async fn hosts(
         }));
         let unhealthy = own.iter().filter(|(_, live)| live.unhealthy.is_some()).count();
         checked_hosts.push(traffic::Host { name: name.clone(), addresses: addresses.len(), unhealthy });
-        let well = addresses.len().saturating_sub(unhealthy);
+        let healthy = addresses.len().saturating_sub(unhealthy);
         let mut versions: BTreeSet<String> =
             own.iter().map(|(one, _)| one.record.desired.spec.version_type_id.as_str().to_owned()).collect();
         versions.extend(log_key);
-        hosts.push(Host { name, instances: addresses.len(), well, versions });
+        hosts.push(Host { name, instances: addresses.len(), healthy, versions });
     }
     facts.hosts = Checked::Known(checked_hosts);
     facts.instances = Checked::Known(checked_instances);
@@ -264,7 +263,7 @@ async fn events(app: &Site, caller: &Caller, facts: &mut Facts) {
         "the bus is not initialised"
     } else if caller.environments().is_some() {
         // Tenants must not see each other's subscribers and queues.
-        "the token is confined to environments"
+        "the token is limited to environments"
     } else {
         ""
     };
@@ -280,7 +279,7 @@ async fn events(app: &Site, caller: &Caller, facts: &mut Facts) {
         findings::subscriber(app.bus.name_of(&status.subscription.token), status)
     };
     facts.subscribers = checked(bus.subscriptions().await.map(|all| all.iter().map(subscriber).collect()));
-    let names: Vec<&str> = registry.queues.keys().map(String::as_str).take(SHOWN).collect();
+    let names: Vec<&str> = registry.queues.keys().map(String::as_str).take(MAX_ROWS).collect();
     facts.queues = checked(app.queues.numbers(&names).await.map(|all| {
         let queues = names.iter().zip(all);
         queues.map(|(name, one)| messages::Queue { name: (*name).to_owned(), dead: one.dead }).collect()
@@ -288,8 +287,8 @@ async fn events(app: &Site, caller: &Caller, facts: &mut Facts) {
     let sequencer = &app.sequencer.handle;
     match sequencer.numbers().await {
         Ok(numbers) => {
-            // Without the names the count is still worth a finding.
-            let parked = sequencer.parked(PARKED).await.unwrap_or_default();
+            // The count is useful even if the names cannot be read.
+            let parked = sequencer.parked(MAX_PARKED).await.unwrap_or_default();
             let names = parked.into_iter().map(|(object, _)| object).collect();
             facts.parked_objects = Checked::Known(Parked { count: numbers.parked, names });
             facts.backends = Checked::Known(numbers.backends.into_iter().map(findings::backend).collect());
@@ -315,7 +314,7 @@ async fn machines(app: &Site, facts: &mut Facts) {
         }
     };
     let mut found = Vec::new();
-    for name in names.into_iter().take(SHOWN) {
+    for name in names.into_iter().take(MAX_ROWS) {
         // A machine may have been deleted since its name was read.
         if let Ok(counts) = app.machines.inspector.overview.counts(&name).await {
             found.push(findings::machine(name, &counts));
@@ -324,50 +323,50 @@ async fn machines(app: &Site, facts: &mut Facts) {
     facts.machines = Checked::Known(found);
 }
 
-fn router_row(app: &Site, router: &RouterReport, in_step: bool) -> RouterRow {
+fn router_row(app: &Site, router: &RouterReport, in_sync: bool) -> RouterRow {
     let silent = router.age_ms >= ROUTER_SILENT_MS;
     let state = match &router.alarm {
         Some(alarm) => alarm.clone(),
         None if silent => "silent".to_owned(),
-        None if in_step => "in step".to_owned(),
+        None if in_sync => "in sync".to_owned(),
         None => "behind".to_owned(),
     };
     let took = app.routers.percentiles(&router.node);
     RouterRow {
-        well: in_step && !silent && router.alarm.is_none(),
+        healthy: in_sync && !silent && router.alarm.is_none(),
         node: router.node.clone(),
         serial: router.serial,
         state,
         propagation: took.map_or_else(
             || "–".to_owned(),
-            |took| format!("{} ms, 99 % within {} ms", took.p50.as_millis(), took.p99.as_millis()),
+            |took| format!("{} / {} ms", took.p50.as_millis(), took.p99.as_millis()),
         ),
     }
 }
 
-/// Percentiles by minute.
+/// Latency percentiles by minute.
 pub(super) fn latency_chart(latencies: &Latencies) -> Chart {
     let minutes = latencies.by_minute();
-    let line = |label: &str, colour, value: fn(&Times) -> f64| Line {
+    let line = |label: &str, color, value: fn(&Times) -> f64| Line {
         label: label.to_owned(),
-        colour,
+        color,
         y: minutes.iter().map(|times| times.as_ref().map(value)).collect(),
     };
     let lines = vec![
-        line("50 %", "good", |times| times.p50),
-        line("95 %", "warn", |times| times.p95),
-        line("99 %", "bad", |times| times.p99),
+        line("p50", "good", |times| times.p50),
+        line("p95", "warn", |times| times.p95),
+        line("p99", "bad", |times| times.p99),
     ];
     Chart { id: "latency", unit: "ms", lines, x: latencies.minutes.clone() }
 }
 
-/// Requests and errors a second, and how long they took.
+/// Requests and errors per second, and the average latency.
 pub(super) fn charts(past: &Past) -> Vec<Chart> {
-    let seconds = past.together();
-    #[allow(clippy::cast_precision_loss, reason = "for the eye")]
-    let line = |label: &str, colour, value: fn(&Sums) -> u64| Line {
+    let seconds = past.totals();
+    #[allow(clippy::cast_precision_loss, reason = "display precision")]
+    let line = |label: &str, color, value: fn(&Sums) -> u64| Line {
         label: label.to_owned(),
-        colour,
+        color,
         y: seconds.iter().map(|second| Some(value(second) as f64)).collect(),
     };
     let requests = vec![
@@ -375,8 +374,8 @@ pub(super) fn charts(past: &Past) -> Vec<Chart> {
         line("4xx", "warn", |second| second.client_errors),
         line("5xx", "bad", |second| second.server_errors),
     ];
-    let mean =
-        Line { label: "mean".to_owned(), colour: "plain", y: seconds.iter().map(Sums::mean_ms).collect() };
+    let average =
+        Line { label: "average".to_owned(), color: "plain", y: seconds.iter().map(Sums::mean_ms).collect() };
     let chart = |id, unit, lines| Chart { id, unit, lines, x: past.seconds.clone() };
-    vec![chart("traffic", "/s", requests), chart("times", "ms", vec![mean])]
+    vec![chart("traffic", "/s", requests), chart("times", "ms", vec![average])]
 }

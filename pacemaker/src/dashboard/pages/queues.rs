@@ -1,19 +1,19 @@
-//! Queues, and the facets of one: who has how much waiting, for how long, and who is noisy.
+//! Queues, and one queue by environment: backlog, age, and noisy environments.
 
 use askama::Template;
 
 use super::{Content, Kind, View, link, render, segment};
 use crate::{
-    dashboard::{SHOWN, Site, words},
+    dashboard::{MAX_ROWS, Site, format},
     http::Problem,
 };
 use signalbox_access::{Caller, Scope};
 use signalbox_queues::{Error, FacetStatus};
 
-/// Facets that are sorted. They come in the order of their names.
-const SORTED: usize = 1000;
-/// Dead letters that are shown.
-const DEAD: usize = 20;
+/// Maximum facets that are read and sorted, the first by name.
+const MAX_SORTED: usize = 1000;
+/// Maximum dead letters on the page.
+const MAX_DEAD_LETTERS: usize = 20;
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/queues.html")]
@@ -47,7 +47,7 @@ struct Page {
     in_flight: u64,
     delayed: u64,
     dead: u64,
-    /// What happened in all.
+    /// Totals since the queue was created.
     pushed: u64,
     acked: u64,
     nacked: u64,
@@ -58,7 +58,7 @@ struct Page {
     sorts: Vec<Sort>,
     letters: Vec<LetterRow>,
     may_use: bool,
-    /// Whether the caller is confined to no environments.
+    /// Whether the caller may see all environments.
     whole: bool,
 }
 
@@ -98,7 +98,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<
 
 async fn list(app: &Site) -> Result<String, Problem> {
     let registry = app.bus.handle().registry();
-    let names: Vec<&str> = registry.queues.keys().map(String::as_str).take(SHOWN).collect();
+    let names: Vec<&str> = registry.queues.keys().map(String::as_str).take(MAX_ROWS).collect();
     let numbers = app.queues.numbers(&names).await?;
     let queues = registry.queues.iter().zip(numbers).map(|((name, definition), numbers)| QueueRow {
         name: name.clone(),
@@ -121,16 +121,19 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
     let (mut facets, mut more) = match caller.environments() {
         Some(own) => (app.queues.facets_named(name, own).await?, false),
         None => {
-            let page = app.queues.facets(name, "", SORTED).await?;
+            let page = app.queues.facets(name, "", MAX_SORTED).await?;
             (page.items, page.next.is_some())
         }
     };
     sort(&mut facets, &view.sort);
-    more |= facets.len() > SHOWN;
-    facets.truncate(SHOWN);
+    more |= facets.len() > MAX_ROWS;
+    facets.truncate(MAX_ROWS);
     let whole = caller.environments().is_none();
-    let letters =
-        if whole && numbers.dead > 0 { app.queues.dead(name, "", DEAD).await?.items } else { Vec::new() };
+    let letters = if whole && numbers.dead > 0 {
+        app.queues.dead(name, "", MAX_DEAD_LETTERS).await?.items
+    } else {
+        Vec::new()
+    };
     let now_ms = app.dashboard.now_ms();
     let noisy_backlog = app.queues.options().noisy_backlog;
     let by = |key: &'static str, title: &'static str| {
@@ -141,9 +144,9 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
     let page = Page {
         path: segment(name),
         pattern: definition.pattern.clone(),
-        lease: words::span(definition.lease_ms),
+        lease: format::span(definition.lease_ms),
         attempts: definition.max_attempts,
-        retention: words::span(definition.retention_seconds * 1000),
+        retention: format::span(definition.retention_seconds * 1000),
         in_flight_limit: definition
             .in_flight_limit
             .map_or_else(|| "none".to_owned(), |limit| limit.to_string()),
@@ -166,7 +169,7 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
                 environment: letter.environment,
                 attempts: letter.attempts,
                 reason: letter.reason,
-                died: words::ago(now_ms, letter.died_ms),
+                died: format::ago(now_ms, letter.died_ms),
             })
             .collect(),
         may_use: caller.has_any(&[Scope::Queues]),
@@ -177,7 +180,7 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
 }
 
 fn facet_row(facet: FacetStatus, noisy_backlog: u64) -> FacetRow {
-    let span = |ms: Option<u64>| ms.map_or_else(|| "–".to_owned(), words::span);
+    let span = |ms: Option<u64>| ms.map_or_else(|| "–".to_owned(), format::span);
     FacetRow {
         noisy: facet.waiting > noisy_backlog,
         path: segment(&facet.environment),
@@ -191,10 +194,10 @@ fn facet_row(facet: FacetStatus, noisy_backlog: u64) -> FacetRow {
     }
 }
 
-/// The most first; those with the same by name.
+/// Sorts in descending order; equal facets stay in the order of their names.
 fn sort(facets: &mut [FacetStatus], by: &str) {
     use std::cmp::Reverse;
-    // They come by name, and a stable sort keeps that.
+    // The facets arrive in the order of their names, which a stable sort keeps.
     match by {
         "age" => facets.sort_by_key(|facet| Reverse(facet.oldest_age_ms)),
         "dwell" => facets.sort_by_key(|facet| Reverse(facet.dwell_ms)),
@@ -208,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facets_are_sorted_by_what_was_asked_for() {
+    fn facets_are_sorted_by_the_requested_key() {
         let facet = |environment: &str, waiting, oldest_age_ms, dwell_ms| FacetStatus {
             environment: environment.to_owned(),
             weight: 1,

@@ -1,30 +1,28 @@
-//! How long requests of version types and answers of instances took, from the statistics' histograms of single minutes.
+//! Latency percentiles of version types and instances, from the per-minute histograms of the statistics.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use signalbox_store::{self as redis, Stats, keys::stats as key};
 use tokio::time::Instant;
 
 use super::by_hour;
 
-/// Minutes change slowly and are many to read, so pages that look more often get the same.
-const FRESH: Duration = Duration::from_secs(5);
-/// As the sidecar counts: each bucket holds values below its bound and not below the bound before.
+/// How long a reading is reused. Histograms change slowly and are expensive to read.
+const CACHE_TTL: Duration = Duration::from_secs(5);
+/// Upper bounds of the buckets, as in the sidecar. A bucket counts values from the previous bound up to, but not including,
+/// its own.
 const BELOW_MS: [u32; 31] = [
     1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
     6144, 8192, 12_288, 16_384, 24_576, 32_768, 65_536,
 ];
-/// The last one holds the rest.
+/// The last bucket counts all values from the last bound on.
 const BUCKETS: usize = BELOW_MS.len() + 1;
 const MINUTE_SECONDS: i64 = 60;
 
 type Counts = [u64; BUCKETS];
 
-/// The middle, and what 95 and 99 of a hundred requests were not longer than, in milliseconds.
+/// Latency percentiles in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Times {
     pub(crate) p50: f64,
@@ -35,23 +33,23 @@ pub(crate) struct Times {
 /// Histograms of some version types or instances.
 #[derive(Debug, Default)]
 pub(crate) struct Latencies {
-    /// The beginnings of minutes, unix seconds, one after the other. The last one is not over.
+    /// The start of each minute in Unix seconds, consecutive. The last minute is not complete.
     pub(crate) minutes: Vec<i64>,
     by_id: HashMap<String, Vec<Counts>>,
 }
 
 impl Latencies {
-    /// Of all the minutes of one of them; none without a request.
+    /// The percentiles of one id over all minutes; `None` without requests.
     pub(crate) fn of(&self, id: &str) -> Option<Times> {
         times(&sum(self.by_id.get(id).into_iter().flatten()))
     }
 
-    /// Of all of them and all minutes.
+    /// The percentiles over all ids and minutes.
     pub(crate) fn all(&self) -> Option<Times> {
         times(&sum(self.by_id.values().flatten()))
     }
 
-    /// Each minute of all of them together.
+    /// The percentiles over all ids, by minute.
     pub(crate) fn by_minute(&self) -> Vec<Option<Times>> {
         let of = |at: usize| times(&sum(self.by_id.values().filter_map(|minutes| minutes.get(at))));
         (0..self.minutes.len()).map(of).collect()
@@ -70,13 +68,13 @@ fn times(counts: &Counts) -> Option<Times> {
     Some(Times { p50: of(0.5)?, p95: of(0.95)?, p99: of(0.99)? })
 }
 
-/// The value that a part of all is at or below, as if the values of a bucket were spread evenly over it.
-#[allow(clippy::cast_precision_loss, reason = "for the eye")]
+/// The value at or below which the given part of all values is. Interpolates linearly within a bucket.
+#[allow(clippy::cast_precision_loss, reason = "display precision")]
 fn quantile(counts: &Counts, part: f64) -> Option<f64> {
     let wanted = counts.iter().sum::<u64>() as f64 * part;
     let (mut below, mut start) = (0, 0.0);
     for (at, count) in counts.iter().enumerate() {
-        // What is above the last bound is somewhere above it.
+        // The last bucket has no upper bound, so the estimate is its lower one.
         let end = BELOW_MS.get(at).map_or(start, |end| f64::from(*end));
         if *count > 0 && (below + count) as f64 >= wanted {
             return Some(start + (end - start) * (wanted - below as f64) / *count as f64);
@@ -87,51 +85,53 @@ fn quantile(counts: &Counts, part: f64) -> Option<f64> {
     None
 }
 
-/// What histograms are about.
+/// What a histogram measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Of {
-    /// Version types, by their ids: how long requests took.
+pub(super) enum Source {
+    /// Requests, by version type id.
     VersionTypes,
-    /// Instances, by their addresses: how long their answers took.
+    /// Responses of instances, by address.
     Instances,
 }
 
-type Asked = (Of, Vec<String>, i64);
-/// With when it was read.
-type Known = HashMap<Asked, (Instant, Arc<Latencies>)>;
+/// Source, ids, and number of minutes.
+type Key = (Source, Vec<String>, i64);
+/// Each reading with the time at which it was read.
+type Readings = HashMap<Key, (Instant, Arc<Latencies>)>;
 
-/// What was read lately.
+/// Recent readings.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Recent(Arc<Mutex<Known>>);
+pub(super) struct Cache(Arc<Mutex<Readings>>);
 
-impl Recent {
-    /// The last minutes of these, as they were a few seconds ago at most.
-    pub(super) async fn latencies(
+impl Cache {
+    /// The last `minutes` of `ids`, at most [`CACHE_TTL`] old.
+    pub(super) async fn get(
         &self,
         stats: &Stats,
-        of: Of,
+        source: Source,
         ids: &[String],
         minutes: i64,
     ) -> Result<Arc<Latencies>, redis::Error> {
         let now = Instant::now();
-        let asked = (of, ids.to_vec(), minutes);
-        let known = self.lock().get(&asked).cloned();
-        if let Some((_, known)) = known.filter(|(read, _)| now - *read < FRESH) {
-            return Ok(known);
+        let key = (source, ids.to_vec(), minutes);
+        let cached = self.0.lock().get(&key).cloned();
+        if let Some((_, cached)) = cached.filter(|(read_at, _)| now - *read_at < CACHE_TTL) {
+            return Ok(cached);
         }
-        let read = Arc::new(read(stats, of, ids, minutes).await?);
-        let mut recent = self.lock();
-        recent.retain(|_, (read, _)| now - *read < FRESH);
-        recent.insert(asked, (now, Arc::clone(&read)));
-        Ok(read)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let latencies = Arc::new(read(stats, source, ids, minutes).await?);
+        let mut readings = self.0.lock();
+        readings.retain(|_, (read_at, _)| now - *read_at < CACHE_TTL);
+        readings.insert(key, (now, Arc::clone(&latencies)));
+        Ok(latencies)
     }
 }
 
-async fn read(stats: &Stats, of: Of, ids: &[String], minutes: i64) -> Result<Latencies, redis::Error> {
+async fn read(
+    stats: &Stats,
+    source: Source,
+    ids: &[String],
+    minutes: i64,
+) -> Result<Latencies, redis::Error> {
     let now = i64::try_from(stats.now_ms().await? / 1000).unwrap_or(0);
     let last = now - now.rem_euclid(MINUTE_SECONDS);
     let minutes: Vec<i64> = (0..minutes).rev().map(|ago| last - ago * MINUTE_SECONDS).collect();
@@ -144,9 +144,9 @@ async fn read(stats: &Stats, of: Of, ids: &[String], minutes: i64) -> Result<Lat
         for bucket in 0..BUCKETS {
             let name = BELOW_MS.get(bucket).map_or_else(|| "inf".to_owned(), u32::to_string);
             for (hour, minutes) in &hours {
-                let key = match of {
-                    Of::VersionTypes => key::latency(id, *hour, &name),
-                    Of::Instances => key::instance_latency(id, *hour, &name),
+                let key = match source {
+                    Source::VersionTypes => key::latency(id, *hour, &name),
+                    Source::Instances => key::instance_latency(id, *hour, &name),
                 };
                 batch.add("HMGET", &key, minutes);
             }
@@ -171,10 +171,10 @@ mod tests {
     use crate::dashboard::store::HOUR_SECONDS;
 
     #[test]
-    fn quantiles_are_where_the_requests_are() {
+    fn quantiles_are_interpolated_within_buckets() {
         let mut counts = [0; BUCKETS];
         assert_eq!(quantile(&counts, 0.5), None);
-        // A hundred requests of 4 to 6 ms, and one that took longer than can be told.
+        // Requests of 4 to 6 ms, then as many above the last bound.
         counts[4] = 100;
         assert_eq!((quantile(&counts, 0.5), quantile(&counts, 1.0)), (Some(5.0), Some(6.0)));
         counts[BUCKETS - 1] = 100;
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn histograms_of_minutes_are_put_together() {
+    async fn histograms_of_minutes_are_added_up() {
         let servers = signalbox_testkit::Servers::start().await;
         let stats = servers.stats();
         let now = i64::try_from(stats.now_ms().await.unwrap() / 1000).unwrap();
@@ -195,18 +195,18 @@ mod tests {
         put("17", minute(61), "6", 10).await;
         put("18", minute(0), "inf", 10).await;
         put("17", minute(80), "1", 1000).await;
-        let recent = Recent::default();
+        let cache = Cache::default();
         let ids = ["17".to_owned(), "18".to_owned(), "19".to_owned()];
-        let read = recent.latencies(&stats, Of::VersionTypes, &ids, 70).await.unwrap();
+        let read = cache.get(&stats, Source::VersionTypes, &ids, 70).await.unwrap();
         assert_eq!(read.minutes.len(), 70);
         assert_eq!(read.of("17").map(|times| times.p50), Some(5.0));
         assert_eq!((read.of("19"), read.all().map(|times| times.p99)), (None, Some(65_536.0)));
-        let known: Vec<usize> =
+        let with_requests: Vec<usize> =
             read.by_minute().iter().enumerate().filter_map(|(at, one)| one.map(|_| at)).collect();
-        assert_eq!(known, [8, 69]);
-        // Nothing is read again at once.
+        assert_eq!(with_requests, [8, 69]);
+        // A reading is reused for a few seconds.
         put("19", minute(0), "1", 1).await;
-        assert_eq!(recent.latencies(&stats, Of::VersionTypes, &ids, 70).await.unwrap().of("19"), None);
-        assert!(recent.latencies(&stats, Of::VersionTypes, &ids[2..], 70).await.unwrap().of("19").is_some());
+        assert_eq!(cache.get(&stats, Source::VersionTypes, &ids, 70).await.unwrap().of("19"), None);
+        assert!(cache.get(&stats, Source::VersionTypes, &ids[2..], 70).await.unwrap().of("19").is_some());
     }
 }

@@ -1,10 +1,10 @@
-//! The dashboard as a browser meets it, without one.
+//! The dashboard's HTTP interface, with the requests of a browser.
 
 use super::*;
 
 const EVIL: &str = "<script>alert(1)</script>";
 
-/// A browser's request: it takes HTML, and follows no redirect, so that a test sees it.
+/// Sends requests like a browser. It does not follow redirects, so that tests can check them.
 struct Browser<'a> {
     api: &'a Api,
     client: reqwest::Client,
@@ -54,7 +54,7 @@ impl<'a> Browser<'a> {
         self
     }
 
-    /// What a page of the session tells its scripts.
+    /// The CSRF value that a page of the session gives to its scripts.
     async fn csrf(&self) -> String {
         let page = self.get("/").await.text;
         let (_, rest) = page.split_once(r#"<meta name="csrf" content=""#).unwrap();
@@ -89,21 +89,21 @@ impl Stream {
                         return message;
                     }
                 }
-                let chunk = self.response.chunk().await.unwrap().expect("the stream goes on");
+                let chunk = self.response.chunk().await.unwrap().expect("the stream is open");
                 self.buffer.push_str(std::str::from_utf8(&chunk).unwrap());
             }
         });
-        seen.await.unwrap_or_else(|_| panic!("{event} with {texts:?} never came"))
+        seen.await.unwrap_or_else(|_| panic!("no {event} with {texts:?} arrived"))
     }
 }
 
 #[tokio::test]
-async fn one_comes_in_with_a_token_that_may_read() {
+async fn a_login_requires_a_token_with_the_scope_read() {
     let api = Api::start().await;
     let browser = Browser::new(&api);
-    let asked = browser.get("/dashboard/host?name=a.example").await;
-    assert_eq!(asked.status, 303);
-    assert_eq!(asked.headers["location"], "/dashboard/login?next=%2Fdashboard%2Fhost%3Fname%3Da.example");
+    let page = browser.get("/dashboard/host?name=a.example").await;
+    assert_eq!(page.status, 303);
+    assert_eq!(page.headers["location"], "/dashboard/login?next=%2Fdashboard%2Fhost%3Fname%3Da.example");
     let form = browser.get("/dashboard/login?next=%2Fdashboard%2Fhost%3Fname%3Da.example").await;
     assert!(form.status == 200 && form.text.contains(r#"name="token""#), "{form:?}");
     let back = browser.try_login(ROOT, "/dashboard/host?name=a.example").await;
@@ -112,7 +112,7 @@ async fn one_comes_in_with_a_token_that_may_read() {
     assert_eq!(away.headers["location"], "/");
 
     let unknown = browser.try_login("nonsense-nonsense", "").await;
-    assert!(unknown.status == 401 && unknown.text.contains("not known"), "{unknown:?}");
+    assert!(unknown.status == 401 && unknown.text.contains("Invalid token."), "{unknown:?}");
     let publisher = api.token("publisher", &["publish"], None).await;
     let publisher = browser.try_login(&publisher, "").await;
     assert!(publisher.status == 401 && publisher.text.contains("scope read"), "{publisher:?}");
@@ -122,13 +122,13 @@ async fn one_comes_in_with_a_token_that_may_read() {
     let browser = browser.login(&reader).await;
     let page = browser.get("/").await;
     assert!(page.status == 200 && page.text.contains("Log out reader"), "{page:?}");
-    // A revoked token is out with its next request.
+    // Revoking a token ends its sessions with their next request.
     assert_eq!(api.delete("/tokens/reader").await.status, 204);
     assert_eq!(browser.get("/").await.status, 303);
 }
 
 #[tokio::test]
-async fn a_bus_clients_token_opens_it_if_it_may_read() {
+async fn a_bus_client_with_the_scope_read_can_log_in() {
     let api = Api::start().await;
     let body = json!({"name": "shop", "scopes": ["read", "publish"]});
     let made = api.post("/api_tokens", &body).await;
@@ -139,7 +139,7 @@ async fn a_bus_clients_token_opens_it_if_it_may_read() {
 }
 
 #[tokio::test]
-async fn a_program_is_told_and_not_sent_to_a_form() {
+async fn a_client_that_is_not_a_browser_gets_401_instead_of_a_redirect() {
     let api = Api::start().await;
     let anonymous = read(api.client.get(format!("{}/", api.base))).await;
     assert_eq!(
@@ -154,14 +154,18 @@ async fn a_program_is_told_and_not_sent_to_a_form() {
 }
 
 #[tokio::test]
-async fn a_change_needs_the_words_of_the_session() {
+async fn a_change_requires_the_csrf_value_of_its_session() {
     let api = Api::start().await;
     api.put("/instances/i-1", &instance(9001, &["shop.example"])).await;
     let browser = Browser::new(&api).login(ROOT).await;
     let drain = || browser.request(Method::POST, "/instances/i-1/drain");
     assert_eq!(read(drain()).await.code(), "csrf");
     let other = Browser::new(&api).login(ROOT).await.csrf().await;
-    assert_eq!(read(drain().header("x-signalbox-csrf", other)).await.code(), "csrf", "another session's");
+    assert_eq!(
+        read(drain().header("x-signalbox-csrf", other)).await.code(),
+        "csrf",
+        "the value of another session"
+    );
     let csrf = browser.csrf().await;
     let forged = drain().header("x-signalbox-csrf", &csrf).header("sec-fetch-site", "same-site");
     assert_eq!(read(forged).await.code(), "cross_site");
@@ -172,7 +176,7 @@ async fn a_change_needs_the_words_of_the_session() {
     let done = drain().header("x-signalbox-csrf", &csrf).header("sec-fetch-site", "same-origin");
     assert_eq!(read(done).await.status, 200);
     assert_eq!(api.get("/instances/i-1").await.json()["state"], "draining");
-    // Reading through the API needs no more than the session: a stream of events cannot bring a header.
+    // Reading through the API needs only the session, because an EventSource cannot send a header.
     assert_eq!(browser.get("/instances/i-1").await.status, 200);
     let out = browser.request(Method::POST, "/dashboard/logout").header("sec-fetch-site", "same-origin");
     let out = read(out).await;
@@ -180,7 +184,7 @@ async fn a_change_needs_the_words_of_the_session() {
 }
 
 #[tokio::test]
-async fn a_token_does_here_what_its_scopes_say_and_no_more() {
+async fn pages_and_actions_are_limited_to_the_scopes_and_hosts_of_the_token() {
     let api = Api::start().await;
     api.put("/instances/i-1", &instance(9001, &["shop.example"])).await;
     api.put("/instances/i-2", &instance(9002, &["other.example"])).await;
@@ -202,7 +206,7 @@ async fn a_token_does_here_what_its_scopes_say_and_no_more() {
 }
 
 #[tokio::test]
-async fn pages_load_nothing_from_elsewhere_and_run_nothing_inside() {
+async fn pages_load_only_their_own_files_and_contain_no_inline_code() {
     let api = Api::start().await;
     api.put("/instances/i-1", &instance(9001, &["shop.example"])).await;
     let browser = Browser::new(&api).login(ROOT).await;
@@ -240,7 +244,7 @@ async fn pages_load_nothing_from_elsewhere_and_run_nothing_inside() {
 }
 
 #[tokio::test]
-async fn what_others_wrote_is_shown_as_text() {
+async fn values_from_clients_are_escaped() {
     let api = Api::start().await;
     let mut body = instance(9001, &["shop.example"]);
     body["version_type_id"] = json!("<b>17</b>");
@@ -260,11 +264,11 @@ async fn what_others_wrote_is_shown_as_text() {
 }
 
 #[tokio::test]
-async fn a_page_follows_what_happens_and_nobody_else_reads() {
+async fn a_stream_sends_changes_and_reads_nothing_after_it_closes() {
     let api = Api::start().await;
     let browser = Browser::new(&api).login(ROOT).await;
     let mut stream = browser.watch("/dashboard/stream?page=overview").await;
-    stream.until("page", &["No host is registered"]).await;
+    stream.until("page", &["No hosts yet"]).await;
     api.put("/instances/i-1", &instance(9001, &["new.example"])).await;
     let page = stream.until("page", &["new.example"]).await;
     assert!(page.contains("data: \""), "one line of JSON: {page}");
@@ -279,17 +283,17 @@ async fn a_page_follows_what_happens_and_nobody_else_reads() {
     let charts = host.until("charts", &["4711.0"]).await;
     assert!(charts.contains(r#""id":"traffic""#) && charts.contains(r#""id":"latency""#), "{charts}");
     assert!(browser.get("/dashboard/host?name=new.example").await.text.contains(">78<"), "4711 a minute");
-    // Between 128 and 192. Histograms are read again after some seconds only.
-    eventually("the percentiles are shown", async || {
+    // Between 128 and 192. A reading of histograms is reused for some seconds.
+    eventually("percentiles", async || {
         let page = browser.get("/").await.text;
         if page.contains("160 / 189 / 191 ms") { Ok(()) } else { Err(page) }
     })
     .await;
 
-    // Streams end with their connections, and with them the reading. Two looks at the server's counters, further apart
-    // than two of a stream.
+    // A stream ends with its connection. The time between both readings of the server's counters is longer than the refresh
+    // interval of a stream.
     drop((stream, host));
-    eventually("the servers rest", async || {
+    eventually("no more reads", async || {
         let commands = async || -> u64 {
             let info: String = stats.command("INFO").arg("commandstats").query().await.unwrap();
             let line = info.lines().find(|line| line.starts_with("cmdstat_hmget:")).unwrap_or_default();
@@ -316,7 +320,7 @@ async fn a_stream_ends_with_its_token() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said() {
+async fn findings_are_shown() {
     let mut api = Api::start().await;
     api.put("/instances/i-1", &instance(9001, &["shop.example"])).await;
     let browser = Browser::new(&api).login(ROOT).await;
@@ -339,7 +343,7 @@ async fn what_is_wrong_is_said() {
 }
 
 #[tokio::test]
-async fn events_queues_and_objects_are_shown_as_their_rooms_know_them() {
+async fn pages_show_events_queues_and_objects_and_hide_them_from_other_tenants() {
     let api = Api::start().await;
     api.post("/api_tokens", &json!({"name": "mailer", "token": "mailer"})).await;
     let subscription = json!({"topics": ["orders"], "callback": "https://mail.example/hook?key=secret"});
@@ -366,17 +370,17 @@ async fn events_queues_and_objects_are_shown_as_their_rooms_know_them() {
     assert!(queue.contains("&#60;script&#62;") && queue.contains("<strong>age</strong>"), "{queue}");
     let name: String = url::form_urlencoded::byte_serialize(object.as_bytes()).collect();
     let chain = browser.get(&format!("/dashboard/objects?name={name}")).await.text;
-    assert!(chain.contains("{&#34;n&#34;:0}") && chain.contains("none: its first"), "{chain}");
+    assert!(chain.contains("{&#34;n&#34;:0}") && chain.contains("none (first event)"), "{chain}");
     for page in [&events, &mailer, &queues, &queue, &chain] {
         assert!(!page.contains("<script>"), "{page}");
     }
     let unknown = browser.get("/dashboard/objects?name=nobody").await;
-    assert!(unknown.status == 404 && unknown.text.contains("Nothing is known of nobody"), "{unknown:?}");
+    assert!(unknown.status == 404 && unknown.text.contains("Unknown object `nobody`"), "{unknown:?}");
     for page in ["/dashboard/queues?name=none", "/dashboard/events?name=none"] {
         assert_eq!(browser.get(page).await.status, 404, "{page}");
     }
 
-    // One who only reads sees no credential and no button; a tenant sees nothing of the others.
+    // A token with only `read` sees no credentials and no buttons; a tenant sees nothing of other tenants.
     let reader = api.token("reader", &["read"], None).await;
     let reader = Browser::new(&api).login(&reader).await;
     let mailer = reader.get("/dashboard/events?name=mailer").await.text;
@@ -387,7 +391,7 @@ async fn events_queues_and_objects_are_shown_as_their_rooms_know_them() {
     let tenant = api.post("/tokens", &body).await.json()["token"].as_str().unwrap().to_owned();
     let tenant = Browser::new(&api).login(&tenant).await;
     let chain = tenant.get(&format!("/dashboard/objects?name={name}")).await.text;
-    assert!(!chain.contains("&#34;n&#34;") && chain.contains("another&#39;s"), "{chain}");
+    assert!(!chain.contains("&#34;n&#34;") && chain.contains("(other environment)"), "{chain}");
     let queue = tenant.get("/dashboard/queues?name=mail").await.text;
-    assert!(!queue.contains("script&#62;") && queue.contains("Nothing waits."), "{queue}");
+    assert!(!queue.contains("script&#62;") && queue.contains("No messages."), "{queue}");
 }

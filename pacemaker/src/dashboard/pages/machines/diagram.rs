@@ -1,10 +1,11 @@
-//! The states of a machine as a picture: what the boxes say, what the arrows say, and where they are.
+//! The state graph of a machine: boxes for states, lines for transitions, and their texts and positions.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use signalbox_machine::{
     Machine, State,
     definition::{Call, Next},
@@ -12,13 +13,13 @@ use signalbox_machine::{
 
 use crate::dashboard::graph::{self, Arrow, Graph, Rect};
 
-/// Characters of a state's name and of an arrow's label that are shown; all of it is in the tooltip and in the table.
-const LONGEST_NAME: usize = 26;
-const LONGEST_LABEL: usize = 30;
-/// Pictures that are kept.
-const KEPT: usize = 64;
+/// Maximum characters of a state's name and of a line's label. Tooltips and the table have the full text.
+const MAX_NAME_LENGTH: usize = 26;
+const MAX_LABEL_LENGTH: usize = 30;
+/// Maximum diagrams in the cache.
+const MAX_DIAGRAMS: usize = 64;
 
-/// The picture of one definition.
+/// The diagram of one definition.
 #[derive(Debug, PartialEq)]
 pub(super) struct Diagram {
     pub(super) width: f64,
@@ -31,11 +32,13 @@ pub(super) struct Diagram {
 pub(super) struct StateBox {
     pub(super) name: String,
     pub(super) short: String,
-    /// A class of the style sheet: `gate`, `action` or `end`.
-    pub(super) kind: &'static str,
-    pub(super) words: String,
+    /// The CSS class: `gate`, `action` or `end`.
+    pub(super) class: &'static str,
+    /// The kind of the state, and whether it is the start or an end.
+    pub(super) description: String,
+    /// The outline as the `d` of an SVG path.
     pub(super) outline: String,
-    /// Where the texts are: the left edge, the right edge, and the lines of the text.
+    /// The position of the texts: left edge, right edge, and the baselines of both lines.
     pub(super) left: f64,
     pub(super) right: f64,
     pub(super) first: f64,
@@ -44,10 +47,12 @@ pub(super) struct StateBox {
 
 #[derive(Debug, PartialEq)]
 pub(super) struct Line {
+    /// The `d` of an SVG path.
     pub(super) path: String,
+    /// Whether it runs around the rows, on the right.
     pub(super) around: bool,
-    /// From where to where, and when.
-    pub(super) words: String,
+    /// Both states and the conditions.
+    pub(super) description: String,
     pub(super) label: Option<Label>,
 }
 
@@ -58,20 +63,20 @@ pub(super) struct Label {
     pub(super) text: String,
 }
 
-/// Pictures that were drawn, by the hash of the definition. Cheap to clone.
+/// A cache of diagrams, by the hash of the definition. `None` for a machine that is too large. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Diagrams(Arc<Mutex<HashMap<String, Option<Arc<Diagram>>>>>);
 
 impl Diagrams {
-    /// The picture of a machine; none of one that is too large for it.
+    /// The diagram of a machine; `None` if the machine is too large.
     pub(super) fn of(&self, machine: &Machine) -> Option<Arc<Diagram>> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(machine.hash()).cloned();
-        if let Some(known) = known {
-            return known;
+        let cached = self.0.lock().get(machine.hash()).cloned();
+        if let Some(cached) = cached {
+            return cached;
         }
         let drawn = draw(machine).map(Arc::new);
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= KEPT {
+        let mut all = self.0.lock();
+        if all.len() >= MAX_DIAGRAMS {
             all.clear();
         }
         all.insert(machine.hash().to_owned(), drawn.clone());
@@ -79,7 +84,7 @@ impl Diagrams {
     }
 }
 
-/// What a state is, in a word, and the class of its box.
+/// The CSS class of a state's box, and the kind of the state.
 pub(super) fn kind(state: &State) -> (&'static str, &'static str) {
     let call = state.action().map(|action| match action.call {
         Call::Webhook(_) => "webhook",
@@ -93,8 +98,8 @@ pub(super) fn kind(state: &State) -> (&'static str, &'static str) {
     }
 }
 
-/// Where a state leads, each target once, and when.
-pub(super) fn ways(machine: &Machine, state: &State) -> Vec<(usize, Vec<String>)> {
+/// The transitions of a state: each target once, with its conditions.
+pub(super) fn transitions(machine: &Machine, state: &State) -> Vec<(usize, Vec<String>)> {
     let Some(next) = state.next() else { return Vec::new() };
     let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let all: Vec<(usize, String)> = match next {
@@ -115,52 +120,53 @@ pub(super) fn ways(machine: &Machine, state: &State) -> Vec<(usize, Vec<String>)
     debug_assert!(all.iter().all(|(to, _)| *to < machine.states().len()));
     let mut order: Vec<usize> = Vec::new();
     let mut by_target: BTreeMap<usize, Vec<String>> = BTreeMap::new();
-    for (to, when) in all {
-        let whens = by_target.entry(to).or_insert_with(|| {
+    for (to, condition) in all {
+        let conditions = by_target.entry(to).or_insert_with(|| {
             order.push(to);
             Vec::new()
         });
-        whens.extend(Some(when).filter(|when| !when.is_empty()));
+        conditions.extend(Some(condition).filter(|condition| !condition.is_empty()));
     }
     order.into_iter().map(|to| (to, by_target.remove(&to).unwrap_or_default())).collect()
 }
 
 fn draw(machine: &Machine) -> Option<Diagram> {
     let states = machine.states();
-    let shorts: Vec<String> = states.iter().map(|state| shortened(state.name(), LONGEST_NAME)).collect();
+    let shorts: Vec<String> = states.iter().map(|state| shortened(state.name(), MAX_NAME_LENGTH)).collect();
     let mut graph =
         Graph { widths: shorts.iter().map(|short| box_width(short)).collect(), arrows: Vec::new() };
-    let mut said: Vec<(String, String)> = Vec::new();
+    let mut texts: Vec<(String, String)> = Vec::new();
     for (from, state) in states.iter().enumerate() {
-        for (to, whens) in ways(machine, state) {
-            let label = shortened(&whens.join(" | "), LONGEST_LABEL);
+        for (to, conditions) in transitions(machine, state) {
+            let label = shortened(&conditions.join(" | "), MAX_LABEL_LENGTH);
             let width = if label.is_empty() { 0.0 } else { text_width(&label, 6.7) + 8.0 };
             graph.arrows.push(Arrow { from, to, label: width });
-            let when = if whens.is_empty() { String::new() } else { format!(": {}", whens.join(" or ")) };
-            said.push((label, format!("{} → {}{when}", state.name(), states[to].name())));
+            let suffix =
+                if conditions.is_empty() { String::new() } else { format!(": {}", conditions.join(" or ")) };
+            texts.push((label, format!("{} → {}{suffix}", state.name(), states[to].name())));
         }
     }
     let drawing = graph::draw(&graph)?;
     let state_box = |((state, short), rect): ((&State, String), &Rect)| {
-        let (kind, word) = kind(state);
+        let (class, kind) = kind(state);
         let start = if state.index() == machine.initial().index() { " · start" } else { "" };
-        let end = if state.ends() && kind != "end" { " · end" } else { "" };
+        let end = if state.ends() && class != "end" { " · end" } else { "" };
         StateBox {
             name: state.name().to_owned(),
             short,
-            kind,
-            words: format!("{word}{start}{end}"),
-            outline: outline(kind, rect),
+            class,
+            description: format!("{kind}{start}{end}"),
+            outline: outline(class, rect),
             left: rect.x + 14.0,
             right: rect.x + rect.width - 14.0,
             first: rect.y + 19.0,
             second: rect.y + 35.0,
         }
     };
-    let line = |(line, (text, words)): (&graph::Line, (String, String))| Line {
+    let line = |(line, (text, description)): (&graph::Line, (String, String))| Line {
         path: line.path(),
         around: line.around,
-        words,
+        description,
         label: line.label.map(|rect| Label {
             x: rect.x + rect.width / 2.0,
             y: rect.y + rect.height - 5.0,
@@ -171,21 +177,21 @@ fn draw(machine: &Machine) -> Option<Diagram> {
         width: drawing.width,
         height: drawing.height,
         boxes: states.iter().zip(shorts).zip(&drawing.boxes).map(state_box).collect(),
-        lines: drawing.lines.iter().zip(said).map(line).collect(),
+        lines: drawing.lines.iter().zip(texts).map(line).collect(),
     })
 }
 
-/// Gates have round corners, actions are pointed at their sides, ends are round.
-fn outline(kind: &str, rect: &Rect) -> String {
+/// Gates have rounded corners, actions have pointed sides, and ends are round.
+fn outline(class: &str, rect: &Rect) -> String {
     let Rect { x, y, width, height } = *rect;
     let (right, bottom, middle) = (x + width, y + height, y + height / 2.0);
-    if kind == "action" {
+    if class == "action" {
         let (left_in, right_in) = (x + 9.0, right - 9.0);
         return format!(
             "M{left_in:.1} {y:.1}H{right_in:.1}L{right:.1} {middle:.1}L{right_in:.1} {bottom:.1}H{left_in:.1}L{x:.1} {middle:.1}Z"
         );
     }
-    let round = if kind == "end" { height / 2.0 } else { 6.0 };
+    let round = if class == "end" { height / 2.0 } else { 6.0 };
     let corner = |dx: f64, dy: f64| format!("a{round:.1} {round:.1} 0 0 1 {dx:.1} {dy:.1}");
     let (across, down) = (width - 2.0 * round, height - 2.0 * round);
     format!(
@@ -201,20 +207,20 @@ fn outline(kind: &str, rect: &Rect) -> String {
 }
 
 fn box_width(name: &str) -> f64 {
-    // Below the name stand the kind and the number of labels.
+    // The second line has the kind and the number of labels, whatever the length of the name.
     (text_width(name, 8.0) + 34.0).max(136.0)
 }
 
-/// How wide a text is about. Letters of other scripts are wider than Latin ones.
+/// An estimate of the width of a text. Characters outside ASCII may be wider.
 fn text_width(text: &str, letter: f64) -> f64 {
     text.chars().map(|c| if c.is_ascii() { letter } else { 2.0 * letter }).sum()
 }
 
-fn shortened(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
+fn shortened(text: &str, max: usize) -> String {
+    if text.chars().count() <= max {
         return text.to_owned();
     }
-    text.chars().take(most - 1).chain(['…']).collect()
+    text.chars().take(max - 1).chain(['…']).collect()
 }
 
 #[cfg(test)]
@@ -237,9 +243,9 @@ state_machines:
           type: context
           path: metadata.kind
           destinations: [{value: short, state: over}, {value: none, state: over}]
-          default: tell
-      - action: tell
-        webhook: http://localhost:9/tell
+          default: notify
+      - action: notify
+        webhook: http://localhost:9/notify
         next: again
       - gate: again
         exit_condition: metadata.more
@@ -252,29 +258,29 @@ state_machines:
 "#;
 
     #[test]
-    fn boxes_and_arrows_say_what_the_definition_says() {
+    fn boxes_and_lines_match_the_definition() {
         let machine = machine(COURSE);
-        let ways = |name: &str| ways(&machine, machine.state(name).unwrap());
+        let transitions = |name: &str| transitions(&machine, machine.state(name).unwrap());
         let both = vec!["metadata.kind = \"short\"".to_owned(), "metadata.kind = \"none\"".to_owned()];
-        assert_eq!(ways("begun"), [(3, both), (1, vec!["else".to_owned()])]);
-        assert_eq!(ways("tell"), [(2, Vec::new())]);
-        assert_eq!(ways("again")[0], (0, vec!["metadata.more and not metadata.stop".to_owned()]));
-        assert_eq!(ways("over"), []);
+        assert_eq!(transitions("begun"), [(3, both), (1, vec!["else".to_owned()])]);
+        assert_eq!(transitions("notify"), [(2, Vec::new())]);
+        assert_eq!(transitions("again")[0], (0, vec!["metadata.more and not metadata.stop".to_owned()]));
+        assert_eq!(transitions("over"), []);
 
         let diagrams = Diagrams::default();
         let drawn = diagrams.of(&machine).unwrap();
-        let kinds: Vec<(&str, &str)> = drawn.boxes.iter().map(|one| (one.kind, &*one.words)).collect();
+        let boxes: Vec<(&str, &str)> = drawn.boxes.iter().map(|one| (one.class, &*one.description)).collect();
         assert_eq!(
-            kinds,
+            boxes,
             [("gate", "gate · start"), ("action", "webhook"), ("gate", "gate"), ("end", "end")]
         );
         assert_eq!(drawn.lines.len(), 5);
         let back: Vec<&str> =
-            drawn.lines.iter().filter(|line| line.around).map(|line| line.words.as_str()).collect();
+            drawn.lines.iter().filter(|line| line.around).map(|line| line.description.as_str()).collect();
         assert_eq!(back, ["again → begun: metadata.more and not metadata.stop"]);
         assert!(drawn.lines[0].label.as_ref().is_some_and(|label| label.text.ends_with('…')));
         assert!(drawn.lines[2].label.is_none());
-        // The second look is the first picture.
+        // The second call returns the cached diagram.
         assert!(Arc::ptr_eq(&drawn, &diagrams.of(&machine).unwrap()));
     }
 }

@@ -1,13 +1,12 @@
-//! One label: what is known of it, what happened to it, why it is where it is, and where it would go.
+//! One label: its metadata, its history, why it is in its state, and simulation.
 
 use askama::Template;
 
 use super::why::{Why, read};
 use crate::{
     dashboard::{
-        Site,
+        Site, format,
         pages::{Kind, View, link, render, segment},
-        words,
     },
     http::Problem,
 };
@@ -20,14 +19,15 @@ struct Page {
     label: String,
     machine: String,
     machine_link: String,
-    /// The label in the API.
+    /// The label's path in the API.
     path: String,
     state: String,
     status: &'static str,
-    /// How long it has been there, or ago that it was deleted.
+    /// How long it has been in its state, or how long ago it was deleted.
     since: String,
-    /// When it is tried again, and what went wrong last.
+    /// Time until the next attempt.
     again: Option<String>,
+    /// The last error.
     error: Option<String>,
     attempts: u32,
     visit: u64,
@@ -36,7 +36,7 @@ struct Page {
     metadata: String,
     history: Vec<MoveRow>,
     why: Option<Why>,
-    /// What can be assumed of the machine.
+    /// The feeds and actions whose results a simulation can assume.
     feeds: Vec<String>,
     webhooks: Vec<String>,
     may_retry: bool,
@@ -72,11 +72,11 @@ pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<Str
         machine_link: link(Kind::Machines, machine),
         status: record.status.as_str(),
         since: if deleted {
-            words::ago(now_ms, record.entered_ms)
+            format::ago(now_ms, record.entered_ms)
         } else {
-            words::span(now_ms.saturating_sub(record.entered_ms))
+            format::span(now_ms.saturating_sub(record.entered_ms))
         },
-        again: record.work.again_ms.map(|at| words::span(at.saturating_sub(now_ms))),
+        again: record.work.again_ms.map(|at| format::span(at.saturating_sub(now_ms))),
         error: record.work.error.as_deref().map(str::to_owned),
         attempts: record.work.attempts,
         visit: record.visit,
@@ -103,8 +103,8 @@ fn actions(version: &Version) -> Vec<String> {
 fn move_row(now_ms: u64, row: &Row) -> MoveRow {
     MoveRow {
         key: format!("{}-{}", row.visit, row.event),
-        when: words::ago(now_ms, row.at_ms),
-        at: words::moment(row.at_ms),
+        when: format::ago(now_ms, row.at_ms),
+        at: format::time(row.at_ms),
         from: row.from.as_deref().map(str::to_owned),
         to: row.to.as_deref().map(str::to_owned),
         cause: cause(row.cause),
@@ -116,15 +116,15 @@ fn move_row(now_ms: u64, row: &Row) -> MoveRow {
 
 fn cause(cause: Cause) -> &'static str {
     match cause {
-        Cause::Created => "it was created",
-        Cause::Metadata => "facts came",
-        Cause::Time => "a time of day",
-        Cause::Interval => "an interval",
-        Cause::Entry => "it had just come there",
-        Cause::Topic => "an event",
-        Cause::Feed => "a feed answered",
-        Cause::Action => "the action was done",
-        Cause::Migrated => "its state went away",
-        Cause::Deleted => "it was deleted",
+        Cause::Created => "created",
+        Cause::Metadata => "metadata update",
+        Cause::Time => "time of day",
+        Cause::Interval => "interval",
+        Cause::Entry => "entry into the state",
+        Cause::Topic => "event",
+        Cause::Feed => "feed recovered",
+        Cause::Action => "action completed",
+        Cause::Migrated => "state removed",
+        Cause::Deleted => "deleted",
     }
 }

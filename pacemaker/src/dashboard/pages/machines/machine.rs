@@ -1,4 +1,4 @@
-//! One machine: the graph of its states, its labels, what failed, what is due next, how its feeds do.
+//! One machine: its state graph, labels, failed actions, next evaluations, feeds, and versions.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,26 +14,26 @@ use super::{
 };
 use crate::{
     dashboard::{
-        Site,
+        Site, format,
         pages::{Kind, View, render, segment},
-        words,
     },
     http::Problem,
 };
 use signalbox_access::{Caller, Scope};
 use signalbox_machines::{Counts, Health, Record, Status, StoredVersion, Version, Wake, Waking};
 
-/// Labels of a page, and names that are read at a time when most of them are passed over.
-const PAGE: usize = 50;
-const READ: usize = 200;
-/// Names that are looked at for one page.
-const MOST_READ: usize = 2000;
-/// Errored labels that are shown.
-const ERRORED: usize = 50;
-/// Wakes that are shown.
-const WAKES: usize = 12;
-/// Versions that are shown, the newest first.
-const VERSIONS: usize = 20;
+/// Labels per page.
+const PAGE_SIZE: usize = 50;
+/// Names read per request: a filter may skip most of them.
+const BATCH_SIZE: usize = 200;
+/// Maximum names read for one page.
+const MAX_READ: usize = 2000;
+/// Maximum errored labels on the page.
+const MAX_ERRORED: usize = 50;
+/// Maximum scheduled evaluations on the page.
+const MAX_WAKES: usize = 12;
+/// Maximum versions on the page, the newest first.
+const MAX_VERSIONS: usize = 20;
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/machine.html")]
@@ -43,15 +43,16 @@ struct Page {
     version: u64,
     all: u64,
     busy: Busy,
-    /// Labels that nothing looks at again.
+    /// Labels for which no evaluation is scheduled.
     stuck: u64,
     diagram: Option<Arc<Diagram>>,
-    /// In the order of the definition, which is also that of the diagram's boxes.
+    /// In the order of the definition and of the diagram's boxes.
     states: Vec<StateRow>,
     filter: Filter,
     labels: Vec<LabelRow>,
-    /// The address of the next page of labels, and of the first when this is not it.
+    /// The address of the next page of labels.
     next: Option<String>,
+    /// The address of the first page, unless this is it.
     first: Option<String>,
     errored: Vec<ErroredRow>,
     feeds: Vec<FeedRow>,
@@ -65,13 +66,14 @@ struct Page {
 #[derive(Debug)]
 struct StateRow {
     name: String,
-    /// Labels in it.
+    /// The address of the list of its labels.
     link: String,
-    word: &'static str,
+    kind: &'static str,
     labels: u64,
-    /// Of the errored labels that are shown.
+    /// How many of the errored labels on the page are in this state.
     errored: usize,
-    ways: Vec<(String, String)>,
+    /// Next states, with their conditions.
+    transitions: Vec<(String, String)>,
     condition: Option<String>,
     triggers: String,
 }
@@ -80,7 +82,7 @@ struct StateRow {
 #[derive(Debug)]
 struct Filter {
     find: String,
-    /// With whether it is the chosen one.
+    /// Each with whether it is selected.
     states: Vec<(String, bool)>,
     statuses: Vec<(&'static str, bool)>,
 }
@@ -139,10 +141,9 @@ struct VersionRow {
 
 pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<String, Problem> {
     let name = &view.name;
-    let Counts { version, labels: counts, busy, stuck } =
-        app.machines.inspector.overview.counts(name).await?;
+    let Counts { version, labels: counts, busy, stuck } = app.machines.inspector.overview.counts(name).await?;
     let now_ms = app.machines.inspector.overview.now_ms().await?;
-    let failed = app.machines.label_store.list(name, &[], Some(Status::Errored), None, ERRORED).await?;
+    let failed = app.machines.label_store.list(name, &[], Some(Status::Errored), None, MAX_ERRORED).await?;
     let failed = app.machines.label_store.records(name, failed).await?;
     let failed: Vec<(String, Record)> =
         failed.into_iter().filter(|(_, record)| record.status == Status::Errored).collect();
@@ -155,17 +156,17 @@ pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<Str
         name: label,
         state: record.state.to_string(),
         status: record.status.as_str(),
-        since: words::ago(now_ms, record.entered_ms),
+        since: format::ago(now_ms, record.entered_ms),
     };
     let version_row = |(number, stored): (u64, StoredVersion)| VersionRow {
         number,
-        when: words::ago(now_ms, stored.at_ms),
+        when: format::ago(now_ms, stored.at_ms),
         by: stored.by,
         hash: stored.hash.chars().take(12).collect(),
         current: number == version.number,
         link: View { at: number.to_string(), ..View::of(Kind::Plan, name) }.address(),
     };
-    let more = versions.len().saturating_sub(VERSIONS);
+    let more = versions.len().saturating_sub(MAX_VERSIONS);
     render(&Page {
         path: segment(name),
         version: version.number,
@@ -185,8 +186,8 @@ pub(super) async fn page(app: &Site, caller: &Caller, view: &View) -> Result<Str
         first: (!view.after.is_empty()).then(|| View { after: String::new(), ..view.clone() }.address()),
         errored: failed.into_iter().map(|one| errored_row(name, now_ms, one)).collect(),
         feeds: feeds(&version, &health),
-        more_wakes: wakes.len() > WAKES,
-        wakes: wakes.into_iter().take(WAKES).map(|wake| wake_row(name, now_ms, wake)).collect(),
+        more_wakes: wakes.len() > MAX_WAKES,
+        wakes: wakes.into_iter().take(MAX_WAKES).map(|wake| wake_row(name, now_ms, wake)).collect(),
         versions: versions.into_iter().skip(more).rev().map(version_row).collect(),
         may_manage: caller.has_any(&[Scope::Machines]),
         plan: View::of(Kind::Plan, name).address(),
@@ -206,18 +207,19 @@ fn state_row(
     failed: &[(String, Record)],
 ) -> StateRow {
     let machine = &version.machine;
-    let way =
-        |(to, whens): (usize, Vec<String>)| (machine.states()[to].name().to_owned(), whens.join(" or "));
+    let transition = |(to, conditions): (usize, Vec<String>)| {
+        (machine.states()[to].name().to_owned(), conditions.join(" or "))
+    };
     let gate = state.gate();
     let triggers: Vec<String> =
         gate.map(|gate| gate.triggers.iter().map(ToString::to_string).collect()).unwrap_or_default();
     StateRow {
         name: state.name().to_owned(),
         link: View { state: state.name().to_owned(), ..View::of(Kind::Machines, machine.name()) }.address(),
-        word: diagram::kind(state).1,
+        kind: diagram::kind(state).1,
         labels: counts.get(state.name()).copied().unwrap_or(0),
         errored: failed.iter().filter(|(_, record)| *record.state == *state.name()).count(),
-        ways: diagram::ways(machine, state).into_iter().map(way).collect(),
+        transitions: diagram::transitions(machine, state).into_iter().map(transition).collect(),
         condition: gate.map(|gate| gate.condition.text().trim().to_owned()),
         triggers: triggers.join(", "),
     }
@@ -233,7 +235,7 @@ fn filter(version: &Version, view: &View) -> Filter {
     }
 }
 
-/// A page of labels that fit, and the name after which the next page begins.
+/// A page of labels that match the filter, and the name after which the next page begins.
 async fn labels(
     app: &Site,
     version: &Version,
@@ -243,30 +245,30 @@ async fn labels(
     let status = Status::ALL.into_iter().find(|status| status.as_str() == view.status);
     let all = || version.machine.states().iter().map(State::name).collect();
     let states: Vec<&str> = if view.state.is_empty() { all() } else { vec![&view.state] };
-    let fits = |(label, record): &(String, Record)| {
+    let matches = |(label, record): &(String, Record)| {
         label.starts_with(&view.find)
             && (view.state.is_empty() || *record.state == *view.state)
             && status.is_none_or(|status| record.status == status)
     };
     let mut found = Vec::new();
-    // Names come in order, so those that begin with something stand together, the shortest of them first.
+    // Names are in order, so those with the prefix are consecutive. The first is the prefix itself, if it is a label.
     let mut after = view.after.clone();
     if after.is_empty() && !view.find.is_empty() {
         found = app.machines.label_store.records(name, vec![view.find.clone()]).await?;
-        found.retain(fits);
+        found.retain(matches);
         after.clone_from(&view.find);
     }
-    let mut looked = 0;
-    while looked < MOST_READ {
+    let mut read = 0;
+    while read < MAX_READ {
         let from = Some(after.as_str()).filter(|after| !after.is_empty());
-        let names = app.machines.label_store.list(name, &states, status, from, READ).await?;
-        looked += READ;
-        let full = names.len() == READ;
+        let names = app.machines.label_store.list(name, &states, status, from, BATCH_SIZE).await?;
+        read += BATCH_SIZE;
+        let full = names.len() == BATCH_SIZE;
         let Some(last) = names.last().cloned() else { return Ok((found, None)) };
         let beyond = !last.starts_with(&view.find) && last > view.find;
-        found.extend(app.machines.label_store.records(name, names).await?.into_iter().filter(fits));
-        if found.len() > PAGE {
-            found.truncate(PAGE);
+        found.extend(app.machines.label_store.records(name, names).await?.into_iter().filter(matches));
+        if found.len() > PAGE_SIZE {
+            found.truncate(PAGE_SIZE);
             let last = found.last().map(|(label, _)| label.clone());
             return Ok((found, last));
         }
@@ -283,7 +285,7 @@ fn errored_row(machine: &str, now_ms: u64, (label, record): (String, Record)) ->
         link: label_link(machine, &label),
         path: segment(&label),
         state: record.state.to_string(),
-        since: words::ago(now_ms, record.entered_ms),
+        since: format::ago(now_ms, record.entered_ms),
         attempts: record.work.attempts,
         why: record.work.error.map_or_else(String::new, Into::into),
         name: label,
@@ -294,10 +296,10 @@ fn feeds(version: &Version, health: &BTreeMap<String, Health>) -> Vec<FeedRow> {
     let row = |feed: &signalbox_machine::definition::Feed| {
         let health = health.get(&*feed.name).cloned().unwrap_or_default();
         let ago = |age: Option<std::time::Duration>| {
-            age.map(|age| words::ago(u64::try_from(age.as_millis()).unwrap_or(u64::MAX), 0))
+            age.map(|age| format::ago(u64::try_from(age.as_millis()).unwrap_or(u64::MAX), 0))
         };
         let last = match (ago(health.last_answer), ago(health.last_failure)) {
-            (None, None) => "not asked by this pacemaker yet".to_owned(),
+            (None, None) => "no request by this pacemaker yet".to_owned(),
             (Some(answer), None) => format!("answered {answer}"),
             (None, Some(failure)) => format!("failed {failure}"),
             (Some(answer), Some(failure)) => format!("answered {answer}, failed {failure}"),
@@ -316,7 +318,7 @@ fn feeds(version: &Version, health: &BTreeMap<String, Health>) -> Vec<FeedRow> {
                 }
             },
             fallback: match &feed.on_error {
-                OnError::Hold => "labels wait".to_owned(),
+                OnError::Hold => "hold labels".to_owned(),
                 OnError::Default(value) => value.to_string(),
             },
             answered: health.answered,
@@ -329,7 +331,7 @@ fn feeds(version: &Version, health: &BTreeMap<String, Health>) -> Vec<FeedRow> {
     version.machine.feeds().iter().map(row).collect()
 }
 
-/// A text with its placeholders.
+/// A template with its placeholders.
 fn as_written(text: &Text) -> String {
     let part = |part: &Part| match part {
         Part::Literal(text) => text.to_string(),
@@ -343,8 +345,8 @@ fn as_written(text: &Text) -> String {
 fn wake_row(machine: &str, now_ms: u64, wake: Wake) -> WakeRow {
     let overdue = wake.at_ms < now_ms;
     let when = match overdue {
-        true => format!("{} overdue", words::span(now_ms - wake.at_ms)),
-        false => format!("in {}", words::span(wake.at_ms - now_ms)),
+        true => format!("{} overdue", format::span(now_ms - wake.at_ms)),
+        false => format!("in {}", format::span(wake.at_ms - now_ms)),
     };
     let (key, label, what) = match wake.what {
         Waking::Label(label) => {

@@ -1,5 +1,4 @@
-//! Machines: all of them, one with the graph of its states and its labels, one label, and what another definition would
-//! change.
+//! State machines: the list, one machine with its state graph and labels, one label, and the preview of a new version.
 
 mod diagram;
 mod label;
@@ -38,7 +37,7 @@ struct MachineRow {
     looping: u64,
 }
 
-/// How many labels do not rest, by status.
+/// Numbers of labels by status, for the statuses other than waiting and ended.
 #[derive(Debug, Default)]
 struct Busy {
     acting: u64,
@@ -73,7 +72,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<
     Ok(Content { html, charts: Vec::new() })
 }
 
-/// Whether a machine can be called this.
+/// Whether this is a valid name of a machine.
 fn is_name(name: &str) -> bool {
     name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
@@ -83,7 +82,7 @@ async fn list(app: &Site, caller: &Caller) -> Result<String, Problem> {
     for name in app.machines.definitions.names().await? {
         let Counts { version, labels, busy, .. } = match app.machines.inspector.overview.counts(&name).await {
             Ok(counts) => counts,
-            // Its definition is being applied for the first time.
+            // Its first version is being applied.
             Err(Error::NoSuchMachine) => continue,
             Err(error) => return Err(error.into()),
         };

@@ -1,4 +1,4 @@
-//! What another definition of a machine would change, and applying it. The browser asks the API; here is the place for it.
+//! The preview of a new version of a machine. This page has the editor; the browser sends the definition to the API.
 
 use askama::Template;
 
@@ -16,12 +16,12 @@ struct Page {
     name: String,
     path: String,
     machine_link: String,
-    /// The version that counts; 0 before the first.
+    /// The active version; 0 before the first one.
     current: u64,
     /// The version whose text is shown.
     shown: u64,
     text: String,
-    /// The states of the version that counts, as JSON.
+    /// The states of the active version, as JSON.
     states: String,
     may_manage: bool,
 }

@@ -1,11 +1,12 @@
-//! The answer to "why is it here" as a person reads it: a tree with what every test compares, and what would open the gate.
+//! The explanation of a label's state for display: the tree of its gate's condition, with the operands of every test, and
+//! the changes that would open the gate.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::dashboard::words;
+use crate::dashboard::format;
 
-/// What is told.
+/// The explanation of one label.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Why {
     pub(super) reason: Option<String>,
@@ -13,35 +14,38 @@ pub(super) struct Why {
     pub(super) condition: Option<String>,
     pub(super) result: &'static str,
     pub(super) tree: Vec<Row>,
-    pub(super) fewest: Vec<Wish>,
+    /// The smallest set of changes that opens the gate.
+    pub(super) changes: Vec<Change>,
     pub(super) earliest: String,
     pub(super) next: String,
     pub(super) triggers: String,
     pub(super) zone: String,
 }
 
-/// A test that would have to come out otherwise.
+/// A test and the result that it would need.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct Change {
     pub(super) text: String,
-    pub(super) should_be: bool,
+    pub(super) required: bool,
 }
 
 /// A line of the tree.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Row {
     pub(super) text: String,
-    /// `true`, `false` or `unknown`, and the class of the style sheet.
+    /// `true`, `false` or `unknown`.
     pub(super) truth: &'static str,
-    pub(super) colour: &'static str,
-    /// What it would have to be to open the gate.
+    /// The CSS class of the result.
+    pub(super) color: &'static str,
+    /// The result that would open the gate.
     pub(super) opens: Option<bool>,
-    /// Whether the evaluation was decided before it.
-    pub(super) passed_over: bool,
+    /// Whether it was not evaluated, because an earlier test decided the result.
+    pub(super) skipped: bool,
     pub(super) operands: Vec<Operand>,
     pub(super) error: Option<String>,
-    /// Whether lines below belong to it, and how many such lists end behind it.
+    /// Whether the following rows are its children.
     pub(super) parent: bool,
+    /// How many nested lists end after this row.
     pub(super) ends: usize,
 }
 
@@ -52,25 +56,25 @@ pub(super) struct Operand {
     pub(super) note: Option<&'static str>,
 }
 
-/// Reads an explanation.
+/// Converts the engine's JSON.
 pub(super) fn read(why: &Value, now_ms: u64) -> Why {
     let text = |name: &str| why[name].as_str().map(str::to_owned);
-    let fewest: Vec<Wish> = why["fewest"]
+    let changes: Vec<Change> = why["fewest"]
         .as_array()
         .into_iter()
         .flatten()
-        .map(|wish| Wish {
-            text: wish["text"].as_str().unwrap_or_default().to_owned(),
-            should_be: wish["should_be"].as_bool().unwrap_or(true),
+        .map(|change| Change {
+            text: change["text"].as_str().unwrap_or_default().to_owned(),
+            required: change["should_be"].as_bool().unwrap_or(true),
         })
         .collect();
     let mut tree = Vec::new();
     if why["tree"].is_object() {
-        flatten(&why["tree"], &fewest, &mut tree);
+        flatten(&why["tree"], &changes, &mut tree);
     }
     let (result, _) = truth(&why["result"]);
     let next = why["next"]["at"].as_str().map(|at| {
-        format!("{}, by {}", moment(at, now_ms), why["next"]["trigger"].as_str().unwrap_or_default())
+        format!("{} (trigger: {})", distance(at, now_ms), why["next"]["trigger"].as_str().unwrap_or_default())
     });
     let triggers: Vec<&str> =
         why["triggers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -80,9 +84,9 @@ pub(super) fn read(why: &Value, now_ms: u64) -> Why {
         condition: text("condition"),
         result,
         tree,
-        fewest,
+        changes,
         earliest: earliest(&why["earliest"], now_ms),
-        next: next.unwrap_or_else(|| "nothing but facts or events".to_owned()),
+        next: next.unwrap_or_else(|| "none scheduled: waits for metadata or events".to_owned()),
         triggers: triggers.join(", "),
         zone: text("timezone").unwrap_or_default(),
     }
@@ -90,25 +94,25 @@ pub(super) fn read(why: &Value, now_ms: u64) -> Why {
 
 fn earliest(at: &Value, now_ms: u64) -> String {
     match at.as_str() {
-        None => "never, unless facts come".to_owned(),
+        None => "never without a metadata update".to_owned(),
         Some("now") => "now".to_owned(),
         Some(at) => match at.strip_prefix("not before ") {
-            Some(at) => format!("not before {}", moment(at, now_ms)),
-            None => moment(at, now_ms),
+            Some(at) => format!("not before {}", distance(at, now_ms)),
+            None => distance(at, now_ms),
         },
     }
 }
 
-/// A moment, and how far away it is.
-fn moment(at: &str, now_ms: u64) -> String {
+/// A point in time, and its distance from now.
+fn distance(at: &str, now_ms: u64) -> String {
     let Ok(time) = at.parse::<Timestamp>() else { return at.to_owned() };
     let at_ms = u64::try_from(time.as_millisecond()).unwrap_or(0);
     let away = if at_ms >= now_ms {
-        format!("in {}", words::span(at_ms - now_ms))
+        format!("in {}", format::span(at_ms - now_ms))
     } else {
-        words::ago(now_ms, at_ms)
+        format::ago(now_ms, at_ms)
     };
-    format!("{} ({away})", words::moment(at_ms))
+    format!("{}, {away}", format::time(at_ms))
 }
 
 fn truth(value: &Value) -> (&'static str, &'static str) {
@@ -119,9 +123,9 @@ fn truth(value: &Value) -> (&'static str, &'static str) {
     }
 }
 
-/// The node and all below it, line by line.
-fn flatten(node: &Value, fewest: &[Wish], rows: &mut Vec<Row>) {
-    let (truth, colour) = truth(&node["result"]);
+/// Appends a node and its children to the rows.
+fn flatten(node: &Value, changes: &[Change], rows: &mut Vec<Row>) {
+    let (truth, color) = truth(&node["result"]);
     let text = node["text"].as_str().unwrap_or_default();
     let below: Vec<&Value> = match node["kind"].as_str() {
         Some("test") => node["operands"].as_array().into_iter().flatten().map(|one| &one["tree"]).collect(),
@@ -138,23 +142,23 @@ fn flatten(node: &Value, fewest: &[Wish], rows: &mut Vec<Row>) {
             _ => text.to_owned(),
         },
         truth,
-        colour,
-        opens: fewest.iter().find(|wish| is_test && wish.text == bare).map(|wish| wish.should_be),
-        passed_over: node["reached"] == false,
+        color,
+        opens: changes.iter().find(|change| is_test && change.text == bare).map(|change| change.required),
+        skipped: node["reached"] == false,
         operands: node["operands"].as_array().into_iter().flatten().filter_map(operand).collect(),
         error: node["error"].as_str().map(str::to_owned),
         parent: !below.is_empty(),
         ends: 0,
     });
     for one in &below {
-        flatten(one, fewest, rows);
+        flatten(one, changes, rows);
     }
     if let Some(last) = rows.last_mut().filter(|_| !below.is_empty()) {
         last.ends += 1;
     }
 }
 
-/// A side of a test, unless it says no more than the text does.
+/// An operand of a test, unless the text of the test already shows its value.
 fn operand(operand: &Value) -> Option<Operand> {
     let source = operand["source"].as_str().unwrap_or_default();
     if matches!(source, "literal" | "tests") {
@@ -162,9 +166,9 @@ fn operand(operand: &Value) -> Option<Operand> {
     }
     let note = match operand["note"].as_str() {
         Some("missing") => Some("is missing"),
-        Some("feed_failed") => Some("is not known: the feed failed"),
-        Some("feed_not_asked") => Some("is not known: the feed was not asked"),
-        Some("unknown") => Some("is not known"),
+        Some("feed_failed") => Some("is unknown: the feed failed"),
+        Some("feed_not_asked") => Some("is unknown: the feed was not queried"),
+        Some("unknown") => Some("is unknown"),
         _ => None,
     };
     Some(Operand {
@@ -181,9 +185,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tree_says_what_each_test_compares_and_what_would_open_it() {
+    fn the_tree_shows_the_operands_of_each_test_and_the_changes_that_open_the_gate() {
         let test = |text: &str, result: Value, operands: Value| json!({"kind": "test", "text": text, "result": result, "reached": true, "operands": operands});
-        let asked = json!({
+        let explanation = json!({
             "condition": "a and not b or c", "result": false, "earliest": "2026-01-01T00:01:00Z", "timezone": "UTC",
             "next": {"at": "2026-01-01T00:00:30Z", "trigger": "interval 30s"}, "triggers": ["interval 30s"],
             "fewest": [{"text": "metadata.b", "is": true, "should_be": false}],
@@ -198,7 +202,7 @@ mod tests {
             ]},
         });
         let now_ms = 1_767_225_600_000;
-        let why = read(&asked, now_ms);
+        let why = read(&explanation, now_ms);
         let lines: Vec<(&str, &str, bool, usize)> =
             why.tree.iter().map(|row| (&*row.text, row.truth, row.parent, row.ends)).collect();
         assert_eq!(
@@ -213,16 +217,16 @@ mod tests {
         );
         assert_eq!(why.tree[3].opens, Some(false));
         assert_eq!(why.tree[1].opens, None);
-        assert_eq!(why.tree[4].operands.len(), 1, "a literal says nothing new");
-        assert_eq!(why.tree[4].operands[0].note, Some("is not known: the feed failed"));
-        assert_eq!(why.earliest, "2026-01-01 00:01:00 UTC (in 60 s)");
-        assert_eq!(why.next, "2026-01-01 00:00:30 UTC (in 30 s), by interval 30s");
+        assert_eq!(why.tree[4].operands.len(), 1, "literals are omitted");
+        assert_eq!(why.tree[4].operands[0].note, Some("is unknown: the feed failed"));
+        assert_eq!(why.earliest, "2026-01-01 00:01:00 UTC, in 60 s");
+        assert_eq!(why.next, "2026-01-01 00:00:30 UTC, in 30 s (trigger: interval 30s)");
     }
 
     #[test]
-    fn a_label_that_is_at_no_gate_has_a_reason_and_no_tree() {
+    fn a_label_outside_a_gate_has_a_reason_and_no_tree() {
         let why = read(&json!({"reason": "it has come to its end", "stuck": "nothing will"}), 0);
         assert_eq!((why.tree.len(), why.reason.as_deref()), (0, Some("it has come to its end")));
-        assert_eq!(why.earliest, "never, unless facts come");
+        assert_eq!(why.earliest, "never without a metadata update");
     }
 }

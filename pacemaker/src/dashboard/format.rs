@@ -1,6 +1,6 @@
-//! Numbers as words.
+//! Formats numbers, durations and times for display.
 
-/// A time span, short: `3 s`, `5 min`, `2 h`, `4 d`.
+/// A duration in its largest suitable unit: `3 s`, `5 min`, `2 h`, `4 d`.
 pub(super) fn span(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {
@@ -12,7 +12,7 @@ pub(super) fn span(ms: u64) -> String {
     }
 }
 
-/// How long ago a moment was.
+/// The age of a point in time: `4 s ago`.
 pub(super) fn ago(now_ms: u64, then_ms: u64) -> String {
     match now_ms.saturating_sub(then_ms) {
         0..1000 => "now".to_owned(),
@@ -20,32 +20,32 @@ pub(super) fn ago(now_ms: u64, then_ms: u64) -> String {
     }
 }
 
-/// A moment by the clock of the world.
-pub(super) fn moment(unix_ms: u64) -> String {
+/// A point in time in UTC.
+pub(super) fn time(unix_ms: u64) -> String {
     let at = i64::try_from(unix_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     at.map_or_else(|| "–".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
 }
 
-/// A part of a whole in percent.
+/// A part of a whole in percent: `2.0%`.
 pub(super) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "–".to_owned();
     }
-    #[allow(clippy::cast_precision_loss, reason = "for the eye")]
+    #[allow(clippy::cast_precision_loss, reason = "display precision")]
     let percent = part as f64 * 100.0 / whole as f64;
     match percent {
-        0.0 => "0 %".to_owned(),
-        percent if percent < 0.1 => "< 0.1 %".to_owned(),
-        percent if percent < 10.0 => format!("{percent:.1} %"),
-        percent => format!("{percent:.0} %"),
+        0.0 => "0%".to_owned(),
+        percent if percent < 0.1 => "< 0.1%".to_owned(),
+        percent if percent < 10.0 => format!("{percent:.1}%"),
+        percent => format!("{percent:.0}%"),
     }
 }
 
-/// Something a second, from the count of a minute.
+/// A rate per second, from the count of one minute.
 pub(super) fn per_second(minute: u64) -> String {
     match minute {
         0 => "0".to_owned(),
-        #[allow(clippy::cast_precision_loss, reason = "for the eye")]
+        #[allow(clippy::cast_precision_loss, reason = "display precision")]
         1..600 => format!("{:.1}", minute as f64 / 60.0),
         _ => (minute / 60).to_string(),
     }
@@ -56,13 +56,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_are_formatted_with_their_units() {
         assert_eq!([span(0), span(999), span(1000), span(119_999)], ["0 ms", "999 ms", "1 s", "119 s"]);
         assert_eq!([span(120_000), span(7_200_000), span(172_800_000)], ["2 min", "2 h", "2 d"]);
         assert_eq!([ago(5000, 4500), ago(5000, 9000), ago(9000, 5000)], ["now", "now", "4 s ago"]);
-        assert_eq!([moment(1_767_225_661_999), moment(u64::MAX)], ["2026-01-01 00:01:01 UTC", "–"]);
-        assert_eq!([percent(0, 0), percent(0, 5), percent(1, 5000)], ["–", "0 %", "< 0.1 %"]);
-        assert_eq!([percent(1, 50), percent(1, 2)], ["2.0 %", "50 %"]);
+        assert_eq!([time(1_767_225_661_999), time(u64::MAX)], ["2026-01-01 00:01:01 UTC", "–"]);
+        assert_eq!([percent(0, 0), percent(0, 5), percent(1, 5000)], ["–", "0%", "< 0.1%"]);
+        assert_eq!([percent(1, 50), percent(1, 2)], ["2.0%", "50%"]);
         assert_eq!([per_second(0), per_second(30), per_second(6000)], ["0", "0.5", "100"]);
     }
 }

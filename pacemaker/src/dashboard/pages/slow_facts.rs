@@ -1,11 +1,9 @@
-//! Facts that change slowly: how the Redis servers are configured, and certificates that end.
+//! Facts that change slowly: the configuration of the Redis servers, and the expiry of certificates. They are read at most
+//! every ten seconds, because reading them on each refresh of each page would be expensive.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use signalbox_diagnosis::{
     Checked,
     certificates::{self, Certificate},
@@ -17,40 +15,37 @@ use crate::dashboard::Site;
 use signalbox_route_table::Hostname;
 use signalbox_routing::Error;
 
-/// How long facts are kept.
-const FRESH_FOR: Duration = Duration::from_secs(10);
-/// Certificates that are read at a time, and in all.
-const PAGE: usize = 500;
+/// How long a reading is reused.
+const CACHE_TTL: Duration = Duration::from_secs(10);
+/// Certificates read per request, and in total.
+const PAGE_SIZE: usize = 500;
 const MAX_CERTIFICATES: usize = 10_000;
 
-/// What was read.
+/// One reading.
 #[derive(Debug)]
-pub(super) struct Facts {
-    /// The state of each server that answered.
+pub(super) struct SlowFacts {
+    /// The state of each server that responded.
     pub(super) servers: BTreeMap<Role, State>,
-    /// Those certificates about which there is a finding.
+    /// The certificates for which there is a finding.
     pub(super) certificates: Checked<Vec<(Hostname, Certificate)>>,
 }
 
-/// When facts were read, and the facts.
-type Read = (Instant, Arc<Facts>);
-
-/// Facts that were read a moment ago. Cheap to clone.
+/// The latest reading and its time. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Later(Arc<Mutex<Option<Read>>>);
+pub(crate) struct SlowFactsCache(Arc<Mutex<Option<(Instant, Arc<SlowFacts>)>>>);
 
-impl Later {
-    pub(super) async fn facts(&self, app: &Site) -> Arc<Facts> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some((_, facts)) = known.filter(|(at, _)| at.elapsed() < FRESH_FOR) {
+impl SlowFactsCache {
+    pub(super) async fn get(&self, app: &Site) -> Arc<SlowFacts> {
+        let cached = self.0.lock().clone();
+        if let Some((_, facts)) = cached.filter(|(read_at, _)| read_at.elapsed() < CACHE_TTL) {
             return facts;
         }
         let certificates = match certificates(app).await {
             Ok(found) => Checked::Known(found),
             Err(error) => Checked::Skipped(error.to_string()),
         };
-        let facts = Arc::new(Facts { servers: servers(app).await, certificates });
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Arc::clone(&facts)));
+        let facts = Arc::new(SlowFacts { servers: servers(app).await, certificates });
+        *self.0.lock() = Some((Instant::now(), Arc::clone(&facts)));
         facts
     }
 }
@@ -66,14 +61,14 @@ async fn certificates(app: &Site) -> Result<Vec<(Hostname, Certificate)>, Error>
     let now = app.dashboard.now_ms() / 1000;
     let (mut found, mut after, mut read) = (Vec::new(), None::<String>, 0);
     while read < MAX_CERTIFICATES {
-        let names = store.certificates_after(after.as_deref(), PAGE).await?;
+        let names = store.certificates_after(after.as_deref(), PAGE_SIZE).await?;
         let Some(last) = names.last().cloned() else { break };
         read += names.len();
         let stored = store.certificates(&names).await?;
         for (name, certified) in names.into_iter().zip(stored) {
             let (Some(certified), Ok(host)) = (certified, Hostname::parse(&name)) else { continue };
             let certificate = Certificate { name, ends: certified.value.ends };
-            // Thousands that are valid for months are not kept.
+            // Only the few with a finding are stored: a system may have thousands of certificates.
             if certificates::certificate(&certificate, now).is_some() {
                 found.push((host, certificate));
             }
