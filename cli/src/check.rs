@@ -27,14 +27,14 @@ const MOST: usize = 1_000;
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let client = args.remote.patient(PATIENCE)?;
     let progress = Progress::new();
-    progress.say("looking at every subscriber, queue and object");
+    progress.say("checking every subscriber, queue and object");
     let mut answer = client.health().check(None).await?;
     while let Some(next) = answer.next.take().filter(|_| answer.findings.len() < MOST) {
-        progress.say(&format!("looking at labels of state machines: {}", answer.looked));
+        progress.say(&format!("checking labels of state machines: {}", answer.checked));
         let more = client.health().check(Some(&next)).await?;
-        answer.sound &= more.sound;
+        answer.consistent &= more.consistent;
         answer.findings.extend(more.findings);
-        answer.looked += more.looked;
+        answer.checked += more.checked;
         answer.next = more.next;
     }
     drop(progress);
@@ -49,14 +49,14 @@ fn print(answer: &Check) {
     for finding in &answer.findings {
         terminal::line(&format!(
             "{:<10} {:<4} shard {} {}: {}",
-            finding.room, finding.predicate, finding.shard, finding.name, finding.what,
+            finding.subsystem, finding.predicate, finding.shard, finding.name, finding.what,
         ));
     }
     if answer.findings.is_empty() {
         terminal::line(&format!(
-            "sound: {}; {} labels and entries of indexes",
-            answer.rooms.join(", "),
-            answer.looked
+            "consistent: {}; {} labels and index entries checked",
+            answer.subsystems.join(", "),
+            answer.checked
         ));
     }
 }

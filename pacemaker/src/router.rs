@@ -69,7 +69,7 @@ pub(crate) fn router(site: Site) -> Router {
 }
 
 async fn not_found() -> Problem {
-    Problem::not_found("no_such_route", "there is nothing here; /openapi.json lists what there is")
+    Problem::not_found("unknown_route", "there is nothing here; /openapi.json lists what there is")
 }
 
 async fn method_not_allowed() -> Problem {

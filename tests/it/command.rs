@@ -145,7 +145,7 @@ async fn the_client_reads_every_answer_of_a_running_system() {
     assert_eq!(client.queues().dead("mail", None).await.unwrap()["dead"], json!([]));
     assert_eq!(client.queues().list().await.unwrap().len(), 1);
     client.queues().remove("mail").await.unwrap();
-    assert_eq!(client.queues().show("mail").await.unwrap_err().code(), Some("no_such_queue"));
+    assert_eq!(client.queues().show("mail").await.unwrap_err().code(), Some("unknown_queue"));
 
     let token = NewToken { name: "t".to_owned(), scopes: vec!["read".to_owned()], ..NewToken::default() };
     let secret = client.tokens().create(&token).await.unwrap().token.unwrap();
@@ -159,7 +159,7 @@ async fn the_client_reads_every_answer_of_a_running_system() {
     let serving = client.health().pacemakers().await.unwrap();
     assert_eq!((serving.len(), &*serving[0].version), (1, env!("CARGO_PKG_VERSION")));
     let check = client.health().check(None).await.unwrap();
-    assert!(check.sound && check.findings.is_empty() && unnamed(&check.more).is_empty(), "{check:?}");
+    assert!(check.consistent && check.findings.is_empty() && unnamed(&check.more).is_empty(), "{check:?}");
     assert_eq!(client.health().ready().await.unwrap()["ready"], true);
     assert!(client.health().edge().await.unwrap().connected);
     assert!(client.health().metrics().await.unwrap().contains("signalbox_sidecar_lines_total"));
@@ -355,8 +355,8 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
     assert!(finding["what"].as_str().unwrap().contains("1, such as \"8\": "), "{finding}");
 
     // What somebody broke by hand is named with its label.
-    let sound = type_in(&system, &["check"]).await.done().out;
-    assert!(sound.starts_with("sound: ") && sound.contains("machines"), "{sound}");
+    let consistent = type_in(&system, &["check"]).await.done().out;
+    assert!(consistent.starts_with("consistent: ") && consistent.contains("machines"), "{consistent}");
     let _one: u64 = system.cli(Part::FABRIC, "ZREM machine:orders:is:errored 8").await;
     let broken = type_in(&system, &["check"]).await;
     assert!(
@@ -398,10 +398,10 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
 
     for (arguments, why) in [
         (at("labels retry orders 7"), "(label_not_errored)"),
-        (at("labels set orders 9 paid=true"), "(no_such_label)"),
-        (at("labels set nothing 9 paid=true --create"), "(no_such_machine)"),
-        (at("labels show orders 9"), "(no_such_label)"),
-        (at("machines versions nothing"), "(no_such_machine)"),
+        (at("labels set orders 9 paid=true"), "(unknown_label)"),
+        (at("labels set nothing 9 paid=true --create"), "(unknown_machine)"),
+        (at("labels show orders 9"), "(unknown_label)"),
+        (at("machines versions nothing"), "(unknown_machine)"),
         (vec!["machines", "apply", "orders", "--file", second], "(unmapped_state)"),
     ] {
         let said = type_in(&system, &arguments).await;

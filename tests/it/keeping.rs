@@ -174,7 +174,7 @@ async fn a_copy_taken_under_traffic_brings_everything_back() {
         counted(&system).await.unwrap_or_default()
     })
     .await;
-    poll::until("everything to be sound", || async {
+    poll::until("all data to be consistent", || async {
         let found = system.api("GET", "/check", None).await;
         if found.status == 200 && found.json()["findings"] == json!([]) { Ok(()) } else { Err(found) }
     })

@@ -13,15 +13,15 @@ pub struct Health<'a>(pub(crate) &'a Client);
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Check {
     /// Whether nothing was found.
-    pub sound: bool,
-    /// What was looked at.
-    pub rooms: Vec<String>,
+    pub consistent: bool,
+    /// The subsystems that were checked.
+    pub subsystems: Vec<String>,
     /// What is broken.
     pub findings: Vec<Finding>,
-    /// Labels that were looked at.
+    /// Labels that were checked.
     #[serde(default)]
-    pub looked: u64,
-    /// From where to go on with labels that were not looked at yet.
+    pub checked: u64,
+    /// The cursor of the labels that remain, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// Everything else.
@@ -32,8 +32,8 @@ pub struct Check {
 /// Something that is not as it must be.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Finding {
-    /// Where.
-    pub room: String,
+    /// The subsystem that owns the data.
+    pub subsystem: String,
     /// Which rule.
     pub predicate: String,
     /// In which shard of the fabric.
@@ -93,7 +93,7 @@ impl Health<'_> {
     /// and with its `next` as `cursor` at the next ones.
     ///
     /// # Errors
-    /// As every call; `bad_cursor`.
+    /// As every call; `invalid_cursor`.
     pub async fn check(&self, cursor: Option<&str>) -> Result<Check, Error> {
         self.0.get(&with_query("/check", &[("cursor", cursor)])).await
     }

@@ -117,7 +117,7 @@ impl Queues<'_> {
     /// One queue.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue` when there is none.
     pub async fn show(&self, name: &str) -> Result<Queue, Error> {
         self.0.get(&path(name, "")).await
     }
@@ -133,7 +133,7 @@ impl Queues<'_> {
     /// Removes a queue and its messages.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue` when there is none.
     pub async fn remove(&self, name: &str) -> Result<(), Error> {
         self.0.delete(&path(name, "")).await
     }
@@ -141,7 +141,7 @@ impl Queues<'_> {
     /// All environments that have messages, or had some.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue` when there is none.
     pub async fn facets(&self, name: &str) -> Result<Vec<Facet>, Error> {
         let (mut all, mut cursor) = (Vec::new(), None::<String>);
         loop {
@@ -158,7 +158,7 @@ impl Queues<'_> {
     /// Pulls up to `max` messages, waiting for the first one at most `wait`. With `auto_ack` they are done at once.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue` when there is none.
     pub async fn pull(
         &self,
         name: &str,
@@ -174,7 +174,7 @@ impl Queues<'_> {
     /// Looks at the messages that come next, and leaves them where they are.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue` when there is none.
     pub async fn peek(
         &self,
         name: &str,
@@ -200,7 +200,7 @@ impl Queues<'_> {
     /// Drops messages: those of an environment, or all; how many.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue` when there is none.
     pub async fn purge(&self, name: &str, environment: Option<&str>) -> Result<u64, Error> {
         let body = environment.map_or(json!({}), |environment| json!({"environment": environment}));
         count(&self.0.post(&path(name, "/purge"), Some(&body)).await?)
@@ -209,7 +209,7 @@ impl Queues<'_> {
     /// A page of dead letters, and the cursor of the next.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue` when there is none.
     pub async fn dead(&self, name: &str, cursor: Option<&str>) -> Result<Value, Error> {
         self.0.get(&with_query(&path(name, "/dead"), &[("cursor", cursor)])).await
     }
@@ -217,7 +217,7 @@ impl Queues<'_> {
     /// Puts all dead letters back; how many.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue` when there is none.
     pub async fn redrive(&self, name: &str) -> Result<u64, Error> {
         count(&self.0.post(&path(name, "/dead/redrive"), None).await?)
     }
@@ -225,7 +225,7 @@ impl Queues<'_> {
     /// Drops all dead letters; how many.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue` when there is none.
     pub async fn drop_dead(&self, name: &str) -> Result<u64, Error> {
         count(&self.0.delete(&path(name, "/dead")).await?)
     }

@@ -59,7 +59,8 @@ async fn ready(State(app): State<App>) -> Response {
 }
 
 /// Metrics as OpenMetrics text
-#[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
+#[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses(
+    (status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
     let failed =
         |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the metrics could not be written");

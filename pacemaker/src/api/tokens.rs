@@ -12,9 +12,9 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::http::{
     App, Problem,
     auth::{Granted, RootOnly},
-    body::{Body, Json, Path},
+    body::{Body, Json},
+    path::Path,
 };
-use signalbox_access::Caller;
 use signalbox_access::{Error, HostPattern, Scope};
 use signalbox_queues::is_part;
 use signalbox_route_table::Hostname;
@@ -80,9 +80,7 @@ pub(crate) struct TokenList {
 }
 
 /// List the tokens
-#[utoipa::path(get, path = "/tokens", tag = "tokens", responses(
-    (status = 200, body = TokenList), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+#[utoipa::path(get, path = "/tokens", tag = "tokens", responses((status = 200, body = TokenList)))]
 async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<TokenList>, Problem> {
     let tokens = app.tokens.list().await?;
     let view = |listed: signalbox_access::store::Listed| TokenView {
@@ -99,10 +97,9 @@ async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<Tok
 ///
 /// The answer is the only place where the token is ever shown.
 #[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = NewToken, responses(
-    (status = 201, body = TokenView), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 409, description = "token_exists", body = Problem),
-    (status = 422, description = "invalid_token_name, invalid_scopes, invalid_hostname, too_many_hosts, invalid_environments", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 201, body = TokenView), (status = 409, description = "token_exists", body = Problem),
+    (status = 422, description = "invalid_token_name, invalid_scopes, invalid_hostname, too_many_hosts, \
+        invalid_environments", body = Problem)))]
 async fn create(
     _: Granted<RootOnly>,
     State(app): State<App>,
@@ -137,8 +134,7 @@ async fn create(
 ///
 /// It is refused from the next request on. Repeating it is no error.
 #[utoipa::path(delete, path = "/tokens/{name}", tag = "tokens", params(("name" = String, Path)), responses(
-    (status = 204), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 204)))]
 async fn remove(
     _: Granted<RootOnly>,
     State(app): State<App>,

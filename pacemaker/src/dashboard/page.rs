@@ -86,7 +86,7 @@ pub(super) async fn page(
     Query(asked): Query<Asked>,
 ) -> Result<Response, Problem> {
     let kind = Kind::named(&kind).ok_or_else(|| {
-        Problem::not_found("no_such_page", "the dashboard has no such page; `/` is the first")
+        Problem::not_found("unknown_page", "the dashboard has no such page; `/` is the first")
     })?;
     show(&app, &viewer, asked.of(kind)).await
 }

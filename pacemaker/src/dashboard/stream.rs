@@ -56,7 +56,7 @@ pub(super) async fn stream(
     Query(asked): Query<Asked>,
 ) -> Result<Response, Problem> {
     let kind = Kind::named(&asked.page)
-        .ok_or_else(|| Problem::not_found("no_such_page", "the dashboard has no such page"))?;
+        .ok_or_else(|| Problem::not_found("unknown_page", "the dashboard has no such page"))?;
     let seat = std::sync::Arc::clone(&app.dashboard.seats).try_acquire_owned().map_err(|_| {
         let detail = "as many pages are open as one pacemaker serves; close one";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", detail)

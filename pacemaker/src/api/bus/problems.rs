@@ -27,9 +27,9 @@ fn unavailable() -> Problem {
     )
 }
 
-fn bad_topic(name: &str) -> Problem {
+fn invalid_topic(name: &str) -> Problem {
     let detail = format!("{name} is no topic name that a client may publish to: [a-z_]{{1,64}}");
-    Problem::bad_request("bad_topic", detail)
+    Problem::bad_request("invalid_topic", detail)
 }
 
 fn claimed() -> Problem {
@@ -40,7 +40,7 @@ impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Claimed => claimed(),
-            Refusal::BadTopic => bad_topic("this"),
+            Refusal::BadTopic => invalid_topic("this"),
             Refusal::Conflict => Self::unprocessable(
                 "idempotency_conflict",
                 "another event was published under this Idempotency-Key within the last minutes",
@@ -86,32 +86,32 @@ impl From<Error> for Problem {
             }
             Error::Closed => Self::unavailable("shutting_down", "this pacemaker is ending; try again"),
             Error::Uninitialised => uninitialised(),
-            Error::NoSuchTopic => Self::not_found("no_such_topic", "there is no such topic"),
+            Error::NoSuchTopic => Self::not_found("unknown_topic", "there is no such topic"),
             Error::NoSuchQueue => {
-                Self::not_found("no_such_queue", "there is no such queue; PUT /queues/{name} makes one")
+                Self::not_found("unknown_queue", "there is no such queue; PUT /queues/{name} makes one")
             }
             Error::QueueEnding => Self::unavailable(
                 "queue_ending",
                 "a queue of this name is still being cleared away; try again",
             ),
             Error::NoSuchSubscription => Self::not_found(
-                "no_such_subscription",
+                "unknown_subscription",
                 "there is no subscription; POST /subscription makes one",
             ),
-            Error::NoSuchBackend => Self::not_found("no_such_backend", "there is no such backend"),
+            Error::NoSuchBackend => Self::not_found("unknown_backend", "there is no such backend"),
             Error::PrefixTaken => Self::new(
                 StatusCode::CONFLICT,
                 "prefix_taken",
                 "another backend has this prefix; objects go to the backend with the longest prefix that fits",
             ),
-            Error::NoSuchToken => Self::not_found("no_such_token", "there is no such token"),
+            Error::NoSuchToken => Self::not_found("unknown_token", "there is no such token"),
             Error::TokenExists => Self::new(
                 StatusCode::CONFLICT,
                 "token_exists",
                 "the token exists already with another name or other scopes",
             ),
             Error::Forbidden => claimed(),
-            Error::BadTopic(name) => bad_topic(&format!("{name:?}")),
+            Error::BadTopic(name) => invalid_topic(&format!("{name:?}")),
             Error::OutOfRange { field, least, most } => {
                 let detail = format!("`{field}` must be a whole number between {least} and {most}");
                 Self::bad_request("out_of_range", detail)

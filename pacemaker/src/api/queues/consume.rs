@@ -15,7 +15,8 @@ use super::{UseQueues, find, own_part, problems::refused, with_queue};
 use crate::http::{
     App, Problem,
     auth::Granted,
-    body::{Body, Json, Path},
+    body::{Body, Json},
+    path::Path,
 };
 use signalbox_queues::{LONGEST_LEASE_MS, Matchable, PullRequest, Receipt, Settled, Taken, milliseconds};
 
@@ -129,11 +130,10 @@ struct PulledView<'a> {
 /// member tells when a lease or a delay ends, if nothing can be pulled now.
 #[utoipa::path(post, path = "/queues/{name}/pull", tag = "queues", params(("name" = String, Path)),
     request_body = Option<PullBody>, responses(
-    (status = 200, body = Object), (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, environment_missing", body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem),
+    (status = 200, body = Object), (status = 403, description = "environment_missing", body = Problem),
+    (status = 404, description = "unknown_queue", body = Problem),
     (status = 422, description = "out_of_range, unknown_field, invalid_environment", body = Problem),
-    (status = 503, description = "fabric_unavailable, too_many_waiting", body = Problem)))]
+    (status = 503, description = "too_many_waiting", body = Problem)))]
 async fn pull(
     Granted { 0: caller, .. }: Granted<UseQueues>,
     State(app): State<App>,
@@ -214,7 +214,7 @@ struct Outcome {
     /// When the lease ends now, unix milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_until_ms: Option<u64>,
-    /// `receipt_malformed`, `receipt_of_other_queue`, `receipt_used`, `receipt_expired`.
+    /// `invalid_receipt`, `receipt_of_other_queue`, `receipt_used`, `receipt_expired`.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'static str>,
     /// What is wrong.
@@ -284,13 +284,11 @@ fn seconds(member: &str, seconds: f64, least: f64) -> Result<u64, Problem> {
 /// `results` in it.
 #[utoipa::path(post, path = "/queues/{name}/ack", tag = "queues", params(("name" = String, Path)),
     request_body = Receipts, responses(
-    (status = 200, body = Outcomes), (status = 400, description = "receipt_malformed", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem),
+    (status = 200, body = Outcomes),
+    (status = 404, description = "unknown_queue", body = Problem),
     (status = 409, description = "receipt_used, receipt_of_other_queue", body = Problem),
     (status = 410, description = "receipt_expired", body = Problem),
-    (status = 422, description = "out_of_range, unknown_field", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 422, description = "invalid_receipt, out_of_range, unknown_field", body = Problem)))]
 async fn ack(
     _: Granted<UseQueues>,
     State(app): State<App>,
@@ -308,13 +306,11 @@ async fn ack(
 /// out `max_attempts` times becomes a dead letter.
 #[utoipa::path(post, path = "/queues/{name}/nack", tag = "queues", params(("name" = String, Path)),
     request_body = Nack, responses(
-    (status = 200, body = Outcomes), (status = 400, description = "receipt_malformed", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem),
+    (status = 200, body = Outcomes),
+    (status = 404, description = "unknown_queue", body = Problem),
     (status = 409, description = "receipt_used, receipt_of_other_queue", body = Problem),
     (status = 410, description = "receipt_expired", body = Problem),
-    (status = 422, description = "out_of_range, unknown_field", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 422, description = "invalid_receipt, out_of_range, unknown_field", body = Problem)))]
 async fn nack(
     _: Granted<UseQueues>,
     State(app): State<App>,
@@ -330,13 +326,11 @@ async fn nack(
 /// Hold messages for longer
 #[utoipa::path(post, path = "/queues/{name}/extend", tag = "queues", params(("name" = String, Path)),
     request_body = Extend, responses(
-    (status = 200, body = Outcomes), (status = 400, description = "receipt_malformed", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem),
+    (status = 200, body = Outcomes),
+    (status = 404, description = "unknown_queue", body = Problem),
     (status = 409, description = "receipt_used, receipt_of_other_queue", body = Problem),
     (status = 410, description = "receipt_expired", body = Problem),
-    (status = 422, description = "out_of_range, unknown_field", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 422, description = "invalid_receipt, out_of_range, unknown_field", body = Problem)))]
 async fn extend(
     _: Granted<UseQueues>,
     State(app): State<App>,

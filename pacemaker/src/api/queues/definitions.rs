@@ -15,7 +15,8 @@ use super::{ReadQueues, UseQueues, find, whole_queue};
 use crate::http::{
     App, Problem,
     auth::Granted,
-    body::{Body, Json, Path},
+    body::{Body, Json},
+    path::Path,
 };
 use signalbox_queues::{Definition, QueueNumbers, Wanted};
 
@@ -99,9 +100,7 @@ async fn view(app: &App, name: String, definition: &Definition) -> Result<QueueV
 }
 
 /// List the queues
-#[utoipa::path(get, path = "/queues", tag = "queues", responses(
-    (status = 200, body = QueueList), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 503, description = "fabric_unavailable, fabric_uninitialised", body = Problem)))]
+#[utoipa::path(get, path = "/queues", tag = "queues", responses((status = 200, body = QueueList)))]
 async fn list(_: Granted<ReadQueues>, State(app): State<App>) -> Result<Answer<QueueList>, Problem> {
     app.bus.handle().look_again().await?;
     let registry = app.bus.handle().registry();
@@ -114,8 +113,7 @@ async fn list(_: Granted<ReadQueues>, State(app): State<App>) -> Result<Answer<Q
 
 /// Look at a queue
 #[utoipa::path(get, path = "/queues/{name}", tag = "queues", params(("name" = String, Path)), responses(
-    (status = 200, body = QueueView), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = QueueView), (status = 404, description = "unknown_queue", body = Problem)))]
 async fn get(
     _: Granted<ReadQueues>,
     State(app): State<App>,
@@ -132,9 +130,10 @@ async fn get(
 #[utoipa::path(put, path = "/queues/{name}", tag = "queues", params(("name" = String, Path, example = "email_events")),
     request_body = NewQueue, responses(
     (status = 200, description = "It was there", body = QueueView), (status = 201, body = QueueView),
-    (status = 401, body = Problem), (status = 403, description = "scope_missing, limit_reached", body = Problem),
-    (status = 422, description = "invalid_queue_name, invalid_pattern (with `position`), out_of_range, invalid_weights, unknown_field", body = Problem),
-    (status = 503, description = "fabric_unavailable, queue_ending, busy", body = Problem)))]
+    (status = 403, description = "limit_reached", body = Problem),
+    (status = 422, description = "invalid_queue_name, invalid_pattern (with `position`), out_of_range, \
+        invalid_weights, unknown_field", body = Problem),
+    (status = 503, description = "queue_ending, busy", body = Problem)))]
 async fn put(
     Granted { 0: caller, .. }: Granted<UseQueues>,
     State(app): State<App>,
@@ -154,8 +153,7 @@ async fn put(
 ///
 /// Messages that are accepted after the answer are not put into it.
 #[utoipa::path(delete, path = "/queues/{name}", tag = "queues", params(("name" = String, Path)), responses(
-    (status = 204), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem), (status = 503, body = Problem)))]
+    (status = 204), (status = 404, description = "unknown_queue", body = Problem)))]
 async fn remove(
     Granted { 0: caller, .. }: Granted<UseQueues>,
     State(app): State<App>,

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    ReadQueues, UseQueues, check_environment,
+    Environment, ReadQueues, UseQueues, check_environment,
     consume::{MessageView, show},
     every_tenant, find, whole_queue, with_queue,
 };
@@ -19,7 +19,8 @@ use crate::http::auth::Confined as _;
 use crate::http::{
     App, Problem,
     auth::Granted,
-    body::{Body, Json, Path, Query},
+    body::{Body, Json, Query},
+    path::Path,
 };
 use signalbox_queues::{DeadLetter, FacetStatus, Matchable, Taken};
 
@@ -52,16 +53,20 @@ impl PageQuery {
     fn read(self) -> Result<(String, usize), Problem> {
         let limit = self.limit.unwrap_or(DEFAULT_LIMIT);
         if !(1..=MAX_LIMIT).contains(&limit) {
-            return Err(Problem::bad_request("invalid_limit", format!("a page has 1 to {MAX_LIMIT} items")));
+            return Err(Problem::unprocessable(
+                "invalid_limit",
+                format!("a page has 1 to {MAX_LIMIT} items"),
+            ));
         }
         let decoded = self.cursor.map(|cursor| URL_SAFE_NO_PAD.decode(cursor).ok());
         let after = decoded.map(|bytes| bytes.and_then(|bytes| String::from_utf8(bytes).ok()));
         match after {
             None => Ok((String::new(), limit)),
             Some(Some(after)) if !after.is_empty() => Ok((after, limit)),
-            Some(_) => {
-                Err(Problem::bad_request("invalid_cursor", "pass the `next` of an earlier answer as it is"))
-            }
+            Some(_) => Err(Problem::unprocessable(
+                "invalid_cursor",
+                "`cursor` must be the `next` of an earlier answer",
+            )),
         }
     }
 }
@@ -100,9 +105,9 @@ struct FacetPage {
 ///
 /// In the order of their names. A token that is confined to environments sees its own.
 #[utoipa::path(get, path = "/queues/{name}/facets", tag = "queues", params(("name" = String, Path), PageQuery), responses(
-    (status = 200, body = FacetPage), (status = 400, description = "invalid_query, invalid_cursor, invalid_limit", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = FacetPage),
+    (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
+    (status = 404, description = "unknown_queue", body = Problem)))]
 async fn facets(
     Granted { 0: caller, .. }: Granted<ReadQueues>,
     State(app): State<App>,
@@ -132,16 +137,14 @@ struct Count {
 /// What waits, what is delayed and what is in flight: receipts of it settle nothing afterwards.
 #[utoipa::path(delete, path = "/queues/{name}/facets/{environment}", tag = "queues",
     params(("name" = String, Path), ("environment" = String, Path)), responses(
-    (status = 200, body = Count), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem),
-    (status = 422, description = "invalid_environment", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem),
+    (status = 422, description = "invalid_environment", body = Problem)))]
 async fn drop_facet(
     Granted { 0: caller, .. }: Granted<UseQueues>,
     State(app): State<App>,
-    Path((name, environment)): Path<(String, String)>,
+    Path((name, environment)): Path<(String, Environment)>,
 ) -> Result<Answer<Count>, Problem> {
     caller.check_environment(&environment)?;
-    check_environment(&environment)?;
     find(&app, &name).await?;
     Ok(Answer(Count { messages: app.queues.drop_facet(&name, &environment).await? }))
 }
@@ -168,9 +171,8 @@ struct Shown<'a> {
 /// They stay where they are; `attempt` says how often each was handed out.
 #[utoipa::path(post, path = "/queues/{name}/peek", tag = "queues", params(("name" = String, Path)),
     request_body = Option<PeekBody>, responses(
-    (status = 200, body = Object), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem),
-    (status = 422, description = "out_of_range, invalid_environment", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Object), (status = 404, description = "unknown_queue", body = Problem),
+    (status = 422, description = "out_of_range, invalid_environment", body = Problem)))]
 async fn peek(
     Granted { 0: caller, .. }: Granted<ReadQueues>,
     State(app): State<App>,
@@ -211,9 +213,8 @@ impl Body for PurgeBody {}
 /// In one environment or in the whole queue. What is in flight stays with whoever has it.
 #[utoipa::path(post, path = "/queues/{name}/purge", tag = "queues", params(("name" = String, Path)),
     request_body = Option<PurgeBody>, responses(
-    (status = 200, body = Count), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem),
-    (status = 422, description = "invalid_environment", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem),
+    (status = 422, description = "invalid_environment", body = Problem)))]
 async fn purge(
     Granted { 0: caller, .. }: Granted<UseQueues>,
     State(app): State<App>,
@@ -263,9 +264,9 @@ fn message(letter: &DeadLetter) -> Option<Box<RawValue>> {
 ///
 /// Oldest first, in each shard. The answer: `{"dead": [{"died_ms", "reason", "message"}], "next"}`.
 #[utoipa::path(get, path = "/queues/{name}/dead", tag = "queues", params(("name" = String, Path), PageQuery), responses(
-    (status = 200, body = Object), (status = 400, description = "invalid_query, invalid_cursor, invalid_limit", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Object),
+    (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
+    (status = 404, description = "unknown_queue", body = Problem)))]
 async fn dead(
     Granted { 0: caller, .. }: Granted<ReadQueues>,
     State(app): State<App>,
@@ -289,8 +290,7 @@ async fn dead(
 ///
 /// Each goes to the end of its environment, as if it had never been handed out.
 #[utoipa::path(post, path = "/queues/{name}/dead/redrive", tag = "queues", params(("name" = String, Path)), responses(
-    (status = 200, body = Count), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem)))]
 async fn redrive(
     Granted { 0: caller, .. }: Granted<UseQueues>,
     State(app): State<App>,
@@ -306,8 +306,7 @@ async fn redrive(
 
 /// Forget all dead letters
 #[utoipa::path(delete, path = "/queues/{name}/dead", tag = "queues", params(("name" = String, Path)), responses(
-    (status = 200, body = Count), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem)))]
 async fn drop_dead(
     Granted { 0: caller, .. }: Granted<UseQueues>,
     State(app): State<App>,

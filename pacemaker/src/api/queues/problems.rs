@@ -46,7 +46,7 @@ impl From<Error> for Problem {
                 )
             }
             Error::NoSuchQueue => {
-                Self::not_found("no_such_queue", "there is no such queue; PUT /queues/{name} makes one")
+                Self::not_found("unknown_queue", "there is no such queue; PUT /queues/{name} makes one")
             }
             Error::Behind | Error::Stale => {
                 Self::unavailable("queue_changing", "the queue's definition is being changed; try again")
@@ -61,7 +61,7 @@ impl From<Error> for Problem {
 /// Why a receipt settled nothing; nothing for one that did.
 pub(super) fn refused(settled: Settled) -> Option<Problem> {
     Some(match settled {
-        Settled::Malformed => Problem::bad_request("receipt_malformed", "this is no receipt"),
+        Settled::Malformed => Problem::unprocessable("invalid_receipt", "this is not a valid receipt"),
         Settled::OtherQueue => {
             Problem::new(StatusCode::CONFLICT, "receipt_of_other_queue", "this receipt is of another queue")
         }

@@ -148,9 +148,9 @@ async fn a_program_is_told_and_not_sent_to_a_form() {
     );
     let page = read(api.client.get(format!("{}/", api.base)).basic_auth(ROOT, Some(""))).await;
     assert_eq!(page.status, 200);
-    assert_eq!(api.get("/dashboard/nothing").await.code(), "no_such_page");
-    assert_eq!(api.get("/dashboard/assets/nothing").await.code(), "no_such_asset");
-    assert_eq!(api.get("/dashboard/stream?page=nothing").await.code(), "no_such_page");
+    assert_eq!(api.get("/dashboard/nothing").await.code(), "unknown_page");
+    assert_eq!(api.get("/dashboard/assets/nothing").await.code(), "unknown_asset");
+    assert_eq!(api.get("/dashboard/stream?page=nothing").await.code(), "unknown_page");
 }
 
 #[tokio::test]
