@@ -17,7 +17,8 @@ mod model;
 pub mod store;
 
 pub use guest::{Guest, Guests};
-pub use model::{Caller, HostPattern, Scope};
+pub use model::{Caller, HostPattern};
+pub use signalbox_api::tokens::Scope;
 pub use store::{Error, Tokens, digest};
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The consistency check of a running system: each subsystem checks its own data.
 
 use axum::{Json as Answer, extract::State};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::http::{
@@ -9,28 +9,13 @@ use crate::http::{
     auth::{Granted, ReadAll},
     body::Query,
 };
+use signalbox_api::health::{Check, Finding};
 use signalbox_bus as bus;
 use signalbox_machines::CheckCursor;
 use signalbox_queues as queues;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(check))
-}
-
-/// What was found.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct Check {
-    /// Whether nothing was found.
-    consistent: bool,
-    /// The subsystems whose data was checked.
-    #[schema(example = json!(["bus", "queues", "sequencer", "machines"]))]
-    subsystems: Vec<&'static str>,
-    findings: Vec<FindingView>,
-    /// Labels that were checked.
-    checked: u64,
-    /// The cursor of the labels that remain, if there are any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
 }
 
 /// Where to go on.
@@ -40,16 +25,6 @@ struct Check {
 struct Onward {
     /// The `next` of an earlier answer; with it only labels are checked.
     cursor: Option<String>,
-}
-
-/// A violated invariant.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct FindingView {
-    /// The subsystem that owns the data.
-    #[schema(example = "sequencer")]
-    subsystem: &'static str,
-    #[serde(flatten)]
-    finding: bus::Finding,
 }
 
 /// Check the system's data
@@ -76,12 +51,10 @@ async fn check(
     };
     let page = app.machines.check(cursor).await?;
     subsystems.push(("machines", page.findings));
-    let names = subsystems.iter().map(|(subsystem, _)| *subsystem).collect();
-    let findings: Vec<FindingView> = subsystems
+    let names = subsystems.iter().map(|(subsystem, _)| (*subsystem).to_owned()).collect();
+    let findings: Vec<Finding> = subsystems
         .into_iter()
-        .flat_map(|(subsystem, found)| {
-            found.into_iter().map(move |finding| FindingView { subsystem, finding })
-        })
+        .flat_map(|(subsystem, found)| found.into_iter().map(move |one| finding(subsystem, one)))
         .collect();
     let next = page.next.map(|next| next.to_string());
     Ok(Answer(Check {
@@ -91,6 +64,11 @@ async fn check(
         checked: page.looked,
         next,
     }))
+}
+
+fn finding(subsystem: &str, found: bus::Finding) -> Finding {
+    let bus::Finding { predicate, shard, name, what } = found;
+    Finding { subsystem: subsystem.to_owned(), predicate, shard, name, what }
 }
 
 async fn all_but_machines(app: &App) -> Result<Vec<(&'static str, Vec<bus::Finding>)>, Problem> {
