@@ -30,11 +30,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     progress.say("checking subscribers, queues and objects");
     let mut answer = client.health().check(None).await?;
     while let Some(next) = answer.next.take().filter(|_| answer.findings.len() < MAX_FINDINGS) {
-        progress.say(&format!("checking labels of state machines: {}", answer.looked));
+        progress.say(&format!("checking labels of state machines: {}", answer.checked));
         let more = client.health().check(Some(&next)).await?;
-        answer.sound &= more.sound;
+        answer.consistent &= more.consistent;
         answer.findings.extend(more.findings);
-        answer.looked += more.looked;
+        answer.checked += more.checked;
         answer.next = more.next;
     }
     drop(progress);
@@ -50,14 +50,14 @@ fn print(answer: &Check) {
     for finding in &answer.findings {
         terminal::line(&format!(
             "{:<10} {:<4} shard {} {}: {}",
-            finding.room, finding.predicate, finding.shard, finding.name, finding.what,
+            finding.subsystem, finding.predicate, finding.shard, finding.name, finding.what,
         ));
     }
     if answer.findings.is_empty() {
         terminal::line(&format!(
-            "consistent: {}; {} labels and index entries",
-            answer.rooms.join(", "),
-            answer.looked
+            "consistent: {}; {} labels and index entries checked",
+            answer.subsystems.join(", "),
+            answer.checked
         ));
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::json;
-use signalbox_client::queues::{NewQueue, Pulled, Queue};
+use signalbox_client::queues::{Message, NewQueue, Queue};
 
 use crate::{
     exit::Failure,
@@ -181,7 +181,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Dead(Page { queue, cursor, remote }) => {
             let page = remote.client()?.queues().dead(&queue, cursor.as_deref()).await?;
-            remote.show(&page, |page| terminal::line(&format!("{page:#}")))
+            remote.show(&page, |page| terminal::line(&format!("{:#}", json!(page))))
         }
         Command::Redrive(One { queue, remote }) => {
             let count = remote.client()?.queues().redrive(&queue).await?;
@@ -264,19 +264,19 @@ async fn pull(args: Pull) -> Result<(), Failure> {
 }
 
 /// Prints one message per line. A table would truncate the JSON of messages.
-fn list(messages: &[Pulled]) {
-    for pulled in messages {
+fn list(messages: &[Message]) {
+    for message in messages {
         // Messages are printed as JSON, which has no control characters.
-        terminal::line(&json!(pulled).to_string());
+        terminal::line(&json!(message).to_string());
     }
 }
 
 async fn ack(args: Ack) -> Result<(), Failure> {
     let answer = args.remote.client()?.queues().ack(&args.queue, &args.receipts).await?;
     args.remote.show(&answer, |answer| {
-        for result in answer["results"].as_array().into_iter().flatten() {
-            let word = |name: &str| result[name].as_str().unwrap_or_default();
-            terminal::line(&format!("{} {}{}", word("receipt"), word("result"), word("code")));
+        for outcome in &answer.results {
+            let result = outcome.result.as_deref().or(outcome.code.as_deref()).unwrap_or_default();
+            terminal::line(&format!("{} {result}", outcome.receipt));
         }
     })
 }

@@ -1,8 +1,8 @@
 //! `signalbox tokens`: manages API tokens.
 
-use clap::Subcommand;
+use clap::{Subcommand, builder::PossibleValuesParser};
 use serde_json::json;
-use signalbox_client::tokens::{NewToken, Token};
+use signalbox_client::tokens::{NewToken, Scope, Token};
 
 use crate::{exit::Failure, remote::Remote, terminal};
 
@@ -34,7 +34,7 @@ struct Create {
     /// Name of the token
     name: String,
     /// Scope of the token; can be repeated
-    #[arg(long, required = true, value_parser = ["routes", "publish", "subscribe", "queues", "facts", "machines", "read"])]
+    #[arg(long, required = true, value_parser = PossibleValuesParser::new(Scope::ALL.iter().map(|scope| scope.as_str())))]
     scope: Vec<String>,
     /// Confine the token to this host name (or *.name); can be repeated
     #[arg(long, value_name = "NAME")]
@@ -62,7 +62,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Create(Create { name, scope, host, environment, remote }) => {
             let some = |names: Vec<String>| (!names.is_empty()).then_some(names);
-            let new = NewToken { name, scopes: scope, hosts: some(host), environments: some(environment) };
+            // The parser accepts nothing but names of scopes.
+            let scopes = scope.iter().filter_map(|name| Scope::from_name(name)).collect();
+            let new = NewToken { name, scopes, hosts: some(host), environments: some(environment) };
             let token = remote.client()?.tokens().create(&new).await?;
             remote.show(&token, |token| terminal::line(&terminal::or_dash(token.token.as_ref())))
         }
@@ -74,18 +76,15 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn print(tokens: &[Token]) {
-    let names = |token: &Token, key: &str| {
-        let list = token.more.get(key).and_then(|list| list.as_array());
-        list.map(|list| list.iter().filter_map(|name| name.as_str()).collect::<Vec<_>>().join(","))
-    };
+    let names = |names: &Option<Vec<String>>| terminal::or_dash(names.as_ref().map(|names| names.join(",")));
     let rows: Vec<_> = tokens
         .iter()
         .map(|token| {
             [
                 token.name.clone(),
                 terminal::list(&token.scopes),
-                terminal::or_dash(names(token, "hosts")),
-                terminal::or_dash(names(token, "environments")),
+                names(&token.hosts),
+                names(&token.environments),
             ]
         })
         .collect();

@@ -69,11 +69,11 @@ pub(crate) fn router(site: Site) -> Router {
 }
 
 async fn not_found() -> Problem {
-    Problem::not_found("no_such_route", "there is nothing here; /openapi.json lists what there is")
+    Problem::not_found("unknown_route", "no such route; /openapi.json lists all routes")
 }
 
 async fn method_not_allowed() -> Problem {
-    let detail = "this path takes other methods; /openapi.json lists them";
+    let detail = "method not allowed; /openapi.json lists the methods of this path";
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
 }
 

@@ -174,7 +174,7 @@ async fn a_backup_taken_under_traffic_restores_everything() {
         equal(counted(&system).await.unwrap_or_default(), asked + 2)
     })
     .await;
-    eventually("everything to be sound", || async {
+    eventually("all data to be consistent", || async {
         let found = system.api("GET", "/check", None).await;
         if found.status == 200 && found.json()["findings"] == json!([]) { Ok(()) } else { Err(found) }
     })

@@ -136,7 +136,7 @@ async fn every_endpoint_answers_as_routemasters_clients_expect() {
     assert_eq!(results.status, 200, "{}", results.text());
     let results = results.json();
     assert_eq!((&results[0]["status"], &results[1]["status"]), (&json!(200), &json!(400)));
-    assert_eq!(results[1]["code"], "bad_event");
+    assert_eq!(results[1]["code"], "invalid_event");
     assert!(results[0]["id"].as_u64() > Some(first) && results[2]["id"].as_u64() > results[0]["id"].as_u64());
     let topics = bus.call("b:1_-", "GET", "/topics", None).await.json();
     assert_eq!(topics, json!([{"name": "orders", "publisher": "shop", "events": 3}]));
@@ -161,15 +161,15 @@ async fn every_endpoint_answers_as_routemasters_clients_expect() {
     assert_eq!(bus.call("b:1_-", "GET", "/subscribers", None).await.json(), seen.json());
 
     expect_empty(&bus.call("b:1_-", "DELETE", "/subscriber/topics/fresh", None).await, 204);
-    expect_code(&bus.call("b:1_-", "DELETE", "/subscriber/topics/fresh", None).await, 404, "no_such_topic");
+    expect_code(&bus.call("b:1_-", "DELETE", "/subscriber/topics/fresh", None).await, 404, "unknown_topic");
     expect_empty(&bus.call("b:1_-", "DELETE", "/subscriber", None).await, 204);
     for target in ["/subscriber", "/subscription", "/subscriber/topics/orders", "/subscription/topics/orders"]
     {
-        expect_code(&bus.call("b:1_-", "DELETE", target, None).await, 404, "no_such_subscription");
+        expect_code(&bus.call("b:1_-", "DELETE", target, None).await, 404, "unknown_subscription");
     }
     expect_code(&bus.call("b:1_-", "DELETE", "/topics/orders", None).await, 403, "topic_claimed");
     expect_empty(&bus.call(&shop, "DELETE", "/topics/orders", None).await, 204);
-    expect_code(&bus.call(&shop, "DELETE", "/topics/orders", None).await, 404, "no_such_topic");
+    expect_code(&bus.call(&shop, "DELETE", "/topics/orders", None).await, 404, "unknown_topic");
     let numbers = bus.call(&shop, "GET", "/bus/metrics", None).await;
     assert_eq!(numbers.status, 200);
     assert!(numbers.json()["jobs"]["scheduled"].is_u64(), "{}", numbers.text());
@@ -217,17 +217,17 @@ async fn invalid_bodies_are_rejected_with_a_reason_and_change_nothing() {
     for event in events {
         let answer = bus.call(&shop, "POST", "/topics/orders", Some(&event)).await;
         assert_eq!(answer.status, 400, "{event}: {}", answer.text());
-        assert_eq!(answer.json()["code"], "bad_event", "{event}");
+        assert_eq!(answer.json()["code"], "invalid_event", "{event}");
     }
     for (body, code) in
-        [("", "malformed_json"), ("{", "malformed_json"), ("{}", "bad_event"), ("[]", "too_many_events")]
+        [("", "malformed_json"), ("{", "malformed_json"), ("{}", "invalid_event"), ("[]", "too_many_events")]
     {
         expect_code(&bus.call_raw(&shop, "POST", "/topics/orders/events", Some(body)).await, 400, code);
     }
     for topic in ["Orders", "orders2", "or-ders", "signalbox.x", "a%0a", "%20", &"a".repeat(65)] {
         let answer =
             bus.call(&shop, "POST", &format!("/topics/{topic}"), Some(&event("type", json!("noop")))).await;
-        expect_code(&answer, 400, "bad_topic");
+        expect_code(&answer, 400, "invalid_topic");
     }
     let subscription = |member: &str, value: Value| {
         let mut wanted = json!({"topics": ["orders"], "callback": "https://a.example/events"});
@@ -256,7 +256,7 @@ async fn invalid_bodies_are_rejected_with_a_reason_and_change_nothing() {
         for (method, target) in [("POST", "/subscription"), ("PUT", "/subscriber")] {
             let answer = bus.call(&shop, method, target, Some(&wanted)).await;
             assert_eq!(answer.status, 400, "{wanted}: {}", answer.text());
-            assert_eq!(answer.json()["code"], "bad_subscription", "{wanted}");
+            assert_eq!(answer.json()["code"], "invalid_subscription", "{wanted}");
         }
     }
     for token in [
@@ -272,15 +272,15 @@ async fn invalid_bodies_are_rejected_with_a_reason_and_change_nothing() {
         json!([]),
         json!({"name": "a", "colour": "red"}),
     ] {
-        expect_code(&bus.root("POST", "/api_tokens", Some(&token)).await, 400, "bad_api_token");
+        expect_code(&bus.root("POST", "/api_tokens", Some(&token)).await, 400, "invalid_api_token");
     }
     let key = async |key: &str| {
         let body = json!({"type": "noop", "url": "https://a.example/"});
         let request = bus.request("POST", "/topics/orders").token(&shop).header("Idempotency-Key", key);
         bus.send(request.json(&body)).await
     };
-    expect_code(&key("").await, 400, "bad_idempotency_key");
-    expect_code(&key(&"k".repeat(300)).await, 400, "bad_idempotency_key");
+    expect_code(&key("").await, 400, "invalid_idempotency_key");
+    expect_code(&key(&"k".repeat(300)).await, 400, "invalid_idempotency_key");
     let untyped = bus.send(bus.request("POST", "/topics/orders").token(&shop).body("{}")).await;
     expect_code(&untyped, 415, "unsupported_media_type");
 
@@ -343,7 +343,7 @@ async fn fault_of_routemaster_every_client_could_read_every_delivery_credential(
     ] {
         expect_code(&bus.call(&bob, method, target, None).await, 403, "not_yours");
     }
-    expect_code(&bus.call(&bob, "GET", "/subscriber/secret", None).await, 404, "no_such_subscription");
+    expect_code(&bus.call(&bob, "GET", "/subscriber/secret", None).await, 404, "unknown_subscription");
     let secret = bus.call(&ann, "GET", "/subscriber/secret", None).await.json();
     assert!(secret["secret"].as_str().unwrap().starts_with("whsec_"));
     assert_eq!(bus.root("GET", "/subscriber/secret?subscriber=ann", None).await.json(), secret);
@@ -371,9 +371,9 @@ async fn fault_of_routemaster_a_rejected_topic_name_broke_the_list_of_topics() {
     let bus = Bus::start("poison").await;
     let shop = bus.client("shop").await;
     let event = json!({"type": "noop", "url": "https://a.example/"});
-    expect_code(&bus.call(&shop, "POST", "/topics/Bad-Name", Some(&event)).await, 400, "bad_topic");
+    expect_code(&bus.call(&shop, "POST", "/topics/Bad-Name", Some(&event)).await, 400, "invalid_topic");
     let wanted = json!({"topics": ["good", "Bad-Name"], "callback": "https://a.example/"});
-    expect_code(&bus.call(&shop, "POST", "/subscription", Some(&wanted)).await, 400, "bad_subscription");
+    expect_code(&bus.call(&shop, "POST", "/subscription", Some(&wanted)).await, 400, "invalid_subscription");
     assert_eq!(bus.call(&shop, "GET", "/topics", None).await.json(), json!([]));
     bus.publish(&shop, "good", 1).await;
     assert_eq!(bus.call(&shop, "GET", "/topics", None).await.json()[0]["name"], "good");

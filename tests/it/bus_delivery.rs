@@ -201,7 +201,7 @@ async fn a_secret_is_replaced_while_both_sign() {
         json!([]),
     ] {
         let answer = bus.call(&sub, "POST", "/subscriber/secret", Some(&bad)).await;
-        assert_eq!((answer.status, &answer.json()["code"]), (400, &json!("bad_secret")), "{bad}");
+        assert_eq!((answer.status, &answer.json()["code"]), (400, &json!("invalid_secret")), "{bad}");
     }
     // Subscribing again keeps what receivers verify with, and the credential that was not given again.
     let again = json!({"topics": ["orders"], "callback": receiver.url()});

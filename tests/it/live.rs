@@ -180,12 +180,12 @@ async fn invalid_parameters_are_rejected_by_name() {
     let publisher = json!({"name": "only-publish", "token": "only-publish", "scopes": ["publish"]});
     assert_eq!(bus.root("POST", "/api_tokens", Some(&publisher)).await.status, 201);
     for (target, id, status, code) in [
-        ("/events?pattern=a%7Cb)%7C(?:c", None, 400, "invalid_pattern"),
-        ("/events?pattern=(a*)*(", None, 400, "invalid_pattern"),
+        ("/events?pattern=a%7Cb)%7C(?:c", None, 422, "invalid_pattern"),
+        ("/events?pattern=(a*)*(", None, 422, "invalid_pattern"),
         ("/events?nonsense=1", None, 400, "invalid_query"),
         (&*format!("/events?topic={}", "t".repeat(2000)), None, 400, "invalid_query"),
-        ("/events", Some("yesterday!"), 400, "invalid_last_event_id"),
-        ("/events", Some("1.2.3"), 400, "invalid_last_event_id"),
+        ("/events", Some("yesterday!"), 422, "invalid_last_event_id"),
+        ("/events", Some("1.2.3"), 422, "invalid_last_event_id"),
     ] {
         let request = bus.request("GET", target).token(&bus.system.token);
         let request = match id {

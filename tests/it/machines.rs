@@ -61,7 +61,7 @@ async fn the_canary_is_promoted_without_errors_and_rolled_back_with_errors() {
     apply(&system, &canary()).await;
     // What would overflow a stack is refused, and ends no pacemaker.
     let (status, refused) = plan(&system, &"[".repeat(100_000)).await;
-    assert_eq!((status, &refused["code"]), (400, &json!("bad_definition")));
+    assert_eq!((status, &refused["code"]), (422, &json!("invalid_definition")));
 
     for (host, id, app) in [("shop.test", "shop", &old), ("bad.test", "bad", &other)] {
         system.register(id, app, host, &format!("{id}-17")).await;

@@ -143,7 +143,7 @@ state_machines:
 
     // What can be retried, and what cannot.
     for (label, status, code) in
-        [(&waits, 409, "label_not_errored"), (&Label::new(&system, "flaky", "nobody"), 404, "no_such_label")]
+        [(&waits, 409, "label_not_errored"), (&Label::new(&system, "flaky", "nobody"), 404, "unknown_label")]
     {
         let answer = label.call("POST", "/retry", None).await;
         assert_eq!((answer.status, &answer.json()["code"]), (status, &json!(code)));

@@ -192,7 +192,7 @@ async fn no_application_publishes_as_signalbox() {
     for topic in ["signalbox.instance.registered", "signalbox.table.resynced", "signalbox.x", "signalbox."] {
         for token in [&shop, &bus.system.token] {
             let one = bus.call(token, "POST", &format!("/topics/{topic}"), Some(&event)).await;
-            assert_eq!((one.status, &one.json()["code"]), (400, &json!("bad_topic")), "{topic}");
+            assert_eq!((one.status, &one.json()["code"]), (400, &json!("invalid_topic")), "{topic}");
             let path = format!("/topics/{topic}/events");
             let many = bus.call(token, "POST", &path, Some(&json!([event]))).await;
             assert_eq!(many.status, 400, "{topic}: {}", many.text());

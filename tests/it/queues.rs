@@ -91,7 +91,7 @@ async fn the_life_cycle_of_a_queue() {
         ok(&system, at, "POST", "/queues/email/ack", Some(json!({"receipts": [receipts[0], "nonsense"]})))
             .await;
     assert_eq!(acked["results"][0]["result"], "acked");
-    assert_eq!(acked["results"][1]["code"], "receipt_malformed");
+    assert_eq!(acked["results"][1]["code"], "invalid_receipt");
     let extended = ok(
         &system,
         at,
@@ -184,14 +184,17 @@ async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
         put(&system, "fine", json!({"pattern": pattern})).await;
     }
     for (body, code) in [
-        (json!({"type": "t", "name": "n"}), "bad_message"),
-        (json!({"environment": "a:b", "type": "t", "name": "n"}), "bad_message"),
-        (json!({"environment": "a|b", "type": "t", "name": "n"}), "bad_message"),
-        (json!({"environment": "a", "type": "t\u{0}", "name": "n"}), "bad_message"),
-        (json!({"environment": "a", "type": "t", "name": "n".repeat(4096)}), "bad_message"),
-        (json!({"environment": "a", "type": "t", "name": "n", "payload": "x".repeat(70_000)}), "bad_message"),
+        (json!({"type": "t", "name": "n"}), "invalid_message"),
+        (json!({"environment": "a:b", "type": "t", "name": "n"}), "invalid_message"),
+        (json!({"environment": "a|b", "type": "t", "name": "n"}), "invalid_message"),
+        (json!({"environment": "a", "type": "t\u{0}", "name": "n"}), "invalid_message"),
+        (json!({"environment": "a", "type": "t", "name": "n".repeat(4096)}), "invalid_message"),
+        (
+            json!({"environment": "a", "type": "t", "name": "n", "payload": "x".repeat(70_000)}),
+            "invalid_message",
+        ),
         (json!([]), "too_many_events"),
-        (json!("text"), "bad_message"),
+        (json!("text"), "invalid_message"),
     ] {
         let answer = system.api_at(at, "POST", "/messages", Some(body)).await;
         assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some(code)));
@@ -202,14 +205,14 @@ async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
     assert_eq!(pulled["messages"][0]["id"], sent["id"]);
     let receipt = &receipts(&pulled)[0];
     for (target, body, status, code) in [
-        ("/queues/nobody/pull", json!({}), 404, "no_such_queue"),
+        ("/queues/nobody/pull", json!({}), 404, "unknown_queue"),
         ("/queues/q/pull", json!({"max": 0}), 422, "out_of_range"),
         ("/queues/q/pull", json!({"max": 1001}), 422, "out_of_range"),
         ("/queues/q/pull", json!({"wait_seconds": 31}), 422, "out_of_range"),
         ("/queues/q/pull", json!({"wait_seconds": -1}), 422, "out_of_range"),
         ("/queues/q/ack", json!({"receipts": []}), 422, "out_of_range"),
-        ("/queues/q/ack", json!({"receipts": ["x"]}), 400, "receipt_malformed"),
-        ("/queues/q/ack", json!({"receipts": ["x".repeat(5_000)]}), 400, "receipt_malformed"),
+        ("/queues/q/ack", json!({"receipts": ["x"]}), 422, "invalid_receipt"),
+        ("/queues/q/ack", json!({"receipts": ["x".repeat(5_000)]}), 422, "invalid_receipt"),
         ("/queues/other/ack", json!({"receipts": [receipt]}), 409, "receipt_of_other_queue"),
         ("/queues/q/nack", json!({"receipts": [receipt], "delay_seconds": 50_000}), 422, "out_of_range"),
         ("/queues/q/extend", json!({"receipts": [receipt], "lease_seconds": 0}), 422, "out_of_range"),

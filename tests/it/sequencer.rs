@@ -251,7 +251,7 @@ async fn the_check_names_each_fault_and_sets_its_exit_code() {
     let (code, said) = check(&bus, &bus.system.token).await;
     assert_eq!(code, Some(0), "{said}");
     let said: Value = serde_json::from_str(&said).unwrap();
-    assert_eq!((&said["sound"], &said["findings"]), (&json!(true), &json!([])));
+    assert_eq!((&said["consistent"], &said["findings"]), (&json!(true), &json!([])));
     eventually("the object to be parked", || async {
         let object = bus.root("GET", "/objects/work:1", None).await.json();
         if object["parked"] == true { Ok(()) } else { Err(object) }
@@ -266,7 +266,7 @@ async fn the_check_names_each_fault_and_sets_its_exit_code() {
     let found: BTreeSet<(&str, &str, &str)> = found
         .map(|one| {
             let word = |member: &str| one[member].as_str().unwrap();
-            (word("room"), word("predicate"), word("name"))
+            (word("subsystem"), word("predicate"), word("name"))
         })
         .collect();
     assert!(found.contains(&("sequencer", "O6", "work:1")), "{found:?}");
@@ -282,10 +282,10 @@ async fn invalid_names_and_groups_are_rejected_and_leave_nothing_behind() {
     let good = json!({"events": [event("works")]});
     let long = "x".repeat(4096);
     for (name, status, code) in [
-        (&*long, 400, "bad_object"),
-        ("a%0Ab", 400, "bad_object"),
-        ("a%00", 400, "bad_object"),
-        ("%7F", 400, "bad_object"),
+        (&*long, 400, "invalid_object"),
+        ("a%0Ab", 400, "invalid_object"),
+        ("a%00", 400, "invalid_object"),
+        ("%7F", 400, "invalid_object"),
         ("%FF", 400, "invalid_path"),
         ("machine:x", 403, "reserved_object"),
         ("signalbox:x", 403, "reserved_object"),
@@ -296,14 +296,14 @@ async fn invalid_names_and_groups_are_rejected_and_leave_nothing_behind() {
         assert_eq!((answer.status, &told["code"]), (status, &json!(code)), "{name:.20}: {told}");
     }
     for (group, code) in [
-        (json!({}), "bad_event"),
+        (json!({}), "invalid_event"),
         (json!({"events": []}), "too_many_events"),
         (json!({"events": vec![event("works"); 101]}), "too_many_events"),
-        (json!({"events": [event("Works")]}), "bad_topic"),
-        (json!({"events": [event("signalbox.x")]}), "bad_topic"),
-        (json!({"events": [{"topic": "works"}]}), "bad_event"),
-        (json!({"events": [event("works")], "idempotency_key": ""}), "bad_idempotency_key"),
-        (json!({"events": [event("works")], "state": 1}), "bad_event"),
+        (json!({"events": [event("Works")]}), "invalid_topic"),
+        (json!({"events": [event("signalbox.x")]}), "invalid_topic"),
+        (json!({"events": [{"topic": "works"}]}), "invalid_event"),
+        (json!({"events": [event("works")], "idempotency_key": ""}), "invalid_idempotency_key"),
+        (json!({"events": [event("works")], "state": 1}), "invalid_event"),
     ] {
         let answer = bus.call(&shop, "POST", "/objects/work:1/events", Some(&group)).await;
         assert_eq!((answer.status, &answer.json()["code"]), (400, &json!(code)), "{group}");
@@ -314,7 +314,7 @@ async fn invalid_names_and_groups_are_rejected_and_leave_nothing_behind() {
         .header("Content-Type", "application/json")
         .header("Idempotency-Key", "other")
         .body(json!({"events": [event("works")], "idempotency_key": "one"}).to_string());
-    assert_eq!(bus.send(key).await.json()["code"], "bad_idempotency_key");
+    assert_eq!(bus.send(key).await.json()["code"], "invalid_idempotency_key");
     // One event of another's topic refuses the whole group.
     let rival = bus.client("rival").await;
     bus.publish(&rival, "posts", 1).await;
@@ -327,9 +327,9 @@ async fn invalid_names_and_groups_are_rejected_and_leave_nothing_behind() {
         "nothing is left of any of it"
     );
     for (name, body, code) in [
-        ("A", json!({}), "bad_backend"),
-        ("search", json!({"prefix": "machine:", "callback": "http://127.0.0.1:1/"}), "bad_backend"),
-        ("search", json!({"prefix": "work:", "callback": "ftp://a/"}), "bad_backend"),
+        ("A", json!({}), "invalid_backend"),
+        ("search", json!({"prefix": "machine:", "callback": "http://127.0.0.1:1/"}), "invalid_backend"),
+        ("search", json!({"prefix": "work:", "callback": "ftp://a/"}), "invalid_backend"),
     ] {
         let answer = bus.root("PUT", &format!("/backends/{name}"), Some(&body)).await;
         assert_eq!((answer.status, &answer.json()["code"]), (400, &json!(code)), "{body}");

@@ -141,7 +141,7 @@ async fn everything_works_on_four_shards_of_a_cluster_and_after_its_restart() {
     assert_eq!(delivered.len(), OBJECTS);
     eventually("the check to find nothing", || async {
         let check = system.api("GET", "/check", None).await.json();
-        if check["sound"] == true { Ok(()) } else { Err(check) }
+        if check["consistent"] == true { Ok(()) } else { Err(check) }
     })
     .await;
 

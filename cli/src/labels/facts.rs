@@ -91,7 +91,7 @@ pub(super) async fn set(set: Set) -> Result<(), Failure> {
     let wait = wait.map(|wait| format!("{}ms", wait.as_millis()));
     let told = machines.tell(machine, label, &update, !remove.is_empty(), wait.as_deref()).await;
     let changed = match told {
-        Err(error) if *create && error.code() == Some("no_such_label") => {
+        Err(error) if *create && error.code() == Some("unknown_label") => {
             // A new label has nothing that could be removed.
             let facts = if remove.is_empty() { update } else { without_null(&update) };
             machines.create(machine, label, &facts, wait.as_deref()).await?

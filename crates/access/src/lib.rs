@@ -17,7 +17,8 @@ mod model;
 mod store;
 
 pub use external::{ExternalToken, ExternalTokens};
-pub use model::{Caller, HostPattern, Scope};
+pub use model::{Caller, HostPattern};
+pub use signalbox_api::tokens::Scope;
 pub use store::{Created, Error, Listed, Tokens, digest};
 
 #[cfg(test)]

@@ -1,61 +1,11 @@
 //! What a token allows. Pure.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
 use serde::{Deserialize, Serialize};
 
+use signalbox_api::tokens::Scope;
 use signalbox_route_table::Hostname;
-
-/// A kind of permission. Root has all of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// Register, drain and remove instances.
-    Routes,
-    /// Publish events.
-    Publish,
-    /// Subscribe to events.
-    Subscribe,
-    /// Use queues.
-    Queues,
-    /// Report facts to state machines.
-    Facts,
-    /// Define state machines.
-    Machines,
-    /// Read routes, statistics and the dashboard.
-    Read,
-}
-
-impl Scope {
-    /// All scopes, for endpoints that every token may use.
-    pub const ALL: &'static [Self] = &[
-        Self::Routes,
-        Self::Publish,
-        Self::Subscribe,
-        Self::Queues,
-        Self::Facts,
-        Self::Machines,
-        Self::Read,
-    ];
-
-    /// The scope of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|scope| scope.as_str() == name)
-    }
-
-    /// The name of the scope in the API and in Redis.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Routes => "routes",
-            Self::Publish => "publish",
-            Self::Subscribe => "subscribe",
-            Self::Queues => "queues",
-            Self::Facts => "facts",
-            Self::Machines => "machines",
-            Self::Read => "read",
-        }
-    }
-}
 
 /// Host names that a token may touch: one name, a wildcard `*.example.org` (everything below it, its own wildcard
 /// entry included, not the apex), or `*` for all.
@@ -77,6 +27,12 @@ impl HostPattern {
             Some(suffix) => hostname.as_str().len() > suffix.len() && hostname.as_str().ends_with(suffix),
             None => hostname.as_str() == pattern,
         }
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.0.as_str())
     }
 }
 

@@ -82,7 +82,7 @@ impl Metrics {
         let result = match result {
             Ok(_) => "accepted",
             Err(Refusal::Claimed) => "claimed",
-            Err(Refusal::BadTopic) => "bad_topic",
+            Err(Refusal::BadTopic) => "invalid_topic",
             Err(Refusal::Conflict) => "conflict",
             Err(Refusal::TooManyTopics) => "too_many_topics",
             Err(Refusal::Busy) => "busy",

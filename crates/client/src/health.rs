@@ -2,47 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use signalbox_api::health::PacemakerList;
+
+pub use signalbox_api::health::{Check, Finding, Pacemaker, Ready};
 
 use crate::{Client, Error, More, with_query};
 
-/// The calls of this module.
+/// The calls about health.
 #[derive(Debug, Clone, Copy)]
 pub struct Health<'a>(pub(crate) &'a Client);
-
-/// Whether what must hold of events, queues and objects does hold.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Check {
-    /// Whether nothing was found.
-    pub sound: bool,
-    /// What was looked at.
-    pub rooms: Vec<String>,
-    /// What is broken.
-    pub findings: Vec<Finding>,
-    /// Labels that were looked at.
-    #[serde(default)]
-    pub looked: u64,
-    /// From where to go on with labels that were not looked at yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next: Option<String>,
-    /// Everything else.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// Something that is not as it must be.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Finding {
-    /// Where.
-    pub room: String,
-    /// Which rule.
-    pub predicate: String,
-    /// In which shard of the fabric.
-    pub shard: u64,
-    /// What it is about.
-    pub name: String,
-    /// What is wrong.
-    pub what: String,
-}
 
 /// What one nginx says of itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -60,25 +28,6 @@ pub struct Edge {
     pub more: More,
 }
 
-/// A pacemaker that serves.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Pacemaker {
-    /// Its node's name.
-    pub node: String,
-    /// What it is.
-    pub version: String,
-    /// Milliseconds since it said that it serves.
-    pub age_ms: u64,
-    /// Everything else.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-#[derive(Deserialize)]
-struct PacemakerList {
-    pacemakers: Vec<Pacemaker>,
-}
-
 impl Health<'_> {
     /// The pacemakers that serve.
     ///
@@ -89,20 +38,20 @@ impl Health<'_> {
         Ok(list.pacemakers)
     }
 
-    /// Whether what must hold does hold. It looks at every object and may take minutes; of labels it looks at a few thousand,
-    /// and with its `next` as `cursor` at the next ones.
+    /// Checks the consistency of the stored data. It checks every object, which may take minutes, and a few thousand
+    /// labels; with its `next` as `cursor` it checks the next labels.
     ///
     /// # Errors
-    /// As every call; `bad_cursor`.
+    /// As every call; `invalid_cursor`.
     pub async fn check(&self, cursor: Option<&str>) -> Result<Check, Error> {
         self.0.get(&with_query("/check", &[("cursor", cursor)])).await
     }
 
-    /// Which servers the pacemaker reaches: an object of names and `true` or `false`, whether it is ready or not.
+    /// Which servers the pacemaker reaches, whether it is ready or not.
     ///
     /// # Errors
     /// As every call.
-    pub async fn ready(&self) -> Result<Value, Error> {
+    pub async fn ready(&self) -> Result<Ready, Error> {
         let answer = self.0.transport.call_any("/health/ready").await?;
         serde_json::from_slice(&answer.body)
             .map_err(|source| Error::Unreadable { url: self.0.transport.address("/health/ready"), source })

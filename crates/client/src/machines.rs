@@ -166,7 +166,7 @@ impl Machines<'_> {
     /// One machine.
     ///
     /// # Errors
-    /// `no_such_machine`.
+    /// `unknown_machine`.
     pub async fn show(&self, machine: &str) -> Result<Machine, Error> {
         self.0.get(&path(machine, "")).await
     }
@@ -174,7 +174,7 @@ impl Machines<'_> {
     /// What a definition (YAML) would change. Nothing changes.
     ///
     /// # Errors
-    /// `bad_definition`.
+    /// `invalid_definition`.
     pub async fn plan(&self, machine: &str, definition: &str) -> Result<Plan, Error> {
         let body = ("application/yaml", definition.as_bytes().to_vec());
         self.0.send_bytes("POST", &path(machine, "/plan"), Some(body)).await
@@ -183,7 +183,7 @@ impl Machines<'_> {
     /// Makes a planned definition the one that counts; `map` says where labels of removed states go. Its version.
     ///
     /// # Errors
-    /// `no_such_plan`, `definition_changed`, `unmapped_state`, `bad_map`.
+    /// `unknown_plan`, `definition_changed`, `unmapped_state`, `invalid_map`.
     pub async fn apply(
         &self,
         machine: &str,
@@ -198,7 +198,7 @@ impl Machines<'_> {
     /// The versions of a machine's definition, oldest first.
     ///
     /// # Errors
-    /// `no_such_machine`.
+    /// `unknown_machine`.
     pub async fn versions(&self, machine: &str) -> Result<Vec<Version>, Error> {
         let list: Versions = self.0.get(&path(machine, "/versions")).await?;
         Ok(list.versions)
@@ -207,7 +207,7 @@ impl Machines<'_> {
     /// Up to `most` names of labels, by name: those in `state` and with `status`, where these are given.
     ///
     /// # Errors
-    /// `no_such_machine`.
+    /// `unknown_machine`.
     pub async fn labels(
         &self,
         machine: &str,
@@ -237,7 +237,7 @@ impl Machines<'_> {
     /// One label.
     ///
     /// # Errors
-    /// `no_such_label`, `label_deleted`.
+    /// `unknown_label`, `label_deleted`.
     pub async fn label(&self, machine: &str, label: &str) -> Result<Label, Error> {
         self.0.get(&label_path(machine, label, "")).await
     }
@@ -245,7 +245,7 @@ impl Machines<'_> {
     /// The latest moves of a label, oldest first.
     ///
     /// # Errors
-    /// `no_such_label`.
+    /// `unknown_label`.
     pub async fn history(&self, machine: &str, label: &str) -> Result<Vec<Move>, Error> {
         let list: History = self.0.get(&label_path(machine, label, "/history")).await?;
         Ok(list.history)
@@ -254,7 +254,7 @@ impl Machines<'_> {
     /// Why a label is where it is, and what would move it.
     ///
     /// # Errors
-    /// `no_such_label`, `label_deleted`.
+    /// `unknown_label`, `label_deleted`.
     pub async fn why(&self, machine: &str, label: &str) -> Result<Value, Error> {
         self.0.get(&label_path(machine, label, "/why")).await
     }
@@ -262,7 +262,7 @@ impl Machines<'_> {
     /// What would happen under assumptions (`for`, `until`, `metadata`, `feeds`, `webhooks`).
     ///
     /// # Errors
-    /// `no_such_label`, `label_deleted`.
+    /// `unknown_label`, `label_deleted`.
     pub async fn simulate(&self, machine: &str, label: &str, assumed: &Value) -> Result<Value, Error> {
         self.0.post(&label_path(machine, label, "/simulate"), Some(assumed)).await
     }
@@ -271,7 +271,7 @@ impl Machines<'_> {
     /// answer comes when the label has come to rest. `{"name","state","status","since","visit","revision"}`.
     ///
     /// # Errors
-    /// `no_such_machine`, `no_such_label`, `label_deleted`, `bad_metadata`.
+    /// `unknown_machine`, `unknown_label`, `label_deleted`, `invalid_metadata`.
     pub async fn tell(
         &self,
         machine: &str,
@@ -289,7 +289,7 @@ impl Machines<'_> {
     /// Creates a label with these facts; the answer is as that of [`Machines::tell`].
     ///
     /// # Errors
-    /// `no_such_machine`, `label_exists`, `label_deleted`, `bad_metadata`.
+    /// `unknown_machine`, `label_exists`, `label_deleted`, `invalid_metadata`.
     pub async fn create(
         &self,
         machine: &str,
@@ -304,7 +304,7 @@ impl Machines<'_> {
     /// Tries the action of an errored label again.
     ///
     /// # Errors
-    /// `no_such_label`, `label_deleted`; `label_not_errored` when there is nothing to try again.
+    /// `unknown_label`, `label_deleted`; `label_not_errored` when there is nothing to try again.
     pub async fn retry(&self, machine: &str, label: &str) -> Result<(), Error> {
         let _answer: Value = self.0.post(&label_path(machine, label, "/retry"), None).await?;
         Ok(())
@@ -313,7 +313,7 @@ impl Machines<'_> {
     /// Tries the actions of all errored labels again, or of those in `state`; how many.
     ///
     /// # Errors
-    /// `no_such_machine`.
+    /// `unknown_machine`.
     pub async fn retry_all(&self, machine: &str, state: Option<&str>) -> Result<u64, Error> {
         let path = with_query(&path(machine, "/retry"), &[("state", state)]);
         let answer: Value = self.0.post(&path, None).await?;

@@ -1,108 +1,20 @@
 //! Queues: events pulled, fairly between environments.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use signalbox_api::queues::{Count, FacetPage, Peek, Peeked, Pull, Pulled, Purge, QueueList, Receipts};
 
-use crate::{Client, Error, More, segment, with_query};
+pub use signalbox_api::queues::{DeadLetter, DeadPage, Facet, NewQueue, Numbers, Outcome, Outcomes, Queue};
 
-/// The calls of this module.
+use crate::{Client, Error, segment, with_query};
+
+/// A message of a queue.
+pub type Message = signalbox_api::queues::Message<Value>;
+
+/// The calls about queues.
 #[derive(Debug, Clone, Copy)]
 pub struct Queues<'a>(pub(crate) &'a Client);
-
-/// A queue to be made or changed; what is absent has its default.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct NewQueue {
-    /// A regular expression over `environment:type:topic`.
-    pub pattern: String,
-    /// How long a pulled message is its consumer's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lease_seconds: Option<f64>,
-    /// Attempts before a message is a dead letter.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_attempts: Option<u32>,
-    /// Messages of one environment that may be with consumers at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub in_flight_limit: Option<u64>,
-    /// How long a message waits before it is given up.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retention_seconds: Option<u64>,
-    /// Messages in a turn, by environment.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub weights: BTreeMap<String, u32>,
-}
-
-/// A queue.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Queue {
-    /// Its name.
-    pub name: String,
-    /// A regular expression over `environment:type:topic`.
-    pub pattern: String,
-    /// How many messages are where.
-    pub messages: Messages,
-    /// Everything else: its limits.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// How many messages are where.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Messages {
-    /// Ready to be pulled.
-    pub waiting: u64,
-    /// With consumers.
-    pub in_flight: u64,
-    /// Not before a moment.
-    pub delayed: u64,
-    /// Given up.
-    pub dead: u64,
-}
-
-/// The messages of one environment.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Facet {
-    /// The environment.
-    pub environment: String,
-    /// Messages in a turn; 0 is paused.
-    pub weight: u32,
-    /// Ready to be pulled.
-    pub waiting: u64,
-    /// With consumers.
-    pub in_flight: u64,
-    /// Not before a moment.
-    pub delayed: u64,
-    /// How long ago the message that comes next was accepted.
-    pub oldest_age_ms: Option<u64>,
-    /// The mean time from acceptance to the first pull of the latest messages.
-    pub dwell_ms: Option<u64>,
-    /// Everything else.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// A message as it was pulled.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Pulled {
-    /// What acknowledging it takes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub receipt: Option<String>,
-    /// The message itself and what is known of it.
-    #[serde(flatten)]
-    pub message: More,
-}
-
-#[derive(Deserialize)]
-struct QueueList {
-    queues: Vec<Queue>,
-}
-
-#[derive(Deserialize)]
-struct FacetPage {
-    facets: Vec<Facet>,
-    next: Option<String>,
-}
 
 impl Queues<'_> {
     /// All queues.
@@ -117,12 +29,12 @@ impl Queues<'_> {
     /// One queue.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue`.
     pub async fn show(&self, name: &str) -> Result<Queue, Error> {
         self.0.get(&path(name, "")).await
     }
 
-    /// Makes a queue, or changes it.
+    /// Creates or replaces a queue.
     ///
     /// # Errors
     /// As every call.
@@ -133,7 +45,7 @@ impl Queues<'_> {
     /// Removes a queue and its messages.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue`.
     pub async fn remove(&self, name: &str) -> Result<(), Error> {
         self.0.delete(&path(name, "")).await
     }
@@ -141,7 +53,7 @@ impl Queues<'_> {
     /// All environments that have messages, or had some.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue`.
     pub async fn facets(&self, name: &str) -> Result<Vec<Facet>, Error> {
         let (mut all, mut cursor) = (Vec::new(), None::<String>);
         loop {
@@ -155,92 +67,84 @@ impl Queues<'_> {
         }
     }
 
-    /// Pulls up to `max` messages, waiting for the first one at most `wait`. With `auto_ack` they are done at once.
+    /// Pulls up to `max` messages, waiting for the first one at most `wait`. With `auto_ack` they are acknowledged immediately.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue`.
     pub async fn pull(
         &self,
         name: &str,
         max: usize,
         wait: Duration,
         auto_ack: bool,
-    ) -> Result<Vec<Pulled>, Error> {
-        let body = json!({"max": max, "wait_seconds": wait.as_secs_f64(), "auto_ack": auto_ack});
-        let answer: Value = self.0.post(&path(name, "/pull"), Some(&body)).await?;
-        self.messages(name, &answer)
+    ) -> Result<Vec<Message>, Error> {
+        let wait_seconds = Some(wait.as_secs_f64());
+        let body = Pull { max: Some(max), wait_seconds, auto_ack, environment: None };
+        let pulled: Pulled<Value> = self.0.post(&path(name, "/pull"), Some(&json!(body))).await?;
+        Ok(pulled.messages)
     }
 
-    /// Looks at the messages that come next, and leaves them where they are.
+    /// Reads the next messages without pulling them.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue`.
     pub async fn peek(
         &self,
         name: &str,
         environment: Option<&str>,
         max: usize,
-    ) -> Result<Vec<Pulled>, Error> {
-        let mut body = json!({"max": max});
-        if let Some(environment) = environment {
-            body["environment"] = environment.into();
-        }
-        let answer: Value = self.0.post(&path(name, "/peek"), Some(&body)).await?;
-        self.messages(name, &answer)
+    ) -> Result<Vec<Message>, Error> {
+        let body = Peek { environment: environment.map(str::to_owned), max: Some(max) };
+        let peeked: Peeked<Value> = self.0.post(&path(name, "/peek"), Some(&json!(body))).await?;
+        Ok(peeked.messages)
     }
 
-    /// Says that messages are done.
+    /// Acknowledges messages.
     ///
     /// # Errors
-    /// As every call; what became of each receipt stands in the answer.
-    pub async fn ack(&self, name: &str, receipts: &[String]) -> Result<Value, Error> {
-        self.0.post(&path(name, "/ack"), Some(&json!({"receipts": receipts}))).await
+    /// As every call; the answer has the result of each receipt.
+    pub async fn ack(&self, name: &str, receipts: &[String]) -> Result<Outcomes, Error> {
+        let body = Receipts { receipts: receipts.to_vec() };
+        self.0.post(&path(name, "/ack"), Some(&json!(body))).await
     }
 
-    /// Drops messages: those of an environment, or all; how many.
+    /// Drops the messages of an environment, or all, and returns how many.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue`.
     pub async fn purge(&self, name: &str, environment: Option<&str>) -> Result<u64, Error> {
-        let body = environment.map_or(json!({}), |environment| json!({"environment": environment}));
-        count(&self.0.post(&path(name, "/purge"), Some(&body)).await?)
+        let body = Purge { environment: environment.map(str::to_owned) };
+        let count: Count = self.0.post(&path(name, "/purge"), Some(&json!(body))).await?;
+        Ok(count.messages)
     }
 
-    /// A page of dead letters, and the cursor of the next.
+    /// A page of dead letters.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
-    pub async fn dead(&self, name: &str, cursor: Option<&str>) -> Result<Value, Error> {
+    /// `unknown_queue`.
+    pub async fn dead(&self, name: &str, cursor: Option<&str>) -> Result<DeadPage<Message>, Error> {
         self.0.get(&with_query(&path(name, "/dead"), &[("cursor", cursor)])).await
     }
 
-    /// Puts all dead letters back; how many.
+    /// Redrives all dead letters, and returns how many.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue`.
     pub async fn redrive(&self, name: &str) -> Result<u64, Error> {
-        count(&self.0.post(&path(name, "/dead/redrive"), None).await?)
+        let count: Count = self.0.post(&path(name, "/dead/redrive"), None).await?;
+        Ok(count.messages)
     }
 
-    /// Drops all dead letters; how many.
+    /// Drops all dead letters, and returns how many.
     ///
     /// # Errors
-    /// `no_such_queue` when there is none.
+    /// `unknown_queue`.
     pub async fn drop_dead(&self, name: &str) -> Result<u64, Error> {
-        count(&self.0.delete(&path(name, "/dead")).await?)
-    }
-
-    fn messages(&self, name: &str, answer: &Value) -> Result<Vec<Pulled>, Error> {
-        serde_json::from_value(answer["messages"].clone())
-            .map_err(|source| Error::Unreadable { url: self.0.transport.address(&path(name, "")), source })
+        let count: Count = self.0.delete(&path(name, "/dead")).await?;
+        Ok(count.messages)
     }
 }
 
 fn path(name: &str, rest: &str) -> String {
     format!("/queues/{}{rest}", segment(name))
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "it ends calls that may fail")]
-fn count(answer: &Value) -> Result<u64, Error> {
-    Ok(answer["messages"].as_u64().unwrap_or(0))
 }

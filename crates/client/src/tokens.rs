@@ -1,51 +1,18 @@
-//! Tokens, for those that have the root token.
+//! API tokens. Only the root token manages them.
 
-use serde::{Deserialize, Serialize};
 use serde_json::json;
+use signalbox_api::tokens::TokenList;
 
-use crate::{Client, Error, More, segment};
+pub use signalbox_api::tokens::{NewToken, Scope, Token};
 
-/// The calls of this module.
+use crate::{Client, Error, segment};
+
+/// The calls about tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct Tokens<'a>(pub(crate) &'a Client);
 
-/// A token to be made.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct NewToken {
-    /// Its name.
-    pub name: String,
-    /// What it may do: `routes`, `publish`, `subscribe`, `queues`, `facts`, `machines`, `read`.
-    pub scopes: Vec<String>,
-    /// The host names that it is confined to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hosts: Option<Vec<String>>,
-    /// The environments that it is confined to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub environments: Option<Vec<String>>,
-}
-
-/// A token.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Token {
-    /// Its name.
-    pub name: String,
-    /// What it may do.
-    pub scopes: Vec<String>,
-    /// What clients show; told only once, when it is made.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token: Option<String>,
-    /// Everything else: what it is confined to.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-#[derive(Deserialize)]
-struct TokenList {
-    tokens: Vec<Token>,
-}
-
 impl Tokens<'_> {
-    /// All tokens, without what clients show.
+    /// All tokens, without their secrets.
     ///
     /// # Errors
     /// As every call.
@@ -54,7 +21,7 @@ impl Tokens<'_> {
         Ok(list.tokens)
     }
 
-    /// Makes a token; the only answer that shows it.
+    /// Creates a token; the only answer that shows its secret.
     ///
     /// # Errors
     /// As every call.
@@ -62,7 +29,7 @@ impl Tokens<'_> {
         self.0.post("/tokens", Some(&json!(token))).await
     }
 
-    /// Revokes a token; one that is not there is no error.
+    /// Revokes a token. A token that does not exist is not an error.
     ///
     /// # Errors
     /// As every call.

@@ -14,7 +14,8 @@ use crate::{
     http::{
         App, Problem, SERIAL_HEADER,
         auth::{Granted, ManageRoutes, ReadRoutes},
-        body::{Body, Json, Path, Query},
+        body::{Body, Json, Query},
+        path::Path,
     },
 };
 use signalbox_certificates::{Certificates, Error, Facts, Found, Put};
@@ -117,26 +118,21 @@ struct CertificateList {
     request_body = NewCertificate, responses(
     (status = 200, description = "Replaced, or as it was", body = ChangedCertificate),
     (status = 201, description = "The name had none", body = ChangedCertificate),
-    (status = 400, description = "malformed_json, invalid_query", body = Problem),
-    (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
+    (status = 403, description = "host_not_allowed", body = Problem),
     (status = 409, description = "no_edge_key: the pacemaker has no `edge_key_file`; foreign_key", body = Problem),
-    (status = 413, description = "body_too_large", body = Problem),
-    (status = 415, description = "unsupported_media_type", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_chain, chain_order, invalid_key, key_mismatch, \
-        name_not_covered, certificate_expired, certificate_not_yet_valid, unknown_field, missing_field, invalid_body, \
-        invalid_wait", body = Problem),
-    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing", body = Problem),
+        name_not_covered, certificate_expired, certificate_not_yet_valid, unknown_field, missing_field, \
+        invalid_body, invalid_wait", body = Problem),
+    (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
     (status = 504, description = "not_converged, no_router, convergence_unknown: the change stands", body = Problem)))]
 async fn put(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
-    Path(server_name): Path<String>,
+    Path(name): Path<Hostname>,
     Query(query): Query<WaitQuery>,
     Json(new): Json<NewCertificate>,
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
-    let name = Hostname::parse(&server_name)?;
     may_touch(&caller.0, &name)?;
     let Put { facts, change, created } = app.certificates.put(&caller.0, &name, &new.chain, &new.key).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
@@ -155,18 +151,14 @@ async fn put(
 /// With its chain, and without its private key, which nobody can read.
 #[utoipa::path(get, path = "/certificates/{server_name}", tag = "certificates", params(("server_name" = String, Path)),
     responses(
-    (status = 200, body = CertificateView),
-    (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
+    (status = 200, body = CertificateView), (status = 403, description = "host_not_allowed", body = Problem),
     (status = 404, description = "unknown_certificate", body = Problem),
-    (status = 422, description = "invalid_hostname", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 422, description = "invalid_hostname", body = Problem)))]
 async fn get(
     caller: Granted<ReadRoutes>,
     AppState(app): AppState<App>,
-    Path(server_name): Path<String>,
+    Path(name): Path<Hostname>,
 ) -> Result<Answer<CertificateView>, Problem> {
-    let name = Hostname::parse(&server_name)?;
     may_touch(&caller.0, &name)?;
     let Found { chain, facts } = app.certificates.get(&name).await?;
     Ok(Answer(CertificateView::new(&app.certificates, name.to_string(), facts, Some(chain))))
@@ -175,10 +167,7 @@ async fn get(
 /// List the certificates
 #[utoipa::path(get, path = "/certificates", tag = "certificates", params(PageQuery), responses(
     (status = 200, body = CertificateList),
-    (status = 400, description = "invalid_query", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 422, description = "invalid_cursor, invalid_limit", body = Problem)))]
 async fn list(
     caller: Granted<ReadRoutes>,
     AppState(app): AppState<App>,
@@ -214,21 +203,21 @@ async fn list(
 /// error, so it can be repeated.
 #[utoipa::path(delete, path = "/certificates/{server_name}", tag = "certificates",
     params(("server_name" = String, Path), WaitQuery), responses(
-    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this change in it"))),
-    (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
+    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
+        change in it"))),
+    (status = 403, description = "host_not_allowed", body = Problem),
     (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_wait", body = Problem),
-    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing", body = Problem),
+    (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
     (status = 504, description = "not_converged, no_router, convergence_unknown: the change stands", body = Problem)))]
 async fn remove(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
-    Path(server_name): Path<String>,
+    Path(name): Path<Hostname>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
-    let change = app.certificates.remove(&caller.0, &Hostname::parse(&server_name)?).await?;
+    let change = app.certificates.remove(&caller.0, &name).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(change.serial))]).into_response())
 }

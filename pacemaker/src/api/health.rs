@@ -1,4 +1,4 @@
-//! Is the daemon alive, and can it work. Open to everybody, like the metrics, which name nobody.
+//! Liveness, readiness and metrics. They require no token and name no client.
 
 use axum::{
     Json as Answer,
@@ -6,28 +6,13 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde::Serialize;
+use signalbox_api::health::{Live, Ready};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::http::{App, Problem};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(live)).routes(routes!(ready)).routes(routes!(metrics))
-}
-
-/// That the process answers. Clients of the event bus expect an object without members.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct Live {}
-
-/// Which servers answer.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct Ready {
-    ready: bool,
-    routes: bool,
-    stats: bool,
-    fabric: bool,
-    /// The fabric and the routes master have agreed on a table, so changes are possible.
-    initialised: bool,
 }
 
 /// Whether the process answers
@@ -59,7 +44,8 @@ async fn ready(State(app): State<App>) -> Response {
 }
 
 /// Metrics as OpenMetrics text
-#[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
+#[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses(
+    (status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
     let failed =
         |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the metrics could not be written");

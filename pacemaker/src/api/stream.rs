@@ -55,9 +55,8 @@ struct Asked {
 /// has not; `event: end` says why the stream ends (`slow_reader`, `shutdown`).
 #[utoipa::path(get, path = "/events", tag = "live", params(Asked), responses(
     (status = 200, body = String, content_type = "text/event-stream"),
-    (status = 400, description = "invalid_query, invalid_pattern, invalid_last_event_id", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 503, description = "fabric_unavailable, too_many_streams", body = Problem)))]
+    (status = 422, description = "invalid_pattern, invalid_last_event_id", body = Problem),
+    (status = 503, description = "too_many_streams", body = Problem)))]
 async fn events(
     Granted { 0: caller, .. }: Granted<ReadAll>,
     State(app): State<App>,
@@ -79,8 +78,8 @@ async fn events(
     let position = match brought {
         // What a browser sends that was told to forget its place.
         Some(text) if !text.is_empty() => Position::read(&text, shards).ok_or_else(|| {
-            let detail = "this is no id of a message of this stream; leave it out to watch from now on";
-            Problem::bad_request("invalid_last_event_id", detail)
+            let detail = "`Last-Event-ID` must be the id of a message of this stream; leave it out to watch from now on";
+            Problem::unprocessable("invalid_last_event_id", detail)
         })?,
         _ => Position::new(app.live.ends(shards).await?),
     };
@@ -110,11 +109,11 @@ fn server_sent(message: Message) -> Event {
 
 impl From<FilterError> for Problem {
     fn from(error: FilterError) -> Self {
-        let code = match error {
-            FilterError::TooLong(_) => "invalid_query",
-            FilterError::BadPattern(_) => "invalid_pattern",
-        };
-        Self::bad_request(code, error.to_string())
+        let detail = error.to_string();
+        match error {
+            FilterError::TooLong(_) => Self::bad_request("invalid_query", detail),
+            FilterError::BadPattern(_) => Self::unprocessable("invalid_pattern", detail),
+        }
     }
 }
 
@@ -123,12 +122,13 @@ impl From<StreamLimit> for Problem {
         match limit {
             StreamLimit::Full => {
                 let detail =
-                    "as many streams are open as may be (`bus.streams`); close one or ask another pacemaker";
+                    "Stream limit reached. Close a stream, raise `bus.streams`, or use another pacemaker.";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", detail)
             }
-            StreamLimit::Unavailable => {
-                Self::unavailable("fabric_unavailable", "the fabric cannot be listened to at the moment")
-            }
+            StreamLimit::Unavailable => Self::unavailable(
+                "fabric_unavailable",
+                "The fabric is not reachable at the moment; try again.",
+            ),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Tokens over HTTP, for root.
+//! API tokens, managed by root.
 
 use axum::{
     Json as Answer,
@@ -6,22 +6,23 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::http::{
     App, Problem,
     auth::{Granted, RootOnly},
-    body::{Body, Json, Path},
+    body::{Body, Json},
+    path::Path,
 };
-use signalbox_access::{Error, HostPattern, Scope};
+use signalbox_access::{Error, HostPattern};
+use signalbox_api::tokens::{NewToken, Token, TokenList};
 use signalbox_queues::is_part;
 use signalbox_route_table::Hostname;
 
 const MAX_HOST_PATTERNS: usize = 100;
 const MAX_ENVIRONMENTS: usize = 100;
 
-/// The routes of this module.
+/// The routes of tokens.
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))
 }
@@ -41,67 +42,29 @@ impl From<Error> for Problem {
     }
 }
 
-/// A token to be made.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct NewToken {
-    /// `[a-z0-9:_-]{1,64}`, not `root`.
-    #[schema(example = "deployer")]
-    name: String,
-    /// At least one.
-    scopes: Vec<Scope>,
-    /// Confine the token to these hosts: `shop.example`, or `*.shop.example` for everything below.
-    hosts: Option<Vec<String>>,
-    /// Confine the token to messages of these environments.
-    environments: Option<Vec<String>>,
-}
-
 impl Body for NewToken {}
 
-/// A token; the token itself is told only when it is made.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct TokenView {
-    name: String,
-    scopes: Vec<Scope>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Vec<String>>)]
-    hosts: Option<Vec<HostPattern>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    environments: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token: Option<String>,
-}
-
-/// All tokens.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct TokenList {
-    tokens: Vec<TokenView>,
-}
-
 /// List the tokens
-#[utoipa::path(get, path = "/tokens", tag = "tokens", responses(
-    (status = 200, body = TokenList), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+#[utoipa::path(get, path = "/tokens", tag = "tokens", responses((status = 200, body = TokenList)))]
 async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<TokenList>, Problem> {
     let tokens = app.tokens.list().await?;
-    let view = |listed: signalbox_access::Listed| TokenView {
+    let view = |listed: signalbox_access::Listed| Token {
         name: listed.name,
         scopes: listed.scopes,
-        hosts: listed.hosts,
+        hosts: listed.hosts.map(texts),
         environments: listed.environments,
         token: None,
     };
     Ok(Answer(TokenList { tokens: tokens.into_iter().map(view).collect() }))
 }
 
-/// Make a token
+/// Create a token
 ///
-/// The answer is the only place where the token is ever shown.
+/// The answer is the only place where the secret is shown.
 #[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = NewToken, responses(
-    (status = 201, body = TokenView), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 409, description = "token_exists", body = Problem),
-    (status = 422, description = "invalid_token_name, invalid_scopes, invalid_hostname, too_many_hosts, invalid_environments", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 201, body = Token), (status = 409, description = "token_exists", body = Problem),
+    (status = 422, description = "invalid_token_name, invalid_scopes, invalid_hostname, too_many_hosts, \
+        invalid_environments", body = Problem)))]
 async fn create(
     _: Granted<RootOnly>,
     State(app): State<App>,
@@ -125,19 +88,18 @@ async fn create(
     }
     let made = app.tokens.create(name.clone(), scopes.clone(), hosts.clone(), environments.clone()).await?;
     let Some(made) = made else {
-        let detail = "there is a token of this name; delete it first";
+        let detail = "a token of this name exists; delete it first";
         return Err(Problem::new(StatusCode::CONFLICT, "token_exists", detail));
     };
-    let view = TokenView { name, scopes, hosts, environments, token: Some(made.token) };
+    let view = Token { name, scopes, hosts: hosts.map(texts), environments, token: Some(made.token) };
     Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], Answer(view)).into_response())
 }
 
 /// Revoke a token
 ///
-/// It is refused from the next request on. Repeating it is no error.
+/// It is rejected from the next request on. Revoking it again is not an error.
 #[utoipa::path(delete, path = "/tokens/{name}", tag = "tokens", params(("name" = String, Path)), responses(
-    (status = 204), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 204)))]
 async fn remove(
     _: Granted<RootOnly>,
     State(app): State<App>,
@@ -147,6 +109,10 @@ async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
+fn texts(patterns: Vec<HostPattern>) -> Vec<String> {
+    patterns.iter().map(ToString::to_string).collect()
+}
+
 fn check_name(name: &str) -> Result<(), Problem> {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b":_-".contains(&byte);
     if (1..=64).contains(&name.len()) && name.bytes().all(fits) && name != "root" {
@@ -154,7 +120,7 @@ fn check_name(name: &str) -> Result<(), Problem> {
     }
     Err(Problem::unprocessable(
         "invalid_token_name",
-        "a token's name matches [a-z0-9:_-]{1,64} and is not root",
+        "a token's name must match [a-z0-9:_-]{1,64} and must not be root",
     ))
 }
 

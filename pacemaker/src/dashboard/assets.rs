@@ -43,7 +43,7 @@ pub(super) async fn asset(Path(name): Path<String>) -> Result<Response, Problem>
     let mut assets = ASSETS.iter().copied().chain([("icon.svg", "image/svg+xml", ICON)]);
     let (_, media_type, text) = assets
         .find(|(asset, ..)| *asset == name)
-        .ok_or_else(|| Problem::not_found("no_such_asset", format!("Unknown asset `{name}`.")))?;
+        .ok_or_else(|| Problem::not_found("unknown_asset", format!("Unknown asset `{name}`.")))?;
     let headers =
         [(header::CONTENT_TYPE, media_type), (header::CACHE_CONTROL, "public, max-age=31536000, immutable")];
     Ok((headers, text).into_response())

@@ -86,7 +86,7 @@ pub(super) async fn page(
     Query(query): Query<PageQuery>,
 ) -> Result<Response, Problem> {
     let kind = Kind::named(&kind).ok_or_else(|| {
-        Problem::not_found("no_such_page", format!("Unknown page `{kind}`. The overview is at `/`."))
+        Problem::not_found("unknown_page", format!("Unknown page `{kind}`. The overview is at `/`."))
     })?;
     show(&app, &viewer, query.into_view(kind)).await
 }

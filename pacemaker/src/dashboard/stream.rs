@@ -55,7 +55,7 @@ pub(super) async fn stream(
     Query(query): Query<PageQuery>,
 ) -> Result<Response, Problem> {
     let kind = Kind::named(&query.page)
-        .ok_or_else(|| Problem::not_found("no_such_page", format!("Unknown page `{}`.", query.page)))?;
+        .ok_or_else(|| Problem::not_found("unknown_page", format!("Unknown page `{}`.", query.page)))?;
     let permit = std::sync::Arc::clone(&app.dashboard.streams).try_acquire_owned().map_err(|_| {
         let detail = format!("Stream limit reached ({MAX_STREAMS}). Close a dashboard page.");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", detail)

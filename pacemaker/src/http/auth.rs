@@ -1,4 +1,4 @@
-//! Who is asking, and may they.
+//! Authentication and authorization of requests.
 //!
 //! A token comes as `Authorization: Bearer T`, or as the user name of Basic, which is what clients of the event bus send.
 //! A browser that has logged in brings a session in its place (see [`super::session`]). A handler names the permission it needs as a type, `Granted<ManageRoutes>`, so that
@@ -114,7 +114,7 @@ impl<P: Permission> FromRequestParts<App> for Granted<P> {
 /// Who asks, by token or by session.
 async fn who(parts: &Parts, app: &App) -> Result<Caller, Problem> {
     let unauthorized = |code, detail| Problem::new(StatusCode::UNAUTHORIZED, code, detail);
-    let unknown = || unauthorized("token_unknown", "this token is not known (any more)");
+    let unknown = || unauthorized("token_unknown", "unknown or revoked token");
     if let Some(token) = presented(&parts.headers) {
         return app.authenticate(&token).await?.ok_or_else(unknown);
     }

@@ -34,8 +34,7 @@ impl<T: Body> FromRequest<App> for Json<T> {
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
         if !is_json(request.headers()) {
-            let detail = "send the body with `Content-Type: application/json`";
-            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail));
+            return Err(not_json());
         }
         let bytes = Bytes::from_request(request, app).await.map_err(unreadable)?;
         parse(&bytes).map(Self)
@@ -52,14 +51,13 @@ impl<T: Body> OptionalFromRequest<App> for Json<T> {
             return Ok(None);
         }
         if !json {
-            let detail = "send the body with `Content-Type: application/json`";
-            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail));
+            return Err(not_json());
         }
         parse(&bytes).map(|value| Some(Self(value)))
     }
 }
 
-/// The bytes of a JSON body, for rooms that keep them as they came. Read up to the route's own limit.
+/// The bytes of a JSON body, for subsystems that store them unchanged. Read up to the route's own limit.
 #[derive(Debug)]
 pub(crate) struct JsonBytes(pub(crate) Bytes);
 
@@ -68,8 +66,7 @@ impl FromRequest<App> for JsonBytes {
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
         if !is_json(request.headers()) {
-            let detail = "send the body with `Content-Type: application/json`";
-            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail));
+            return Err(not_json());
         }
         Bytes::from_request(request, app).await.map(Self).map_err(unreadable)
     }
@@ -84,10 +81,7 @@ impl OptionalFromRequest<App> for JsonBytes {
         match (bytes.is_empty(), json) {
             (true, _) => Ok(None),
             (false, true) => Ok(Some(Self(bytes))),
-            (false, false) => {
-                let detail = "send the body with `Content-Type: application/json`";
-                Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail))
-            }
+            (false, false) => Err(not_json()),
         }
     }
 }
@@ -110,6 +104,11 @@ fn is_json(headers: &HeaderMap) -> bool {
     media_type.eq_ignore_ascii_case("application/json")
 }
 
+fn not_json() -> Problem {
+    let detail = "send the body with `Content-Type: application/json`";
+    Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
+}
+
 fn unreadable(rejection: rejection::BytesRejection) -> Problem {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
         let detail = "the body is larger than this route reads; send fewer items at a time";
@@ -118,7 +117,7 @@ fn unreadable(rejection: rejection::BytesRejection) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "unreadable_body", "the body ended early or came too slowly")
 }
 
-/// Reads JSON. What is no JSON is 400; what is JSON of another shape is 422.
+/// Parses JSON. Text that is not JSON is 400; JSON of another shape is 422.
 pub(crate) fn parse<T: Body>(bytes: &[u8]) -> Result<T, Problem> {
     let opening = bytes.trim_ascii_start().first().copied();
     if T::OPENING == b'{' && opening == Some(b'[') {
@@ -143,25 +142,18 @@ pub(crate) fn parse<T: Body>(bytes: &[u8]) -> Result<T, Problem> {
                 None => problem,
             }
         }
-        _ => Problem::new(StatusCode::BAD_REQUEST, "malformed_json", format!("the body is no JSON: {error}")),
+        _ => Problem::new(
+            StatusCode::BAD_REQUEST,
+            "malformed_json",
+            format!("the body is not valid JSON: {error}"),
+        ),
     })
 }
-
-/// A path parameter.
-#[derive(Debug, FromRequestParts)]
-#[from_request(via(axum::extract::Path), rejection(Problem))]
-pub(crate) struct Path<T>(pub(crate) T);
 
 /// The query string. Parameters that a route does not know are errors, as fields of a body are.
 #[derive(Debug, FromRequestParts)]
 #[from_request(via(axum::extract::Query), rejection(Problem))]
 pub(crate) struct Query<T>(pub(crate) T);
-
-impl From<rejection::PathRejection> for Problem {
-    fn from(rejection: rejection::PathRejection) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "invalid_path", rejection.body_text())
-    }
-}
 
 impl From<rejection::QueryRejection> for Problem {
     fn from(rejection: rejection::QueryRejection) -> Self {

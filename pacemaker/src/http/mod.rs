@@ -6,6 +6,7 @@ pub(crate) mod body;
 pub(crate) mod metrics;
 pub(crate) mod observe;
 pub(crate) mod openapi;
+pub(crate) mod path;
 mod problem;
 pub(crate) mod session;
 #[cfg(test)]

@@ -6,7 +6,7 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use utoipa::openapi::{
     Components, Info, OpenApi, OpenApiBuilder,
     security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
@@ -18,11 +18,11 @@ use crate::app::App;
 pub(crate) fn head() -> OpenApi {
     let mut info = Info::new("Signalbox pacemaker", env!("CARGO_PKG_VERSION"));
     info.description = Some(
-        "The control plane of Signalbox. Errors are application/problem+json with a stable `code`. Fields that a body \
-         may not have are errors (422 `unknown_field`), as are query parameters (400 `invalid_query`); the event bus says \
-         400 where the other routes say 422, as the original did. A body that is \
-         no JSON is 400 `malformed_json`, one above 1 MiB is 413 `body_too_large`. Every change can be repeated: when \
-         an answer is lost, send the request again."
+        "The control plane of Signalbox. Errors are application/problem+json with a stable `code`. Unknown fields of a body \
+         are rejected (422 `unknown_field`), as are unknown query parameters (400 `invalid_query`). Values that are not \
+         valid are 422 `invalid_<thing>`; the event bus answers 400 with the same codes, as clients of Routemaster \
+         expect. A body that is not JSON is 400 `malformed_json`, a body above 1 MiB is 413 `body_too_large`. Every \
+         change can be repeated: if a response is lost, send the request again."
             .to_owned(),
     );
     let mut components = Components::new();
@@ -67,8 +67,8 @@ impl Document {
     }
 }
 
-/// What is the same for each operation and would only clutter the handlers: a unique name, a description of every
-/// answer, and the media type of errors.
+/// Completes an operation with what handlers need not repeat: a unique name, the answers that operations share, a
+/// description of every answer, and the media type of errors.
 fn finish(method: &str, path: &str, operation: &mut Value) {
     let parts = path.split(['/', '{', '}', '.']).filter(|part| !part.is_empty());
     let name = std::iter::once(method).chain(parts).collect::<Vec<_>>().join("_");
@@ -92,32 +92,50 @@ fn finish(method: &str, path: &str, operation: &mut Value) {
     }
 }
 
-/// What every operation may answer that takes anything: each reads its path, its query and its body before it looks at
-/// what they say.
+/// Adds the answers that operations share, so that a handler lists only those of its own.
+///
+/// They follow from what the operation declares: [`Granted`](super::auth::Granted) rejects callers of every operation that
+/// requires a token, and the extractors of [`super::body`] reject the path, the query and the body.
 fn common(path: &str, operation: &mut Value) {
     let has_query = operation["parameters"]
         .as_array()
         .is_some_and(|parameters| parameters.iter().any(|parameter| parameter["in"] == "query"));
-    let body = operation.get("requestBody").is_some();
-    let mut answers = Vec::new();
-    if has_query || body || path.contains('{') {
-        answers.push(("400", "invalid_query, invalid_path, malformed_json"));
-    }
-    if body {
-        answers.push(("408", "the body did not arrive in time"));
-        answers.push(("413", "body_too_large"));
-        answers.push(("415", "unsupported_media_type"));
-    }
+    let has_path = path.contains('{');
+    let has_body = operation.get("requestBody").is_some();
+    // `security(())` marks an operation as open; all others inherit the requirement of the document.
+    let is_open = operation.get("security").is_some();
     let Some(responses) = operation["responses"].as_object_mut() else { return };
-    for (status, codes) in answers {
-        responses.entry(status).or_insert_with(|| {
-            serde_json::json!({"description": codes, "content": {"application/json": {"schema": {"$ref": PROBLEM}}}})
-        });
+    // An operation that documents a 500 of its own maps an unavailable fabric to it.
+    let maps_unavailable = responses.contains_key("500");
+    for (status, codes, applies) in [
+        ("400", "invalid_path", has_path),
+        ("400", "invalid_query", has_query),
+        ("400", "malformed_json, unreadable_body", has_body),
+        ("401", "token_required, token_unknown", !is_open),
+        ("403", "scope_missing, cross_site, csrf", !is_open),
+        ("408", "the body did not arrive in time", has_body),
+        ("413", "body_too_large", has_body),
+        ("415", "unsupported_media_type", has_body),
+        ("503", "fabric_unavailable, fabric_uninitialised", !is_open && !maps_unavailable),
+    ] {
+        if applies {
+            add(responses, status, codes);
+        }
     }
 }
 
-/// Says of what is flattened into an object and may be absent that the object then has none of its members: utoipa says
-/// that the object itself would be null.
+/// Adds codes to the description of an answer, and the answer where it is missing.
+fn add(responses: &mut Map<String, Value>, status: &str, codes: &str) {
+    let answer = responses.entry(status).or_insert_with(
+        || json!({"description": "", "content": {"application/json": {"schema": {"$ref": PROBLEM}}}}),
+    );
+    let described = answer["description"].as_str().unwrap_or_default();
+    let separator = if described.is_empty() { "" } else { ", " };
+    answer["description"] = format!("{codes}{separator}{described}").into();
+}
+
+/// Describes an optional flattened object correctly: if it is absent, the object has none of its members. utoipa
+/// describes the whole object as null instead.
 fn may_be_absent(schemas: &mut Value) {
     for schema in schemas.as_object_mut().into_iter().flatten().map(|(_, schema)| schema) {
         for part in schema.get_mut("allOf").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -126,9 +144,8 @@ fn may_be_absent(schemas: &mut Value) {
                 continue;
             }
             let present: Vec<Value> = either.iter().filter(|one| one["type"] != "null").cloned().collect();
-            let either: Vec<Value> =
-                present.into_iter().chain([serde_json::json!({"type": "object"})]).collect();
-            *part = serde_json::json!({"anyOf": either});
+            let either: Vec<Value> = present.into_iter().chain([json!({"type": "object"})]).collect();
+            *part = json!({"anyOf": either});
         }
     }
 }
@@ -165,7 +182,7 @@ mod tests {
     /// The names under which the types of a file stand in the document.
     fn schemas(text: &str) -> Vec<String> {
         let mut names = Vec::new();
-        for rest in text.split("ToSchema)]").skip(1) {
+        for rest in text.split("ToSchema)").skip(1) {
             let end = rest.find("struct ").into_iter().chain(rest.find("enum ")).min().unwrap_or(0);
             let (attributes, item) = rest.split_at(end);
             let renamed = attributes.split("schema(as = ").nth(1).and_then(|rest| rest.split(')').next());
@@ -180,6 +197,7 @@ mod tests {
     fn no_two_types_have_one_name_in_the_document() {
         let mut files = Vec::new();
         sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/api/src"), &mut files);
         let mut seen = BTreeMap::<String, String>::new();
         for (file, text) in &files {
             for name in schemas(text) {
@@ -206,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_operation_may_answer_is_in_the_document() {
+    fn shared_answers_follow_from_what_an_operation_takes() {
         let document: Value = serde_json::from_str(&crate::router::document()).unwrap();
         let answers = |path: &str, method: &str| {
             let responses = document["paths"][path][method]["responses"].as_object().unwrap();
@@ -218,7 +236,13 @@ mod tests {
                 .all(|status| answers("/queues/{name}/ack", "post").contains(*status))
         );
         assert!(answers("/instances/{id}", "delete").contains("400"));
-        assert!(!answers("/health", "get").contains("400"), "it takes nothing that could be wrong");
+        assert_eq!(answers("/health", "get"), ["200".to_owned()].into(), "open, and it takes nothing");
+        let of_topics = ["200", "401", "403", "503"].map(str::to_owned);
+        assert_eq!(answers("/topics", "get"), of_topics.into(), "a token is required, and it takes nothing");
+        assert!(!answers("/pulse", "get").contains("503"), "an unavailable fabric is 500 no_pulse there");
+        let publish = &document["paths"]["/topics/{name}"]["post"]["responses"];
+        let codes = publish["403"]["description"].as_str().unwrap();
+        assert!(codes.contains("scope_missing") && codes.contains("topic_claimed"), "{codes}");
         let instance = &document["components"]["schemas"]["InstanceView"]["allOf"][0];
         assert!(instance["anyOf"].is_array(), "a view without what the table knows is one: {instance}");
     }

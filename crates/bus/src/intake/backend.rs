@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{Flaw, Limits, callback, event::MAX_NAME_CHARACTERS, is_reserved_object, object, text};
 use crate::{OnFailure, WantedBackend};
 
-const CODE: &str = "bad_backend";
+const CODE: &str = "invalid_backend";
 
 /// The members of a backend. Each as it came, so that a mistake can be named.
 #[derive(Deserialize)]

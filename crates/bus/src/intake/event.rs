@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use super::{Flaw, Limits, object, other_shape, text, web_url};
 use crate::{Kind, NewEvent};
 
-pub(super) const CODE: &str = "bad_event";
+pub(super) const CODE: &str = "invalid_event";
 /// The latest timestamp: the integers that every JSON reader keeps exactly, 285,000 years.
 const MAX_TIMESTAMP_MS: u64 = (1 << 53) - 1;
 /// Characters of an environment or object.
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn fault_of_the_original_a_body_that_is_no_object_is_refused() {
         for body in ["[]", "1", "\"x\"", "null", "true", "[\"update\",\"https://a.example/\"]"] {
-            assert_eq!(event(body.as_bytes(), LIMITS).unwrap_err().code, "bad_event", "{body}");
+            assert_eq!(event(body.as_bytes(), LIMITS).unwrap_err().code, "invalid_event", "{body}");
         }
         for body in ["", "{", "{}x", "nul", "\u{feff}{}", "\u{a0}{}"] {
             assert_eq!(event(body.as_bytes(), LIMITS).unwrap_err().code, "malformed_json", "{body:?}");
@@ -236,7 +236,7 @@ mod tests {
             ("object", json!("x".repeat(1025))),
         ] {
             let flaw = read(&with(member, value.clone())).unwrap_err();
-            assert_eq!(flaw.code, "bad_event");
+            assert_eq!(flaw.code, "invalid_event");
             assert!(flaw.detail.contains(&format!("`{member}`")), "{value}: {flaw:?}");
         }
         for (body, word) in [
@@ -271,7 +271,7 @@ mod tests {
         let read = events(body.as_bytes(), LIMITS).unwrap();
         assert!(read[0].is_ok() && read[1].is_err() && read[2].is_err());
         for (body, code) in [
-            ("{}", "bad_event"),
+            ("{}", "invalid_event"),
             ("[]", "too_many_events"),
             ("[1,2,3,4]", "too_many_events"),
             ("[", "malformed_json"),

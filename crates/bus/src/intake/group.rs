@@ -53,7 +53,7 @@ pub fn object_name(name: &str) -> Result<(), Flaw> {
         return Ok(());
     }
     Err(Flaw::new(
-        "bad_object",
+        "invalid_object",
         format!("an object's name is 1 to {MAX_NAME_CHARACTERS} printable characters"),
     ))
 }
@@ -90,11 +90,11 @@ pub fn group(body: &[u8], object_name: String, limits: Limits) -> Result<NewGrou
 
 fn read_part(part: &RawValue, default_url: &str, limits: Limits) -> Result<(String, NewEvent), Flaw> {
     let SubmittedPart { topic, kind, url, timestamp, data, environment } = object(part.get(), event::CODE)?;
-    let bad_topic = || Flaw::new("bad_topic", "`topic` must be a name of [a-z_]{1,64}");
+    let invalid_topic = || Flaw::new("invalid_topic", "`topic` must be a name of [a-z_]{1,64}");
     let topic: String =
-        topic.and_then(|topic| serde_json::from_str(topic.get()).ok()).ok_or_else(bad_topic)?;
+        topic.and_then(|topic| serde_json::from_str(topic.get()).ok()).ok_or_else(invalid_topic)?;
     if !is_topic_name(&topic) {
-        return Err(bad_topic());
+        return Err(invalid_topic());
     }
     let submitted = Submitted { kind, url, timestamp, data, environment, object: None };
     Ok((topic, event::check(submitted, limits, Some(default_url))?))
@@ -106,7 +106,7 @@ fn key(key: &RawValue) -> Result<String, Flaw> {
     };
     serde_json::from_str(key.get()).ok().filter(is_key).ok_or_else(|| {
         let detail = format!("`idempotency_key` is 1 to {MAX_KEY_BYTES} visible ASCII characters");
-        Flaw::new("bad_idempotency_key", detail)
+        Flaw::new("invalid_idempotency_key", detail)
     })
 }
 
@@ -165,24 +165,24 @@ mod tests {
     fn every_mistake_has_its_code_and_names_its_event() {
         let many: Vec<Value> = (0..101).map(|_| part()).collect();
         for (body, code, word) in [
-            (json!([]), "bad_event", "object"),
-            (json!({}), "bad_event", "`events` is missing"),
-            (json!({"events": part()}), "bad_event", "array"),
+            (json!([]), "invalid_event", "object"),
+            (json!({}), "invalid_event", "`events` is missing"),
+            (json!({"events": part()}), "invalid_event", "array"),
             (json!({"events": []}), "too_many_events", "between 1 and 100"),
             (json!({"events": many}), "too_many_events", "not 101"),
-            (json!({"events": [part(), 7]}), "bad_event", "events[1]"),
-            (json!({"events": [{"type": "update"}]}), "bad_topic", "events[0]"),
-            (json!({"events": [{"topic": "signalbox.x", "type": "update"}]}), "bad_topic", "topic"),
-            (json!({"events": [{"topic": "works"}]}), "bad_event", "`type` is missing"),
+            (json!({"events": [part(), 7]}), "invalid_event", "events[1]"),
+            (json!({"events": [{"type": "update"}]}), "invalid_topic", "events[0]"),
+            (json!({"events": [{"topic": "signalbox.x", "type": "update"}]}), "invalid_topic", "topic"),
+            (json!({"events": [{"topic": "works"}]}), "invalid_event", "`type` is missing"),
             (
                 json!({"events": [{"topic": "works", "type": "noop", "object": "x"}]}),
-                "bad_event",
+                "invalid_event",
                 "unknown field",
             ),
-            (json!({"events": [part()], "data": "x".repeat(65)}), "bad_event", "`data`"),
-            (json!({"events": [part()], "idempotency_key": 7}), "bad_idempotency_key", "key"),
-            (json!({"events": [part()], "idempotency_key": "a b"}), "bad_idempotency_key", "key"),
-            (json!({"events": [part()], "x": 1}), "bad_event", "unknown field"),
+            (json!({"events": [part()], "data": "x".repeat(65)}), "invalid_event", "`data`"),
+            (json!({"events": [part()], "idempotency_key": 7}), "invalid_idempotency_key", "key"),
+            (json!({"events": [part()], "idempotency_key": "a b"}), "invalid_idempotency_key", "key"),
+            (json!({"events": [part()], "x": 1}), "invalid_event", "unknown field"),
         ] {
             let flaw = read(&body).unwrap_err();
             assert_eq!(flaw.code, code, "{body}: {flaw:?}");
@@ -196,7 +196,7 @@ mod tests {
             assert!(object_name(good).is_ok(), "{good}");
         }
         for bad in ["", "a\nb", "\u{7f}", "\0", &"x".repeat(1025), &"x".repeat(4096)] {
-            assert_eq!(object_name(bad).unwrap_err().code, "bad_object", "{bad:?}");
+            assert_eq!(object_name(bad).unwrap_err().code, "invalid_object", "{bad:?}");
         }
     }
 

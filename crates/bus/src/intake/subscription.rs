@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Flaw, Limits, callback, object, text};
 use crate::{OnExhausted, Wanted, is_reserved_topic, is_topic_name};
 
-const CODE: &str = "bad_subscription";
+const CODE: &str = "invalid_subscription";
 /// Topics of one subscription.
 const MAX_TOPICS: usize = 1_000;
 
@@ -159,12 +159,16 @@ mod tests {
             ("on_exhausted", json!(true)),
         ] {
             let flaw = read(&with(member, value.clone())).unwrap_err();
-            assert_eq!(flaw.code, "bad_subscription");
+            assert_eq!(flaw.code, "invalid_subscription");
             assert!(flaw.detail.contains(&format!("`{member}`")), "{value}: {flaw:?}");
         }
         assert!(read(&with("topic", json!([]))).unwrap_err().detail.contains("unknown field `topic`"));
         for body in ["[]", "null", "7"] {
-            assert_eq!(subscription(body.as_bytes(), LIMITS).unwrap_err().code, "bad_subscription", "{body}");
+            assert_eq!(
+                subscription(body.as_bytes(), LIMITS).unwrap_err().code,
+                "invalid_subscription",
+                "{body}"
+            );
         }
     }
 

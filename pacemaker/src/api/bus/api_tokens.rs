@@ -17,7 +17,8 @@ use super::{front::external_token, subscriptions::random_hex};
 use crate::http::{
     App, Problem,
     auth::{Granted, RootOnly},
-    body::{JsonBytes, Path},
+    body::JsonBytes,
+    path::Path,
 };
 use signalbox_access::Scope;
 use signalbox_bus::{
@@ -25,7 +26,7 @@ use signalbox_bus::{
     intake::{self, TOKEN_NAME},
 };
 
-const CODE: &str = "bad_api_token";
+const CODE: &str = "invalid_api_token";
 /// What a client may do when nothing else is said.
 const DEFAULT_SCOPES: [Scope; 3] = [Scope::Publish, Scope::Subscribe, Scope::Read];
 
@@ -56,9 +57,7 @@ pub(crate) struct NewApiToken {
 }
 
 /// List the clients' tokens
-#[utoipa::path(get, path = "/api_tokens", tag = "bus", responses(
-    (status = 200, body = Vec<TokenView>), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 503, description = "fabric_unavailable, fabric_uninitialised", body = Problem)))]
+#[utoipa::path(get, path = "/api_tokens", tag = "bus", responses((status = 200, body = Vec<TokenView>)))]
 async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<Vec<TokenView>>, Problem> {
     let tokens = app.bus.handle.api_tokens().await?;
     Ok(Answer(tokens.into_iter().map(|(token, client)| TokenView { name: client.name, token }).collect()))
@@ -69,10 +68,9 @@ async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<Vec
 /// The token is the client: topics are claimed by it, and it has at most one subscription. Making the same one again
 /// changes nothing.
 #[utoipa::path(post, path = "/api_tokens", tag = "bus", request_body = NewApiToken, responses(
-    (status = 201, body = TokenView), (status = 400, description = "bad_api_token, malformed_json", body = Problem),
-    (status = 401, body = Problem), (status = 403, description = "scope_missing, limit_reached", body = Problem),
-    (status = 409, description = "token_exists", body = Problem),
-    (status = 503, description = "fabric_unavailable, fabric_uninitialised", body = Problem)))]
+    (status = 201, body = TokenView), (status = 400, description = "invalid_api_token", body = Problem),
+    (status = 403, description = "limit_reached", body = Problem),
+    (status = 409, description = "token_exists", body = Problem)))]
 async fn create(
     _: Granted<RootOnly>,
     State(app): State<App>,
@@ -98,8 +96,7 @@ async fn create(
 ///
 /// Its subscription ends with it. Repeating it is no error.
 #[utoipa::path(delete, path = "/api_tokens/{token}", tag = "bus", params(("token" = String, Path)), responses(
-    (status = 204), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 503, description = "fabric_unavailable, fabric_uninitialised", body = Problem)))]
+    (status = 204)))]
 async fn remove(
     _: Granted<RootOnly>,
     State(app): State<App>,

@@ -96,7 +96,7 @@ impl Front {
         let group = intake::group(body, object, self.limits).inspect_err(|_| self.metrics.invalid())?;
         if header.is_some() && group.idempotency_key.is_some() && header != group.idempotency_key {
             let detail = "the header Idempotency-Key and `idempotency_key` differ";
-            return Err(Problem::bad_request("bad_idempotency_key", detail));
+            return Err(Problem::bad_request("invalid_idempotency_key", detail));
         }
         let idempotency_key = group.idempotency_key.or(header);
         let events = group.events.into_iter();

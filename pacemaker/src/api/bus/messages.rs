@@ -27,7 +27,7 @@ use signalbox_bus::{
 };
 use signalbox_queues::is_part;
 
-const CODE: &str = "bad_message";
+const CODE: &str = "invalid_message";
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(publish)).layer(DefaultBodyLimit::max(ARRAY_BYTES))
@@ -102,10 +102,10 @@ fn check(text: &str, limits: Limits, caller: &Caller, key: Option<String>) -> Re
 /// array, each message's place belongs to its key.
 #[utoipa::path(post, path = "/messages", tag = "queues", request_body = Object, responses(
     (status = 200, description = "Accepted. For an array: a result for each message", body = MessageId),
-    (status = 400, description = "bad_message, too_many_events, malformed_json, bad_idempotency_key", body = Problem),
-    (status = 401, body = Problem), (status = 403, description = "scope_missing, environment_missing", body = Problem),
-    (status = 413, body = Problem), (status = 422, description = "idempotency_conflict", body = Problem),
-    (status = 503, description = "fabric_unavailable, fabric_full, fabric_uninitialised, busy", body = Problem)))]
+    (status = 400, description = "invalid_message, too_many_events, invalid_idempotency_key", body = Problem),
+    (status = 403, description = "environment_missing", body = Problem),
+    (status = 422, description = "idempotency_conflict", body = Problem),
+    (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn publish(
     Granted { 0: caller, .. }: Granted<PublishEvents>,
     State(app): State<App>,

@@ -16,20 +16,17 @@ impl From<Flaw> for Problem {
 pub(super) fn uninitialised() -> Problem {
     Problem::unavailable(
         "fabric_uninitialised",
-        "the fabric was replaced by an empty or another one: nothing is accepted until an operator calls POST /bus/initialise",
+        "The fabric was replaced by an empty or another one. Nothing is accepted until an operator calls POST /bus/initialise.",
     )
 }
 
 fn unavailable() -> Problem {
-    Problem::unavailable(
-        "fabric_unavailable",
-        "the event bus does not reach its data at the moment; try again",
-    )
+    Problem::unavailable("fabric_unavailable", "The fabric is not reachable at the moment; try again.")
 }
 
-fn bad_topic(name: &str) -> Problem {
-    let detail = format!("{name} is no topic name that a client may publish to: [a-z_]{{1,64}}");
-    Problem::bad_request("bad_topic", detail)
+fn invalid_topic(name: &str) -> Problem {
+    let detail = format!("{name} is not a valid topic name: must match [a-z_]{{1,64}}");
+    Problem::bad_request("invalid_topic", detail)
 }
 
 fn claimed() -> Problem {
@@ -40,17 +37,17 @@ impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Claimed => claimed(),
-            Refusal::BadTopic => bad_topic("this"),
+            Refusal::BadTopic => invalid_topic("this"),
             Refusal::Conflict => Self::unprocessable(
                 "idempotency_conflict",
                 "another event was published under this Idempotency-Key within the last minutes",
             ),
             Refusal::TooManyTopics => too_many("topics"),
             Refusal::Busy => {
-                Self::unavailable("busy", "more events are waiting than the bus will hold; try again")
+                Self::unavailable("busy", "Too many events are waiting to be accepted; try again.")
             }
             Refusal::QueueFull => queue_full(),
-            // Whoever changes a label reads it again instead of answering this.
+            // A caller that changes a label reads it again instead of returning this.
             Refusal::Outdated => unavailable(),
             Refusal::Full => Self::unavailable("fabric_full", "the bus is out of memory; try again"),
             Refusal::Unavailable => unavailable(),
@@ -65,12 +62,12 @@ impl From<Error> for Problem {
             Error::Store(source) if source.kind() == Kind::Broken => {
                 tracing::error!(
                     error = &source as &dyn std::error::Error,
-                    "the bus met something it does not understand"
+                    "unexpected reply from the fabric"
                 );
                 internal()
             }
             Error::Store(source) => {
-                tracing::warn!(error = &source as &dyn std::error::Error, "the bus does not reach its data");
+                tracing::warn!(error = &source as &dyn std::error::Error, "fabric unavailable for the bus");
                 unavailable()
             }
             Error::BadRegistry(source) => {
@@ -82,36 +79,38 @@ impl From<Error> for Problem {
                 internal()
             }
             Error::Contended => {
-                Self::unavailable("busy", "others change the subscriptions at the same time; try again")
+                Self::unavailable("busy", "Other clients change the registry at the same time; try again.")
             }
-            Error::Closed => Self::unavailable("shutting_down", "this pacemaker is ending; try again"),
+            Error::Closed => {
+                Self::unavailable("shutting_down", "This pacemaker is shutting down; try again.")
+            }
             Error::Uninitialised => uninitialised(),
-            Error::NoSuchTopic => Self::not_found("no_such_topic", "there is no such topic"),
+            Error::NoSuchTopic => Self::not_found("unknown_topic", "there is no such topic"),
             Error::NoSuchQueue => {
-                Self::not_found("no_such_queue", "there is no such queue; PUT /queues/{name} makes one")
+                Self::not_found("unknown_queue", "there is no such queue; create it with PUT /queues/{name}")
             }
             Error::QueueEnding => Self::unavailable(
                 "queue_ending",
-                "a queue of this name is still being cleared away; try again",
+                "A deleted queue of this name is still being removed; try again.",
             ),
             Error::NoSuchSubscription => Self::not_found(
-                "no_such_subscription",
-                "there is no subscription; POST /subscription makes one",
+                "unknown_subscription",
+                "there is no subscription; create it with POST /subscription",
             ),
-            Error::NoSuchBackend => Self::not_found("no_such_backend", "there is no such backend"),
+            Error::NoSuchBackend => Self::not_found("unknown_backend", "there is no such backend"),
             Error::PrefixTaken => Self::new(
                 StatusCode::CONFLICT,
                 "prefix_taken",
-                "another backend has this prefix; objects go to the backend with the longest prefix that fits",
+                "another backend has this prefix; choose another prefix",
             ),
-            Error::NoSuchToken => Self::not_found("no_such_token", "there is no such token"),
+            Error::NoSuchToken => Self::not_found("unknown_token", "there is no such token"),
             Error::TokenExists => Self::new(
                 StatusCode::CONFLICT,
                 "token_exists",
-                "the token exists already with another name or other scopes",
+                "the token exists with another name or other scopes",
             ),
             Error::Forbidden => claimed(),
-            Error::BadTopic(name) => bad_topic(&format!("{name:?}")),
+            Error::BadTopic(name) => invalid_topic(&format!("{name:?}")),
             Error::OutOfRange { field, least, most } => {
                 let detail = format!("`{field}` must be a whole number between {least} and {most}");
                 Self::bad_request("out_of_range", detail)
@@ -125,13 +124,16 @@ fn queue_full() -> Problem {
     Problem::new(
         StatusCode::TOO_MANY_REQUESTS,
         "object_queue_full",
-        "as many events of this object wait for its backend as may; try again later",
+        "The queue of this object is full; try again later.",
     )
     .retry_after(1)
 }
 
 fn too_many(what: &str) -> Problem {
-    Problem::forbidden("limit_reached", format!("there are as many {what} as the configuration allows"))
+    Problem::forbidden(
+        "limit_reached",
+        format!("Limit of {what} reached. Raise it in the configuration, or delete unused ones."),
+    )
 }
 
 fn internal() -> Problem {

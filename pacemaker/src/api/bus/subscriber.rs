@@ -120,9 +120,7 @@ fn living(secrets: &[Secret], now_ms: u64) -> Vec<Secret> {
 
 /// The signing secret
 #[utoipa::path(get, path = "/subscriber/secret", tag = "bus", params(Whose), responses(
-    (status = 200, body = Secrets), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_subscription", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 200, body = Secrets), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn secret(
     Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
     State(app): State<App>,
@@ -147,10 +145,8 @@ pub(crate) struct Rotation {
 ///
 /// Deliveries carry signatures by the new and the old one until the overlap ends. The body may be left out.
 #[utoipa::path(post, path = "/subscriber/secret", tag = "bus", params(Whose), request_body = Option<Rotation>, responses(
-    (status = 200, body = Secrets), (status = 400, description = "bad_secret, malformed_json", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_subscription", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 200, body = Secrets), (status = 400, description = "invalid_secret", body = Problem),
+    (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn rotate_secret(
     Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
     State(app): State<App>,
@@ -159,10 +155,10 @@ async fn rotate_secret(
 ) -> Result<Answer<Secrets>, Problem> {
     let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
     let Rotation { secret, overlap_seconds } = match &body {
-        Some(JsonBytes(body)) => intake::object(intake::text(body)?, "bad_secret")?,
+        Some(JsonBytes(body)) => intake::object(intake::text(body)?, "invalid_secret")?,
         None => Rotation::default(),
     };
-    let bad = |detail: &str| Problem::bad_request("bad_secret", detail);
+    let bad = |detail: &str| Problem::bad_request("invalid_secret", detail);
     if secret.as_deref().is_some_and(|secret| secret_key(secret).is_none()) {
         return Err(bad("`secret` must be `whsec_` and 24 to 64 bytes in base64"));
     }
@@ -204,9 +200,7 @@ pub(crate) struct Tested {
 /// Delivers one event of the topic `signalbox.test` at once, signed and authorised as all are, and says what became of
 /// it. Nothing is counted or tried again.
 #[utoipa::path(post, path = "/subscriber/test", tag = "bus", params(Whose), responses(
-    (status = 200, body = Tested), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_subscription", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 200, body = Tested), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn test(
     Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
     State(app): State<App>,
@@ -296,10 +290,8 @@ fn dead_view(letter: DeadLetter) -> Option<DeadView> {
 
 /// List the dead letters
 #[utoipa::path(get, path = "/subscriber/dead", tag = "bus", params(Part), responses(
-    (status = 200, body = DeadLetters), (status = 400, description = "out_of_range, invalid_query", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_subscription", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 200, body = DeadLetters), (status = 400, description = "out_of_range", body = Problem),
+    (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn dead(
     Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
     State(app): State<App>,
@@ -325,9 +317,7 @@ pub(crate) struct Redriven {
 
 /// Deliver the dead letters again
 #[utoipa::path(post, path = "/subscriber/dead/redrive", tag = "bus", params(Whose), responses(
-    (status = 200, body = Redriven), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_subscription", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 200, body = Redriven), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn redrive(
     Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
     State(app): State<App>,
@@ -345,9 +335,7 @@ pub(crate) struct Dropped {
 
 /// Forget the dead letters
 #[utoipa::path(delete, path = "/subscriber/dead", tag = "bus", params(Whose), responses(
-    (status = 200, body = Dropped), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_subscription", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 200, body = Dropped), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn drop_dead(
     Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
     State(app): State<App>,
@@ -375,10 +363,8 @@ pub(crate) struct Replay {
 /// that is under way is replaced.
 #[utoipa::path(post, path = "/subscriber/replay", tag = "bus", params(Whose), request_body = Replay, responses(
     (status = 202, description = "Begun", body = Replay),
-    (status = 400, description = "bad_replay, out_of_range, malformed_json", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_subscription", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 400, description = "invalid_replay, out_of_range", body = Problem),
+    (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn replay(
     Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
     State(app): State<App>,
@@ -386,7 +372,7 @@ async fn replay(
     JsonBytes(body): JsonBytes,
 ) -> Result<(StatusCode, Answer<Replay>), Problem> {
     let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
-    let Replay { from, to, rate } = intake::object(intake::text(&body)?, "bad_replay")?;
+    let Replay { from, to, rate } = intake::object(intake::text(&body)?, "invalid_replay")?;
     let rate = rate.unwrap_or(REPLAY_RATE);
     app.bus.handle.replay(&client, from, to, rate).await?;
     Ok((StatusCode::ACCEPTED, Answer(Replay { from, to, rate: Some(rate) })))
@@ -437,6 +423,6 @@ mod tests {
         assert_eq!(whose(&root, Some("a"), &registry).unwrap(), "a--1");
         assert_eq!(whose(&root, Some("b--2"), &registry).unwrap(), "b--2");
         assert_eq!(whose(&root, Some("b"), &registry).unwrap_err().code(), "ambiguous_subscriber");
-        assert_eq!(whose(&root, Some("c"), &registry).unwrap_err().code(), "no_such_subscription");
+        assert_eq!(whose(&root, Some("c"), &registry).unwrap_err().code(), "unknown_subscription");
     }
 }

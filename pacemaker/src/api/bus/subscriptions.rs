@@ -9,7 +9,8 @@ use super::front::{Front, name_of};
 use crate::http::{
     App, Problem,
     auth::{BeKnown, Granted, SubscribeToEvents},
-    body::{JsonBytes, Path},
+    body::JsonBytes,
+    path::Path,
 };
 use signalbox_bus::{Error, intake};
 use signalbox_egress::{Secret, new_secret};
@@ -29,9 +30,8 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// to fill, 0 to 3,600,000, else 500), `max` (events in a batch, 1 to 10,000, else 100), `concurrency` (1 to 64, else
 /// 4) and `on_exhausted` (`dead` or `block`). Also as `/subscriber`.
 #[utoipa::path(method(post, put), path = "/subscription", tag = "bus", request_body = Object, responses(
-    (status = 204), (status = 400, description = "bad_subscription, malformed_json", body = Problem),
-    (status = 401, body = Problem), (status = 403, description = "limit_reached", body = Problem),
-    (status = 503, description = "fabric_unavailable, fabric_uninitialised", body = Problem)))]
+    (status = 204), (status = 400, description = "invalid_subscription", body = Problem),
+    (status = 403, description = "limit_reached", body = Problem)))]
 pub(super) async fn subscribe(
     Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
     State(app): State<App>,
@@ -72,9 +72,7 @@ pub(super) fn random_hex() -> String {
 ///
 /// What waits for the client is dropped. Also as `/subscriber`.
 #[utoipa::path(delete, path = "/subscription", tag = "bus", responses(
-    (status = 204), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_subscription", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 204), (status = 404, description = "unknown_subscription", body = Problem)))]
 pub(super) async fn unsubscribe(
     Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
     State(app): State<App>,
@@ -87,9 +85,7 @@ pub(super) async fn unsubscribe(
 ///
 /// Also below `/subscription`.
 #[utoipa::path(delete, path = "/subscriber/topics/{topic}", tag = "bus", params(("topic" = String, Path)), responses(
-    (status = 204), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_subscription, no_such_topic", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 204), (status = 404, description = "unknown_subscription, unknown_topic", body = Problem)))]
 pub(super) async fn unsubscribe_topic(
     Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
     State(app): State<App>,
@@ -137,8 +133,7 @@ pub(crate) struct EventCounts {
 ///
 /// Also as `/subscribers`.
 #[utoipa::path(get, path = "/subscriptions", tag = "bus", responses(
-    (status = 200, body = Vec<SubscriptionView>), (status = 401, body = Problem),
-    (status = 503, description = "fabric_unavailable, fabric_uninitialised", body = Problem)))]
+    (status = 200, body = Vec<SubscriptionView>)))]
 pub(super) async fn list(
     Granted { 0: caller, .. }: Granted<BeKnown>,
     State(app): State<App>,

@@ -16,7 +16,8 @@ use crate::http::auth::Confined as _;
 use crate::http::{
     App, Problem,
     auth::{BeKnown, Granted, PublishEvents},
-    body::{JsonBytes, Path},
+    body::JsonBytes,
+    path::{Parameter, Path},
 };
 use signalbox_access::Caller;
 use signalbox_bus::{EventId, NewEvent, Refusal, intake, is_topic_name};
@@ -77,9 +78,7 @@ impl Published {
 }
 
 /// List the topics
-#[utoipa::path(get, path = "/topics", tag = "bus", responses(
-    (status = 200, body = Vec<Topic>), (status = 401, body = Problem),
-    (status = 503, description = "fabric_unavailable, fabric_uninitialised", body = Problem)))]
+#[utoipa::path(get, path = "/topics", tag = "bus", responses((status = 200, body = Vec<Topic>)))]
 async fn list(_: Granted<BeKnown>, State(app): State<App>) -> Result<Answer<Vec<Topic>>, Problem> {
     let topics = app.bus.handle.topics().await?;
     let registry = app.bus.handle.registry();
@@ -100,23 +99,21 @@ async fn list(_: Granted<BeKnown>, State(app): State<App>) -> Result<Answer<Vec<
 #[utoipa::path(post, path = "/topics/{name}", tag = "bus", params(("name" = String, Path, example = "orders")),
     request_body = Object, responses(
     (status = 200, description = "Accepted; the body is empty", headers(("X-Signalbox-Event-Id" = u64))),
-    (status = 400, description = "bad_topic, bad_event, malformed_json, bad_idempotency_key", body = Problem),
-    (status = 401, body = Problem),
+    (status = 400, description = "invalid_topic, invalid_event, invalid_idempotency_key", body = Problem),
     (status = 403, description = "topic_claimed, limit_reached, environment_missing", body = Problem),
     (status = 422, description = "idempotency_conflict", body = Problem),
-    (status = 503, description = "fabric_unavailable, fabric_full, fabric_uninitialised, busy", body = Problem)))]
+    (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn publish(
     Granted { 0: caller, .. }: Granted<PublishEvents>,
     State(app): State<App>,
-    Path(topic): Path<String>,
+    Path(TopicName(topic)): Path<TopicName>,
     headers: HeaderMap,
     JsonBytes(body): JsonBytes,
 ) -> Result<Response, Problem> {
-    let topic = topic_name(&topic)?;
     let key = idempotency_key(&headers)?;
     let event = intake::event(&body, app.bus.limits).inspect_err(|_| app.bus.metrics.invalid())?;
     let event = NewEvent { idempotency_key: key.map(str::to_owned), ..addressed(event, &caller)? };
-    let results = app.bus.handle.publish(&caller.bus_client(), topic, vec![event]).await;
+    let results = app.bus.handle.publish(&caller.bus_client(), &topic, vec![event]).await;
     // One result for each event, says the handle; none would be an event of unknown outcome.
     let result = results.into_iter().next().unwrap_or(Err(Refusal::Unavailable));
     app.bus.metrics.published(&result);
@@ -131,17 +128,15 @@ async fn publish(
 #[utoipa::path(post, path = "/topics/{name}/events", tag = "bus", params(("name" = String, Path, example = "orders")),
     request_body = Vec<Object>, responses(
     (status = 200, description = "A result for each event", body = Vec<Published>),
-    (status = 400, description = "bad_topic, bad_event, too_many_events, malformed_json, bad_idempotency_key", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem), (status = 413, body = Problem),
+    (status = 400, description = "invalid_topic, invalid_event, too_many_events, invalid_idempotency_key", body = Problem),
     (status = 503, description = "No event was accepted; codes as of one event", body = Problem)))]
 async fn publish_many(
     Granted { 0: caller, .. }: Granted<PublishEvents>,
     State(app): State<App>,
-    Path(topic): Path<String>,
+    Path(TopicName(topic)): Path<TopicName>,
     headers: HeaderMap,
     JsonBytes(body): JsonBytes,
 ) -> Result<Answer<Vec<Published>>, Problem> {
-    let topic = topic_name(&topic)?;
     let key = idempotency_key(&headers)?;
     let read = intake::events(&body, app.bus.limits)?;
     let mut good = Vec::with_capacity(read.len());
@@ -158,7 +153,7 @@ async fn publish_many(
             }
         }
     }
-    let results = app.bus.handle.publish(&caller.bus_client(), topic, good).await;
+    let results = app.bus.handle.publish(&caller.bus_client(), &topic, good).await;
     results.iter().for_each(|result| app.bus.metrics.published(result));
     if bad.is_empty()
         && let Some(refusal) = refused_alike(&results)
@@ -186,9 +181,8 @@ pub(super) fn refused_alike(results: &[Result<EventId, Refusal>]) -> Option<Refu
 ///
 /// For its publisher and root. Events that were accepted are still delivered.
 #[utoipa::path(delete, path = "/topics/{name}", tag = "bus", params(("name" = String, Path)), responses(
-    (status = 204), (status = 401, body = Problem), (status = 403, description = "topic_claimed", body = Problem),
-    (status = 404, description = "no_such_topic", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 204), (status = 403, description = "topic_claimed", body = Problem),
+    (status = 404, description = "unknown_topic", body = Problem)))]
 async fn remove(
     Granted { 0: caller, .. }: Granted<PublishEvents>,
     State(app): State<App>,
@@ -200,8 +194,16 @@ async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn topic_name(name: &str) -> Result<&str, Problem> {
-    if is_topic_name(name) { Ok(name) } else { Err(Refusal::BadTopic.into()) }
+/// The name of a topic that clients may publish to.
+#[derive(Debug)]
+struct TopicName(String);
+
+impl Parameter for TopicName {
+    type Raw = String;
+
+    fn check(raw: String) -> Result<Self, Problem> {
+        if is_topic_name(&raw) { Ok(Self(raw)) } else { Err(Refusal::BadTopic.into()) }
+    }
 }
 
 /// The event with its environment: the client's name, unless it has one. Names may hold colons, environments may not.
@@ -216,7 +218,7 @@ pub(super) fn addressed(event: NewEvent, caller: &Caller) -> Result<NewEvent, Pr
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let detail = || Cow::Owned(format!("an Idempotency-Key is 1 to {LONGEST_KEY} visible ASCII characters"));
-    let flaw = || Problem::bad_request("bad_idempotency_key", detail());
+    let flaw = || Problem::bad_request("invalid_idempotency_key", detail());
     let key = value.to_str().map_err(|_| flaw())?.trim();
     let key = key.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(key);
     if key.is_empty() || key.len() > LONGEST_KEY { Err(flaw()) } else { Ok(Some(key)) }

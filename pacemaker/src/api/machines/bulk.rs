@@ -10,11 +10,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{ManageMachines, ReadMachines, TellFacts, label_name, machine_name, removes, views::Changed};
+use super::{
+    ManageMachines, ReadMachines, TellFacts,
+    params::{MachineName, label_name},
+    removes,
+    views::Changed,
+};
 use crate::http::{
     App, Problem,
     auth::Granted,
-    body::{Body, JsonBytes, Path, Query, RawBytes, parse},
+    body::{Body, JsonBytes, Query, RawBytes, parse},
+    path::Path,
 };
 use signalbox_machines::{Error, Status, Update};
 
@@ -115,20 +121,18 @@ pub(crate) struct Retried {
 
 /// List labels
 #[utoipa::path(get, path = "/state-machines/{machine}/labels", tag = "machines",
-    params(("machine" = String, Path), Wanted), responses((status = 200, body = Page),
-    (status = 400, description = "invalid_query, bad_limit", body = Problem), (status = 401, body = Problem),
-    (status = 403, body = Problem), (status = 404, description = "no_such_machine", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    params(("machine" = String, Path), Wanted), responses(
+    (status = 200, body = Page), (status = 422, description = "invalid_limit", body = Problem),
+    (status = 404, description = "unknown_machine", body = Problem)))]
 async fn list(
     _: Granted<ReadMachines>,
     State(app): State<App>,
-    Path(machine): Path<String>,
+    Path(MachineName(machine)): Path<MachineName>,
     Query(wanted): Query<Wanted>,
 ) -> Result<Answer<Page>, Problem> {
-    machine_name(&machine)?;
     let limit = wanted.limit.unwrap_or(PAGE);
     if !(1..=MOST_PAGE).contains(&limit) {
-        return Err(Problem::bad_request("bad_limit", format!("a page has 1 to {MOST_PAGE} labels")));
+        return Err(Problem::unprocessable("invalid_limit", format!("a page has 1 to {MOST_PAGE} labels")));
     }
     let version = app.machines.definitions.current(&machine).await?;
     let all: Vec<&str> = version.machine.states().iter().map(signalbox_machine::State::name).collect();
@@ -172,15 +176,13 @@ async fn list(
 ///
 /// `{"labels":[{"name","metadata","idempotency_key"?}]}`, up to 1,000; a result for each, in order.
 #[utoipa::path(post, path = "/state-machines/{machine}/labels", tag = "machines", params(("machine" = String, Path)),
-    request_body = Items, responses((status = 200, body = Results), (status = 400, body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_machine", body = Problem), (status = 413, body = Problem),
-    (status = 415, body = Problem), (status = 422, description = "too_many_items", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    request_body = Items, responses(
+    (status = 200, body = Results), (status = 404, description = "unknown_machine", body = Problem),
+    (status = 422, description = "too_many_items", body = Problem)))]
 async fn create_many(
     _: Granted<TellFacts>,
     State(app): State<App>,
-    Path(machine): Path<String>,
+    Path(MachineName(machine)): Path<MachineName>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Answer<Results>, Problem> {
     let items = read(&app, &machine, &body).await?;
@@ -205,15 +207,13 @@ async fn create_many(
 /// `{"labels":[{"name","metadata","idempotency_key"?}]}`, up to 1,000; a result for each, in order. As
 /// `application/merge-patch+json` null removes.
 #[utoipa::path(patch, path = "/state-machines/{machine}/labels", tag = "machines", params(("machine" = String, Path)),
-    request_body = Items, responses((status = 200, body = Results), (status = 400, body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_machine", body = Problem), (status = 413, body = Problem),
-    (status = 415, body = Problem), (status = 422, description = "too_many_items", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    request_body = Items, responses(
+    (status = 200, body = Results), (status = 404, description = "unknown_machine", body = Problem),
+    (status = 422, description = "too_many_items", body = Problem)))]
 async fn update_many(
     _: Granted<TellFacts>,
     State(app): State<App>,
-    Path(machine): Path<String>,
+    Path(MachineName(machine)): Path<MachineName>,
     headers: HeaderMap,
     RawBytes(body): RawBytes,
 ) -> Result<Answer<Results>, Problem> {
@@ -234,7 +234,6 @@ async fn update_many(
 
 async fn read(app: &App, machine: &str, body: &[u8]) -> Result<Vec<Item>, Problem> {
     let items: Items = parse(body)?;
-    machine_name(machine)?;
     app.machines.definitions.current(machine).await?;
     if items.labels.len() > MOST_ITEMS {
         let detail = format!("send at most {MOST_ITEMS} labels at a time, not {}", items.labels.len());
@@ -257,18 +256,15 @@ fn told(name: String, result: Result<signalbox_machines::Answer, Problem>, good:
 
 /// Try the actions of all errored labels again
 #[utoipa::path(post, path = "/state-machines/{machine}/retry", tag = "machines",
-    params(("machine" = String, Path), Which), responses((status = 200, body = Retried),
-    (status = 400, description = "invalid_query", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_machine", body = Problem),
-    (status = 503, description = "fabric_unavailable, fabric_full, busy", body = Problem)))]
+    params(("machine" = String, Path), Which), responses(
+    (status = 200, body = Retried), (status = 404, description = "unknown_machine", body = Problem),
+    (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn retry_all(
     _: Granted<ManageMachines>,
     State(app): State<App>,
-    Path(machine): Path<String>,
+    Path(MachineName(machine)): Path<MachineName>,
     Query(which): Query<Which>,
 ) -> Result<Answer<Retried>, Problem> {
-    machine_name(&machine)?;
     app.machines.definitions.current(&machine).await?;
     let (mut retried, mut cursor) = (0, None::<String>);
     loop {

@@ -12,11 +12,12 @@ use signalbox_machine::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{ManageMachines, ReadMachines, machine_name, views::moment};
+use super::{ManageMachines, ReadMachines, params::MachineName, views::moment};
 use crate::http::{
     App, Problem,
     auth::Granted,
-    body::{Body, Json, Path, RawBytes},
+    body::{Body, Json, RawBytes},
+    path::{Parameter as _, Path},
 };
 use signalbox_access::{Caller, Scope};
 use signalbox_machines::{Error, StoredPlan, parse_machine};
@@ -89,25 +90,25 @@ pub(crate) struct Versions {
 ///
 /// The body is YAML, with this machine in it (and perhaps others, which are not looked at). Nothing changes.
 #[utoipa::path(post, path = "/state-machines/{machine}/plan", tag = "machines", params(("machine" = String, Path)),
-    request_body(content = String, content_type = "application/yaml"), responses((status = 200, body = Plan),
-    (status = 400, description = "bad_definition: every problem with its place", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem), (status = 413, body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    request_body(content = String, content_type = "application/yaml"), responses(
+    (status = 200, body = Plan),
+    (status = 422, description = "invalid_definition: every problem with its place", body = Problem)))]
 async fn plan(
     _: Granted<ManageMachines>,
     State(app): State<App>,
     Path(name): Path<String>,
     RawBytes(body): RawBytes,
 ) -> Result<Answer<Plan>, Problem> {
-    machine_name(&name)
-        .map_err(|_| Problem::bad_request("bad_definition", "this can be no machine's name"))?;
+    let MachineName(name) = MachineName::check(name).map_err(|_| {
+        Problem::unprocessable("invalid_definition", "the path holds no valid name of a machine")
+    })?;
     let source = std::str::from_utf8(&body)
-        .map_err(|_| Problem::bad_request("bad_definition", "the definition is no UTF-8 text"))?;
+        .map_err(|_| Problem::unprocessable("invalid_definition", "the definition is not UTF-8"))?;
     let file = definition::load_with("definition", source, app.machines.applier.environment())
-        .map_err(|refused| Problem::bad_request("bad_definition", refused.to_string()))?;
+        .map_err(|refused| Problem::unprocessable("invalid_definition", refused.to_string()))?;
     let warnings = file.warnings.iter().map(ToString::to_string).collect();
     let machine = file.machines.into_iter().find(|machine| machine.name() == name).ok_or_else(|| {
-        Problem::bad_request("bad_definition", format!("the definition holds no machine called {name}"))
+        Problem::unprocessable("invalid_definition", format!("the definition holds no machine called {name}"))
     })?;
     let old = match app.machines.definitions.current(&name).await {
         Ok(old) => Some(old),
@@ -138,20 +139,16 @@ async fn plan(
 /// The definition becomes the next version, shard by shard; labels in states that go are moved by `map`. Actions that change
 /// routes need the scope `routes` as well, those that publish `publish`.
 #[utoipa::path(post, path = "/state-machines/{machine}/apply", tag = "machines", params(("machine" = String, Path)),
-    request_body = Apply, responses((status = 200, body = Applied), (status = 400, body = Problem),
-    (status = 401, body = Problem), (status = 403, description = "scope_missing", body = Problem),
-    (status = 404, description = "no_such_plan", body = Problem),
-    (status = 409, description = "definition_changed, apply_under_way", body = Problem), (status = 413, body = Problem),
-    (status = 415, body = Problem),
-    (status = 422, description = "unmapped_state, bad_map, unknown_field, missing_field, invalid_body", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    request_body = Apply, responses(
+    (status = 200, body = Applied), (status = 404, description = "unknown_plan", body = Problem),
+    (status = 409, description = "definition_changed, apply_under_way", body = Problem),
+    (status = 422, description = "unmapped_state, invalid_map, unknown_field, missing_field, invalid_body", body = Problem)))]
 async fn apply(
     Granted { 0: caller, .. }: Granted<ManageMachines>,
     State(app): State<App>,
-    Path(name): Path<String>,
+    Path(MachineName(name)): Path<MachineName>,
     Json(asked): Json<Apply>,
 ) -> Result<Answer<Applied>, Problem> {
-    machine_name(&name)?;
     let StoredPlan { base, source } = app.machines.definitions.kept_plan(&name, &asked.plan).await?;
     let machine = parse_machine(&name, &source).ok().flatten().ok_or(Error::Unreadable)?;
     allowed(&caller, &machine)?;
@@ -177,15 +174,13 @@ fn allowed(caller: &Caller, machine: &Machine) -> Result<(), Problem> {
 
 /// List the versions of a machine
 #[utoipa::path(get, path = "/state-machines/{machine}/versions", tag = "machines", params(("machine" = String, Path)),
-    responses((status = 200, body = Versions), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_machine", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    responses(
+    (status = 200, body = Versions), (status = 404, description = "unknown_machine", body = Problem)))]
 async fn versions(
     _: Granted<ReadMachines>,
     State(app): State<App>,
-    Path(name): Path<String>,
+    Path(MachineName(name)): Path<MachineName>,
 ) -> Result<Answer<Versions>, Problem> {
-    machine_name(&name)?;
     let current = app.machines.definitions.current(&name).await?;
     let versions = app.machines.definitions.versions(&name).await?.into_iter().map(|(number, stored)| {
         json!({
@@ -200,17 +195,14 @@ async fn versions(
 ///
 /// With its text.
 #[utoipa::path(get, path = "/state-machines/{machine}/versions/{version}", tag = "machines",
-    params(("machine" = String, Path), ("version" = u64, Path)), responses((status = 200, body = Object),
-    (status = 400, description = "invalid_path", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_machine, no_such_version", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    params(("machine" = String, Path), ("version" = u64, Path)), responses(
+    (status = 200, body = Object),
+    (status = 404, description = "unknown_machine, unknown_version", body = Problem)))]
 async fn version(
     _: Granted<ReadMachines>,
     State(app): State<App>,
-    Path((name, number)): Path<(String, u64)>,
+    Path((name, number)): Path<(MachineName, u64)>,
 ) -> Result<Answer<Value>, Problem> {
-    machine_name(&name)?;
     app.machines.definitions.current(&name).await?;
     let stored = app.machines.definitions.stored_version(&name, number).await?;
     Ok(Answer(json!({

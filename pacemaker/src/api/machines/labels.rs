@@ -9,13 +9,16 @@ use serde::Deserialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    Facts, ManageMachines, ReadMachines, TellFacts, facts, key, label_name, machine_name, patience,
+    Facts, ManageMachines, ReadMachines, TellFacts, facts, key,
+    params::{LabelName, MachineName},
+    patience,
     views::{Changed, LabelView},
 };
 use crate::http::{
     App, Problem,
     auth::Granted,
-    body::{Path, Query, RawBytes},
+    body::{Query, RawBytes},
+    path::Path,
 };
 use signalbox_machines::Update;
 
@@ -37,19 +40,16 @@ pub(crate) struct Asked {
 /// Look at a label
 #[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
     params(("machine" = String, Path, example = "drip"), ("label" = String, Path, example = "88625")), responses(
-    (status = 200, body = LabelView), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_machine, no_such_label", body = Problem),
-    (status = 410, description = "label_deleted", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 200, body = LabelView),
+    (status = 404, description = "unknown_machine, unknown_label", body = Problem),
+    (status = 410, description = "label_deleted", body = Problem)))]
 async fn show(
     _: Granted<ReadMachines>,
     State(app): State<App>,
-    Path((machine, label)): Path<(String, String)>,
+    Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<LabelView>, Problem> {
-    machine_name(&machine)?;
-    label_name(&label)?;
     let record = app.machines.label_store.label(&machine, &label).await?;
-    Ok(Answer(LabelView::new(label, record)))
+    Ok(Answer(LabelView::new(label.0, record)))
 }
 
 /// Create a label
@@ -58,22 +58,19 @@ async fn show(
 #[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
     params(("machine" = String, Path), ("label" = String, Path), Asked), request_body = Facts, responses(
     (status = 201, body = Changed),
-    (status = 400, description = "bad_metadata, bad_label_name, malformed_json, bad_idempotency_key, bad_wait", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_machine", body = Problem),
+    (status = 422, description = "invalid_metadata, invalid_label_name, invalid_idempotency_key, invalid_wait, \
+        idempotency_conflict", body = Problem),
+    (status = 404, description = "unknown_machine", body = Problem),
     (status = 409, description = "label_exists, label_deleted", body = Problem),
-    (status = 415, body = Problem), (status = 422, description = "idempotency_conflict", body = Problem),
-    (status = 503, description = "fabric_unavailable, fabric_full, busy", body = Problem)))]
+    (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn create(
     _: Granted<TellFacts>,
     State(app): State<App>,
-    Path((machine, label)): Path<(String, String)>,
+    Path((machine, label)): Path<(MachineName, LabelName)>,
     Query(asked): Query<Asked>,
     headers: HeaderMap,
     RawBytes(body): RawBytes,
 ) -> Result<(StatusCode, Answer<Changed>), Problem> {
-    machine_name(&machine)?;
-    label_name(&label)?;
     let (wait, key) = (patience(asked.wait.as_deref())?, key(&headers)?);
     let (metadata, _) = facts(&headers, &body)?;
     let recreate = asked.recreate.unwrap_or(false);
@@ -81,7 +78,7 @@ async fn create(
     if let Some(wait) = wait.filter(|_| !answer.repeated) {
         answer = app.machines.label_store.wait_until_at_rest(&machine, &label, wait).await?;
     }
-    Ok((StatusCode::CREATED, Answer(Changed::new(label, answer))))
+    Ok((StatusCode::CREATED, Answer(Changed::new(label.0, answer))))
 }
 
 /// Tell a label facts
@@ -92,22 +89,19 @@ async fn create(
     params(("machine" = String, Path), ("label" = String, Path), Asked),
     request_body = Facts, responses(
     (status = 200, body = Changed),
-    (status = 400, description = "bad_metadata, bad_label_name, malformed_json, bad_idempotency_key, bad_wait", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_machine, no_such_label", body = Problem),
+    (status = 422, description = "invalid_metadata, invalid_label_name, invalid_idempotency_key, invalid_wait, \
+        idempotency_conflict", body = Problem),
+    (status = 404, description = "unknown_machine, unknown_label", body = Problem),
     (status = 410, description = "label_deleted", body = Problem),
-    (status = 415, body = Problem), (status = 422, description = "idempotency_conflict", body = Problem),
-    (status = 503, description = "fabric_unavailable, fabric_full, busy", body = Problem)))]
+    (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn update(
     _: Granted<TellFacts>,
     State(app): State<App>,
-    Path((machine, label)): Path<(String, String)>,
+    Path((machine, label)): Path<(MachineName, LabelName)>,
     Query(asked): Query<Asked>,
     headers: HeaderMap,
     RawBytes(body): RawBytes,
 ) -> Result<Answer<Changed>, Problem> {
-    machine_name(&machine)?;
-    label_name(&label)?;
     let (wait, key) = (patience(asked.wait.as_deref())?, key(&headers)?);
     let (metadata, patch) = facts(&headers, &body)?;
     let update = Update { metadata: &metadata, patch, key };
@@ -115,7 +109,7 @@ async fn update(
     if let Some(wait) = wait.filter(|_| !answer.repeated) {
         answer = app.machines.label_store.wait_until_at_rest(&machine, &label, wait).await?;
     }
-    Ok(Answer(Changed::new(label, answer)))
+    Ok(Answer(Changed::new(label.0, answer)))
 }
 
 /// Delete a label
@@ -123,17 +117,15 @@ async fn update(
 /// Its metadata is gone; its name and history are kept for thirty days.
 #[utoipa::path(delete, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
     params(("machine" = String, Path), ("label" = String, Path)), responses(
-    (status = 204, description = "also when there was none"), (status = 401, body = Problem),
-    (status = 400, description = "bad_label_name", body = Problem),
-    (status = 403, body = Problem), (status = 404, description = "no_such_machine", body = Problem),
-    (status = 503, description = "fabric_unavailable, fabric_full, busy", body = Problem)))]
+    (status = 204, description = "also when there was none"),
+    (status = 422, description = "invalid_label_name", body = Problem),
+    (status = 404, description = "unknown_machine", body = Problem),
+    (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn delete(
     _: Granted<TellFacts>,
     State(app): State<App>,
-    Path((machine, label)): Path<(String, String)>,
+    Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<StatusCode, Problem> {
-    machine_name(&machine)?;
-    label_name(&label)?;
     app.machines.labels.delete(&machine, &label).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -143,19 +135,16 @@ async fn delete(
 /// With a new count of attempts and the same token.
 #[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/retry", tag = "machines",
     params(("machine" = String, Path), ("label" = String, Path)), responses(
-    (status = 200, body = Changed), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 400, description = "bad_label_name", body = Problem),
-    (status = 404, description = "no_such_machine, no_such_label", body = Problem),
+    (status = 200, body = Changed), (status = 422, description = "invalid_label_name", body = Problem),
+    (status = 404, description = "unknown_machine, unknown_label", body = Problem),
     (status = 409, description = "label_not_errored", body = Problem),
     (status = 410, description = "label_deleted", body = Problem),
-    (status = 503, description = "fabric_unavailable, fabric_full, busy", body = Problem)))]
+    (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn retry(
     _: Granted<ManageMachines>,
     State(app): State<App>,
-    Path((machine, label)): Path<(String, String)>,
+    Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<Changed>, Problem> {
-    machine_name(&machine)?;
-    label_name(&label)?;
     let answer = app.machines.labels.retry(&machine, &label).await?;
-    Ok(Answer(Changed::new(label, answer)))
+    Ok(Answer(Changed::new(label.0, answer)))
 }

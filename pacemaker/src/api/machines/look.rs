@@ -8,11 +8,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{ReadMachines, label_name, machine_name, views::HistoryRow};
+use super::{
+    ReadMachines,
+    params::{LabelName, MachineName},
+    views::HistoryRow,
+};
 use crate::http::{
     App, Problem,
     auth::Granted,
-    body::{Body, Json, Path},
+    body::{Body, Json},
+    path::Path,
 };
 use signalbox_machines::{Assumptions, Counts};
 
@@ -33,12 +38,13 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Machines {
     #[serde(rename = "state-machines")]
-    state_machines: Vec<MachineName>,
+    state_machines: Vec<MachineEntry>,
 }
 
 /// A machine in a list.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct MachineName {
+#[schema(as = MachineName)]
+pub(crate) struct MachineEntry {
     name: String,
     /// Where its labels are.
     labels: String,
@@ -91,26 +97,22 @@ pub(crate) struct Simulate {
 impl Body for Simulate {}
 
 /// List the machines
-#[utoipa::path(get, path = "/state-machines", tag = "machines", responses((status = 200, body = Machines),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+#[utoipa::path(get, path = "/state-machines", tag = "machines", responses((status = 200, body = Machines)))]
 async fn list(_: Granted<ReadMachines>, State(app): State<App>) -> Result<Answer<Machines>, Problem> {
     let names = app.machines.definitions.names().await?;
-    let view = |name: String| MachineName { labels: format!("/state-machines/{name}/labels"), name };
+    let view = |name: String| MachineEntry { labels: format!("/state-machines/{name}/labels"), name };
     Ok(Answer(Machines { state_machines: names.into_iter().map(view).collect() }))
 }
 
 /// Look at a machine
 #[utoipa::path(get, path = "/state-machines/{machine}", tag = "machines", params(("machine" = String, Path)),
-    responses((status = 200, body = MachineView), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_machine", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    responses(
+    (status = 200, body = MachineView), (status = 404, description = "unknown_machine", body = Problem)))]
 async fn show(
     _: Granted<ReadMachines>,
     State(app): State<App>,
-    Path(name): Path<String>,
+    Path(MachineName(name)): Path<MachineName>,
 ) -> Result<Answer<MachineView>, Problem> {
-    machine_name(&name)?;
     let Counts { version, labels, busy, stuck } = app.machines.inspector.overview.counts(&name).await?;
     let shape = |state: &signalbox_machine::State| {
         let kind = if state.action().is_some() {
@@ -139,18 +141,14 @@ async fn show(
 ///
 /// The last twenty moves; also of a label that was deleted within thirty days.
 #[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/history", tag = "machines",
-    params(("machine" = String, Path), ("label" = String, Path)), responses((status = 200, body = History),
-    (status = 400, description = "bad_label_name", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_machine, no_such_label", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    params(("machine" = String, Path), ("label" = String, Path)), responses(
+    (status = 200, body = History), (status = 422, description = "invalid_label_name", body = Problem),
+    (status = 404, description = "unknown_machine, unknown_label", body = Problem)))]
 async fn history(
     _: Granted<ReadMachines>,
     State(app): State<App>,
-    Path((machine, label)): Path<(String, String)>,
+    Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<History>, Problem> {
-    machine_name(&machine)?;
-    label_name(&label)?;
     let record = app.machines.label_store.label_or_tombstone(&machine, &label).await?;
     Ok(Answer(History { history: record.history.into_iter().map(Into::into).collect() }))
 }
@@ -160,19 +158,15 @@ async fn history(
 /// The gate's condition as a tree with every operand's value, what blocks, the fewest changes that would open it, the earliest
 /// time at which it could open by itself, and what will make it look next. Feeds are asked.
 #[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/why", tag = "machines",
-    params(("machine" = String, Path), ("label" = String, Path)), responses((status = 200, body = Object),
-    (status = 400, description = "bad_label_name", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_machine, no_such_label", body = Problem),
-    (status = 410, description = "label_deleted", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    params(("machine" = String, Path), ("label" = String, Path)), responses(
+    (status = 200, body = Object), (status = 422, description = "invalid_label_name", body = Problem),
+    (status = 404, description = "unknown_machine, unknown_label", body = Problem),
+    (status = 410, description = "label_deleted", body = Problem)))]
 async fn why(
     _: Granted<ReadMachines>,
     State(app): State<App>,
-    Path((machine, label)): Path<(String, String)>,
+    Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<Value>, Problem> {
-    machine_name(&machine)?;
-    label_name(&label)?;
     Ok(Answer(app.machines.inspector.explainer.why(&machine, &label).await?))
 }
 
@@ -180,19 +174,15 @@ async fn why(
 ///
 /// What a simulation answers that assumes nothing and looks a year ahead.
 #[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/route", tag = "machines",
-    params(("machine" = String, Path), ("label" = String, Path)), responses((status = 200, body = Object),
-    (status = 400, description = "bad_label_name", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_machine, no_such_label", body = Problem),
-    (status = 410, description = "label_deleted", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    params(("machine" = String, Path), ("label" = String, Path)), responses(
+    (status = 200, body = Object), (status = 422, description = "invalid_label_name", body = Problem),
+    (status = 404, description = "unknown_machine, unknown_label", body = Problem),
+    (status = 410, description = "label_deleted", body = Problem)))]
 async fn route(
     _: Granted<ReadMachines>,
     State(app): State<App>,
-    Path((machine, label)): Path<(String, String)>,
+    Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<Value>, Problem> {
-    machine_name(&machine)?;
-    label_name(&label)?;
     Ok(Answer(
         app.machines
             .inspector
@@ -208,22 +198,22 @@ async fn route(
 /// 1,000 steps. Nothing changes.
 #[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/simulate", tag = "machines",
     params(("machine" = String, Path), ("label" = String, Path)), request_body = Simulate,
-    responses((status = 200, body = Object), (status = 400, body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_machine, no_such_label", body = Problem),
-    (status = 410, description = "label_deleted", body = Problem), (status = 413, body = Problem),
-    (status = 415, body = Problem), (status = 422, description = "bad_span, unknown_field", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    responses(
+    (status = 200, body = Object),
+    (status = 404, description = "unknown_machine, unknown_label", body = Problem),
+    (status = 410, description = "label_deleted", body = Problem),
+    (status = 422, description = "invalid_span, invalid_label_name, unknown_field", body = Problem)))]
 async fn simulate(
     _: Granted<ReadMachines>,
     State(app): State<App>,
-    Path((machine, label)): Path<(String, String)>,
+    Path((machine, label)): Path<(MachineName, LabelName)>,
     Json(asked): Json<Simulate>,
 ) -> Result<Answer<Value>, Problem> {
-    machine_name(&machine)?;
-    label_name(&label)?;
     let bad = || {
-        Problem::unprocessable("bad_span", "`for` is a duration like 30d, `until` a moment as in RFC 3339")
+        Problem::unprocessable(
+            "invalid_span",
+            "`for` is a duration like 30d, `until` a moment as in RFC 3339",
+        )
     };
     let until =
         asked.until.as_deref().map(|until| until.parse::<Timestamp>().map_err(|_| bad())).transpose()?;

@@ -4,6 +4,7 @@ mod bulk;
 mod definitions;
 mod labels;
 mod look;
+mod params;
 mod problems;
 mod views;
 
@@ -18,7 +19,6 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::http::{App, Problem, auth::Permission};
 use signalbox_access::Scope;
-use signalbox_machines::is_label_name;
 
 /// The largest body: a thousand updates of eight kilobytes, about.
 const MOST_BYTES: usize = 8 << 20;
@@ -56,22 +56,6 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .layer(DefaultBodyLimit::max(MOST_BYTES))
 }
 
-/// Checks the name of a label in a path.
-fn label_name(name: &str) -> Result<(), Problem> {
-    if is_label_name(name) {
-        return Ok(());
-    }
-    let detail = "a label's name is 1 to 256 bytes without control characters, and not . or ..";
-    Err(Problem::bad_request("bad_label_name", detail))
-}
-
-/// The name of a machine as it stands in a path: what cannot be one is not there.
-fn machine_name(name: &str) -> Result<(), Problem> {
-    let good = (1..=64).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
-    if good { Ok(()) } else { Err(signalbox_machines::Error::NoSuchMachine.into()) }
-}
-
 /// What a label is told.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -99,12 +83,12 @@ fn removes(headers: &HeaderMap) -> Result<bool, Problem> {
 fn facts(headers: &HeaderMap, body: &Bytes) -> Result<(Value, bool), Problem> {
     let patch = removes(headers)?;
     let bad = |error: serde_json::Error| match error.classify() {
-        serde_json::error::Category::Data => Problem::bad_request("bad_metadata", error.to_string()),
-        _ => Problem::bad_request("malformed_json", format!("the body is no JSON: {error}")),
+        serde_json::error::Category::Data => Problem::unprocessable("invalid_metadata", error.to_string()),
+        _ => Problem::bad_request("malformed_json", format!("the body is not valid JSON: {error}")),
     };
     let facts: Facts = serde_json::from_slice(body).map_err(bad)?;
     if !facts.metadata.is_object() {
-        return Err(Problem::bad_request("bad_metadata", "metadata is an object"));
+        return Err(Problem::unprocessable("invalid_metadata", "`metadata` must be an object"));
     }
     Ok((facts.metadata, patch))
 }
@@ -115,8 +99,8 @@ fn key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let key = key.to_str().ok().filter(|key| {
         (1..=LONGEST_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic())
     });
-    let detail = format!("an Idempotency-Key is 1 to {LONGEST_KEY} visible ASCII characters");
-    key.map(Some).ok_or_else(|| Problem::bad_request("bad_idempotency_key", detail))
+    let detail = format!("the Idempotency-Key must be 1 to {LONGEST_KEY} visible ASCII characters");
+    key.map(Some).ok_or_else(|| Problem::unprocessable("invalid_idempotency_key", detail))
 }
 
 /// Reads `5s`, `500ms` or `5`: how long an answer may wait for the label to come to rest.
@@ -130,7 +114,7 @@ fn patience(text: Option<&str>) -> Result<Option<std::time::Duration>, Problem> 
     let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     let ms = digits.then(|| number.parse::<u64>().ok()?.checked_mul(unit_ms)).flatten();
     let ms = ms.filter(|ms| *ms <= 60_000);
-    let detail = "a wait is like 5s, 500ms or 5, and at most 60s";
+    let detail = "`wait` must be a duration such as 5s, 500ms or 5, up to 60s";
     ms.map(|ms| Some(std::time::Duration::from_millis(ms)))
-        .ok_or_else(|| Problem::bad_request("bad_wait", detail))
+        .ok_or_else(|| Problem::unprocessable("invalid_wait", detail))
 }

@@ -10,11 +10,11 @@ impl From<Error> for Problem {
         let text = error.to_string();
         let conflict = |code| Self::new(StatusCode::CONFLICT, code, text.clone());
         match error {
-            Error::NoSuchMachine => Self::not_found("no_such_machine", text),
-            Error::NoSuchVersion => Self::not_found("no_such_version", text),
-            Error::NoSuchLabel => Self::not_found("no_such_label", text),
+            Error::NoSuchMachine => Self::not_found("unknown_machine", text),
+            Error::NoSuchVersion => Self::not_found("unknown_version", text),
+            Error::NoSuchLabel => Self::not_found("unknown_label", text),
             Error::NoSuchPlan => {
-                Self::not_found("no_such_plan", "there is no such plan; one is kept for an hour")
+                Self::not_found("unknown_plan", "there is no such plan; one is kept for an hour")
             }
             Error::Gone => Self::new(StatusCode::GONE, "label_deleted", text),
             Error::Exists => conflict("label_exists").with("hint", "PATCH tells a label that is there facts"),
@@ -24,10 +24,10 @@ impl From<Error> for Problem {
             Error::NotErrored => conflict("label_not_errored"),
             Error::DefinitionChanged => conflict("definition_changed"),
             Error::ApplyUnderWay => conflict("apply_under_way").retry_after(1),
-            Error::BadMetadata(_) => Self::bad_request("bad_metadata", text),
+            Error::BadMetadata(_) => Self::unprocessable("invalid_metadata", text),
             Error::Conflict => Self::unprocessable("idempotency_conflict", text),
             Error::Unmapped(states) => Self::unprocessable("unmapped_state", text).with("states", states),
-            Error::BadMap(_) => Self::unprocessable("bad_map", text),
+            Error::BadMap(_) => Self::unprocessable("invalid_map", text),
             Error::Contended => Self::unavailable("busy", text),
             Error::Away => Self::unavailable("fabric_unavailable", text),
             Error::Refused(refusal) => refusal.into(),
@@ -37,7 +37,7 @@ impl From<Error> for Problem {
             }
             Error::Unreadable => {
                 tracing::error!("what is stored of a machine or label cannot be read");
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "unreadable", text)
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
             }
         }
     }

@@ -7,7 +7,7 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -15,8 +15,10 @@ use super::{UseQueues, find, own_part, problems::refused, with_queue};
 use crate::http::{
     App, Problem,
     auth::Granted,
-    body::{Body, Json, Path},
+    body::{Body, Json},
+    path::Path,
 };
+use signalbox_api::queues::{Extend, Message, Nack, Outcome, Outcomes, Pull, Pulled, Receipts};
 use signalbox_queues::{MAX_LEASE_MS, Matchable, PullRequest, Receipt, Settled, Taken, milliseconds};
 
 /// Messages in one pull when nothing is said.
@@ -32,23 +34,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(extend))
 }
 
-/// What to pull.
-#[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-struct PullBody {
-    /// Most messages, 1 to 1,000 (10).
-    max: Option<usize>,
-    /// How long to wait for the first, up to 30 seconds (0).
-    wait_seconds: Option<f64>,
-    /// Forget the messages at once: there are no receipts, and a consumer that dies has lost them.
-    #[serde(default)]
-    auto_ack: bool,
-    /// Only messages of this environment, whoever's turn it is. A token that is confined to environments has to name one
-    /// of them.
-    environment: Option<String>,
-}
-
-impl Body for PullBody {}
+impl Body for Pull {}
 
 /// The parts of a log's entry that a message shows, each as it stands there.
 #[derive(Deserialize)]
@@ -69,35 +55,12 @@ struct Entry<'a> {
     data: Option<&'a RawValue>,
 }
 
-/// A message as consumers get it.
-#[derive(Serialize)]
-pub(super) struct MessageView<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    receipt: Option<String>,
-    id: u64,
-    environment: &'a RawValue,
-    #[serde(rename = "type")]
-    kind: &'a RawValue,
-    name: &'a RawValue,
-    payload: Option<&'a RawValue>,
-    attempt: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_until_ms: Option<u64>,
-    /// Of events of the bus.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    url: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    object: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timestamp: Option<&'a RawValue>,
-}
-
 /// Shows a message; nothing when the log holds something else, which is logged.
-pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Option<MessageView<'a>> {
+pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Option<Message<&'a RawValue>> {
     let entry: Entry<'_> = serde_json::from_slice(&taken.body)
         .inspect_err(|error| tracing::error!(id = taken.id, %error, "a message in the log cannot be read"))
         .ok()?;
-    Some(MessageView {
+    Some(Message {
         receipt: receipt.map(ToString::to_string),
         id: taken.id,
         environment: entry.environment,
@@ -112,14 +75,6 @@ pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Option<Me
     })
 }
 
-/// What was pulled.
-#[derive(Serialize)]
-struct PulledView<'a> {
-    messages: Vec<MessageView<'a>>,
-    /// How long until something may be pulled again, when nothing was.
-    next_due_in_ms: Option<u64>,
-}
-
 /// Pull messages
 ///
 /// Fair between environments: round robin, weighted. Each message comes with a receipt and is held for
@@ -128,20 +83,18 @@ struct PulledView<'a> {
 /// "next_due_in_ms"}`; events of the bus also have `url`, `object` and `timestamp`, and their topic as name. The last
 /// member tells when a lease or a delay ends, if nothing can be pulled now.
 #[utoipa::path(post, path = "/queues/{name}/pull", tag = "queues", params(("name" = String, Path)),
-    request_body = Option<PullBody>, responses(
-    (status = 200, body = Object), (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, environment_missing", body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem),
+    request_body = Option<Pull>, responses(
+    (status = 200, body = Object), (status = 403, description = "environment_missing", body = Problem),
+    (status = 404, description = "unknown_queue", body = Problem),
     (status = 422, description = "out_of_range, unknown_field, invalid_environment", body = Problem),
-    (status = 503, description = "fabric_unavailable, too_many_waiting", body = Problem)))]
+    (status = 503, description = "too_many_waiting", body = Problem)))]
 async fn pull(
     Granted { 0: caller, .. }: Granted<UseQueues>,
     State(app): State<App>,
     Path(name): Path<String>,
-    body: Option<Json<PullBody>>,
+    body: Option<Json<Pull>>,
 ) -> Result<Response, Problem> {
-    let PullBody { max, wait_seconds, auto_ack, environment } =
-        body.map(|Json(body)| body).unwrap_or_default();
+    let Pull { max, wait_seconds, auto_ack, environment } = body.map(|Json(body)| body).unwrap_or_default();
     own_part(&caller, environment.as_deref())?;
     let options = app.queues.options();
     let most = max.unwrap_or(DEFAULT_MOST.min(options.pull_messages));
@@ -162,91 +115,36 @@ async fn pull(
         .iter()
         .filter_map(|(receipt, taken)| show(taken, (!auto_ack).then_some(receipt)))
         .collect();
-    Ok(Answer(PulledView { messages, next_due_in_ms: handed.next_due_in_ms }).into_response())
+    Ok(Answer(Pulled { messages, next_due_in_ms: handed.next_due_in_ms }).into_response())
 }
 
 fn out_of_range(member: &str, what: String) -> Problem {
     Problem::unprocessable("out_of_range", format!("`{member}` {what}"))
 }
 
-/// Receipts to be settled. Whoever has one was handed the message, or was given the receipt by whoever was, so it opens
-/// no other tenant's messages to a token that is confined to environments.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-struct Receipts {
-    /// 1 to 1,000 of them.
-    receipts: Vec<String>,
-}
-
 impl Body for Receipts {}
-
-/// Receipts of messages that are given back.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-struct Nack {
-    /// 1 to 1,000 of them.
-    receipts: Vec<String>,
-    /// How long they wait before they can be pulled again: up to 43,200 (0).
-    delay_seconds: Option<f64>,
-}
 
 impl Body for Nack {}
 
-/// Receipts of messages that are held for longer.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-struct Extend {
-    /// 1 to 1,000 of them.
-    receipts: Vec<String>,
-    /// When their leases end, from now: 1 to 43,200.
-    lease_seconds: f64,
-}
-
 impl Body for Extend {}
 
-/// What became of a receipt.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct Outcome {
-    receipt: String,
-    /// `acked`, `back`, `delayed`, `dead`, `extended`; absent when it settled nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<&'static str>,
-    /// When the lease ends now, unix milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_until_ms: Option<u64>,
-    /// `receipt_malformed`, `receipt_of_other_queue`, `receipt_used`, `receipt_expired`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<&'static str>,
-    /// What is wrong.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<String>,
-}
-
-/// What became of each receipt, in order.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct Outcomes {
-    results: Vec<Outcome>,
-}
-
-impl Outcome {
-    fn new(receipt: String, settled: Settled) -> Self {
-        let problem = refused(settled);
-        let result = match settled {
-            Settled::Acked => Some("acked"),
-            Settled::Back => Some("back"),
-            Settled::Delayed => Some("delayed"),
-            Settled::Dead => Some("dead"),
-            Settled::Extended(_) => Some("extended"),
-            Settled::Malformed | Settled::OtherQueue | Settled::Used | Settled::Expired => None,
-        };
-        let lease_until_ms = if let Settled::Extended(until_ms) = settled { Some(until_ms) } else { None };
-        Self {
-            receipt,
-            result,
-            lease_until_ms,
-            code: problem.as_ref().map(Problem::code),
-            detail: problem.map(|problem| problem.detail().to_owned()),
-        }
+fn outcome(receipt: String, settled: Settled) -> Outcome {
+    let problem = refused(settled);
+    let result = match settled {
+        Settled::Acked => Some("acked"),
+        Settled::Back => Some("back"),
+        Settled::Delayed => Some("delayed"),
+        Settled::Dead => Some("dead"),
+        Settled::Extended(_) => Some("extended"),
+        Settled::Malformed | Settled::OtherQueue | Settled::Used | Settled::Expired => None,
+    };
+    let lease_until_ms = if let Settled::Extended(until_ms) = settled { Some(until_ms) } else { None };
+    Outcome {
+        receipt,
+        result: result.map(Into::into),
+        lease_until_ms,
+        code: problem.as_ref().map(|problem| problem.code().into()),
+        detail: problem.map(|problem| problem.detail().to_owned()),
     }
 }
 
@@ -256,7 +154,7 @@ fn outcomes(receipts: Vec<String>, settled: Vec<Settled>) -> Result<Answer<Outco
     let none = settled.iter().all(|settled| refused(*settled).is_some());
     let first = settled.first().copied().and_then(refused);
     let results: Vec<Outcome> =
-        receipts.into_iter().zip(settled).map(|(receipt, settled)| Outcome::new(receipt, settled)).collect();
+        receipts.into_iter().zip(settled).map(|(receipt, settled)| outcome(receipt, settled)).collect();
     match first.filter(|_| none) {
         Some(problem) => Err(problem.with("results", serde_json::to_value(&results).unwrap_or_default())),
         None => Ok(Answer(Outcomes { results })),
@@ -280,17 +178,15 @@ fn seconds(member: &str, seconds: f64, least: f64) -> Result<u64, Problem> {
 
 /// Acknowledge messages
 ///
-/// They are forgotten. A result for each receipt, in order; when none settled anything, the error of the first with
+/// They are removed. A result for each receipt, in order; when none settled anything, the error of the first with
 /// `results` in it.
 #[utoipa::path(post, path = "/queues/{name}/ack", tag = "queues", params(("name" = String, Path)),
     request_body = Receipts, responses(
-    (status = 200, body = Outcomes), (status = 400, description = "receipt_malformed", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem),
+    (status = 200, body = Outcomes),
+    (status = 404, description = "unknown_queue", body = Problem),
     (status = 409, description = "receipt_used, receipt_of_other_queue", body = Problem),
     (status = 410, description = "receipt_expired", body = Problem),
-    (status = 422, description = "out_of_range, unknown_field", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 422, description = "invalid_receipt, out_of_range, unknown_field", body = Problem)))]
 async fn ack(
     _: Granted<UseQueues>,
     State(app): State<App>,
@@ -302,19 +198,17 @@ async fn ack(
     outcomes(body.receipts, settled)
 }
 
-/// Give messages back
+/// Release messages
 ///
-/// They can be pulled again at once, before others of their environment, or after `delay_seconds`. One that was handed
+/// They can be pulled again immediately, before others of their environment, or after `delay_seconds`. One that was handed
 /// out `max_attempts` times becomes a dead letter.
 #[utoipa::path(post, path = "/queues/{name}/nack", tag = "queues", params(("name" = String, Path)),
     request_body = Nack, responses(
-    (status = 200, body = Outcomes), (status = 400, description = "receipt_malformed", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem),
+    (status = 200, body = Outcomes),
+    (status = 404, description = "unknown_queue", body = Problem),
     (status = 409, description = "receipt_used, receipt_of_other_queue", body = Problem),
     (status = 410, description = "receipt_expired", body = Problem),
-    (status = 422, description = "out_of_range, unknown_field", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 422, description = "invalid_receipt, out_of_range, unknown_field", body = Problem)))]
 async fn nack(
     _: Granted<UseQueues>,
     State(app): State<App>,
@@ -327,16 +221,14 @@ async fn nack(
     outcomes(body.receipts, settled)
 }
 
-/// Hold messages for longer
+/// Extend leases
 #[utoipa::path(post, path = "/queues/{name}/extend", tag = "queues", params(("name" = String, Path)),
     request_body = Extend, responses(
-    (status = 200, body = Outcomes), (status = 400, description = "receipt_malformed", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem),
+    (status = 200, body = Outcomes),
+    (status = 404, description = "unknown_queue", body = Problem),
     (status = 409, description = "receipt_used, receipt_of_other_queue", body = Problem),
     (status = 410, description = "receipt_expired", body = Problem),
-    (status = 422, description = "out_of_range, unknown_field", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 422, description = "invalid_receipt, out_of_range, unknown_field", body = Problem)))]
 async fn extend(
     _: Granted<UseQueues>,
     State(app): State<App>,

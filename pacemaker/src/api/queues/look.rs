@@ -1,4 +1,4 @@
-//! Looking into queues, and throwing away or putting back what is in them.
+//! Inspect queues, and purge or redrive their messages.
 
 use axum::{
     Json as Answer,
@@ -6,22 +6,23 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    ReadQueues, UseQueues, check_environment,
-    consume::{MessageView, show},
-    every_tenant, find, whole_queue, with_queue,
+    Environment, ReadQueues, UseQueues, check_environment, consume::show, every_tenant, find, whole_queue,
+    with_queue,
 };
 use crate::http::auth::Confined as _;
 use crate::http::{
     App, Problem,
     auth::Granted,
-    body::{Body, Json, Path, Query},
+    body::{Body, Json, Query},
+    path::Path,
 };
-use signalbox_queues::{DeadLetter, FacetStatus, Matchable, Taken};
+use signalbox_api::queues::{Count, DeadLetter, DeadPage, Facet, FacetPage, Peek, Peeked, Purge};
+use signalbox_queues::{self as queues, FacetStatus, Matchable, Taken};
 
 /// Items of a page, when nothing is said and at most.
 const DEFAULT_LIMIT: usize = 100;
@@ -52,57 +53,36 @@ impl PageQuery {
     fn read(self) -> Result<(String, usize), Problem> {
         let limit = self.limit.unwrap_or(DEFAULT_LIMIT);
         if !(1..=MAX_LIMIT).contains(&limit) {
-            return Err(Problem::bad_request("invalid_limit", format!("a page has 1 to {MAX_LIMIT} items")));
+            return Err(Problem::unprocessable(
+                "invalid_limit",
+                format!("a page has 1 to {MAX_LIMIT} items"),
+            ));
         }
         let decoded = self.cursor.map(|cursor| URL_SAFE_NO_PAD.decode(cursor).ok());
         let after = decoded.map(|bytes| bytes.and_then(|bytes| String::from_utf8(bytes).ok()));
         match after {
             None => Ok((String::new(), limit)),
             Some(Some(after)) if !after.is_empty() => Ok((after, limit)),
-            Some(_) => {
-                Err(Problem::bad_request("invalid_cursor", "pass the `next` of an earlier answer as it is"))
-            }
+            Some(_) => Err(Problem::unprocessable(
+                "invalid_cursor",
+                "`cursor` must be the `next` of an earlier answer",
+            )),
         }
     }
 }
 
-/// A facet of a queue.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct FacetView {
-    environment: String,
-    /// Messages in a turn; 0 is paused.
-    weight: u32,
-    waiting: u64,
-    in_flight: u64,
-    delayed: u64,
-    /// How long ago the message that comes next was accepted; null when none waits.
-    oldest_age_ms: Option<u64>,
-    /// The mean time from acceptance to the first pull of the latest messages.
-    dwell_ms: Option<u64>,
-}
-
-impl From<FacetStatus> for FacetView {
-    fn from(facet: FacetStatus) -> Self {
-        let FacetStatus { environment, weight, waiting, in_flight, delayed, oldest_age_ms, dwell_ms } = facet;
-        Self { environment, weight, waiting, in_flight, delayed, oldest_age_ms, dwell_ms }
-    }
-}
-
-/// A page of facets.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct FacetPage {
-    facets: Vec<FacetView>,
-    /// The cursor of the next page; null when this is the last.
-    next: Option<String>,
+fn facet(status: FacetStatus) -> Facet {
+    let FacetStatus { environment, weight, waiting, in_flight, delayed, oldest_age_ms, dwell_ms } = status;
+    Facet { environment, weight, waiting, in_flight, delayed, oldest_age_ms, dwell_ms }
 }
 
 /// List the environments that have messages in a queue
 ///
 /// In the order of their names. A token that is confined to environments sees its own.
 #[utoipa::path(get, path = "/queues/{name}/facets", tag = "queues", params(("name" = String, Path), PageQuery), responses(
-    (status = 200, body = FacetPage), (status = 400, description = "invalid_query, invalid_cursor, invalid_limit", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = FacetPage),
+    (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
+    (status = 404, description = "unknown_queue", body = Problem)))]
 async fn facets(
     Granted { 0: caller, .. }: Granted<ReadQueues>,
     State(app): State<App>,
@@ -113,18 +93,12 @@ async fn facets(
     find(&app, &name).await?;
     if let Some(own) = caller.environments() {
         let facets = app.queues.facets_named(&name, own).await?;
-        return Ok(Answer(FacetPage { facets: facets.into_iter().map(Into::into).collect(), next: None }));
+        return Ok(Answer(FacetPage { facets: facets.into_iter().map(facet).collect(), next: None }));
     }
     every_tenant(&caller)?;
     let page = app.queues.facets(&name, &after, limit).await?;
     let next = page.next.map(|last| URL_SAFE_NO_PAD.encode(last));
-    Ok(Answer(FacetPage { facets: page.items.into_iter().map(Into::into).collect(), next }))
-}
-
-/// How many messages.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct Count {
-    messages: u64,
+    Ok(Answer(FacetPage { facets: page.items.into_iter().map(facet).collect(), next }))
 }
 
 /// Drop everything of an environment
@@ -132,52 +106,34 @@ struct Count {
 /// What waits, what is delayed and what is in flight: receipts of it settle nothing afterwards.
 #[utoipa::path(delete, path = "/queues/{name}/facets/{environment}", tag = "queues",
     params(("name" = String, Path), ("environment" = String, Path)), responses(
-    (status = 200, body = Count), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem),
-    (status = 422, description = "invalid_environment", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem),
+    (status = 422, description = "invalid_environment", body = Problem)))]
 async fn drop_facet(
     Granted { 0: caller, .. }: Granted<UseQueues>,
     State(app): State<App>,
-    Path((name, environment)): Path<(String, String)>,
+    Path((name, environment)): Path<(String, Environment)>,
 ) -> Result<Answer<Count>, Problem> {
     caller.check_environment(&environment)?;
-    check_environment(&environment)?;
     find(&app, &name).await?;
     Ok(Answer(Count { messages: app.queues.drop_facet(&name, &environment).await? }))
 }
 
-/// Which messages.
-#[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-struct PeekBody {
-    /// Only of this environment; else the next of each, in the order of their turns.
-    environment: Option<String>,
-    /// Most messages, 1 to 1,000 (10).
-    max: Option<usize>,
-}
+impl Body for Peek {}
 
-impl Body for PeekBody {}
-
-#[derive(Serialize)]
-struct Shown<'a> {
-    messages: Vec<MessageView<'a>>,
-}
-
-/// Look at messages that wait
+/// Peek at waiting messages
 ///
 /// They stay where they are; `attempt` says how often each was handed out.
 #[utoipa::path(post, path = "/queues/{name}/peek", tag = "queues", params(("name" = String, Path)),
-    request_body = Option<PeekBody>, responses(
-    (status = 200, body = Object), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem),
-    (status = 422, description = "out_of_range, invalid_environment", body = Problem), (status = 503, body = Problem)))]
+    request_body = Option<Peek>, responses(
+    (status = 200, body = Object), (status = 404, description = "unknown_queue", body = Problem),
+    (status = 422, description = "out_of_range, invalid_environment", body = Problem)))]
 async fn peek(
     Granted { 0: caller, .. }: Granted<ReadQueues>,
     State(app): State<App>,
     Path(name): Path<String>,
-    body: Option<Json<PeekBody>>,
+    body: Option<Json<Peek>>,
 ) -> Result<Response, Problem> {
-    let PeekBody { environment, max } = body.map(|Json(body)| body).unwrap_or_default();
+    let Peek { environment, max } = body.map(|Json(body)| body).unwrap_or_default();
     let most = max.unwrap_or(10);
     if !(1..=MAX_LIMIT).contains(&most) {
         return Err(Problem::unprocessable(
@@ -193,34 +149,25 @@ async fn peek(
     find(&app, &name).await?;
     let shown = app.queues.peek(&name, environment.as_deref(), most).await?;
     let messages = shown.iter().filter_map(|taken| show(taken, None)).collect();
-    Ok(Answer(Shown { messages }).into_response())
+    Ok(Answer(Peeked { messages }).into_response())
 }
 
-/// What to drop.
-#[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-struct PurgeBody {
-    /// Only of this environment.
-    environment: Option<String>,
-}
-
-impl Body for PurgeBody {}
+impl Body for Purge {}
 
 /// Drop what waits or is delayed
 ///
 /// In one environment or in the whole queue. What is in flight stays with whoever has it.
 #[utoipa::path(post, path = "/queues/{name}/purge", tag = "queues", params(("name" = String, Path)),
-    request_body = Option<PurgeBody>, responses(
-    (status = 200, body = Count), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem),
-    (status = 422, description = "invalid_environment", body = Problem), (status = 503, body = Problem)))]
+    request_body = Option<Purge>, responses(
+    (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem),
+    (status = 422, description = "invalid_environment", body = Problem)))]
 async fn purge(
     Granted { 0: caller, .. }: Granted<UseQueues>,
     State(app): State<App>,
     Path(name): Path<String>,
-    body: Option<Json<PurgeBody>>,
+    body: Option<Json<Purge>>,
 ) -> Result<Answer<Count>, Problem> {
-    let PurgeBody { environment } = body.map(|Json(body)| body).unwrap_or_default();
+    let Purge { environment } = body.map(|Json(body)| body).unwrap_or_default();
     match &environment {
         Some(environment) => {
             caller.check_environment(environment)?;
@@ -232,23 +179,8 @@ async fn purge(
     Ok(Answer(Count { messages: app.queues.purge(&name, environment.as_deref()).await? }))
 }
 
-/// A dead letter.
-#[derive(Serialize)]
-struct DeadView<'a> {
-    died_ms: u64,
-    /// `nacked` or `expired`: what happened the last time.
-    reason: &'a str,
-    message: Option<Box<RawValue>>,
-}
-
-#[derive(Serialize)]
-struct DeadPage<'a> {
-    dead: Vec<DeadView<'a>>,
-    next: Option<String>,
-}
-
 /// A dead letter's message, as a pull would have shown it.
-fn message(letter: &DeadLetter) -> Option<Box<RawValue>> {
+fn message(letter: &queues::DeadLetter) -> Option<Box<RawValue>> {
     let taken = Taken {
         id: letter.id,
         attempt: letter.attempts,
@@ -263,9 +195,9 @@ fn message(letter: &DeadLetter) -> Option<Box<RawValue>> {
 ///
 /// Oldest first, in each shard. The answer: `{"dead": [{"died_ms", "reason", "message"}], "next"}`.
 #[utoipa::path(get, path = "/queues/{name}/dead", tag = "queues", params(("name" = String, Path), PageQuery), responses(
-    (status = 200, body = Object), (status = 400, description = "invalid_query, invalid_cursor, invalid_limit", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Object),
+    (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
+    (status = 404, description = "unknown_queue", body = Problem)))]
 async fn dead(
     Granted { 0: caller, .. }: Granted<ReadQueues>,
     State(app): State<App>,
@@ -279,18 +211,21 @@ async fn dead(
     let dead = page
         .items
         .iter()
-        .map(|letter| DeadView { died_ms: letter.died_ms, reason: &letter.reason, message: message(letter) })
+        .map(|letter| DeadLetter {
+            died_ms: letter.died_ms,
+            reason: letter.reason.clone(),
+            message: message(letter),
+        })
         .collect();
     let next = page.next.map(|next| URL_SAFE_NO_PAD.encode(next));
     Ok(Answer(DeadPage { dead, next }).into_response())
 }
 
-/// Put all dead letters back
+/// Redrive all dead letters
 ///
 /// Each goes to the end of its environment, as if it had never been handed out.
 #[utoipa::path(post, path = "/queues/{name}/dead/redrive", tag = "queues", params(("name" = String, Path)), responses(
-    (status = 200, body = Count), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem)))]
 async fn redrive(
     Granted { 0: caller, .. }: Granted<UseQueues>,
     State(app): State<App>,
@@ -304,10 +239,9 @@ async fn redrive(
     Ok(Answer(Count { messages }))
 }
 
-/// Forget all dead letters
+/// Drop all dead letters
 #[utoipa::path(delete, path = "/queues/{name}/dead", tag = "queues", params(("name" = String, Path)), responses(
-    (status = 200, body = Count), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_queue", body = Problem), (status = 503, body = Problem)))]
+    (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem)))]
 async fn drop_dead(
     Granted { 0: caller, .. }: Granted<UseQueues>,
     State(app): State<App>,

@@ -5,10 +5,12 @@ mod definitions;
 mod look;
 mod problems;
 
+use std::ops::Deref;
+
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::http::auth::Confined as _;
-use crate::http::{App, Problem, auth::Permission};
+use crate::http::{App, Problem, auth::Permission, path::Parameter};
 use signalbox_access::{Caller, Scope};
 use signalbox_queues::{Error, Matchable, is_part};
 
@@ -77,12 +79,33 @@ fn own_part(caller: &Caller, environment: Option<&str>) -> Result<(), Problem> {
     check_environment(environment)
 }
 
-/// Refuses what can be no environment's name.
+/// The name of an environment in a path.
+#[derive(Debug)]
+struct Environment(String);
+
+impl Deref for Environment {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Parameter for Environment {
+    type Raw = String;
+
+    fn check(raw: String) -> Result<Self, Problem> {
+        check_environment(&raw)?;
+        Ok(Self(raw))
+    }
+}
+
+/// Rejects an invalid name of an environment.
 fn check_environment(environment: &str) -> Result<(), Problem> {
     if is_part(environment) {
         return Ok(());
     }
-    let detail = "an environment is 1 to 1024 printable characters without `:` and `|`";
+    let detail = "the name of an environment must be 1 to 1024 printable characters without `:` and `|`";
     Err(Problem::unprocessable("invalid_environment", detail))
 }
 

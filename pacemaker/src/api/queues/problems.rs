@@ -31,29 +31,30 @@ impl From<Error> for Problem {
             Error::Store(source) if source.kind() == Kind::Broken => {
                 tracing::error!(
                     error = &source as &dyn std::error::Error,
-                    "the queues met something they do not understand"
+                    "unexpected reply from the fabric"
                 );
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
             }
             Error::Store(source) => {
                 tracing::warn!(
                     error = &source as &dyn std::error::Error,
-                    "the queues do not reach their data"
+                    "fabric unavailable for the queues"
                 );
                 Self::unavailable(
                     "fabric_unavailable",
-                    "the queues do not reach their data at the moment; try again",
+                    "The fabric is not reachable at the moment; try again.",
                 )
             }
             Error::NoSuchQueue => {
-                Self::not_found("no_such_queue", "there is no such queue; PUT /queues/{name} makes one")
+                Self::not_found("unknown_queue", "there is no such queue; create it with PUT /queues/{name}")
             }
             Error::Behind | Error::Stale => {
                 Self::unavailable("queue_changing", "the queue's definition is being changed; try again")
             }
-            Error::Busy => {
-                Self::unavailable("too_many_waiting", "as many pulls are waiting as this pacemaker holds")
-            }
+            Error::Busy => Self::unavailable(
+                "too_many_waiting",
+                "Limit of waiting pulls reached on this pacemaker; try again, or use another pacemaker.",
+            ),
         }
     }
 }
@@ -61,10 +62,12 @@ impl From<Error> for Problem {
 /// Why a receipt settled nothing; nothing for one that did.
 pub(super) fn refused(settled: Settled) -> Option<Problem> {
     Some(match settled {
-        Settled::Malformed => Problem::bad_request("receipt_malformed", "this is no receipt"),
-        Settled::OtherQueue => {
-            Problem::new(StatusCode::CONFLICT, "receipt_of_other_queue", "this receipt is of another queue")
-        }
+        Settled::Malformed => Problem::unprocessable("invalid_receipt", "this is not a valid receipt"),
+        Settled::OtherQueue => Problem::new(
+            StatusCode::CONFLICT,
+            "receipt_of_other_queue",
+            "this receipt belongs to another queue",
+        ),
         Settled::Used => Problem::new(
             StatusCode::CONFLICT,
             "receipt_used",
@@ -73,7 +76,7 @@ pub(super) fn refused(settled: Settled) -> Option<Problem> {
         Settled::Expired => Problem::new(
             StatusCode::GONE,
             "receipt_expired",
-            "the lease is over: the message went back to its queue, or was settled since",
+            "the lease expired: the message returned to its queue, or was settled since",
         ),
         Settled::Acked | Settled::Back | Settled::Delayed | Settled::Dead | Settled::Extended(_) => {
             return None;

@@ -2,19 +2,17 @@
 
 use crate::http::Problem;
 
-/// Whoever changes something may not be allowed to, or meet a server that is away.
+/// Errors of all changes: the host is not allowed, or the route table is unavailable.
 #[derive(utoipa::IntoResponses)]
 #[allow(dead_code, reason = "only a description")]
 pub(super) enum Refused {
-    #[response(status = 401)]
-    Unauthenticated(Problem),
-    #[response(status = 403, description = "scope_missing, host_not_allowed")]
+    #[response(status = 403, description = "host_not_allowed")]
     Forbidden(Problem),
-    #[response(status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing")]
+    #[response(status = 503, description = "routes_unavailable, routes_resyncing")]
     Unavailable(Problem),
 }
 
-/// What is to be changed is not there.
+/// The instance to change does not exist.
 #[derive(utoipa::IntoResponses)]
 #[allow(dead_code, reason = "only a description")]
 pub(super) enum NoInstance {
@@ -22,13 +20,13 @@ pub(super) enum NoInstance {
     Unknown(Problem),
 }
 
-/// The routers were waited for and did not all acknowledge.
+/// Not all routers acknowledged the change in time.
 #[derive(utoipa::IntoResponses)]
 #[allow(dead_code, reason = "only a description")]
 pub(super) enum NotConverged {
     #[response(
         status = 504,
-        description = "not_converged, no_router, convergence_unknown: the change stands"
+        description = "not_converged, no_router, convergence_unknown: the change is applied"
     )]
     Stands(Problem),
 }

@@ -12,13 +12,15 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     answers::{NoInstance, NotConverged, Refused},
+    params::NodeId,
     view::ChangedInstance,
     wait::{self, wait},
 };
 use crate::http::{
     App, Problem, SERIAL_HEADER,
     auth::{Granted, ManageRoutes},
-    body::{self, Body, Json, Path, Query},
+    body::{self, Body, Json, Query},
+    path::Path,
 };
 use signalbox_access::Caller;
 use signalbox_route_table::{InstanceId, Invalid, Label, NewInstance};
@@ -65,26 +67,22 @@ impl WaitQuery {
     request_body = NewInstance, responses(
     (status = 200, description = "Altered, or as it was", body = ChangedInstance),
     (status = 201, description = "Registered", body = ChangedInstance),
-    (status = 400, description = "malformed_json, invalid_query", body = Problem),
-    (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, host_not_allowed, address_taken", body = Problem),
+    (status = 403, description = "host_not_allowed, address_taken", body = Problem),
     (status = 409, description = "foreign_key", body = Problem),
-    (status = 413, description = "body_too_large", body = Problem),
-    (status = 415, description = "unsupported_media_type", body = Problem),
     (status = 422, description = "invalid_id, invalid_address, address_not_allowed, reserved_address, \
         invalid_hostname, invalid_hostnames, invalid_label, invalid_weight, invalid_lease, invalid_health, \
         too_many_instances, unknown_field, missing_field, invalid_body, invalid_wait", body = Problem),
-    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing, contended. `recorded` says whether the change will be made all the same", body = Problem),
+    (status = 503, description = "routes_unavailable, routes_resyncing, contended. `recorded` says whether the \
+        change will be made all the same", body = Problem),
     NotConverged))]
 async fn put(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
-    Path(id): Path<String>,
+    Path(id): Path<InstanceId>,
     Query(query): Query<WaitQuery>,
     Json(new): Json<NewInstance>,
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
-    let id = InstanceId::parse(&id)?;
     let spec = new.check(app.registry.rules())?;
     let change = app.registry.put(&caller.0, &id, spec).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
@@ -148,9 +146,6 @@ pub(super) struct ItemResult {
 /// own result; one that is wrong does not keep the others back. They are done in order.
 #[utoipa::path(put, path = "/instances", tag = "instances", params(WaitQuery), request_body = Vec<BulkItem>, responses(
     (status = 200, body = BulkResult),
-    (status = 400, description = "malformed_json", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 413, description = "body_too_large", body = Problem),
     (status = 422, description = "invalid_body, too_many_items, invalid_wait", body = Problem),
     (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
 async fn put_many(
@@ -198,17 +193,17 @@ async fn put_item(app: &App, caller: &Caller, item: &RawValue) -> Result<RouteCh
 ///
 /// One that is not there is no error, so it can be repeated.
 #[utoipa::path(delete, path = "/instances/{id}", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
-    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this change in it"))),
-    (status = 422, description = "invalid_id, invalid_wait", body = Problem),
-    Refused, NotConverged))]
+    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
+        change in it"))),
+    (status = 422, description = "invalid_id, invalid_wait", body = Problem), Refused, NotConverged))]
 async fn remove(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
-    Path(id): Path<String>,
+    Path(id): Path<InstanceId>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
-    let change = app.registry.remove(&caller.0, &InstanceId::parse(&id)?).await?;
+    let change = app.registry.remove(&caller.0, &id).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok(answer(change))
 }
@@ -228,15 +223,14 @@ pub(super) struct HeartbeatView {
 ///
 /// 404 means that the instance is not registered (any more): register it again.
 #[utoipa::path(post, path = "/instances/{id}/heartbeat", tag = "instances", params(("id" = String, Path)), responses(
-    (status = 200, body = HeartbeatView),
-    (status = 422, description = "invalid_id", body = Problem),
+    (status = 200, body = HeartbeatView), (status = 422, description = "invalid_id", body = Problem),
     NoInstance, Refused))]
 async fn heartbeat(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
-    Path(id): Path<String>,
+    Path(id): Path<InstanceId>,
 ) -> Result<Answer<HeartbeatView>, Problem> {
-    let heartbeat = app.registry.heartbeat(&caller.0, &InstanceId::parse(&id)?).await?;
+    let heartbeat = app.registry.heartbeat(&caller.0, &id).await?;
     Ok(Answer(match heartbeat {
         Heartbeat::Renewed { expires_ms, lease_ms } => {
             HeartbeatView { lease_seconds: Some(lease_ms / 1000), lease_expires_ms: Some(expires_ms) }
@@ -281,12 +275,11 @@ pub(super) fn deadline(seconds: Option<u32>) -> Result<u32, Invalid> {
 async fn drain(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
-    Path(id): Path<String>,
+    Path(id): Path<InstanceId>,
     Query(query): Query<WaitQuery>,
     body: Option<Json<Drain>>,
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
-    let id = InstanceId::parse(&id)?;
     let change = app.registry.drain(&caller.0, &id, Drain::seconds(body)?).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok(answer(change))
@@ -295,16 +288,15 @@ async fn drain(
 /// Call a drain off
 #[utoipa::path(delete, path = "/instances/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
     (status = 200, body = ChangedInstance),
-    (status = 422, description = "invalid_id, invalid_wait", body = Problem),
-    NoInstance, Refused, NotConverged))]
+    (status = 422, description = "invalid_id, invalid_wait", body = Problem), NoInstance, Refused, NotConverged))]
 async fn resume(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
-    Path(id): Path<String>,
+    Path(id): Path<InstanceId>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
-    let change = app.registry.resume(&caller.0, &InstanceId::parse(&id)?).await?;
+    let change = app.registry.resume(&caller.0, &id).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok(answer(change))
 }
@@ -321,21 +313,19 @@ pub(super) struct DrainedNodeView {
 /// For a token without host limits: a node is shared.
 #[utoipa::path(post, path = "/nodes/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery),
     request_body = Option<Drain>, responses(
-    (status = 200, body = DrainedNodeView),
-    (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, token_confined", body = Problem),
+    (status = 200, body = DrainedNodeView), (status = 403, description = "token_confined", body = Problem),
     (status = 422, description = "invalid_label, invalid_deadline, invalid_wait", body = Problem),
-    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing", body = Problem),
+    (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
     (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
 async fn drain_node(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
-    Path(id): Path<String>,
+    Path(NodeId(node)): Path<NodeId>,
     Query(query): Query<WaitQuery>,
     body: Option<Json<Drain>>,
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
-    let node = node(&caller.0, &id)?;
+    unconfined(&caller.0)?;
     let seconds = Drain::seconds(body)?;
     let drained = app.registry.drain_node(&caller.0, &node, seconds).await?;
     node_answer(&app, drained, patience).await
@@ -345,31 +335,29 @@ async fn drain_node(
 ///
 /// Every instance of it gets requests again. For a token without host limits.
 #[utoipa::path(delete, path = "/nodes/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
-    (status = 200, body = DrainedNodeView),
-    (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, token_confined", body = Problem),
+    (status = 200, body = DrainedNodeView), (status = 403, description = "token_confined", body = Problem),
     (status = 422, description = "invalid_label, invalid_wait", body = Problem),
-    (status = 503, description = "fabric_unavailable, routes_unavailable, routes_resyncing", body = Problem),
+    (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
     (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
 async fn resume_node(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
-    Path(id): Path<String>,
+    Path(NodeId(node)): Path<NodeId>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
-    let node = node(&caller.0, &id)?;
+    unconfined(&caller.0)?;
     let resumed = app.registry.resume_node(&caller.0, &node).await?;
     node_answer(&app, resumed, patience).await
 }
 
-fn node(caller: &Caller, id: &str) -> Result<Label, Problem> {
-    let node = Label::parse(id, "node")?;
-    if !caller.is_unconfined() {
-        let detail = "a node is drained with a token that is not confined to hosts";
-        return Err(Problem::forbidden("token_confined", detail));
+/// A node is shared by all hosts.
+fn unconfined(caller: &Caller) -> Result<(), Problem> {
+    if caller.is_unconfined() {
+        return Ok(());
     }
-    Ok(node)
+    let detail = "a token that is confined to hosts cannot drain a node; use an unconfined one";
+    Err(Problem::forbidden("token_confined", detail))
 }
 
 async fn node_answer(
@@ -416,10 +404,9 @@ pub(super) struct FaultView {
 async fn report_fault(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
-    Path(id): Path<String>,
+    Path(id): Path<InstanceId>,
     Json(fault): Json<Fault>,
 ) -> Result<Answer<FaultView>, Problem> {
-    let id = InstanceId::parse(&id)?;
     if fault.message.is_empty() || fault.message.len() > MAX_FAULT_MESSAGE {
         let detail = format!("a message has 1 to {MAX_FAULT_MESSAGE} bytes");
         return Err(Invalid::new("invalid_message", "message", detail).into());

@@ -52,8 +52,6 @@ pub(super) struct DumpQuery {
 /// those.
 #[utoipa::path(get, path = "/routes/dump", tag = "routes", params(DumpQuery), responses(
     (status = 200, content((Object = "application/json"), (String = "text/plain"))),
-    (status = 400, description = "invalid_query", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
     (status = 503, description = "routes_unavailable", body = Problem)))]
 pub(super) async fn dump(
     caller: Granted<ReadRoutes>,

@@ -13,7 +13,8 @@ impl From<Invalid> for Problem {
 }
 
 /// What to do after a change that the fabric took but the table has not seen.
-const RECORDED: &str = "The change is recorded and will be made as soon as it can; repeating it is safe.";
+const RECORDED: &str =
+    "The change is recorded and will be applied as soon as possible; repeating it is safe.";
 const NOT_RECORDED: &str = "Nothing was changed; try again.";
 
 impl From<Error> for Problem {
@@ -23,13 +24,13 @@ impl From<Error> for Problem {
         match &error {
             Error::Fabric(_) => {
                 tracing::warn!(error = chain, "the fabric failed");
-                let detail = "the fabric Redis does not answer; whether the change was taken is unknown, and \
+                let detail = "the fabric Redis does not answer. The change may have been accepted; \
                               repeating it is safe";
                 Self::unavailable("fabric_unavailable", detail)
             }
             Error::Table { recorded, .. } => {
                 tracing::warn!(error = chain, recorded, "the routes master failed");
-                let detail = format!("the routes master does not answer. {}", after(*recorded));
+                let detail = format!("the routes primary does not answer. {}", after(*recorded));
                 Self::unavailable("routes_unavailable", detail).with("recorded", *recorded)
             }
             Error::Stats(_) => {
@@ -37,19 +38,20 @@ impl From<Error> for Problem {
                 Self::unavailable("stats_unavailable", "the stats Redis does not answer; try again")
             }
             Error::Resyncing { recorded } => {
-                let detail = format!("the route table is being brought in line. {}", after(*recorded));
+                let detail = format!("the route table is being resynchronized. {}", after(*recorded));
                 Self::unavailable("routes_resyncing", detail).with("recorded", *recorded)
             }
             Error::Blocked { key, recorded } => {
                 let detail = format!(
-                    "the key {key} of the route table holds another type than it must; delete it. {}",
+                    "the key {key} of the route table holds a value of the wrong type; delete it. {}",
                     after(*recorded)
                 );
                 Self::new(StatusCode::CONFLICT, "foreign_key", detail).with("recorded", *recorded)
             }
-            Error::Contended => {
-                Self::unavailable("contended", "others change the same instance or address again and again")
-            }
+            Error::Contended => Self::unavailable(
+                "contended",
+                "other clients keep changing the same instance or address; try again",
+            ),
             other => from_client(other).unwrap_or_else(|| {
                 tracing::error!(error = chain, "a defect, or a foreign record in the way");
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
@@ -74,7 +76,7 @@ fn from_client(error: &Error) -> Option<Problem> {
             Problem::forbidden("address_taken", detail)
         }
         Error::HostFull { hostname } => {
-            let detail = format!("{hostname} has as many instances as a host may have");
+            let detail = format!("instance limit of {hostname} reached");
             Problem::unprocessable("too_many_instances", detail).with("hostname", hostname.as_str())
         }
         Error::CannotSwitch { hostname, version_type, reason } => {

@@ -17,7 +17,8 @@ use super::{
 use crate::http::{
     App, Problem, SERIAL_HEADER,
     auth::{Granted, ManageRoutes, ReadRoutes},
-    body::{Path, Query},
+    body::Query,
+    path::Path,
 };
 use signalbox_route_table::{Hostname, Policy, TableHost, page};
 use signalbox_routing::Error;
@@ -95,10 +96,8 @@ pub(super) struct HostList {
 /// Those whose last instance is gone are among them; entries made by hand are not, `/routes/dump` has them.
 #[utoipa::path(get, path = "/hosts", tag = "hosts", params(PageQuery), responses(
     (status = 200, body = HostList),
-    (status = 400, description = "invalid_query", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
     (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
-    (status = 503, description = "fabric_unavailable, routes_unavailable", body = Problem)))]
+    (status = 503, description = "routes_unavailable", body = Problem)))]
 async fn list(
     caller: Granted<ReadRoutes>,
     AppState(app): AppState<App>,
@@ -130,18 +129,15 @@ async fn list(
 
 /// One host
 #[utoipa::path(get, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path)), responses(
-    (status = 200, body = HostView),
-    (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
+    (status = 200, body = HostView), (status = 403, description = "host_not_allowed", body = Problem),
     (status = 404, description = "unknown_host", body = Problem),
     (status = 422, description = "invalid_hostname", body = Problem),
-    (status = 503, description = "fabric_unavailable, routes_unavailable", body = Problem)))]
+    (status = 503, description = "routes_unavailable", body = Problem)))]
 async fn get(
     caller: Granted<ReadRoutes>,
     AppState(app): AppState<App>,
-    Path(hostname): Path<String>,
+    Path(hostname): Path<Hostname>,
 ) -> Result<Answer<HostView>, Problem> {
-    let hostname = Hostname::parse(&hostname)?;
     if !caller.0.may_touch(&hostname) {
         return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
     }
@@ -162,18 +158,18 @@ async fn get(
 /// No instance serves it afterwards; one that served nothing else is removed with it, and so is what was made by hand.
 /// It answers 404 from then on. A host that is not there is no error, so it can be repeated.
 #[utoipa::path(delete, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
-    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this change in it"))),
+    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
+        change in it"))),
     (status = 409, description = "foreign_key", body = Problem),
-    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem),
-    Refused, NotConverged))]
+    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
 async fn remove(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
-    Path(hostname): Path<String>,
+    Path(hostname): Path<Hostname>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
-    let change = app.registry.remove_host(&caller.0, &Hostname::parse(&hostname)?).await?;
+    let change = app.registry.remove_host(&caller.0, &hostname).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(change.serial))]).into_response())
 }

@@ -8,7 +8,8 @@ use super::view::InstanceView;
 use crate::http::{
     App, Problem,
     auth::{Granted, ReadRoutes},
-    body::{Path, Query},
+    body::Query,
+    path::Path,
 };
 use signalbox_access::Caller;
 use signalbox_route_table::{Hostname, InstanceId, Label, Spec, State, page};
@@ -74,10 +75,8 @@ impl Filter {
 /// A token that is confined to hosts sees the instances it could change.
 #[utoipa::path(get, path = "/instances", tag = "instances", params(ListQuery), responses(
     (status = 200, body = InstanceList),
-    (status = 400, description = "invalid_query", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
     (status = 422, description = "invalid_cursor, invalid_limit, invalid_hostname, invalid_label", body = Problem),
-    (status = 503, description = "fabric_unavailable, routes_unavailable", body = Problem)))]
+    (status = 503, description = "routes_unavailable", body = Problem)))]
 async fn list(
     caller: Granted<ReadRoutes>,
     AppState(app): AppState<App>,
@@ -160,18 +159,14 @@ async fn live(app: &App, ids: &[InstanceId]) -> Vec<Option<Live>> {
 
 /// One instance
 #[utoipa::path(get, path = "/instances/{id}", tag = "instances", params(("id" = String, Path)), responses(
-    (status = 200, body = InstanceView),
-    (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
+    (status = 200, body = InstanceView), (status = 403, description = "host_not_allowed", body = Problem),
     (status = 404, description = "unknown_instance", body = Problem),
-    (status = 422, description = "invalid_id", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 422, description = "invalid_id", body = Problem)))]
 async fn get(
     caller: Granted<ReadRoutes>,
     AppState(app): AppState<App>,
-    Path(id): Path<String>,
+    Path(id): Path<InstanceId>,
 ) -> Result<Answer<InstanceView>, Problem> {
-    let id = InstanceId::parse(&id)?;
     let stored = app.registry.store().stored(&id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
     let hostnames = &stored.record.desired.spec.hostnames;
     if let Some(hostname) = hostnames.iter().find(|hostname| !caller.0.may_touch(hostname)) {

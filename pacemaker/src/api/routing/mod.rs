@@ -6,6 +6,7 @@ mod dump;
 mod errors;
 mod hosts;
 mod instances;
+mod params;
 mod policies;
 mod table;
 mod view;

@@ -17,7 +17,8 @@ use super::{
 use crate::http::{
     App, Problem, SERIAL_HEADER,
     auth::{Granted, ManageRoutes},
-    body::{Body, Json, Path, Query},
+    body::{Body, Json, Query},
+    path::Path,
 };
 use signalbox_route_table::{Hostname, Label, Policy};
 
@@ -49,23 +50,18 @@ pub(super) struct RuledView {
 /// stays when the last one goes, and ends with the host. Weights belong to instances.
 #[utoipa::path(put, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
     request_body = Policy, responses(
-    (status = 200, body = RuledView),
-    (status = 400, description = "malformed_json, invalid_query", body = Problem),
-    (status = 409, description = "foreign_key", body = Problem),
-    (status = 413, description = "body_too_large", body = Problem),
-    (status = 415, description = "unsupported_media_type", body = Problem),
+    (status = 200, body = RuledView), (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_policy (`field` says which), unknown_field, \
         missing_field, invalid_body, invalid_wait", body = Problem),
     Refused, NotConverged))]
 pub(super) async fn put(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
-    Path(hostname): Path<String>,
+    Path(hostname): Path<Hostname>,
     Query(query): Query<WaitQuery>,
     Json(policy): Json<Policy>,
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
-    let hostname = Hostname::parse(&hostname)?;
     let policy = policy.check()?;
     let ruled = app.registry.set_policy(&caller.0, &hostname, &policy).await?;
     wait(&app, &ruled.epoch, ruled.serial, patience).await?;
@@ -84,18 +80,18 @@ pub(super) async fn put(
 /// Its instances serve it as before, by the edge's defaults. A policy that is not there is no error, so it can be
 /// repeated.
 #[utoipa::path(delete, path = "/hosts/{hostname}/policy", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
-    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this change in it"))),
+    (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
+        change in it"))),
     (status = 409, description = "foreign_key", body = Problem),
-    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem),
-    Refused, NotConverged))]
+    (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
 async fn remove(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
-    Path(hostname): Path<String>,
+    Path(hostname): Path<Hostname>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
-    let ruled = app.registry.remove_policy(&caller.0, &Hostname::parse(&hostname)?).await?;
+    let ruled = app.registry.remove_policy(&caller.0, &hostname).await?;
     wait(&app, &ruled.epoch, ruled.serial, patience).await?;
     Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))]).into_response())
 }
@@ -138,22 +134,19 @@ pub(super) struct SwitchedView {
 #[utoipa::path(post, path = "/hosts/{hostname}/current", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
     request_body = Switch, responses(
     (status = 200, body = SwitchedView),
-    (status = 400, description = "malformed_json, invalid_query", body = Problem),
-    (status = 409, description = "no_instance_of_version, version_unhealthy, version_incomplete (`hostnames` says which \
-        names), foreign_key", body = Problem),
-    (status = 415, description = "unsupported_media_type", body = Problem),
+    (status = 409, description = "no_instance_of_version, version_unhealthy, version_incomplete (`hostnames` says \
+        which names), foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_label, invalid_deadline, unknown_field, missing_field, \
         invalid_body, invalid_wait", body = Problem),
     Refused, NotConverged))]
 async fn switch(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
-    Path(hostname): Path<String>,
+    Path(hostname): Path<Hostname>,
     Query(query): Query<WaitQuery>,
     Json(body): Json<Switch>,
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
-    let hostname = Hostname::parse(&hostname)?;
     let version_type = Label::parse(body.version_type_id.as_str(), "version_type_id")?;
     let seconds = deadline(body.deadline_seconds)?;
     let switched = app.registry.switch_version(&caller.0, &hostname, &version_type, seconds).await?;

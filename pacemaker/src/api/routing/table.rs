@@ -45,9 +45,7 @@ pub(super) struct ExplainQuery {
 /// where it goes by that alone (sessions, shares asked for by name, consistent hashing), else the chances.
 #[utoipa::path(get, path = "/routes/explain", tag = "routes", params(ExplainQuery), responses(
     (status = 200, body = Explanation),
-    (status = 400, description = "invalid_query", body = Problem),
-    (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, host_not_allowed", body = Problem),
+    (status = 403, description = "host_not_allowed", body = Problem),
     (status = 422, description = "invalid_host, invalid_header, invalid_cookie, invalid_address", body = Problem),
     (status = 503, description = "routes_unavailable", body = Problem)))]
 async fn explain_host(
@@ -134,7 +132,6 @@ pub(super) struct BucketView {
 /// waited for; after ten it is excluded: changes count as converged without it.
 #[utoipa::path(get, path = "/routes/convergence", tag = "routes", responses(
     (status = 200, body = ConvergenceView),
-    (status = 401, body = Problem), (status = 403, body = Problem),
     (status = 503, description = "routes_unavailable, stats_unavailable", body = Problem)))]
 async fn convergence(
     _: Granted<ReadRoutes>,

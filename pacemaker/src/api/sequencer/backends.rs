@@ -7,12 +7,14 @@ use serde_json::value::RawValue;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+use super::params::BackendName;
 use crate::http::{
     App, Problem,
     auth::{Granted, ReadAll, RootOnly},
-    body::{JsonBytes, Path, Query},
+    body::{JsonBytes, Query},
+    path::Path,
 };
-use signalbox_bus::{OnFailure, Queued, intake};
+use signalbox_bus::{OnFailure, Queued};
 use signalbox_sequencer::{BackendStatus, DeadEvent, Removed};
 
 /// Dead letters that are listed.
@@ -110,9 +112,7 @@ pub(crate) struct Dropped {
 }
 
 /// List the backends
-#[utoipa::path(get, path = "/backends", tag = "objects", responses((status = 200, body = Vec<BackendView>),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+#[utoipa::path(get, path = "/backends", tag = "objects", responses((status = 200, body = Vec<BackendView>)))]
 async fn list(
     Granted { 0: caller, .. }: Granted<ReadAll>,
     State(app): State<App>,
@@ -124,9 +124,8 @@ async fn list(
 
 /// Look at a backend
 #[utoipa::path(get, path = "/backends/{name}", tag = "objects", params(("name" = String, Path, example = "search")),
-    responses((status = 200, body = BackendView), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_backend", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    responses(
+    (status = 200, body = BackendView), (status = 404, description = "unknown_backend", body = Problem)))]
 async fn show(
     Granted { 0: caller, .. }: Granted<ReadAll>,
     State(app): State<App>,
@@ -149,11 +148,11 @@ async fn find(app: &App, name: &str) -> Result<BackendStatus, Problem> {
 /// else), `on_failure` (`block`, `skip`, `park`), `max_attempts` (10), `workers` (4): the objects that one pacemaker
 /// serves at a time. Defining it again starts deliveries that a 410 stopped.
 #[utoipa::path(put, path = "/backends/{name}", tag = "objects", params(("name" = String, Path, example = "search")),
-    request_body = Object, responses((status = 200, body = BackendView), (status = 201, body = BackendView),
-    (status = 400, description = "bad_backend, malformed_json", body = Problem), (status = 401, body = Problem),
-    (status = 403, description = "scope_missing, limit_reached", body = Problem),
-    (status = 409, description = "prefix_taken", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    request_body = Object, responses(
+    (status = 200, body = BackendView), (status = 201, body = BackendView),
+    (status = 400, description = "invalid_backend", body = Problem),
+    (status = 403, description = "limit_reached", body = Problem),
+    (status = 409, description = "prefix_taken", body = Problem)))]
 async fn put(
     _: Granted<RootOnly>,
     State(app): State<App>,
@@ -184,11 +183,8 @@ pub(crate) struct Removal {
 /// with the others, and may have arrived. From now on the backend takes no new objects. 204 when it is gone; 202 when
 /// it goes by itself as soon as nothing is queued any more. It may be repeated, also with another word.
 #[utoipa::path(delete, path = "/backends/{name}", tag = "objects", params(("name" = String, Path), Removal), responses(
-    (status = 202), (status = 204), (status = 400, description = "invalid_query", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_such_backend", body = Problem),
-    (status = 409, description = "backend_not_empty", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 202), (status = 204), (status = 404, description = "unknown_backend", body = Problem),
+    (status = 409, description = "backend_not_empty", body = Problem)))]
 async fn remove(
     _: Granted<RootOnly>,
     State(app): State<App>,
@@ -216,15 +212,12 @@ async fn remove(
 ///
 /// The latest thousand, oldest first.
 #[utoipa::path(get, path = "/backends/{name}/dead", tag = "objects", params(("name" = String, Path)), responses(
-    (status = 200, body = Vec<DeadView>), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 400, description = "bad_backend", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 200, body = Vec<DeadView>), (status = 400, description = "invalid_backend", body = Problem)))]
 async fn dead(
     _: Granted<ReadAll>,
     State(app): State<App>,
-    Path(name): Path<String>,
+    Path(BackendName(name)): Path<BackendName>,
 ) -> Result<Answer<Vec<DeadView>>, Problem> {
-    intake::backend_name(&name)?;
     let dead = app.sequencer.handle.dead(&name, MOST_DEAD).await?;
     let view = |DeadEvent { died_ms, attempts, why, event }| DeadView { died_ms, attempts, why, event };
     Ok(Answer(dead.into_iter().map(view).collect()))
@@ -232,15 +225,12 @@ async fn dead(
 
 /// Forget a backend's dead letters
 #[utoipa::path(delete, path = "/backends/{name}/dead", tag = "objects", params(("name" = String, Path)), responses(
-    (status = 200, body = Dropped), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 400, description = "bad_backend", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 200, body = Dropped), (status = 400, description = "invalid_backend", body = Problem)))]
 async fn drop_dead(
     _: Granted<RootOnly>,
     State(app): State<App>,
-    Path(name): Path<String>,
+    Path(BackendName(name)): Path<BackendName>,
 ) -> Result<Answer<Dropped>, Problem> {
-    intake::backend_name(&name)?;
     Ok(Answer(Dropped { dropped: app.sequencer.handle.drop_dead(&name).await? }))
 }
 
@@ -258,16 +248,14 @@ pub(crate) struct RedrivenEvents {
 /// Each goes behind what is queued for its object, with the id that it had and `"redriven": true`, since later ones
 /// came before it. Events that die meanwhile stay. It may be repeated.
 #[utoipa::path(post, path = "/backends/{name}/dead/redrive", tag = "objects", params(("name" = String, Path)), responses(
-    (status = 200, body = RedrivenEvents), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 400, description = "bad_backend", body = Problem),
-    (status = 404, description = "no_such_backend", body = Problem),
-    (status = 503, description = "fabric_unavailable, busy", body = Problem)))]
+    (status = 200, body = RedrivenEvents), (status = 400, description = "invalid_backend", body = Problem),
+    (status = 404, description = "unknown_backend", body = Problem),
+    (status = 503, description = "busy", body = Problem)))]
 async fn redrive(
     _: Granted<RootOnly>,
     State(app): State<App>,
-    Path(name): Path<String>,
+    Path(BackendName(name)): Path<BackendName>,
 ) -> Result<Answer<RedrivenEvents>, Problem> {
-    intake::backend_name(&name)?;
     let (redriven, left) = app.sequencer.handle.redrive(&name).await?;
     Ok(Answer(RedrivenEvents { redriven, left }))
 }

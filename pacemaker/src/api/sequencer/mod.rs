@@ -2,6 +2,7 @@
 
 mod backends;
 mod objects;
+mod params;
 
 use utoipa_axum::router::OpenApiRouter;
 

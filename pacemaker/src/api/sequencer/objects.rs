@@ -9,12 +9,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+use super::params::ObjectName;
 use crate::http::{
     App, Problem,
     auth::{Granted, PublishEvents, ReadAll, RootOnly},
-    body::{Body, Json, JsonBytes, Path},
+    body::{Body, Json, JsonBytes},
+    path::Path,
 };
-use signalbox_bus::{EventId, intake};
+use signalbox_bus::EventId;
 use signalbox_sequencer::{Decided, Decision, ObjectStatus};
 
 /// The largest group that is read: a state and a hundred events of the largest size, about.
@@ -117,16 +119,15 @@ impl ObjectView {
 #[utoipa::path(post, path = "/objects/{object}/events", tag = "objects",
     params(("object" = String, Path, example = "work:1")), request_body = Object, responses(
     (status = 202, body = Accepted),
-    (status = 400, description = "bad_object, bad_event, bad_topic, too_many_events, malformed_json, bad_idempotency_key", body = Problem),
-    (status = 401, body = Problem),
+    (status = 400, description = "invalid_object, invalid_event, invalid_topic, too_many_events, invalid_idempotency_key", body = Problem),
     (status = 403, description = "reserved_object, topic_claimed, limit_reached", body = Problem),
-    (status = 413, body = Problem), (status = 422, description = "idempotency_conflict", body = Problem),
+    (status = 422, description = "idempotency_conflict", body = Problem),
     (status = 429, description = "object_queue_full", body = Problem),
-    (status = 503, description = "fabric_unavailable, fabric_full, fabric_uninitialised, busy", body = Problem)))]
+    (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn publish(
     Granted { 0: caller, .. }: Granted<PublishEvents>,
     State(app): State<App>,
-    Path(object): Path<String>,
+    Path(ObjectName(object)): Path<ObjectName>,
     headers: HeaderMap,
     JsonBytes(body): JsonBytes,
 ) -> Result<(StatusCode, Answer<Accepted>), Problem> {
@@ -137,16 +138,14 @@ async fn publish(
 
 /// Look at an object
 #[utoipa::path(get, path = "/objects/{object}", tag = "objects", params(("object" = String, Path, example = "work:1")),
-    responses((status = 200, body = ObjectView), (status = 400, description = "bad_object", body = Problem),
-    (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "unknown_object", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    responses(
+    (status = 200, body = ObjectView), (status = 400, description = "invalid_object", body = Problem),
+    (status = 404, description = "unknown_object", body = Problem)))]
 async fn show(
     _: Granted<ReadAll>,
     State(app): State<App>,
-    Path(object): Path<String>,
+    Path(ObjectName(object)): Path<ObjectName>,
 ) -> Result<Answer<ObjectView>, Problem> {
-    intake::object_name(&object)?;
     let status = app.sequencer.handle.object(&object).await?;
     let status = status.ok_or_else(|| {
         Problem::not_found(
@@ -161,14 +160,12 @@ async fn show(
 ///
 /// For an object that is parked, or waits for a retry: the event at the head is tried again now, with all its attempts.
 #[utoipa::path(post, path = "/objects/{object}/unpark", tag = "objects", params(("object" = String, Path)), responses(
-    (status = 204), (status = 401, body = Problem), (status = 403, body = Problem),
-    (status = 404, description = "no_queue", body = Problem),
-    (status = 409, description = "nothing_to_decide, in_flight", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 204), (status = 404, description = "no_queue", body = Problem),
+    (status = 409, description = "nothing_to_decide, in_flight", body = Problem)))]
 async fn unpark(
     _: Granted<RootOnly>,
     State(app): State<App>,
-    Path(object): Path<String>,
+    Path(ObjectName(object)): Path<ObjectName>,
 ) -> Result<StatusCode, Problem> {
     decide(&app, &object, Decision::Unpark).await
 }
@@ -179,23 +176,21 @@ async fn unpark(
 /// letter of its backend, and the object's next event tells the gap. It has to be named, so that a repeat of a request
 /// whose answer was lost gives up no other.
 #[utoipa::path(post, path = "/objects/{object}/skip", tag = "objects", params(("object" = String, Path)),
-    request_body = Skip, responses((status = 204),
-    (status = 400, description = "bad_object, malformed_json", body = Problem),
-    (status = 422, description = "missing_field, invalid_body, unknown_field", body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
+    request_body = Skip, responses(
+    (status = 204), (status = 400, description = "invalid_object", body = Problem),
+    (status = 422, description = "missing_field, invalid_body, unknown_field", body = Problem),
     (status = 404, description = "no_queue", body = Problem),
-    (status = 409, description = "nothing_to_decide, in_flight, another_event", body = Problem),
-    (status = 503, description = "fabric_unavailable", body = Problem)))]
+    (status = 409, description = "nothing_to_decide, in_flight, another_event", body = Problem)))]
 async fn skip(
     _: Granted<RootOnly>,
     State(app): State<App>,
-    Path(object): Path<String>,
+    Path(ObjectName(object)): Path<ObjectName>,
     Json(Skip { id }): Json<Skip>,
 ) -> Result<StatusCode, Problem> {
     decide(&app, &object, Decision::Skip(id)).await
 }
 
 async fn decide(app: &App, object: &str, decision: Decision) -> Result<StatusCode, Problem> {
-    intake::object_name(object)?;
     let conflict = |code, detail: &str| Err(Problem::new(StatusCode::CONFLICT, code, detail));
     match app.sequencer.handle.decide(object, decision).await? {
         Decided::Done => Ok(StatusCode::NO_CONTENT),

@@ -167,7 +167,7 @@ async fn a_confined_token_sees_and_changes_its_own() {
 async fn paths_and_queries_that_are_wrong_have_stable_codes() {
     let api = Api::start().await;
     for (path, status, code) in [
-        ("/nothing", 404, "no_such_route"),
+        ("/nothing", 404, "unknown_route"),
         ("/instances/a%20b", 422, "invalid_id"),
         ("/instances/%ff", 400, "invalid_path"),
         ("/instances?limit=0", 422, "invalid_limit"),

@@ -148,9 +148,9 @@ async fn a_client_that_is_not_a_browser_gets_401_instead_of_a_redirect() {
     );
     let page = read(api.client.get(format!("{}/", api.base)).basic_auth(ROOT, Some(""))).await;
     assert_eq!(page.status, 200);
-    assert_eq!(api.get("/dashboard/nothing").await.code(), "no_such_page");
-    assert_eq!(api.get("/dashboard/assets/nothing").await.code(), "no_such_asset");
-    assert_eq!(api.get("/dashboard/stream?page=nothing").await.code(), "no_such_page");
+    assert_eq!(api.get("/dashboard/nothing").await.code(), "unknown_page");
+    assert_eq!(api.get("/dashboard/assets/nothing").await.code(), "unknown_asset");
+    assert_eq!(api.get("/dashboard/stream?page=nothing").await.code(), "unknown_page");
 }
 
 #[tokio::test]

@@ -43,12 +43,12 @@ async fn labels_have_the_statuses_of_the_original() {
     assert_eq!((&shown["name"], &shown["metadata"]), (&json!("a b/c"), &json!({"x": {"y": 1}})));
     assert_eq!((&shown["state"], &shown["status"]), (&json!("asked"), &json!("waiting")));
     for (body, code) in [
-        (json!({}), "bad_metadata"),
-        (json!({"metadata": 1}), "bad_metadata"),
-        (json!({"metadata": {}, "x": 1}), "bad_metadata"),
+        (json!({}), "invalid_metadata"),
+        (json!({"metadata": 1}), "invalid_metadata"),
+        (json!({"metadata": {}, "x": 1}), "invalid_metadata"),
     ] {
         let reply = api.patch(label, &body).await;
-        assert_eq!((reply.status.as_u16(), reply.code().as_str()), (400, code), "{body}");
+        assert_eq!((reply.status.as_u16(), reply.code().as_str()), (422, code), "{body}");
     }
     let moved = api.patch(label, &json!({"metadata": {"x": {"z": null}, "go": true}})).await;
     assert_eq!((moved.status.as_u16(), &moved.json()["state"]), (200, &json!("done")));
@@ -75,11 +75,11 @@ async fn labels_have_the_statuses_of_the_original() {
     assert_eq!((deleted.status.as_u16(), deleted.code().as_str()), (409, "label_deleted"));
     assert_eq!(api.post(&format!("{label}?recreate=true"), &json!({"metadata": {}})).await.status, 201);
     for (path, code) in [
-        ("/state-machines/none", "no_such_machine"),
-        ("/state-machines/none/labels/a", "no_such_machine"),
-        ("/state-machines/m/labels/none", "no_such_label"),
-        ("/state-machines/m/labels/none/why", "no_such_label"),
-        ("/state-machines/m/versions/9", "no_such_version"),
+        ("/state-machines/none", "unknown_machine"),
+        ("/state-machines/none/labels/a", "unknown_machine"),
+        ("/state-machines/m/labels/none", "unknown_label"),
+        ("/state-machines/m/labels/none/why", "unknown_label"),
+        ("/state-machines/m/versions/9", "unknown_version"),
     ] {
         let reply = api.get(path).await;
         assert_eq!((reply.status.as_u16(), reply.code().as_str()), (404, code), "{path}");
@@ -88,7 +88,7 @@ async fn labels_have_the_statuses_of_the_original() {
     assert_eq!(api.patch("/state-machines/m/labels/none", &json!({"metadata": {}})).await.status, 404);
     assert_eq!(
         api.post("/state-machines/m/labels/%0A", &json!({"metadata": {}})).await.code(),
-        "bad_label_name"
+        "invalid_label_name"
     );
 }
 
@@ -96,13 +96,13 @@ async fn labels_have_the_statuses_of_the_original() {
 async fn machines_are_planned_applied_and_explained() {
     let api = Api::defined().await;
     let bad = api.text("/state-machines/m/plan", "state_machines: {m: {}}").await;
-    assert_eq!((bad.status.as_u16(), bad.code().as_str()), (400, "bad_definition"));
-    assert_eq!(api.post("/state-machines/m/apply", &json!({"plan": "none"})).await.code(), "no_such_plan");
+    assert_eq!((bad.status.as_u16(), bad.code().as_str()), (422, "invalid_definition"));
+    assert_eq!(api.post("/state-machines/m/apply", &json!({"plan": "none"})).await.code(), "unknown_plan");
     let many = json!({"labels": [{"name": "a", "metadata": {}}, {"name": ".", "metadata": {}}, {"name": "b", "metadata": {}}]});
     let results = api.post("/state-machines/m/labels", &many).await.json();
     let codes: Vec<&Value> =
         results["results"].as_array().unwrap().iter().map(|one| &one["result"]).collect();
-    assert_eq!(codes, [201, 400, 201]);
+    assert_eq!(codes, [201, 422, 201]);
     let page = api.get("/state-machines/m/labels?limit=1").await.json();
     assert_eq!((&page["labels"], &page["next"]), (&json!([{"name": "a"}]), &json!("a")));
     let shown = api.get("/state-machines/m").await.json();
@@ -148,7 +148,7 @@ async fn metadata_has_its_limits_and_what_goes_beyond_changes_nothing() {
     {
         let label = &format!("/state-machines/m/labels/{what}");
         let refused = api.post(label, &json!({"metadata": bad})).await;
-        assert_eq!((refused.status.as_u16(), refused.code().as_str()), (400, "bad_metadata"), "{what}");
+        assert_eq!((refused.status.as_u16(), refused.code().as_str()), (422, "invalid_metadata"), "{what}");
         assert_eq!(api.get(label).await.status, 404, "{what}");
         let created = api.post(label, &json!({"metadata": good})).await;
         assert_eq!(created.status, 201, "{what}: {created:?}");
@@ -156,16 +156,16 @@ async fn metadata_has_its_limits_and_what_goes_beyond_changes_nothing() {
         let before = api.get(label).await.json();
         let more = if what == "bytes" { json!({"y": 1}) } else { nested(33) };
         let refused = api.patch(label, &json!({"metadata": more})).await;
-        assert_eq!((refused.status.as_u16(), refused.code().as_str()), (400, "bad_metadata"), "{what}");
+        assert_eq!((refused.status.as_u16(), refused.code().as_str()), (422, "invalid_metadata"), "{what}");
         assert_eq!(api.get(label).await.json(), before, "{what}");
     }
     let label = "/state-machines/m/labels/none";
     for none in [json!([]), json!([{"a": 1}]), json!("x"), json!(1), json!(null)] {
         let refused = api.post(label, &json!({"metadata": none})).await;
-        assert_eq!((refused.status.as_u16(), refused.code().as_str()), (400, "bad_metadata"), "{none}");
+        assert_eq!((refused.status.as_u16(), refused.code().as_str()), (422, "invalid_metadata"), "{none}");
         let refused =
             api.post("/state-machines/m/labels", &json!({"labels": [{"name": "a", "metadata": none}]})).await;
-        assert_eq!(refused.json()["results"][0]["result"], 400, "{none}");
+        assert_eq!(refused.json()["results"][0]["result"], 422, "{none}");
     }
     assert_eq!(api.get(label).await.status, 404);
 }
@@ -177,8 +177,11 @@ async fn names_bodies_and_keys_that_cannot_be_are_refused() {
     let long = "n".repeat(257);
     for name in [&*long, "%00", "%0A", "%7F", "%C2%85", &"%C3%A9".repeat(129)] {
         let refused = api.post(&format!("/state-machines/m/labels/{name}"), &facts).await;
-        assert_eq!(refused.status, 400, "{name}: {refused:?}");
-        assert!(["bad_label_name", "invalid_path"].contains(&refused.code().as_str()), "{name}: {refused:?}");
+        assert_eq!(
+            (refused.status.as_u16(), refused.code().as_str()),
+            (422, "invalid_label_name"),
+            "{name}: {refused:?}"
+        );
     }
     for name in [&long[1..], "%C3%A9%2F%20", "..."] {
         assert_eq!(api.post(&format!("/state-machines/m/labels/{name}"), &facts).await.status, 201, "{name}");
@@ -216,7 +219,7 @@ async fn names_bodies_and_keys_that_cannot_be_are_refused() {
         let refused = keyed(Method::PATCH, key, json!({"metadata": {}})).await;
         assert_eq!(
             (refused.status.as_u16(), refused.code().as_str()),
-            (400, "bad_idempotency_key"),
+            (422, "invalid_idempotency_key"),
             "{key:?}"
         );
     }

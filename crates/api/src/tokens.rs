@@ -1,0 +1,120 @@
+//! API tokens.
+
+use serde::{Deserialize, Serialize};
+
+/// A kind of permission. Root has all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Register, drain and remove instances.
+    Routes,
+    /// Publish events.
+    Publish,
+    /// Subscribe to events.
+    Subscribe,
+    /// Use queues.
+    Queues,
+    /// Report facts to state machines.
+    Facts,
+    /// Define state machines.
+    Machines,
+    /// Read routes, statistics and the dashboard.
+    Read,
+}
+
+impl Scope {
+    /// All of them.
+    pub const ALL: &'static [Self] = &[
+        Self::Routes,
+        Self::Publish,
+        Self::Subscribe,
+        Self::Queues,
+        Self::Facts,
+        Self::Machines,
+        Self::Read,
+    ];
+
+    /// The scope of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|scope| scope.as_str() == name)
+    }
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Routes => "routes",
+            Self::Publish => "publish",
+            Self::Subscribe => "subscribe",
+            Self::Queues => "queues",
+            Self::Facts => "facts",
+            Self::Machines => "machines",
+            Self::Read => "read",
+        }
+    }
+}
+
+impl AsRef<str> for Scope {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+/// A token to be created.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct NewToken {
+    /// `[a-z0-9:_-]{1,64}`, not `root`.
+    #[cfg_attr(feature = "schema", schema(example = "deployer"))]
+    pub name: String,
+    /// At least one.
+    pub scopes: Vec<Scope>,
+    /// Confine the token to these hosts: `shop.example`, or `*.shop.example` for everything below.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<Vec<String>>,
+    /// Confine the token to messages of these environments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environments: Option<Vec<String>>,
+}
+
+/// A token; the token itself is shown only when it is created.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = TokenView))]
+pub struct Token {
+    /// Its name.
+    pub name: String,
+    /// What it permits.
+    pub scopes: Vec<Scope>,
+    /// The hosts that it is confined to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<Vec<String>>,
+    /// The environments that it is confined to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environments: Option<Vec<String>>,
+    /// The secret that clients send.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+}
+
+/// All tokens.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct TokenList {
+    /// The tokens, without their secrets.
+    pub tokens: Vec<Token>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_scope_is_its_json() {
+        for scope in Scope::ALL {
+            assert_eq!(serde_json::to_value(scope).unwrap(), scope.as_str());
+            assert_eq!(Scope::from_name(scope.as_str()), Some(*scope));
+        }
+        assert_eq!(Scope::from_name("root"), None);
+    }
+}
