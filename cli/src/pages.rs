@@ -77,7 +77,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         man(&Man { dir: Some(folder.path().to_owned()) }).unwrap();
         let page = fs::read_to_string(folder.path().join("signalbox-routes-add.1")).unwrap();
-        assert!(page.contains("Register an instance"), "{page}");
+        assert!(page.contains("Register or update an instance"), "{page}");
         assert!(folder.path().join("signalbox.1").exists());
         assert!(!folder.path().join("signalbox-guard.1").exists(), "a hidden command has no page");
     }
