@@ -32,7 +32,10 @@ pub(super) struct SlowFacts {
 
 /// The latest reading and its time. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SlowFactsCache(Arc<Mutex<Option<(Instant, Arc<SlowFacts>)>>>);
+pub(crate) struct SlowFactsCache(Arc<Mutex<Cached>>);
+
+/// The last facts, and when they were read.
+type Cached = Option<(Instant, Arc<SlowFacts>)>;
 
 impl SlowFactsCache {
     pub(super) async fn get(&self, app: &Site) -> Arc<SlowFacts> {
