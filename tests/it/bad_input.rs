@@ -164,6 +164,7 @@ impl Route {
         let names = [
             ("{id}", "i-1"),
             ("{hostname}", "app.test"),
+            ("{server_name}", "app.test"),
             ("{name}", "nobody"),
             ("{token}", "nobody"),
             ("{topic}", "nothing"),

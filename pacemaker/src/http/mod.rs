@@ -11,6 +11,7 @@ mod problem;
 pub(crate) mod session;
 #[cfg(test)]
 mod tests;
+pub(crate) mod unread;
 
 use axum::http::HeaderName;
 
