@@ -3,7 +3,7 @@
 import { act, api, check, go, noticed, server, shoot, until } from "./harness.mjs";
 
 // The invalid definition.
-export const expected = ["status of 400"];
+export const expected = ["status of 422"];
 
 // Text that a page must show and never run.
 const hostile = `"><script>document.title="owned"</script>`;
@@ -55,9 +55,9 @@ async function confirm(page, button) {
 
 async function first(page, address) {
     await go(page, "/dashboard/machines");
-    await page.getByLabel("A new machine").fill("errands");
+    await page.getByLabel("New machine").fill("errands");
     await page.keyboard.press("Enter");
-    await page.getByText("There is no machine of this name yet.").waitFor();
+    await page.getByText("No machine has this name yet.").waitFor();
     await define(page, definition(address, "resting").replace("default: home", "default: hom"));
     const problem = await page.locator("#planned pre.problems").innerText();
     check(problem.includes("default: hom\n") && problem.includes("^^^"), `the place is shown: ${problem}`);

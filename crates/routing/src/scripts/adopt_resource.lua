@@ -1,11 +1,11 @@
 -- Copies a resource of a name to the fabric as the routes master has it, because the fabric lost it. The master's
 -- revision is kept, so that both agree afterwards. Completed by policy_index.lua or certificate_index.lua.
 -- KEYS[1]: hash, name → resource with its revision as JSON
--- KEYS[2...]: keys of the index
+-- KEYS[2...]: hashes or sets, the keys of the index
 -- ARGV[1]: string, name
 -- ARGV[2]: string, the revision that the caller read in the fabric; empty = none
 -- ARGV[3]: string, the resource with its revision as JSON; empty = removed
--- ARGV[4...]: arguments of the index
+-- ARGV[4...]: strings, the arguments of the index
 -- Returns 1, or 0 when the fabric has another revision by now.
 -- Caller: store/resource.rs, adopt_resource
 local index = {}

@@ -4,14 +4,14 @@
 -- KEYS[2]: string, revision of the latest change
 -- KEYS[3]: zset, changes that the table may not have yet, by revision
 -- KEYS[4]: hash, what the routes master was last given: epoch, serial
--- KEYS[5...]: keys of the index
+-- KEYS[5...]: hashes or sets, the keys of the index
 -- ARGV[1]: string, name
 -- ARGV[2]: string, the JSON after the revision; empty = remove
 -- ARGV[3]: integer, the highest revision that the caller has ever seen
 -- ARGV[4]: string, the revision that the caller read; empty = any, 0 = the name has no resource, and what the table
 --   may still have is to be removed
 -- ARGV[5]: string, the member of KEYS[3]
--- ARGV[6...]: arguments of the index
+-- ARGV[6...]: strings, the arguments of the index
 -- Returns {'accepted', revision, serial of the table, lineage of the table}
 --   {'same', revision that the table may not have yet or 0, serial, lineage}: it was wanted like this before
 --   {'changed'}: the revision is not the one that the caller read; read again
