@@ -418,10 +418,7 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
         );
     }
     let planned = type_in(&system, &["machines", "plan", "orders", second]).await.done().out;
-    assert!(
-        planned.contains("(against version 1)") && planned.contains("asked (1 labels)"),
-        "{planned}"
-    );
+    assert!(planned.contains("(against version 1)") && planned.contains("asked (1 labels)"), "{planned}");
     type_in(&system, &["machines", "apply", "orders", "--file", second, "--map", "asked=queued"])
         .await
         .done();

@@ -102,6 +102,11 @@ const SHARED: &[(&str, &str)] = &[
     ("crates/queues/src/scripts/facets.lua", "function main(facets"),
     ("crates/bus/src/scripts/objects.lua", "function main(objects"),
     ("crates/routing/src/scripts/shared.lua", "function main(shared"),
+    // What differs between the kinds of resources: one of each pair is appended, both follow the same header.
+    ("crates/routing/src/scripts/policy_index.lua", "local index = {}"),
+    ("crates/routing/src/scripts/certificate_index.lua", "local index = {}"),
+    ("crates/routing/src/scripts/policy_table.lua", "local resource = {}"),
+    ("crates/routing/src/scripts/certificate_table.lua", "local resource = {}"),
     // Appended to the publish script only, which names it by its path.
     ("crates/bus/src/scripts/labels.lua", "function main(labels"),
 ];
