@@ -282,7 +282,8 @@ async fn grpc_passes_message_by_message_with_its_trailers() {
     assert!(curl(&json).await.ends_with(" 200 2"));
     // The application's own failure is its own.
     let mut call = Call::open(at.h2c, "grpc.test", "/fail").await.unwrap();
-    call.close().unwrap();
+    // The application may have failed the call before: then there is no stream left to close.
+    let _ = call.close();
     assert_eq!(call.end().await.unwrap()["grpc-status"], "9");
     let lines = system.log_lines_when(5).await;
     for line in &lines {
