@@ -2,11 +2,12 @@
 
 mod facts;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use clap::Subcommand;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use signalbox_client::machines::Move;
+use signalbox_client::machines::{Move, Simulate as Assumptions};
 
 use crate::{
     exit::Failure,
@@ -83,11 +84,11 @@ struct Simulate {
     #[arg(long, value_name = "JSON", value_parser = object)]
     metadata: Option<Value>,
     /// Values of feeds, as a JSON object of names and values; null for a failing feed
-    #[arg(long, value_name = "JSON", value_parser = object)]
-    feeds: Option<Value>,
+    #[arg(long, value_name = "JSON", value_parser = members::<Option<Value>>)]
+    feeds: Option<BTreeMap<String, Option<Value>>>,
     /// Answers to actions, as a JSON object of states and HTTP statuses [default: 200]
-    #[arg(long, value_name = "JSON", value_parser = object)]
-    webhooks: Option<Value>,
+    #[arg(long, value_name = "JSON", value_parser = members::<u16>)]
+    webhooks: Option<BTreeMap<String, u16>>,
     #[command(flatten)]
     remote: Remote,
 }
@@ -116,6 +117,10 @@ fn object(text: &str) -> Result<Value, String> {
     } else {
         Err("expected a JSON object, such as {\"paid\":true}".to_owned())
     }
+}
+
+fn members<T: DeserializeOwned>(text: &str) -> Result<BTreeMap<String, T>, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
@@ -157,12 +162,13 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 async fn simulate(args: Simulate) -> Result<(), Failure> {
-    let mut assumed = json!({"for": args.span});
-    for (name, value) in [("metadata", args.metadata), ("feeds", args.feeds), ("webhooks", args.webhooks)] {
-        if let Some(value) = value {
-            assumed[name] = value;
-        }
-    }
+    let assumed = Assumptions {
+        span: Some(args.span),
+        until: None,
+        metadata: args.metadata,
+        feeds: args.feeds.unwrap_or_default(),
+        webhooks: args.webhooks.unwrap_or_default(),
+    };
     let told = args.remote.client()?.machines().simulate(&args.machine, &args.label, &assumed).await?;
     args.remote.show(&told, print)
 }

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 use serde_json::json;
-use signalbox_client::objects::{Backend, Object};
+use signalbox_client::objects::{Backend, ObjectState};
 
 use crate::{exit::Failure, remote::Remote, terminal};
 
@@ -82,12 +82,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Dead(Dead { backend, remote }) => {
             let dead = remote.client()?.objects().dead(&backend).await?;
-            remote.show(&dead, |dead| terminal::line(&format!("{dead:#}")))
+            remote.show(&dead, |dead| terminal::line(&format!("{:#}", json!(dead))))
         }
     }
 }
 
-fn print(object: &Object) {
+fn print(object: &ObjectState) {
     let row = |name: &str, value: String| terminal::line(&format!("  {name:<14} {value}"));
     terminal::line(&object.object);
     row("backend", terminal::or_dash(object.backend.as_ref()));

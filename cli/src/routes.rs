@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::json;
-use signalbox_client::routes::{Changed, Convergence, Explanation, Filter, NewInstance};
+use signalbox_client::routes::{
+    Answer, ChangedInstance, Convergence, Explanation, Filter, Liveness, NewInstance,
+};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -185,7 +187,7 @@ async fn list(args: List) -> Result<(), Failure> {
                     terminal::list(&instance.hostnames),
                     instance.version_type_id.clone(),
                     instance.weight.to_string(),
-                    instance.state.clone(),
+                    instance.state.as_str().to_owned(),
                     health.to_owned(),
                 ]
             })
@@ -259,7 +261,7 @@ impl Until {
     }
 }
 
-fn report(changed: &Changed, now: &str, already: &str) {
+fn report(changed: &ChangedInstance, now: &str, already: &str) {
     let what = if changed.changed { now } else { already };
     terminal::line(&format!("{} {what} (serial {})", changed.instance.id, changed.serial));
 }
@@ -270,11 +272,10 @@ async fn explain(args: Explain) -> Result<(), Failure> {
 }
 
 fn print(explanation: &Explanation) {
-    let answer = match &*explanation.answer {
-        "proxied" => "is routed to an instance",
-        "no_instance" => "is answered 503: no instance is available",
-        "no_route" => "is answered 404: the host is not in the table",
-        other => other,
+    let answer = match explanation.answer {
+        Answer::Proxied => "is routed to an instance",
+        Answer::NoInstance => "is answered 503: no instance is available",
+        Answer::NoRoute => "is answered 404: the host is not in the table",
     };
     terminal::line(&format!("A request for {} {answer}.", explanation.host));
     for candidate in &explanation.candidates {
@@ -315,7 +316,7 @@ async fn wait(args: Wait) -> Result<(), Failure> {
             .routers
             .iter()
             .filter(|router| {
-                router.state == "live" && (router.serial < wanted || router.epoch != state.epoch)
+                router.state == Liveness::Live && (router.serial < wanted || router.epoch != state.epoch)
             })
             .map(|router| &*router.node)
             .collect();
@@ -335,7 +336,7 @@ async fn wait(args: Wait) -> Result<(), Failure> {
 }
 
 fn serve(state: &Convergence, serial: u64) {
-    let live = state.routers.iter().filter(|router| router.state == "live").count();
+    let live = state.routers.iter().filter(|router| router.state == Liveness::Live).count();
     let routers = if live == 1 { "router serves" } else { "routers serve" };
     terminal::line(&format!("{live} {routers} serial {serial}"));
 }

@@ -170,7 +170,8 @@ fn print(page: &DeadLetters) {
         .dead
         .iter()
         .map(|letter| {
-            let word = |name: &str| match &letter.event[name] {
+            let event: serde_json::Value = serde_json::from_str(letter.event.get()).unwrap_or_default();
+            let word = |name: &str| match &event[name] {
                 serde_json::Value::String(text) => text.clone(),
                 other => other.to_string(),
             };

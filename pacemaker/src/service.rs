@@ -27,27 +27,27 @@ use signalbox_stream::Hub;
 use crate::{
     api::{bus::Front, sequencer},
     app::{App, Parts},
-    config::Config,
+    config::{Config, Routing},
     dashboard::{Dashboard, Site},
     http::{metrics::Metrics, session::Sessions},
     own_events::OwnEvents,
     router,
 };
 
-/// How long requests under way may take after a shutdown was asked for.
+/// How long requests in flight may take after the shutdown was requested.
 const DRAIN: Duration = Duration::from_secs(10);
-/// After how many missed turns another pacemaker takes a lease over.
+/// Missed turns after which another pacemaker takes a lease over.
 const MISSED_TURNS: u32 = 5;
-const SHORTEST_LEASE: Duration = Duration::from_secs(3);
-/// How often changes are looked for that nobody noted, as those by hand.
+const MIN_LEASE: Duration = Duration::from_secs(3);
+/// Interval between checks for changes that no pacemaker made, such as those by hand.
 const ANNOUNCE: Duration = Duration::from_secs(1);
-/// How often the prober looks whom to check.
+/// Interval at which the prober selects instances to check.
 const PROBE: Duration = Duration::from_secs(1);
-/// A turn of what looks after a shard's labels.
+/// Interval between sweeps of a shard's labels.
 const MACHINES: Duration = Duration::from_secs(1);
-/// How often it is looked at which fabric this is.
+/// Interval between fabric identity checks.
 const REMEMBER: Duration = Duration::from_secs(1);
-/// The same, until it has been kept for the first time.
+/// The same, until the identity has been stored for the first time.
 const REMEMBER_FIRST: Duration = Duration::from_millis(50);
 
 /// Runs the daemon on `listener` until `shutdown`.
@@ -57,146 +57,120 @@ pub(crate) async fn run(
     exporter: Option<Exporter>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let options = Options::default();
-    let fabric = Fabric::open(config.redis.fabric.as_str(), options).context("redis.fabric")?;
-    let fabric = Shard::home(&fabric, config.redis.fabric_shards);
-    let routes = RoutesMaster::open(config.redis.routes.as_str(), options).context("redis.routes")?;
-    let stats = Stats::open(config.redis.stats.as_str(), options).context("redis.stats")?;
-    let route_metrics = signalbox_routing::Metrics::default();
-    let metrics = Metrics::new(exporter.as_ref().map(Exporter::counts).unwrap_or_default(), &route_metrics);
-    // Last of all: what ends at the very end is a span, too.
+    let servers = Servers::open(&config)?;
+    let routing_metrics = signalbox_routing::Metrics::default();
+    let metrics = Metrics::new(exporter.as_ref().map(Exporter::counts).unwrap_or_default(), &routing_metrics);
+    // It ends last, because the end of everything else is traced, too.
     let silence = CancellationToken::new();
     let spans = tokio::spawn(export(exporter, silence.clone()));
-    let memory = FabricMemory::new(stats.clone());
-    let (handle, front, events, client) = event_bus(&config, &fabric, &memory).await?;
-    let tokens = Tokens::new(config.root_token.clone(), fabric.clone(), stats.clone())
-        .with_external(front.external_tokens());
-    let store = Store::new(fabric.clone(), routes, stats.clone());
-    let rules = AddressRules {
-        networks: config.instance_networks.clone(),
-        reserved: config.reserved_addresses.clone(),
-    };
-    let nudge = Arc::new(Notify::new());
-    let registry = Registry::new(store.clone(), rules, Arc::clone(&nudge), route_metrics.clone());
-
-    // Two processes of one name, or one that was started again, must not take each other for themselves.
-    let who = format!("{}/{:016x}", config.node, rand::rng().random::<u64>());
-    let lease = |name: &str, interval: Duration| {
-        let ttl = (interval * MISSED_TURNS).max(SHORTEST_LEASE);
-        Lease::new(fabric.clone(), name, who.clone(), ttl)
-    };
-    let reconciler = Reconciler::new(
-        registry.clone(),
-        tokens.clone(),
-        lease("reconciler", config.routing.reconcile_interval),
-        Arc::clone(&nudge),
-        config.routing.reconcile_interval,
-        route_metrics.clone(),
-    );
-    let sweeper = Sweeper::new(
-        registry.clone(),
-        lease("sweeper", config.routing.sweep_interval),
-        config.routing.sweep_interval,
-        config.routing.sweep_gap,
-        nudge,
-        route_metrics.clone(),
-    );
-    let presence = Presence::new(fabric.clone(), who.clone());
-    let calls = Calls::default();
-    let (objects, sequencer) = Sequencer::open(
-        &fabric,
-        config.redis.fabric_shards,
-        config.sequencer.clone(),
-        handle.clone(),
-        Http::new(client.clone(), calls.clone()),
-    );
-    let sequenced = sequencer::Front::new(objects, calls);
-
-    // Background work outlives the server: a request under way may still need the reconciler.
-    let idle = CancellationToken::new();
-    let routers = Routers::start(store.clone(), idle.clone());
-    let announcer = Announcer::new(
-        store.clone(),
-        lease("announcer", ANNOUNCE),
-        OwnEvents::new(handle.clone()),
-        ANNOUNCE,
-        routers.alarms(),
-        route_metrics.clone(),
-    );
-
-    let prober = Prober::new(registry.clone(), lease("prober", PROBE), PROBE, route_metrics.clone());
-
-    let mut background = JoinSet::new();
-    background.spawn(reconciler.run(idle.clone()));
-    background.spawn(sweeper.run(idle.clone()));
-    background.spawn(announcer.run(idle.clone()));
-    background.spawn(prober.run(idle.clone()));
-    // It leaves the list when it takes no more requests, not when its background work is done.
-    background.spawn(presence.clone().run(shutdown.clone()));
-    let (ended, stop) = (idle.clone(), shutdown.clone());
-    background.spawn(async move {
-        if let Err(error) = events.run(ended).await {
-            // A pacemaker without a bus would accept routes and lose their events.
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "the event bus cannot run; the pacemaker ends"
-            );
-            stop.cancel();
-        }
-    });
-    background.spawn(sequencer.run(idle.clone()));
-    let queues =
-        queues::Handle::new(&fabric, config.redis.fabric_shards, config.queues.clone(), shutdown.clone());
-    background.spawn(queues.clone().run(idle.clone()));
-    let live = Hub::new(handle.clone(), config.bus.streams);
-    background.spawn(live.clone().run(idle.clone()));
-    background.spawn(remember(handle.clone(), memory, idle.clone()));
-    let machines = machines::Service::new(
-        machines::Dependencies {
-            fabric: fabric.clone(),
-            shards: config.redis.fabric_shards,
-            stats: stats.clone(),
-            bus: handle,
-            client,
-            routes: registry.clone(),
-            environment: config.machine_environment.clone(),
-        },
-        config.machines.clone(),
-    );
-    let leases =
-        (0..config.redis.fabric_shards).map(|shard| lease(&machines::lease_name(shard), MACHINES)).collect();
-    let machine_handle = machines.handle().clone();
-    background.spawn(machines.run(leases, idle.clone()));
-    let certificates = Certificates::new(registry.clone(), config.edge_keys.clone(), wall_clock);
-    background.spawn(certificates.clone().reseal(idle.clone()));
-    let sessions = Sessions::new(tokens.shared_key("sessions"), wall_clock);
-    let app = App::new(Parts {
-        tokens,
-        registry,
-        certificates,
-        routers,
-        bus: front,
-        sequencer: sequenced,
-        live,
-        queues,
-        sessions,
-        machines: machine_handle,
-        presence,
-        metrics,
-        shutdown: shutdown.clone(),
-    });
-    let site = Site::new(app, Dashboard::new(stats, wall_clock));
+    let mut background = Background::new(&servers.fabric, &config.node);
+    let site = assemble(&config, servers, metrics, routing_metrics, &mut background, &shutdown).await?;
     tracing::info!(listen = %listener.local_addr()?, node = config.node, "the pacemaker serves");
     let served = serve(listener, site, shutdown).await;
-    idle.cancel();
-    let ended = async { while background.join_next().await.is_some() {} };
-    if time::timeout(DRAIN, ended).await.is_err() {
-        tracing::warn!("background work did not end in time; its duties will lapse");
-    }
+    background.end().await;
     silence.cancel();
     // A panic in there has been logged, and is no reason to end otherwise.
     let _ = spans.await;
     served
+}
+
+/// Starts all subsystems, and returns what the HTTP server works with.
+async fn assemble(
+    config: &Config,
+    servers: Servers,
+    metrics: Metrics,
+    routing_metrics: signalbox_routing::Metrics,
+    background: &mut Background,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<Site> {
+    let bus = event_bus(config, &servers, background, shutdown).await?;
+    let Servers { fabric, routes, stats } = servers;
+    let tokens = Tokens::new(config.root_token.clone(), fabric.clone(), stats.clone())
+        .with_external(bus.front.external_tokens());
+    let store = Store::new(fabric.clone(), routes, stats.clone());
+    let (registry, routers) = routing(config, store, &tokens, &bus.handle, routing_metrics, background);
+    let sequencer = sequencer(config, &fabric, &bus, background);
+    let machines = machines(config, &fabric, &stats, &bus, &registry, background);
+    let queues =
+        queues::Handle::new(&fabric, config.redis.fabric_shards, config.queues.clone(), shutdown.clone());
+    background.spawn(|idle| queues.clone().run(idle));
+    let live = Hub::new(bus.handle, config.bus.streams);
+    background.spawn(|idle| live.clone().run(idle));
+    let certificates = Certificates::new(registry.clone(), config.edge_keys.clone(), wall_clock);
+    background.spawn(|idle| certificates.clone().reseal(idle));
+    let presence = Presence::new(fabric, background.who.clone());
+    // It leaves the list when it accepts no more requests, not when its background work is done.
+    background.spawn(|_| presence.clone().run(shutdown.clone()));
+    let app = App::new(Parts {
+        sessions: Sessions::new(tokens.shared_key("sessions"), wall_clock),
+        tokens,
+        registry,
+        certificates,
+        routers,
+        bus: bus.front,
+        sequencer,
+        live,
+        queues,
+        machines,
+        presence,
+        metrics,
+        shutdown: shutdown.clone(),
+    });
+    Ok(Site::new(app, Dashboard::new(stats, wall_clock)))
+}
+
+/// The Redis servers.
+struct Servers {
+    fabric: Fabric,
+    routes: RoutesMaster,
+    stats: Stats,
+}
+
+impl Servers {
+    fn open(config: &Config) -> anyhow::Result<Self> {
+        let options = Options::default();
+        let fabric = Fabric::open(config.redis.fabric.as_str(), options).context("redis.fabric")?;
+        Ok(Self {
+            fabric: Shard::home(&fabric, config.redis.fabric_shards),
+            routes: RoutesMaster::open(config.redis.routes.as_str(), options).context("redis.routes")?,
+            stats: Stats::open(config.redis.stats.as_str(), options).context("redis.stats")?,
+        })
+    }
+}
+
+/// Background work. It outlives the server: a request in flight may still need the reconciler.
+struct Background {
+    tasks: JoinSet<()>,
+    idle: CancellationToken,
+    fabric: Fabric,
+    /// This process. Its random part distinguishes it from an earlier or another process on the same node.
+    who: String,
+}
+
+impl Background {
+    fn new(fabric: &Fabric, node: &str) -> Self {
+        let who = format!("{node}/{:016x}", rand::rng().random::<u64>());
+        Self { tasks: JoinSet::new(), idle: CancellationToken::new(), fabric: fabric.clone(), who }
+    }
+
+    /// A lease for work that is repeated every `interval`.
+    fn lease(&self, name: &str, interval: Duration) -> Lease {
+        let ttl = (interval * MISSED_TURNS).max(MIN_LEASE);
+        Lease::new(self.fabric.clone(), name, self.who.clone(), ttl)
+    }
+
+    /// Starts a task, which ends when its token is canceled.
+    fn spawn<F: Future<Output = ()> + Send + 'static>(&mut self, task: impl FnOnce(CancellationToken) -> F) {
+        self.tasks.spawn(task(self.idle.clone()));
+    }
+
+    async fn end(mut self) {
+        self.idle.cancel();
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        if time::timeout(DRAIN, ended).await.is_err() {
+            tracing::warn!("background work did not end in time; its leases will expire");
+        }
+    }
 }
 
 async fn export(exporter: Option<Exporter>, shutdown: CancellationToken) {
@@ -205,29 +179,132 @@ async fn export(exporter: Option<Exporter>, shutdown: CancellationToken) {
     }
 }
 
-/// The event bus: its door, what the HTTP API works with, and the part that runs.
+/// The event bus, as other subsystems use it.
+struct EventBus {
+    handle: Handle,
+    front: Front,
+    client: Client,
+}
+
 async fn event_bus(
     config: &Config,
-    fabric: &Fabric,
-    memory: &FabricMemory,
-) -> anyhow::Result<(Handle, Front, Bus<Webhooks>, Client)> {
+    servers: &Servers,
+    background: &mut Background,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<EventBus> {
     let metrics = bus::Metrics::default();
     let client = Client::new(&config.bus.egress(), wall_clock).context("bus.ca_file")?;
     let webhooks = Webhooks::new(client.clone(), metrics.deliveries.clone());
-    // Without the memory an existing fabric is still recognised; only an empty one would be taken for a new one.
+    let memory = FabricMemory::new(servers.stats.clone());
+    // Without the memory, a known fabric is still recognized; only an empty one would be accepted as a new one.
     let known = memory.recall().await.unwrap_or_else(|error| {
-        tracing::warn!(%error, "which fabric was used before is not known");
+        tracing::warn!(%error, "fabric of the last start unknown");
         None
     });
-    let (handle, events) =
-        Bus::open(fabric, config.redis.fabric_shards, config.bus.clone(), known, webhooks.clone());
+    let shards = config.redis.fabric_shards;
+    let (handle, events) = Bus::open(&servers.fabric, shards, config.bus.clone(), known, webhooks.clone());
     let front = Front::new(handle.clone(), webhooks, metrics, &config.bus, wall_clock);
-    Ok((handle, front, events, client))
+    let stop = shutdown.clone();
+    background.spawn(|idle| async move {
+        if let Err(error) = events.run(idle).await {
+            // A pacemaker without a bus would accept routes and lose their events.
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the event bus cannot run; the pacemaker ends"
+            );
+            stop.cancel();
+        }
+    });
+    background.spawn(|idle| remember(handle.clone(), memory, idle));
+    Ok(EventBus { handle, front, client })
 }
 
-/// Keeps the fabric's identity where the next process finds it. It changes once in the life of an installation, so
-/// looking at it now and then (in memory) is enough; but as long as none is kept, a process that starts now would take
-/// an empty fabric for a new one. One that refuses the fabric looks whether an operator initialised it elsewhere.
+/// The route table: what keeps it as desired, checks instances, and follows the routers.
+fn routing(
+    config: &Config,
+    store: Store,
+    tokens: &Tokens,
+    bus: &Handle,
+    metrics: signalbox_routing::Metrics,
+    background: &mut Background,
+) -> (Registry, Routers) {
+    let rules = AddressRules {
+        networks: config.instance_networks.clone(),
+        reserved: config.reserved_addresses.clone(),
+    };
+    let Routing { reconcile_interval, sweep_interval, sweep_gap } = config.routing;
+    let nudge = Arc::new(Notify::new());
+    let registry = Registry::new(store.clone(), rules, Arc::clone(&nudge), metrics.clone());
+    let routers = Routers::start(store.clone(), background.idle.clone());
+    let reconciler = Reconciler::new(
+        registry.clone(),
+        tokens.clone(),
+        background.lease("reconciler", reconcile_interval),
+        Arc::clone(&nudge),
+        reconcile_interval,
+        metrics.clone(),
+    );
+    let lease = background.lease("sweeper", sweep_interval);
+    let sweeper = Sweeper::new(registry.clone(), lease, sweep_interval, sweep_gap, nudge, metrics.clone());
+    let announcer = Announcer::new(
+        store,
+        background.lease("announcer", ANNOUNCE),
+        OwnEvents::new(bus.clone()),
+        ANNOUNCE,
+        routers.alarms(),
+        metrics.clone(),
+    );
+    let prober = Prober::new(registry.clone(), background.lease("prober", PROBE), PROBE, metrics);
+    background.spawn(|idle| reconciler.run(idle));
+    background.spawn(|idle| sweeper.run(idle));
+    background.spawn(|idle| announcer.run(idle));
+    background.spawn(|idle| prober.run(idle));
+    (registry, routers)
+}
+
+fn sequencer(
+    config: &Config,
+    fabric: &Fabric,
+    bus: &EventBus,
+    background: &mut Background,
+) -> sequencer::Front {
+    let calls = Calls::default();
+    let http = Http::new(bus.client.clone(), calls.clone());
+    let shards = config.redis.fabric_shards;
+    let (objects, sequencer) =
+        Sequencer::open(fabric, shards, config.sequencer.clone(), bus.handle.clone(), http);
+    background.spawn(|idle| sequencer.run(idle));
+    sequencer::Front::new(objects, calls)
+}
+
+fn machines(
+    config: &Config,
+    fabric: &Fabric,
+    stats: &Stats,
+    bus: &EventBus,
+    registry: &Registry,
+    background: &mut Background,
+) -> machines::Handle {
+    let shards = config.redis.fabric_shards;
+    let dependencies = machines::Dependencies {
+        fabric: fabric.clone(),
+        shards,
+        stats: stats.clone(),
+        bus: bus.handle.clone(),
+        client: bus.client.clone(),
+        routes: registry.clone(),
+        environment: config.machine_environment.clone(),
+    };
+    let machines = machines::Service::new(dependencies, config.machines.clone());
+    let handle = machines.handle().clone();
+    let leases = (0..shards).map(|shard| background.lease(&machines::lease_name(shard), MACHINES)).collect();
+    background.spawn(|idle| machines.run(leases, idle));
+    handle
+}
+
+/// Stores the fabric's identity for the next process. It changes once in the life of an installation, so comparing it
+/// now and then (in memory) is enough; but until it is stored, a process that starts would accept an empty fabric as a
+/// new one. A process that rejects the fabric checks whether an operator initialized it elsewhere.
 async fn remember(handle: Handle, memory: FabricMemory, shutdown: CancellationToken) {
     let mut kept = memory.recall().await.ok().flatten().unwrap_or_default();
     loop {

@@ -3,11 +3,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
-use serde::Deserialize;
 use signalbox_client::{
     Client, Error,
     routes::{Filter, Instance as Registered},
-    segment,
     stats::{Range, Subject},
 };
 use signalbox_diagnosis::{
@@ -128,7 +126,13 @@ impl Collection {
         self.traffic().await?;
         self.messages().await?;
         self.machines().await?;
-        let answer = certificates(&self.client).await;
+        let answer = self.client.certificates().list().await.map(|all| {
+            let one = |one: signalbox_client::certificates::Certificate| Certificate {
+                name: one.server_name,
+                ends: u64::try_from(one.not_after).unwrap_or(0),
+            };
+            all.into_iter().map(one).collect()
+        });
         self.facts.certificates = self.checked("certificates", answer)?;
         let answer = self.client.health().pacemakers().await.map(|all| {
             let one =
@@ -266,10 +270,10 @@ async fn subscribers(client: &Client) -> Result<Vec<Subscriber>, Error> {
             dead: numbers.map_or(0, |numbers| numbers.dead),
             queued: numbers.map_or(0, |numbers| numbers.events),
             oldest_ms: numbers.and_then(|numbers| numbers.oldest_ms),
-            batch_timeout_ms: one.more.get("timeout").and_then(serde_json::Value::as_u64),
+            batch_timeout_ms: Some(one.timeout),
             name: one.subscriber,
             disabled: one.disabled,
-            health: one.health,
+            health: one.health.into(),
         }
     };
     Ok(subscriptions.into_iter().map(one).collect())
@@ -297,33 +301,6 @@ async fn minutes(
         read.push(VersionType { id, host, requests, server_errors });
     }
     Ok(read)
-}
-
-async fn certificates(client: &Client) -> Result<Vec<Certificate>, Error> {
-    #[derive(Deserialize)]
-    struct Page {
-        certificates: Vec<One>,
-        next: Option<String>,
-    }
-    #[derive(Deserialize)]
-    struct One {
-        server_name: String,
-        not_after: i64,
-    }
-    let (mut all, mut path) = (Vec::new(), "/certificates".to_owned());
-    loop {
-        let url = path.clone();
-        let page: Page = serde_json::from_value(client.call("GET", &path, None).await?)
-            .map_err(|source| Error::Unreadable { url, source })?;
-        all.extend(page.certificates.into_iter().map(|one| Certificate {
-            name: one.server_name,
-            ends: u64::try_from(one.not_after).unwrap_or(0),
-        }));
-        match page.next {
-            Some(next) => path = format!("/certificates?cursor={}", segment(&next)),
-            None => return Ok(all),
-        }
-    }
 }
 
 async fn machines(client: &Client) -> Result<Vec<Machine>, Error> {

@@ -99,8 +99,7 @@ pub(super) async fn set(set: Set) -> Result<(), Failure> {
         told => told?,
     };
     remote.show(&changed, |changed| {
-        let word = |name: &str| changed[name].as_str().unwrap_or_default().to_owned();
-        terminal::line(&format!("{label}: {} ({}) since {}", word("state"), word("status"), word("since")));
+        terminal::line(&format!("{label}: {} ({}) since {}", changed.state, changed.status, changed.since));
     })
 }
 

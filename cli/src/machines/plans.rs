@@ -119,8 +119,11 @@ fn print(plan: &Planned) {
     let against =
         if plan.version == 0 { "no active version".to_owned() } else { format!("version {}", plan.version) };
     terminal::line(&format!("plan {} (against {against})", plan.plan));
-    for what in ["added", "removed", "changed"] {
-        for state in plan.states[what].as_array().into_iter().flatten().filter_map(|state| state.as_str()) {
+    let states = &plan.states;
+    for (what, states) in
+        [("added", &states.added), ("removed", &states.removed), ("changed", &states.changed)]
+    {
+        for state in states {
             let labels = plan.labels.get(state).map(|count| format!(" ({count} labels)"));
             terminal::line(&format!("  {what:<8} {state}{}", labels.unwrap_or_default()));
         }

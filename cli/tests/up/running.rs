@@ -15,27 +15,24 @@ use nix::{
     unistd::Pid,
 };
 use signalbox_stack::{Ports, Reservation};
+use signalbox_testkit::eventually_within;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, Command},
-    time::{self, Instant},
+    time,
 };
 
 /// Generous: the machine may be busy with other tests.
 const WITHIN: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(20);
 
-/// Tries until it works, and fails with what the last attempt saw.
-pub(crate) async fn until<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
-    let deadline = Instant::now() + WITHIN;
-    loop {
-        match attempt() {
-            Ok(value) => return value,
-            Err(last) => assert!(Instant::now() < deadline, "waited for {what}; last: {last}"),
-        }
-        time::sleep(POLL).await;
-    }
+/// [`eventually_within`] for a check that does not wait for anything.
+#[track_caller]
+pub(crate) fn until<T>(
+    what: &str,
+    mut attempt: impl FnMut() -> Result<T, String>,
+) -> impl Future<Output = T> {
+    eventually_within(WITHIN, what, move || std::future::ready(attempt()))
 }
 
 /// Ports for a copy, kept from everybody else until dropped.

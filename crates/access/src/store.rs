@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use data_encoding::HEXLOWER;
 use rand::Rng as _;
 use sha2::{Digest as _, Sha256};
 use signalbox_store::{self as redis, Fabric, FabricRole, Script, Stats, keys};
@@ -88,7 +89,7 @@ impl Tokens {
     /// The holder of the token with this digest.
     pub async fn of_digest(&self, digest: &str) -> Result<Option<Caller>, Error> {
         // Digests are compared, so that neither content nor length of the root token shows in the time taken.
-        let root = hex(&Sha256::digest(self.root.as_bytes()));
+        let root = HEXLOWER.encode(&Sha256::digest(self.root.as_bytes()));
         if bool::from(digest.as_bytes().ct_eq(root.as_bytes())) {
             return Ok(Some(Caller::root()));
         }
@@ -210,19 +211,10 @@ impl Tokens {
 fn generate() -> String {
     let mut bytes = [0_u8; 32];
     rand::rng().fill_bytes(&mut bytes);
-    format!("sbx_{}", hex(&bytes))
+    format!("sbx_{}", HEXLOWER.encode(&bytes))
 }
 
 /// The SHA-256 of a token in hexadecimal, which is stored instead of the token.
 pub fn digest(token: &str) -> String {
-    hex(&Sha256::digest(token.as_bytes()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    HEXLOWER.encode(&Sha256::digest(token.as_bytes()))
 }

@@ -1,10 +1,17 @@
 //! The wire types of Signalbox's HTTP API: what the pacemaker serializes, its clients deserialize, and the reverse.
 //!
-//! One module per subsystem. The types hold no logic: values are checked where they are used. A request rejects unknown
+//! One module per subsystem. The types contain no logic: values are checked where they are used. A request rejects unknown
 //! fields, so that a typing error is reported; an answer ignores them, so that a client can read a newer server.
 //!
 //! The feature `schema` derives the descriptions of the OpenAPI document.
 
+pub mod certificates;
+pub mod events;
 pub mod health;
+pub mod machines;
+pub mod objects;
 pub mod queues;
+pub mod routes;
+#[cfg(feature = "schema")]
+mod schema;
 pub mod tokens;

@@ -6,45 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Handle, Options, Registry};
+use super::{Error, Handle, OnFailure, Options, Queued, Registry};
 use signalbox_egress::Secret;
-
-/// What becomes of an event that was tried as often as its backend allows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum OnFailure {
-    /// It is tried for ever; the object waits.
-    #[default]
-    Block,
-    /// It becomes a dead letter, the object's next event tells the gap, and the object goes on.
-    Skip,
-    /// The object waits until somebody decides to try again or to skip.
-    Park,
-}
-
-/// What becomes of the events that are queued for a backend when it is removed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Queued {
-    /// They are sent first.
-    #[default]
-    Send,
-    /// They become dead letters, with a gap for each object.
-    Dead,
-    /// They are dropped, with a gap for each object.
-    Discard,
-}
-
-impl Queued {
-    /// As scripts and metrics name it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Send => "send",
-            Self::Dead => "dead",
-            Self::Discard => "discard",
-        }
-    }
-}
 
 /// An HTTP backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,11 +1,8 @@
 //! Events: as a publisher sends them, as the log keeps them, as a subscriber gets them.
 
-use std::{
-    borrow::Cow,
-    fmt::{self, Write as _},
-    sync::OnceLock,
-};
+use std::{borrow::Cow, fmt, sync::OnceLock};
 
+use data_encoding::HEXLOWER;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
@@ -319,11 +316,7 @@ pub(super) fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
         hasher.update((part.len() as u64).to_be_bytes());
         hasher.update(part);
     }
-    hasher.finalize().iter().take(16).fold(String::with_capacity(32), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    HEXLOWER.encode(&hasher.finalize()[..16])
 }
 
 /// A range of one lane's events that are *not known delivered*: dropped, or dead letters.

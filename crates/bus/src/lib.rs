@@ -121,7 +121,7 @@ mod view;
 mod window;
 mod worker;
 
-pub use backend::{Backend, OnFailure, Queued, WantedBackend};
+pub use backend::{Backend, WantedBackend};
 pub use change::{Change, Index};
 pub use deliver::{BatchContents, Deliverer, Webhooks, rendered};
 pub use error::{Error, Refusal};
@@ -135,6 +135,7 @@ pub use registry::{
     ApiToken, OnExhausted, RESERVED, Registry, Subscription, Wanted, is_reserved_topic, is_topic_name,
 };
 pub use service::Bus;
+pub use signalbox_api::objects::{OnFailure, Queued};
 pub use signalbox_queues::Finding;
 pub use store::{FabricMemory, OBJECTS_LUA};
 pub use window::{Logged, Window};

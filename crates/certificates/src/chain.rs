@@ -4,6 +4,7 @@
 //! else that would make every handshake fail is refused, with a code for each.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use data_encoding::HEXLOWER;
 use rustls::{
     crypto::ring::sign::any_supported_type,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
@@ -169,7 +170,7 @@ fn facts_of(certificate: &X509Certificate<'_>, der: &[u8]) -> Result<Facts, Inva
         issuer: certificate.issuer().to_string(),
         not_before: certificate.validity().not_before.timestamp(),
         not_after: certificate.validity().not_after.timestamp(),
-        fingerprint: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+        fingerprint: HEXLOWER.encode(&digest),
     })
 }
 

@@ -7,6 +7,7 @@
 use std::{fmt, fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use data_encoding::HEXLOWER_PERMISSIVE;
 use ring::{
     aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
     hmac,
@@ -111,14 +112,7 @@ fn open(key: &[u8; KEY_BYTES], name: &str, sealed: &str) -> Option<Vec<u8>> {
 }
 
 fn key(line: &str) -> Option<[u8; KEY_BYTES]> {
-    if line.len() != KEY_BYTES * 2 || !line.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut key = [0; KEY_BYTES];
-    for (at, byte) in key.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(line.get(at * 2..at * 2 + 2)?, 16).ok()?;
-    }
-    Some(key)
+    HEXLOWER_PERMISSIVE.decode(line.as_bytes()).ok()?.try_into().ok()
 }
 
 #[cfg(test)]

@@ -1,158 +1,19 @@
 //! Topics and subscribers: events published, pushed, and watched.
 
-use std::collections::BTreeMap;
+use serde_json::json;
+use signalbox_api::events::{Dropped, Redriven, Replay};
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+pub use signalbox_api::events::{
+    DeadLetter, DeadLetters, NewEvent, Numbers, Published, SubscriberNumbers, Subscription, Tested, Topic,
+};
 
-use crate::{Client, Error, More, Stream, segment, with_query};
+use crate::{Client, Error, Stream, segment, with_query};
 
 /// The calls of this module.
 #[derive(Debug, Clone, Copy)]
 pub struct Events<'a>(pub(crate) &'a Client);
 
-/// An event to be published.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct NewEvent {
-    /// `create`, `update`, `delete` or `noop`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// What it is about.
-    pub url: String,
-    /// The object whose order it stands in; that of the URL when absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub object: Option<String>,
-    /// The tenant that queues keep it apart by.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub environment: Option<String>,
-    /// When it happened, unix milliseconds; now when absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub timestamp: Option<u64>,
-    /// Anything.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub data: Option<Value>,
-}
-
-/// What became of a published event.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Published {
-    /// As an HTTP status.
-    pub status: u16,
-    /// Its id, when it was accepted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub id: Option<u64>,
-    /// Why not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub code: Option<String>,
-    /// In words.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub detail: Option<String>,
-    /// Everything else.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// A topic.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Topic {
-    /// Its name.
-    pub name: String,
-    /// Who publishes on it; nobody yet when absent.
-    pub publisher: Option<String>,
-    /// Events published on it.
-    pub events: u64,
-    /// Everything else.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// A subscription.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Subscription {
-    /// The name of the token that made it.
-    pub subscriber: String,
-    /// Where events go.
-    pub callback: String,
-    /// What it hears of.
-    pub topics: Vec<String>,
-    /// 0 to 100.
-    pub health: u32,
-    /// Why nothing is delivered any more.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub disabled: Option<String>,
-    /// Everything else: limits, counts.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// All numbers of the bus.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Numbers {
-    /// By subscriber.
-    pub subscribers: BTreeMap<String, SubscriberNumbers>,
-    /// Bytes of events in the log.
-    pub log_bytes: u64,
-    /// Everything else: jobs, counters.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// The numbers of one subscriber.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct SubscriberNumbers {
-    /// Events delivered in all.
-    pub sent: u64,
-    /// Events that wait or are on their way.
-    pub events: u64,
-    /// When the oldest of them was begun, unix milliseconds.
-    pub oldest_ms: Option<u64>,
-    /// Dead letters, in events.
-    pub dead: u64,
-    /// 0 to 100.
-    pub health: u32,
-    /// Everything else.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// A page of dead letters.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct DeadLetters {
-    /// The letters, oldest first.
-    pub dead: Vec<DeadLetter>,
-    /// Where the next page begins.
-    pub cursor: Option<String>,
-}
-
-/// An event that was given up.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct DeadLetter {
-    /// As it would have been delivered.
-    pub event: Value,
-    /// When, in unix milliseconds.
-    pub died_at: u64,
-    /// Attempts made.
-    pub attempts: u32,
-    /// The last failure.
-    pub reason: String,
-    /// Everything else.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// What a delivery on trial came to.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Tested {
-    /// Whether it was taken.
-    pub delivered: bool,
-    /// How long it took.
-    pub duration_ms: u64,
-    /// Why not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
-}
-
-/// Which events are watched: those that fit everything given.
+/// Which events are watched: those that match every given field.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Of this topic.
@@ -163,7 +24,7 @@ pub struct Filter {
     pub object: Option<String>,
     /// Where this regular expression matches all of `environment:type:topic`.
     pub pattern: Option<String>,
-    /// Go on after this message of a stream before.
+    /// Continue after this message of an earlier stream.
     pub last_event_id: Option<String>,
 }
 
@@ -171,7 +32,7 @@ impl Events<'_> {
     /// Publishes events on a topic, in their order.
     ///
     /// # Errors
-    /// As every call; what is wrong with one event stands in its [`Published`].
+    /// As every call; what is wrong with one event is in its [`Published`].
     pub async fn publish(&self, topic: &str, events: &[NewEvent]) -> Result<Vec<Published>, Error> {
         self.0.post(&format!("/topics/{}/events", segment(topic)), Some(&json!(events))).await
     }
@@ -214,8 +75,8 @@ impl Events<'_> {
     /// # Errors
     /// As every call.
     pub async fn redrive(&self, subscriber: &str) -> Result<u64, Error> {
-        let answer: Value = self.0.post(&of("/subscriber/dead/redrive", subscriber), None).await?;
-        Ok(answer["redriven"].as_u64().unwrap_or(0))
+        let answer: Redriven = self.0.post(&of("/subscriber/dead/redrive", subscriber), None).await?;
+        Ok(answer.redriven)
     }
 
     /// Drops all dead letters of a subscriber; how many.
@@ -223,11 +84,11 @@ impl Events<'_> {
     /// # Errors
     /// As every call.
     pub async fn drop_dead(&self, subscriber: &str) -> Result<u64, Error> {
-        let answer: Value = self.0.delete(&of("/subscriber/dead", subscriber)).await?;
-        Ok(answer["dropped"].as_u64().unwrap_or(0))
+        let answer: Dropped = self.0.delete(&of("/subscriber/dead", subscriber)).await?;
+        Ok(answer.dropped)
     }
 
-    /// Sends a subscriber a delivery on trial.
+    /// Sends a subscriber a test delivery.
     ///
     /// # Errors
     /// As every call.
@@ -235,16 +96,13 @@ impl Events<'_> {
         self.0.post(&of("/subscriber/test", subscriber), None).await
     }
 
-    /// Delivers what was delivered between two moments again, unix milliseconds, at `rate` events a second.
+    /// Delivers the events of a period again, in unix milliseconds, at `rate` events per second.
     ///
     /// # Errors
     /// As every call.
     pub async fn replay(&self, subscriber: &str, from: u64, to: u64, rate: Option<u64>) -> Result<(), Error> {
-        let mut body = json!({"from": from, "to": to});
-        if let Some(rate) = rate {
-            body["rate"] = rate.into();
-        }
-        let _echo: Value = self.0.post(&of("/subscriber/replay", subscriber), Some(&body)).await?;
+        let body = json!(Replay { from, to, rate });
+        let _begun: Replay = self.0.post(&of("/subscriber/replay", subscriber), Some(&body)).await?;
         Ok(())
     }
 

@@ -16,16 +16,17 @@
 //! ```
 //!
 //! Each subsystem is a module here, with a handle that the [`Client`] lends: [`routes`], [`stats`], [`events`],
-//! [`queues`], [`objects`], [`machines`], [`tokens`], [`health`].
+//! [`queues`], [`objects`], [`machines`], [`certificates`], [`tokens`], [`health`]. Requests and answers are the types of
+//! `signalbox_api`, which the server uses as well.
 //!
-//! # What holds
-//! * An answer that says what this version does not know is read, and what it says is kept (`more` of each answer), so
-//!   that an older client shows a newer server's answer whole.
-//! * A refusal is [`Error::Refused`] with the server's stable `code`; programs compare that and nothing else.
-//! * Nothing is repeated behind the caller's back: every change of the API may be repeated by who knows whether it
-//!   should be. Only a connection that an idle server closed before it saw the request is opened again.
-//! * A call ends: each has a time limit ([`Builder::timeout`]), streams a limit for the silence between two messages.
+//! # Guarantees
+//! * Unknown fields of an answer are ignored, so that an older client can read a newer server's answer.
+//! * A rejection is [`Error::Refused`] with the server's stable `code`; programs compare only that.
+//! * No request is repeated automatically: every change of the API may be repeated, but only the caller knows whether it
+//!   should be. Only a connection that an idle server closed before it received the request is opened again.
+//! * Each call has a time limit ([`Builder::timeout`]), streams a limit for the silence between two messages.
 
+pub mod certificates;
 mod error;
 pub mod events;
 pub mod health;
@@ -47,7 +48,7 @@ pub use error::{Error, Problem};
 pub use sse::{Message, Stream};
 use transport::Transport;
 
-/// What an answer says that this version of the client has no name for.
+/// Fields of an answer that have no name here.
 pub type More = Map<String, Value>;
 
 /// How long a call may take.
@@ -116,6 +117,11 @@ impl Client {
         routes::Routes(self)
     }
 
+    /// Certificates of server names.
+    pub fn certificates(&self) -> certificates::Certificates<'_> {
+        certificates::Certificates(self)
+    }
+
     /// What was counted.
     pub fn stats(&self) -> stats::Stats<'_> {
         stats::Stats(self)
@@ -179,6 +185,25 @@ impl Client {
 
     pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.send("DELETE", path, None).await
+    }
+
+    /// All pages of a list. `split` takes a page apart: its items, and the cursor of the next page.
+    pub(crate) async fn all<P: DeserializeOwned, T>(
+        &self,
+        path: &str,
+        pairs: &[(&str, Option<&str>)],
+        split: impl Fn(P) -> (Vec<T>, Option<String>),
+    ) -> Result<Vec<T>, Error> {
+        let (mut all, mut cursor) = (Vec::new(), None::<String>);
+        loop {
+            let pairs = [pairs, &[("cursor", cursor.as_deref())]].concat();
+            let (items, next) = split(self.get(&with_query(path, &pairs)).await?);
+            all.extend(items);
+            cursor = match next {
+                Some(next) => Some(next),
+                None => return Ok(all),
+            };
+        }
     }
 
     async fn send<T: DeserializeOwned>(

@@ -2,156 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use signalbox_api::machines::{self as wire, Applied, Apply, Facts, History, LabelPage, Retried, Versions};
 
-use crate::{Client, Error, More, segment, with_query};
+pub use signalbox_api::machines::{Changed, Label, Machine, Move, Plan, Simulate, Version};
 
-/// Labels of a page at most.
-const LARGEST_PAGE: usize = 1_000;
+use crate::{Client, Error, segment, with_query};
+
+/// Maximum number of labels of a page.
+const MAX_PAGE: usize = 1_000;
 
 /// The calls of this module.
 #[derive(Debug, Clone, Copy)]
 pub struct Machines<'a>(pub(crate) &'a Client);
-
-/// A machine.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Machine {
-    /// Its name.
-    pub name: String,
-    /// The version of its definition that counts.
-    pub version: u64,
-    /// Labels by state.
-    pub labels: BTreeMap<String, u64>,
-    /// Labels that do not rest, by status.
-    pub busy: BTreeMap<String, u64>,
-    /// Labels that nothing will look at again, by the gate where they wait.
-    #[serde(default)]
-    pub stuck: BTreeMap<String, u64>,
-    /// Everything else: its states.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// A label.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Label {
-    /// Its name.
-    pub name: String,
-    /// What is known of it.
-    pub metadata: Value,
-    /// Where it is.
-    pub state: String,
-    /// How it stands there.
-    pub status: String,
-    /// Since when it is there, RFC 3339.
-    pub since: String,
-    /// What went wrong last.
-    pub error: Option<String>,
-    /// Everything else: counters, times.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// A version of a machine's definition.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Version {
-    /// Its number.
-    pub version: u64,
-    /// When it was applied, RFC 3339.
-    pub at: String,
-    /// The token that it was applied with.
-    pub by: String,
-    /// What its definition comes to.
-    pub hash: String,
-    /// Whether it is the one that counts.
-    pub current: bool,
-    /// Everything else.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// A move of a label.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Move {
-    /// Entries into states so far.
-    pub visit: u64,
-    /// When, RFC 3339.
-    pub at: String,
-    /// Nothing for the first.
-    pub from: Option<String>,
-    /// Nothing where the label was deleted.
-    pub to: Option<String>,
-    /// Why.
-    pub cause: String,
-    /// The trigger that made the gate look.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trigger: Option<String>,
-    /// The version of the definition.
-    pub version: u64,
-    /// The id of its event.
-    pub event: u64,
-    /// Everything else.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// What a definition would change.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Plan {
-    /// What to apply it by.
-    pub plan: String,
-    /// The version that it is computed from; 0 for a machine that is new.
-    pub version: u64,
-    /// States `added`, `removed`, `changed`.
-    pub states: Value,
-    /// What differs beside the states: `timezone`, `feeds.NAME`, `inputs.TOPIC`, `webhooks`.
-    #[serde(default)]
-    pub changed: Vec<String>,
-    /// Labels in states that go.
-    pub labels: BTreeMap<String, u64>,
-    /// Labels that go on as soon as it is applied, because their state has become something else.
-    #[serde(default)]
-    pub starts: u64,
-    /// Labels that would move if their gate looked now.
-    pub would_move: u64,
-    /// Labels of which only a feed could tell.
-    pub needs_feed: u64,
-    /// Labels that were looked at.
-    pub checked: u64,
-    /// What is odd about the definition.
-    pub warnings: Vec<String>,
-    /// Everything else.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-#[derive(Deserialize)]
-struct Names {
-    #[serde(rename = "state-machines")]
-    machines: Vec<Named>,
-}
-
-#[derive(Deserialize)]
-struct Versions {
-    versions: Vec<Version>,
-}
-
-#[derive(Deserialize)]
-struct History {
-    history: Vec<Move>,
-}
-
-#[derive(Deserialize)]
-struct Named {
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct Page {
-    labels: Vec<Named>,
-    pub next: Option<String>,
-}
 
 impl Machines<'_> {
     /// The names of all machines.
@@ -159,8 +22,8 @@ impl Machines<'_> {
     /// # Errors
     /// As every call.
     pub async fn list(&self) -> Result<Vec<String>, Error> {
-        let names: Names = self.0.get("/state-machines").await?;
-        Ok(names.machines.into_iter().map(|machine| machine.name).collect())
+        let names: wire::Machines = self.0.get("/state-machines").await?;
+        Ok(names.state_machines.into_iter().map(|machine| machine.name).collect())
     }
 
     /// One machine.
@@ -180,7 +43,7 @@ impl Machines<'_> {
         self.0.send_bytes("POST", &path(machine, "/plan"), Some(body)).await
     }
 
-    /// Makes a planned definition the one that counts; `map` says where labels of removed states go. Its version.
+    /// Applies a plan, and returns the new version. `map` has the new states of labels in removed states.
     ///
     /// # Errors
     /// `unknown_plan`, `definition_changed`, `unmapped_state`, `invalid_map`.
@@ -190,9 +53,9 @@ impl Machines<'_> {
         plan: &str,
         map: &BTreeMap<String, String>,
     ) -> Result<u64, Error> {
-        let body = json!({"plan": plan, "map": map});
-        let answer: Value = self.0.post(&path(machine, "/apply"), Some(&body)).await?;
-        Ok(answer["version"].as_u64().unwrap_or(0))
+        let body = json!(Apply { plan: plan.to_owned(), map: map.clone() });
+        let applied: Applied = self.0.post(&path(machine, "/apply"), Some(&body)).await?;
+        Ok(applied.version)
     }
 
     /// The versions of a machine's definition, oldest first.
@@ -217,14 +80,14 @@ impl Machines<'_> {
     ) -> Result<Vec<String>, Error> {
         let (mut all, mut cursor) = (Vec::new(), None::<String>);
         while all.len() < most {
-            let limit = (most - all.len()).min(LARGEST_PAGE).to_string();
+            let limit = (most - all.len()).min(MAX_PAGE).to_string();
             let pairs = [
                 ("state", state),
                 ("status", status),
                 ("cursor", cursor.as_deref()),
                 ("limit", Some(limit.as_str())),
             ];
-            let page: Page = self.0.get(&with_query(&path(machine, "/labels"), &pairs)).await?;
+            let page: LabelPage = self.0.get(&with_query(&path(machine, "/labels"), &pairs)).await?;
             all.extend(page.labels.into_iter().map(|label| label.name));
             match page.next {
                 Some(next) => cursor = Some(next),
@@ -259,16 +122,16 @@ impl Machines<'_> {
         self.0.get(&label_path(machine, label, "/why")).await
     }
 
-    /// What would happen under assumptions (`for`, `until`, `metadata`, `feeds`, `webhooks`).
+    /// What would happen under assumptions.
     ///
     /// # Errors
     /// `unknown_label`, `label_deleted`.
-    pub async fn simulate(&self, machine: &str, label: &str, assumed: &Value) -> Result<Value, Error> {
-        self.0.post(&label_path(machine, label, "/simulate"), Some(assumed)).await
+    pub async fn simulate(&self, machine: &str, label: &str, assumed: &Simulate) -> Result<Value, Error> {
+        self.0.post(&label_path(machine, label, "/simulate"), Some(&json!(assumed))).await
     }
 
-    /// Tells a label facts: they are merged, or with `removes` merged so that null removes (RFC 7396). With `wait` (`5s`) the
-    /// answer comes when the label has come to rest. `{"name","state","status","since","visit","revision"}`.
+    /// Updates a label's metadata. It is merged; with `removes`, null removes (RFC 7396). With `wait` (`5s`) the answer
+    /// arrives when the label rests.
     ///
     /// # Errors
     /// `unknown_machine`, `unknown_label`, `label_deleted`, `invalid_metadata`.
@@ -279,14 +142,14 @@ impl Machines<'_> {
         metadata: &Value,
         removes: bool,
         wait: Option<&str>,
-    ) -> Result<Value, Error> {
+    ) -> Result<Changed, Error> {
         let kind = if removes { "application/merge-patch+json" } else { "application/json" };
-        let body = json!({"metadata": metadata}).to_string().into_bytes();
+        let body = json!(Facts { metadata: metadata.clone() }).to_string().into_bytes();
         let path = with_query(&label_path(machine, label, ""), &[("wait", wait)]);
         self.0.send_bytes("PATCH", &path, Some((kind, body))).await
     }
 
-    /// Creates a label with these facts; the answer is as that of [`Machines::tell`].
+    /// Creates a label with this metadata; the answer is like that of [`Machines::tell`].
     ///
     /// # Errors
     /// `unknown_machine`, `label_exists`, `label_deleted`, `invalid_metadata`.
@@ -296,28 +159,28 @@ impl Machines<'_> {
         label: &str,
         metadata: &Value,
         wait: Option<&str>,
-    ) -> Result<Value, Error> {
+    ) -> Result<Changed, Error> {
         let path = with_query(&label_path(machine, label, ""), &[("wait", wait)]);
-        self.0.post(&path, Some(&json!({"metadata": metadata}))).await
+        self.0.post(&path, Some(&json!(Facts { metadata: metadata.clone() }))).await
     }
 
-    /// Tries the action of an errored label again.
+    /// Retries the action of an errored label.
     ///
     /// # Errors
-    /// `unknown_label`, `label_deleted`; `label_not_errored` when there is nothing to try again.
+    /// `unknown_label`, `label_deleted`; `label_not_errored` if there is nothing to retry.
     pub async fn retry(&self, machine: &str, label: &str) -> Result<(), Error> {
-        let _answer: Value = self.0.post(&label_path(machine, label, "/retry"), None).await?;
+        let _changed: Changed = self.0.post(&label_path(machine, label, "/retry"), None).await?;
         Ok(())
     }
 
-    /// Tries the actions of all errored labels again, or of those in `state`; how many.
+    /// Retries the actions of all errored labels, or of those in `state`, and returns how many.
     ///
     /// # Errors
     /// `unknown_machine`.
     pub async fn retry_all(&self, machine: &str, state: Option<&str>) -> Result<u64, Error> {
         let path = with_query(&path(machine, "/retry"), &[("state", state)]);
-        let answer: Value = self.0.post(&path, None).await?;
-        Ok(answer["retried"].as_u64().unwrap_or(0))
+        let answer: Retried = self.0.post(&path, None).await?;
+        Ok(answer.retried)
     }
 }
 

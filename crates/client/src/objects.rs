@@ -1,84 +1,39 @@
 //! Objects with a backend: one order for each, and one call at a time.
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
+use signalbox_api::objects::Skip;
 
-use crate::{Client, Error, More, segment};
+pub use signalbox_api::objects::{Backend, DeadEvent, ObjectState};
+
+use crate::{Client, Error, segment};
 
 /// The calls of this module.
 #[derive(Debug, Clone, Copy)]
 pub struct Objects<'a>(pub(crate) &'a Client);
 
-/// Where an object stands.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Object {
-    /// Its name.
-    pub object: String,
-    /// Who its queue goes to.
-    pub backend: Option<String>,
-    /// Events that wait.
-    pub queued: u64,
-    /// Whether it waits for somebody to decide.
-    pub parked: bool,
-    /// Failed attempts with the event at the head.
-    pub attempts: u64,
-    /// Why the last one failed.
-    pub last_error: Option<String>,
-    /// The event that is sent next: the one that `skip` gives up.
-    pub next_id: Option<u64>,
-    /// The latest event.
-    pub last_id: Option<u64>,
-    /// Everything else.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// Who takes the events of objects whose names begin with a prefix.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Backend {
-    /// Its name.
-    pub name: String,
-    /// What its objects' names begin with.
-    pub prefix: String,
-    /// Where events go.
-    pub callback: String,
-    /// Why nothing is sent any more.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub disabled: Option<String>,
-    /// Objects that wait.
-    pub objects: u64,
-    /// Events that wait.
-    pub events: u64,
-    /// Events given up.
-    pub dead: u64,
-    /// Everything else: limits.
-    #[serde(flatten)]
-    pub more: More,
-}
-
 impl Objects<'_> {
     /// One object.
     ///
     /// # Errors
-    /// `unknown_object` when nothing is known of it.
-    pub async fn show(&self, object: &str) -> Result<Object, Error> {
+    /// `unknown_object`.
+    pub async fn show(&self, object: &str) -> Result<ObjectState, Error> {
         self.0.get(&path(object, "")).await
     }
 
-    /// Tries a parked object again.
+    /// Retries a parked object.
     ///
     /// # Errors
-    /// As every call; a conflict when there is nothing to try again.
+    /// `nothing_to_decide` if there is nothing to retry.
     pub async fn unpark(&self, object: &str) -> Result<(), Error> {
         self.0.post(&path(object, "/unpark"), None).await
     }
 
-    /// Gives the event at the head up.
+    /// Drops the event at the head.
     ///
     /// # Errors
-    /// When another event stands there by now.
+    /// `another_event` if another event is at the head by now.
     pub async fn skip(&self, object: &str, id: u64) -> Result<(), Error> {
-        self.0.post(&path(object, "/skip"), Some(&json!({"id": id}))).await
+        self.0.post(&path(object, "/skip"), Some(&json!(Skip { id }))).await
     }
 
     /// All backends.
@@ -92,16 +47,16 @@ impl Objects<'_> {
     /// One backend.
     ///
     /// # Errors
-    /// When there is none.
+    /// `unknown_backend`.
     pub async fn backend(&self, name: &str) -> Result<Backend, Error> {
         self.0.get(&format!("/backends/{}", segment(name))).await
     }
 
-    /// Events that a backend's objects gave up.
+    /// The dead letters of a backend.
     ///
     /// # Errors
     /// As every call.
-    pub async fn dead(&self, backend: &str) -> Result<Value, Error> {
+    pub async fn dead(&self, backend: &str) -> Result<Vec<DeadEvent>, Error> {
         self.0.get(&format!("/backends/{}/dead", segment(backend))).await
     }
 }

@@ -55,16 +55,7 @@ impl Queues<'_> {
     /// # Errors
     /// `unknown_queue`.
     pub async fn facets(&self, name: &str) -> Result<Vec<Facet>, Error> {
-        let (mut all, mut cursor) = (Vec::new(), None::<String>);
-        loop {
-            let page: FacetPage =
-                self.0.get(&with_query(&path(name, "/facets"), &[("cursor", cursor.as_deref())])).await?;
-            all.extend(page.facets);
-            match page.next {
-                Some(next) => cursor = Some(next),
-                None => return Ok(all),
-            }
-        }
+        self.0.all(&path(name, "/facets"), &[], |page: FacetPage| (page.facets, page.next)).await
     }
 
     /// Pulls up to `max` messages, waiting for the first one at most `wait`. With `auto_ack` they are acknowledged immediately.

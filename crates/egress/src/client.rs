@@ -84,6 +84,16 @@ pub struct Client {
     now: fn() -> SystemTime,
 }
 
+impl Options {
+    /// Reads the certificates of `ca_file`, so that an unusable file is reported before a client is needed.
+    ///
+    /// # Errors
+    /// When they cannot be used.
+    pub fn check(&self) -> Result<(), Error> {
+        trust::client_config(self.ca_file.as_deref()).map(drop)
+    }
+}
+
 impl Client {
     /// Creates a client. `now` is the clock of signatures and of dates in `Retry-After`.
     ///

@@ -3,6 +3,7 @@
 //! Inside an address a value is percent-encoded, so that it can never become another path, query or host. Where a
 //! placeholder is all there is, its value keeps its type.
 
+use data_encoding::HEXLOWER;
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
 
@@ -284,7 +285,7 @@ fn route(filled: &Json) -> Result<RouteChange, Unfilled> {
 #[must_use]
 pub fn token(machine: &str, label: &str, incarnation: u64, visit: u64, state: &str) -> String {
     let text = format!("{machine}\0{label}\0{incarnation}\0{visit}\0{state}");
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    HEXLOWER.encode(&Sha256::digest(text.as_bytes()))
 }
 
 impl Webhook {

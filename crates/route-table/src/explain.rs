@@ -2,101 +2,16 @@
 
 use std::collections::HashMap;
 
-use serde::Serialize;
+use signalbox_api::routes::{Answer, Candidate, Explained, ExplainedShare, Explanation};
 
 use super::{
     Owner, TableHost,
-    choice::{Asked, Choice, Host, Secret},
+    choice::{Asked, Host, Secret},
 };
 
 /// Of an instance that has just come, the least part.
 const LEAST_PART: f64 = 0.1;
 const MAX_SLOW_START_MS: f64 = 3_600_000.0;
-
-/// Why a host is answered as it is.
-#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
-pub struct Explanation {
-    pub(crate) host: String,
-    /// The name in the table that decides; absent when none does.
-    pub matched: Option<String>,
-    /// What a request gets.
-    pub answer: Answer,
-    /// What it is counted under.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub log_key: Option<String>,
-    /// The names that were looked for, most specific first. The first that exists decides, whatever it holds.
-    pub candidates: Vec<Candidate>,
-    /// How one of the usable addresses is chosen.
-    pub algorithm: String,
-    /// Whether more than half of the addresses are unhealthy by their checks, so that these are believed no more.
-    pub fail_open: bool,
-    /// How requests are shared out between version types, when the policy says so.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub shares: Vec<ExplainedShare>,
-    /// The addresses of the name that decides.
-    pub instances: Vec<Explained>,
-    /// What the request gets that was asked about with `header`, `cookie` or `address`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) request: Option<Choice>,
-    pub(crate) serial: u64,
-}
-
-/// What a request gets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Answer {
-    /// It goes to one of the usable addresses, in turn.
-    Proxied,
-    /// 503: the name exists and no address is usable.
-    NoInstance,
-    /// 404: no name exists.
-    NoRoute,
-}
-
-/// A name that may decide.
-#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
-pub struct Candidate {
-    pub name: String,
-    pub(crate) exists: bool,
-    pub(crate) instances: usize,
-}
-
-/// An address and whether it gets requests.
-#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
-pub struct Explained {
-    pub address: String,
-    /// Absent for an entry made by hand.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) version_type_id: Option<String>,
-    pub usable: bool,
-    /// Why it is not: `draining`, `unhealthy`, `weight_zero`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<&'static str>,
-    pub weight: f64,
-    /// What part of the requests that name neither a session, a version, nor an instance gets here, 0 to 1: the share of
-    /// its version type times its part of the weights. `p2c` shifts it by who is busy, `hash` by the keys that come, slow
-    /// start and ejection at a router for a while; `/edge/circuits` of a router tells these.
-    pub(crate) chance: f64,
-    /// The part of its weight that counts while it starts slowly; absent when it does not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) slow_start: Option<f64>,
-    /// Whether its health check says that it is unhealthy, which counts for nothing when the host fails open.
-    pub(crate) unhealthy: bool,
-}
-
-/// What a version type gets of the requests.
-#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
-pub struct ExplainedShare {
-    pub version_type: String,
-    /// As the policy says.
-    pub percent: f64,
-    /// As it is: a share whose version type has no usable address goes to the others, in proportion.
-    pub(crate) effective_percent: f64,
-    /// Usable addresses of the version type.
-    pub(crate) instances: usize,
-}
 
 /// The part of a policy that decides who gets requests. As for the edge, what is not readable is not there.
 #[derive(Debug)]
@@ -309,7 +224,7 @@ pub fn explain(
                 id: owner.map(|owner| owner.id.clone()),
                 version_type_id: owner.and_then(|owner| owner.version_type_id.clone()),
                 usable: reason.is_none(),
-                reason,
+                reason: reason.map(str::to_owned),
                 weight: policy.weight(address),
                 chance,
                 slow_start: policy.slow_start(address, now_ms),

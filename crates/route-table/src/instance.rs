@@ -2,49 +2,20 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Serialize};
+use signalbox_api::routes::{Health, NewInstance, State};
 
-use super::{Address, AddressRules, Health, Hostname, Invalid};
+use super::{Address, AddressRules, Hostname, Invalid, health};
 
 /// The maximum number of names of an instance. Its projection is one script, which reads each of them.
 const MAX_HOSTNAMES: usize = 100;
 const MAX_LEASE_SECONDS: u32 = 86_400;
 const MAX_WEIGHT: u32 = 1000;
 
-/// An instance as a client describes it.
-#[derive(Debug, Clone, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewInstance {
-    /// IP with port, or `unix:/path`.
-    #[schema(example = "127.0.0.1:9001")]
-    pub(crate) address: String,
-    /// The names it serves: `shop.example`, `*.shop.example`, or `*`.
-    #[schema(example = json!(["shop.example"]))]
-    pub(crate) hostnames: Vec<String>,
-    /// What its requests are counted under.
-    #[schema(value_type = String, example = "17")]
-    pub(crate) version_type_id: Label,
-    #[schema(value_type = Option<String>)]
-    pub(crate) version_id: Option<Label>,
-    #[schema(value_type = Option<String>)]
-    pub(crate) application_id: Option<Label>,
-    #[schema(value_type = Option<String>)]
-    pub(crate) workspace_id: Option<Label>,
-    #[schema(value_type = Option<String>)]
-    pub(crate) node_id: Option<Label>,
-    /// Its share of the requests beside the others', 0 to 1000; with 0 it gets none unless all have it.
-    #[schema(example = 1)]
-    pub(crate) weight: Option<u32>,
-    /// Remove the instance when no heartbeat came for so long, 1 to 86,400.
-    pub(crate) lease_seconds: Option<u32>,
-    /// How its health is to be checked.
-    pub(crate) health: Option<Health>,
-}
-
 /// A name that other systems gave: of a version type, an application, a node. Numbers are taken as their text.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Label(String);
+pub struct Label(#[serde(deserialize_with = "signalbox_api::routes::text")] String);
 
 impl Label {
     /// The text of the label.
@@ -54,37 +25,10 @@ impl Label {
 
     /// Reads a label; `field` is for the error.
     pub fn parse(text: &str, field: &'static str) -> Result<Self, Invalid> {
-        Self(text.to_owned()).checked(field)
-    }
-
-    fn checked(self, field: &'static str) -> Result<Self, Invalid> {
-        let fits = (1..=64).contains(&self.0.len())
-            && !self.0.chars().any(|character| character.is_control() || character.is_whitespace());
+        let fits = (1..=64).contains(&text.len())
+            && !text.chars().any(|character| character.is_control() || character.is_whitespace());
         let detail = format!("{field} has 1 to 64 bytes without spaces and control characters");
-        fits.then_some(self).ok_or_else(|| Invalid::new("invalid_label", field, detail))
-    }
-}
-
-impl<'de> Deserialize<'de> for Label {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Label;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string or a whole number")
-            }
-            fn visit_str<E>(self, text: &str) -> Result<Label, E> {
-                Ok(Label(text.to_owned()))
-            }
-            fn visit_u64<E>(self, number: u64) -> Result<Label, E> {
-                Ok(Label(number.to_string()))
-            }
-            fn visit_i64<E>(self, number: i64) -> Result<Label, E> {
-                Ok(Label(number.to_string()))
-            }
-        }
-        deserializer.deserialize_any(Visitor)
+        fits.then(|| Self(text.to_owned())).ok_or_else(|| Invalid::new("invalid_label", field, detail))
     }
 }
 
@@ -145,62 +89,42 @@ pub struct Spec {
     pub health: Option<Health>,
 }
 
-impl NewInstance {
-    /// Checks everything and brings it into canonical form.
-    pub fn check(self, rules: &AddressRules) -> Result<Spec, Invalid> {
-        let address = rules.admit(&self.address)?;
-        if self.hostnames.is_empty() || self.hostnames.len() > MAX_HOSTNAMES {
+impl Spec {
+    /// Checks a description and brings it into canonical form.
+    pub fn check(new: NewInstance, rules: &AddressRules) -> Result<Self, Invalid> {
+        let address = rules.admit(&new.address)?;
+        if new.hostnames.is_empty() || new.hostnames.len() > MAX_HOSTNAMES {
             let detail = format!("an instance serves between 1 and {MAX_HOSTNAMES} host names");
             return Err(Invalid::new("invalid_hostnames", "hostnames", detail));
         }
         let mut hostnames =
-            self.hostnames.iter().map(|name| Hostname::parse(name)).collect::<Result<Vec<_>, _>>()?;
+            new.hostnames.iter().map(|name| Hostname::parse(name)).collect::<Result<Vec<_>, _>>()?;
         hostnames.sort_unstable();
         hostnames.dedup();
-        let weight = self.weight.unwrap_or(1);
+        let weight = new.weight.unwrap_or(1);
         if weight > MAX_WEIGHT {
             return Err(Invalid::new("invalid_weight", "weight", format!("a weight is 0 to {MAX_WEIGHT}")));
         }
-        if self.lease_seconds.is_some_and(|seconds| !(1..=MAX_LEASE_SECONDS).contains(&seconds)) {
+        if new.lease_seconds.is_some_and(|seconds| !(1..=MAX_LEASE_SECONDS).contains(&seconds)) {
             let detail = format!("a lease is 1 to {MAX_LEASE_SECONDS} seconds; leave it out for none");
             return Err(Invalid::new("invalid_lease", "lease_seconds", detail));
         }
-        if let Some(health) = &self.health {
-            health.check()?;
+        if let Some(health) = &new.health {
+            health::check(health)?;
         }
-        let label = |label: Option<Label>, field| label.map(|label| label.checked(field)).transpose();
-        Ok(Spec {
+        let label = |text: Option<String>, field| text.map(|text| Label::parse(&text, field)).transpose();
+        Ok(Self {
             address,
             hostnames,
-            version_type_id: self.version_type_id.checked("version_type_id")?,
-            version_id: label(self.version_id, "version_id")?,
-            application_id: label(self.application_id, "application_id")?,
-            workspace_id: label(self.workspace_id, "workspace_id")?,
-            node_id: label(self.node_id, "node_id")?,
+            version_type_id: Label::parse(&new.version_type_id, "version_type_id")?,
+            version_id: label(new.version_id, "version_id")?,
+            application_id: label(new.application_id, "application_id")?,
+            workspace_id: label(new.workspace_id, "workspace_id")?,
+            node_id: label(new.node_id, "node_id")?,
             weight,
-            lease_seconds: self.lease_seconds,
-            health: self.health,
+            lease_seconds: new.lease_seconds,
+            health: new.health,
         })
-    }
-}
-
-/// Whether an instance gets new requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    /// It does.
-    Active,
-    /// It finishes what it has; at its deadline it is removed.
-    Draining,
-}
-
-impl State {
-    /// The name in JSON and in the table.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Draining => "draining",
-        }
     }
 }
 
@@ -247,7 +171,7 @@ mod tests {
     }
 
     fn check(json: &str) -> Result<Spec, Invalid> {
-        serde_json::from_str::<NewInstance>(json).unwrap().check(&rules())
+        Spec::check(serde_json::from_str(json).unwrap(), &rules())
     }
 
     #[test]

@@ -60,6 +60,6 @@ pub use metrics::Metrics;
 pub use propagation::{PROPAGATION_BOUNDS_MS, Percentiles};
 pub use reconciler::Reconciler;
 pub use registry::{DrainedNode, NotSwitched, Registry, ResourceChange, Switched};
-pub use routers::{Convergence, KNOWN_MS, LIVE_MS, Liveness, Routers, has_acknowledged};
+pub use routers::{Convergence, KNOWN_MS, LIVE_MS, Routers, has_acknowledged, liveness};
 pub use store::{Certificate, Heartbeat, Live, Noted, RouterReport, Store, Stored, TableState, Wanted};
 pub use sweeper::Sweeper;

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use signalbox_api::routes::Liveness;
 use signalbox_store::Notice;
 use tokio::{
     sync::{Notify, watch},
@@ -69,27 +70,13 @@ pub enum Convergence {
     ShuttingDown,
 }
 
-/// How a router is treated by the time since its last report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Liveness {
-    /// It reports.
-    Live,
-    /// It has not reported for three seconds, and is waited for.
-    Silent,
-    /// It has not reported for ten seconds, and is not waited for.
-    Excluded,
-}
-
-impl Liveness {
-    /// Classifies a router by the age of its last report.
-    pub fn of(age_ms: u64) -> Self {
-        match age_ms {
-            ..SILENT_MS => Self::Live,
-            // As the range of scores that a wait reads, with its end.
-            SILENT_MS..=LIVE_MS => Self::Silent,
-            _ => Self::Excluded,
-        }
+/// Classifies a router by the age of its last report.
+pub fn liveness(age_ms: u64) -> Liveness {
+    match age_ms {
+        ..SILENT_MS => Liveness::Live,
+        // As the range of scores that a wait reads, with its end.
+        SILENT_MS..=LIVE_MS => Liveness::Silent,
+        _ => Liveness::Excluded,
     }
 }
 
@@ -303,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_router_is_silent_before_it_is_excluded() {
-        let states = [0, 2999, 3000, 10_000, 10_001].map(Liveness::of);
+        let states = [0, 2999, 3000, 10_000, 10_001].map(liveness);
         use Liveness::{Excluded, Live, Silent};
         assert_eq!(states, [Live, Live, Silent, Silent, Excluded]);
     }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use signalbox_client::{
     Client, Error,
     machines::{Label, Move},
-    routes::{Filter, Instance, NewInstance},
+    routes::{Filter, Instance, NewInstance, State},
 };
 use signalbox_stack::{Description, Probe, local_client};
 use tokio::{
@@ -75,7 +75,8 @@ impl Kind {
 /// Registers one of the processes for the host and applies the machine, unless both are already done.
 pub(crate) async fn prepare(client: &Client, addresses: &[String]) -> Result<(), Error> {
     let there = instances(client).await?;
-    let serves = |instance: &Instance| instance.state == "active" && addresses.contains(&instance.address);
+    let serves =
+        |instance: &Instance| instance.state == State::Active && addresses.contains(&instance.address);
     if let Some(first) = addresses.first()
         && !there.iter().any(serves)
     {
@@ -200,7 +201,7 @@ async fn newest(client: &Client) -> Result<Option<u64>, Error> {
 /// Gives the idle process a new version, and creates its label. Returns the label and the address.
 async fn release(client: &Client, processes: &[String], args: &Args) -> Result<(String, String), Failure> {
     let instances = instances(client).await?;
-    let stable = instances.iter().find(|instance| instance.state == "active");
+    let stable = instances.iter().find(|instance| instance.state == State::Active);
     let stable = stable.ok_or_else(|| {
         Failure::unavailable(format!(
             "no instance serves {HOST}: start the demo again with `signalbox up --demo`"

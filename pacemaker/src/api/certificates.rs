@@ -6,7 +6,6 @@ use axum::{
     http::{HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
@@ -18,6 +17,7 @@ use crate::{
         path::Path,
     },
 };
+use signalbox_api::certificates::{Certificate, CertificateList, ChangedCertificate, NewCertificate};
 use signalbox_certificates::{Certificates, Error, Facts, Found, Put};
 use signalbox_route_table::{Hostname, page};
 use signalbox_routing::Error as TableError;
@@ -30,83 +30,27 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, put, remove))
 }
 
-/// A certificate and its private key.
-#[derive(Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-struct NewCertificate {
-    /// PEM: the server's certificate, then each one's authority. The last authority may be left out. At most 64 KiB.
-    #[schema(example = "-----BEGIN CERTIFICATE-----\n…")]
-    chain: String,
-    /// PEM of the private key, not encrypted: RSA, ECDSA (P-256, P-384) or Ed25519. At most 16 KiB.
-    #[schema(example = "-----BEGIN PRIVATE KEY-----\n…", write_only)]
-    key: String,
-}
-
 impl Body for NewCertificate {}
 
-/// A certificate, as it says of itself.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct CertificateView {
-    /// Whose handshakes it is shown in: this name; every name one label below a `*.` name; `*` for all without another.
-    #[schema(example = "shop.example")]
+fn view(
+    certificates: &Certificates,
     server_name: String,
-    /// The DNS names that it is for.
-    names: Vec<String>,
-    #[schema(example = "CN=shop.example")]
-    subject: String,
-    #[schema(example = "C=US, O=Example Trust, CN=E5")]
-    issuer: String,
-    /// Unix seconds.
-    not_before: i64,
-    /// Unix seconds.
-    not_after: i64,
-    /// Whole days until its end, negative after it.
-    days_left: i64,
-    /// SHA-256 of the certificate, in hexadecimal.
-    fingerprint_sha256: String,
-    /// PEM; of a single certificate only.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    facts: Facts,
     chain: Option<String>,
-}
-
-impl CertificateView {
-    fn new(certificates: &Certificates, server_name: String, facts: Facts, chain: Option<String>) -> Self {
-        let Facts { names, subject, issuer, not_before, not_after, fingerprint } = facts;
-        let days_left = (not_after - certificates.now()).div_euclid(24 * 3600);
-        Self {
-            server_name,
-            names,
-            subject,
-            issuer,
-            not_before,
-            not_after,
-            days_left,
-            fingerprint_sha256: fingerprint,
-            chain,
-        }
+) -> Certificate {
+    let Facts { names, subject, issuer, not_before, not_after, fingerprint } = facts;
+    let days_left = (not_after - certificates.now()).div_euclid(24 * 3600);
+    Certificate {
+        server_name,
+        names,
+        subject,
+        issuer,
+        not_before,
+        not_after,
+        days_left,
+        fingerprint_sha256: fingerprint,
+        chain,
     }
-}
-
-/// A certificate after it was put.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct ChangedCertificate {
-    #[serde(flatten)]
-    certificate: CertificateView,
-    /// The serial of the route table with this change in it.
-    serial: u64,
-    /// The newest token of the table's lineage, within which the serial means something.
-    epoch: String,
-    /// Whether anything changed.
-    changed: bool,
-}
-
-/// A page of certificates, in the order of their server names.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct CertificateList {
-    certificates: Vec<CertificateView>,
-    /// Pass it as `cursor` for the next page. Absent on the last one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
 }
 
 /// Put a certificate
@@ -136,14 +80,14 @@ async fn put(
     may_touch(&caller.0, &name)?;
     let Put { facts, change, created } = app.certificates.put(&caller.0, &name, &new.chain, &new.key).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
-    let view = ChangedCertificate {
-        certificate: CertificateView::new(&app.certificates, name.to_string(), facts, None),
+    let changed = ChangedCertificate {
+        certificate: view(&app.certificates, name.to_string(), facts, None),
         serial: change.serial,
         epoch: change.epoch,
         changed: change.changed,
     };
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, [(SERIAL_HEADER.clone(), HeaderValue::from(change.serial))], Answer(view)).into_response())
+    Ok((status, [(SERIAL_HEADER.clone(), HeaderValue::from(change.serial))], Answer(changed)).into_response())
 }
 
 /// One certificate
@@ -151,17 +95,17 @@ async fn put(
 /// With its chain, and without its private key, which nobody can read.
 #[utoipa::path(get, path = "/certificates/{server_name}", tag = "certificates", params(("server_name" = String, Path)),
     responses(
-    (status = 200, body = CertificateView), (status = 403, description = "host_not_allowed", body = Problem),
+    (status = 200, body = Certificate), (status = 403, description = "host_not_allowed", body = Problem),
     (status = 404, description = "unknown_certificate", body = Problem),
     (status = 422, description = "invalid_hostname", body = Problem)))]
 async fn get(
     caller: Granted<ReadRoutes>,
     AppState(app): AppState<App>,
     Path(name): Path<Hostname>,
-) -> Result<Answer<CertificateView>, Problem> {
+) -> Result<Answer<Certificate>, Problem> {
     may_touch(&caller.0, &name)?;
     let Found { chain, facts } = app.certificates.get(&name).await?;
-    Ok(Answer(CertificateView::new(&app.certificates, name.to_string(), facts, Some(chain))))
+    Ok(Answer(view(&app.certificates, name.to_string(), facts, Some(chain))))
 }
 
 /// List the certificates
@@ -192,9 +136,9 @@ async fn list(
     } else {
         after.filter(|_| more).map(|last| page::encode(&last))
     };
-    let view =
-        |(name, found): (String, Found)| CertificateView::new(&app.certificates, name, found.facts, None);
-    Ok(Answer(CertificateList { certificates: found.into_iter().map(view).collect(), next }))
+    let certificates =
+        found.into_iter().map(|(name, found)| view(&app.certificates, name, found.facts, None)).collect();
+    Ok(Answer(CertificateList { certificates, next }))
 }
 
 /// Take a certificate away

@@ -111,6 +111,10 @@ impl Config {
         if let Some(path) = &config.edge_key_file {
             config.edge_keys = Keys::read(path).map_err(|why| loaded.places.error("edge_key_file", why))?;
         }
+        config.bus.egress().check().map_err(|error| {
+            let why = format!("{:#}", anyhow::Error::from(error));
+            loaded.places.error("bus.ca_file", why)
+        })?;
         let Redis { routes, stats, fabric, .. } = &config.redis;
         let own = [routes, stats, fabric].into_iter().flat_map(|url| Reserved::redis(url.as_str()));
         config.reserved_addresses.extend(own.chain([Reserved::Address(config.listen)]));
@@ -179,6 +183,7 @@ mod tests {
             ),
             ("[bus]\nallow_networks = ['everything']", "p.toml:3:19: bus.allow_networks: "),
             ("edge_key_file = '/nowhere/key'", "p.toml:2:17: edge_key_file: /nowhere/key cannot be read"),
+            ("[bus]\nca_file = '/nowhere/ca.pem'", "p.toml:3:11: bus.ca_file: "),
             ("node = 'a b'", "p.toml:2:8: node: must be 1 to 128 characters"),
         ] {
             std::fs::write(&file, format!("root_token = '0123456789abcdef'\n{text}\n")).unwrap();

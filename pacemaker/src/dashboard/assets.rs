@@ -1,12 +1,13 @@
 //! Scripts, styles and the icon. They need no session: they contain no data of the system.
 
-use std::{fmt::Write as _, sync::LazyLock};
+use std::sync::LazyLock;
 
 use axum::{
     extract::Path,
     http::header,
     response::{IntoResponse, Response},
 };
+use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
 
 use crate::http::Problem;
@@ -33,11 +34,7 @@ const ICON: &str = include_str!("assets/icon.svg");
 /// cache an asset without expiry.
 pub(super) static STAMP: LazyLock<String> = LazyLock::new(|| {
     let all = ASSETS.iter().fold(Sha256::new(), |all, (_, _, text)| all.chain_update(text));
-    all.chain_update(ICON).finalize().iter().take(8).fold(String::new(), |mut hex, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    HEXLOWER.encode(&all.chain_update(ICON).finalize()[..8])
 });
 
 pub(super) async fn asset(Path(name): Path<String>) -> Result<Response, Problem> {

@@ -16,6 +16,7 @@
 use std::time::{Duration, SystemTime};
 
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
+use data_encoding::HEXLOWER;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use rand::RngExt as _;
 use sha2::Sha256;
@@ -116,18 +117,13 @@ impl Sessions {
     }
 
     fn mac(&self, purpose: &str, text: &str) -> String {
-        use std::fmt::Write as _;
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.key) else {
             unreachable!("every length does")
         };
         mac.update(purpose.as_bytes());
         mac.update(b"\0");
         mac.update(text.as_bytes());
-        mac.finalize().into_bytes().iter().fold(String::with_capacity(64), |mut hex, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
+        HEXLOWER.encode(&mac.finalize().into_bytes())
     }
 
     fn now_seconds(&self) -> u64 {

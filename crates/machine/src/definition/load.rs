@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use data_encoding::HEXLOWER;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -71,7 +72,7 @@ fn root_of(reader: &mut Reader<'_>, root: &Node) -> Vec<Machine> {
             continue;
         }
         let says = json!({ "state_machines": { key.name.as_str(): body.to_json() } }).to_string();
-        let hash = hex(&Sha256::digest(says.as_bytes()));
+        let hash = HEXLOWER.encode(&Sha256::digest(says.as_bytes()));
         // A file with one machine is kept as it was written, comments and all.
         let source = if entries.len() == 1 { reader.source.into() } else { says.into() };
         let before = reader.problems.len();
@@ -86,10 +87,6 @@ fn root_of(reader: &mut Reader<'_>, root: &Node) -> Vec<Machine> {
         }
     }
     machines
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// One machine on its way.

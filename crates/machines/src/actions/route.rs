@@ -6,7 +6,7 @@ use signalbox_machine::render::RouteChange;
 
 use super::Outcome;
 use signalbox_access::Caller;
-use signalbox_route_table::{Hostname, InstanceId, Label, NewInstance, Policy, State};
+use signalbox_route_table::{Hostname, InstanceId, Label, NewInstance, Policy, Spec, State};
 use signalbox_routing::{Error, Registry};
 
 /// Makes all changes in this order; they are in the routes Redis afterwards.
@@ -64,7 +64,7 @@ async fn change(routes: &Registry, route: RouteChange) -> Result<(), Failure> {
         for (place, instance) in register.instances.into_iter().enumerate() {
             let (id, instance) = wanted(instance, &host, &version, place)?;
             let id = InstanceId::parse(&id)?;
-            routes.put(&caller, &id, instance.check(routes.rules())?).await?;
+            routes.put(&caller, &id, Spec::check(instance, routes.rules())?).await?;
         }
     }
     if let Some(retire) = route.retire {

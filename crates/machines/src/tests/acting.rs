@@ -14,7 +14,7 @@ use crate::{
 };
 use signalbox_access::{Caller, Tokens};
 use signalbox_lease::Lease;
-use signalbox_route_table::{Hostname, InstanceId, NewInstance, State};
+use signalbox_route_table::{Hostname, InstanceId, Spec, State};
 use signalbox_routing::Metrics;
 use signalbox_routing::Reconciler;
 use signalbox_testkit::eventually;
@@ -127,8 +127,7 @@ async fn a_change_of_routes_can_be_repeated() {
     let host = Hostname::parse("shop.test").unwrap();
     for (id, version, port) in [("old", "16", 9016), ("stable", "17", 9017)] {
         let instance = json!({"address": format!("127.0.0.1:{port}"), "hostnames": ["shop.test"], "version_type_id": version});
-        let spec =
-            serde_json::from_value::<NewInstance>(instance).unwrap().check(world.routes.rules()).unwrap();
+        let spec = Spec::check(serde_json::from_value(instance).unwrap(), world.routes.rules()).unwrap();
         world.routes.put(&Caller::root(), &InstanceId::parse(id).unwrap(), spec).await.unwrap();
     }
     let record = world.about_to_act("a", json!({"instances": ["127.0.0.1:9018"]})).await;

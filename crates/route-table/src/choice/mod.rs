@@ -13,55 +13,12 @@ mod asked;
 mod hash;
 mod session;
 
-use serde::Serialize;
+use signalbox_api::routes::{By, Chance, Choice};
 
 pub use asked::Asked;
 pub(crate) use session::Secret;
 
 use super::explain::Policy;
-
-/// What such a request gets.
-#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
-#[schema(as = RequestChoice)]
-pub(crate) struct Choice {
-    pub(crate) by: By,
-    /// The instance, when it is certain. A router that has ejected it chooses another meanwhile.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) address: Option<String>,
-    /// The version type that the request asks for by name, or that its session has.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) version_type: Option<String>,
-    /// Where it can go, most likely first.
-    pub(crate) among: Vec<Chance>,
-}
-
-/// What a choice goes by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schema(as = RequestChosenBy)]
-pub(crate) enum By {
-    /// Its session is there.
-    Session,
-    /// The hash of its header, cookie or address.
-    Hash,
-    /// There is one that it can go to.
-    OnlyOne,
-    /// Turns or chance.
-    Chance,
-    /// No instance gets it.
-    Nobody,
-    /// It has a session, which a pacemaker without `edge_key_file` cannot read.
-    UnreadableSession,
-}
-
-/// An address, and the chance that it is the one.
-#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
-#[schema(as = RequestChance)]
-pub(crate) struct Chance {
-    pub(crate) address: String,
-    /// 0 to 1.
-    pub(crate) chance: f64,
-}
 
 /// The host that decides, as its record and policy have it.
 #[derive(Debug)]
@@ -108,7 +65,7 @@ impl<'a> Host<'a> {
                 let instances: Vec<_> = all.iter().map(of).collect();
                 session::read(secret, self.name, &instances, value)
             }
-            (Some(_), None) => return Choice::nothing(By::UnreadableSession, None),
+            (Some(_), None) => return nothing(By::UnreadableSession, None),
             (None, _) => session::Session::default(),
         };
         // It may be draining, or of weight 0: its sessions finish there.
@@ -149,7 +106,7 @@ impl<'a> Host<'a> {
             }
         }
         if let Some(address) = address {
-            return Choice::certain(By::Session, address, version_type);
+            return certain(By::Session, address, version_type);
         }
         self.outcome(&usable, &lists, asked, version_type)
     }
@@ -189,12 +146,12 @@ impl<'a> Host<'a> {
             }
         }
         match among.as_slice() {
-            [] => Choice::nothing(By::Nobody, version_type),
+            [] => nothing(By::Nobody, version_type),
             [one] => {
                 let alone = lists.iter().map(|(list, _)| list.len()).sum::<usize>() == 1;
                 let by = if alone { By::OnlyOne } else { By::Hash };
                 let address = one.address.clone();
-                Choice::certain(by, &address, version_type)
+                certain(by, &address, version_type)
             }
             _ => {
                 among.sort_by(|a, b| b.chance.total_cmp(&a.chance));
@@ -204,13 +161,11 @@ impl<'a> Host<'a> {
     }
 }
 
-impl Choice {
-    fn nothing(by: By, version_type: Option<String>) -> Self {
-        Self { by, address: None, version_type, among: Vec::new() }
-    }
+fn nothing(by: By, version_type: Option<String>) -> Choice {
+    Choice { by, address: None, version_type, among: Vec::new() }
+}
 
-    fn certain(by: By, address: &str, version_type: Option<String>) -> Self {
-        let among = vec![Chance { address: address.to_owned(), chance: 1.0 }];
-        Self { by, address: Some(address.to_owned()), version_type, among }
-    }
+fn certain(by: By, address: &str, version_type: Option<String>) -> Choice {
+    let among = vec![Chance { address: address.to_owned(), chance: 1.0 }];
+    Choice { by, address: Some(address.to_owned()), version_type, among }
 }

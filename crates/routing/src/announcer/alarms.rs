@@ -17,7 +17,9 @@ use super::{
     event::{self, SILENT},
 };
 use crate::metrics::Metrics;
-use crate::{Error, LIVE_MS, Liveness, Store, routers::KNOWN_MS, store::RouterReport};
+use signalbox_api::routes::Liveness;
+
+use crate::{Error, LIVE_MS, Store, liveness, routers::KNOWN_MS, store::RouterReport};
 
 /// What a router reports while it serves an older table instead of the one in Redis (`lua/signalbox/guard.lua`). The
 /// sidecar has other alarms, about counting; they are no news of the table.
@@ -99,7 +101,7 @@ impl Alarms {
 
     /// An alarm, [`SILENT`] or [`NONE`]; nothing while it is not sure.
     fn standing(&mut self, router: &RouterReport) -> Option<&'static str> {
-        if Liveness::of(router.age_ms) == Liveness::Excluded {
+        if liveness(router.age_ms) == Liveness::Excluded {
             let first = *self.suspects.entry(router.node.clone()).or_insert(router.age_ms);
             return (router.age_ms >= first + CONFIRM_MS).then_some(SILENT);
         }

@@ -19,7 +19,7 @@ use tokio::{
     time,
 };
 
-use signalbox_route_table::Health;
+use signalbox_route_table::{Health, takes};
 
 /// How much of an answer is looked through for its text.
 const MAX_BODY_BYTES: usize = 64 * 1024;
@@ -86,7 +86,7 @@ async fn examine(
 
 async fn judge(health: &Health, response: hyper::Response<Incoming>) -> Result<(), String> {
     let status = response.status().as_u16();
-    if !health.takes(status) {
+    if !takes(health, status) {
         return Err(format!("status {status}"));
     }
     let Some(wanted) = &health.body else { return Ok(()) };

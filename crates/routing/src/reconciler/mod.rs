@@ -15,13 +15,14 @@ use tokio::{sync::Notify, time};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Error, Liveness, Registry, RouterReport, Store,
+    Error, Registry, RouterReport, Store, liveness,
     routers::KNOWN_MS,
     store::{Fence, Lineage, Published, TableMark, TableState},
 };
 use crate::metrics::Metrics;
 use judge::{Head, Situation, judge};
 use signalbox_access::Tokens;
+use signalbox_api::routes::Liveness;
 use signalbox_lease::Lease;
 use signalbox_route_table::InstanceId;
 
@@ -208,7 +209,7 @@ impl Reconciler {
     /// Says which routers fell silent, so that changes are not waited for them any more, and which came back.
     fn watch_over(&mut self, routers: &[RouterReport]) {
         for router in routers {
-            let excluded = Liveness::of(router.age_ms) == Liveness::Excluded;
+            let excluded = liveness(router.age_ms) == Liveness::Excluded;
             if excluded && self.silent.insert(router.node.clone()) {
                 let age_ms = router.age_ms;
                 tracing::warn!(router = router.node, age_ms, "router silent; changes do not wait for it");

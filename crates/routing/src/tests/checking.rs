@@ -277,7 +277,7 @@ async fn tcp_and_unix_sockets_are_checked_too() {
         "address": format!("unix:{}", path.display()), "hostnames": [HOST], "version_type_id": "17",
         "health": quick(json!({"tcp": true})),
     });
-    let unix = serde_json::from_value::<NewInstance>(json).unwrap().check(rig.registry.rules()).unwrap();
+    let unix = Spec::check(serde_json::from_value(json).unwrap(), rig.registry.rules()).unwrap();
     rig.put("unix", unix).await;
     let (shutdown, prober) = rig.prober("one");
     rig.until_unhealthy("unix", Some("it cannot be connected to (entity not found)")).await;

@@ -28,7 +28,7 @@ use crate::metrics::Metrics;
 use signalbox_access::Tokens;
 use signalbox_lease::Lease;
 use signalbox_route_table::Network;
-use signalbox_route_table::{AddressRules, Desired, Hostname, InstanceId, NewInstance, Record, Spec, State};
+use signalbox_route_table::{AddressRules, Desired, Hostname, InstanceId, Record, Spec, State};
 use signalbox_testkit::Servers;
 
 /// Servers, and one pacemaker's handles to them.
@@ -169,7 +169,7 @@ fn spec(port: u16, hostnames: &[&str], version_type: &str) -> Spec {
         "address": format!("127.0.0.1:{port}"), "hostnames": hostnames, "version_type_id": version_type,
     });
     let rules = AddressRules { networks: vec!["127.0.0.0/8".parse().unwrap()], reserved: Vec::new() };
-    serde_json::from_value::<NewInstance>(json).unwrap().check(&rules).unwrap()
+    Spec::check(serde_json::from_value(json).unwrap(), &rules).unwrap()
 }
 
 fn leased(port: u16, hostnames: &[&str], lease_seconds: u32) -> Spec {

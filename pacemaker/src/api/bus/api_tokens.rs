@@ -2,15 +2,12 @@
 //!
 //! The original lists them, so they are stored as they are; nothing else of Signalbox stores a token.
 
-use std::collections::BTreeSet;
-
 use axum::{
     Json as Answer,
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{front::external_token, subscriptions::random_hex};
@@ -21,6 +18,7 @@ use crate::http::{
     path::Path,
 };
 use signalbox_access::Scope;
+use signalbox_api::events::{ClientToken, NewClientToken};
 use signalbox_bus::{
     ApiToken, Error,
     intake::{self, TOKEN_NAME},
@@ -34,41 +32,19 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))
 }
 
-/// A client's token.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-#[schema(as = BusTokenView)]
-pub(crate) struct TokenView {
-    #[schema(example = "billing")]
-    name: String,
-    #[schema(example = "billing--5f1d7a84db00d2fce00b31a7fc73224f")]
-    token: String,
-}
-
-/// A token to be made.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct NewApiToken {
-    /// `[a-z0-9:_-]{1,64}`.
-    name: String,
-    /// The same; made up as `name--` and 32 hexadecimal digits when it is left out.
-    token: Option<String>,
-    /// `publish`, `subscribe` and `read` when left out.
-    scopes: Option<BTreeSet<Scope>>,
-}
-
 /// List the clients' tokens
-#[utoipa::path(get, path = "/api_tokens", tag = "bus", responses((status = 200, body = Vec<TokenView>)))]
-async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<Vec<TokenView>>, Problem> {
+#[utoipa::path(get, path = "/api_tokens", tag = "bus", responses((status = 200, body = Vec<ClientToken>)))]
+async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<Vec<ClientToken>>, Problem> {
     let tokens = app.bus.handle.api_tokens().await?;
-    Ok(Answer(tokens.into_iter().map(|(token, client)| TokenView { name: client.name, token }).collect()))
+    Ok(Answer(tokens.into_iter().map(|(token, client)| ClientToken { name: client.name, token }).collect()))
 }
 
 /// Make a client's token
 ///
 /// The token is the client: topics are claimed by it, and it has at most one subscription. Making the same one again
 /// changes nothing.
-#[utoipa::path(post, path = "/api_tokens", tag = "bus", request_body = NewApiToken, responses(
-    (status = 201, body = TokenView), (status = 400, description = "invalid_api_token", body = Problem),
+#[utoipa::path(post, path = "/api_tokens", tag = "bus", request_body = NewClientToken, responses(
+    (status = 201, body = ClientToken), (status = 400, description = "invalid_api_token", body = Problem),
     (status = 403, description = "limit_reached", body = Problem),
     (status = 409, description = "token_exists", body = Problem)))]
 async fn create(
@@ -76,7 +52,7 @@ async fn create(
     State(app): State<App>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Response, Problem> {
-    let NewApiToken { name, token, scopes } = intake::object(intake::text(&body)?, CODE)?;
+    let NewClientToken { name, token, scopes } = intake::object(intake::text(&body)?, CODE)?;
     check("name", &name)?;
     let token = token.unwrap_or_else(|| format!("{name}--{}", random_hex()));
     check("token", &token)?;
@@ -88,7 +64,7 @@ async fn create(
     let client = ApiToken { name: name.clone(), scopes };
     app.bus.handle.create_api_token(&token, client.clone()).await?;
     app.tokens.sync(&external_token(&token, &client)).await?;
-    let answer = Answer(TokenView { name, token });
+    let answer = Answer(ClientToken { name, token });
     Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], answer).into_response())
 }
 

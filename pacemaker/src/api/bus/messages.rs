@@ -6,13 +6,13 @@ use axum::{
     http::HeaderMap,
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Front,
-    topics::{ARRAY_BYTES, Published, idempotency_key, refused_alike},
+    topics::{ARRAY_BYTES, idempotency_key, published, refused_alike},
 };
 use crate::http::auth::Confined as _;
 use crate::http::{
@@ -21,8 +21,9 @@ use crate::http::{
     body::JsonBytes,
 };
 use signalbox_access::Caller;
+use signalbox_api::events::{MessageId, Published};
 use signalbox_bus::{
-    EventId, Handle, NewMessage, Refusal,
+    Handle, NewMessage, Refusal,
     intake::{self, Flaw, Limits},
 };
 use signalbox_queues::is_part;
@@ -38,13 +39,6 @@ impl Front {
     pub(crate) fn handle(&self) -> &Handle {
         &self.handle
     }
-}
-
-/// The id of a message.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct MessageId {
-    #[schema(value_type = u64)]
-    id: EventId,
 }
 
 /// The members of a message. Each as it came, so that a mistake can be named.
@@ -120,7 +114,7 @@ async fn publish(
         let results = app.bus.handle.publish_messages(&caller.bus_client(), vec![message]).await;
         let result = results.into_iter().next().unwrap_or(Err(Refusal::Unavailable));
         app.bus.metrics.published(&result);
-        return Ok(Answer(MessageId { id: result? }).into_response());
+        return Ok(Answer(MessageId { id: result?.0 }).into_response());
     }
     Ok(Answer(publish_many(&app.bus, &caller, key, text).await?).into_response())
 }
@@ -144,7 +138,7 @@ async fn publish_many(
             Ok(message) => good.push(message),
             Err(problem) => {
                 bus.metrics.invalid();
-                bad.push((place, Published::new(Err(problem))));
+                bad.push((place, published(Err(problem))));
             }
         }
     }
@@ -156,7 +150,7 @@ async fn publish_many(
         return Err(refusal.into());
     }
     let mut answer: Vec<Published> =
-        results.into_iter().map(|result| Published::new(result.map_err(Problem::from))).collect();
+        results.into_iter().map(|result| published(result.map_err(Problem::from))).collect();
     // In rising order, so each place is right when its turn comes.
     for (place, result) in bad {
         answer.insert(place.min(answer.len()), result);

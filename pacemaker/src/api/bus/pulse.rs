@@ -1,9 +1,8 @@
 //! Is the bus alive, can it keep up, and what does it count.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use axum::{Json as Answer, extract::State, http::StatusCode};
-use serde::Serialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::front::by_name;
@@ -11,6 +10,7 @@ use crate::http::{
     App, Problem,
     auth::{BeKnown, Granted, ReadAll, RootOnly},
 };
+use signalbox_api::events::{Jobs, Numbers, Pong, SubscriberNumbers};
 
 /// How long the scaling pulse takes while the workers are behind.
 const SLOW_PULSE: Duration = Duration::from_secs(1);
@@ -22,13 +22,6 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(scaling))
         .routes(routes!(numbers))
         .routes(routes!(initialise))
-}
-
-/// That the process answers, and when.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct Pong {
-    /// Unix milliseconds.
-    pong: u64,
 }
 
 /// What time it is
@@ -69,43 +62,6 @@ async fn scaling(_: Granted<BeKnown>, State(app): State<App>) -> Result<StatusCo
         }
     }
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// All numbers of the bus.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct Numbers {
-    /// By name.
-    subscribers: BTreeMap<String, SubscriberNumbers>,
-    jobs: Jobs,
-    /// Bytes of events in the log.
-    log_bytes: u64,
-    /// Telemetry counters.
-    counters: BTreeMap<String, u64>,
-}
-
-/// The numbers of one subscriber.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct SubscriberNumbers {
-    /// Events delivered in all.
-    sent: u64,
-    /// Events that wait or are on their way.
-    events: u64,
-    /// Batches that wait or are on their way.
-    batches: u64,
-    /// When the oldest of them was begun, unix milliseconds.
-    oldest_ms: Option<u64>,
-    /// Dead letters, in events.
-    dead: u64,
-    health: u8,
-    last_attempted_ms: Option<u64>,
-}
-
-/// Delivery jobs by state.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct Jobs {
-    instant: u64,
-    scheduled: u64,
-    pending: u64,
 }
 
 /// The numbers of the event bus

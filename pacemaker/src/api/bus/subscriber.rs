@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use axum::{Json as Answer, extract::State, http::StatusCode};
 use rand::Rng as _;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 use utoipa::IntoParams;
@@ -22,19 +22,20 @@ use crate::http::{
     body::{JsonBytes, Query},
 };
 use signalbox_access::Caller;
-use signalbox_bus::{
-    BatchContents, DeadLetter, Deliverer as _, Error, Event, EventId, Kind, Registry, intake, rendered,
+use signalbox_api::events::{
+    DeadLetter, DeadLetters, Dropped, Previous, Redriven, Replay, Rotation, Secrets, Tested,
 };
+use signalbox_bus::{BatchContents, Deliverer as _, Error, Event, EventId, Kind, Registry, intake, rendered};
 use signalbox_egress::{Outcome, Secret, new_secret, secret_key};
 
 /// How long an old secret signs beside the new one.
 const OVERLAP_SECONDS: u64 = 24 * 3600;
-const LONGEST_OVERLAP_SECONDS: u64 = 30 * 24 * 3600;
+const MAX_OVERLAP_SECONDS: u64 = 30 * 24 * 3600;
 /// Secrets that sign at a time.
-const MOST_SECRETS: usize = 5;
+const MAX_SECRETS: usize = 5;
 /// Dead letters in one answer.
 const DEAD_LETTERS: usize = 50;
-const MOST_DEAD_LETTERS: usize = 200;
+const MAX_DEAD_LETTERS: usize = 200;
 /// Events a second of a replay.
 const REPLAY_RATE: u64 = 100;
 
@@ -79,24 +80,6 @@ fn whose(caller: &Caller, named: Option<&str>, registry: &Registry) -> Result<St
     }
 }
 
-/// The secrets that sign deliveries.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct Secrets {
-    /// The newest, as Standard Webhooks libraries take it.
-    #[schema(example = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")]
-    secret: String,
-    /// Older ones that still sign as well.
-    previous: Vec<Previous>,
-}
-
-/// A secret that is being replaced.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct Previous {
-    secret: String,
-    /// Until when it signs, in unix milliseconds.
-    until: u64,
-}
-
 fn secrets_of(registry: &Registry, client: &str, now_ms: u64) -> Result<Secrets, Problem> {
     let subscription = registry.subscriptions.get(client).ok_or(Error::NoSuchSubscription)?;
     let mut living = living(&subscription.secrets, now_ms);
@@ -131,16 +114,6 @@ async fn secret(
     secrets_of(&app.bus.handle.registry(), &client, app.bus.now_ms()).map(Answer)
 }
 
-/// How to replace the secret.
-#[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Rotation {
-    /// `whsec_` and 24 to 64 bytes in base64; made up when left out.
-    secret: Option<String>,
-    /// How long the old ones still sign: 0 to 2,592,000 seconds, else a day.
-    overlap_seconds: Option<u64>,
-}
-
 /// Replace the signing secret
 ///
 /// Deliveries carry signatures by the new and the old one until the overlap ends. The body may be left out.
@@ -163,7 +136,7 @@ async fn rotate_secret(
         return Err(bad("`secret` must be `whsec_` and 24 to 64 bytes in base64"));
     }
     let overlap_seconds = overlap_seconds.unwrap_or(OVERLAP_SECONDS);
-    if overlap_seconds > LONGEST_OVERLAP_SECONDS {
+    if overlap_seconds > MAX_OVERLAP_SECONDS {
         return Err(bad("`overlap_seconds` must be between 0 and 2592000"));
     }
     let secret = secret.unwrap_or_else(|| {
@@ -180,19 +153,9 @@ async fn rotate_secret(
     secrets.extend(
         old.map(|old| Secret { until_ms: Some(old.until_ms.map_or(until, |own| own.min(until))), ..old }),
     );
-    secrets.truncate(MOST_SECRETS);
+    secrets.truncate(MAX_SECRETS);
     app.bus.handle.set_secrets(&client, secrets).await?;
     secrets_of(&app.bus.handle.registry(), &client, now_ms).map(Answer)
-}
-
-/// How a test delivery went.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct Tested {
-    delivered: bool,
-    /// Why it was not delivered.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<String>,
-    duration_ms: u64,
 }
 
 /// Test the callback
@@ -261,31 +224,9 @@ pub(crate) struct Part {
     limit: Option<usize>,
 }
 
-/// A part of the dead letters, oldest first.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct DeadLetters {
-    dead: Vec<DeadView>,
-    /// For the next part; null when this is the last.
-    cursor: Option<String>,
-}
-
-/// An event that was given up.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct DeadView {
-    /// As it would have been delivered.
-    #[schema(value_type = Object)]
-    event: Box<RawValue>,
-    /// When, in unix milliseconds.
-    died_at: u64,
-    /// Attempts made with the batch that it was in.
-    attempts: u32,
-    /// The last failure.
-    reason: String,
-}
-
-fn dead_view(letter: DeadLetter) -> Option<DeadView> {
+fn dead_view(letter: signalbox_bus::DeadLetter) -> Option<DeadLetter> {
     let event = RawValue::from_string(String::from_utf8(rendered(&letter.event).to_vec()).ok()?).ok()?;
-    Some(DeadView { event, died_at: letter.died_ms, attempts: letter.attempts, reason: letter.reason })
+    Some(DeadLetter { event, died_at: letter.died_ms, attempts: letter.attempts, reason: letter.reason })
 }
 
 /// List the dead letters
@@ -299,20 +240,14 @@ async fn dead(
 ) -> Result<Answer<DeadLetters>, Problem> {
     let client = whose(&caller, part.subscriber.as_deref(), &app.bus.handle.registry())?;
     let limit = part.limit.unwrap_or(DEAD_LETTERS);
-    if !(1..=MOST_DEAD_LETTERS).contains(&limit) {
-        return Err(Error::OutOfRange { field: "limit", least: 1, most: MOST_DEAD_LETTERS as u64 }.into());
+    if !(1..=MAX_DEAD_LETTERS).contains(&limit) {
+        return Err(Error::OutOfRange { field: "limit", least: 1, most: MAX_DEAD_LETTERS as u64 }.into());
     }
     let page = app.bus.handle.dead_letters(&client, part.cursor.as_deref(), limit).await?;
     Ok(Answer(DeadLetters {
         dead: page.items.into_iter().filter_map(dead_view).collect(),
         cursor: page.cursor,
     }))
-}
-
-/// How many dead letters were delivered again.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct Redriven {
-    redriven: u64,
 }
 
 /// Deliver the dead letters again
@@ -327,12 +262,6 @@ async fn redrive(
     Ok(Answer(Redriven { redriven: app.bus.handle.redrive(&client).await? }))
 }
 
-/// How many dead letters were forgotten.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct Dropped {
-    dropped: u64,
-}
-
 /// Forget the dead letters
 #[utoipa::path(delete, path = "/subscriber/dead", tag = "bus", params(Whose), responses(
     (status = 200, body = Dropped), (status = 404, description = "unknown_subscription", body = Problem)))]
@@ -343,18 +272,6 @@ async fn drop_dead(
 ) -> Result<Answer<Dropped>, Problem> {
     let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
     Ok(Answer(Dropped { dropped: app.bus.handle.drop_dead(&client).await? }))
-}
-
-/// What to deliver again.
-#[derive(Debug, Deserialize, Serialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Replay {
-    /// Events accepted from this moment on, in unix milliseconds.
-    from: u64,
-    /// And before this one.
-    to: u64,
-    /// Events a second, 1 to 100,000, else 100.
-    rate: Option<u64>,
 }
 
 /// Deliver a range of time again

@@ -2,7 +2,6 @@
 
 use axum::{Json as Answer, extract::State, http::StatusCode};
 use rand::Rng as _;
-use serde::Serialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::front::{Front, name_of};
@@ -12,6 +11,7 @@ use crate::http::{
     body::JsonBytes,
     path::Path,
 };
+use signalbox_api::events::{EventCounts, Subscription};
 use signalbox_bus::{Error, intake};
 use signalbox_egress::{Secret, new_secret};
 
@@ -95,49 +95,15 @@ pub(super) async fn unsubscribe_topic(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A subscription as everybody may see it.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct SubscriptionView {
-    /// The client's name.
-    subscriber: String,
-    /// Without its query string, unless it is the caller's own or root asks.
-    callback: String,
-    max_events: u64,
-    /// Milliseconds that a batch waits to fill.
-    timeout: u64,
-    topics: Vec<String>,
-    events: EventCounts,
-    /// 0 to 100: one up for each delivery, two down for each failure.
-    health: u8,
-    concurrency: u64,
-    /// Why nothing is delivered any more; subscribing again starts deliveries.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    disabled: Option<String>,
-    /// The user name of deliveries; only for the subscription's owner and root.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    uuid: Option<String>,
-}
-
-/// Events of a subscription.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct EventCounts {
-    /// Delivered in all.
-    sent: u64,
-    /// Waiting or on their way.
-    queued: u64,
-    /// When the oldest waiting batch was begun, in unix milliseconds; null when none waits.
-    oldest: Option<u64>,
-}
-
 /// List the subscriptions
 ///
 /// Also as `/subscribers`.
 #[utoipa::path(get, path = "/subscriptions", tag = "bus", responses(
-    (status = 200, body = Vec<SubscriptionView>)))]
+    (status = 200, body = Vec<Subscription>)))]
 pub(super) async fn list(
     Granted { 0: caller, .. }: Granted<BeKnown>,
     State(app): State<App>,
-) -> Result<Answer<Vec<SubscriptionView>>, Problem> {
+) -> Result<Answer<Vec<Subscription>>, Problem> {
     let subscriptions = app.bus.handle.subscriptions().await?;
     let registry = app.bus.handle.registry();
     let client = caller.bus_client();
@@ -146,7 +112,7 @@ pub(super) async fn list(
         let own = caller.is_root() || subscription.token == *client;
         // A query is where a receiver may have put a key.
         let shown = if own { Some(&*subscription.callback) } else { subscription.callback.split('?').next() };
-        SubscriptionView {
+        Subscription {
             subscriber: name_of(&subscription.token, &registry),
             callback: shown.unwrap_or_default().to_owned(),
             max_events: subscription.max_events,

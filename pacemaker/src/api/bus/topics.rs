@@ -8,7 +8,6 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
-use serde::Serialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::front::name_of;
@@ -20,12 +19,13 @@ use crate::http::{
     path::{Parameter, Path},
 };
 use signalbox_access::Caller;
+use signalbox_api::events::{Published, Topic};
 use signalbox_bus::{EventId, NewEvent, Refusal, intake, is_topic_name};
 
 /// The largest array of events that is read: a hundred of the largest events, about.
 pub(super) const ARRAY_BYTES: usize = 8 << 20;
 /// Characters of an idempotency key.
-const LONGEST_KEY: usize = 255;
+const MAX_KEY: usize = 255;
 
 static EVENT_ID: HeaderName = HeaderName::from_static("x-signalbox-event-id");
 
@@ -34,46 +34,15 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(publish, remove)).merge(many)
 }
 
-/// A topic.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct Topic {
-    #[schema(example = "orders")]
-    name: String,
-    /// The client that published to it first; null while nobody has.
-    publisher: Option<String>,
-    /// Events accepted in all.
-    events: u64,
-}
-
-/// What became of one event of an array.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct Published {
-    /// The status that the event would have got alone.
-    #[schema(example = 200)]
-    status: u16,
-    /// Its id, when it was accepted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<u64>)]
-    id: Option<EventId>,
-    /// The stable name of the error.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<&'static str>,
-    /// What is wrong.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<String>,
-}
-
-impl Published {
-    pub(super) fn new(result: Result<EventId, Problem>) -> Self {
-        match result {
-            Ok(id) => Self { status: 200, id: Some(id), code: None, detail: None },
-            Err(problem) => Self {
-                status: problem.status().as_u16(),
-                id: None,
-                code: Some(problem.code()),
-                detail: Some(problem.detail().to_owned()),
-            },
-        }
+pub(super) fn published(result: Result<EventId, Problem>) -> Published {
+    match result {
+        Ok(EventId(id)) => Published { status: 200, id: Some(id), code: None, detail: None },
+        Err(problem) => Published {
+            status: problem.status().as_u16(),
+            id: None,
+            code: Some(problem.code().into()),
+            detail: Some(problem.detail().to_owned()),
+        },
     }
 }
 
@@ -149,7 +118,7 @@ async fn publish_many(
             }
             Err(problem) => {
                 app.bus.metrics.invalid();
-                bad.push((place, Published::new(Err(problem))));
+                bad.push((place, published(Err(problem))));
             }
         }
     }
@@ -161,7 +130,7 @@ async fn publish_many(
         return Err(refusal.into());
     }
     let mut answer: Vec<Published> =
-        results.into_iter().map(|result| Published::new(result.map_err(Problem::from))).collect();
+        results.into_iter().map(|result| published(result.map_err(Problem::from))).collect();
     // In rising order, so each place is right when its turn comes.
     for (place, result) in bad {
         answer.insert(place.min(answer.len()), result);
@@ -217,9 +186,9 @@ pub(super) fn addressed(event: NewEvent, caller: &Caller) -> Result<NewEvent, Pr
 /// The key as draft-ietf-httpapi-idempotency-key-header has it, with or without its quotes.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
-    let detail = || Cow::Owned(format!("an Idempotency-Key is 1 to {LONGEST_KEY} visible ASCII characters"));
+    let detail = || Cow::Owned(format!("an Idempotency-Key is 1 to {MAX_KEY} visible ASCII characters"));
     let flaw = || Problem::bad_request("invalid_idempotency_key", detail());
     let key = value.to_str().map_err(|_| flaw())?.trim();
     let key = key.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(key);
-    if key.is_empty() || key.len() > LONGEST_KEY { Err(flaw()) } else { Ok(Some(key)) }
+    if key.is_empty() || key.len() > MAX_KEY { Err(flaw()) } else { Ok(Some(key)) }
 }

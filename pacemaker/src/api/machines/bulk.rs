@@ -6,7 +6,7 @@ use axum::{
     http::{HeaderMap, StatusCode},
 };
 use futures_util::{StreamExt as _, stream};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -14,7 +14,7 @@ use super::{
     ManageMachines, ReadMachines, TellFacts,
     params::{MachineName, label_name},
     removes,
-    views::Changed,
+    views::changed,
 };
 use crate::http::{
     App, Problem,
@@ -22,52 +22,24 @@ use crate::http::{
     body::{Body, JsonBytes, Query, RawBytes, parse},
     path::Path,
 };
+use signalbox_api::machines::{Item, Items, LabelName, LabelPage, Results, Retried};
 use signalbox_machines::{Error, Status, Update};
 
 /// Items of one request.
-const MOST_ITEMS: usize = 1_000;
+const MAX_ITEMS: usize = 1_000;
 /// Items that are worked on at a time.
 const AT_A_TIME: usize = 100;
 /// Labels of a page, unless told, and at most.
 const PAGE: usize = 100;
-const MOST_PAGE: usize = 1_000;
+const MAX_PAGE: usize = 1_000;
 /// Names that are looked at for one page when a filter passes most of them over.
-const MOST_LOOKED: usize = 10_000;
+const MAX_CHECKED: usize = 10_000;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, create_many, update_many)).routes(routes!(retry_all))
 }
 
-/// One label among many.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = LabelItem)]
-pub(crate) struct Item {
-    name: String,
-    #[schema(value_type = Object)]
-    metadata: Value,
-    /// As the header of the same name.
-    #[serde(default)]
-    idempotency_key: Option<String>,
-}
-
-/// Many labels.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = LabelItems)]
-pub(crate) struct Items {
-    labels: Vec<Item>,
-}
-
 impl Body for Items {}
-
-/// The results, in order: a change, or a problem.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-#[schema(as = LabelResults)]
-pub(crate) struct Results {
-    #[schema(value_type = Vec<Object>)]
-    results: Vec<Value>,
-}
 
 /// Which labels are listed.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -84,25 +56,6 @@ pub(crate) struct Wanted {
     limit: Option<usize>,
 }
 
-/// A label in a list.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-#[schema(as = LabelName)]
-pub(crate) struct Name {
-    name: String,
-}
-
-/// A page of labels, by name.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-#[schema(as = LabelPage)]
-pub(crate) struct Page {
-    labels: Vec<Name>,
-    /// Where a label is created with POST.
-    create: String,
-    /// The cursor of the next page, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
-}
-
 /// Whose actions are tried again.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -112,27 +65,20 @@ pub(crate) struct Which {
     state: Option<String>,
 }
 
-/// How many were.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-#[schema(as = LabelsRetried)]
-pub(crate) struct Retried {
-    retried: u64,
-}
-
 /// List labels
 #[utoipa::path(get, path = "/state-machines/{machine}/labels", tag = "machines",
     params(("machine" = String, Path), Wanted), responses(
-    (status = 200, body = Page), (status = 422, description = "invalid_limit", body = Problem),
+    (status = 200, body = LabelPage), (status = 422, description = "invalid_limit", body = Problem),
     (status = 404, description = "unknown_machine", body = Problem)))]
 async fn list(
     _: Granted<ReadMachines>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
     Query(wanted): Query<Wanted>,
-) -> Result<Answer<Page>, Problem> {
+) -> Result<Answer<LabelPage>, Problem> {
     let limit = wanted.limit.unwrap_or(PAGE);
-    if !(1..=MOST_PAGE).contains(&limit) {
-        return Err(Problem::unprocessable("invalid_limit", format!("a page has 1 to {MOST_PAGE} labels")));
+    if !(1..=MAX_PAGE).contains(&limit) {
+        return Err(Problem::unprocessable("invalid_limit", format!("a page has 1 to {MAX_PAGE} labels")));
     }
     let version = app.machines.definitions.current(&machine).await?;
     let all: Vec<&str> = version.machine.states().iter().map(signalbox_machine::State::name).collect();
@@ -146,7 +92,7 @@ async fn list(
         wanted.status.is_some() && (wanted.state.is_some() || !wanted.status.is_some_and(Status::has_index));
     let (mut names, mut cursor, mut looked) = (Vec::new(), wanted.cursor.clone(), 0);
     let mut more = true;
-    while names.len() < limit && more && looked < MOST_LOOKED {
+    while names.len() < limit && more && looked < MAX_CHECKED {
         let page = limit.max(PAGE);
         let found =
             app.machines.label_store.list(&machine, &states, wanted.status, cursor.as_deref(), page).await?;
@@ -164,12 +110,12 @@ async fn list(
                         && wanted.state.as_ref().is_none_or(|state| *state == *record.state)
                 });
             if fits {
-                names.push(Name { name });
+                names.push(LabelName { name });
             }
         }
     }
     let create = format!("/state-machines/{machine}/labels/{{label}}");
-    Ok(Answer(Page { labels: names, create, next: cursor.filter(|_| more) }))
+    Ok(Answer(LabelPage { labels: names, create, next: cursor.filter(|_| more) }))
 }
 
 /// Create many labels
@@ -235,8 +181,8 @@ async fn update_many(
 async fn read(app: &App, machine: &str, body: &[u8]) -> Result<Vec<Item>, Problem> {
     let items: Items = parse(body)?;
     app.machines.definitions.current(machine).await?;
-    if items.labels.len() > MOST_ITEMS {
-        let detail = format!("send at most {MOST_ITEMS} labels at a time, not {}", items.labels.len());
+    if items.labels.len() > MAX_ITEMS {
+        let detail = format!("send at most {MAX_ITEMS} labels at a time, not {}", items.labels.len());
         return Err(Problem::unprocessable("too_many_items", detail));
     }
     Ok(items.labels)
@@ -244,7 +190,7 @@ async fn read(app: &App, machine: &str, body: &[u8]) -> Result<Vec<Item>, Proble
 
 fn told(name: String, result: Result<signalbox_machines::Answer, Problem>, good: StatusCode) -> Value {
     let (status, mut value) = match result {
-        Ok(answer) => (good.as_u16(), serde_json::to_value(Changed::new(name, answer)).unwrap_or_default()),
+        Ok(answer) => (good.as_u16(), serde_json::to_value(changed(name, answer)).unwrap_or_default()),
         Err(problem) => (
             problem.status().as_u16(),
             json!({"name": name, "code": problem.code(), "detail": problem.detail()}),

@@ -1,11 +1,7 @@
 //! Definitions: plan, apply, versions.
 
-use std::collections::BTreeMap;
-
 use axum::{Json as Answer, extract::State};
 use rand::RngExt as _;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use signalbox_machine::{
     Machine,
     definition::{self, Call},
@@ -20,6 +16,7 @@ use crate::http::{
     path::{Parameter as _, Path},
 };
 use signalbox_access::{Caller, Scope};
+use signalbox_api::machines::{Applied, Apply, Plan, StateChanges, Version, VersionSource, Versions};
 use signalbox_machines::{Error, StoredPlan, parse_machine};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -30,61 +27,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(version))
 }
 
-/// What a definition would change.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-#[schema(as = MachinePlan)]
-pub(crate) struct Plan {
-    /// What to apply it by, for an hour.
-    plan: String,
-    /// The version that it is computed from; 0 for a machine that is new.
-    version: u64,
-    /// `{"added","removed","changed"}`.
-    #[schema(value_type = Object)]
-    states: Value,
-    /// What differs beside the states: `timezone`, `feeds.NAME`, `inputs.TOPIC`, `webhooks`.
-    changed: Vec<String>,
-    /// Labels in states that go.
-    labels: BTreeMap<String, u64>,
-    /// Labels that go on as soon as it is applied, because their state has become something else: a gate that is an action now,
-    /// an end that leads on.
-    starts: u64,
-    /// Labels that would move if their gate looked now.
-    would_move: u64,
-    /// Labels of which only a feed could tell.
-    needs_feed: u64,
-    /// Labels that were looked at.
-    checked: u64,
-    /// What is odd about the definition.
-    warnings: Vec<String>,
-}
-
-/// Which plan to apply.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = MachineApply)]
-pub(crate) struct Apply {
-    plan: String,
-    /// Where labels go that stand in states that go.
-    #[serde(default)]
-    map: BTreeMap<String, String>,
-}
-
 impl Body for Apply {}
-
-/// What was applied.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-#[schema(as = MachineApplied)]
-pub(crate) struct Applied {
-    version: u64,
-}
-
-/// The versions of a machine, the oldest first.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-#[schema(as = MachineVersions)]
-pub(crate) struct Versions {
-    #[schema(value_type = Vec<Object>)]
-    versions: Vec<Value>,
-}
 
 /// Plan a definition
 ///
@@ -123,7 +66,7 @@ async fn plan(
     Ok(Answer(Plan {
         plan,
         version,
-        states: json!({"added": states.added, "removed": states.removed, "changed": states.changed}),
+        states: StateChanges { added: states.added, changed: states.changed, removed: states.removed },
         changed: preview.changed,
         labels: preview.labels,
         starts: preview.starts,
@@ -182,12 +125,14 @@ async fn versions(
     Path(MachineName(name)): Path<MachineName>,
 ) -> Result<Answer<Versions>, Problem> {
     let current = app.machines.definitions.current(&name).await?;
-    let versions = app.machines.definitions.versions(&name).await?.into_iter().map(|(number, stored)| {
-        json!({
-            "version": number, "at": moment(stored.at_ms), "by": stored.by, "hash": stored.hash,
-            "current": number == current.number,
-        })
-    });
+    let versions =
+        app.machines.definitions.versions(&name).await?.into_iter().map(|(number, stored)| Version {
+            at: moment(stored.at_ms),
+            by: stored.by,
+            current: number == current.number,
+            hash: stored.hash,
+            version: number,
+        });
     Ok(Answer(Versions { versions: versions.collect() }))
 }
 
@@ -196,16 +141,20 @@ async fn versions(
 /// With its text.
 #[utoipa::path(get, path = "/state-machines/{machine}/versions/{version}", tag = "machines",
     params(("machine" = String, Path), ("version" = u64, Path)), responses(
-    (status = 200, body = Object),
+    (status = 200, body = VersionSource),
     (status = 404, description = "unknown_machine, unknown_version", body = Problem)))]
 async fn version(
     _: Granted<ReadMachines>,
     State(app): State<App>,
     Path((name, number)): Path<(MachineName, u64)>,
-) -> Result<Answer<Value>, Problem> {
+) -> Result<Answer<VersionSource>, Problem> {
     app.machines.definitions.current(&name).await?;
     let stored = app.machines.definitions.stored_version(&name, number).await?;
-    Ok(Answer(json!({
-        "version": number, "at": moment(stored.at_ms), "by": stored.by, "hash": stored.hash, "source": stored.source,
-    })))
+    Ok(Answer(VersionSource {
+        at: moment(stored.at_ms),
+        by: stored.by,
+        hash: stored.hash,
+        source: stored.source,
+        version: number,
+    }))
 }

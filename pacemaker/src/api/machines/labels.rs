@@ -9,10 +9,10 @@ use serde::Deserialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    Facts, ManageMachines, ReadMachines, TellFacts, facts, key,
+    ManageMachines, ReadMachines, TellFacts, facts, key,
     params::{LabelName, MachineName},
     patience,
-    views::{Changed, LabelView},
+    views::{self, changed},
 };
 use crate::http::{
     App, Problem,
@@ -20,6 +20,7 @@ use crate::http::{
     body::{Query, RawBytes},
     path::Path,
 };
+use signalbox_api::machines::{Changed, Facts, Label};
 use signalbox_machines::Update;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -40,16 +41,16 @@ pub(crate) struct Asked {
 /// Look at a label
 #[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
     params(("machine" = String, Path, example = "drip"), ("label" = String, Path, example = "88625")), responses(
-    (status = 200, body = LabelView),
+    (status = 200, body = Label),
     (status = 404, description = "unknown_machine, unknown_label", body = Problem),
     (status = 410, description = "label_deleted", body = Problem)))]
 async fn show(
     _: Granted<ReadMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
-) -> Result<Answer<LabelView>, Problem> {
+) -> Result<Answer<Label>, Problem> {
     let record = app.machines.label_store.label(&machine, &label).await?;
-    Ok(Answer(LabelView::new(label.0, record)))
+    Ok(Answer(views::label(label.0, record)))
 }
 
 /// Create a label
@@ -78,7 +79,7 @@ async fn create(
     if let Some(wait) = wait.filter(|_| !answer.repeated) {
         answer = app.machines.label_store.wait_until_at_rest(&machine, &label, wait).await?;
     }
-    Ok((StatusCode::CREATED, Answer(Changed::new(label.0, answer))))
+    Ok((StatusCode::CREATED, Answer(changed(label.0, answer))))
 }
 
 /// Tell a label facts
@@ -109,7 +110,7 @@ async fn update(
     if let Some(wait) = wait.filter(|_| !answer.repeated) {
         answer = app.machines.label_store.wait_until_at_rest(&machine, &label, wait).await?;
     }
-    Ok(Answer(Changed::new(label.0, answer)))
+    Ok(Answer(changed(label.0, answer)))
 }
 
 /// Delete a label
@@ -146,5 +147,5 @@ async fn retry(
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<Changed>, Problem> {
     let answer = app.machines.labels.retry(&machine, &label).await?;
-    Ok(Answer(Changed::new(label.0, answer)))
+    Ok(Answer(changed(label.0, answer)))
 }

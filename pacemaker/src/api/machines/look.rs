@@ -1,17 +1,16 @@
 //! Looking: machines with their counts, a label's history, why it is where it is, and where it will go.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use axum::{Json as Answer, extract::State};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     ReadMachines,
     params::{LabelName, MachineName},
-    views::HistoryRow,
+    views::moved,
 };
 use crate::http::{
     App, Problem,
@@ -19,6 +18,7 @@ use crate::http::{
     body::{Body, Json},
     path::Path,
 };
+use signalbox_api::machines::{History, Machine, MachineEntry, MachineState, Machines, Simulate};
 use signalbox_machines::{Assumptions, Counts};
 
 /// How far a route looks ahead, and a simulation at most.
@@ -34,66 +34,6 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(simulate))
 }
 
-/// The machines.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct Machines {
-    #[serde(rename = "state-machines")]
-    state_machines: Vec<MachineEntry>,
-}
-
-/// A machine in a list.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-#[schema(as = MachineName)]
-pub(crate) struct MachineEntry {
-    name: String,
-    /// Where its labels are.
-    labels: String,
-}
-
-/// A machine.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct MachineView {
-    name: String,
-    /// The version that counts.
-    version: u64,
-    /// Its states in order.
-    #[schema(value_type = Vec<Object>)]
-    states: Vec<Value>,
-    /// Labels by state.
-    labels: BTreeMap<String, u64>,
-    /// Labels that do not rest, by status.
-    busy: BTreeMap<String, u64>,
-    /// Labels that wait at gates which look on entry only, by gate: nothing will look at these again.
-    stuck: BTreeMap<String, u64>,
-}
-
-/// What has happened to a label, oldest first.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct History {
-    history: Vec<HistoryRow>,
-}
-
-/// What is assumed of the future.
-#[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Simulate {
-    /// How far to look: `30d`.
-    #[serde(rename = "for")]
-    span: Option<String>,
-    /// Or until when, RFC 3339.
-    until: Option<String>,
-    /// Facts that come now.
-    #[schema(value_type = Option<Object>)]
-    metadata: Option<Value>,
-    /// What feeds say; null for one that fails.
-    #[serde(default)]
-    #[schema(value_type = Object)]
-    feeds: BTreeMap<String, Option<Value>>,
-    /// What the actions of states answer: 200 unless told.
-    #[serde(default)]
-    webhooks: BTreeMap<String, u16>,
-}
-
 impl Body for Simulate {}
 
 /// List the machines
@@ -107,12 +47,12 @@ async fn list(_: Granted<ReadMachines>, State(app): State<App>) -> Result<Answer
 /// Look at a machine
 #[utoipa::path(get, path = "/state-machines/{machine}", tag = "machines", params(("machine" = String, Path)),
     responses(
-    (status = 200, body = MachineView), (status = 404, description = "unknown_machine", body = Problem)))]
+    (status = 200, body = Machine), (status = 404, description = "unknown_machine", body = Problem)))]
 async fn show(
     _: Granted<ReadMachines>,
     State(app): State<App>,
     Path(MachineName(name)): Path<MachineName>,
-) -> Result<Answer<MachineView>, Problem> {
+) -> Result<Answer<Machine>, Problem> {
     let Counts { version, labels, busy, stuck } = app.machines.inspector.overview.counts(&name).await?;
     let shape = |state: &signalbox_machine::State| {
         let kind = if state.action().is_some() {
@@ -122,19 +62,19 @@ async fn show(
         } else {
             "end"
         };
-        let mut next: Vec<&str> = state
+        let mut next: Vec<String> = state
             .next()
-            .map(|next| next.targets().map(|target| version.machine.at(target).name()).collect())
+            .map(|next| next.targets().map(|target| version.machine.at(target).name().to_owned()).collect())
             .unwrap_or_default();
         next.dedup();
-        let triggers: Vec<String> = state
+        let triggers = state
             .gate()
             .map(|gate| gate.triggers.iter().map(ToString::to_string).collect())
             .unwrap_or_default();
-        json!({"name": state.name(), "kind": kind, "next": next, "triggers": triggers})
+        MachineState { kind: kind.to_owned(), name: state.name().to_owned(), next, triggers }
     };
     let states = version.machine.states().iter().map(shape).collect();
-    Ok(Answer(MachineView { name, version: version.number, states, labels, busy, stuck }))
+    Ok(Answer(Machine { name, version: version.number, states, labels, busy, stuck }))
 }
 
 /// Look at a label's history
@@ -150,7 +90,7 @@ async fn history(
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<History>, Problem> {
     let record = app.machines.label_store.label_or_tombstone(&machine, &label).await?;
-    Ok(Answer(History { history: record.history.into_iter().map(Into::into).collect() }))
+    Ok(Answer(History { history: record.history.into_iter().map(moved).collect() }))
 }
 
 /// Why a label is where it is

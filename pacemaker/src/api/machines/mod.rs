@@ -13,17 +13,17 @@ use axum::{
     extract::DefaultBodyLimit,
     http::{HeaderMap, header},
 };
-use serde::Deserialize;
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::http::{App, Problem, auth::Permission};
 use signalbox_access::Scope;
+use signalbox_api::machines::Facts;
 
 /// The largest body: a thousand updates of eight kilobytes, about.
-const MOST_BYTES: usize = 8 << 20;
+const MAX_BYTES: usize = 8 << 20;
 /// Characters of an idempotency key.
-const LONGEST_KEY: usize = 255;
+const MAX_KEY: usize = 255;
 
 /// Tell facts: create, update and delete labels.
 #[derive(Debug)]
@@ -53,17 +53,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(bulk::routes())
         .merge(look::routes())
         .merge(definitions::routes())
-        .layer(DefaultBodyLimit::max(MOST_BYTES))
-}
-
-/// What a label is told.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = LabelFacts)]
-pub(crate) struct Facts {
-    /// An object. At most 64 KiB and 32 levels, after it is merged.
-    #[schema(value_type = Object)]
-    metadata: Value,
+        .layer(DefaultBodyLimit::max(MAX_BYTES))
 }
 
 /// Whether null removes: the body says so by its type.
@@ -96,10 +86,11 @@ fn facts(headers: &HeaderMap, body: &Bytes) -> Result<(Value, bool), Problem> {
 /// The idempotency key of a request.
 fn key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
-    let key = key.to_str().ok().filter(|key| {
-        (1..=LONGEST_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic())
-    });
-    let detail = format!("the Idempotency-Key must be 1 to {LONGEST_KEY} visible ASCII characters");
+    let key = key
+        .to_str()
+        .ok()
+        .filter(|key| (1..=MAX_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic()));
+    let detail = format!("the Idempotency-Key must be 1 to {MAX_KEY} visible ASCII characters");
     key.map(Some).ok_or_else(|| Problem::unprocessable("invalid_idempotency_key", detail))
 }
 

@@ -13,7 +13,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     answers::{NoInstance, NotConverged, Refused},
     params::NodeId,
-    view::ChangedInstance,
+    view::changed,
     wait::{self, wait},
 };
 use crate::http::{
@@ -23,8 +23,9 @@ use crate::http::{
     path::Path,
 };
 use signalbox_access::Caller;
-use signalbox_route_table::{InstanceId, Invalid, Label, NewInstance};
-use signalbox_routing::{ChangeKind, DrainedNode, Heartbeat, RouteChange};
+use signalbox_api::routes::{ChangedInstance, Drain, DrainedNode, Fault, Faults, Heartbeat, NewInstance};
+use signalbox_route_table::{InstanceId, Invalid, Label, Spec};
+use signalbox_routing::{ChangeKind, Heartbeat as Renewal, RouteChange};
 
 const MAX_BULK: usize = 1000;
 const DEFAULT_DEADLINE_SECONDS: u32 = 30;
@@ -83,7 +84,7 @@ async fn put(
     Json(new): Json<NewInstance>,
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
-    let spec = new.check(app.registry.rules())?;
+    let spec = Spec::check(new, app.registry.rules())?;
     let change = app.registry.put(&caller.0, &id, spec).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok(answer(change))
@@ -95,7 +96,7 @@ fn answer(change: RouteChange) -> Response {
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     let serial = HeaderValue::from(change.serial);
     let headers = [(SERIAL_HEADER.clone(), serial)];
-    match ChangedInstance::new(change) {
+    match changed(change) {
         Some(view) => (status, headers, Answer(view)).into_response(),
         None => (StatusCode::NO_CONTENT, headers).into_response(),
     }
@@ -166,7 +167,7 @@ async fn put_many(
             Ok(change) => {
                 (serial, epoch) = (change.serial, change.epoch.clone());
                 let status = if change.kind == ChangeKind::Registered { 201 } else { 200 };
-                ItemResult { status, instance: ChangedInstance::new(change), error: None }
+                ItemResult { status, instance: changed(change), error: None }
             }
             Err(problem) => {
                 ItemResult { status: problem.status().as_u16(), instance: None, error: Some(problem) }
@@ -185,7 +186,7 @@ async fn put_item(app: &App, caller: &Caller, item: &RawValue) -> Result<RouteCh
     object.remove("id");
     let new: NewInstance = body::parse(serde_json::Value::Object(object).to_string().as_bytes())?;
     let id = InstanceId::parse(&id)?;
-    let spec = new.check(app.registry.rules())?;
+    let spec = Spec::check(new, app.registry.rules())?;
     Ok(app.registry.put(caller, &id, spec).await?)
 }
 
@@ -208,52 +209,30 @@ async fn remove(
     Ok(answer(change))
 }
 
-/// A renewed lease.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(super) struct HeartbeatView {
-    /// The length of the lease; absent when the instance has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_seconds: Option<u64>,
-    /// When it ends, in unix milliseconds of the routes master's clock.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_expires_ms: Option<u64>,
-}
-
 /// Renew an instance's lease
 ///
 /// 404 means that the instance is not registered (any more): register it again.
 #[utoipa::path(post, path = "/instances/{id}/heartbeat", tag = "instances", params(("id" = String, Path)), responses(
-    (status = 200, body = HeartbeatView), (status = 422, description = "invalid_id", body = Problem),
+    (status = 200, body = Heartbeat), (status = 422, description = "invalid_id", body = Problem),
     NoInstance, Refused))]
 async fn heartbeat(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
     Path(id): Path<InstanceId>,
-) -> Result<Answer<HeartbeatView>, Problem> {
+) -> Result<Answer<Heartbeat>, Problem> {
     let heartbeat = app.registry.heartbeat(&caller.0, &id).await?;
     Ok(Answer(match heartbeat {
-        Heartbeat::Renewed { expires_ms, lease_ms } => {
-            HeartbeatView { lease_seconds: Some(lease_ms / 1000), lease_expires_ms: Some(expires_ms) }
+        Renewal::Renewed { expires_ms, lease_ms } => {
+            Heartbeat { lease_seconds: Some(lease_ms / 1000), lease_expires_ms: Some(expires_ms) }
         }
-        _ => HeartbeatView { lease_seconds: None, lease_expires_ms: None },
+        _ => Heartbeat { lease_seconds: None, lease_expires_ms: None },
     }))
-}
-
-/// How long a drain lasts.
-#[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Drain {
-    /// Seconds until the instance is removed, 0 to 86,400 (30).
-    #[schema(example = 30)]
-    deadline_seconds: Option<u32>,
 }
 
 impl Body for Drain {}
 
-impl Drain {
-    fn seconds(body: Option<Json<Self>>) -> Result<u32, Invalid> {
-        deadline(body.and_then(|Json(drain)| drain.deadline_seconds))
-    }
+fn seconds(body: Option<Json<Drain>>) -> Result<u32, Invalid> {
+    deadline(body.and_then(|Json(drain)| drain.deadline_seconds))
 }
 
 /// Checks how long a drain is to last.
@@ -280,7 +259,7 @@ async fn drain(
     body: Option<Json<Drain>>,
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
-    let change = app.registry.drain(&caller.0, &id, Drain::seconds(body)?).await?;
+    let change = app.registry.drain(&caller.0, &id, seconds(body)?).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok(answer(change))
 }
@@ -301,19 +280,12 @@ async fn resume(
     Ok(answer(change))
 }
 
-/// The instances of a node that were drained, or resumed.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(super) struct DrainedNodeView {
-    instances: Vec<String>,
-    serial: u64,
-}
-
 /// Drain every instance of a node
 ///
 /// For a token without host limits: a node is shared.
 #[utoipa::path(post, path = "/nodes/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery),
     request_body = Option<Drain>, responses(
-    (status = 200, body = DrainedNodeView), (status = 403, description = "token_confined", body = Problem),
+    (status = 200, body = DrainedNode), (status = 403, description = "token_confined", body = Problem),
     (status = 422, description = "invalid_label, invalid_deadline, invalid_wait", body = Problem),
     (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
     (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
@@ -326,7 +298,7 @@ async fn drain_node(
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
     unconfined(&caller.0)?;
-    let seconds = Drain::seconds(body)?;
+    let seconds = seconds(body)?;
     let drained = app.registry.drain_node(&caller.0, &node, seconds).await?;
     node_answer(&app, drained, patience).await
 }
@@ -335,7 +307,7 @@ async fn drain_node(
 ///
 /// Every instance of it gets requests again. For a token without host limits.
 #[utoipa::path(delete, path = "/nodes/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
-    (status = 200, body = DrainedNodeView), (status = 403, description = "token_confined", body = Problem),
+    (status = 200, body = DrainedNode), (status = 403, description = "token_confined", body = Problem),
     (status = 422, description = "invalid_label, invalid_wait", body = Problem),
     (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
     (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
@@ -362,7 +334,7 @@ fn unconfined(caller: &Caller) -> Result<(), Problem> {
 
 async fn node_answer(
     app: &App,
-    drained: DrainedNode,
+    drained: signalbox_routing::DrainedNode,
     patience: Option<std::time::Duration>,
 ) -> Result<Response, Problem> {
     if !drained.ids.is_empty() {
@@ -370,35 +342,17 @@ async fn node_answer(
     }
     let instances = drained.ids.iter().map(ToString::to_string).collect();
     let headers = [(SERIAL_HEADER.clone(), HeaderValue::from(drained.serial))];
-    Ok((headers, Answer(DrainedNodeView { instances, serial: drained.serial })).into_response())
-}
-
-/// A fault that somebody saw.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Fault {
-    /// What was seen, at most 1000 bytes.
-    #[schema(example = "connection refused")]
-    message: String,
-    /// The reporter's id of this fault. The same one twice in a row is counted once, so a report can be repeated.
-    #[schema(value_type = Option<String>)]
-    fault_id: Option<Label>,
+    Ok((headers, Answer(DrainedNode { instances, serial: drained.serial })).into_response())
 }
 
 impl Body for Fault {}
-
-/// The number of faults so far.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(super) struct FaultView {
-    faults: u64,
-}
 
 /// Report a fault of an instance
 ///
 /// It is counted and the latest is kept. Nothing is taken out of the table for it.
 #[utoipa::path(post, path = "/instances/{id}/errors", tag = "instances", params(("id" = String, Path)),
     request_body = Fault, responses(
-    (status = 200, body = FaultView),
+    (status = 200, body = Faults),
     (status = 422, description = "invalid_id, invalid_message, unknown_field, missing_field, invalid_body", body = Problem),
     NoInstance, Refused))]
 async fn report_fault(
@@ -406,13 +360,13 @@ async fn report_fault(
     AppState(app): AppState<App>,
     Path(id): Path<InstanceId>,
     Json(fault): Json<Fault>,
-) -> Result<Answer<FaultView>, Problem> {
+) -> Result<Answer<Faults>, Problem> {
     if fault.message.is_empty() || fault.message.len() > MAX_FAULT_MESSAGE {
         let detail = format!("a message has 1 to {MAX_FAULT_MESSAGE} bytes");
         return Err(Invalid::new("invalid_message", "message", detail).into());
     }
-    let fault_id = fault.fault_id.map(|id| Label::parse(id.as_str(), "fault_id")).transpose()?;
+    let fault_id = fault.fault_id.map(|id| Label::parse(&id, "fault_id")).transpose()?;
     let fault_id = fault_id.as_ref().map(Label::as_str);
     let faults = app.registry.fault(&caller.0, &id, &fault.message, fault_id).await?;
-    Ok(Answer(FaultView { faults }))
+    Ok(Answer(Faults { faults }))
 }

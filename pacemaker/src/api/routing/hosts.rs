@@ -6,12 +6,13 @@ use axum::{
     http::{HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     answers::{NotConverged, Refused},
     changes::WaitQuery,
+    policies::raw,
     wait::wait,
 };
 use crate::http::{
@@ -20,7 +21,8 @@ use crate::http::{
     body::Query,
     path::Path,
 };
-use signalbox_route_table::{Hostname, Policy, TableHost, page};
+use signalbox_api::routes::{Host, HostList};
+use signalbox_route_table::{Hostname, TableHost, page};
 use signalbox_routing::Error;
 
 /// How many hosts one request looks at to find those that a confined token may see.
@@ -41,54 +43,22 @@ pub(crate) struct PageQuery {
     pub(crate) limit: Option<usize>,
 }
 
-/// A host and what stands in the route table for it.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(super) struct HostView {
-    #[schema(example = "shop.example")]
-    hostname: String,
-    addresses: Vec<String>,
-    instance_ids: Vec<String>,
-    /// What its requests are counted under.
-    log_key: Option<String>,
-    /// What stands in the table for the edge beyond the addresses: the policy that was set, and log keys, weights and
-    /// health of single addresses.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
-    policy: Option<serde_json::Value>,
-    /// The policy as it was set; of a single host only.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rules: Option<Policy>,
-    /// Registered through this API; else made by hand on the routes master.
-    registered: bool,
-}
-
-impl HostView {
-    fn new(hostname: String, host: TableHost, registered: bool) -> Self {
-        let TableHost { addresses, instance_ids, log_key, policy } = host;
-        Self {
-            hostname,
-            addresses,
-            instance_ids,
-            log_key,
-            policy: policy.map(policy_value),
-            rules: None,
-            registered,
-        }
+fn view(hostname: String, host: TableHost, registered: bool) -> Host {
+    let TableHost { addresses, instance_ids, log_key, policy } = host;
+    Host {
+        hostname,
+        addresses,
+        instance_ids,
+        log_key,
+        policy: policy.map(policy_value),
+        rules: None,
+        registered,
     }
 }
 
 /// A policy as JSON; one that an operator broke is shown as its text.
 pub(super) fn policy_value(policy: String) -> serde_json::Value {
     serde_json::from_str(&policy).unwrap_or(serde_json::Value::String(policy))
-}
-
-/// A page of hosts, in the order of their names.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(super) struct HostList {
-    hosts: Vec<HostView>,
-    /// Pass it as `cursor` for the next page. Absent on the last one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
 }
 
 /// List the registered hosts
@@ -123,13 +93,13 @@ async fn list(
         after.filter(|_| looked_at >= MAX_LOOKED_AT).map(|last| page::encode(&last))
     };
     let hosts = store.table_hosts(&names).await?;
-    let hosts = names.into_iter().zip(hosts).map(|(name, host)| HostView::new(name, host, true)).collect();
+    let hosts = names.into_iter().zip(hosts).map(|(name, host)| view(name, host, true)).collect();
     Ok(Answer(HostList { hosts, next }))
 }
 
 /// One host
 #[utoipa::path(get, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path)), responses(
-    (status = 200, body = HostView), (status = 403, description = "host_not_allowed", body = Problem),
+    (status = 200, body = Host), (status = 403, description = "host_not_allowed", body = Problem),
     (status = 404, description = "unknown_host", body = Problem),
     (status = 422, description = "invalid_hostname", body = Problem),
     (status = 503, description = "routes_unavailable", body = Problem)))]
@@ -137,7 +107,7 @@ async fn get(
     caller: Granted<ReadRoutes>,
     AppState(app): AppState<App>,
     Path(hostname): Path<Hostname>,
-) -> Result<Answer<HostView>, Problem> {
+) -> Result<Answer<Host>, Problem> {
     if !caller.0.may_touch(&hostname) {
         return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
     }
@@ -145,12 +115,12 @@ async fn get(
     let name = hostname.to_string();
     let registered = store.host_version_types(std::slice::from_ref(&name)).await?.pop().flatten().is_some();
     let host = store.table_hosts(std::slice::from_ref(&name)).await?.pop().unwrap_or_default();
-    let rules = store.policy(&hostname).await?.map(|wanted| wanted.value);
+    let rules = store.policy(&hostname).await?.map(|wanted| raw(&wanted.value));
     let registered = registered || rules.is_some();
     if !registered && !host.exists() {
         return Err(Error::NoHost.into());
     }
-    Ok(Answer(HostView { rules, ..HostView::new(name, host, registered) }))
+    Ok(Answer(Host { rules, ..view(name, host, registered) }))
 }
 
 /// Remove a host

@@ -1,10 +1,10 @@
 //! Reading instances.
 
 use axum::{Json as Answer, extract::State as AppState};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::view::InstanceView;
+use super::view;
 use crate::http::{
     App, Problem,
     auth::{Granted, ReadRoutes},
@@ -12,6 +12,7 @@ use crate::http::{
     path::Path,
 };
 use signalbox_access::Caller;
+use signalbox_api::routes::{Instance, InstanceList};
 use signalbox_route_table::{Hostname, InstanceId, Label, Spec, State, page};
 use signalbox_routing::{Error, Live, Stored, in_flight};
 
@@ -38,15 +39,6 @@ pub(super) struct ListQuery {
     version_type: Option<String>,
     node: Option<String>,
     state: Option<State>,
-}
-
-/// A page of instances, in the order of their ids.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(super) struct InstanceList {
-    instances: Vec<InstanceView>,
-    /// Pass it as `cursor` for the next page. Absent on the last one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
 }
 
 /// A filter that was understood.
@@ -114,7 +106,7 @@ async fn list(
     let under_way = in_flight(app.registry.store(), &specs).await;
     let views = found.into_iter().zip(live).zip(under_way);
     let view = |((stored, live), under_way): ((Stored, Option<Live>), Option<u64>)| {
-        InstanceView::new(stored.id.as_str(), stored.record, live).with_in_flight(under_way)
+        view::instance(stored.id.as_str(), stored.record, live, under_way)
     };
     let instances = views.map(view).collect();
     Ok(Answer(InstanceList { instances, next }))
@@ -159,14 +151,14 @@ async fn live(app: &App, ids: &[InstanceId]) -> Vec<Option<Live>> {
 
 /// One instance
 #[utoipa::path(get, path = "/instances/{id}", tag = "instances", params(("id" = String, Path)), responses(
-    (status = 200, body = InstanceView), (status = 403, description = "host_not_allowed", body = Problem),
+    (status = 200, body = Instance), (status = 403, description = "host_not_allowed", body = Problem),
     (status = 404, description = "unknown_instance", body = Problem),
     (status = 422, description = "invalid_id", body = Problem)))]
 async fn get(
     caller: Granted<ReadRoutes>,
     AppState(app): AppState<App>,
     Path(id): Path<InstanceId>,
-) -> Result<Answer<InstanceView>, Problem> {
+) -> Result<Answer<Instance>, Problem> {
     let stored = app.registry.store().stored(&id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
     let hostnames = &stored.record.desired.spec.hostnames;
     if let Some(hostname) = hostnames.iter().find(|hostname| !caller.0.may_touch(hostname)) {
@@ -174,5 +166,5 @@ async fn get(
     }
     let live = live(&app, std::slice::from_ref(&id)).await.pop().flatten();
     let under_way = in_flight(app.registry.store(), &[&stored.record.desired.spec]).await.pop().flatten();
-    Ok(Answer(InstanceView::new(id.as_str(), stored.record, live).with_in_flight(under_way)))
+    Ok(Answer(view::instance(id.as_str(), stored.record, live, under_way)))
 }

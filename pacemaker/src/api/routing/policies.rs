@@ -6,7 +6,7 @@ use axum::{
     http::{HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
@@ -20,6 +20,7 @@ use crate::http::{
     body::{Body, Json, Query},
     path::Path,
 };
+use signalbox_api::routes::{RuledHost, Switch, SwitchedHost};
 use signalbox_route_table::{Hostname, Label, Policy};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -28,20 +29,10 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 
 impl Body for Policy {}
 
-/// A host after its policy was set.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(super) struct RuledView {
-    #[schema(example = "shop.example")]
-    hostname: String,
-    /// The policy as it was set; absent when it says nothing, which is the same as none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rules: Option<Policy>,
-    /// The serial of the route table with this change in it.
-    serial: u64,
-    /// The newest token of the table's lineage, within which the serial means something.
-    epoch: String,
-    /// Whether anything changed.
-    changed: bool,
+/// A policy as the API shows it.
+pub(super) fn raw(policy: &Policy) -> Box<RawValue> {
+    // A policy is an object with text keys, which always has a JSON form.
+    to_raw_value(policy).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
 /// Set a host's policy
@@ -50,7 +41,7 @@ pub(super) struct RuledView {
 /// stays when the last one goes, and ends with the host. Weights belong to instances.
 #[utoipa::path(put, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
     request_body = Policy, responses(
-    (status = 200, body = RuledView), (status = 409, description = "foreign_key", body = Problem),
+    (status = 200, body = RuledHost), (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_policy (`field` says which), unknown_field, \
         missing_field, invalid_body, invalid_wait", body = Problem),
     Refused, NotConverged))]
@@ -65,9 +56,9 @@ pub(super) async fn put(
     let policy = policy.check()?;
     let ruled = app.registry.set_policy(&caller.0, &hostname, &policy).await?;
     wait(&app, &ruled.epoch, ruled.serial, patience).await?;
-    let view = RuledView {
+    let view = RuledHost {
         hostname: hostname.to_string(),
-        rules: Some(policy).filter(|policy| !policy.is_empty()),
+        rules: Some(&policy).filter(|policy| !policy.is_empty()).map(raw),
         serial: ruled.serial,
         epoch: ruled.epoch,
         changed: ruled.changed,
@@ -96,35 +87,7 @@ async fn remove(
     Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))]).into_response())
 }
 
-/// Which version a host is to be switched to.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Switch {
-    #[schema(value_type = String, example = "18")]
-    version_type_id: Label,
-    /// Seconds until the instances of other versions are removed, 0 to 86,400 (30).
-    #[schema(example = 30)]
-    deadline_seconds: Option<u32>,
-}
-
 impl Body for Switch {}
-
-/// A host that was switched.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(super) struct SwitchedView {
-    hostname: String,
-    version_type_id: String,
-    /// Instances of the version whose drain was called off.
-    resumed: Vec<String>,
-    /// Instances of other versions that drain from now on.
-    drained: Vec<String>,
-    /// The serial of the route table with these changes in it.
-    serial: u64,
-    /// The newest token of the table's lineage, within which the serial means something.
-    epoch: String,
-    /// Whether anything changed.
-    changed: bool,
-}
 
 /// Switch a host to a version
 ///
@@ -133,7 +96,7 @@ pub(super) struct SwitchedView {
 /// instance of the version is there, and one for each name that would be left alone. It can be repeated.
 #[utoipa::path(post, path = "/hosts/{hostname}/current", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
     request_body = Switch, responses(
-    (status = 200, body = SwitchedView),
+    (status = 200, body = SwitchedHost),
     (status = 409, description = "no_instance_of_version, version_unhealthy, version_incomplete (`hostnames` says \
         which names), foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_label, invalid_deadline, unknown_field, missing_field, \
@@ -147,12 +110,12 @@ async fn switch(
     Json(body): Json<Switch>,
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
-    let version_type = Label::parse(body.version_type_id.as_str(), "version_type_id")?;
+    let version_type = Label::parse(&body.version_type_id, "version_type_id")?;
     let seconds = deadline(body.deadline_seconds)?;
     let switched = app.registry.switch_version(&caller.0, &hostname, &version_type, seconds).await?;
     wait(&app, &switched.epoch, switched.serial, patience).await?;
     let ids = |ids: Vec<signalbox_route_table::InstanceId>| ids.iter().map(ToString::to_string).collect();
-    let view = SwitchedView {
+    let view = SwitchedHost {
         hostname: hostname.to_string(),
         version_type_id: version_type.as_str().to_owned(),
         resumed: ids(switched.resumed),

@@ -1,7 +1,7 @@
 //! The table as it stands, why it answers as it does, and who has it.
 
 use axum::{Json as Answer, extract::State as AppState};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::wait::behind_by;
@@ -10,8 +10,9 @@ use crate::http::{
     auth::{Granted, ReadRoutes},
     body::Query,
 };
-use signalbox_route_table::{Asked, Explanation, Hostname, Invalid, Question, host_of};
-use signalbox_routing::{Error, KNOWN_MS, Liveness, PROPAGATION_BOUNDS_MS, RouterReport};
+use signalbox_api::routes::{Bucket, Convergence, Explanation, Liveness, Propagation, Router};
+use signalbox_route_table::{Asked, Hostname, Invalid, Question, host_of};
+use signalbox_routing::{Error, KNOWN_MS, PROPAGATION_BOUNDS_MS, RouterReport, liveness};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -70,91 +71,35 @@ async fn explain_host(
     Ok(Answer(app.registry.explain(host, question).await?))
 }
 
-/// Who has what of the table.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(super) struct ConvergenceView {
-    /// The table's serial and the newest token of its lineage.
-    serial: u64,
-    epoch: String,
-    /// Whether every router that is waited for has acknowledged this serial. False without any.
-    converged: bool,
-    /// Routers that fell silent and are not waited for any more.
-    excluded: usize,
-    routers: Vec<RouterView>,
-}
-
-/// A router that reported in the last minute.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(super) struct RouterView {
-    node: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    address: Option<String>,
-    /// What all its workers have acknowledged.
-    serial: u64,
-    epoch: String,
-    /// Changes it has yet to see; absent while it follows another table.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    behind_by: Option<u64>,
-    /// Milliseconds since its last report. It reports every second.
-    age_ms: u64,
-    state: Liveness,
-    /// How long this pacemaker's changes took to get there and the word of it back.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    propagation: Option<PropagationView>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    alarm: Option<String>,
-    /// What each of its workers has acknowledged.
-    #[schema(value_type = Vec<Object>)]
-    workers: serde_json::Value,
-}
-
-/// Percentiles of a router's latest acknowledgements.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(super) struct PropagationView {
-    p50_ms: f64,
-    p99_ms: f64,
-    samples: usize,
-    histogram: Vec<BucketView>,
-}
-
-/// A bucket of a histogram, with those of all buckets before it.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-#[schema(as = PropagationBucket)]
-pub(super) struct BucketView {
-    /// Its upper bound.
-    le_ms: u64,
-    count: usize,
-}
-
 /// Who has what of the table
 ///
 /// The routers that reported in the last minute. One that has been silent for three seconds is shown as silent and still
 /// waited for; after ten it is excluded: changes count as converged without it.
 #[utoipa::path(get, path = "/routes/convergence", tag = "routes", responses(
-    (status = 200, body = ConvergenceView),
+    (status = 200, body = Convergence),
     (status = 503, description = "routes_unavailable, stats_unavailable", body = Problem)))]
 async fn convergence(
     _: Granted<ReadRoutes>,
     AppState(app): AppState<App>,
-) -> Result<Answer<ConvergenceView>, Problem> {
+) -> Result<Answer<Convergence>, Problem> {
     let store = app.registry.store();
     let (lineage, serial, _) = store.table_head().await?;
     let epoch = lineage.split(' ').next().unwrap_or("").to_owned();
     let reports = store.routers(KNOWN_MS).await?;
-    let waited_for = || reports.iter().filter(|router| Liveness::of(router.age_ms) != Liveness::Excluded);
+    let waited_for = || reports.iter().filter(|router| liveness(router.age_ms) != Liveness::Excluded);
     let converged = waited_for().next().is_some()
         && waited_for().all(|router| signalbox_routing::has_acknowledged(router, &epoch, serial));
     let excluded = reports.len() - waited_for().count();
-    let view = |router: RouterReport| RouterView {
+    let view = |router: RouterReport| Router {
         behind_by: behind_by(&router, &epoch, serial),
-        propagation: app.routers.percentiles(&router.node).map(|measured| PropagationView {
+        propagation: app.routers.percentiles(&router.node).map(|measured| Propagation {
             p50_ms: measured.p50.as_secs_f64() * 1000.0,
             p99_ms: measured.p99.as_secs_f64() * 1000.0,
             samples: measured.samples,
             histogram: PROPAGATION_BOUNDS_MS
                 .into_iter()
                 .zip(measured.within)
-                .map(|(le_ms, count)| BucketView { le_ms, count })
+                .map(|(le_ms, count)| Bucket { le_ms, count })
                 .collect(),
         }),
         node: router.node,
@@ -162,10 +107,10 @@ async fn convergence(
         serial: router.serial,
         epoch: router.epoch,
         age_ms: router.age_ms,
-        state: Liveness::of(router.age_ms),
+        state: liveness(router.age_ms),
         alarm: router.alarm,
         workers: router.workers,
     };
     let routers = reports.into_iter().map(view).collect();
-    Ok(Answer(ConvergenceView { serial, epoch: epoch.clone(), converged, excluded, routers }))
+    Ok(Answer(Convergence { serial, epoch: epoch.clone(), converged, excluded, routers }))
 }

@@ -1,141 +1,53 @@
 //! What the API shows of instances.
 
-use serde::Serialize;
+use signalbox_api::routes::{ChangedInstance, Instance};
+use signalbox_route_table::{Label, Record};
+use signalbox_routing::{ChangeKind, Live, RouteChange};
 
-use signalbox_route_table::{Health, Record, State};
-use signalbox_routing::{Live, RouteChange};
-
-/// An instance.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(super) struct InstanceView {
-    #[schema(example = "i-7")]
-    pub(super) id: String,
-    #[schema(example = "127.0.0.1:9001")]
-    address: String,
-    #[schema(example = json!(["shop.example"]))]
-    hostnames: Vec<String>,
-    #[schema(example = "17")]
-    version_type_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    version_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    application_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    workspace_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    node_id: Option<String>,
-    weight: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_seconds: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    health: Option<Health>,
-    state: State,
-    /// When a draining instance is removed, in unix milliseconds of the routes master's clock.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    drain_deadline_ms: Option<u64>,
-    /// Rises with each change of any instance.
-    revision: u64,
-    /// Requests under way there, as the routers reported within the last seconds. Absent where the edge does not count
-    /// them: they are counted for hosts whose policy has p2c, or anything that takes requests off the hot path.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    in_flight: Option<u64>,
-    #[serde(flatten)]
-    table: Option<TableView>,
-}
-
-/// What the route table knows of an instance. Left out while the routes master does not answer.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct TableView {
-    /// Whether this revision stands in the table.
-    routed: bool,
-    /// When the lease ends without a heartbeat, in unix milliseconds of the routes master's clock.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_expires_ms: Option<u64>,
-    /// Whether its checks pass. Absent without a health check.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    healthy: Option<bool>,
-    /// What the check that made it unhealthy found.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unhealthy_because: Option<String>,
-    /// Since when it is or was healthy or unhealthy, in unix milliseconds of the routes master's clock; absent until the
-    /// first change.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    health_since_ms: Option<u64>,
-    /// Faults reported since it was registered.
-    faults: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_fault: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_fault_ms: Option<u64>,
-}
-
-impl InstanceView {
-    pub(super) fn new(id: &str, record: Record, live: Option<Live>) -> Self {
-        let Record { revision, desired } = record;
-        let spec = desired.spec;
-        let text = |label: signalbox_route_table::Label| label.as_str().to_owned();
-        let table = live.map(|live| TableView {
-            routed: live.revision == Some(revision),
-            lease_expires_ms: live.lease_expires_ms,
-            healthy: spec.health.is_some().then_some(live.unhealthy.is_none()),
-            unhealthy_because: live.unhealthy,
-            health_since_ms: live.health_ms,
-            faults: live.faults,
-            last_fault: live.last_fault,
-            last_fault_ms: live.last_fault_ms,
-        });
-        Self {
-            id: id.to_owned(),
-            address: spec.address.to_string(),
-            hostnames: spec.hostnames.iter().map(ToString::to_string).collect(),
-            version_type_id: text(spec.version_type_id),
-            version_id: spec.version_id.map(text),
-            application_id: spec.application_id.map(text),
-            workspace_id: spec.workspace_id.map(text),
-            node_id: spec.node_id.map(text),
-            weight: spec.weight,
-            lease_seconds: spec.lease_seconds,
-            health: spec.health,
-            state: desired.state,
-            drain_deadline_ms: desired.drain_deadline_ms,
-            revision,
-            in_flight: None,
-            table,
-        }
-    }
-
-    /// With what is under way there.
-    pub(super) fn with_in_flight(self, in_flight: Option<u64>) -> Self {
-        Self { in_flight, ..self }
+/// `live` is what the route table knows of it; nothing while the routes primary does not answer.
+pub(super) fn instance(id: &str, record: Record, live: Option<Live>, in_flight: Option<u64>) -> Instance {
+    let Record { revision, desired } = record;
+    let spec = desired.spec;
+    let text = |label: Label| label.as_str().to_owned();
+    let routed = live.as_ref().map(|live| live.revision == Some(revision));
+    let healthy = live.as_ref().filter(|_| spec.health.is_some()).map(|live| live.unhealthy.is_none());
+    let faults = live.as_ref().map(|live| live.faults);
+    let live = live.unwrap_or_default();
+    Instance {
+        id: id.to_owned(),
+        address: spec.address.to_string(),
+        hostnames: spec.hostnames.iter().map(ToString::to_string).collect(),
+        version_type_id: text(spec.version_type_id),
+        version_id: spec.version_id.map(text),
+        application_id: spec.application_id.map(text),
+        workspace_id: spec.workspace_id.map(text),
+        node_id: spec.node_id.map(text),
+        weight: spec.weight,
+        lease_seconds: spec.lease_seconds,
+        health: spec.health,
+        state: desired.state,
+        drain_deadline_ms: desired.drain_deadline_ms,
+        revision,
+        in_flight,
+        routed,
+        lease_expires_ms: live.lease_expires_ms,
+        healthy,
+        unhealthy_because: live.unhealthy,
+        health_since_ms: live.health_ms,
+        faults,
+        last_fault: live.last_fault,
+        last_fault_ms: live.last_fault_ms,
     }
 }
 
-/// An instance after a change, and the serial of the table with it.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(super) struct ChangedInstance {
-    #[serde(flatten)]
-    instance: InstanceView,
-    /// The serial of the route table with this change in it.
-    serial: u64,
-    /// The newest token of the table's lineage, within which the serial means something.
-    epoch: String,
-    /// Whether anything changed.
-    changed: bool,
-    /// The instance that lost its address to this one and is gone.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    displaced: Option<String>,
-}
-
-impl ChangedInstance {
-    /// Nothing when the change left no instance.
-    pub(super) fn new(change: RouteChange) -> Option<Self> {
-        let changed = change.kind != signalbox_routing::ChangeKind::Unchanged;
-        Some(Self {
-            instance: InstanceView::new(&change.subject, change.record?, None),
-            serial: change.serial,
-            epoch: change.epoch,
-            changed,
-            displaced: change.displaced.map(|id| id.to_string()),
-        })
-    }
+/// Nothing when the change left no instance.
+pub(super) fn changed(change: RouteChange) -> Option<ChangedInstance> {
+    let changed = change.kind != ChangeKind::Unchanged;
+    Some(ChangedInstance {
+        instance: instance(&change.subject, change.record?, None, None),
+        serial: change.serial,
+        epoch: change.epoch,
+        changed,
+        displaced: change.displaced.map(|id| id.to_string()),
+    })
 }

@@ -2,8 +2,7 @@
 
 use axum::{Json as Answer, extract::State, http::StatusCode};
 use rand::RngExt as _;
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -14,11 +13,11 @@ use crate::http::{
     body::{JsonBytes, Query},
     path::Path,
 };
-use signalbox_bus::{OnFailure, Queued};
-use signalbox_sequencer::{BackendStatus, DeadEvent, Removed};
+use signalbox_api::objects::{Backend, DeadEvent, Dropped, Queued, RedrivenEvents};
+use signalbox_sequencer::{BackendStatus, Removed};
 
 /// Dead letters that are listed.
-const MOST_DEAD: usize = 1_000;
+const MAX_DEAD: usize = 1_000;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -28,110 +27,47 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(redrive))
 }
 
-/// A backend.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct BackendView {
-    /// Its name.
-    #[schema(example = "search")]
-    name: String,
-    /// What the names of its objects begin with.
-    #[schema(example = "work:")]
-    prefix: String,
-    /// Where events are sent.
-    callback: String,
-    /// The user name of deliveries; only root sees it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    uuid: Option<String>,
-    /// The secret that signs; only root sees it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    secret: Option<String>,
-    /// What becomes of an event that fails.
-    on_failure: OnFailure,
-    /// How often an event is tried before that.
-    max_attempts: u32,
-    /// Objects that one pacemaker serves at a time.
-    workers: u64,
-    /// Why deliveries are stopped; null while they are not.
-    disabled: Option<String>,
-    /// It was removed, and goes when nothing is queued for it any more.
-    draining: bool,
-    /// What becomes of what is queued, if it was removed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    queued: Option<Queued>,
-    /// Objects with a queue.
-    objects: u64,
-    /// Events that wait or are in flight.
-    events: u64,
-    /// Events that were given up.
-    dead: u64,
-}
-
-impl BackendView {
-    fn new(status: BackendStatus, with_secrets: bool) -> Self {
-        let BackendStatus { name, backend, objects, events, dead, .. } = status;
-        let secret = backend.secrets.into_iter().next().map(|secret| secret.secret);
-        Self {
-            name,
-            prefix: backend.prefix,
-            callback: backend.callback,
-            uuid: with_secrets.then_some(backend.uuid),
-            secret: secret.filter(|_| with_secrets),
-            on_failure: backend.on_failure,
-            max_attempts: backend.max_attempts,
-            workers: backend.workers,
-            disabled: backend.disabled,
-            draining: backend.draining,
-            queued: backend.draining.then_some(backend.queued),
-            objects,
-            events,
-            dead,
-        }
+fn view(status: BackendStatus, with_secrets: bool) -> Backend {
+    let BackendStatus { name, backend, objects, events, dead, .. } = status;
+    let secret = backend.secrets.into_iter().next().map(|secret| secret.secret);
+    Backend {
+        name,
+        prefix: backend.prefix,
+        callback: backend.callback,
+        uuid: with_secrets.then_some(backend.uuid),
+        secret: secret.filter(|_| with_secrets),
+        on_failure: backend.on_failure,
+        max_attempts: backend.max_attempts,
+        workers: backend.workers,
+        disabled: backend.disabled,
+        draining: backend.draining,
+        queued: backend.draining.then_some(backend.queued),
+        objects,
+        events,
+        dead,
     }
 }
 
-/// An event that was given up.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-#[schema(as = BackendDeadView)]
-pub(crate) struct DeadView {
-    /// When, unix milliseconds.
-    died_ms: u64,
-    /// Attempts made.
-    attempts: u32,
-    /// Why the last one failed.
-    why: String,
-    /// The event as it was accepted.
-    #[schema(value_type = Object)]
-    event: Box<RawValue>,
-}
-
-/// How many there were.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-#[schema(as = BackendDropped)]
-pub(crate) struct Dropped {
-    dropped: u64,
-}
-
 /// List the backends
-#[utoipa::path(get, path = "/backends", tag = "objects", responses((status = 200, body = Vec<BackendView>)))]
+#[utoipa::path(get, path = "/backends", tag = "objects", responses((status = 200, body = Vec<Backend>)))]
 async fn list(
     Granted { 0: caller, .. }: Granted<ReadAll>,
     State(app): State<App>,
-) -> Result<Answer<Vec<BackendView>>, Problem> {
+) -> Result<Answer<Vec<Backend>>, Problem> {
     let numbers = app.sequencer.handle.numbers().await?;
-    let view = |status| BackendView::new(status, caller.is_root());
-    Ok(Answer(numbers.backends.into_iter().map(view).collect()))
+    Ok(Answer(numbers.backends.into_iter().map(|status| view(status, caller.is_root())).collect()))
 }
 
 /// Look at a backend
 #[utoipa::path(get, path = "/backends/{name}", tag = "objects", params(("name" = String, Path, example = "search")),
     responses(
-    (status = 200, body = BackendView), (status = 404, description = "unknown_backend", body = Problem)))]
+    (status = 200, body = Backend), (status = 404, description = "unknown_backend", body = Problem)))]
 async fn show(
     Granted { 0: caller, .. }: Granted<ReadAll>,
     State(app): State<App>,
     Path(name): Path<String>,
-) -> Result<Answer<BackendView>, Problem> {
-    find(&app, &name).await.map(|status| Answer(BackendView::new(status, caller.is_root())))
+) -> Result<Answer<Backend>, Problem> {
+    find(&app, &name).await.map(|status| Answer(view(status, caller.is_root())))
 }
 
 async fn find(app: &App, name: &str) -> Result<BackendStatus, Problem> {
@@ -149,7 +85,7 @@ async fn find(app: &App, name: &str) -> Result<BackendStatus, Problem> {
 /// serves at a time. Defining it again starts deliveries that a 410 stopped.
 #[utoipa::path(put, path = "/backends/{name}", tag = "objects", params(("name" = String, Path, example = "search")),
     request_body = Object, responses(
-    (status = 200, body = BackendView), (status = 201, body = BackendView),
+    (status = 200, body = Backend), (status = 201, body = Backend),
     (status = 400, description = "invalid_backend", body = Problem),
     (status = 403, description = "limit_reached", body = Problem),
     (status = 409, description = "prefix_taken", body = Problem)))]
@@ -158,12 +94,12 @@ async fn put(
     State(app): State<App>,
     Path(name): Path<String>,
     JsonBytes(body): JsonBytes,
-) -> Result<(StatusCode, Answer<BackendView>), Problem> {
+) -> Result<(StatusCode, Answer<Backend>), Problem> {
     let wanted = app.bus.wanted_backend(&name, &body)?;
     let new_secret = signalbox_egress::new_secret(rand::rng().random());
     let new = app.sequencer.handle.put_backend(&name, wanted, &new_secret).await?;
-    let view = BackendView::new(find(&app, &name).await?, true);
-    Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, Answer(view)))
+    let backend = view(find(&app, &name).await?, true);
+    Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, Answer(backend)))
 }
 
 /// What becomes of what is queued.
@@ -212,14 +148,19 @@ async fn remove(
 ///
 /// The latest thousand, oldest first.
 #[utoipa::path(get, path = "/backends/{name}/dead", tag = "objects", params(("name" = String, Path)), responses(
-    (status = 200, body = Vec<DeadView>), (status = 400, description = "invalid_backend", body = Problem)))]
+    (status = 200, body = Vec<DeadEvent>), (status = 400, description = "invalid_backend", body = Problem)))]
 async fn dead(
     _: Granted<ReadAll>,
     State(app): State<App>,
     Path(BackendName(name)): Path<BackendName>,
-) -> Result<Answer<Vec<DeadView>>, Problem> {
-    let dead = app.sequencer.handle.dead(&name, MOST_DEAD).await?;
-    let view = |DeadEvent { died_ms, attempts, why, event }| DeadView { died_ms, attempts, why, event };
+) -> Result<Answer<Vec<DeadEvent>>, Problem> {
+    let dead = app.sequencer.handle.dead(&name, MAX_DEAD).await?;
+    let view = |signalbox_sequencer::DeadEvent { died_ms, attempts, why, event }| DeadEvent {
+        died_ms,
+        attempts,
+        why,
+        event,
+    };
     Ok(Answer(dead.into_iter().map(view).collect()))
 }
 
@@ -232,15 +173,6 @@ async fn drop_dead(
     Path(BackendName(name)): Path<BackendName>,
 ) -> Result<Answer<Dropped>, Problem> {
     Ok(Answer(Dropped { dropped: app.sequencer.handle.drop_dead(&name).await? }))
-}
-
-/// How many dead letters were put back.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct RedrivenEvents {
-    /// Those that are queued again.
-    redriven: u64,
-    /// Those that stay, because their object's queue is full or they cannot be read.
-    left: u64,
 }
 
 /// Send a backend's dead letters again

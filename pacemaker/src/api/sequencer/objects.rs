@@ -5,8 +5,6 @@ use axum::{
     extract::{DefaultBodyLimit, State},
     http::{HeaderMap, StatusCode},
 };
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::params::ObjectName;
@@ -16,6 +14,7 @@ use crate::http::{
     body::{Body, Json, JsonBytes},
     path::Path,
 };
+use signalbox_api::objects::{Accepted, ObjectState, Skip};
 use signalbox_bus::EventId;
 use signalbox_sequencer::{Decided, Decision, ObjectStatus};
 
@@ -27,84 +26,26 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(show)).routes(routes!(unpark)).routes(routes!(skip)).merge(publish)
 }
 
-/// The ids of the events of a group, in order.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct Accepted {
-    #[schema(value_type = Vec<u64>)]
-    ids: Vec<EventId>,
-}
-
-/// Which event to give up.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Skip {
-    /// The id of the event at the head.
-    #[schema(value_type = u64)]
-    id: EventId,
-}
-
 impl Body for Skip {}
 
-/// Where an object stands.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct ObjectView {
-    /// Its name.
-    #[schema(example = "work:1")]
-    object: String,
-    /// Its state as it was sent last; null when none was sent.
-    #[schema(value_type = Object)]
-    data: Option<Box<RawValue>>,
-    /// The id of its latest event; null when it had none for long.
-    #[schema(value_type = Option<u64>)]
-    last_id: Option<EventId>,
-    /// The backend that its queue goes to; null when it has no queue.
-    backend: Option<String>,
-    /// Events that wait, the one in flight included.
-    queued: u64,
-    /// The event that is being sent at this moment.
-    #[schema(value_type = Option<u64>)]
-    in_flight: Option<EventId>,
-    /// The event that is sent next: the one that `skip` gives up, when it is parked or waits for a retry.
-    #[schema(value_type = Option<u64>)]
-    next_id: Option<EventId>,
-    /// The worker that sends what is in flight, and the epoch of its lease behind the slash.
-    owner: Option<String>,
-    /// When the lease ends unless the worker shows that it lives, unix milliseconds.
-    lease_until_ms: Option<u64>,
-    /// Whether it waits for a decision: `unpark` or `skip`.
-    parked: bool,
-    /// Since when, unix milliseconds.
-    parked_since_ms: Option<u64>,
-    /// Failed attempts with the event at the head.
-    attempts: u64,
-    /// Why the last one failed.
-    last_error: Option<String>,
-    /// When it is tried again, unix milliseconds.
-    next_try_ms: Option<u64>,
-    /// The id of the latest event that the backend took.
-    #[schema(value_type = Option<u64>)]
-    last_sent_id: Option<EventId>,
-}
-
-impl ObjectView {
-    fn new(object: String, status: ObjectStatus) -> Self {
-        Self {
-            object,
-            data: status.data,
-            last_id: status.last_id,
-            backend: status.backend,
-            queued: status.waiting + u64::from(status.flight.is_some()),
-            in_flight: status.flight,
-            next_id: status.head,
-            owner: status.owner,
-            lease_until_ms: status.lease_until_ms,
-            parked: status.parked_since_ms.is_some(),
-            parked_since_ms: status.parked_since_ms,
-            attempts: status.attempts,
-            last_error: status.why,
-            next_try_ms: status.retry_at_ms,
-            last_sent_id: status.last_sent,
-        }
+fn view(object: String, status: ObjectStatus) -> ObjectState {
+    let id = |EventId(id): EventId| id;
+    ObjectState {
+        object,
+        data: status.data,
+        last_id: status.last_id.map(id),
+        backend: status.backend,
+        queued: status.waiting + u64::from(status.flight.is_some()),
+        in_flight: status.flight.map(id),
+        next_id: status.head.map(id),
+        owner: status.owner,
+        lease_until_ms: status.lease_until_ms,
+        parked: status.parked_since_ms.is_some(),
+        parked_since_ms: status.parked_since_ms,
+        attempts: status.attempts,
+        last_error: status.why,
+        next_try_ms: status.retry_at_ms,
+        last_sent_id: status.last_sent.map(id),
     }
 }
 
@@ -133,19 +74,19 @@ async fn publish(
 ) -> Result<(StatusCode, Answer<Accepted>), Problem> {
     app.bus.check_object(&object)?;
     let ids = app.bus.publish_group(&caller, object, &headers, &body).await?;
-    Ok((StatusCode::ACCEPTED, Answer(Accepted { ids })))
+    Ok((StatusCode::ACCEPTED, Answer(Accepted { ids: ids.into_iter().map(|EventId(id)| id).collect() })))
 }
 
 /// Look at an object
 #[utoipa::path(get, path = "/objects/{object}", tag = "objects", params(("object" = String, Path, example = "work:1")),
     responses(
-    (status = 200, body = ObjectView), (status = 400, description = "invalid_object", body = Problem),
+    (status = 200, body = ObjectState), (status = 400, description = "invalid_object", body = Problem),
     (status = 404, description = "unknown_object", body = Problem)))]
 async fn show(
     _: Granted<ReadAll>,
     State(app): State<App>,
     Path(ObjectName(object)): Path<ObjectName>,
-) -> Result<Answer<ObjectView>, Problem> {
+) -> Result<Answer<ObjectState>, Problem> {
     let status = app.sequencer.handle.object(&object).await?;
     let status = status.ok_or_else(|| {
         Problem::not_found(
@@ -153,7 +94,7 @@ async fn show(
             "nothing is known of this object: it had no events and has no state",
         )
     })?;
-    Ok(Answer(ObjectView::new(object, status)))
+    Ok(Answer(view(object, status)))
 }
 
 /// Try an object's event again
@@ -187,7 +128,7 @@ async fn skip(
     Path(ObjectName(object)): Path<ObjectName>,
     Json(Skip { id }): Json<Skip>,
 ) -> Result<StatusCode, Problem> {
-    decide(&app, &object, Decision::Skip(id)).await
+    decide(&app, &object, Decision::Skip(EventId(id))).await
 }
 
 async fn decide(app: &App, object: &str, decision: Decision) -> Result<StatusCode, Problem> {

@@ -1,0 +1,294 @@
+//! The event bus: topics, subscriptions, deliveries and their dead letters, and the tokens of its clients.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::tokens::Scope;
+
+/// An event to be published.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NewEvent {
+    /// `create`, `update`, `delete` or `noop`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The resource that it is about.
+    pub url: String,
+    /// Its object, which is the ordering key; that of the URL when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub object: Option<String>,
+    /// The tenant by which queues keep it apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environment: Option<String>,
+    /// When it happened, unix milliseconds; now when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<u64>,
+    /// Any JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<serde_json::Value>,
+}
+
+/// The result of one event of an array.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Published {
+    /// The status that the event would have got alone.
+    #[cfg_attr(feature = "schema", schema(example = 200))]
+    pub status: u16,
+    /// Its id, when it was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// The stable name of the error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<Cow<'static, str>>,
+    /// What is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+/// The id of a message.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct MessageId {
+    /// The id.
+    pub id: u64,
+}
+
+/// A topic.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Topic {
+    /// Its name.
+    #[cfg_attr(feature = "schema", schema(example = "orders"))]
+    pub name: String,
+    /// The client that published to it first; null while none has.
+    pub publisher: Option<String>,
+    /// Events accepted in total.
+    pub events: u64,
+}
+
+/// A subscription as every client may see it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = SubscriptionView))]
+pub struct Subscription {
+    /// The client's name.
+    pub subscriber: String,
+    /// Without its query string, unless the caller is the client or root.
+    pub callback: String,
+    /// Maximum number of events in a batch.
+    pub max_events: u64,
+    /// Milliseconds that a batch waits to fill.
+    pub timeout: u64,
+    /// The topics whose events it gets.
+    pub topics: Vec<String>,
+    /// Its events by state.
+    pub events: EventCounts,
+    /// 0 to 100: one up for each delivery, two down for each failure.
+    pub health: u8,
+    /// Batches that are delivered at a time.
+    pub concurrency: u64,
+    /// Why deliveries are stopped; subscribing again starts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disabled: Option<String>,
+    /// The user name of deliveries; only for the subscription's owner and root.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+}
+
+/// Events of a subscription.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct EventCounts {
+    /// Delivered in total.
+    pub sent: u64,
+    /// Waiting or in flight.
+    pub queued: u64,
+    /// When the oldest waiting batch was begun, in unix milliseconds; null when none waits.
+    pub oldest: Option<u64>,
+}
+
+/// All numbers of the bus.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Numbers {
+    /// By name.
+    pub subscribers: BTreeMap<String, SubscriberNumbers>,
+    /// Delivery jobs by state.
+    pub jobs: Jobs,
+    /// Bytes of events in the log.
+    pub log_bytes: u64,
+    /// Telemetry counters.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// The numbers of one subscriber.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct SubscriberNumbers {
+    /// Events delivered in total.
+    pub sent: u64,
+    /// Events that wait or are in flight.
+    pub events: u64,
+    /// Batches that wait or are in flight.
+    pub batches: u64,
+    /// When the oldest of them was begun, unix milliseconds.
+    pub oldest_ms: Option<u64>,
+    /// Dead letters, in events.
+    pub dead: u64,
+    /// 0 to 100.
+    pub health: u8,
+    /// When a delivery was attempted last, unix milliseconds.
+    pub last_attempted_ms: Option<u64>,
+}
+
+/// Delivery jobs by state.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Jobs {
+    /// Due now.
+    pub instant: u64,
+    /// Due later.
+    pub scheduled: u64,
+    /// Taken by a worker.
+    pub pending: u64,
+}
+
+/// The secrets that sign deliveries.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Secrets {
+    /// The newest, in the form of Standard Webhooks.
+    #[cfg_attr(feature = "schema", schema(example = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"))]
+    pub secret: String,
+    /// Older ones that still sign as well.
+    pub previous: Vec<Previous>,
+}
+
+/// A secret that is being replaced.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Previous {
+    /// The secret.
+    pub secret: String,
+    /// Until when it signs, in unix milliseconds.
+    pub until: u64,
+}
+
+/// How to replace the secret.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Rotation {
+    /// `whsec_` and 24 to 64 bytes in base64; generated when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+    /// How long the old ones still sign: 0 to 2,592,000 seconds (a day).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlap_seconds: Option<u64>,
+}
+
+/// The result of a test delivery.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Tested {
+    /// Whether it was accepted.
+    pub delivered: bool,
+    /// Why it was not delivered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// How long it took.
+    pub duration_ms: u64,
+}
+
+/// A page of dead letters, oldest first.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct DeadLetters {
+    /// The dead letters.
+    pub dead: Vec<DeadLetter>,
+    /// The cursor of the next page; null when this is the last.
+    pub cursor: Option<String>,
+}
+
+/// A dead letter.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = DeadView))]
+pub struct DeadLetter {
+    /// The event as it would have been delivered.
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
+    pub event: Box<RawValue>,
+    /// When it was dead-lettered, in unix milliseconds.
+    pub died_at: u64,
+    /// Attempts made with its batch.
+    pub attempts: u32,
+    /// The last failure.
+    pub reason: String,
+}
+
+/// How many dead letters are delivered again.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Redriven {
+    /// How many.
+    pub redriven: u64,
+}
+
+/// How many dead letters were dropped.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Dropped {
+    /// How many.
+    pub dropped: u64,
+}
+
+/// What to deliver again.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Replay {
+    /// Events accepted from this moment on, in unix milliseconds.
+    pub from: u64,
+    /// And before this one.
+    pub to: u64,
+    /// Events per second, 1 to 100,000 (100).
+    pub rate: Option<u64>,
+}
+
+/// The time at which the process answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Pong {
+    /// Unix milliseconds.
+    pub pong: u64,
+}
+
+/// A token of a client of the bus.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = BusTokenView))]
+pub struct ClientToken {
+    /// The client's name.
+    #[cfg_attr(feature = "schema", schema(example = "billing"))]
+    pub name: String,
+    /// The secret.
+    #[cfg_attr(feature = "schema", schema(example = "billing--5f1d7a84db00d2fce00b31a7fc73224f"))]
+    pub token: String,
+}
+
+/// A token of a client of the bus, to be created.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = NewApiToken))]
+#[serde(deny_unknown_fields)]
+pub struct NewClientToken {
+    /// `[a-z0-9:_-]{1,64}`.
+    pub name: String,
+    /// The same; generated as `name--` and 32 hexadecimal digits when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// `publish`, `subscribe` and `read` when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scopes: Option<BTreeSet<Scope>>,
+}

@@ -1,0 +1,335 @@
+//! State machines, their definitions, and their labels.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// All machines.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Machines {
+    /// The machines.
+    #[serde(rename = "state-machines")]
+    pub state_machines: Vec<MachineEntry>,
+}
+
+/// A machine in a list.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachineName))]
+pub struct MachineEntry {
+    /// Its name.
+    pub name: String,
+    /// The path of its labels.
+    pub labels: String,
+}
+
+/// A machine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachineView))]
+pub struct Machine {
+    /// Its name.
+    pub name: String,
+    /// The active version of its definition.
+    pub version: u64,
+    /// Its states in order.
+    pub states: Vec<MachineState>,
+    /// Labels by state.
+    pub labels: BTreeMap<String, u64>,
+    /// Labels that do not rest, by status.
+    pub busy: BTreeMap<String, u64>,
+    /// Labels at gates that are evaluated on entry only, by gate: these are not evaluated again.
+    pub stuck: BTreeMap<String, u64>,
+}
+
+/// A state of a machine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct MachineState {
+    /// `gate`, `action` or `end`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// The states that can follow it.
+    pub next: Vec<String>,
+    /// When its gate is evaluated.
+    pub triggers: Vec<String>,
+}
+
+/// What a definition would change.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachinePlan))]
+pub struct Plan {
+    /// Its id, with which it can be applied for an hour.
+    pub plan: String,
+    /// The version that it is computed from; 0 for a new machine.
+    pub version: u64,
+    /// States by what happens to them.
+    pub states: StateChanges,
+    /// What else differs: `timezone`, `feeds.NAME`, `inputs.TOPIC`, `webhooks`.
+    pub changed: Vec<String>,
+    /// Labels in removed states.
+    pub labels: BTreeMap<String, u64>,
+    /// Labels that continue as soon as it is applied, because the kind of their state changes: a gate becomes an action, an
+    /// end gets a next state.
+    pub starts: u64,
+    /// Labels that would move if their gate were evaluated now.
+    pub would_move: u64,
+    /// Labels that depend on a feed.
+    pub needs_feed: u64,
+    /// Labels that were checked.
+    pub checked: u64,
+    /// What is unusual about the definition.
+    pub warnings: Vec<String>,
+}
+
+/// States that a plan changes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct StateChanges {
+    /// States that are new.
+    pub added: Vec<String>,
+    /// States that differ.
+    pub changed: Vec<String>,
+    /// States that are removed.
+    pub removed: Vec<String>,
+}
+
+/// Which plan to apply.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachineApply))]
+#[serde(deny_unknown_fields)]
+pub struct Apply {
+    /// The id of the plan.
+    pub plan: String,
+    /// The new states of labels in removed states.
+    #[serde(default)]
+    pub map: BTreeMap<String, String>,
+}
+
+/// The version that was applied.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachineApplied))]
+pub struct Applied {
+    /// Its number.
+    pub version: u64,
+}
+
+/// The versions of a machine, oldest first.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachineVersions))]
+pub struct Versions {
+    /// The versions.
+    pub versions: Vec<Version>,
+}
+
+/// A version of a machine's definition.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachineVersion))]
+pub struct Version {
+    /// When it was applied, RFC 3339.
+    pub at: String,
+    /// The token that it was applied with.
+    pub by: String,
+    /// Whether it is active.
+    pub current: bool,
+    /// The hash of the definition.
+    pub hash: String,
+    /// Its number.
+    pub version: u64,
+}
+
+/// A version of a machine's definition with its text.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachineVersionSource))]
+pub struct VersionSource {
+    /// When it was applied, RFC 3339.
+    pub at: String,
+    /// The token that it was applied with.
+    pub by: String,
+    /// The hash of the definition.
+    pub hash: String,
+    /// The definition, as YAML.
+    pub source: String,
+    /// Its number.
+    pub version: u64,
+}
+
+/// A label.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = LabelView))]
+pub struct Label {
+    /// Its name.
+    pub name: String,
+    /// Its metadata.
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
+    pub metadata: Value,
+    /// Its state.
+    pub state: String,
+    /// What it does there.
+    #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::label_status))]
+    pub status: String,
+    /// When it entered the state, RFC 3339.
+    pub since: String,
+    /// The state before.
+    pub previous_state: Option<String>,
+    /// Entries into states so far.
+    pub visit: u64,
+    /// Changes so far.
+    pub revision: u64,
+    /// How often the name was created.
+    pub incarnation: u32,
+    /// Attempts of its action that were begun.
+    pub attempts: u32,
+    /// The last failure.
+    pub error: Option<String>,
+    /// When its action is retried, RFC 3339.
+    pub next_retry: Option<String>,
+}
+
+/// A label after a change.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = LabelChanged))]
+pub struct Changed {
+    /// Its name.
+    pub name: String,
+    /// Its state.
+    pub state: String,
+    /// What it does there.
+    #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::label_status))]
+    pub status: String,
+    /// When it entered the state, RFC 3339.
+    pub since: String,
+    /// Entries into states so far.
+    pub visit: u64,
+    /// Changes so far.
+    pub revision: u64,
+}
+
+/// The moves of a label, oldest first.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct History {
+    /// The moves.
+    pub history: Vec<Move>,
+}
+
+/// A move of a label.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = HistoryRow))]
+pub struct Move {
+    /// Entries into states so far.
+    pub visit: u64,
+    /// When, RFC 3339.
+    pub at: String,
+    /// Null for the first.
+    pub from: Option<String>,
+    /// Null if the label was deleted.
+    pub to: Option<String>,
+    /// Why it moved.
+    #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::move_cause))]
+    pub cause: String,
+    /// The trigger by which the gate was evaluated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<String>,
+    /// The version of the definition.
+    pub version: u64,
+    /// The id of its event.
+    pub event: u64,
+}
+
+/// Metadata of a label.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = LabelFacts))]
+#[serde(deny_unknown_fields)]
+pub struct Facts {
+    /// An object. At most 64 KiB and 32 levels, after it is merged.
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
+    pub metadata: Value,
+}
+
+/// One label of many.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = LabelItem))]
+#[serde(deny_unknown_fields)]
+pub struct Item {
+    /// Its name.
+    pub name: String,
+    /// Its metadata.
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
+    pub metadata: Value,
+    /// As the header of the same name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+}
+
+/// Many labels.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = LabelItems))]
+#[serde(deny_unknown_fields)]
+pub struct Items {
+    /// Up to 1,000 labels.
+    pub labels: Vec<Item>,
+}
+
+/// The results, in order: a change, or a problem.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = LabelResults))]
+pub struct Results {
+    /// The result of each label.
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<Object>))]
+    pub results: Vec<Value>,
+}
+
+/// A page of labels, by name.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct LabelPage {
+    /// The labels.
+    pub labels: Vec<LabelName>,
+    /// The path under which a label is created with POST.
+    pub create: String,
+    /// The cursor of the next page; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// A label in a list.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct LabelName {
+    /// Its name.
+    pub name: String,
+}
+
+/// How many labels were retried.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = LabelsRetried))]
+pub struct Retried {
+    /// How many.
+    pub retried: u64,
+}
+
+/// Assumptions of a simulation.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Simulate {
+    /// How far to look ahead: `30d`.
+    #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
+    pub span: Option<String>,
+    /// Or until when, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// A metadata update at the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    pub metadata: Option<Value>,
+    /// Values of feeds; null for one that fails.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
+    pub feeds: BTreeMap<String, Option<Value>>,
+    /// HTTP statuses of the answers to actions, by state (200).
+    #[serde(default)]
+    pub webhooks: BTreeMap<String, u16>,
+}

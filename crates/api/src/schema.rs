@@ -1,0 +1,22 @@
+//! Schemas of values that a subsystem owns: a client reads them as text or JSON, the server registers their schemas.
+
+use utoipa::openapi::{
+    OneOfBuilder, Ref, RefOr, Schema,
+    schema::{ObjectBuilder, SchemaType, Type},
+};
+
+/// What a label does in its state.
+pub(crate) fn label_status() -> Ref {
+    Ref::from_schema_name("LabelStatus")
+}
+
+/// Why a label moved.
+pub(crate) fn move_cause() -> Ref {
+    Ref::from_schema_name("MoveCause")
+}
+
+/// The policy of a host, or none.
+pub(crate) fn policy() -> RefOr<Schema> {
+    let null = ObjectBuilder::new().schema_type(SchemaType::Type(Type::Null));
+    OneOfBuilder::new().item(null).item(Ref::from_schema_name("Policy")).into()
+}
