@@ -252,5 +252,23 @@ async fn the_dashboard_and_the_alerts_of_the_documentation_name_metrics_that_exi
         if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?}")) }
     })
     .await;
+    // The reference names every family. Counters of the fabric are described there by their prefix.
+    let reference = std::fs::read_to_string(folder.join("../metrics.md")).unwrap();
+    let listed: BTreeSet<&str> = reference
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .map(|name| name.split('{').next().unwrap_or_default())
+        .collect();
+    let page = system.edge_api("/metrics").await.text();
+    let described: Vec<_> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '))
+        .filter(|(name, help)| {
+            let of_the_fabric = help.starts_with("The fabric's telemetry counter");
+            !of_the_fabric && !name.starts_with("signalbox_sequencer_events_") && !listed.contains(name)
+        })
+        .collect();
+    assert!(described.is_empty(), "docs/metrics.md does not list {described:?}");
     bus.system.stop().await;
 }

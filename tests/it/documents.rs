@@ -115,17 +115,28 @@ macro_rules! pages {
 
 pages! {
     the_readme: "README.md",
+    routing_an_application: "start-routing.md",
+    sending_webhooks: "start-webhooks.md",
+    a_work_queue: "start-queues.md",
+    a_canary: "start-canary.md",
+    a_state_machine: "start-machines.md",
     the_command: "cli.md",
     publishers: "events-publishers.md",
     subscribers: "events-subscribers.md",
     queues: "queues.md",
     routing: "routing.md",
+    statistics: "statistics.md",
     objects: "sequencer.md",
     the_edge: "edge.md",
     conditions: "conditions.md",
+    the_cookbook: "machines-cookbook.md",
+    from_nginx: "migrate-nginx.md",
+    from_bullmq: "migrate-bullmq.md",
+    from_routemaster: "migrate-routemaster.md",
     operations: "operations.md",
     security: "security.md",
-    services: "services.md",
+    backup: "backup-restore.md",
+    upgrades: "upgrade.md",
 }
 
 #[test]

@@ -1,0 +1,257 @@
+//! The book agrees with itself and with the programs: links lead somewhere, every page is in the table of contents, and the
+//! references of errors, API, alerts and findings are complete.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
+
+use crate::up::program;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The pages of the book, by their path below the checkout.
+fn pages() -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::from("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root().join(&folder)).unwrap() {
+            let entry = entry.unwrap();
+            let path = folder.join(entry.file_name());
+            if entry.path().is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path.to_string_lossy().into_owned());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The lines outside of fences.
+fn unfenced(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut fenced = false;
+    text.lines().enumerate().filter_map(move |(at, line)| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        (!fenced && !fence).then_some((at + 1, line))
+    })
+}
+
+/// The anchors of a page's headings, as GitHub and mdBook form them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut times = BTreeMap::<String, usize>::new();
+    let headings = unfenced(text).filter_map(|(_, line)| {
+        let heading = line.trim_start_matches('#');
+        (line.starts_with('#') && heading.starts_with(' ')).then(|| heading.trim())
+    });
+    let slug = |heading: &str| {
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    };
+    headings
+        .map(|heading| {
+            let slug = slug(heading);
+            let seen = times.entry(slug.clone()).or_default();
+            *seen += 1;
+            if *seen == 1 { slug } else { format!("{slug}-{}", *seen - 1) }
+        })
+        .collect()
+}
+
+/// The targets of a page's links, with their line. Inline code has none.
+fn links(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (at, line) in unfenced(text) {
+        let plain: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
+        for rest in plain.split("](").skip(1) {
+            found.push((at, rest.split(')').next().unwrap_or_default().to_owned()));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let (mut found, mut broken) = (0, Vec::new());
+    let top = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"];
+    for page in pages().into_iter().chain(top.map(str::to_owned)) {
+        let text = read(&page);
+        for (line, target) in links(&text) {
+            if target.contains("://") {
+                continue;
+            }
+            found += 1;
+            let (file, anchor) = target.split_once('#').unwrap_or((&target, ""));
+            let path = if file.is_empty() {
+                root().join(&page)
+            } else {
+                root().join(&page).parent().unwrap().join(file)
+            };
+            if !path.exists() {
+                broken.push(format!("{page}:{line}: {target}: no such file"));
+            } else if !anchor.is_empty()
+                && !anchors(&fs::read_to_string(&path).unwrap_or_default()).contains(anchor)
+            {
+                broken.push(format!("{page}:{line}: {target}: no such heading"));
+            }
+        }
+    }
+    assert!(found > 300, "only {found} links: the test does not find them");
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn the_table_of_contents_has_every_page_once() {
+    let contents = read("docs/SUMMARY.md");
+    let mut listed: Vec<String> =
+        links(&contents).into_iter().map(|(_, path)| format!("docs/{path}")).collect();
+    listed.sort();
+    let pages: Vec<String> = pages().into_iter().filter(|page| page != "docs/SUMMARY.md").collect();
+    assert_eq!(listed, pages);
+}
+
+/// The words of a text that are error codes, such as `invalid_topic`.
+fn codes(text: &str) -> impl Iterator<Item = String> {
+    text.split(|c: char| !c.is_ascii_lowercase() && c != '_')
+        .filter(|word| word.contains('_') && !word.starts_with('_') && !word.ends_with('_'))
+        .map(str::to_owned)
+}
+
+/// The codes of the pacemaker, from the descriptions of error responses in its OpenAPI document.
+fn codes_of_the_api() -> BTreeSet<String> {
+    let made = Command::new(program().with_file_name("signalbox-pacemaker"))
+        .arg("--print-openapi")
+        .output()
+        .unwrap();
+    let document: Value = serde_json::from_slice(&made.stdout).unwrap();
+    let operations = document["paths"].as_object().unwrap().values().filter_map(Value::as_object);
+    let responses = operations.flat_map(|path| path.values()).filter_map(|one| one["responses"].as_object());
+    let errors = responses.flatten().filter(|(status, _)| status.as_str() >= "400");
+    let described = errors.filter_map(|(_, response)| response["description"].as_str());
+    // The description of a response begins with its codes; prose may follow.
+    described
+        .flat_map(|text| {
+            text.split(|c| [',', ';', ':', ' '].contains(&c)).map(str::to_owned).collect::<Vec<_>>()
+        })
+        .flat_map(|word| codes(&word).collect::<Vec<_>>())
+        .filter(|code| code != "edge_key_file")
+        .collect()
+}
+
+/// The codes of nginx: the reasons of `nginx/log.conf`, and those that Lua answers with.
+fn codes_of_the_edge() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let map = read("nginx/log.conf");
+    let map = map.split("$edge_reason {").nth(1).unwrap().split('}').next().unwrap().to_owned();
+    let reasons =
+        map.lines().filter_map(|line| line.trim().strip_suffix(';')?.split_whitespace().next_back());
+    found.extend(
+        reasons.filter(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '_')).map(str::to_owned),
+    );
+    for entry in fs::read_dir(root().join("lua/signalbox")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "lua") {
+            let text = fs::read_to_string(&path).unwrap();
+            for call in text.split("answer.problem(").skip(1) {
+                let call = call.split("answer.").next().unwrap_or_default();
+                // The second argument; a status that is an expression has none of these characters.
+                let code = call.split_once(',').and_then(|(_, rest)| rest.trim_start().strip_prefix('"'));
+                found.extend(code.and_then(|rest| rest.split('"').next()).map(str::to_owned));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_reference_of_errors_has_every_code() {
+    let page = read("docs/errors.md");
+    let listed: BTreeSet<&str> = page.split('`').skip(1).step_by(2).collect();
+    let (api, edge) = (codes_of_the_api(), codes_of_the_edge());
+    assert!(api.len() > 60 && edge.len() > 20, "the test does not find the codes: {api:?} {edge:?}");
+    let missing: Vec<&String> = api.union(&edge).filter(|code| !listed.contains(code.as_str())).collect();
+    assert!(missing.is_empty(), "docs/errors.md does not describe {missing:?}");
+}
+
+#[test]
+fn the_reference_of_the_api_is_current() {
+    let made =
+        Command::new(root().join(".ci/api-reference")).arg(program().parent().unwrap()).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    assert_eq!(
+        String::from_utf8(made.stdout).unwrap(),
+        read("docs/api.md"),
+        "`make reference` writes it again"
+    );
+}
+
+#[test]
+fn every_alert_and_every_finding_has_a_runbook() {
+    let anchors = anchors(&read("docs/runbooks.md"));
+    let alerts = read("docs/grafana/alerts.yaml");
+    let names: Vec<&str> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(names.len() > 10, "{names:?}");
+    for name in names {
+        let anchor = name.to_lowercase();
+        assert!(anchors.contains(&anchor), "docs/runbooks.md has no section {name}");
+        let link = format!("runbook: \"docs/runbooks.md#{anchor}\"");
+        assert!(alerts.contains(&link), "docs/grafana/alerts.yaml: {name} needs {link}");
+    }
+    // Identifiers of findings are the literals in kebab case, apart from these names of other things.
+    let others = ["allkeys-lru", "request-counting", "routes-replica", "time-zones", "volatile-ttl"];
+    let mut found = 0;
+    for entry in fs::read_dir(root().join("crates/diagnosis/src")).unwrap() {
+        let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+        for literal in text.split('"').skip(1).step_by(2) {
+            let kebab = literal.contains('-') && literal.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+            if kebab && !literal.starts_with('-') && !others.contains(&literal) {
+                found += 1;
+                assert!(anchors.contains(literal), "docs/runbooks.md has no section {literal}");
+            }
+        }
+    }
+    assert!(found > 40, "only {found} findings: the test does not find them");
+}
+
+#[test]
+fn the_figures_of_the_readme_are_those_of_the_measurements() {
+    let (readme, measured) = (read("README.md"), read("docs/performance.md"));
+    let is_row = |line: &&str| line.starts_with("| ") && (line.contains(" ms") || line.contains("µs"));
+    let table = readme.lines().filter(is_row);
+    let mut found = 0;
+    for line in table {
+        for cell in line.split('|').skip(2) {
+            for word in cell.split(|c: char| !c.is_ascii_digit() && c != '.' && c != ',') {
+                let figure = word.trim_matches(['.', ',']);
+                if figure.contains(['.', ',']) {
+                    found += 1;
+                    assert!(
+                        measured.contains(figure),
+                        "README.md has {figure}, docs/performance.md has not: {line}"
+                    );
+                }
+            }
+        }
+    }
+    assert!(found > 10, "only {found} figures: the test does not find them");
+}
+
+#[test]
+fn anchors_are_formed_as_readers_form_them() {
+    let page = "# One\n## `two` & three, four's\n```\n# no\n```\n## One\n";
+    assert_eq!(anchors(page), BTreeSet::from(["one", "one-1", "two--three-fours"].map(str::to_owned)));
+    let page = "a [b](c.md#d) `[e](f)` [g](h)\n```\n[i](j)\n```\n";
+    assert_eq!(links(page), [(1, "c.md#d".to_owned()), (1, "h".to_owned())]);
+}
