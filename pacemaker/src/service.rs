@@ -58,10 +58,10 @@ pub(crate) async fn run(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let options = Options::default();
-    let fabric = Fabric::open(config.redis.fabric.as_str(), options).context("redis.fabric")?;
+    let fabric = Fabric::open(&config.redis.login(&config.redis.fabric), options).context("redis.fabric")?;
     let fabric = Shard::home(&fabric, config.redis.fabric_shards);
-    let routes = RoutesMaster::open(config.redis.routes.as_str(), options).context("redis.routes")?;
-    let stats = Stats::open(config.redis.stats.as_str(), options).context("redis.stats")?;
+    let routes = RoutesMaster::open(&config.redis.login(&config.redis.routes), options).context("redis.routes")?;
+    let stats = Stats::open(&config.redis.login(&config.redis.stats), options).context("redis.stats")?;
     let route_metrics = signalbox_routing::Metrics::default();
     let metrics = Metrics::new(exporter.as_ref().map(Exporter::counts).unwrap_or_default(), &route_metrics);
     // Last of all: what ends at the very end is a span, too.

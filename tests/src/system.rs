@@ -298,17 +298,16 @@ impl System {
     /// # Panics
     /// When `part` is no Redis.
     pub async fn try_cli<T: FromRedisValue>(&self, part: Part, command: &str) -> Result<T, String> {
-        let ports = self.stack.ports();
         let [master, replica, stats, _] = Self::REDIS;
-        let port = match part {
-            part if part == master => ports.routes,
-            part if part == replica => ports.routes_replica,
-            part if part == stats => ports.stats,
-            part if part == Self::FABRIC => ports.fabric,
+        let url = match part {
+            part if part == master => self.stack.routes_url(),
+            part if part == replica => self.stack.routes_replica_url(),
+            part if part == stats => self.stack.stats_url(),
+            part if part == Self::FABRIC => self.stack.fabric_url(),
             other => panic!("{other} is no Redis"),
         };
         let ask = async {
-            let client = redis::Client::open(format!("redis://127.0.0.1:{port}/"))?;
+            let client = redis::Client::open(url)?;
             let mut connection = client.get_multiplexed_async_connection().await?;
             let mut words = command.split(' ');
             let mut cmd = redis::cmd(words.next().unwrap_or_default());

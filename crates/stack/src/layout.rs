@@ -9,10 +9,13 @@ use std::{
 
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::{Error, Part};
+use crate::{Error, Part, secrets::Secrets};
 
 /// The maximum length of a unix socket's path (`sun_path` without its final zero).
 const SOCKET_PATH_BYTES: usize = 107;
+
+/// The mode of a new data folder until it is known as which user nginx's workers run.
+const FRESH_MODE: u32 = 0o711;
 
 /// The paths of one stack, derived from the absolute path of the data folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +29,10 @@ impl Layout {
     /// # Errors
     /// If they cannot be created, or if `root` is too long for a unix socket below it.
     pub fn create(root: &Path) -> Result<Self, Error> {
-        fs::create_dir_all(root).map_err(Error::file("create", root))?;
+        if !root.exists() {
+            fs::create_dir_all(root).map_err(Error::file("create", root))?;
+            set_mode(root, FRESH_MODE)?;
+        }
         let root = root.canonicalize().map_err(Error::file("find", root))?;
         let layout = Self { root };
         for folder in [layout.run(), layout.logs()] {
@@ -43,19 +49,29 @@ impl Layout {
         Ok(layout)
     }
 
+    /// Whether the data folder was created for this start. The mode of another folder is the choice of its owner.
+    pub(crate) fn is_fresh(&self) -> bool {
+        fs::metadata(&self.root).is_ok_and(|root| root.permissions().mode() & 0o7777 == FRESH_MODE)
+    }
+
     /// The data folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
+    /// Tokens, keys and passwords.
+    pub fn secrets(&self) -> Secrets {
+        Secrets::at(&self.root)
+    }
+
     /// The file with the root token (0600).
     pub fn token(&self) -> PathBuf {
-        self.root.join("token")
+        self.secrets().token()
     }
 
     /// The file with the key that all routers share (0600): 64 hexadecimal digits.
     pub fn edge_key(&self) -> PathBuf {
-        self.root.join("edge.key")
+        self.secrets().edge_key()
     }
 
     /// Folder of pid files, sockets and the lock.
@@ -147,6 +163,15 @@ impl Layout {
 /// The suffix of the files of additional routers.
 fn suffix(router: usize) -> String {
     if router == 1 { String::new() } else { format!("-{router}") }
+}
+
+/// Writes a file that only its owner can read: it may contain what an operator configured as a secret.
+pub(crate) fn write_private(path: &Path, text: &str) -> Result<(), Error> {
+    let file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path);
+    let mut file = file.map_err(Error::file("write", path))?;
+    // A file of an earlier version may be readable by others.
+    set_mode(path, 0o600)?;
+    file.write_all(text.as_bytes()).map_err(Error::file("write", path))
 }
 
 pub(crate) fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
