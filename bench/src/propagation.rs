@@ -17,7 +17,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use signalbox_stack::{Part, Stack};
+use signalbox_stack::{Part, Stack, User};
 use signalbox_store::{Options, RoutesMaster, RoutesReplica, keys};
 use tokio::{task::spawn_blocking, time::Instant};
 

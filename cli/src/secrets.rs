@@ -9,8 +9,10 @@ use crate::{exit::Failure, terminal};
 
 /// Flags of `signalbox secrets`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Existing secrets are kept, and files that follow from them are written again. To change one password, \
-                        delete its file, run the command again, and send ACL LOAD to the Redis servers.")]
+#[command(
+    after_help = "Existing secrets are kept, and files that follow from them are written again. To change one password, \
+                        empty its file, run the command again, and send ACL LOAD to the Redis servers."
+)]
 pub(crate) struct Args {
     /// Folder for the secrets, such as /etc/signalbox
     folder: PathBuf,

@@ -60,7 +60,8 @@ pub(crate) async fn run(
     let options = Options::default();
     let fabric = Fabric::open(&config.redis.login(&config.redis.fabric), options).context("redis.fabric")?;
     let fabric = Shard::home(&fabric, config.redis.fabric_shards);
-    let routes = RoutesMaster::open(&config.redis.login(&config.redis.routes), options).context("redis.routes")?;
+    let routes =
+        RoutesMaster::open(&config.redis.login(&config.redis.routes), options).context("redis.routes")?;
     let stats = Stats::open(&config.redis.login(&config.redis.stats), options).context("redis.stats")?;
     let route_metrics = signalbox_routing::Metrics::default();
     let metrics = Metrics::new(exporter.as_ref().map(Exporter::counts).unwrap_or_default(), &route_metrics);

@@ -86,8 +86,9 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("listening on {} (set `listen` to a free address)", config.listen))?;
     // Redis errors that name the URL would put its password into the log.
-    let stats: Stats = Redis::open(&config.redis.login(&config.redis.stats), signalbox_store::Options::default())
-        .context("opening redis.stats")?;
+    let stats: Stats =
+        Redis::open(&config.redis.login(&config.redis.stats), signalbox_store::Options::default())
+            .context("opening redis.stats")?;
     let owner = format!("{}-{}-{:08x}", std::process::id(), clock::unix_ms(), rand::random::<u32>());
     let store =
         RedisStore::new(stats.clone(), tokio::runtime::Handle::current(), config.node.as_str(), owner);

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use anyhow::Context as _;
-use signalbox_stack::Part;
+use signalbox_stack::{Part, User};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpStream,

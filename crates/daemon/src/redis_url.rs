@@ -20,14 +20,8 @@ impl TryFrom<String> for RedisUrl {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let known = [
-            "redis://",
-            "rediss://",
-            "redis+unix://",
-            "redis+cluster://",
-            "rediss+cluster://",
-            "unix://",
-        ];
+        let known =
+            ["redis://", "rediss://", "redis+unix://", "redis+cluster://", "rediss+cluster://", "unix://"];
         if known.iter().any(|scheme| text.starts_with(scheme)) && text.len() < 1024 {
             return Ok(Self(text));
         }

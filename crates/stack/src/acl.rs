@@ -112,9 +112,7 @@ impl User {
             (Self::Sidecar, Server::RoutesReplica) => {
                 Some(format!("{} {SIDECAR_REPLICA}", keys(routes::CATALOG, "sidecar")))
             }
-            (Self::Edge, Server::RoutesReplica) => {
-                Some(format!("{} {EDGE}", keys(routes::CATALOG, "nginx")))
-            }
+            (Self::Edge, Server::RoutesReplica) => Some(format!("{} {EDGE}", keys(routes::CATALOG, "nginx"))),
             (Self::Replica, Server::Routes | Server::Stats | Server::Fabric) => Some(REPLICA.to_owned()),
             (Self::Sentinel, Server::Routes | Server::Stats | Server::Fabric) => Some(SENTINEL.to_owned()),
             _ => None,
@@ -151,7 +149,8 @@ mod tests {
     #[test]
     fn a_router_reads_routes_and_writes_only_its_own_counters() {
         let edge = User::Edge.rules(Server::RoutesReplica).unwrap();
-        for pattern in ["%R~instances:*", "%R~logkey:*", "%R~policy:*", "%R~cert:*", "%R~serial", "%R~epoch"] {
+        for pattern in ["%R~instances:*", "%R~logkey:*", "%R~policy:*", "%R~cert:*", "%R~serial", "%R~epoch"]
+        {
             assert!(edge.split(' ').any(|word| word == pattern), "{edge}");
         }
         assert!(!edge.contains(" ~"), "{edge}");

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{self, Write as _},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown},
     path::{Path, PathBuf},
 };
 
@@ -188,13 +188,25 @@ pub(crate) fn read_or_make(path: &Path, mode: u32, make: impl FnOnce() -> String
         Err(error) => return Err(Error::file("read", path)(error)),
     }
     let text = make();
-    // Complete or absent: a start that is killed here must not leave a partial token.
-    let fresh = path.with_extension("new");
-    let file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(mode).open(&fresh);
-    file.and_then(|mut file| writeln!(file, "{text}")).map_err(Error::file("write", &fresh))?;
-    set_mode(&fresh, mode)?;
-    fs::rename(&fresh, path).map_err(Error::file("write", path))?;
+    replace(path, mode, &format!("{text}\n"))?;
     Ok(text)
+}
+
+/// Writes a file that is complete or absent at any time: a start that is killed here must not leave a partial token. The
+/// mode is that of a new file. A replaced file keeps its mode, owner and group.
+pub(crate) fn replace(path: &Path, mode: u32, text: &str) -> Result<(), Error> {
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    let fresh = PathBuf::from(fresh);
+    let old = fs::metadata(path).ok();
+    let mode = old.as_ref().map_or(mode, |old| old.permissions().mode() & 0o7777);
+    let file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&fresh);
+    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(Error::file("write", &fresh))?;
+    if let Some(old) = old {
+        chown(&fresh, Some(old.uid()), Some(old.gid())).map_err(Error::file("set the owner of", &fresh))?;
+    }
+    set_mode(&fresh, mode)?;
+    fs::rename(&fresh, path).map_err(Error::file("write", path))
 }
 
 #[cfg(test)]
@@ -219,6 +231,36 @@ mod tests {
         assert_eq!(read_or_make(&path, 0o600, || "a".into()).unwrap(), "a");
         assert_eq!(read_or_make(&path, 0o600, || "b".into()).unwrap(), "a");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_replaced_file_keeps_its_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("edge.password");
+        replace(&path, 0o600, "a").unwrap();
+        set_mode(&path, 0o640).unwrap();
+        fs::write(&path, "").unwrap();
+        assert_eq!(read_or_make(&path, 0o600, || "b".into()).unwrap(), "b");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing temporary is left");
+    }
+
+    #[test]
+    fn a_configuration_that_others_could_read_is_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pacemaker.toml");
+        fs::write(&path, "old and longer").unwrap();
+        set_mode(&path, 0o644).unwrap();
+        write_private(&path, "new").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn only_a_folder_that_did_not_exist_is_fresh() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Layout::create(&folder.path().join("new")).unwrap().is_fresh());
+        assert!(!Layout::create(folder.path()).unwrap().is_fresh());
     }
 
     #[test]

@@ -9,13 +9,11 @@
 //! ```
 //!
 //! `signalbox up` keeps them in its data folder; `signalbox secrets` creates the same files for the package and for
-//! containers. Passwords are kept if they exist, so deleting one file and running it again replaces one password. The other
-//! files follow from the passwords and are written each time.
+//! containers. Secrets are kept if they exist. If the file of a secret is empty, the secret is replaced by a new one, and the
+//! file keeps its owner and mode. The other files follow from the secrets and are written each time.
 
 use std::{
     fs,
-    io::Write as _,
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -26,7 +24,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     Error,
     acl::{Server, User},
-    layout::{read_or_make, set_mode},
+    layout::{read_or_make, replace},
 };
 
 /// Bytes of randomness of a secret.
@@ -53,7 +51,7 @@ impl Secrets {
         let users = secrets.users();
         fs::create_dir_all(&users).map_err(Error::file("create", &users))?;
         let token = read_or_make(&secrets.token(), 0o600, random_hex)?;
-        write(&secrets.token_digest(), &format!("{}\n", digest(&token)))?;
+        replace(&secrets.token_digest(), 0o600, &format!("{}\n", digest(&token)))?;
         read_or_make(&secrets.edge_key(), 0o600, random_hex)?;
         let mut digests = Vec::new();
         for user in User::ALL {
@@ -72,12 +70,13 @@ impl Secrets {
             });
             let nobody = "user default off resetpass resetkeys resetchannels -@all\n".to_owned();
             let text: String = [nobody].into_iter().chain(lines).collect();
-            write(&secrets.acl_file(server), &text)?;
+            replace(&secrets.acl_file(server), 0o600, &text)?;
         }
         let replica = User::Replica;
         let password = secrets.password(replica)?;
-        write(
+        replace(
             &secrets.replication_file(),
+            0o600,
             &format!("masteruser {}\nmasterauth {password}\n", replica.name()),
         )?;
         Ok(secrets)
@@ -129,16 +128,6 @@ impl Secrets {
     }
 }
 
-/// Replaces a file, which only its owner can read. It is complete or the old one at any time, because a running server may
-/// load it again.
-fn write(path: &Path, text: &str) -> Result<(), Error> {
-    let fresh = path.with_extension("new");
-    let file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&fresh);
-    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(Error::file("write", &fresh))?;
-    set_mode(&fresh, 0o600)?;
-    fs::rename(&fresh, path).map_err(Error::file("write", path))
-}
-
 fn digest(secret: &str) -> String {
     HEXLOWER.encode(&Sha256::digest(secret.as_bytes()))
 }
@@ -179,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_password_is_replaced_and_files_contain_only_its_digest() {
+    fn an_emptied_password_is_replaced_and_files_contain_only_its_digest() {
         let folder = tempfile::tempdir().unwrap();
         let secrets = Secrets::create(folder.path()).unwrap();
         let old = secrets.password(User::Pacemaker).unwrap();
         let users = fs::read_to_string(secrets.acl_file(Server::Fabric)).unwrap();
         assert!(users.contains(&digest(&old)) && !users.contains(&old), "{users}");
         assert!(users.starts_with("user default off "), "{users}");
-        fs::remove_file(secrets.password_file(User::Pacemaker)).unwrap();
+        fs::write(secrets.password_file(User::Pacemaker), "").unwrap();
         Secrets::create(folder.path()).unwrap();
         let new = secrets.password(User::Pacemaker).unwrap();
         assert_ne!(new, old);

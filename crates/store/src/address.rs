@@ -96,8 +96,8 @@ impl Address {
 
     fn certificates(&self) -> Result<Option<TlsCertificates>, RedisError> {
         let Some(path) = &self.ca_file else { return Ok(None) };
-        let root = fs::read(path)
-            .map_err(|error| invalid("cannot read the CA file", path, &error.to_string()))?;
+        let root =
+            fs::read(path).map_err(|error| invalid("cannot read the CA file", path, &error.to_string()))?;
         if !self.nodes.iter().all(|node| node.starts_with("rediss://")) {
             return Err(invalid("a URL with ca_file must begin with rediss://", path, ""));
         }
@@ -192,7 +192,10 @@ pub fn with_login(url: &str, user: &str, password_file: Option<&Path>, ca_file: 
         if !user.is_empty() && is_socket && !is_given("user") {
             more.append_pair("user", user);
         } else if !user.is_empty() && !is_socket && login.is_none() {
-            server = format!("{scheme}://{}@{rest}", form_urlencoded::byte_serialize(user.as_bytes()).collect::<String>());
+            server = format!(
+                "{scheme}://{}@{rest}",
+                form_urlencoded::byte_serialize(user.as_bytes()).collect::<String>()
+            );
         }
         if let Some(path) = password_file {
             more.append_pair("password_file", &path.to_string_lossy());
@@ -260,7 +263,10 @@ mod tests {
         let encoded: String = form_urlencoded::byte_serialize(file.to_str().unwrap().as_bytes()).collect();
         let url = format!("redis://me@h:1/?password_file={encoded}");
         let missing = read(&url).err().unwrap().to_string();
-        assert!(missing.contains("cannot read the password file") && missing.contains("pass & word"), "{missing}");
+        assert!(
+            missing.contains("cannot read the password file") && missing.contains("pass & word"),
+            "{missing}"
+        );
         fs::write(&file, "\n").unwrap();
         assert!(read(&url).err().unwrap().to_string().contains("is empty"));
         fs::write(&file, "secret\n").unwrap();
@@ -307,7 +313,11 @@ mod tests {
             ("redis://h:1/?password_file=/a", "redis://h:1/", "redis://h:1/"),
             ("redis+unix:///s?user=u&pass=secret", "redis+unix:///s", "redis+unix:///s"),
             ("rediss+cluster://u:p@ss@a:1,b:2/", "rediss+cluster://u@a:1,b:2/", "rediss+cluster://a:1,b:2/"),
-            ("rediss://u:p@h:1/?ca_file=/c&password_file=/p", "rediss://u@h:1/", "rediss://h:1/?ca_file=%2Fc"),
+            (
+                "rediss://u:p@h:1/?ca_file=/c&password_file=/p",
+                "rediss://u@h:1/",
+                "rediss://h:1/?ca_file=%2Fc",
+            ),
         ] {
             assert_eq!((&*redacted(url), &*without_login(url)), (shown, open));
         }

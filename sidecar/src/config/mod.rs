@@ -124,7 +124,10 @@ mod tests {
             ("rotate_bytes = 7", "s.toml:1:16: rotate_bytes: must be 0 for never, or at least 4096"),
             ("rotate_keep = 0", "s.toml:1:15: rotate_keep: must be between 1"),
             ("root_token_digest = 'short'", "s.toml:1:21: root_token_digest: must be the SHA-256"),
-            ("root_token_digest = 'x'\nroot_token_digest_file = 'x'", "s.toml:2:26: root_token_digest: set either"),
+            (
+                "root_token_digest = 'x'\nroot_token_digest_file = 'x'",
+                "s.toml:2:26: root_token_digest: set either",
+            ),
             ("root_token = '0123456789abcdef'", "s.toml:1:1: unknown field `root_token`"),
         ] {
             let error = read(file).unwrap_err().to_string();
