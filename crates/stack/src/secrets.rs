@@ -27,6 +27,11 @@ use crate::{
     layout::{read_or_make, replace},
 };
 
+/// No client can be the user `default`: it is off and has no password. It has all permissions nevertheless, because Redis 7.0
+/// loads its append-only file as this user and checks the permissions of commands in transactions. Without them, a restart would
+/// drop what transactions and scripts wrote.
+const NOBODY: &str = "user default off resetpass ~* &* +@all\n";
+
 /// Bytes of randomness of a secret.
 const SECRET_BYTES: usize = 32;
 
@@ -68,8 +73,7 @@ impl Secrets {
             let lines = digests.iter().filter_map(|(user, digest)| {
                 user.rules(server).map(|rules| format!("user {} on #{digest} {rules}\n", user.name()))
             });
-            let nobody = "user default off resetpass resetkeys resetchannels -@all\n".to_owned();
-            let text: String = [nobody].into_iter().chain(lines).collect();
+            let text: String = [NOBODY.to_owned()].into_iter().chain(lines).collect();
             replace(&secrets.acl_file(server), 0o600, &text)?;
         }
         let replica = User::Replica;

@@ -76,7 +76,7 @@ async fn the_login_of_one_component_is_of_no_use_for_the_work_of_another() {
         "SHUTDOWN NOSAVE",
         "REPLICAOF NO ONE",
         "ACL LIST",
-        "DEBUG SLEEP 0",
+        "LATENCY DOCTOR",
         "MIGRATE 127.0.0.1 1 x 0 1",
         "MODULE LIST",
         "MONITOR",
@@ -257,6 +257,30 @@ async fn all_passwords_are_changed_while_traffic_is_served() {
     })
     .await;
     system.forget_redis_rejections().await;
+    system.stop().await;
+}
+
+/// Redis 7.0 loads its append-only file as the user `default`, and checks what that user may do in a transaction.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_with_users_load_what_scripts_wrote_before_they_were_killed() {
+    let system = System::start("redis-users-restart").await;
+    let app = App::start("app").await;
+    system.register("i-1", &app, "app.test", "7").await;
+    let token = system.token("reader", &["read"]).await;
+    let before: i64 = system.cli(System::FABRIC, "DBSIZE").await;
+    for part in [System::FABRIC, System::STATS, System::MASTER] {
+        system.kill(part.clone()).await;
+        system.start_part(part).await;
+    }
+    let after: i64 = system.cli(System::FABRIC, "DBSIZE").await;
+    assert!(after >= before, "{before} keys before, {after} after");
+    eventually("the token to be known again", || async {
+        let request = Request::get(&system.admin.to_string(), "/instances/i-1").token(&token);
+        let answer = request.send(system.admin).await.unwrap();
+        if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
+    })
+    .await;
+    // The servers rejected nothing while they loaded: `stop` checks it.
     system.stop().await;
 }
 
