@@ -339,7 +339,8 @@ fn units_start_installed_programs_and_wait_for_existing_units() {
 #[test]
 fn a_machine_runs_only_the_parts_that_are_enabled_on_it() {
     let target = unit(&read("packaging/systemd/signalbox.target"));
-    let pulls = target.iter().find(|(_, key, _)| ["Wants", "Requires", "BindsTo", "Upholds"].contains(&&**key));
+    let pulls =
+        target.iter().find(|(_, key, _)| ["Wants", "Requires", "BindsTo", "Upholds"].contains(&&**key));
     assert!(pulls.is_none(), "the target starts parts whether they are enabled or not: {pulls:?}");
     for part in ["edge", "pacemaker", "redis@", "sidecar"] {
         let settings = unit(&read(&format!("packaging/systemd/signalbox-{part}.service")));
