@@ -17,7 +17,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use signalbox_stack::{Part, Stack};
+use signalbox_stack::{Part, Stack, User};
 use signalbox_store::{Options, RoutesMaster, RoutesReplica, keys};
 use tokio::{task::spawn_blocking, time::Instant};
 
@@ -59,6 +59,8 @@ struct Addresses {
     edge: SocketAddr,
     admin: SocketAddr,
     master: SocketAddr,
+    /// Of the operator.
+    password: String,
     instances: Vec<SocketAddr>,
     token: String,
 }
@@ -82,6 +84,7 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
         edge: local(ports.edge),
         admin: local(ports.admin),
         master: local(ports.routes),
+        password: stack.layout().secrets().password(User::Operator)?,
         instances: ends.instances().to_vec(),
         token: stack.token().to_owned(),
     };
@@ -304,6 +307,13 @@ async fn beside<T: Send + 'static>(
 fn changes(table: &Table, addresses: &Addresses, limit: Limit) -> anyhow::Result<Histogram> {
     let mut master = TcpStream::connect(addresses.master)?;
     master.set_nodelay(true)?;
+    let login = ["AUTH", User::Operator.name(), &addresses.password].join(" ") + "\r\n";
+    master.write_all(login.as_bytes())?;
+    let mut accepted = [0; b"+OK\r\n".len()];
+    master.read_exact(&mut accepted)?;
+    if &accepted != b"+OK\r\n" {
+        bail!("the primary rejected the login");
+    }
     let mut edge = Probe::connect(addresses.edge)?;
     let mut served = Histogram::default();
     let deadline = Instant::now() + limit.time;

@@ -19,6 +19,7 @@ mod queues;
 mod remote;
 mod repair_aof;
 mod routes;
+mod secrets;
 mod settings;
 mod stats;
 mod status;
@@ -74,6 +75,8 @@ enum Command {
     Machines(machines::Args),
     /// Manage labels of state machines and explain why they wait
     Labels(labels::Args),
+    /// Create the tokens, keys and Redis users of a deployment, those that are missing (for containers and services)
+    Secrets(secrets::Args),
     /// Remove an incomplete transaction from the end of a stopped Redis server's append-only file
     RepairAof(repair_aof::Args),
     /// Print a shell completion script
@@ -117,6 +120,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Condition(args) => condition::run(args),
         Command::Machines(args) => asynchronously(machines::run(args)),
         Command::Labels(args) => asynchronously(labels::run(args)),
+        Command::Secrets(args) => secrets::run(&args),
         Command::RepairAof(args) => repair_aof::run(&args),
         Command::Completions(args) => pages::completions(&args),
         Command::Man(args) => pages::man(&args),

@@ -7,6 +7,7 @@ local follow = require("signalbox.follow")
 local hostname = require("signalbox.hostname")
 local in_flight = require("signalbox.in_flight")
 local json = require("signalbox.json")
+local link = require("signalbox.link")
 local resolve = require("signalbox.resolve")
 local routes = require("signalbox.routes")
 local shared = require("signalbox.shared")
@@ -64,10 +65,12 @@ local function status()
         end
     end
     local _, connected = follow.state()
+    local reason = not connected and link.reason
     ngx.print(format(
-        '{"connected":%s,"stale":%s,"alarm":%s,"serial":%.0f,"epoch":%s,"hosts":%d,"suspects":%d,"negative":%d,'
-            .. '"known":%d,"generation":%.0f,"worker":%d,"memory_kb":%d,"in_flight":%s,"workers":%s}\n',
-        connected and "true" or "false", stale and "true" or "false", alarm and json.string(alarm) or "null",
+        '{"connected":%s,"reason":%s,"stale":%s,"alarm":%s,"serial":%.0f,"epoch":%s,"hosts":%d,"suspects":%d,'
+            .. '"negative":%d,"known":%d,"generation":%.0f,"worker":%d,"memory_kb":%d,"in_flight":%s,"workers":%s}\n',
+        connected and "true" or "false", reason and json.string(reason) or "null", stale and "true" or "false",
+        alarm and json.string(alarm) or "null",
         ack.lowest(workers), json.string(ack.epoch(workers)), routes.hosts, routes.suspects, routes.absent:size(),
         shared.size(), shared.generation(), ngx.worker.id() or -1, collectgarbage("count"), under_way(),
         ack.workers_json(workers)))

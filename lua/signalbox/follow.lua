@@ -329,7 +329,8 @@ local function tick(premature)
     report()
 end
 
-function _M.start(address)
+-- login: as in link.lua.
+function _M.start(address, login)
     epoch, serial = shared.accepted_table()
     operator_accepts = shared.operator_accepts()
     report()
@@ -337,11 +338,12 @@ function _M.start(address)
     if not ok then
         log(ERR, "cannot start the worker's tick: ", err)
     end
-    link.start(address, owner)
+    link.start(address, owner, login)
 end
 
+-- Returns the alarm, whether the replica has accepted this worker's connection, and whether its table is accepted.
 function _M.state()
-    return alarm, link.connected, lookups.trusted
+    return alarm, link.ready, lookups.trusted
 end
 
 return _M

@@ -6,6 +6,9 @@
 --                        handler(value, kind, argument) ◀── reader (first in, first out) ◀──┘
 --                                     owner.pushed(value) ◀──┘
 --
+-- It logs in before anything else. The password's file is read at each connect, so a password can be changed while
+-- requests are served: the next connection uses the new one. The password never appears in a log or an error.
+--
 -- After one second of silence it sends a PING. After three seconds without a byte the connection is dead (a FLUSHALL of
 -- a million keys takes less than one). When it ends, every waiting handler is called with nil, and the link reconnects
 -- with growing pauses, without limit.
@@ -16,11 +19,13 @@ local semaphore = require("ngx.semaphore")
 local tcp, sleep, now, exiting = ngx.socket.tcp, ngx.sleep, ngx.now, ngx.worker.exiting
 local spawn, kill, timer_at = ngx.thread.spawn, ngx.thread.kill, ngx.timer.at
 local log, WARN, NOTICE, ERR = ngx.log, ngx.WARN, ngx.NOTICE, ngx.ERR
-local match, sub = string.match, string.sub
+local find, match, sub = string.find, string.match, string.sub
+local open = io.open
 local tonumber, pcall = tonumber, pcall
 
--- down: the last attempt to connect failed, so a request should not wait for the next one.
-local _M = { connected = false, down = false }
+-- connected: commands can be sent. ready: Redis has accepted the login. down: the last attempt to connect failed, so a
+-- request should not wait for the next one. reason: why there is no connection, for operators.
+local _M = { connected = false, ready = false, down = false, reason = nil }
 
 local CONNECT_TIMEOUT_MS, SEND_TIMEOUT_MS = 1000, 1000
 local QUIET_MS, DEAD_AFTER_QUIETS = 1000, 3
@@ -32,7 +37,7 @@ local READ_SIZE = 65536
 local PING = resp.command("PING")
 -- BCAST: Redis does not track what this worker has read, it reports every change under the prefixes, in the order of
 -- the prefixes. No tracked prefix sorts after `serial`, which the acknowledgement in follow.lua depends on.
-local OPENING = resp.command("HELLO", "3") .. resp.command("CLIENT", "TRACKING", "ON", "BCAST",
+local TRACKING = resp.command("CLIENT", "TRACKING", "ON", "BCAST",
     "PREFIX", "cert:", "PREFIX", "epoch", "PREFIX", "instances:", "PREFIX", "logkey:", "PREFIX", "policy:",
     "PREFIX", "serial")
 
@@ -79,10 +84,43 @@ function _M.ping(handler)
     return _M.send(PING, handler or ignore)
 end
 
+-- What an error of Redis means for an operator. The text of Redis contains no password.
+local function rejection(text)
+    local code = match(text, "^%u+")
+    if code == "WRONGPASS" then
+        return "the user or the password is wrong (ROUTES_REPLICA_USER, ROUTES_REPLICA_PASSWORD_FILE): " .. text
+    elseif code == "NOAUTH" or find(text, "HELLO must be called", 1, true) then
+        return "a login is required (ROUTES_REPLICA_USER, ROUTES_REPLICA_PASSWORD_FILE): " .. text
+    elseif code == "NOPERM" then
+        return "the user lacks a permission that the edge needs: " .. text
+    end
+    return text
+end
+
 local function opened(value, kind)
     if kind == "-" or kind == "!" or not value then
-        opening_error = "Redis rejected the connection: " .. (value or "closed")
+        -- The first error is the cause of the others.
+        opening_error = opening_error or "Redis rejected the connection: " .. rejection(value or "closed")
+    elseif not opening_error then
+        _M.ready, _M.reason = true, nil
     end
+end
+
+-- login: { user = text, password_file = path }, or nil. Returns the command with which a connection begins.
+local function greeting(login)
+    if not login then
+        return resp.command("HELLO", "3")
+    end
+    local file, err = open(login.password_file, "r")
+    if not file then
+        return nil, "cannot read the password of the routes replica: " .. err
+    end
+    local password = file:read("*l")
+    file:close()
+    if not password or password == "" then
+        return nil, "the password of the routes replica is empty: " .. login.password_file
+    end
+    return resp.command("HELLO", "3", "AUTH", login.user, password)
 end
 
 local function write_all(sock)
@@ -175,16 +213,21 @@ local function connect(address)
     return sock
 end
 
--- Runs one connection. Returns why it ended, and whether it was open.
-local function session(address, owner)
+-- Runs one connection. Returns why it ended, and whether the login was accepted before.
+local function session(address, login, owner)
+    local hello, unreadable = greeting(login)
+    if not hello then
+        _M.down, _M.reason = true, unreadable
+        return unreadable, false
+    end
     local sock, err = connect(address)
     if not sock then
-        _M.down = true
+        _M.down, _M.reason = true, err
         return err, false
     end
     reset()
     _M.connected, _M.down = true, false
-    _M.send(OPENING, opened)
+    _M.send(hello .. TRACKING, opened)
     _M.expect(opened)
     owner.opened()
     local writer = spawn(write_all, sock)
@@ -193,7 +236,8 @@ local function session(address, owner)
     if not fine then
         log(ERR, "cannot read from the routes replica: ", reason)
     end
-    _M.connected = false
+    local was_ready = _M.ready
+    _M.connected, _M.ready, _M.down, _M.reason = false, false, not was_ready, reason
     kill(writer)
     sock:close()
     local waiting, with, from, to = handlers, arguments, first, last
@@ -202,22 +246,22 @@ local function session(address, owner)
     for i = from, to do
         waiting[i](nil, nil, with[i])
     end
-    return reason, true
+    return reason, was_ready
 end
 
-local function run(premature, address, owner)
-    local pause, reported = RETRY_FIRST, false
+local function run(premature, address, login, owner)
+    local pause, reported = RETRY_FIRST, nil
     while not (premature or exiting()) do
         local started = now()
-        local reason, was_open = session(address, owner)
+        local reason, was_open = session(address, login, owner)
         ngx.update_time()
         if exiting() then
             return
         end
-        if was_open or not reported then
+        if was_open or reason ~= reported then
             log(WARN, was_open and "connection to the routes replica lost, routing continues with what is known: "
                 or "cannot connect to the routes replica, routing continues with what is known: ", reason)
-            reported = true
+            reported = reason
         end
         -- After a connection that lasted, the pause is short again. One that Redis rejects immediately is no such one.
         pause = now() - started > 1 and RETRY_FIRST or pause
@@ -226,9 +270,9 @@ local function run(premature, address, owner)
     end
 end
 
--- owner: { opened = f(), pushed = f(value), lost = f() }.
-function _M.start(address, owner)
-    local ok, err = timer_at(0, run, address, owner)
+-- owner: { opened = f(), pushed = f(value), lost = f() }. login: see above.
+function _M.start(address, owner, login)
+    local ok, err = timer_at(0, run, address, login, owner)
     if not ok then
         log(ERR, "cannot start the link to the routes replica: ", err)
         return

@@ -33,7 +33,10 @@ function _M.worker()
     if not ok then
         ngx.log(ngx.ERR, "cannot start the timer for counts of requests in flight: ", err)
     end
-    require("signalbox.follow").start(settings.replica)
+    local user, password_file = settings.replica_user or "", settings.replica_password_file or ""
+    -- Without a file there is no login. The user `default` has a password without a name.
+    local login = password_file ~= "" and { user = user ~= "" and user or "default", password_file = password_file } or nil
+    require("signalbox.follow").start(settings.replica, login)
 end
 
 return _M

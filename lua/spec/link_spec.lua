@@ -6,6 +6,19 @@ local resp = require("signalbox.resp")
 local runner = require("runner")
 local contains, equal, truthy = runner.contains, runner.equal, runner.truthy
 
+-- Distinctive words, for the search in the log.
+local FIRST, SECOND = "first-opensesame", "second-opensesame"
+local PASSWORD_FILE = ngx.config.prefix() .. "edge.password"
+local LOGIN = { user = "edge", password_file = PASSWORD_FILE }
+-- Of redis-server.
+local USER = ("--user edge on '>%s' '~*' '&*' '+@all'"):format(FIRST)
+
+local function set_password(password)
+    local file = assert(io.open(PASSWORD_FILE, "w"))
+    file:write(password, "\n")
+    file:close()
+end
+
 local events = {}
 local pushes = {}
 local owner = {
@@ -15,7 +28,7 @@ local owner = {
 }
 
 local function connected()
-    runner.eventually("the link to be connected", function() return link.connected, events end)
+    runner.eventually("the link to be connected", function() return link.ready, events end)
 end
 
 -- Sends a command and waits for what its handler gets.
@@ -31,14 +44,15 @@ end
 return function(it)
     it("sends nothing without a connection, and knows that the replica is away", function()
         equal(link.send(resp.command("PING"), function() error("called") end), false)
-        link.start(redis.address, owner)
+        set_password(FIRST)
+        link.start(redis.address, owner, LOGIN)
         runner.eventually("the first attempt to fail", function() return link.down, link.connected end)
         truthy(runner.logged("cannot connect to the routes replica"), "a warning")
         equal(events, {})
     end)
 
     it("connects as soon as there is a server", function()
-        redis.start()
+        redis.start(USER)
         connected()
         equal({ events, link.down }, { { "opened" }, false })
     end)
@@ -105,7 +119,7 @@ return function(it)
         runner.eventually("the handler to be called", function() return got, events end)
         equal({ got, events }, { { "nil", "nil", 7 }, { "lost" } })
         truthy(runner.logged("connection to the routes replica lost"), "a warning")
-        redis.start()
+        redis.start(USER)
         connected()
         equal({ events[1], events[2], ask("PING")[1] }, { "lost", "opened", "PONG" })
     end)
@@ -114,21 +128,44 @@ return function(it)
         runner.expect_error("cannot read from the routes replica: ")
         events = {}
         link.send(resp.command("PING"), function() error("a bug") end)
-        runner.eventually("a new connection", function() return events[2] == "opened" and link.connected, events end)
+        runner.eventually("a new connection", function() return events[2] == "opened" and link.ready, events end)
         equal(ask("PING")[1], "PONG")
     end)
 
-    it("says that Redis rejects the connection, and tries again", function()
-        redis.call("CONFIG", "SET", "requirepass", "secret")
-        redis.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        runner.eventually("a warning", function() return runner.logged("Redis rejected the connection: NOAUTH") end)
-        redis.call("CONFIG", "SET", "requirepass", "")
-        runner.eventually("an accepted connection", function()
-            if not link.connected then
-                return false, events
-            end
-            local ok, got = pcall(ask, "PING")
-            return ok and got[1] == "PONG", got
+    it("names the cause when Redis rejects the login, and never the password", function()
+        redis.call("ACL", "SETUSER", "edge", "resetpass", ">" .. SECOND)
+        redis.call("CLIENT", "KILL", "USER", "edge")
+        runner.eventually("a warning", function()
+            return runner.logged("Redis rejected the connection: the user or the password is wrong")
         end)
+        runner.eventually("the state of the link", function() return not link.ready and link.down, link.reason end)
+        contains(link.reason, "ROUTES_REPLICA_PASSWORD_FILE")
+    end)
+
+    it("logs in with a changed password without a restart", function()
+        set_password(SECOND)
+        runner.eventually("an accepted connection", function() return link.ready, link.reason end)
+        equal({ ask("PING")[1], link.reason or "none" }, { "PONG", "none" })
+    end)
+
+    it("names a missing permission", function()
+        redis.call("ACL", "SETUSER", "edge", "-client|tracking")
+        redis.call("CLIENT", "KILL", "USER", "edge")
+        runner.eventually("a warning", function()
+            return runner.logged("the user lacks a permission that the edge needs: NOPERM")
+        end)
+    end)
+
+    it("reports a password file that cannot be read, and logs no password in any case", function()
+        os.remove(PASSWORD_FILE)
+        redis.call("ACL", "SETUSER", "edge", "+client|tracking")
+        redis.call("CLIENT", "KILL", "USER", "edge")
+        runner.eventually("a warning", function()
+            return runner.logged("cannot read the password of the routes replica: ")
+        end)
+        local file = assert(io.open(ngx.config.prefix() .. "error.log"))
+        local text = file:read("*a")
+        file:close()
+        equal({ text:find("opensesame", 1, true) }, {})
     end)
 end

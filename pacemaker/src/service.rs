@@ -129,11 +129,12 @@ struct Servers {
 impl Servers {
     fn open(config: &Config) -> anyhow::Result<Self> {
         let options = Options::default();
-        let fabric = Fabric::open(config.redis.fabric.as_str(), options).context("redis.fabric")?;
+        let redis = &config.redis;
+        let fabric = Fabric::open(&redis.login(&redis.fabric), options).context("redis.fabric")?;
         Ok(Self {
-            fabric: Shard::home(&fabric, config.redis.fabric_shards),
-            routes: RoutesMaster::open(config.redis.routes.as_str(), options).context("redis.routes")?,
-            stats: Stats::open(config.redis.stats.as_str(), options).context("redis.stats")?,
+            fabric: Shard::home(&fabric, redis.fabric_shards),
+            routes: RoutesMaster::open(&redis.login(&redis.routes), options).context("redis.routes")?,
+            stats: Stats::open(&redis.login(&redis.stats), options).context("redis.stats")?,
         })
     }
 }

@@ -86,8 +86,9 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("listening on {} (set `listen` to a free address)", config.listen))?;
     // Redis errors that name the URL would put its password into the log.
-    let stats: Stats = Redis::open(config.redis.stats.as_str(), signalbox_store::Options::default())
-        .context("opening redis.stats")?;
+    let stats: Stats =
+        Redis::open(&config.redis.login(&config.redis.stats), signalbox_store::Options::default())
+            .context("opening redis.stats")?;
     let owner = format!("{}-{}-{:08x}", std::process::id(), clock::unix_ms(), rand::random::<u32>());
     let store =
         RedisStore::new(stats.clone(), tokio::runtime::Handle::current(), config.node.as_str(), owner);
@@ -102,7 +103,7 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
     let edge = edge::Watch::default();
     let replica = match &config.redis.routes_replica {
         Some(url) => Some(
-            Redis::open(url.as_str(), signalbox_store::Options::default())
+            Redis::open(&config.redis.login(url), signalbox_store::Options::default())
                 .context("opening redis.routes_replica")?,
         ),
         None => None,
@@ -113,7 +114,7 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
     let api = api::router(
         stats,
         replica,
-        config.root_token.as_ref(),
+        config.root_token_digest.as_ref(),
         metrics,
         follower.watch(),
         edge,

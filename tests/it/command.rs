@@ -434,12 +434,11 @@ fn findings(answer: &Value) -> Vec<(&str, &str)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_doctor_reports_what_is_wrong_and_the_dashboard_agrees() {
     let system = System::start("doctor").await;
-    let part = |part: Part| system.stack.part(&part).address().split(' ').next().unwrap().to_owned();
     let servers = [
-        format!("routes={}", part(Part::ROUTES_MASTER)),
-        format!("routes-replica={}", part(Part::ROUTES_REPLICA)),
-        format!("stats={}", part(Part::STATS)),
-        format!("fabric={}", part(Part::FABRIC)),
+        format!("routes={}", system.stack.routes_url()),
+        format!("routes-replica={}", system.stack.routes_replica_url()),
+        format!("stats={}", system.stack.stats_url()),
+        format!("fabric={}", system.stack.fabric_url()),
     ];
     let mut arguments = vec!["doctor", "--json"];
     arguments.extend(servers.iter().flat_map(|server| ["--redis", server]));

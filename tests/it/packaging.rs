@@ -28,7 +28,7 @@ fn the_compose_file_names_only_files_that_exist() {
     let (services, volumes) = (names(&compose["services"]), names(&compose["volumes"]));
     assert!(services.len() > 10, "{services:?}");
     for (name, service) in compose["services"].as_object().unwrap() {
-        assert!(service["healthcheck"]["test"].is_array(), "{name} has no health check");
+        assert!(name == "secrets" || service["healthcheck"]["test"].is_array(), "{name} has no health check");
         let built = service["build"]["target"].as_str();
         assert!(built.is_some() != service["image"].is_string(), "{name} is built or taken");
         if let Some(target) = built {
@@ -47,19 +47,6 @@ fn the_compose_file_names_only_files_that_exist() {
                 "{name} waits for {needed}"
             );
         }
-        for secret in service["secrets"].as_array().into_iter().flatten() {
-            let secret = secret.as_str().unwrap();
-            assert!(!compose["secrets"][secret].is_null(), "{name} is given {secret}, which there is not");
-        }
-        // What private keys of certificates are encrypted with is read where it is mounted, by who is given it.
-        let environment = service["environment"].as_object().into_iter().flatten();
-        let reads_key = environment
-            .filter(|(key, _)| key.ends_with("EDGE_KEY_FILE"))
-            .any(|(_, path)| path == "/run/secrets/edge-key");
-        let given_key =
-            service["secrets"].as_array().is_some_and(|all| all.iter().any(|one| one == "edge-key"));
-        let needs_key = matches!(built, Some("edge" | "pacemaker"));
-        assert_eq!((reads_key, given_key), (needs_key, needs_key), "{name} and the key file");
         for volume in service["volumes"].as_array().into_iter().flatten() {
             let source = volume.as_str().unwrap().split(':').next().unwrap();
             match source.strip_prefix("./") {
@@ -79,10 +66,156 @@ fn the_compose_file_names_only_files_that_exist() {
         .as_object()
         .unwrap()
         .values()
-        .filter_map(|service| service["networks"]["signalbox"]["ipv4_address"].as_str())
+        .filter_map(|service| service["networks"]["backplane"]["ipv4_address"].as_str())
         .collect();
     let different: BTreeSet<_> = addresses.iter().collect();
     assert!(addresses.len() == 3 && different.len() == 3, "{addresses:?}");
+}
+
+fn strings(value: &Value) -> Vec<&str> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+#[test]
+fn containers_have_no_privileges_and_limits() {
+    let compose: Value = serde_saphyr::from_str(&read("docker-compose.yml")).unwrap();
+    for (name, service) in compose["services"].as_object().unwrap() {
+        assert_eq!(service["read_only"], true, "{name}");
+        assert_eq!(strings(&service["cap_drop"]), ["ALL"], "{name}");
+        assert_eq!(strings(&service["security_opt"]), ["no-new-privileges:true"], "{name}");
+        assert!(!service["mem_limit"].is_null() && !service["pids_limit"].is_null(), "{name} has no limits");
+        let root = service["user"].as_str().unwrap().starts_with("0:");
+        // One container, which ends before the others start and has no network.
+        assert_eq!(root, name == "secrets", "{name}");
+        let added = !service["cap_add"].is_null() || service["network_mode"] == "none";
+        assert_eq!(added, name == "secrets", "{name}");
+    }
+}
+
+#[test]
+fn applications_reach_no_redis_and_each_redis_has_users_and_a_limit() {
+    let compose: Value = serde_saphyr::from_str(&read("docker-compose.yml")).unwrap();
+    let mut servers = 0;
+    for (name, service) in compose["services"].as_object().unwrap() {
+        let networks = &service["networks"];
+        let in_applications =
+            networks.get("applications").is_some() || strings(networks).contains(&"applications");
+        assert_eq!(in_applications, name == "pacemaker" || name.starts_with("edge"), "{name}");
+        let command = service["command"].as_str().unwrap_or_default();
+        if !command.starts_with("redis-server") {
+            continue;
+        }
+        servers += 1;
+        let file = command.split(' ').nth(1).unwrap();
+        let mounted = strings(&service["volumes"]).into_iter().find_map(|volume| {
+            let (source, target) = volume.split_once(':')?;
+            target.starts_with(file).then(|| read(source.trim_start_matches("./")))
+        });
+        let settings = format!("{}\n{command}", mounted.unwrap_or_else(|| panic!("{name} mounts no {file}")));
+        assert!(settings.contains("aclfile /secrets/users/"), "{name}");
+        assert!(
+            settings.contains("--maxmemory ") && settings.contains("maxmemory-policy noeviction"),
+            "{name}"
+        );
+        assert!(settings.contains("include /secrets/users/replication.conf"), "{name}");
+        assert!(!settings.contains("unixsocketperm 7"), "{name}");
+    }
+    assert_eq!(servers, 6);
+    // Instances are only where applications are.
+    let pacemaker = &compose["services"]["pacemaker"]["environment"];
+    let instances = pacemaker["SIGNALBOX_PACEMAKER_INSTANCE_NETWORKS"].as_str().unwrap();
+    let subnet = |name: &str| compose["networks"][name]["ipam"]["config"][0]["subnet"].as_str().unwrap();
+    assert!(
+        instances.contains(subnet("applications")) && !instances.contains(subnet("backplane")),
+        "{instances}"
+    );
+    let listen = pacemaker["SIGNALBOX_PACEMAKER_LISTEN"].as_str().unwrap();
+    assert!(listen.starts_with("172.30.84."), "{listen}");
+}
+
+/// The names in the volume `secrets`, and in `/etc/signalbox`.
+fn secrets() -> BTreeSet<String> {
+    let folder = tempfile::tempdir().unwrap();
+    signalbox_stack::Secrets::create(folder.path()).unwrap();
+    let mut names = BTreeSet::new();
+    for (prefix, folder) in [("", folder.path().to_owned()), ("users/", folder.path().join("users"))] {
+        for entry in fs::read_dir(folder).unwrap() {
+            names.insert(format!("{prefix}{}", entry.unwrap().file_name().to_string_lossy()));
+        }
+    }
+    names
+}
+
+#[test]
+fn configurations_name_only_secrets_that_are_created_and_no_router_gets_the_root_token() {
+    let known = secrets();
+    let mut checked = 0;
+    let etc = fs::read_dir(root().join("packaging/etc")).unwrap();
+    let mut files: Vec<PathBuf> = etc.map(|entry| entry.unwrap().path()).collect();
+    files.extend(
+        ["docker-compose.yml", "docker/redis.conf", "docker/routes-replica.conf"]
+            .map(|file| root().join(file)),
+    );
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        for prefix in ["/etc/signalbox/", "/secrets/"] {
+            for (at, _) in text.match_indices(prefix) {
+                let rest = &text[at + prefix.len()..];
+                let end = rest.find(|char: char| !char.is_ascii_alphanumeric() && !"./-".contains(char));
+                let name = rest[..end.unwrap_or(rest.len())].trim_end_matches('.');
+                let own = name.starts_with("memory-");
+                assert!(own || known.contains(name), "{}: {prefix}{name}", file.display());
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 20, "{checked}");
+    for router in ["packaging/etc/sidecar.toml", "packaging/etc/edge.env"] {
+        let text = read(router);
+        assert!(!text.contains("/token\"") && !text.contains("root_token_file"), "{router}");
+    }
+    let compose: Value = serde_saphyr::from_str(&read("docker-compose.yml")).unwrap();
+    for name in ["edge", "sidecar", "edge-2", "sidecar-2"] {
+        let environment = compose["services"][name]["environment"].as_object().unwrap();
+        assert!(environment.values().all(|value| value != "/secrets/token"), "{name}");
+        // The user of a router's containers does not own the token.
+        assert!(compose["services"][name]["user"].as_str().unwrap().starts_with("10011:"), "{name}");
+    }
+    assert!(read("docker/secrets.sh").contains("\ngive 10010:10010 token "));
+}
+
+#[test]
+fn the_packages_script_creates_each_user_and_closes_each_secret() {
+    let script = read("packaging/debian/postinst");
+    let mut users = BTreeSet::from(["signalbox".to_owned()]);
+    for part in ["edge", "pacemaker", "sidecar", "redis@"] {
+        let settings = unit(&read(&format!("packaging/systemd/signalbox-{part}.service")));
+        let user = settings.iter().find(|(_, key, _)| key == "User").unwrap().2.clone();
+        assert!(users.insert(user.clone()), "{user} runs two parts");
+    }
+    let created = script.lines().find_map(|line| line.trim().strip_prefix("for name in ")).unwrap();
+    let created: BTreeSet<String> = created.trim_end_matches("; do").split(' ').map(str::to_owned).collect();
+    assert_eq!(created, users);
+    // Files that are not listed are readable by root only: the command creates all of them so.
+    assert!(script.contains("umask 077 && /usr/bin/signalbox secrets \"$etc\""));
+    assert!(
+        script.contains("chown root:root \"$etc/token\" \"$etc/edge.key\"") && script.contains("chmod 0640")
+    );
+    for (part, secret) in [("edge", "edge.key"), ("pacemaker", "edge.key"), ("pacemaker", "token")] {
+        let settings = unit(&read(&format!("packaging/systemd/signalbox-{part}.service")));
+        let wanted = format!("{secret}:/etc/signalbox/{secret}");
+        let given = settings.iter().any(|(_, key, value)| key == "LoadCredential" && *value == wanted);
+        assert!(given, "{part} and {secret}");
+    }
+    for part in ["edge", "sidecar", "redis@"] {
+        let settings = unit(&read(&format!("packaging/systemd/signalbox-{part}.service")));
+        let closed = settings.iter().any(|(_, key, value)| {
+            key == "InaccessiblePaths" && value.split(' ').any(|one| one == "-/etc/signalbox/token")
+        });
+        let given =
+            settings.iter().any(|(_, key, value)| key == "LoadCredential" && value.starts_with("token:"));
+        assert!(closed && !given, "{part} can read the root token");
+    }
 }
 
 #[test]
@@ -179,8 +312,14 @@ fn units_start_installed_programs_and_wait_for_existing_units() {
         }
         // What everything that listens to strangers has to have.
         for (key, value) in [
-            ("User", "signalbox"),
             ("NoNewPrivileges", "yes"),
+            ("ProtectKernelLogs", "yes"),
+            ("ProtectHostname", "yes"),
+            ("RestrictRealtime", "yes"),
+            ("RemoveIPC", "yes"),
+            ("SystemCallArchitectures", "native"),
+            ("SystemCallFilter", "@system-service"),
+            ("LimitCORE", "0"),
             ("ProtectSystem", "strict"),
             ("ProtectHome", "yes"),
             ("PrivateTmp", "yes"),
@@ -188,6 +327,9 @@ fn units_start_installed_programs_and_wait_for_existing_units() {
         ] {
             let set = settings.iter().any(|(_, found, text)| found == key && text == value);
             assert!(set, "{name} has no {key}={value}");
+        }
+        for key in ["User", "MemoryMax", "TasksMax"] {
+            assert!(settings.iter().any(|(_, found, _)| found == key), "{name} has no {key}");
         }
     }
     let redis = unit(&units["signalbox-redis@.service"]);
@@ -270,6 +412,16 @@ fn the_packages_configuration_has_only_known_keys() {
         let text = read(&format!("packaging/etc/redis-{role}.conf"));
         assert!(text.contains("maxmemory-policy noeviction") && text.contains("appendonly yes"), "{role}");
     }
+    let script = read("packaging/debian/postinst");
+    for role in ["routes", "routes-replica", "stats", "fabric"] {
+        let text = read(&format!("packaging/etc/redis-{role}.conf"));
+        assert!(text.contains(&format!("\naclfile /etc/signalbox/users/{role}.acl\n")), "{role}");
+        assert!(text.contains(&format!("\ninclude /etc/signalbox/memory-{role}.conf\n")), "{role}");
+        assert!(script.contains(&format!("\n    memory {role} ")), "{role}");
+    }
+    let replica = read("packaging/etc/redis-routes-replica.conf");
+    assert!(replica.contains("\nunixsocketperm 660\n"), "{replica}");
+    assert!(replica.contains("\ninclude /etc/signalbox/users/replication.conf\n"), "{replica}");
 }
 
 /// Runs `signalbox edge check` with the package's environment and more, as `systemctl reload` does first.
@@ -294,6 +446,7 @@ fn try_edge(folder: &Path, more: &[(&str, &str)]) -> (bool, String) {
         .env("ACCESS_LOG", path("access.log"))
         .env("SNAPSHOT_PATH", path("routes.snapshot"))
         .env("ROUTES_REPLICA", format!("unix:{}", path("routes.sock")))
+        .env("ROUTES_REPLICA_PASSWORD_FILE", path("edge.password"))
         .envs(more.iter().copied())
         .output()
         .unwrap();

@@ -45,8 +45,7 @@ async fn rule(system: &System, host: &str, policy: &Value) {
 
 /// Writes any value, blanks and all.
 async fn set(system: &System, key: &str, value: &str) {
-    let url = format!("redis://127.0.0.1:{}/", system.stack.ports().routes);
-    let client = redis::Client::open(url).unwrap();
+    let client = redis::Client::open(system.stack.routes_url()).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     redis::cmd("SET").arg(key).arg(value).exec_async(&mut connection).await.unwrap();
     system.settle().await;

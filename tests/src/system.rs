@@ -6,6 +6,7 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use nix::{
@@ -15,6 +16,7 @@ use nix::{
 use redis::FromRedisValue;
 use serde_json::{Value, json};
 use signalbox_stack::{Builder, Part, Stack};
+use tokio::time::timeout;
 
 use crate::{
     http::{Request, Response},
@@ -127,10 +129,28 @@ impl System {
     /// Ends the system.
     ///
     /// # Panics
-    /// When nginx logged what it should not have.
+    /// When nginx logged what it should not have, or a part lacked a permission at a Redis.
     pub async fn stop(self) {
         self.check_error_log();
+        self.check_redis_permissions().await;
         self.stack.stop().await;
+    }
+
+    /// Every part works with the least privileges at the Redis servers. One that is away or paused is left out.
+    async fn check_redis_permissions(&self) {
+        for part in Self::REDIS {
+            let log = self.try_cli::<Vec<redis::Value>>(part.clone(), "ACL LOG");
+            if let Ok(Ok(log)) = timeout(Duration::from_secs(2), log).await {
+                assert!(log.is_empty(), "{part} rejected a command or a login: {log:?}");
+            }
+        }
+    }
+
+    /// Forgets which commands and logins the Redis servers rejected, because the test provoked them.
+    pub async fn forget_redis_rejections(&self) {
+        for part in Self::REDIS {
+            self.cli::<()>(part, "ACL LOG RESET").await;
+        }
     }
 
     /// Expects lines with this text in nginx' error log, because the test provokes them.
@@ -298,17 +318,16 @@ impl System {
     /// # Panics
     /// When `part` is no Redis.
     pub async fn try_cli<T: FromRedisValue>(&self, part: Part, command: &str) -> Result<T, String> {
-        let ports = self.stack.ports();
         let [master, replica, stats, _] = Self::REDIS;
-        let port = match part {
-            part if part == master => ports.routes,
-            part if part == replica => ports.routes_replica,
-            part if part == stats => ports.stats,
-            part if part == Self::FABRIC => ports.fabric,
+        let url = match part {
+            part if part == master => self.stack.routes_url(),
+            part if part == replica => self.stack.routes_replica_url(),
+            part if part == stats => self.stack.stats_url(),
+            part if part == Self::FABRIC => self.stack.fabric_url(),
             other => panic!("{other} is no Redis"),
         };
         let ask = async {
-            let client = redis::Client::open(format!("redis://127.0.0.1:{port}/"))?;
+            let client = redis::Client::open(url)?;
             let mut connection = client.get_multiplexed_async_connection().await?;
             let mut words = command.split(' ');
             let mut cmd = redis::cmd(words.next().unwrap_or_default());

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use anyhow::Context as _;
-use signalbox_stack::Part;
+use signalbox_stack::{Part, User};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpStream,
@@ -43,8 +43,10 @@ pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
     let fabric = [testbed.pid(&Part::FABRIC)];
     let (cpu, fabric_cpu) = (CpuTime::of(&pids).on_cpu, CpuTime::of(&fabric).on_cpu);
     let mut watching = JoinSet::new();
+    let password = testbed.stack.layout().secrets().password(User::Operator)?;
     for (name, port) in servers {
-        watching.spawn(async move { anyhow::Ok((name, watch(port, time).await?)) });
+        let password = password.clone();
+        watching.spawn(async move { anyhow::Ok((name, watch(port, &password, time).await?)) });
     }
     let mut seen = BTreeMap::new();
     while let Some(watched) = watching.join_next().await {
@@ -74,11 +76,15 @@ pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
 }
 
 /// Counts what a server executes for a while.
-async fn watch(port: u16, time: Duration) -> anyhow::Result<Seen> {
+async fn watch(port: u16, password: &str, time: Duration) -> anyhow::Result<Seen> {
     let mut stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).await?;
-    stream.write_all(b"MONITOR\r\n").await?;
+    let user = User::Operator.name();
+    stream.write_all(format!("AUTH {user} {password}\r\nMONITOR\r\n").as_bytes()).await?;
     let mut lines = BufReader::new(stream).lines();
-    lines.next_line().await?.context("a Redis that does not let itself be watched")?;
+    for _ in ["AUTH", "MONITOR"] {
+        let answer = lines.next_line().await?.context("Redis closed the connection")?;
+        anyhow::ensure!(answer == "+OK", "Redis does not allow MONITOR: {answer}");
+    }
     let until = Instant::now() + time;
     let mut seen = Seen::default();
     while let Ok(line) = tokio::time::timeout_at(until, lines.next_line()).await {

@@ -94,7 +94,7 @@ impl Collection {
         }
         let mut servers = Vec::new();
         for target in targets {
-            progress.say(&format!("reading {}", target.url));
+            progress.say(&format!("reading {}", target.address()));
             servers.push(target.read(now_ms).await);
         }
         self.facts.redis = Checked::Known(servers);

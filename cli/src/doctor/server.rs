@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use signalbox_diagnosis::redis::{Role, Server, State};
 use signalbox_stack::{Description, Probe};
-use signalbox_store::{FabricRole, Options, Redis, RoutesMasterRole, RoutesReplicaRole, StatsRole};
+use signalbox_store::{
+    FabricRole, Options, Redis, RoutesMasterRole, RoutesReplicaRole, StatsRole, redacted, without_login,
+};
 
 /// How long a server may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -39,6 +41,11 @@ impl Target {
         targets.collect()
     }
 
+    /// Its address for output, without a password.
+    pub(super) fn address(&self) -> String {
+        redacted(&self.url)
+    }
+
     /// Reads the server's state. `now_ms` is called close to the reading of the server's own clock.
     pub(super) async fn read(&self, now_ms: fn() -> i64) -> Server {
         let state = match self.role {
@@ -47,7 +54,7 @@ impl Target {
             Role::Stats => self.read_as::<StatsRole>(now_ms).await,
             Role::Fabric => self.read_as::<FabricRole>(now_ms).await,
         };
-        Server { role: self.role, address: Some(self.url.clone()), state }
+        Server { role: self.role, address: Some(self.address()), state }
     }
 
     async fn read_as<R: signalbox_store::Role>(&self, now_ms: fn() -> i64) -> Result<State, String> {
@@ -59,7 +66,17 @@ impl Target {
         // Its clock was read somewhere between the two.
         let here = i64::midpoint(before, now_ms());
         let ahead = i64::try_from(clock).unwrap_or(i64::MAX).saturating_sub(here);
-        Ok(State { clock_ahead_ms: Some(ahead), ..State::from_info(&info) })
+        let is_protected = is_protected::<R>(&without_login(&self.url), options).await;
+        Ok(State { clock_ahead_ms: Some(ahead), is_protected, ..State::from_info(&info) })
+    }
+}
+
+/// Whether the server rejects commands of a client that did not log in.
+async fn is_protected<R: signalbox_store::Role>(url: &str, options: Options) -> Option<bool> {
+    match Redis::<R>::open(url, options).ok()?.command("PING").run().await {
+        Ok(()) => Some(false),
+        Err(error) if error.code() == Some("NOAUTH") => Some(true),
+        Err(_) => None,
     }
 }
 

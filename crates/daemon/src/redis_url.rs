@@ -20,11 +20,13 @@ impl TryFrom<String> for RedisUrl {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let known = ["redis://", "redis+unix://", "redis+cluster://", "unix://"];
+        let known =
+            ["redis://", "rediss://", "redis+unix://", "redis+cluster://", "rediss+cluster://", "unix://"];
         if known.iter().any(|scheme| text.starts_with(scheme)) && text.len() < 1024 {
             return Ok(Self(text));
         }
-        Err("must be redis://host:port/, redis+unix:///path or redis+cluster://host:port,host:port/"
+        Err("must be redis://host:port/, rediss://host:port/, redis+unix:///path or \
+             redis+cluster://host:port,host:port/"
             .to_owned())
     }
 }
@@ -39,7 +41,9 @@ impl FromStr for RedisUrl {
 
 impl fmt::Debug for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.rsplit_once('@').map_or(self.0.as_str(), |(_, rest)| rest))
+        // The parameters of a socket may contain the password.
+        let server = self.0.split_once('?').map_or(self.0.as_str(), |(server, _)| server);
+        f.write_str(server.rsplit_once('@').map_or(server, |(_, rest)| rest))
     }
 }
 
@@ -52,6 +56,9 @@ mod tests {
         let url: RedisUrl = "redis://user:secret@10.0.0.1:6401/".parse().unwrap();
         assert!(url.as_str().contains("secret"));
         assert_eq!(format!("{url:?}"), "10.0.0.1:6401/");
+        let socket: RedisUrl = "redis+unix:///run/r.sock?user=u&pass=secret".parse().unwrap();
+        assert_eq!(format!("{socket:?}"), "redis+unix:///run/r.sock");
+        assert!("rediss://h:1/?ca_file=/ca.pem".parse::<RedisUrl>().is_ok());
         assert!("http://x/".parse::<RedisUrl>().is_err());
     }
 }

@@ -100,6 +100,8 @@ pub struct State {
     pub max_memory: Option<u64>,
     /// How far its clock is ahead of the caller's; absent if it was not compared.
     pub clock_ahead_ms: Option<i64>,
+    /// Whether it rejects commands of a client that did not log in; absent if that was not tried.
+    pub is_protected: Option<bool>,
 }
 
 impl State {
@@ -122,6 +124,7 @@ impl State {
             used_memory: number("used_memory"),
             max_memory: number("maxmemory"),
             clock_ahead_ms: None,
+            is_protected: None,
         }
     }
 }
@@ -157,6 +160,15 @@ pub fn server(server: &Server) -> Vec<Finding> {
             problem,
             "Run chrony or systemd-timesyncd on every machine.".to_owned(),
         );
+    }
+    if state.is_protected == Some(false) {
+        let problem = format!(
+            "The {name} Redis accepts commands without a password: any process that reaches it can read and change {}.",
+            role.data()
+        );
+        let fix = "Create users with `signalbox secrets FOLDER`, set aclfile in its configuration, and set user and \
+                   password_file of the daemons (docs/security.md).";
+        add(Critical, "redis-unprotected", problem, fix.to_owned());
     }
     let major = state.version.split('.').next().and_then(|major| major.parse::<u32>().ok());
     if major.is_some_and(|major| major < MIN_REDIS_MAJOR) {
@@ -218,6 +230,15 @@ fn store(role: Role, state: &State, add: &mut Add<'_>) {
         let fix = "Configure the daemons with the address of its primary, or promote it.";
         add(Critical, "redis-read-only", problem, fix.to_owned());
     }
+    if state.max_memory == Some(0) {
+        let problem = format!(
+            "The {name} Redis has no memory limit: when memory runs out, the system may kill it instead of writes \
+             being rejected."
+        );
+        let fix = "Set maxmemory in its configuration, to a share of the memory that leaves room for its copies. CONFIG \
+                   SET applies it immediately.";
+        add(Warning, "redis-memory-unlimited", problem, fix.to_owned());
+    }
     if let (Some(used), Some(max)) = (state.used_memory, state.max_memory)
         && max > 0
         && used.saturating_mul(100) / max >= REDIS_MEMORY_PERCENT
@@ -247,7 +268,7 @@ mod tests {
         } else {
             &[("role", "master"), ("aof_enabled", "1"), ("aof_last_write_status", "ok"), ("used_memory", "5")]
         };
-        let common = [("redis_version", "7.0.15"), ("maxmemory_policy", "noeviction"), ("maxmemory", "0")];
+        let common = [("redis_version", "7.0.15"), ("maxmemory_policy", "noeviction"), ("maxmemory", "9")];
         let fields = common.iter().chain(healthy).chain(changed);
         let info: String = fields.map(|(field, value)| format!("{field}:{value}\r\n")).collect();
         let state = State::from_info(&format!("# Server\r\n{info}"));
@@ -278,6 +299,7 @@ mod tests {
             (Fabric, "aof_last_bgrewrite_status", "err", "redis-aof-failing", Critical),
             (Fabric, "role", "slave", "redis-read-only", Critical),
             (Fabric, "maxmemory", "5", "redis-memory", Warning),
+            (Stats, "maxmemory", "0", "redis-memory-unlimited", Warning),
             (Stats, "redis_version", "6.2.1", "redis-version", Critical),
         ] {
             assert_eq!(ids(role, &[(field, value)]), [(id, severity)], "{role:?} {field} {value}");
@@ -290,6 +312,18 @@ mod tests {
     fn a_replica_may_evict_and_needs_no_append_only_file() {
         let changed = [("maxmemory_policy", "allkeys-lru"), ("aof_enabled", "0")];
         assert_eq!(ids(Role::RoutesReplica, &changed), []);
+    }
+
+    #[test]
+    fn a_server_that_needs_no_login_is_a_finding_in_every_role() {
+        for role in Role::ALL {
+            let found = |is_protected| {
+                let state = State { is_protected, ..State::default() };
+                let found = server(&Server { role, address: None, state: Ok(state) });
+                found.into_iter().any(|one| (one.id, one.severity) == ("redis-unprotected", Critical))
+            };
+            assert_eq!([Some(false), Some(true), None].map(found), [true, false, false], "{role:?}");
+        }
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Reserved {
             return vec![Self::Unix(path.split('?').next().unwrap_or(path).to_owned())];
         }
         let authority = url.split_once("://").map_or("", |(_, rest)| rest);
-        let authority = authority.split('/').next().unwrap_or_default();
+        let authority = authority.split(['/', '?']).next().unwrap_or_default();
         let nodes = authority.rsplit_once('@').map_or(authority, |(_, nodes)| nodes);
         let nodes = nodes.split(',').map(|node| node.replacen("localhost", "127.0.0.1", 1));
         nodes.filter_map(|node| node.parse().map(Self::Address).ok()).collect()

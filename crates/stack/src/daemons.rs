@@ -1,11 +1,15 @@
 //! The pacemaker and the sidecar: configuration, program, readiness.
 
-use std::{fs, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use nix::sys::signal::Signal;
 use toml::{Table, Value};
 
-use crate::{Error, Part, Probe, layout::Layout, supervisor::Program};
+use crate::{
+    Error, Part, Probe,
+    layout::{Layout, write_private},
+    supervisor::Program,
+};
 
 /// The program and configuration of a daemon.
 pub(crate) struct Daemon<'a> {
@@ -27,7 +31,7 @@ pub(crate) fn program(layout: &Layout, daemon: Daemon<'_>) -> Result<Program, Er
     let text = format!(
         "# Written at each start of Signalbox; edits are lost. Use [{part}] of signalbox.toml.\n{text}"
     );
-    fs::write(&file, text).map_err(Error::file("write", &file))?;
+    write_private(&file, &text)?;
     let url = format!("http://127.0.0.1:{port}");
     Ok(Program::new(part, binary)
         .arg("--config")

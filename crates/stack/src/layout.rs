@@ -3,16 +3,19 @@
 use std::{
     fs,
     io::{self, Write as _},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown},
     path::{Path, PathBuf},
 };
 
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::{Error, Part};
+use crate::{Error, Part, secrets::Secrets};
 
 /// The maximum length of a unix socket's path (`sun_path` without its final zero).
 const SOCKET_PATH_BYTES: usize = 107;
+
+/// The mode of a new data folder until it is known as which user nginx's workers run.
+const FRESH_MODE: u32 = 0o711;
 
 /// The paths of one stack, derived from the absolute path of the data folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +29,10 @@ impl Layout {
     /// # Errors
     /// If they cannot be created, or if `root` is too long for a unix socket below it.
     pub fn create(root: &Path) -> Result<Self, Error> {
-        fs::create_dir_all(root).map_err(Error::file("create", root))?;
+        if !root.exists() {
+            fs::create_dir_all(root).map_err(Error::file("create", root))?;
+            set_mode(root, FRESH_MODE)?;
+        }
         let root = root.canonicalize().map_err(Error::file("find", root))?;
         let layout = Self { root };
         for folder in [layout.run(), layout.logs()] {
@@ -43,19 +49,29 @@ impl Layout {
         Ok(layout)
     }
 
+    /// Whether the data folder was created for this start. The mode of another folder is the choice of its owner.
+    pub(crate) fn is_fresh(&self) -> bool {
+        fs::metadata(&self.root).is_ok_and(|root| root.permissions().mode() & 0o7777 == FRESH_MODE)
+    }
+
     /// The data folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
+    /// Tokens, keys and passwords.
+    pub fn secrets(&self) -> Secrets {
+        Secrets::at(&self.root)
+    }
+
     /// The file with the root token (0600).
     pub fn token(&self) -> PathBuf {
-        self.root.join("token")
+        self.secrets().token()
     }
 
     /// The file with the key that all routers share (0600): 64 hexadecimal digits.
     pub fn edge_key(&self) -> PathBuf {
-        self.root.join("edge.key")
+        self.secrets().edge_key()
     }
 
     /// Folder of pid files, sockets and the lock.
@@ -149,6 +165,15 @@ fn suffix(router: usize) -> String {
     if router == 1 { String::new() } else { format!("-{router}") }
 }
 
+/// Writes a file that only its owner can read: it may contain what an operator configured as a secret.
+pub(crate) fn write_private(path: &Path, text: &str) -> Result<(), Error> {
+    let file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path);
+    let mut file = file.map_err(Error::file("write", path))?;
+    // A file of an earlier version may be readable by others.
+    set_mode(path, 0o600)?;
+    file.write_all(text.as_bytes()).map_err(Error::file("write", path))
+}
+
 pub(crate) fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(Error::file("set the mode of", path))
 }
@@ -163,13 +188,25 @@ pub(crate) fn read_or_make(path: &Path, mode: u32, make: impl FnOnce() -> String
         Err(error) => return Err(Error::file("read", path)(error)),
     }
     let text = make();
-    // Complete or absent: a start that is killed here must not leave a partial token.
-    let fresh = path.with_extension("new");
-    let file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(mode).open(&fresh);
-    file.and_then(|mut file| writeln!(file, "{text}")).map_err(Error::file("write", &fresh))?;
-    set_mode(&fresh, mode)?;
-    fs::rename(&fresh, path).map_err(Error::file("write", path))?;
+    replace(path, mode, &format!("{text}\n"))?;
     Ok(text)
+}
+
+/// Writes a file that is complete or absent at any time: a start that is killed here must not leave a partial token. The
+/// mode is that of a new file. A replaced file keeps its mode, owner and group.
+pub(crate) fn replace(path: &Path, mode: u32, text: &str) -> Result<(), Error> {
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    let fresh = PathBuf::from(fresh);
+    let old = fs::metadata(path).ok();
+    let mode = old.as_ref().map_or(mode, |old| old.permissions().mode() & 0o7777);
+    let file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&fresh);
+    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(Error::file("write", &fresh))?;
+    if let Some(old) = old {
+        chown(&fresh, Some(old.uid()), Some(old.gid())).map_err(Error::file("set the owner of", &fresh))?;
+    }
+    set_mode(&fresh, mode)?;
+    fs::rename(&fresh, path).map_err(Error::file("write", path))
 }
 
 #[cfg(test)]
@@ -194,6 +231,36 @@ mod tests {
         assert_eq!(read_or_make(&path, 0o600, || "a".into()).unwrap(), "a");
         assert_eq!(read_or_make(&path, 0o600, || "b".into()).unwrap(), "a");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_replaced_file_keeps_its_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("edge.password");
+        replace(&path, 0o600, "a").unwrap();
+        set_mode(&path, 0o640).unwrap();
+        fs::write(&path, "").unwrap();
+        assert_eq!(read_or_make(&path, 0o600, || "b".into()).unwrap(), "b");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing temporary is left");
+    }
+
+    #[test]
+    fn a_configuration_that_others_could_read_is_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pacemaker.toml");
+        fs::write(&path, "old and longer").unwrap();
+        set_mode(&path, 0o644).unwrap();
+        write_private(&path, "new").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn only_a_folder_that_did_not_exist_is_fresh() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Layout::create(&folder.path().join("new")).unwrap().is_fresh());
+        assert!(!Layout::create(folder.path()).unwrap().is_fresh());
     }
 
     #[test]

@@ -17,7 +17,8 @@
 //! Everything is stored in one folder (see [`Layout`]). A lock on `run/lock` ensures that only one stack uses it:
 //!
 //! ```text
-//! token  node  pacemaker.toml  sidecar.toml     run/    lock, stack.json, <part>.pid, routes.sock
+//! token  token.sha256  edge.key                   users/  passwords and ACL files of the Redis servers
+//! node  pacemaker.toml  sidecar.toml            run/    lock, stack.json, <part>.pid, routes.sock
 //! redis/<part>/  redis.conf and data            log/    <part>.log, access.log
 //! nginx/  nginx.conf, conf/, lua/, nginx.pid, routes.snapshot
 //! ```
@@ -34,6 +35,7 @@
 //!   restarted after a growing delay, unless restarts are off.
 //! * Several stacks can run on one machine with different ports and folders.
 
+mod acl;
 mod aof;
 mod builder;
 mod daemons;
@@ -53,9 +55,11 @@ mod probe;
 mod proc;
 mod programs;
 mod redis;
+mod secrets;
 mod stack;
 mod supervisor;
 
+pub use acl::{Server, User};
 pub use aof::cut_incomplete_transaction;
 pub use builder::Builder;
 pub use error::{Error, Kind};
@@ -72,5 +76,6 @@ pub use plan::RouterPorts;
 pub use ports::{Ports, Reservation};
 pub use probe::Probe;
 pub use programs::own as own_program;
+pub use secrets::Secrets;
 pub use stack::{DescribedPart, Description, Router, Stack};
 pub use supervisor::{Program, Status};

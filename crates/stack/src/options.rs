@@ -81,6 +81,8 @@ pub enum LogMode {
 #[allow(missing_docs, reason = "the default file describes the keys")]
 pub struct RedisOptions {
     pub binary: String,
+    #[serde(deserialize_with = "within::<_, _, 1, 100>")]
+    pub memory_percent: u8,
     pub fabric_fsync: Fsync,
 }
 

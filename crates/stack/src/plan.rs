@@ -1,6 +1,7 @@
 //! All decisions before the first process starts, and the program of each part.
 
 use std::{
+    fs,
     net::TcpListener,
     path::{Path, PathBuf},
 };
@@ -11,12 +12,21 @@ use toml::{Table, Value};
 
 use crate::{
     Error, Options, Part,
+    acl::User,
     daemons::{self, Daemon},
     layout::{Layout, read_or_make},
     nginx::{self, Edge, Flavour, WorkerUser},
     programs, redis,
+    secrets::Secrets,
     supervisor::Program,
 };
+
+/// The parts of `redis.memory_percent` that the fabric and each of the three other servers get, in percent.
+const FABRIC_SHARE: u64 = 40;
+const OTHER_SHARE: u64 = 20;
+const MIN_MEMORY_BYTES: u64 = 64 << 20;
+/// Assumed if the system reports no memory.
+const UNKNOWN_MEMORY_BYTES: u64 = 1 << 30;
 
 /// The optional parts to start. The Redis servers are always started.
 #[derive(Debug, Clone, Copy)]
@@ -69,13 +79,16 @@ impl Plan {
         let pacemaker = daemon(wanted.pacemaker, "signalbox-pacemaker")?;
         let sidecar = daemon(wanted.sidecar, "signalbox-sidecar")?;
         let (user, note) = WorkerUser::choose(&options.edge.user, layout.root())?;
-        for folder in [layout.run(), layout.logs()] {
+        let secrets = Secrets::create(layout.root())?;
+        if layout.is_fresh() {
+            user.admit(layout.root())?;
+        }
+        for folder in [layout.run(), layout.logs(), secrets.users()] {
             user.admit(&folder)?;
         }
-        let token = read_or_make(&layout.token(), 0o600, random_hex::<32>)?;
-        if wanted.nginx {
-            read_or_make(&layout.edge_key(), 0o600, random_hex::<32>)?;
-        }
+        user.admit_to_file(&secrets.password_file(User::Edge))?;
+        let token = fs::read_to_string(secrets.token()).map_err(Error::file("read", secrets.token()))?;
+        let token = token.trim().to_owned();
         Ok((Self { layout, options, wanted, token, redis, flavour, user, pacemaker, sidecar }, note))
     }
 
@@ -150,13 +163,28 @@ impl Plan {
         let role = redis::Role::RoutesReplica {
             master_port: self.options.ports.routes,
             socket: self.layout.replica_socket(number),
-            shared: self.user.is_other(),
         };
         self.redis(Part::ROUTES_REPLICA.numbered(number), &role, ports.routes_replica)
     }
 
     fn redis(&self, part: Part, role: &redis::Role, port: u16) -> Result<Program, Error> {
-        redis::program(&self.layout, &self.redis, part, role, port)
+        let share = match role {
+            redis::Role::Fabric(_) => FABRIC_SHARE,
+            _ => OTHER_SHARE,
+        };
+        let percent = u64::from(self.options.redis.memory_percent) * share / 100;
+        // At least what an empty server needs.
+        let max_memory = (memory_bytes() / 100 * percent).max(MIN_MEMORY_BYTES);
+        redis::program(&self.layout, &self.redis, part, role, port, max_memory)
+    }
+
+    /// How a daemon logs in to the Redis servers whose addresses are in `servers`.
+    fn redis_wiring<const N: usize>(&self, user: User, servers: [(&str, Value); N]) -> Value {
+        let password = self.layout.secrets().password_file(user);
+        let mut wiring = table(servers);
+        wiring.insert("user".to_owned(), user.name().into());
+        wiring.insert("password_file".to_owned(), password.display().to_string().into());
+        Value::Table(wiring)
     }
 
     /// nginx of the `number`-th router; `None` if it is off.
@@ -173,6 +201,7 @@ impl Plan {
             pacemaker: local(self.options.ports.pacemaker),
             sidecar: local(ports.sidecar),
             key_file: self.layout.edge_key(),
+            password_file: self.layout.secrets().password_file(User::Edge),
         };
         nginx::program(&self.layout, Part::NGINX.numbered(number), &edge).map(Some)
     }
@@ -190,11 +219,14 @@ impl Plan {
             ("reserved_addresses", Value::Array(reserved.into())),
             (
                 "redis",
-                Value::Table(table([
-                    ("routes", redis::url(ports.routes).into()),
-                    ("stats", redis::url(ports.stats).into()),
-                    ("fabric", redis::url(ports.fabric).into()),
-                ])),
+                self.redis_wiring(
+                    User::Pacemaker,
+                    [
+                        ("routes", redis::url(ports.routes).into()),
+                        ("stats", redis::url(ports.stats).into()),
+                        ("fabric", redis::url(ports.fabric).into()),
+                    ],
+                ),
             ),
         ]);
         if self.wanted.nginx {
@@ -212,7 +244,7 @@ impl Plan {
         let admin = nginx::address(&self.options.edge.admin_listen, ports.admin);
         let wiring = table([
             ("listen", local(ports.sidecar).into()),
-            ("root_token_file", path(self.layout.token())),
+            ("root_token_digest_file", path(self.layout.secrets().token_digest())),
             ("node", node.into()),
             ("access_log", path(self.layout.access_log(number))),
             ("nginx_pid_file", path(self.layout.nginx_pid_file(number))),
@@ -220,15 +252,30 @@ impl Plan {
             ("snapshot_path", path(self.layout.snapshot(number))),
             (
                 "redis",
-                Value::Table(table([
-                    ("stats", redis::url(self.options.ports.stats).into()),
-                    ("routes_replica", redis::url(ports.routes_replica).into()),
-                ])),
+                self.redis_wiring(
+                    User::Sidecar,
+                    [
+                        ("stats", redis::url(self.options.ports.stats).into()),
+                        ("routes_replica", redis::url(ports.routes_replica).into()),
+                    ],
+                ),
             ),
         ]);
         let (part, port, chosen) = (Part::SIDECAR.numbered(number), ports.sidecar, &self.options.sidecar);
         daemons::program(&self.layout, Daemon { part, binary, port, wiring, chosen }).map(Some)
     }
+}
+
+/// The memory of this machine, or of the container or service that the stack runs in.
+fn memory_bytes() -> u64 {
+    let total = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    });
+    // Without a limit, the file contains `max`.
+    let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let limit = limit.and_then(|text| text.trim().parse::<u64>().ok());
+    total.into_iter().chain(limit).min().unwrap_or(UNKNOWN_MEMORY_BYTES)
 }
 
 /// The part of a key in `[ports]`.
@@ -258,10 +305,6 @@ fn local(port: u16) -> String {
 
 fn table<const N: usize>(entries: [(&str, Value); N]) -> Table {
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
-}
-
-fn random_hex<const N: usize>() -> String {
-    HEXLOWER.encode(&rand::rng().random::<[u8; N]>())
 }
 
 /// A random UUID (version 4, RFC 9562).

@@ -9,25 +9,35 @@ use std::{
 
 use nix::sys::signal::Signal;
 
+use signalbox_store::with_login;
+
 use crate::{
     Error, Part, Probe,
+    acl::{Server, User},
     layout::{Layout, set_mode},
     options::Fsync,
     programs,
+    secrets::Secrets,
     supervisor::Program,
 };
 
 /// The role of a server, with its role-specific settings.
 pub(crate) enum Role {
     RoutesMaster,
-    RoutesReplica {
-        master_port: u16,
-        socket: PathBuf,
-        /// Whether nginx's workers run as another user than Redis.
-        shared: bool,
-    },
+    RoutesReplica { master_port: u16, socket: PathBuf },
     Stats,
     Fabric(Fsync),
+}
+
+impl Role {
+    fn server(&self) -> Server {
+        match self {
+            Self::RoutesMaster => Server::Routes,
+            Self::RoutesReplica { .. } => Server::RoutesReplica,
+            Self::Stats => Server::Stats,
+            Self::Fabric(_) => Server::Fabric,
+        }
+    }
 }
 
 /// Finds redis-server.
@@ -47,20 +57,23 @@ pub(crate) fn program(
     part: Part,
     role: &Role,
     port: u16,
+    max_memory: u64,
 ) -> Result<Program, Error> {
     let folder = layout.redis(&part);
     fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
     set_mode(&folder, 0o700)?;
     let file = folder.join("redis.conf");
-    fs::write(&file, configuration(role, port, &folder)).map_err(Error::file("write", &file))?;
-    let url = url(port);
+    let secrets = layout.secrets();
+    fs::write(&file, configuration(role, port, &folder, max_memory, &secrets))
+        .map_err(Error::file("write", &file))?;
+    let (address, login) = (url(port), login(port, User::Operator, &secrets));
     let (probe, address) = match role {
-        Role::RoutesMaster => (Probe::RoutesMaster(url.clone()), url),
+        Role::RoutesMaster => (Probe::RoutesMaster(login), address),
         Role::RoutesReplica { socket, .. } => {
-            (Probe::RoutesReplica(url.clone()), format!("{url} and {}", socket.display()))
+            (Probe::RoutesReplica(login), format!("{address} and {}", socket.display()))
         }
-        Role::Stats => (Probe::Stats(url.clone()), url),
-        Role::Fabric(_) => (Probe::Fabric(url.clone()), url),
+        Role::Stats => (Probe::Stats(login), address),
+        Role::Fabric(_) => (Probe::Fabric(login), address),
     };
     let program = Program::new(part, binary).arg(file.display().to_string());
     let program = match role {
@@ -74,17 +87,25 @@ pub(crate) fn url(port: u16) -> String {
     format!("redis://127.0.0.1:{port}/")
 }
 
+/// A URL with which `user` logs in. It names the file of the password, so it is not a secret.
+pub(crate) fn login(port: u16, user: User, secrets: &Secrets) -> String {
+    with_login(&url(port), user.name(), Some(&secrets.password_file(user)), None)
+}
+
 /// The complete Redis configuration. Nothing in `/etc/redis` is read.
-fn configuration(role: &Role, port: u16, folder: &Path) -> String {
+fn configuration(role: &Role, port: u16, folder: &Path, max_memory: u64, secrets: &Secrets) -> String {
     let mut text = format!(
         "# Written at each start of Signalbox; edits are lost.\n\
          bind 127.0.0.1\nport {port}\nprotected-mode yes\ndaemonize no\nsupervised no\nlogfile \"\"\n\
          dir {}\n\
-         # A full server refuses writes instead of forgetting routes, counters or events.\n\
-         maxmemory-policy noeviction\n\
-         # A replica that is away must not hold up the end of its master.\n\
+         # Users, and what each may do. There is no access without a login.\n\
+         aclfile {}\n\
+         # A full server rejects writes instead of evicting routes, counters or events.\n\
+         maxmemory {max_memory}\nmaxmemory-policy noeviction\n\
+         # A replica that is away must not delay the end of its primary.\n\
          shutdown-timeout 2\n",
-        quoted(folder)
+        quoted(folder),
+        quoted(&secrets.acl_file(role.server()))
     );
     match role {
         Role::RoutesReplica { .. } => text.push_str("save 300 1\nappendonly no\n"),
@@ -102,14 +123,14 @@ fn configuration(role: &Role, port: u16, folder: &Path) -> String {
              # A router that was away for a while catches up instead of loading the whole table again.\n\
              repl-backlog-size 16mb\nrepl-ping-replica-period 1\n",
         ),
-        Role::RoutesReplica { master_port, socket, shared } => {
-            // Only these two users have access to the folder.
-            let mode = if *shared { "777" } else { "700" };
+        Role::RoutesReplica { master_port, socket } => {
             let _infallible = write!(
                 text,
-                "replicaof 127.0.0.1 {master_port}\nreplica-read-only yes\nreplica-serve-stale-data yes\n\
-                 # A Sentinel must never make a router's copy the master.\nreplica-priority 0\n\
-                 unixsocket {}\nunixsocketperm {mode}\n",
+                "replicaof 127.0.0.1 {master_port}\ninclude {}\nreplica-read-only yes\n\
+                 replica-serve-stale-data yes\n\
+                 # A Sentinel must never promote a router's replica.\nreplica-priority 0\n\
+                 unixsocket {}\nunixsocketperm 660\n",
+                quoted(&secrets.replication_file()),
                 quoted(socket)
             );
         }
@@ -127,22 +148,35 @@ fn quoted(path: &Path) -> String {
 mod tests {
     use super::*;
 
+    fn text(role: &Role) -> String {
+        configuration(role, 2, Path::new("/a \"b\""), 7, &Secrets::at(Path::new("/s")))
+    }
+
     #[test]
-    fn a_replica_never_becomes_master_and_opens_its_socket_to_another_user_only_if_needed() {
-        let role = |shared| Role::RoutesReplica { master_port: 1, socket: "/run dir/s".into(), shared };
-        let text = configuration(&role(false), 2, Path::new("/a \"b\""));
+    fn a_replica_logs_in_is_never_promoted_and_shares_its_socket_only_with_its_group() {
+        let text = text(&Role::RoutesReplica { master_port: 1, socket: "/run dir/s".into() });
         assert!(text.contains("replica-priority 0\n") && text.contains("replicaof 127.0.0.1 1\n"), "{text}");
-        assert!(text.contains("unixsocket \"/run dir/s\"\nunixsocketperm 700\n"), "{text}");
+        assert!(text.contains("include \"/s/users/replication.conf\"\n"), "{text}");
+        assert!(text.contains("unixsocket \"/run dir/s\"\nunixsocketperm 660\n"), "{text}");
         assert!(text.contains("dir \"/a \\\"b\\\"\"\n"), "{text}");
-        assert!(configuration(&role(true), 2, Path::new("/a")).contains("unixsocketperm 777\n"));
+    }
+
+    #[test]
+    fn every_server_has_users_and_a_limit_of_memory() {
+        for (role, name) in [
+            (Role::RoutesMaster, "routes"),
+            (Role::RoutesReplica { master_port: 1, socket: "/s".into() }, "routes-replica"),
+            (Role::Stats, "stats"),
+            (Role::Fabric(Fsync::Everysec), "fabric"),
+        ] {
+            let text = text(&role);
+            assert!(text.contains(&format!("aclfile \"/s/users/{name}.acl\"\n")), "{text}");
+            assert!(text.contains("maxmemory 7\nmaxmemory-policy noeviction\n"), "{text}");
+        }
     }
 
     #[test]
     fn the_fabric_can_sync_before_each_reply() {
-        let text = configuration(&Role::Fabric(Fsync::Always), 2, Path::new("/a"));
-        assert!(
-            text.contains("appendfsync always\n") && text.contains("maxmemory-policy noeviction\n"),
-            "{text}"
-        );
+        assert!(text(&Role::Fabric(Fsync::Always)).contains("appendfsync always\n"));
     }
 }

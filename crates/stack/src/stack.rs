@@ -23,12 +23,13 @@ use tokio::{
 
 use crate::{
     Builder, Error, Event, Part, PartHandle, Ports, Probe, Reservation,
+    acl::User,
     event::Events,
     group::Group,
     layout::Layout,
     nginx,
     plan::{Plan, RouterPorts},
-    probe, redis,
+    probe,
     supervisor::{Program, Status, Supervisor},
 };
 
@@ -371,24 +372,31 @@ impl Stack {
         format!("http://127.0.0.1:{}", self.ports().sidecar)
     }
 
+    /// The URL of a Redis server, with the login of the operator.
+    fn operator_url(&self, port: u16) -> String {
+        // An unreadable password is reported by the server, as a wrong one.
+        let password = self.layout().secrets().password(User::Operator).unwrap_or_default();
+        format!("redis://{}:{password}@127.0.0.1:{port}/", User::Operator.name())
+    }
+
     /// URL of the routes master.
     pub fn routes_url(&self) -> String {
-        redis::url(self.ports().routes)
+        self.operator_url(self.ports().routes)
     }
 
     /// URL of the first router's routes replica.
     pub fn routes_replica_url(&self) -> String {
-        redis::url(self.ports().routes_replica)
+        self.operator_url(self.ports().routes_replica)
     }
 
     /// URL of the statistics Redis.
     pub fn stats_url(&self) -> String {
-        redis::url(self.ports().stats)
+        self.operator_url(self.ports().stats)
     }
 
     /// URL of the fabric Redis.
     pub fn fabric_url(&self) -> String {
-        redis::url(self.ports().fabric)
+        self.operator_url(self.ports().fabric)
     }
 
     /// Keeps a temporary data folder instead of removing it at the end, and returns its path.

@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
-use std::{fs, path::PathBuf};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 
-use signalbox_stack::{Builder, Part, PartHandle, Probe, Program, Stack};
+use signalbox_stack::{Builder, Part, PartHandle, Ports, Probe, Program, Stack};
 use signalbox_testkit::eventually;
 
 fn redis_and_nginx() -> Builder {
@@ -45,6 +45,27 @@ async fn a_killed_part_stays_down_until_it_is_started() {
     assert_eq!(master.status().starts, 1, "it was not asked for");
     master.restart().await.unwrap();
     stack.part(&Part::ROUTES_REPLICA).wait_ready().await.unwrap();
+    stack.stop().await;
+}
+
+/// Also while nginx's workers run as another user, who must find the socket and the log.
+#[tokio::test]
+async fn other_users_cannot_enter_a_new_data_folder() {
+    let parent = tempfile::tempdir().unwrap();
+    fs::set_permissions(parent.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let folder = parent.path().join("data");
+    let stack = Stack::builder()
+        .ports(Ports::free().unwrap())
+        .data_dir(&folder)
+        .auto_restart(false)
+        .without_pacemaker()
+        .without_sidecar()
+        .start()
+        .await
+        .unwrap();
+    let mode = fs::metadata(&folder).unwrap().permissions().mode();
+    assert_eq!(mode & 0o007, 0, "{mode:o}");
+    assert!(stack.part(&Part::NGINX).check().await.is_ok());
     stack.stop().await;
 }
 

@@ -10,6 +10,9 @@
 //!
 //! The fabric may be a Redis Cluster (`redis+cluster://host:port,host:port/`): then redis-rs's cluster client
 //! replaces the manager and finds the node of each key.
+//!
+//! A password that is stored in a file can be changed while everything runs. If the server rejects the login, the file is
+//! read again, and a connection with the new password replaces the old one.
 
 use std::{
     borrow::Cow,
@@ -23,14 +26,11 @@ use std::{
 
 use parking_lot::RwLock;
 use redis::{
-    Cmd, FromRedisValue, Pipeline, RedisError, ToRedisArgs,
+    Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, ToRedisArgs,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
-use crate::{
-    Error, Key, Role,
-    wire::{Target, Wire},
-};
+use crate::{Error, Key, Role, address::Address, wire::Wire};
 
 /// The time limits of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +61,7 @@ const SHARD_TAG: &str = "{s";
 
 /// A connection to the server of role `R`, shared by cloning.
 pub struct Redis<R> {
-    pub(crate) target: Arc<Target>,
+    pub(crate) address: Arc<Address>,
     line: Arc<Line>,
     dedicated: bool,
     options: Options,
@@ -73,19 +73,21 @@ pub struct Redis<R> {
 /// The current connection of all clones.
 struct Line {
     wire: RwLock<Wire>,
+    /// The password from the file with which the connection logs in.
+    password: RwLock<Option<String>>,
     late: AtomicU32,
 }
 
 impl Line {
-    fn new(wire: Wire) -> Arc<Self> {
-        Arc::new(Self { wire: RwLock::new(wire), late: AtomicU32::new(0) })
+    fn new(wire: Wire, password: Option<String>) -> Arc<Self> {
+        Arc::new(Self { wire: RwLock::new(wire), password: RwLock::new(password), late: AtomicU32::new(0) })
     }
 }
 
 impl<R> Clone for Redis<R> {
     fn clone(&self) -> Self {
         Self {
-            target: Arc::clone(&self.target),
+            address: Arc::clone(&self.address),
             line: Arc::clone(&self.line),
             dedicated: self.dedicated,
             options: self.options,
@@ -102,19 +104,22 @@ impl<R: Role> std::fmt::Debug for Redis<R> {
 }
 
 impl<R: Role> Redis<R> {
-    /// Prepares a connection to `url` (`redis://host:port/`, `redis+unix:///path` for a socket, or
-    /// `redis+cluster://host:port,host:port/` for some nodes of a cluster). Nothing is connected before the first
-    /// command, so a daemon starts while its Redis is down. Must be called inside a tokio runtime.
+    /// Prepares a connection to `url`: `redis://host:port/`, `rediss://host:port/` for TLS, `redis+unix:///path` for a
+    /// socket, or `redis+cluster://host:port,host:port/` for some nodes of a cluster. `user:password@` or
+    /// `?password_file=/path` log in, and `?ca_file=/path` names the authorities for TLS. Nothing is connected before the
+    /// first command, so a daemon starts while its Redis is down. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// If the URL is invalid.
+    /// If the URL is invalid, or a file that it names cannot be read.
     pub fn open(url: &str, options: Options) -> Result<Self, Error> {
         let failed = |source| Error::new(R::NAME, "opening the URL", source);
-        let target = Target::read(url, settings()).map_err(failed)?;
-        let wire = target.connect(options, Some(options.response_timeout)).map_err(failed)?;
+        let address = Address::read(url, settings()).map_err(failed)?;
+        let password = address.password().map_err(failed)?;
+        let wire =
+            address.connect(password.as_deref(), options, Some(options.response_timeout)).map_err(failed)?;
         Ok(Self {
-            target: Arc::new(target),
-            line: Line::new(wire),
+            address: Arc::new(address),
+            line: Line::new(wire, password),
             dedicated: false,
             options,
             home: Arc::from(""),
@@ -127,11 +132,10 @@ impl<R: Role> Redis<R> {
     /// # Errors
     /// If the connection cannot be prepared.
     pub fn dedicated(&self) -> Result<Self, Error> {
-        let wire = self
-            .target
-            .connect(self.options, None)
-            .map_err(|source| Error::new(R::NAME, "preparing a dedicated connection", source))?;
-        Ok(Self { line: Line::new(wire), dedicated: true, ..self.clone() })
+        let failed = |source| Error::new(R::NAME, "preparing a dedicated connection", source);
+        let password = self.address.password().map_err(failed)?;
+        let wire = self.address.connect(password.as_deref(), self.options, None).map_err(failed)?;
+        Ok(Self { line: Line::new(wire, password), dedicated: true, ..self.clone() })
     }
 
     /// The same connection, which adds `tag` before every key without a shard tag.
@@ -172,7 +176,7 @@ impl<R: Role> Redis<R> {
         self.line.wire.read().clone()
     }
 
-    /// Records the result of a command, and replaces a connection that no longer returns replies.
+    /// Records the result of a command, and replaces a connection that no longer returns replies or can no longer log in.
     pub(crate) fn noted<T>(&self, operation: &str, result: Result<T, RedisError>) -> Result<T, Error> {
         let late = match &result {
             Err(error) if error.is_timeout() => self.line.late.fetch_add(1, Ordering::Relaxed) + 1,
@@ -183,13 +187,40 @@ impl<R: Role> Redis<R> {
         };
         if late == MAX_LATE_REPLIES {
             tracing::warn!(role = R::NAME, "no replies from Redis, reconnecting");
-            if let Ok(fresh) = self.target.connect(self.options, Some(self.options.response_timeout)) {
-                *self.line.wire.write() = fresh;
-            }
+            let password = self.line.password.read().clone();
+            self.replace(password.as_deref());
             self.line.late.store(0, Ordering::Relaxed);
+        }
+        if result.as_ref().is_err_and(is_rejected_login) {
+            self.log_in_again();
         }
         result.map_err(|source| Error::new(R::NAME, operation, source))
     }
+
+    /// Logs in with the password that is in the file now, if it is another one.
+    fn log_in_again(&self) {
+        let Ok(Some(fresh)) = self.address.password() else { return };
+        let mut current = self.line.password.write();
+        // Several commands fail with the old password, but only the first of them replaces the connection.
+        if current.as_deref() == Some(&*fresh) {
+            return;
+        }
+        tracing::info!(role = R::NAME, "the password of Redis was changed, reconnecting");
+        self.replace(Some(&fresh));
+        *current = Some(fresh);
+    }
+
+    fn replace(&self, password: Option<&str>) {
+        let response_timeout = (!self.dedicated).then_some(self.options.response_timeout);
+        if let Ok(fresh) = self.address.connect(password, self.options, response_timeout) {
+            *self.line.wire.write() = fresh;
+        }
+    }
+}
+
+/// Whether the server did not accept the user and the password, or was given none.
+fn is_rejected_login(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::AuthenticationFailed || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
 }
 
 /// Socket options with which the kernel detects a silent peer.
@@ -265,9 +296,6 @@ impl<R: Role> Batch<'_, R> {
     /// When the server is away, or when any of the commands failed.
     pub async fn query<T: FromRedisValue>(self) -> Result<T, Error> {
         let mut connection = self.redis.wire();
-        self.pipeline
-            .query_async(&mut connection)
-            .await
-            .map_err(|source| Error::new(R::NAME, "a batch", source))
+        self.redis.noted("a batch", self.pipeline.query_async(&mut connection).await)
     }
 }

@@ -37,7 +37,10 @@ impl Error {
     pub fn kind(&self) -> Kind {
         use redis::ErrorKind;
         match self.source.kind() {
-            ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => Kind::Unavailable,
+            // A login is repeated with the password that its file contains by then.
+            ErrorKind::Io | ErrorKind::ClusterConnectionNotFound | ErrorKind::AuthenticationFailed => {
+                Kind::Unavailable
+            }
             ErrorKind::Server(
                 ServerErrorKind::BusyLoading
                 | ServerErrorKind::ClusterDown
@@ -53,7 +56,7 @@ impl Error {
     fn kind_by_code(&self) -> Kind {
         match self.source.code() {
             Some("OOM" | "MISCONF" | "NOREPLICAS") => Kind::Refused,
-            Some("BUSY" | "UNKILLABLE") => Kind::Unavailable,
+            Some("BUSY" | "UNKILLABLE" | "NOAUTH" | "WRONGPASS") => Kind::Unavailable,
             _ if self.source.is_timeout() || self.source.is_io_error() => Kind::Unavailable,
             _ => Kind::Broken,
         }

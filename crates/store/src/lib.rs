@@ -11,6 +11,7 @@
 //! * [`Subscription`]: pub/sub as a stream of notices that reports when messages may have been missed;
 //! * [`keys`]: the only place that defines key names, each with its type, lifetime, writer and readers.
 
+mod address;
 mod clock;
 mod connection;
 mod error;
@@ -22,6 +23,7 @@ mod shard;
 mod subscription;
 mod wire;
 
+pub use address::{redacted, with_login, without_login};
 pub use clock::Clock;
 pub use connection::{Batch, Command, Options, Redis};
 pub use error::{Error, Kind};

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::StreamExt;
 use tokio::{sync::mpsc, task::JoinHandle, time};
 
-use crate::{Redis, Role, wire::Target};
+use crate::{Redis, Role, address::Address};
 
 /// The maximum number of waiting notices. For a slower reader, the newest are replaced by one `Resumed`.
 const BUFFER: usize = 1024;
@@ -66,7 +66,7 @@ impl<R: Role> Redis<R> {
     fn listen_to(&self, names: &[&str], kind: Names) -> Subscription {
         let (sender, notices) = mpsc::channel(BUFFER);
         let names = names.iter().map(ToString::to_string).collect();
-        let task = tokio::spawn(keep_up(Arc::clone(&self.target), names, kind, sender, R::NAME));
+        let task = tokio::spawn(keep_up(Arc::clone(&self.address), names, kind, sender, R::NAME));
         Subscription { notices, task }
     }
 }
@@ -79,7 +79,7 @@ enum Names {
 }
 
 async fn keep_up(
-    target: Arc<Target>,
+    address: Arc<Address>,
     names: Vec<String>,
     kind: Names,
     notices: mpsc::Sender<Notice>,
@@ -87,7 +87,7 @@ async fn keep_up(
 ) {
     // An unavailable node of a cluster is not tried twice in a row.
     for turn in 0.. {
-        match listen(&target, turn, &names, kind, &notices).await {
+        match listen(&address, turn, &names, kind, &notices).await {
             Ok(()) => tracing::debug!(role, "subscription ended, subscribing again"),
             Err(error) => tracing::debug!(role, %error, "subscription lost, subscribing again"),
         }
@@ -99,13 +99,13 @@ async fn keep_up(
 }
 
 async fn listen(
-    target: &Target,
+    address: &Address,
     turn: usize,
     names: &[String],
     kind: Names,
     notices: &mpsc::Sender<Notice>,
 ) -> Result<(), redis::RedisError> {
-    let mut pubsub = target.any_node(turn)?.get_async_pubsub().await?;
+    let mut pubsub = address.any_node(turn)?.get_async_pubsub().await?;
     match kind {
         Names::Channels => pubsub.subscribe(names).await?,
         Names::Patterns => pubsub.psubscribe(names).await?,

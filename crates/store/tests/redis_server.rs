@@ -7,8 +7,9 @@ use std::time::Duration;
 use signalbox_store::{
     Fabric, FabricRole, Kind, Notice, Options, Redis, Script, Shard, Stats, StatsRole,
     keys::{fabric, stats},
+    with_login,
 };
-use signalbox_testkit::{Server, eventually};
+use signalbox_testkit::{Ports, Server, eventually};
 use tokio::time;
 
 /// Waits until a connection works again.
@@ -151,4 +152,107 @@ async fn in_a_cluster_keys_without_a_shard_share_one_slot() {
     home.command("PUBLISH").arg("shop:update:orders").arg("hello").run().await.expect("published");
     let message = Notice::Message { channel: "shop:update:orders".into(), payload: "hello".into() };
     assert_eq!(heard.next().await, message);
+}
+
+#[tokio::test]
+async fn a_changed_password_is_read_again_and_needs_no_new_connection_of_the_caller() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("password");
+    std::fs::write(&file, "one\n").expect("a file");
+    let server = Server::in_memory().await;
+    let admin: Stats = server.open();
+    admin
+        .command("ACL")
+        .arg(&["SETUSER", "me", "on", ">one", "~*", "&*", "+@all"][..])
+        .run()
+        .await
+        .expect("a user");
+    let url = with_login(&server.url(), "me", Some(&file), None);
+    let redis: Stats = Redis::open(&url, Options::default()).expect("a URL");
+    let mut notices = redis.subscribe(&["news"]);
+    assert_eq!(notices.next().await, Notice::Resumed);
+    let who: String = redis.command("ACL").arg("WHOAMI").query().await.expect("a login");
+    assert_eq!(who, "me");
+
+    admin
+        .command("ACL")
+        .arg(&["SETUSER", "me", "resetpass", ">two"][..])
+        .run()
+        .await
+        .expect("a new password");
+    admin
+        .command("CLIENT")
+        .arg(&["KILL", "USER", "me"][..])
+        .run()
+        .await
+        .expect("no connection of the old login");
+    eventually("the old password to be rejected", async || match redis.command("PING").run().await {
+        Err(error) if error.kind() == Kind::Unavailable => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    std::fs::write(&file, "two\n").expect("a file");
+    answering(&redis).await;
+    assert_eq!(notices.next().await, Notice::Resumed, "the subscription logs in again, too");
+    admin.command("PUBLISH").arg("news").arg("x").run().await.expect("published");
+    assert!(matches!(notices.next().await, Notice::Message { .. }));
+}
+
+#[tokio::test]
+async fn an_error_about_a_login_shows_no_password() {
+    let server = Server::in_memory().await;
+    let admin: Stats = server.open();
+    admin.command("ACL").arg(&["SETUSER", "default", "resetpass"][..]).run().await.expect("a closed server");
+    let url = format!("{}?user=me&pass=opensesame", server.url());
+    let redis: Stats = Redis::open(&url, Options::default()).expect("a URL");
+    let error = redis.command("PING").run().await.expect_err("an unknown user");
+    let mut text = format!("{redis:?} {error} {error:?}");
+    let mut cause: &dyn std::error::Error = &error;
+    while let Some(next) = cause.source() {
+        text.push_str(&next.to_string());
+        cause = next;
+    }
+    assert!(!text.contains("opensesame"), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_with_tls_needs_a_certificate_of_the_named_authority() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let certificate = rcgen::CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])
+        .and_then(|names| names.self_signed(&key))
+        .expect("a certificate");
+    std::fs::write(path("cert.pem"), certificate.pem()).expect("a file");
+    std::fs::write(path("key.pem"), key.serialize_pem()).expect("a file");
+    let other = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
+    std::fs::write(path("other.pem"), other.cert.pem()).expect("a file");
+    let port = Ports::default().reserve().to_string();
+    let (cert, key) = (path("cert.pem").display().to_string(), path("key.pem").display().to_string());
+    let _server = Server::with(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &cert,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &cert,
+        "--tls-auth-clients",
+        "no",
+    ])
+    .await;
+    let open = |ca: Option<&str>| -> Stats {
+        let ca = ca.map(path);
+        let url = with_login(&format!("rediss://127.0.0.1:{port}/"), "", None, ca.as_deref());
+        Redis::open(&url, Options::default()).expect("a URL")
+    };
+    let redis = open(Some("cert.pem"));
+    answering(&redis).await;
+    let mut notices = redis.subscribe(&["news"]);
+    assert_eq!(notices.next().await, Notice::Resumed);
+    for ca in [Some("other.pem"), None] {
+        let error = open(ca).command("PING").run().await.expect_err("a certificate of another authority");
+        assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
+    }
 }

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 use serde::{Deserialize, Deserializer, de::Error as _};
 use signalbox_daemon::{RedisUrl, RootToken, traces};
 use signalbox_settings::{Error, Flags, Loaded, Program, Settings, milliseconds, within};
-use signalbox_store::MAX_SHARDS;
+use signalbox_store::{MAX_SHARDS, with_login};
 
 use signalbox_bus as bus;
 use signalbox_certificates::Keys;
@@ -63,8 +63,18 @@ pub(crate) struct Redis {
     pub(crate) routes: RedisUrl,
     pub(crate) stats: RedisUrl,
     pub(crate) fabric: RedisUrl,
+    user: String,
+    password_file: Option<PathBuf>,
+    ca_file: Option<PathBuf>,
     #[serde(deserialize_with = "within::<_, _, 1, { MAX_SHARDS as u64 }>")]
     pub(crate) fabric_shards: usize,
+}
+
+impl Redis {
+    /// The URL of one of the servers, with the common login.
+    pub(crate) fn login(&self, server: &RedisUrl) -> String {
+        with_login(server.as_str(), &self.user, self.password_file.as_deref(), self.ca_file.as_deref())
+    }
 }
 
 /// The background work on the route table.

@@ -11,12 +11,13 @@ use axum::{
 use parking_lot::Mutex;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use signalbox_daemon::{RootToken, presented};
+use signalbox_daemon::presented;
 use signalbox_store::Stats;
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
 use super::{App, Problem, store};
+use crate::config::TokenDigest;
 
 /// How long a revoked token can still read.
 const CACHE_TIME: Duration = Duration::from_secs(5);
@@ -45,10 +46,8 @@ struct Stored {
 }
 
 impl Tokens {
-    pub(super) fn new(root: Option<&RootToken>, redis: Stats) -> Self {
-        // Digests are compared, so the duration does not reveal the length of the token.
-        let root = root.map(|token| Sha256::digest(token.as_bytes()).into());
-        Self { root, redis, cache: Mutex::default() }
+    pub(super) fn new(root: Option<&TokenDigest>, redis: Stats) -> Self {
+        Self { root: root.map(TokenDigest::bytes), redis, cache: Mutex::default() }
     }
 
     async fn access(&self, token: &str) -> Result<Access, Problem> {

@@ -33,13 +33,12 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use signalbox_daemon::RootToken;
 use signalbox_store::{RoutesReplica, Stats};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::{edge, follow::service::Watch, metrics::Metrics};
+use crate::{config::TokenDigest, edge, follow::service::Watch, metrics::Metrics};
 use auth::Tokens;
 use problem::Problem;
 
@@ -63,7 +62,7 @@ struct App {
 pub fn router(
     stats: Stats,
     replica: Option<RoutesReplica>,
-    root_token: Option<&RootToken>,
+    root_token: Option<&TokenDigest>,
     metrics: Arc<Metrics>,
     follower: Watch,
     edge: edge::Watch,

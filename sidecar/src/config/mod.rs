@@ -7,10 +7,11 @@ mod value;
 use std::{net::SocketAddr, path::PathBuf};
 
 use serde::Deserialize;
-use signalbox_daemon::{RedisUrl, RootToken, traces};
+use signalbox_daemon::{RedisUrl, traces};
 use signalbox_settings::{Flags, Program, Settings, within};
+use signalbox_store::with_login;
 
-pub use value::{EdgeUrl, Node};
+pub use value::{EdgeUrl, Node, TokenDigest};
 use value::{rotation, unless_empty};
 
 /// The command line.
@@ -28,7 +29,7 @@ pub struct Args {
 #[allow(missing_docs, reason = "`defaults.toml` describes the keys")]
 pub struct Config {
     pub listen: SocketAddr,
-    pub root_token: Option<RootToken>,
+    pub root_token_digest: Option<TokenDigest>,
     pub node: Node,
     pub access_log: PathBuf,
     pub nginx_pid_file: PathBuf,
@@ -53,6 +54,16 @@ pub struct Redis {
     pub stats: RedisUrl,
     #[serde(deserialize_with = "unless_empty")]
     pub routes_replica: Option<RedisUrl>,
+    pub user: String,
+    pub password_file: Option<PathBuf>,
+    pub ca_file: Option<PathBuf>,
+}
+
+impl Redis {
+    /// The URL of one of the servers, with the common login.
+    pub fn login(&self, server: &RedisUrl) -> String {
+        with_login(server.as_str(), &self.user, self.password_file.as_deref(), self.ca_file.as_deref())
+    }
 }
 
 impl Settings for Config {
@@ -63,7 +74,7 @@ impl Settings for Config {
         file: None,
         flags: &[
             ("listen", "listen"),
-            ("root-token-file", "root_token_file"),
+            ("root-token-digest-file", "root_token_digest_file"),
             ("node", "node"),
             ("access-log", "access_log"),
             ("redis-stats", "redis.stats"),
@@ -112,8 +123,12 @@ mod tests {
             ("rotate_bytes = -1", "s.toml:1:16: rotate_bytes: must be between 0"),
             ("rotate_bytes = 7", "s.toml:1:16: rotate_bytes: must be 0 for never, or at least 4096"),
             ("rotate_keep = 0", "s.toml:1:15: rotate_keep: must be between 1"),
-            ("root_token = 'short'", "s.toml:1:14: root_token: must be at least 16"),
-            ("root_token = '0123456789abcdef'\nroot_token_file = 'x'", "s.toml:2:19: root_token: set either"),
+            ("root_token_digest = 'short'", "s.toml:1:21: root_token_digest: must be the SHA-256"),
+            (
+                "root_token_digest = 'x'\nroot_token_digest_file = 'x'",
+                "s.toml:2:26: root_token_digest: set either",
+            ),
+            ("root_token = '0123456789abcdef'", "s.toml:1:1: unknown field `root_token`"),
         ] {
             let error = read(file).unwrap_err().to_string();
             assert!(error.contains(place), "{file}: {error}");

@@ -1,5 +1,6 @@
 //! Values that are more than a number or a path.
 
+use data_encoding::HEXLOWER_PERMISSIVE;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use signalbox_settings::within;
 
@@ -45,6 +46,30 @@ impl TryFrom<String> for EdgeUrl {
     fn try_from(text: String) -> Result<Self, Self::Error> {
         let plain = reqwest::Url::parse(&text).is_ok_and(|url| url.scheme() == "http" && url.path() == "/");
         if plain { Ok(Self(text)) } else { Err("must be http://host:port, without a path") }
+    }
+}
+
+/// The SHA-256 of the root token. The token itself is not known here.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct TokenDigest([u8; 32]);
+
+impl TokenDigest {
+    /// The digest.
+    pub fn bytes(&self) -> [u8; 32] {
+        self.0
+    }
+}
+
+impl TryFrom<String> for TokenDigest {
+    type Error = &'static str;
+
+    /// Accepts the output of `sha256sum` too: digits and a file name.
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let digits = text.split_ascii_whitespace().next().unwrap_or_default();
+        let bytes = HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).ok();
+        let digest = bytes.and_then(|bytes| bytes.try_into().ok());
+        digest.map(Self).ok_or("must be the SHA-256 of the root token, 64 hexadecimal digits")
     }
 }
 

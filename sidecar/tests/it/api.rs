@@ -5,9 +5,11 @@ use std::sync::Arc;
 use reqwest::{Client, StatusCode};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use signalbox_daemon::{RootToken, traces::Counts};
+use signalbox_daemon::traces::Counts;
 use signalbox_sidecar::{
-    api, edge,
+    api,
+    config::TokenDigest,
+    edge,
     follow::service::{Condition, Watch},
     metrics::Metrics,
 };
@@ -38,7 +40,9 @@ impl Api {
         let stopping = CancellationToken::new();
         let edge = edge::Watch::default();
         let metrics = Arc::new(Metrics::new(follower.clone(), edge.clone(), Counts::default(), || 10_000));
-        let root = RootToken::new(ROOT).unwrap();
+        let digits = Sha256::digest(ROOT).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        // As sha256sum prints it.
+        let root = TokenDigest::try_from(format!("{digits}  token\n")).unwrap();
         let router =
             api::router(stats, Some(replica), Some(&root), metrics, follower.clone(), edge, stopping.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -3,3 +3,4 @@
 
 mod host_name;
 mod own_addresses;
+mod redis_credentials;

@@ -22,7 +22,7 @@ enum Empty {
 }
 
 /// Every name with its default. `PREFIX` in a default is replaced.
-const VARIABLES: [(&str, &str, Empty); 37] = [
+const VARIABLES: [(&str, &str, Empty); 39] = [
     ("PREFIX", "/run/signalbox", Empty::Default),
     ("NGINX_DIR", "", Empty::Default),
     ("LUA_DIR", "", Empty::Default),
@@ -40,6 +40,8 @@ const VARIABLES: [(&str, &str, Empty); 37] = [
     ("ADMIN_LISTEN", "0.0.0.0:8081", Empty::Default),
     ("ADMIN_ALLOW", "allow 127.0.0.0/8; allow ::1;", Empty::Default),
     ("ROUTES_REPLICA", "127.0.0.1:6402", Empty::Default),
+    ("ROUTES_REPLICA_USER", "", Empty::Allowed),
+    ("ROUTES_REPLICA_PASSWORD_FILE", "", Empty::Allowed),
     ("ROUTES_SHM", "128m", Empty::Default),
     ("SNAPSHOT_PATH", "/var/lib/signalbox/routes.snapshot", Empty::Default),
     ("EDGE_KEY_FILE", "", Empty::Allowed),

@@ -27,6 +27,7 @@ pub(crate) use user::WorkerUser;
 
 use crate::{
     Error, Part, Probe,
+    acl::User,
     layout::Layout,
     options::{EdgeOptions, LogMode},
     proc,
@@ -52,6 +53,8 @@ pub(crate) struct Edge<'a> {
     pub(crate) sidecar: String,
     /// The key that all routers share.
     pub(crate) key_file: PathBuf,
+    /// The password with which the workers log in to the routes replica.
+    pub(crate) password_file: PathBuf,
 }
 
 /// Writes all files of nginx, and returns its program.
@@ -126,6 +129,8 @@ fn values(
         ("ADMIN_LISTEN", join(&options.admin_listen, edge.admin_port)),
         ("ADMIN_ALLOW", "allow 127.0.0.0/8; allow ::1;".to_owned()),
         ("ROUTES_REPLICA", format!("unix:{}", layout.replica_socket(edge.router).display())),
+        ("ROUTES_REPLICA_USER", User::Edge.name().to_owned()),
+        ("ROUTES_REPLICA_PASSWORD_FILE", show(edge.password_file.clone())),
         ("ROUTES_SHM", "128m".to_owned()),
         ("SNAPSHOT_PATH", show(layout.snapshot(edge.router))),
         ("EDGE_KEY_FILE", show(edge.key_file.clone())),

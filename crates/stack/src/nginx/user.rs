@@ -71,11 +71,6 @@ impl WorkerUser {
         }
     }
 
-    /// Whether another user needs access to files of the stack.
-    pub(crate) fn is_other(&self) -> bool {
-        matches!(self, Self::Other(_))
-    }
-
     /// Grants only the workers access to a folder of the stack.
     pub(crate) fn admit(&self, folder: &Path) -> Result<(), Error> {
         let failed = Error::file("open to nginx' workers", folder);
@@ -83,9 +78,17 @@ impl WorkerUser {
             Self::Same { .. } => set_mode(folder, 0o700),
             Self::Other(user) => {
                 chown(folder, None, Some(user.gid.as_raw())).map_err(failed)?;
-                set_mode(folder, 0o750)
+                // The group of what is created in it is that of the folder, so that workers can use the replica's socket.
+                set_mode(folder, 0o2750)
             }
         }
+    }
+
+    /// Grants only the workers access to a file of a folder to which they are admitted.
+    pub(crate) fn admit_to_file(&self, file: &Path) -> Result<(), Error> {
+        let Self::Other(user) = self else { return Ok(()) };
+        chown(file, None, Some(user.gid.as_raw())).map_err(Error::file("open to nginx's workers", file))?;
+        set_mode(file, 0o640)
     }
 }
 

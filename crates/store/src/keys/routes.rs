@@ -27,13 +27,19 @@ pub const CATALOG: &[Entry] = &[
         writer: "pacemaker",
         readers: "operator",
     },
-    Entry { pattern: "serial", kind: "string", lifetime: "no expiry", writer: "pacemaker", readers: "nginx" },
+    Entry {
+        pattern: "serial",
+        kind: "string",
+        lifetime: "no expiry",
+        writer: "pacemaker",
+        readers: "nginx, sidecar",
+    },
     Entry {
         pattern: "instance:<id>",
         kind: "hash",
         lifetime: "while registered; an hour as a tombstone",
         writer: "pacemaker",
-        readers: "pacemaker",
+        readers: "pacemaker, sidecar",
     },
     Entry {
         pattern: "policy:<hostname>",
