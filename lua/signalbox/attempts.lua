@@ -46,8 +46,8 @@ function _M.was_connected()
     return match(var.upstream_connect_time or "", "([%d%.%-]+) : $") ~= "-"
 end
 
--- Whether the last try failed because the headers of the answer were larger than the edge accepts. nginx gives such a try
--- the status 502, as if the connection had broken, but it has filled the buffer without coming to the end of the headers.
+-- Whether the last try failed because the headers of the answer were larger than the edge accepts. nginx gives such a
+-- try the status 502, as if the connection had broken, but it has filled the buffer and found no end of the headers.
 function _M.headers_too_large()
     local received = tonumber(match(var.upstream_bytes_received or "", "(%d+)[ ,:]*$"))
     return received ~= nil and received >= _M.max_header_bytes

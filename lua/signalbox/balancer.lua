@@ -79,9 +79,9 @@ end
 -- nginx has already decided that the request may be sent again.
 local function retry(request, route, status)
     if not route or tries.is_over(request) then
-        -- A push has removed the record since the first try, and @full looks it up again; or the request may not be sent
-        -- again, and @full answers it. Not DECLINED: nginx does not count a declined try, so it would call this function
-        -- again immediately, without end.
+        -- A push has removed the record since the first try, and @full looks it up again; or the request may not be
+        -- sent again, and @full answers it. Not DECLINED: nginx does not count a declined try, so it would call this
+        -- function again immediately, without end.
         return exit(ERROR)
     end
     local address, more = tries.retry(route, status)

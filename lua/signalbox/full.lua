@@ -179,8 +179,8 @@ local function find_route(host)
     return route, name
 end
 
--- Redirects the request to the location for the protocol of the host's instances. The policy decides, and never what the
--- client sends: a client could otherwise make good instances fail, by a protocol that they do not speak.
+-- Redirects the request to the location for the protocol of the host's instances. The policy decides, and never what
+-- the client sends: a client could otherwise make good instances fail, by a protocol that they do not speak.
 local function switch_location(route, host)
     local rules, way = rules_of(route), ngx.var.edge_way
     local right = "full"
@@ -210,9 +210,20 @@ local function drop_named_headers()
     end
 end
 
--- What $edge_unusual says of a request: answers it if it may not pass.
+-- What $edge_unusual says of a request, or of the answer of its instance: answers it if it may not pass.
 local function unusual(kind)
-    if kind == "loop" then
+    if kind == "interim" then
+        uncount()
+        return answer.problem(502, "interim_response",
+            "The instance sent an interim response, such as 103 Early Hints, which this edge cannot forward.")
+    elseif kind == "not_http" then
+        local address = uncount()
+        local route = resolve.host(ngx.var.host)
+        if address and route then
+            outliers.failed(route, address, "no HTTP")
+        end
+        return answer.problem(502, "not_http", "The instance did not answer in HTTP.")
+    elseif kind == "loop" then
         -- No cache may keep it: a client could send the header through a cache that others use.
         ngx.header["Cache-Control"] = "no-store"
         return answer.problem(508, "loop_detected", "This request has passed through this edge before.")
@@ -318,8 +329,29 @@ function _M.balance()
     ngx.var.logkey = record.log_key(route, address)
 end
 
+-- nginx would pass on an interim answer as the final one, and wait for the end of a connection that has none; and
+-- whatever is not HTTP as an answer of HTTP/0.9, without a status. 419 leads to @full (edge.conf).
+local function check_answer()
+    -- ngx.status is 9 for HTTP/0.9.
+    local status = ngx.status
+    if status >= 200 or status == 101 then
+        return true
+    elseif status ~= 9 then
+        ngx.var.edge_unusual = "interim"
+        return false
+    elseif ngx.var.server_protocol == "HTTP/0.9" or ngx.var.edge_unusual == "not_http" then
+        -- The edge's own answer: to a client that speaks HTTP/0.9, or for an instance that does.
+        return true
+    end
+    ngx.var.edge_unusual = "not_http"
+    return false
+end
+
 -- A sticky client without a session, or whose instance is gone, gets a new cookie.
 function _M.header()
+    if not check_answer() then
+        return ngx.exit(419)
+    end
     local route = ngx.ctx.route
     local rules = route and rules_of(route)
     if rules and rules.response_headers then

@@ -4,11 +4,11 @@
 -- requests would have been served at the allowed rate. A request that arrives too long before that time is rejected.
 -- Reading and writing are two steps, so two workers at the same instant may let one request too many through.
 --
--- Connections: a count that is incremented before the request and decremented in its log phase. It expires an hour after
--- its first request, because a killed worker never decrements its part.
+-- Connections: a count that is incremented before the request and decremented in its log phase. It expires an hour
+-- after its first request, because a killed worker never decrements its part.
 --
--- When the memory is full, new clients are not counted. No counter is evicted: a client that invents a header value for each
--- request could otherwise end the limits of all others.
+-- When the memory is full, new clients are not counted. No counter is evicted: a client that invents a header value for
+-- each request could otherwise end the limits of all others.
 --
 --   signalbox_limits   "r|<name>|<client>"  milliseconds;  "c|<name>|<client>"  requests in flight
 

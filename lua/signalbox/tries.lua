@@ -34,15 +34,15 @@ function _M.is_idempotent()
     return IDEMPOTENT[C.ngx_http_lua_ffi_req_get_method(get_request())] == true
 end
 
--- Whether nginx may be granted tries ahead for this request's method. Without any, nginx sends the request to @full after a
--- failure, and passes on a 503 of the instance as it is.
+-- Whether nginx may be granted tries ahead for this request's method. Without any, nginx sends the request to @full
+-- after a failure, and passes on a 503 of the instance as it is.
 function _M.may_grant(request)
     local method = C.ngx_http_lua_ffi_req_get_method(request)
     return IDEMPOTENT[method] or GUARDED[method]
 end
 
--- In the balancer, after a failed try: whether no other may follow, although nginx asks for one. It asks without a grant
--- when a kept-alive connection turned out to be closed.
+-- In the balancer, after a failed try: whether no other may follow, although nginx asks for one. It asks without a
+-- grant when a kept-alive connection turned out to be closed.
 function _M.is_over(request)
     return attempts.headers_too_large() or attempts.was_connected() and not _M.may_grant(request)
 end

@@ -24,8 +24,10 @@ async fn only_names_of_the_admin_listener_are_answered() {
     })
     .await;
     let port = system.admin.port();
-    let paths = ["/edge/snapshot", "/edge/status", "/edge/connections", "/metrics", "/", "/stats", "/instances"];
-    let evil = ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "admin.example.evil", "1a"];
+    let paths =
+        ["/edge/snapshot", "/edge/status", "/edge/connections", "/metrics", "/", "/stats", "/instances"];
+    let evil =
+        ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "admin.example.evil", "1a"];
     for host in evil {
         for path in paths {
             for host in [host.to_owned(), format!("{host}:{port}")] {
@@ -39,7 +41,16 @@ async fn only_names_of_the_admin_listener_are_answered() {
     // An absolute request line decides, as it does at the edge.
     let absolute = Request::get("localhost", "http://evil.example/edge/status");
     assert_eq!(send(&system, absolute).await.status, 421);
-    for host in ["localhost", "LOCALHOST", "127.0.0.1", "[::1]", "10.1.2.3", "admin.example", "router-1", "Admin.Example."] {
+    for host in [
+        "localhost",
+        "LOCALHOST",
+        "127.0.0.1",
+        "[::1]",
+        "10.1.2.3",
+        "admin.example",
+        "router-1",
+        "Admin.Example.",
+    ] {
         for host in [host.to_owned(), format!("{host}:{port}")] {
             assert_eq!(send(&system, Request::get(&host, "/edge/status")).await.status, 200, "{host}");
         }
@@ -64,14 +75,19 @@ async fn requests_of_other_sites_are_rejected() {
         status().header("Sec-Fetch-Site", "cross-site").header("Sec-Fetch-Mode", "no-cors"),
         status().header("Origin", "http://evil.example"),
         api().header("Origin", "https://evil.example"),
-        Request::get(&host, "/metrics").header("Sec-Fetch-Site", "cross-site").header("Sec-Fetch-Mode", "no-cors"),
+        Request::get(&host, "/metrics")
+            .header("Sec-Fetch-Site", "cross-site")
+            .header("Sec-Fetch-Mode", "no-cors"),
     ] {
         let response = send(&system, request.clone()).await;
         assert_eq!(refused(&response), (403, "foreign_origin".to_owned()), "{request:?}");
     }
     for request in [
         accept(),
-        accept().header("Origin", &own).header("Sec-Fetch-Site", "same-origin").header("Sec-Fetch-Mode", "cors"),
+        accept()
+            .header("Origin", &own)
+            .header("Sec-Fetch-Site", "same-origin")
+            .header("Sec-Fetch-Mode", "cors"),
         status().header("Sec-Fetch-Site", "none").header("Sec-Fetch-Mode", "navigate"),
         api().header("Origin", &own),
         // A link on another page.
@@ -85,7 +101,10 @@ async fn requests_of_other_sites_are_rejected() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_that_is_not_allowed_gets_a_problem_document() {
     let system = System::with("attack-address", |builder| {
-        builder.without_pacemaker().without_sidecar().nginx("ADMIN_ALLOW", "deny 127.0.0.2; allow 127.0.0.0/8;")
+        builder
+            .without_pacemaker()
+            .without_sidecar()
+            .nginx("ADMIN_ALLOW", "deny 127.0.0.2; allow 127.0.0.0/8;")
     })
     .await;
     for path in ["/edge/status", "/edge/connections", "/metrics"] {

@@ -22,8 +22,7 @@ use tokio::{
 const SLOW_CONNECTIONS: usize = 9_000;
 
 async fn edge(name: &str, change: impl FnOnce(Builder) -> Builder) -> (System, App) {
-    let system =
-        System::with(name, |builder| change(builder.without_pacemaker().without_sidecar())).await;
+    let system = System::with(name, |builder| change(builder.without_pacemaker().without_sidecar())).await;
     let app = App::start("app").await;
     system.route("app.test", &app).await;
     system.settle().await;
@@ -55,10 +54,9 @@ async fn thousands_of_slow_connections_delay_neither_operators_nor_clients() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_finish_its_request_loses_its_connection() {
-    let (system, _app) = edge("attack-silent", |builder| {
-        builder.nginx("HEADER_TIMEOUT", "1s").nginx("BODY_TIMEOUT", "1s")
-    })
-    .await;
+    let (system, _app) =
+        edge("attack-silent", |builder| builder.nginx("HEADER_TIMEOUT", "1s").nginx("BODY_TIMEOUT", "1s"))
+            .await;
     for part in [
         "GET / HTTP/1.1\r\nHost: app.test\r\nX-Slow: ",
         "POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 100\r\n\r\nhalf",
@@ -175,9 +173,11 @@ async fn bodies_and_responses_do_not_fill_the_disk() {
 async fn streams_that_are_opened_and_reset_end_with_their_connection() {
     let mut ports = Reservation::default();
     let h2c = SocketAddr::from(([127, 0, 0, 1], ports.add().unwrap()));
-    let (system, _app) = edge("attack-reset", |builder| builder.nginx("EDGE_H2C_LISTEN", h2c.to_string())).await;
+    let (system, _app) =
+        edge("attack-reset", |builder| builder.nginx("EDGE_H2C_LISTEN", h2c.to_string())).await;
     let connect = async || {
-        let (client, connection) = h2::client::handshake(TcpStream::connect(h2c).await.unwrap()).await.unwrap();
+        let (client, connection) =
+            h2::client::handshake(TcpStream::connect(h2c).await.unwrap()).await.unwrap();
         let ended = tokio::spawn(async move {
             let _ended = connection.await;
         });

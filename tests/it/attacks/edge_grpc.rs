@@ -33,7 +33,8 @@ async fn client(to: SocketAddr) -> SendRequest<Bytes> {
 
 /// Sends a request without a body and returns its status and body.
 async fn ask(to: SocketAddr, method: &str, url: &str, kind: &str) -> (u16, http::HeaderMap, Vec<u8>) {
-    let request = http::Request::builder().method(method).uri(url).header("content-type", kind).body(()).unwrap();
+    let request =
+        http::Request::builder().method(method).uri(url).header("content-type", kind).body(()).unwrap();
     let mut client = client(to).await.ready().await.unwrap();
     let (response, _) = client.send_request(request, true).unwrap();
     let response = response.await.unwrap();

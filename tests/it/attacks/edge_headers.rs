@@ -78,7 +78,9 @@ async fn only_trusted_proxies_report_the_client() {
     let (system, _app) = start("trusted", "127.0.0.0/8").await;
     let echo = claiming("app.test").send(system.edge).await.unwrap().text();
     assert_eq!(received(&echo, "X-Forwarded-For"), ["6.6.6.6, 127.0.0.1"], "{echo}");
-    for (name, value) in [("X-Forwarded-Port", "666"), ("Forwarded", "for=6.6.6.6;proto=https"), ("X-Real-IP", "6.6.6.6")] {
+    for (name, value) in
+        [("X-Forwarded-Port", "666"), ("Forwarded", "for=6.6.6.6;proto=https"), ("X-Real-IP", "6.6.6.6")]
+    {
         assert_eq!(received(&echo, name), [value], "{echo}");
     }
     let plain = Request::get("app.test", "/echo").send(system.edge).await.unwrap().text();
@@ -112,7 +114,11 @@ async fn headers_that_connection_names_stay_on_the_connection() {
         let echo = response.text();
         assert_eq!(response.status, 200, "{echo}");
         assert!(received(&echo, "X-Secret").is_empty() && received(&echo, "X-Other").is_empty(), "{echo}");
-        assert_eq!((received(&echo, "X-Kept"), received(&echo, "Host")), (vec!["3"], vec!["app.test"]), "{echo}");
+        assert_eq!(
+            (received(&echo, "X-Kept"), received(&echo, "Host")),
+            (vec!["3"], vec!["app.test"]),
+            "{echo}"
+        );
         assert_eq!(received(&echo, "X-Forwarded-For"), ["127.0.0.1"], "{echo}");
         assert!(echo.ends_with("\r\n\r\nbody"), "{echo}");
     }
@@ -134,7 +140,8 @@ async fn a_trace_context_is_continued_only_if_it_is_valid() {
     system.settle().await;
     let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
     let send = async |value: &str| {
-        let request = Request::get("app.test", "/echo").header("traceparent", value).header("tracestate", "a=b");
+        let request =
+            Request::get("app.test", "/echo").header("traceparent", value).header("tracestate", "a=b");
         let echo = request.send(system.edge).await.unwrap().text();
         (received(&echo, "traceparent").join(";"), received(&echo, "tracestate").join(";"))
     };
@@ -169,13 +176,23 @@ async fn a_host_header_with_an_invalid_port_is_rejected() {
     system.route("[::1]", &app).await;
     system.settle().await;
     for _ in 0..2 {
-        for host in ["app.test:abc", "app.test:99999", "app.test:65536", "app.test:8080x", "app.test:-1", "[::1]:abc"] {
+        for host in
+            ["app.test:abc", "app.test:99999", "app.test:65536", "app.test:8080x", "app.test:-1", "[::1]:abc"]
+        {
             let hits = app.hits();
             let response = system.get(host, "/").await;
             assert_eq!((response.status, response.reason()), (400, "bad_request"), "{host}: {response:?}");
             assert_eq!(app.hits(), hits, "{host}");
         }
-        for host in ["app.test", "app.test:", "app.test:80", "app.test:65535", "app.test:00080", "[::1]", "[::1]:8080"] {
+        for host in [
+            "app.test",
+            "app.test:",
+            "app.test:80",
+            "app.test:65535",
+            "app.test:00080",
+            "[::1]",
+            "[::1]:8080",
+        ] {
             assert_eq!(system.get(host, "/").await.status, 200, "{host}");
         }
     }
@@ -195,7 +212,8 @@ async fn an_instance_cannot_pass_for_the_edge() {
     system.cli::<()>(System::MASTER, r#"SET policy:ruled.test {"balance":{"algorithm":"p2c"}}"#).await;
     system.settle().await;
     for host in ["app.test", "app.test", "ruled.test"] {
-        let response = Connection::open(system.edge).await.unwrap().send(&Request::get(host, "/")).await.unwrap();
+        let response =
+            Connection::open(system.edge).await.unwrap().send(&Request::get(host, "/")).await.unwrap();
         assert_eq!((response.status, response.header("X-Kept")), (500, Some("1")), "{response:?}");
         assert_eq!((response.reason(), response.header("X-Signalbox-Serial")), ("", None), "{response:?}");
     }

@@ -23,7 +23,10 @@ async fn response_headers_that_are_too_large_eject_no_instance() {
         let cookie = "x".repeat(size);
         format!("HTTP/1.1 200 OK\r\nSet-Cookie: a={cookie}\r\nContent-Length: 2\r\n\r\nok")
     };
-    let (good, large) = (Raw::saying(answer(15_000)).await, [Raw::saying(answer(20_000)).await, Raw::saying(answer(20_000)).await]);
+    let (good, large) = (
+        Raw::saying(answer(15_000)).await,
+        [Raw::saying(answer(20_000)).await, Raw::saying(answer(20_000)).await],
+    );
     for host in ["large.test", "ruled.test"] {
         for app in &large {
             system.cli::<()>(System::MASTER, &format!("SADD instances:{host} {}", app.address)).await;
@@ -38,7 +41,11 @@ async fn response_headers_that_are_too_large_eject_no_instance() {
         for _ in 0..12 {
             let before: u64 = large.iter().map(Raw::connections).sum();
             let response = system.get(host, "/").await;
-            assert_eq!((response.status, response.reason()), (502, "response_headers_too_large"), "{response:?}");
+            assert_eq!(
+                (response.status, response.reason()),
+                (502, "response_headers_too_large"),
+                "{response:?}"
+            );
             let after: u64 = large.iter().map(Raw::connections).sum();
             assert_eq!(after - before, 1, "it is not asked again: {host}");
         }

@@ -38,7 +38,10 @@ async fn a_request_that_returns_to_the_edge_is_rejected() {
             assert_eq!(response.status, 508, "{number}: {request:?}: {response:?}");
             assert_eq!(response.json()["code"], "loop_detected", "{response:?}");
             assert_eq!(response.header("Cache-Control"), Some("no-store"), "{response:?}");
-            assert!(hidden.connections() - before <= 1, "the request went through more than once: {request:?}");
+            assert!(
+                hidden.connections() - before <= 1,
+                "the request went through more than once: {request:?}"
+            );
         }
     }
     system.stop().await;
@@ -78,7 +81,8 @@ async fn edges_may_be_chained_and_a_client_harms_only_its_own_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_route_never_publishes_the_listeners_of_operators() {
     let system = System::start("attack-publish").await;
-    let paths = ["/edge/snapshot", "/edge/status", "/metrics", "/health", "/instances", "/stats/uncaught", "/"];
+    let paths =
+        ["/edge/snapshot", "/edge/status", "/metrics", "/health", "/instances", "/stats/uncaught", "/"];
     for (name, address) in
         [("admin", system.admin), ("pacemaker", system.pacemaker), ("sidecar", system.sidecar)]
     {

@@ -72,7 +72,9 @@ async fn serve(mut stream: TcpStream, behavior: Arc<Behavior>) {
     match &*behavior {
         Behavior::Says(bytes) => {
             let mut piece = [0; 4096];
-            if stream.read(&mut piece).await.is_ok_and(|count| count > 0) && stream.write_all(bytes).await.is_ok() {
+            if stream.read(&mut piece).await.is_ok_and(|count| count > 0)
+                && stream.write_all(bytes).await.is_ok()
+            {
                 while stream.read(&mut piece).await.is_ok_and(|count| count > 0) {}
             }
         }
