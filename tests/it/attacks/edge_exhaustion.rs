@@ -114,11 +114,12 @@ async fn one_address_does_not_occupy_the_edge() {
     system.stop().await;
 }
 
-/// Whether any file is below a folder.
-fn has_files(folder: &Path) -> bool {
-    std::fs::read_dir(folder).unwrap().any(|entry| {
-        let path = entry.unwrap().path();
-        if path.is_dir() { has_files(&path) } else { true }
+/// Whether a worker has a file below a folder open. nginx removes the names of temporary files immediately.
+fn has_open_files(system: &System, folder: &Path) -> bool {
+    system.workers().iter().any(|worker| {
+        let open = std::fs::read_dir(format!("/proc/{worker}/fd")).unwrap();
+        let files = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        files.into_iter().any(|file| file.starts_with(folder))
     })
 }
 
@@ -128,13 +129,13 @@ async fn bodies_and_responses_do_not_fill_the_disk() {
     let temp = folder.path().join("temp");
     std::fs::create_dir(&temp).unwrap();
     // The workers may have another user.
-    std::os::unix::fs::chown(&temp, None, None).unwrap();
     for path in [folder.path(), &temp] {
         use std::os::unix::fs::PermissionsExt as _;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     let (system, app) =
         edge("attack-disk", |builder| builder.workers(1).nginx("TEMP_DIR", temp.display().to_string())).await;
+    system.allow("client intended to send too large");
     // The default limit of a body is 10 MiB, announced or not.
     let head = |rest: &str| format!("POST / HTTP/1.1\r\nHost: app.test\r\n{rest}\r\n\r\n").into_bytes();
     let announced = head(&format!("Content-Length: {}", 10 * 1024 * 1024 + 1));
@@ -152,7 +153,7 @@ async fn bodies_and_responses_do_not_fill_the_disk() {
     upload.write(&head("Content-Length: 5000000")).await.unwrap();
     upload.write(&vec![b'x'; 1_000_000]).await.unwrap();
     eventually("the body to be in the folder", async || {
-        if has_files(&temp.join("client_body")) { Ok(()) } else { Err("no file") }
+        if has_open_files(&system, &temp.join("client_body")) { Ok(()) } else { Err("no file") }
     })
     .await;
     drop(upload);
@@ -164,7 +165,7 @@ async fn bodies_and_responses_do_not_fill_the_disk() {
     download.read_line_with("HTTP/1.1 200").await.unwrap();
     for _ in 0..20 {
         assert_eq!(system.get("app.test", "/").await.status, 200);
-        assert!(!has_files(&temp.join("proxy")), "the response is on the disk");
+        assert!(!has_open_files(&system, &temp.join("proxy")), "the response is on the disk");
     }
     system.stop().await;
 }
@@ -174,7 +175,7 @@ async fn streams_that_are_opened_and_reset_end_with_their_connection() {
     let mut ports = Reservation::default();
     let h2c = SocketAddr::from(([127, 0, 0, 1], ports.add().unwrap()));
     let (system, _app) =
-        edge("attack-reset", |builder| builder.nginx("EDGE_H2C_LISTEN", h2c.to_string())).await;
+        edge("attack-reset", |builder| builder.workers(1).nginx("EDGE_H2C_LISTEN", h2c.to_string())).await;
     let connect = async || {
         let (client, connection) =
             h2::client::handshake(TcpStream::connect(h2c).await.unwrap()).await.unwrap();
@@ -194,12 +195,13 @@ async fn streams_that_are_opened_and_reset_end_with_their_connection() {
         client = ready;
         tokio::task::yield_now().await;
     }
-    // 1000 requests, and what was on its way when nginx said so.
-    assert!((100..5_000).contains(&opened), "{opened} streams on one connection");
+    assert!(opened < 20_000, "the connection is still open");
     ended.await.unwrap();
     let (client, _ended) = connect().await;
     let (response, _) = client.ready().await.unwrap().send_request(request(), true).unwrap();
     assert_eq!(response.await.unwrap().status(), 200);
-    assert_eq!(system.edge_api("/edge/status").await.status, 200);
+    // 1000 requests of the first connection, and one of the second.
+    let handled = system.log_lines_after_a_last_request().await.len();
+    assert!((500..=1001).contains(&handled), "{handled} requests were handled, {opened} were sent");
     system.stop().await;
 }

@@ -23,14 +23,14 @@ pub(super) struct Raw {
 
 /// What a listener does with a connection.
 enum Behavior {
-    /// Reads something, writes these bytes, and waits until the other side closes the connection.
+    /// Writes these bytes whenever it has read something, until the other side closes the connection.
     Says(Vec<u8>),
     /// Connects to another address and passes all bytes on.
     Forwards(SocketAddr),
 }
 
 impl Raw {
-    /// An instance that answers the first bytes of each connection with `bytes` and leaves the connection open.
+    /// An instance that answers small requests with `bytes` and leaves the connection open.
     pub(super) async fn saying(bytes: impl Into<Vec<u8>>) -> Self {
         Self::start(Behavior::Says(bytes.into())).await
     }
@@ -72,11 +72,9 @@ async fn serve(mut stream: TcpStream, behavior: Arc<Behavior>) {
     match &*behavior {
         Behavior::Says(bytes) => {
             let mut piece = [0; 4096];
-            if stream.read(&mut piece).await.is_ok_and(|count| count > 0)
+            while stream.read(&mut piece).await.is_ok_and(|count| count > 0)
                 && stream.write_all(bytes).await.is_ok()
-            {
-                while stream.read(&mut piece).await.is_ok_and(|count| count > 0) {}
-            }
+            {}
         }
         Behavior::Forwards(to) => {
             if let Ok(mut other) = TcpStream::connect(to).await {
