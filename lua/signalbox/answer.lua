@@ -12,7 +12,7 @@ local _M = {}
 local TITLES = {
     [400] = "Bad Request", [403] = "Forbidden", [404] = "Not Found", [405] = "Method Not Allowed",
     [413] = "Content Too Large", [429] = "Too Many Requests", [502] = "Bad Gateway", [503] = "Service Unavailable",
-    [504] = "Gateway Timeout",
+    [504] = "Gateway Timeout", [508] = "Loop Detected",
 }
 
 local PAGE = '<!doctype html>\n<html lang="en"><meta charset="utf-8">'
@@ -39,9 +39,10 @@ end
 local function grpc(status, detail)
     ngx.status = 200
     ngx.header["Content-Type"] = "application/grpc"
-    -- As gRPC maps HTTP codes: UNAVAILABLE if the call may be repeated, UNIMPLEMENTED if there is no such endpoint.
+    -- As gRPC maps HTTP codes: UNAVAILABLE if the call may be repeated, UNIMPLEMENTED if there is no such endpoint,
+    -- FAILED_PRECONDITION for a loop.
     ngx.header["grpc-status"] = ((status == 404 or status == 405) and 12) or (status == 403 and 7)
-        or (status == 429 and 8) or (status == 400 and 3) or 14
+        or (status == 429 and 8) or (status == 400 and 3) or (status == 508 and 9) or 14
     ngx.header["grpc-message"] = detail
     ngx.header["Content-Length"] = 0
     return ngx.exit(200)

@@ -2,9 +2,13 @@
 -- them, and they survive the redirect to @full. They are read only after a failure.
 
 local gmatch, match = string.gmatch, string.match
+local tonumber = tonumber
 local var = ngx.var
 
 local _M = {}
+
+-- How many bytes of an answer nginx reads in search of the end of its headers; set at start.
+_M.max_header_bytes = 16384
 
 -- Returns the set of addresses tried, the last one, and how many there are; nil when there are none. An address counts
 -- once: when a kept-alive connection turns out to be closed, nginx makes one try more than it was granted, and that
@@ -40,6 +44,14 @@ end
 -- no instance yet, which nginx writes like an internal redirect: a separator with nothing after it.
 function _M.was_connected()
     return match(var.upstream_connect_time or "", "([%d%.%-]+) : $") ~= "-"
+end
+
+-- Whether the last try failed because the headers of the answer were larger than the edge accepts. nginx gives such a
+-- try the status 502, as if the connection had broken, but it has filled the buffer and found no end of the headers.
+function _M.headers_too_large()
+    local received = tonumber(match(var.upstream_bytes_received or "", "(%d+)[ ,:]*$"))
+    return received ~= nil and received >= _M.max_header_bytes
+        and match(var.upstream_header_time or "", "([%d%.%-]+)[ ,:]*$") == "-"
 end
 
 return _M

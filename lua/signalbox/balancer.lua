@@ -23,6 +23,7 @@ local set_current_peer, set_more_tries = balancer.set_current_peer, balancer.set
 local get_last_failure = balancer.get_last_failure
 local next_of, has_several, log_key_of_plain = record.plain_next, record.plain_has_several, record.plain_log_key
 local next_open, any_ejected = outliers.pick, outliers.any
+local may_grant = tries.may_grant
 local broke = budget.broke
 local until_end = in_flight.until_end
 local exit, DECLINED, ERROR = ngx.exit, ngx.DECLINED, ngx.ERROR
@@ -77,13 +78,14 @@ end
 
 -- nginx has already decided that the request may be sent again.
 local function retry(request, route, status)
-    if not route then
-        -- A push has removed the record since the first try; @full looks it up again. Not DECLINED: nginx does not
-        -- count a declined try, so it would call this function again immediately, without end.
+    if not route or tries.is_over(request) then
+        -- A push has removed the record since the first try, and @full looks it up again; or the request may not be
+        -- sent again, and @full answers it. Not DECLINED: nginx does not count a declined try, so it would call this
+        -- function again immediately, without end.
         return exit(ERROR)
     end
     local address, more = tries.retry(route, status)
-    if more then
+    if more and may_grant(request) then
         set_more_tries(1)
     end
     return send(request, route, address)
@@ -95,7 +97,7 @@ local function first_by_policy(request, host)
         return exit(DECLINED)
     end
     local address = choose.first(route)
-    if tries.another(route, 1) then
+    if tries.another(route, 1) and may_grant(request) then
         set_more_tries(2)
     end
     return send(request, route, address)
@@ -111,7 +113,7 @@ function _M.plain()
     elseif not route then
         return first_by_policy(request, host)
     end
-    if has_several(route) and not (broke[route] and not tries.in_budget(route)) then
+    if has_several(route) and may_grant(request) and not (broke[route] and not tries.in_budget(route)) then
         -- Every instance may be tried once, within proxy_next_upstream_timeout and the budget. Each try grants the
         -- next; this one grants itself and the next. The client gets the answer of the last one, even if that is a 503.
         set_more_tries(2)

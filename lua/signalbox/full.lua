@@ -11,6 +11,7 @@
 local answer = require("signalbox.answer")
 local attempts = require("signalbox.attempts")
 local balancer = require("ngx.balancer")
+local base = require("resty.core.base")
 local choose = require("signalbox.choose")
 local counters = require("signalbox.counters")
 local guards = require("signalbox.guards")
@@ -29,7 +30,8 @@ local tries = require("signalbox.tries")
 local log, ERR = ngx.log, ngx.ERR
 local now, update_time = ngx.now, ngx.update_time
 local tcp = ngx.socket.tcp
-local match, sub, tonumber = string.match, string.sub, tonumber
+local gmatch, lower, match, sub, tonumber = string.gmatch, string.lower, string.match, string.sub, tonumber
+local get_request = base.get_request
 local rules_of = record.rules
 
 local _M = {}
@@ -39,8 +41,6 @@ local RETRY_AFTER_SECONDS = 1
 local PROBE_INTERVAL_SECONDS = 0.2
 local PROBE_TIMEOUT_MS = 200
 
--- Repeating any other method could do its work twice. TRACE and unknown methods are left out to be safe.
-local IDEMPOTENT = { GET = true, HEAD = true, PUT = true, DELETE = true, OPTIONS = true }
 -- Statuses of an instance, or of nginx in its place, that are failures of the instance.
 local FAILURE = { ["502"] = true, ["503"] = true, ["504"] = true }
 
@@ -67,6 +67,10 @@ end
 
 -- No try is left: the answer describes the last one.
 local function failed(status, connected)
+    if attempts.headers_too_large() then
+        return answer.problem(502, "response_headers_too_large",
+            "The headers of the instance's answer are larger than this edge accepts.")
+    end
     if status == "504" then
         return answer.problem(504, connected and "timeout" or "connect_timeout", connected
             and "The instance did not answer in time." or "No instance of this host accepted a connection in time.")
@@ -131,13 +135,14 @@ local function continue(route, name, tried, last, count)
     if ngx.var.edge_target == "1" then
         return failed(status, connected)
     end
-    if FAILURE[status or ""] then
+    local too_large = attempts.headers_too_large()
+    if FAILURE[status or ""] and not too_large then
         outliers.failed(route, last, status)
     end
     ngx.var.logkey = record.log_key(route, last)
     ngx.ctx.free = not connected
     -- A try without a connection has sent nothing and cost nothing: any method may be repeated, without the budget.
-    if connected and not (IDEMPOTENT[ngx.req.get_method()] and tries.in_budget(route)) then
+    if too_large or connected and not (tries.is_idempotent() and tries.in_budget(route)) then
         return failed(status, connected)
     end
     local _, exhausted = choose.another(route, tried, last)
@@ -174,17 +179,15 @@ local function find_route(host)
     return route, name
 end
 
--- Redirects the request to the location for the protocol of the host's instances.
+-- Redirects the request to the location for the protocol of the host's instances. The policy decides, and never what
+-- the client sends: a client could otherwise make good instances fail, by a protocol that they do not speak.
 local function switch_location(route, host)
     local rules, way = rules_of(route), ngx.var.edge_way
-    if not rules then
-        return
-    end
-    local right = way
-    if rules.tls then
+    local right = "full"
+    if rules and rules.tls then
         right = rules.verify and "tls" or "tls_unverified"
         ngx.var.edge_tls_name = rules.server_name or host
-    elseif rules.grpc then
+    elseif rules and rules.grpc then
         right = "grpc"
     end
     if right ~= way then
@@ -192,7 +195,49 @@ local function switch_location(route, host)
     end
 end
 
+-- Headers that a client cannot take away by naming them in Connection: framing, and those that the edge itself needs.
+local KEPT = {
+    host = true, connection = true, upgrade = true, te = true, ["content-length"] = true, ["content-type"] = true,
+    ["transfer-encoding"] = true, ["cdn-loop"] = true,
+}
+
+-- Removes the headers of the client's connection (RFC 9110, 7.6.1). nginx itself knows only those of RFC 2616.
+local function drop_named_headers()
+    for name in gmatch(ngx.var.http_connection or "", "[^%s,]+") do
+        if not KEPT[lower(name)] then
+            ngx.req.clear_header(name)
+        end
+    end
+end
+
+-- What $edge_unusual says of a request, or of the answer of its instance: answers it if it may not pass.
+local function unusual(kind)
+    if kind == "interim" then
+        uncount()
+        return answer.problem(502, "interim_response",
+            "The instance sent an interim response, such as 103 Early Hints, which this edge cannot forward.")
+    elseif kind == "not_http" then
+        local address = uncount()
+        local route = resolve.host(ngx.var.host)
+        if address and route then
+            outliers.failed(route, address, "no HTTP")
+        end
+        return answer.problem(502, "not_http", "The instance did not answer in HTTP.")
+    elseif kind == "loop" then
+        -- No cache may keep it: a client could send the header through a cache that others use.
+        ngx.header["Cache-Control"] = "no-store"
+        return answer.problem(508, "loop_detected", "This request has passed through this edge before.")
+    elseif kind == "port" then
+        return answer.problem(400, "bad_request", "The port in the Host header is not valid.")
+    end
+    drop_named_headers()
+end
+
 function _M.access()
+    local kind = ngx.var.edge_unusual
+    if kind ~= "" then
+        unusual(kind)
+    end
     local host = ngx.var.host
     local tried, last, count = attempts.addresses()
     if not tried and ngx.var.upstream_status then
@@ -262,13 +307,14 @@ function _M.balance()
     -- The record that the access phase found. It may have been replaced while the body was read, but its instances were
     -- right when the request arrived.
     local ctx = ngx.ctx
-    local route = ctx.route
-    if not route then
+    local route, request = ctx.route, get_request()
+    local failure = balancer.get_last_failure()
+    if not route or failure and tries.is_over(request) then
         return ngx.exit(ngx.ERROR)
     end
     local address, more = next_try(ctx, route)
-    if more then
-        balancer.set_more_tries(balancer.get_last_failure() and 1 or 2)
+    if more and tries.may_grant(request) then
+        balancer.set_more_tries(failure and 1 or 2)
     end
     local rules = rules_of(route)
     if rules and rules.timeouts then
@@ -283,8 +329,29 @@ function _M.balance()
     ngx.var.logkey = record.log_key(route, address)
 end
 
+-- nginx would pass on an interim answer as the final one, and wait for the end of a connection that has none; and
+-- whatever is not HTTP as an answer of HTTP/0.9, without a status. 419 leads to @full (edge.conf).
+local function check_answer()
+    -- ngx.status is 9 for HTTP/0.9.
+    local status = ngx.status
+    if status >= 200 or status == 101 then
+        return true
+    elseif status ~= 9 then
+        ngx.var.edge_unusual = "interim"
+        return false
+    elseif ngx.var.server_protocol == "HTTP/0.9" or ngx.var.edge_unusual == "not_http" then
+        -- The edge's own answer: to a client that speaks HTTP/0.9, or for an instance that does.
+        return true
+    end
+    ngx.var.edge_unusual = "not_http"
+    return false
+end
+
 -- A sticky client without a session, or whose instance is gone, gets a new cookie.
 function _M.header()
+    if not check_answer() then
+        return ngx.exit(419)
+    end
     local route = ngx.ctx.route
     local rules = route and rules_of(route)
     if rules and rules.response_headers then
@@ -307,7 +374,7 @@ function _M.log()
     local status = attempts.last()
     if FAILURE[status or ""] then
         local route = ngx.ctx.route or routes.known(ngx.var.host)
-        if route then
+        if route and not attempts.headers_too_large() then
             outliers.failed(route, address, status)
         end
     elseif status then

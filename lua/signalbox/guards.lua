@@ -3,16 +3,19 @@
 
 local answer = require("signalbox.answer")
 local counters = require("signalbox.counters")
+local crypto = require("signalbox.crypto")
 local limits = require("signalbox.limits")
+local secret = require("signalbox.secret")
 local target = require("signalbox.target")
 
 local var, req = ngx.var, ngx.req
-local sub, tonumber = string.sub, tonumber
+local find, tonumber = string.find, tonumber
 
 local _M = {}
 
--- Certificate authorities use this path over plain HTTP, whatever else applies (RFC 8555, 8.3).
-local ACME = "/.well-known/acme-challenge/"
+-- Certificate authorities use this path over plain HTTP, whatever else applies (RFC 8555, 8.3). It is compared with the
+-- request line as the instance gets it: "/admin/../.well-known/acme-challenge/x" is this path only to some.
+local ACME = "^/%.well%-known/acme%-challenge/[%w_-]+$"
 
 -- The port of the HTTPS listener as clients see it; set at start.
 _M.https_port = "443"
@@ -34,7 +37,7 @@ local function maintenance(rules)
     local given = rules.maintenance
     if given.except then
         local value = var[given.except]
-        if value and (not given.except_value or value == given.except_value) then
+        if value and (not given.except_value or crypto.same(secret.of("maintenance"), value, given.except_value)) then
             return
         end
     end
@@ -113,7 +116,7 @@ end
 function _M.check(route)
     local rules = route.rules
     var.logkey = route.log_key
-    if sub(var.uri, 1, #ACME) ~= ACME then
+    if not find(var.request_uri, ACME) then
         if rules.https then
             https(rules)
         end

@@ -4,8 +4,11 @@
 -- requests would have been served at the allowed rate. A request that arrives too long before that time is rejected.
 -- Reading and writing are two steps, so two workers at the same instant may let one request too many through.
 --
--- Connections: a count that is incremented before the request and decremented in its log phase. It expires after an
--- hour without a new request, because a killed worker never decrements its part.
+-- Connections: a count that is incremented before the request and decremented in its log phase. It expires an hour
+-- after its first request, because a killed worker never decrements its part.
+--
+-- When the memory is full, new clients are not counted. No counter is evicted: a client that invents a header value for
+-- each request could otherwise end the limits of all others.
 --
 --   signalbox_limits   "r|<name>|<client>"  milliseconds;  "c|<name>|<client>"  requests in flight
 
@@ -60,17 +63,31 @@ function _M.request(name, rules)
     if early > 0.5 then
         return ceil(early / 1000)
     end
-    local ok, err = dict:set(key, due + interval, (due + interval - time) / 1000 + 1)
+    local ok, err = dict:safe_set(key, due + interval, (due + interval - time) / 1000 + 1)
     if not ok then
         full(err)
     end
     return nil
 end
 
+local function increment(key)
+    local count, err = dict:incr(key, 1)
+    if count or err ~= "not found" then
+        return count, err
+    end
+    local ok
+    ok, err = dict:safe_add(key, 1, CLAIM_LIFETIME_SECONDS)
+    if err == "exists" then
+        -- Another worker was faster.
+        return dict:incr(key, 1)
+    end
+    return ok and 1 or nil, err
+end
+
 -- Returns what release() takes when the request ends, or nil when there are too many requests.
 function _M.claim(name, rules)
     local key = "c|" .. name .. "|" .. client(rules.connections_by)
-    local count, err = dict:incr(key, 1, 0, CLAIM_LIFETIME_SECONDS)
+    local count, err = increment(key)
     if not count then
         full(err)
         return ""

@@ -6,6 +6,7 @@
 --                  because the pacemaker encrypts with the first
 --   sticky         digests in cookies (balance/sticky.lua)
 --   target         tickets for one instance (target.lua)
+--   maintenance    comparison of a header with the agreed value (guards.lua)
 --
 -- Without a file, the key is random and lasts for this run of nginx and its reloads: cookies are invalid after a
 -- restart and at other routers, and certificates of the table cannot be used.

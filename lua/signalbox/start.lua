@@ -4,6 +4,14 @@ local _M = {}
 
 local settings
 
+local MULTIPLES = { [""] = 1, k = 1024, m = 1024 * 1024 }
+
+-- A size as nginx writes it: "16k".
+local function bytes(size)
+    local number, unit = string.match(string.lower(size), "^(%d+)([km]?)$")
+    return assert(tonumber(number), "RESPONSE_HEADERS must be a size such as 16k") * MULTIPLES[unit]
+end
+
 -- Every module is loaded here, so that an error in one stops the start or the reload and never a request, and so that
 -- the workers share the memory of the compiled code.
 function _M.master(given)
@@ -12,6 +20,7 @@ function _M.master(given)
     require("signalbox.secret").load(settings.key_file)
     require("signalbox.address").reserve(settings.reserved or "")
     require("signalbox.guards").https_port = settings.https_port
+    require("signalbox.attempts").max_header_bytes = bytes(settings.response_headers)
     require("signalbox.balancer")
     require("signalbox.full")
     require("signalbox.admin")

@@ -4,17 +4,48 @@
 -- budget; that exceeds the budget by one.
 
 local attempts = require("signalbox.attempts")
+local base = require("resty.core.base")
 local budget = require("signalbox.budget")
 local choose = require("signalbox.choose")
 local counters = require("signalbox.counters")
 local defaults = require("signalbox.policy.failure")
+local ffi = require("ffi")
 local outliers = require("signalbox.outliers")
 local record = require("signalbox.record")
 
+require("resty.core.request") -- declares ngx_http_lua_ffi_req_get_method
+
+local C = ffi.C
+local get_request = base.get_request
 local now = ngx.now
 local rules_of = record.rules
 
 local _M = {}
+
+-- nginx's bits of methods (ngx_http_request.h). Repeating any other method could do its work twice. TRACE and unknown
+-- methods are left out to be safe.
+local GET, HEAD, POST, PUT, DELETE, OPTIONS, LOCK, PATCH = 0x2, 0x4, 0x8, 0x10, 0x20, 0x200, 0x1000, 0x4000
+local IDEMPOTENT = { [GET] = true, [HEAD] = true, [PUT] = true, [DELETE] = true, [OPTIONS] = true }
+-- Methods for which nginx itself repeats only what was not sent. It repeats an unknown method like a GET.
+local GUARDED = { [POST] = true, [LOCK] = true, [PATCH] = true }
+
+-- Whether the method may be repeated after the request was sent.
+function _M.is_idempotent()
+    return IDEMPOTENT[C.ngx_http_lua_ffi_req_get_method(get_request())] == true
+end
+
+-- Whether nginx may be granted tries ahead for this request's method. Without any, nginx sends the request to @full
+-- after a failure, and passes on a 503 of the instance as it is.
+function _M.may_grant(request)
+    local method = C.ngx_http_lua_ffi_req_get_method(request)
+    return IDEMPOTENT[method] or GUARDED[method]
+end
+
+-- In the balancer, after a failed try: whether no other may follow, although nginx asks for one. It asks without a
+-- grant when a kept-alive connection turned out to be closed.
+function _M.is_over(request)
+    return attempts.headers_too_large() or attempts.was_connected() and not _M.may_grant(request)
+end
 
 local function budget_percent(route)
     local rules = rules_of(route)

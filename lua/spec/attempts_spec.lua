@@ -60,4 +60,17 @@ return function(it)
             equal(attempts.was_connected(), wanted, connects)
         end
     end)
+
+
+    it("distinguishes headers that are too large from a broken connection", function()
+        attempts.max_header_bytes = 4096
+        for _, case in ipairs({ { "4096", "-", true }, { "4095", "-", false }, { "9000", "0.001", false },
+            { "0 : 4096 : ", "- : - : ", true }, { "4096, 10", "-, -", false }, { "10, 4096", "0.001, -", true } }) do
+            vars.upstream_bytes_received, vars.upstream_header_time = case[1], case[2]
+            equal(attempts.headers_too_large(), case[3], case[1] .. " " .. case[2])
+        end
+        vars.upstream_bytes_received = nil
+        equal(attempts.headers_too_large(), false)
+        attempts.max_header_bytes = 16384
+    end)
 end

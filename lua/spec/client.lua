@@ -32,8 +32,9 @@ local function parse(text)
 end
 
 -- options: { socket = "edge", method = "GET", path = "/", host = …, headers = { name = value }, body = … }. A host of
--- false sends HTTP/1.0 without one. tls: the server name of a handshake. Returns { status, headers, body }.
-function _M.request(options)
+-- false sends HTTP/1.0 without one. tls: the server name of a handshake. connection: in place of `close`, together with
+-- which the server must close the connection. Returns the answer as text.
+function _M.raw(options)
     local socket = ngx.socket.tcp()
     socket:settimeouts(2000, 2000, 10000)
     assert(socket:connect("unix:" .. prefix .. (options.socket or "edge") .. ".sock"))
@@ -42,7 +43,7 @@ function _M.request(options)
     end
     local host = options.host == nil and "app.test" or options.host
     local lines = { (options.method or "GET") .. " " .. (options.path or "/") .. (host and " HTTP/1.1" or " HTTP/1.0"),
-        "Connection: close" }
+        "Connection: " .. (options.connection or "close") }
     lines[#lines + 1] = host and "Host: " .. host or nil
     for name, value in pairs(options.headers or {}) do
         lines[#lines + 1] = name .. ": " .. value
@@ -53,7 +54,12 @@ function _M.request(options)
     assert(socket:send(table.concat(lines, "\r\n") .. "\r\n\r\n" .. (options.body or "")))
     local text = assert(socket:receive("*a"))
     socket:close()
-    return parse(text)
+    return text
+end
+
+-- The same. Returns { status, headers, body }.
+function _M.request(options)
+    return parse(_M.raw(options))
 end
 
 return _M

@@ -291,4 +291,97 @@ return function(run)
         put({ secure }, '"upstream":{"tls":true,"server_name":"other.test","verify":false}')
         equal(client.request({}).body, "secure")
     end)
+
+
+    -- ── what does not pass ──
+
+    it("answers a request that has been here before, or whose port is not valid", function()
+        put({ ONE }, FULL)
+        local response = client.request({ headers = { ["X-Unusual"] = "loop" } })
+        equal(refused(response), { 508, "loop_detected" })
+        equal(response.headers["cache-control"], "no-store")
+        equal(refused(client.request({ headers = { ["X-Unusual"] = "port" } })), { 400, "bad_request" })
+        equal(app.counts(), {})
+    end)
+
+    it("removes the headers that Connection names, except those that it needs", function()
+        put({ ONE })
+        app.behavior.one = function()
+            local headers = ngx.req.get_headers()
+            ngx.print(headers["X-One"] or "none", headers["X-Two"] or "none", headers["X-Kept"], headers.Host)
+        end
+        local response = client.request({ headers = { ["X-Unusual"] = "named", ["X-One"] = "1", ["X-Two"] = "2",
+            ["X-Kept"] = "3", Connection = "x-one, X-Two,Host" } })
+        -- The client of the specs sends a Connection line of its own first, and nginx takes the first one.
+        equal(response.body, "123app.test")
+        response = client.request({ connection = "close, x-one, X-Two,Host", headers = { ["X-Unusual"] = "named",
+            ["X-One"] = "1", ["X-Two"] = "2", ["X-Kept"] = "3" } })
+        equal(response.body, "nonenone3app.test")
+    end)
+
+    it("answers in place of an instance that sends an interim response, or no HTTP", function()
+        runner.expect_error("upstream sent no valid HTTP/1.0 header")
+        local function sends(text)
+            return function()
+                local socket = assert(ngx.req.socket(true))
+                socket:send(text)
+                ngx.sleep(0.2)
+            end
+        end
+        put({ ONE, TWO }, FULL .. ',"ejection":false')
+        app.behavior.one = sends("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\n")
+        app.behavior.two = app.behavior.one
+        equal(refused(client.request({})), { 502, "interim_response" })
+        local seen = app.counts()
+        equal((seen.one or 0) + (seen.two or 0), 1, "tries")
+        equal({ outliers.describe(ONE) }, { 0, 0, 0 })
+        equal({ outliers.describe(TWO) }, { 0, 0, 0 })
+        put({ ONE }, FULL)
+        app.behavior.one = sends("SSH-2.0-OpenSSH_9\r\n")
+        -- nginx has no status line for what it takes for HTTP/0.9, but nothing of the instance arrives.
+        local text = client.raw({})
+        truthy(text:find('"code":"not_http"', 1, true), text)
+        equal(text:find("SSH", 1, true), nil)
+        equal(select(3, outliers.describe(ONE)), 1, "failures")
+        equal(log_line().code, 502)
+    end)
+
+    it("answers for headers that are too large, once, and without a failure of the instance", function()
+        runner.expect_error("upstream sent too big header")
+        local attempts = require("signalbox.attempts")
+        attempts.max_header_bytes = 4096
+        app.behavior.one = function()
+            ngx.header["X-Large"] = ("x"):rep(5000)
+            ngx.print("one")
+        end
+        app.behavior.two = app.behavior.one
+        for _, policy in ipairs({ false, FULL }) do
+            put({ ONE, TWO }, policy or nil)
+            equal(refused(client.request({})), { 502, "response_headers_too_large" })
+            local seen = app.counts()
+            equal((seen.one or 0) + (seen.two or 0), 1, "tries")
+            equal({ select(3, outliers.describe(ONE)), select(3, outliers.describe(TWO)) }, { 0, 0 })
+        end
+        attempts.max_header_bytes = 16384
+    end)
+
+    it("sends a request of a method that it does not know once", function()
+        runner.expect_error(CLOSED)
+        runner.expect_error(REFUSED)
+        for _, policy in ipairs({ false, FULL .. ',"ejection":false' }) do
+            put({ ONE, TWO }, policy or nil)
+            for behavior, status in pairs({ [app.close] = 502, [app.status(503)] = 503 }) do
+                app.behavior.one, app.behavior.two = behavior, behavior
+                app.counts()
+                equal(client.request({ method = "CHARGE" }).status, status)
+                local seen = app.counts()
+                equal((seen.one or 0) + (seen.two or 0), 1, "tries")
+            end
+            app.behavior = {}
+            put({ DOWN, ONE }, policy or nil)
+            for _ = 1, 4 do
+                equal(client.request({ method = "CHARGE" }).body, "one")
+            end
+        end
+    end)
 end

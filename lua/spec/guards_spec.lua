@@ -47,6 +47,10 @@ return function(it)
         equal(refused(client.request({})), { 403, "https_only" })
         equal(client.request({ path = "/.well-known/acme-challenge/x" }).body, "one")
         equal(client.request({ headers = { ["X-Forwarded-Proto"] = "https" } }).body, "one")
+        for _, path in ipairs({ "/a/../.well-known/acme-challenge/x", "/.well-known/acme-challenge/x/../y",
+            "/.well-known/acme-challenge/", "/.well-known/acme-challenge/x?y" }) do
+            equal(refused(client.request({ path = path })), { 403, "https_only" }, path)
+        end
     end)
 
     it("answers for a host under maintenance, except to clients with the agreed header", function()

@@ -86,4 +86,18 @@ return function(it)
         truthy(limits.claim("f", rules) and limits.claim("f", rules), "two may")
         equal(limits.claim("f", rules), nil)
     end)
+
+
+    it("evicts no client when the memory is full", function()
+        local rules = { rate = 0.001, burst = 0, rate_by = false, max_connections = 1, connections_by = false }
+        equal(limits.request("kept", rules), nil)
+        truthy(limits.claim("kept", rules), "one may")
+        for i = 1, 30000 do
+            limits.request("flood" .. i, rules)
+            limits.claim("flood" .. i, rules)
+        end
+        truthy(limits.request("kept", rules), "the rate is still limited")
+        equal(limits.claim("kept", rules), nil)
+        truthy(runner.logged("the memory for limits is full"), "a warning")
+    end)
 end

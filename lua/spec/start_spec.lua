@@ -22,7 +22,8 @@ local function write(name, text)
 end
 
 local function settings(snapshot_path, key_file)
-    return { snapshot_path = snapshot_path, key_file = key_file or "", https_port = "8443", replica = redis.address }
+    return { snapshot_path = snapshot_path, key_file = key_file or "", https_port = "8443", replica = redis.address,
+        response_headers = "32k" }
 end
 
 local function forget()
@@ -36,6 +37,7 @@ return function(it)
         truthy(runner.logged("no snapshot of the route table at "), "a notice")
         truthy(shared.generation() > 1e12, "a generation that no earlier run has reached")
         equal(require("signalbox.guards").https_port, "8443")
+        equal(require("signalbox.attempts").max_header_bytes, 32768)
     end)
 
     it("reads the last good table, but not on a reload", function()

@@ -60,4 +60,17 @@ return function(it)
                 tries.another(made(nil), 1)
         end) }, { false, true, true })
     end)
+
+
+    it("knows the methods that may be repeated, and those for which nginx may be granted tries", function()
+        local base = require("resty.core.base")
+        for method, wanted in pairs({ GET = { true, true }, HEAD = { true, true }, PUT = { true, true },
+            DELETE = { true, true }, OPTIONS = { true, true }, POST = { false, true }, PATCH = { false, true },
+            LOCK = { false, true }, MKCOL = { false, false }, MOVE = { false, false }, PROPFIND = { false, false },
+            CHARGE = { false, false } }) do
+            equal({ runner.within_request({ method = method }, function()
+                return tries.is_idempotent(), tries.may_grant(base.get_request()) == true
+            end) }, wanted, method)
+        end
+    end)
 end

@@ -60,6 +60,7 @@ pub(crate) fn router(site: Site) -> Router {
         .merge(pages.with_state(site))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn(signalbox_daemon::refuse_proxied))
         .layer(middleware::from_fn(unread::drain))
         .layer(DefaultBodyLimit::max(body::LIMIT_BYTES))
         .layer(RequestBodyTimeoutLayer::new(BODY_TIMEOUT))

@@ -472,7 +472,7 @@ async fn the_proxy_protocol_carries_the_clients_address() {
     let told = format!("PROXY TCP4 203.0.113.7 127.0.0.1 5555 80\r\n{get}");
     let echo = Connection::open(edge).await.unwrap().send_raw(told.as_bytes()).await.unwrap().text();
     assert!(echo.contains("X-Real-IP: 203.0.113.7\r\n"), "{echo}");
-    assert!(echo.contains("X-Forwarded-For: 6.6.6.6, 203.0.113.7\r\n"), "{echo}");
+    assert!(echo.contains("X-Forwarded-For: 203.0.113.7\r\n"), "{echo}");
     let silent = Connection::open(edge).await.unwrap().send_noise(get.as_bytes()).await;
     assert!(silent.is_none_or(|answer| answer.status == 400), "whoever does not say it is not served");
     system.allow("broken header");

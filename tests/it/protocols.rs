@@ -253,7 +253,7 @@ async fn grpc_passes_message_by_message_with_its_trailers() {
     let service = Service::start("service").await;
     system.cli::<()>(System::MASTER, &format!("SADD instances:grpc.test {}", service.address)).await;
     system.cli::<()>(System::MASTER, "SET logkey:grpc.test 17").await;
-    system.settle().await;
+    rule(&system, "grpc.test", &json!({"upstream": {"protocol": "grpc"}})).await;
     for round in 0..3 {
         let mut call = Call::open(at.h2c, "grpc.test", "/echo").await.unwrap();
         // Each is answered before the next is sent: nothing may be held back in between.
@@ -272,7 +272,7 @@ async fn grpc_passes_message_by_message_with_its_trailers() {
             (&"0".parse().unwrap(), &"service".parse().unwrap())
         );
     }
-    // Instances that speak nothing else are named in the policy; then it is not the content type that decides.
+    // The policy decides, and not the content type.
     let url = format!("http://127.0.0.1:{}/fail", at.h2c.port());
     let json = ["--http2-prior-knowledge", "--header", "Host: json.test", "--data-raw", "{}", &url];
     system.cli::<()>(System::MASTER, &format!("SADD instances:json.test {}", service.address)).await;
@@ -301,7 +301,7 @@ async fn grpc_passes_over_tls_with_its_trailers() {
     set(&system, "cert:*.calls.test", &issued.sealed("*.calls.test", &key)).await;
     let service = Service::start("service").await;
     system.cli::<()>(System::MASTER, &format!("SADD instances:a.calls.test {}", service.address)).await;
-    system.settle().await;
+    rule(&system, "a.calls.test", &json!({"upstream": {"protocol": "grpc"}})).await;
     let open =
         async |host: &str, path: &str| Call::open_tls(at.tls, host, path, &authority.pem).await.unwrap();
     for round in 0..3 {
@@ -342,7 +342,7 @@ async fn a_grpc_client_receives_errors_as_grpc_statuses() {
     let dead = format!("127.0.0.1:{}", nobody.add().expect("a free port"));
     system.cli::<()>(System::MASTER, &format!("SADD instances:dead.test {dead}")).await;
     system.cli::<()>(System::MASTER, "SET logkey:empty.test 17").await;
-    system.settle().await;
+    rule(&system, "dead.test", &json!({"upstream": {"protocol": "grpc"}})).await;
     system.allow("connect() failed");
     // UNIMPLEMENTED for what is not there, UNAVAILABLE for what may be repeated.
     for (host, status, reason) in [

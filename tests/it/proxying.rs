@@ -33,12 +33,9 @@ async fn an_instance_receives_the_clients_address_and_the_log_has_the_request_id
     assert_eq!(id.len(), 32, "{id}");
     assert!(id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
 
-    // A chain of proxies is kept, and so is an id that cannot break the log.
-    let request = Request::get("app.test", "/echo")
-        .header("X-Forwarded-For", "203.0.113.9")
-        .header("X-Request-ID", "client-id-0001");
+    // A request ID that cannot break the log is kept.
+    let request = Request::get("app.test", "/echo").header("X-Request-ID", "client-id-0001");
     let echo = request.send(system.edge).await.unwrap().text();
-    assert_eq!(header(&echo, "X-Forwarded-For"), Some("203.0.113.9, 127.0.0.1"));
     assert_eq!(header(&echo, "X-Request-ID"), Some("client-id-0001"));
     let hostile = Request::get("app.test", "/echo").header("X-Request-ID", r#"","key":"1","x":""#);
     let echo = hostile.send(system.edge).await.unwrap().text();

@@ -66,6 +66,8 @@ fn values(
     let absent = "127.0.0.1:1";
     vec![
         ("PREFIX", prefix.display().to_string()),
+        ("TEMP_DIR", prefix.display().to_string()),
+        ("TEMP_LIMIT", "0".to_owned()),
         ("NGINX_DIR", source.join("nginx").display().to_string()),
         ("LUA_DIR", source.join("lua").display().to_string()),
         ("LOAD_MODULES", nginx::load_modules()),
@@ -81,6 +83,7 @@ fn values(
         ("EDGE_LISTEN", listen.to_string()),
         ("ADMIN_LISTEN", admin.to_string()),
         ("ADMIN_ALLOW", "allow 127.0.0.0/8;".to_owned()),
+        ("ADMIN_NAME_LIST", String::new()),
         ("ROUTES_REPLICA", replica.to_owned()),
         ("ROUTES_SHM", "256m".to_owned()),
         ("SNAPSHOT_PATH", prefix.join("routes.snapshot").display().to_string()),
@@ -91,6 +94,9 @@ fn values(
         ("EDGE_REAL_IP", String::new()),
         ("EDGE_FORWARDER_LIST", String::new()),
         ("EDGE_FORWARDED", "forwarded-direct.conf".to_owned()),
+        ("EDGE_NAME", "bench".to_owned()),
+        ("EDGE_NAME_PATTERN", "bench".to_owned()),
+        ("ADDRESS_LIMIT", "limit_conn signalbox_addresses 1000;".to_owned()),
         ("EDGE_HTTPS_PORT", "443".to_owned()),
         ("EDGE_UPSTREAM_CA", "/etc/ssl/certs/ca-certificates.crt".to_owned()),
         ("PACEMAKER", absent.to_owned()),
@@ -102,6 +108,10 @@ fn values(
         ("READ_TIMEOUT", "60s".to_owned()),
         ("RETRY_TIMEOUT", "10s".to_owned()),
         ("BODY_LIMIT", "100m".to_owned()),
+        ("RESPONSE_HEADERS", "16k".to_owned()),
+        ("HEADER_TIMEOUT", "10s".to_owned()),
+        ("BODY_TIMEOUT", "15s".to_owned()),
+        ("SEND_TIMEOUT", "30s".to_owned()),
     ]
 }
 

@@ -3,6 +3,7 @@
 //! * [`RootToken`] and [`RedisUrl`]: configuration values that must not appear in a log;
 //! * [`traces`]: spans of requests and of the work that they cause, sent to a collector;
 //! * `presented`: the token of a request (feature `serve`);
+//! * `refuse_proxied`: rejects requests that came through an edge (feature `serve`);
 //! * `log_to_stderr`: lines for a person at a terminal, JSON otherwise (feature `serve`).
 //!
 //! Without the feature `serve`, this crate neither handles HTTP requests nor exports spans, and does not depend on axum or
@@ -12,6 +13,8 @@
 mod credentials;
 #[cfg(feature = "serve")]
 mod logging;
+#[cfg(feature = "serve")]
+mod proxied;
 mod redis_url;
 mod root_token;
 pub mod traces;
@@ -20,6 +23,8 @@ pub mod traces;
 pub use credentials::presented;
 #[cfg(feature = "serve")]
 pub use logging::log_to_stderr;
+#[cfg(feature = "serve")]
+pub use proxied::refuse_proxied;
 pub use redis_url::RedisUrl;
 pub use root_token::RootToken;
 

@@ -1,6 +1,14 @@
 //! Attacks from outside, through real daemons. Each test tries to break a rule of the threat model (docs/security.md) and
 //! passes when it cannot.
 
+mod edge_admin;
+mod edge_answers;
+mod edge_exhaustion;
+mod edge_grpc;
+mod edge_headers;
+mod edge_instances;
+mod edge_loops;
 mod host_name;
 mod own_addresses;
 mod redis_credentials;
+mod raw;

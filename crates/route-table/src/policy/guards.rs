@@ -15,7 +15,8 @@ const MAX_YEAR_SECONDS: u64 = 365 * 86_400;
 
 /// Headers of the connection or the framing (RFC 9110, 7.6.1), and headers that the edge itself sets. A policy cannot
 /// change them. The edge also ignores them in a table that was written by hand.
-pub(super) const RESERVED: [&str; 22] = [
+pub(super) const RESERVED: [&str; 23] = [
+    "cdn-loop",
     "connection",
     "content-length",
     "expect",

@@ -22,15 +22,17 @@ enum Empty {
 }
 
 /// Every name with its default. `PREFIX` in a default is replaced.
-const VARIABLES: [(&str, &str, Empty); 39] = [
+const VARIABLES: [(&str, &str, Empty); 48] = [
     ("PREFIX", "/run/signalbox", Empty::Default),
+    ("TEMP_DIR", "PREFIX", Empty::Default),
+    ("TEMP_LIMIT", "0", Empty::Default),
     ("NGINX_DIR", "", Empty::Default),
     ("LUA_DIR", "", Empty::Default),
     ("LOAD_MODULES", "", Empty::Allowed),
     ("USER_LINE", "user www-data;", Empty::Allowed),
     ("WORKER_PROCESSES", "auto", Empty::Default),
-    ("WORKER_CONNECTIONS", "8192", Empty::Default),
-    ("WORKER_NOFILE", "20000", Empty::Default),
+    ("WORKER_CONNECTIONS", "16384", Empty::Default),
+    ("WORKER_NOFILE", "40000", Empty::Default),
     ("WORKER_SHUTDOWN", "30s", Empty::Default),
     ("ERROR_LOG", "stderr", Empty::Default),
     ("ERROR_LOG_LEVEL", "warn", Empty::Default),
@@ -39,6 +41,7 @@ const VARIABLES: [(&str, &str, Empty); 39] = [
     ("EDGE_LISTEN", "0.0.0.0:8080", Empty::Default),
     ("ADMIN_LISTEN", "0.0.0.0:8081", Empty::Default),
     ("ADMIN_ALLOW", "allow 127.0.0.0/8; allow ::1;", Empty::Default),
+    ("ADMIN_NAMES", "", Empty::Allowed),
     ("ROUTES_REPLICA", "127.0.0.1:6402", Empty::Default),
     ("ROUTES_REPLICA_USER", "", Empty::Allowed),
     ("ROUTES_REPLICA_PASSWORD_FILE", "", Empty::Allowed),
@@ -50,6 +53,8 @@ const VARIABLES: [(&str, &str, Empty); 39] = [
     ("EDGE_TLS_CERTIFICATE", "PREFIX/tls.crt", Empty::Default),
     ("EDGE_TLS_KEY", "PREFIX/tls.key", Empty::Default),
     ("EDGE_HTTPS_PORT", "443", Empty::Default),
+    // Empty: the host name and the port of EDGE_LISTEN.
+    ("EDGE_NAME", "", Empty::Allowed),
     ("EDGE_FORWARDERS", "", Empty::Allowed),
     ("EDGE_REAL_IP_HEADER", "X-Forwarded-For", Empty::Default),
     // Empty: the system's bundle, if it exists.
@@ -62,7 +67,12 @@ const VARIABLES: [(&str, &str, Empty); 39] = [
     ("CONNECT_TIMEOUT", "2s", Empty::Default),
     ("READ_TIMEOUT", "60s", Empty::Default),
     ("RETRY_TIMEOUT", "10s", Empty::Default),
-    ("BODY_LIMIT", "100m", Empty::Default),
+    ("BODY_LIMIT", "10m", Empty::Default),
+    ("RESPONSE_HEADERS", "16k", Empty::Default),
+    ("ADDRESS_REQUESTS", "1000", Empty::Default),
+    ("HEADER_TIMEOUT", "10s", Empty::Default),
+    ("BODY_TIMEOUT", "15s", Empty::Default),
+    ("SEND_TIMEOUT", "30s", Empty::Default),
 ];
 /// The program. It is not called `NGINX`, because nginx takes a variable of that name for a list of sockets.
 const BINARY: (&str, &str) = ("NGINX_BINARY", "openresty");
@@ -105,10 +115,12 @@ pub fn render_edge(environment: impl Fn(&str) -> Option<String>) -> Result<Rende
         .collect();
     values.insert("NGINX_DIR".to_owned(), source.nginx.display().to_string());
     values.insert("LUA_DIR".to_owned(), source.lua.display().to_string());
-    for path in ["PREFIX", "NGINX_DIR", "LUA_DIR", "ACCESS_LOG"] {
+    for path in ["PREFIX", "TEMP_DIR", "NGINX_DIR", "LUA_DIR", "ACCESS_LOG"] {
         refuse_special(path, &values[path])?;
     }
-    fs::create_dir_all(&prefix).map_err(Error::file("create", &prefix))?;
+    for folder in [&prefix, &values["TEMP_DIR"]] {
+        fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
+    }
     listeners::derive(&mut values)?;
     let text =
         template::render(&source.template()?, &values).map_err(|unknown| unknown.in_option("NGINX_DIR"))?;
@@ -168,6 +180,19 @@ mod tests {
         assert!(folder.path().join("prefix/tls.crt").exists(), "a certificate for names without one");
         let error = rendered(folder.path(), &[("EDGE_FORWARDERS", "all")]).unwrap_err();
         assert!(error.to_string().contains("EDGE_FORWARDERS"), "{error}");
+    }
+
+    #[test]
+    fn temporary_files_are_in_a_folder_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let temp = folder.path().join("cache").display().to_string();
+        let text = rendered(folder.path(), &[("TEMP_DIR", &temp)]).unwrap();
+        for name in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+            assert!(text.contains(&format!("{temp}/{name};")), "{name}: {text}");
+        }
+        assert!(Path::new(&temp).is_dir());
+        let prefix = folder.path().join("prefix").display().to_string();
+        assert!(rendered(folder.path(), &[]).unwrap().contains(&format!("{prefix}/client_body;")));
     }
 
     #[test]

@@ -14,6 +14,10 @@ use crate::{Error, layout::set_mode};
 
 /// Debian's bundle of authorities, which must have signed the certificates of instances.
 const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// The name of this machine.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+/// The maximum length of an edge's name.
+const MAX_NAME: usize = 64;
 
 /// Adds the values that are derived from an operator's values.
 pub(super) fn derive(values: &mut BTreeMap<String, String>) -> Result<(), Error> {
@@ -41,6 +45,11 @@ pub(super) fn derive(values: &mut BTreeMap<String, String>) -> Result<(), Error>
     });
     let tls_server = tls_server.replace("{folder}", &folder);
     let h2c_server = server(&h2c, "http2", |_| {}).replace("{folder}", &folder);
+    let limit = address_limit(&values["ADDRESS_REQUESTS"])?;
+    let (tls_server, h2c_server) =
+        (tls_server.replace("{limit}", &limit), h2c_server.replace("{limit}", &limit));
+    let name = edge_name(&values["EDGE_NAME"], &values["EDGE_LISTEN"])?;
+    let admin_names = admin_names(&values["ADMIN_NAMES"])?;
     let (real_ip, list, forwarded) = forwarders(&values["EDGE_FORWARDERS"], &values["EDGE_REAL_IP_HEADER"])?;
     for (name, value) in [
         ("EDGE_ACME_LOCATION", acme(&values["EDGE_ACME"])?),
@@ -49,6 +58,10 @@ pub(super) fn derive(values: &mut BTreeMap<String, String>) -> Result<(), Error>
         ("EDGE_REAL_IP", real_ip),
         ("EDGE_FORWARDER_LIST", list),
         ("EDGE_FORWARDED", forwarded.to_owned()),
+        ("EDGE_NAME_PATTERN", name.replace('.', "\\.")),
+        ("EDGE_NAME", name),
+        ("ADDRESS_LIMIT", limit),
+        ("ADMIN_NAME_LIST", admin_names),
     ] {
         values.insert(name.to_owned(), value);
     }
@@ -63,7 +76,53 @@ fn acme(address: &str) -> Result<String, Error> {
     }
     let address: SocketAddr =
         address.parse().map_err(|_| Error::option("EDGE_ACME", format!("{address:?} is not an ip:port")))?;
-    Ok(format!("location ^~ /.well-known/acme-challenge/ {{ proxy_pass http://{address}; }}"))
+    // A request that goes in circles leaves for @full, as in plain.conf.
+    let check = "if ($edge_unusual = loop) { return 419; } error_page 419 = @full;";
+    Ok(format!("location ^~ /.well-known/acme-challenge/ {{ {check} proxy_pass http://{address}; }}"))
+}
+
+/// The line that limits the requests of one client address.
+fn address_limit(requests: &str) -> Result<String, Error> {
+    if requests == "off" {
+        return Ok(String::new());
+    }
+    match requests.parse::<u16>() {
+        Ok(number) if number > 0 => Ok(format!("limit_conn signalbox_addresses {number};")),
+        _ => {
+            let reason = format!("{requests:?} is not a number from 1 to 65535, or off");
+            Err(Error::option("ADDRESS_REQUESTS", reason))
+        }
+    }
+}
+
+/// The name of this edge in loop detection: `given`, or the host name and the port of `listen`.
+fn edge_name(given: &str, listen: &str) -> Result<String, Error> {
+    let valid = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
+    if !given.is_empty() {
+        if given.len() > MAX_NAME || !given.chars().all(valid) {
+            let reason = format!("{given:?} is not 1 to {MAX_NAME} letters, digits, dots and dashes");
+            return Err(Error::option("EDGE_NAME", reason));
+        }
+        return Ok(given.to_owned());
+    }
+    let host = fs::read_to_string(HOST_NAME).unwrap_or_default();
+    let address = listen.split_ascii_whitespace().next().unwrap_or_default();
+    let port = address.rsplit(':').next().unwrap_or_default();
+    let name = format!("{}-{port}", host.trim());
+    Ok(name.chars().map(|c| if valid(c) { c } else { '-' }).take(MAX_NAME).collect())
+}
+
+/// The lines of a `map` that accept `names`.
+fn admin_names(names: &str) -> Result<String, Error> {
+    let valid = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let lines: Result<Vec<String>, Error> = names
+        .split_ascii_whitespace()
+        .map(|name| match name.chars().all(valid) {
+            true => Ok(format!("\"{}\" 1;", name.to_ascii_lowercase())),
+            false => Err(Error::option("ADMIN_NAMES", format!("{name:?} is not a host name"))),
+        })
+        .collect();
+    Ok(lines?.join("\n        "))
 }
 
 /// A server for HTTP/2; empty if it is off.
@@ -71,7 +130,8 @@ fn server(listen: &str, protocols: &str, more: impl FnOnce(&mut Vec<String>)) ->
     if listen.is_empty() {
         return String::new();
     }
-    let mut lines = vec![format!("listen {listen} {protocols} default_server backlog=4096;")];
+    let mut lines =
+        vec![format!("listen {listen} {protocols} default_server backlog=4096;"), "{limit}".to_owned()];
     more(&mut lines);
     lines.extend(["edge.conf", "h2.conf"].map(|file| format!("include {{folder}}/{file};")));
     format!("server {{\n        {}\n    }}", lines.join("\n        "))
@@ -135,9 +195,13 @@ mod tests {
             "EDGE_UPSTREAM_CA",
             "EDGE_FORWARDERS",
             "EDGE_REAL_IP_HEADER",
+            "EDGE_NAME",
+            "ADMIN_NAMES",
         ];
         let mut values: BTreeMap<String, String> = names.map(|name| (name.to_owned(), String::new())).into();
         values.insert("NGINX_DIR".into(), "/conf".into());
+        values.insert("EDGE_LISTEN".into(), "0.0.0.0:8080".into());
+        values.insert("ADDRESS_REQUESTS".into(), "1000".into());
         values.insert("EDGE_TLS_CERTIFICATE".into(), folder.join("c").display().to_string());
         values.insert("EDGE_TLS_KEY".into(), folder.join("k").display().to_string());
         values.extend(set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
@@ -161,6 +225,10 @@ mod tests {
         assert!(on["EDGE_TLS_SERVER"].contains("include /conf/h2.conf;"), "{on:?}");
         assert!(on["EDGE_CLEARTEXT_SERVER"].contains("listen 127.0.0.1:8082 http2"), "{on:?}");
         assert_eq!(on["EDGE_HTTPS_PORT"], "8443");
+        for listener in ["EDGE_TLS_SERVER", "EDGE_CLEARTEXT_SERVER"] {
+            assert!(on[listener].contains("limit_conn signalbox_addresses 1000;"), "{on:?}");
+        }
+        assert!(on["EDGE_NAME"].ends_with("-8080"), "{on:?}");
         let kept = fs::read(folder.path().join("c")).unwrap();
         derive(&mut on).unwrap();
         assert_eq!(fs::read(folder.path().join("c")).unwrap(), kept, "made once");
@@ -172,6 +240,34 @@ mod tests {
         assert!(acme("127.0.0.1:8089").unwrap().contains("proxy_pass http://127.0.0.1:8089;"));
         for wrong in ["8089", "host:1", "127.0.0.1:1; include /etc/passwd"] {
             assert!(acme(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_edge_has_the_name_of_its_machine_and_port_or_its_own() {
+        assert_eq!(edge_name("edge-1.example", "0.0.0.0:80").unwrap(), "edge-1.example");
+        assert!(edge_name("", "[::]:80 proxy_protocol").unwrap().ends_with("-80"));
+        for wrong in ["a b", "a;", "a|b", "a,b", &"x".repeat(65)] {
+            assert!(edge_name(wrong, "80").is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_address_has_a_limit_unless_it_is_off() {
+        assert_eq!(address_limit("20").unwrap(), "limit_conn signalbox_addresses 20;");
+        assert_eq!(address_limit("off").unwrap(), "");
+        for wrong in ["0", "-1", "65536", "", "1; deny all"] {
+            assert!(address_limit(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_of_the_admin_listener_are_a_list_of_host_names() {
+        assert_eq!(admin_names("").unwrap(), "");
+        let list = admin_names("Admin.example router-1").unwrap();
+        assert!(list.contains("\"admin.example\" 1;") && list.contains("\"router-1\" 1;"), "{list}");
+        for wrong in ["*.example", "a;b", "a\"b", "~."] {
+            assert!(admin_names(wrong).is_err(), "{wrong}");
         }
     }
 

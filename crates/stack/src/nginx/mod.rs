@@ -35,8 +35,8 @@ use crate::{
 };
 
 /// The desired limit of open files of a worker: connections to clients and instances, and files.
-const CONNECTIONS: u64 = 8192;
-const OPEN_FILES: u64 = 20_000;
+const CONNECTIONS: u64 = 16_384;
+const OPEN_FILES: u64 = 40_000;
 /// How long a stop waits for running requests before it aborts them.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
@@ -113,6 +113,8 @@ fn values(
     };
     let mut values: BTreeMap<String, String> = [
         ("PREFIX", show(layout.nginx_prefix(edge.router))),
+        ("TEMP_DIR", show(layout.nginx_prefix(edge.router))),
+        ("TEMP_LIMIT", "0".to_owned()),
         ("NGINX_DIR", show(source.nginx.clone())),
         ("LUA_DIR", show(source.lua.clone())),
         ("LOAD_MODULES", edge.flavour.load_modules()),
@@ -128,6 +130,7 @@ fn values(
         ("EDGE_LISTEN", join(&options.listen, edge.edge_port)),
         ("ADMIN_LISTEN", join(&options.admin_listen, edge.admin_port)),
         ("ADMIN_ALLOW", "allow 127.0.0.0/8; allow ::1;".to_owned()),
+        ("ADMIN_NAMES", String::new()),
         ("ROUTES_REPLICA", format!("unix:{}", layout.replica_socket(edge.router).display())),
         ("ROUTES_REPLICA_USER", User::Edge.name().to_owned()),
         ("ROUTES_REPLICA_PASSWORD_FILE", show(edge.password_file.clone())),
@@ -140,6 +143,7 @@ fn values(
         ("EDGE_TLS_KEY", show(layout.nginx_prefix(edge.router).join("tls.key"))),
         ("EDGE_HTTPS_PORT", String::new()),
         ("EDGE_ACME", String::new()),
+        ("EDGE_NAME", String::new()),
         ("EDGE_FORWARDERS", String::new()),
         ("EDGE_REAL_IP_HEADER", "X-Forwarded-For".to_owned()),
         ("EDGE_UPSTREAM_CA", String::new()),
@@ -150,7 +154,12 @@ fn values(
         ("CONNECT_TIMEOUT", "2s".to_owned()),
         ("READ_TIMEOUT", "60s".to_owned()),
         ("RETRY_TIMEOUT", "10s".to_owned()),
-        ("BODY_LIMIT", "100m".to_owned()),
+        ("BODY_LIMIT", "10m".to_owned()),
+        ("RESPONSE_HEADERS", "16k".to_owned()),
+        ("ADDRESS_REQUESTS", "1000".to_owned()),
+        ("HEADER_TIMEOUT", "10s".to_owned()),
+        ("BODY_TIMEOUT", "15s".to_owned()),
+        ("SEND_TIMEOUT", "30s".to_owned()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();

@@ -1,0 +1,142 @@
+//! A client or an instance tries to harm others by speaking gRPC where nobody asked for it.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use signalbox_stack::Reservation;
+use signalbox_tests::{
+    grpc::{Call, Service},
+    system::System,
+    upstream::App,
+};
+use tokio::net::TcpStream;
+
+/// An edge with a listener for HTTP/2 without TLS.
+async fn start(name: &str) -> (System, SocketAddr, Reservation) {
+    let mut ports = Reservation::default();
+    let h2c = SocketAddr::from(([127, 0, 0, 1], ports.add().unwrap()));
+    let system = System::with(name, |builder| {
+        builder.without_pacemaker().without_sidecar().nginx("EDGE_H2C_LISTEN", h2c.to_string())
+    })
+    .await;
+    (system, h2c, ports)
+}
+
+async fn client(to: SocketAddr) -> SendRequest<Bytes> {
+    let (client, connection) = h2::client::handshake(TcpStream::connect(to).await.unwrap()).await.unwrap();
+    tokio::spawn(async move {
+        let _ended = connection.await;
+    });
+    client
+}
+
+/// Sends a request without a body and returns its status and body.
+async fn ask(to: SocketAddr, method: &str, url: &str, kind: &str) -> (u16, http::HeaderMap, Vec<u8>) {
+    let request =
+        http::Request::builder().method(method).uri(url).header("content-type", kind).body(()).unwrap();
+    let mut client = client(to).await.ready().await.unwrap();
+    let (response, _) = client.send_request(request, true).unwrap();
+    let response = response.await.unwrap();
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let (mut body, mut bytes) = (response.into_body(), Vec::new());
+    while let Some(piece) = body.data().await {
+        bytes.extend(piece.unwrap());
+    }
+    (status, headers, bytes)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_content_type_does_not_eject_instances_that_speak_http() {
+    let (system, h2c, _ports) = start("attack-grpc").await;
+    let apps = [App::start("one").await, App::start("two").await];
+    for host in ["app.test", "ruled.test"] {
+        for app in &apps {
+            system.route(host, app).await;
+        }
+    }
+    system.cli::<()>(System::MASTER, r#"SET policy:ruled.test {"balance":{"algorithm":"p2c"}}"#).await;
+    system.settle().await;
+    for host in ["app.test", "ruled.test"] {
+        for method in ["GET", "POST"] {
+            for kind in ["application/grpc", "application/grpc+proto"] {
+                for _ in 0..8 {
+                    let (status, _, body) = ask(h2c, method, &format!("http://{host}/"), kind).await;
+                    let body = String::from_utf8_lossy(&body).into_owned();
+                    assert_eq!(status, 200, "{method} {host} {kind}: {body}");
+                    assert!(matches!(body.as_str(), "one" | "two"), "{body}");
+                }
+            }
+        }
+        let states = system.edge_api(&format!("/edge/circuits?host={host}")).await.json();
+        for instance in states["instances"].as_array().unwrap() {
+            assert_eq!((&instance["state"], &instance["failures"]), (&"in".into(), &0.into()), "{states}");
+        }
+    }
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_does_not_steer_the_edge_by_grpc_headers() {
+    let (system, h2c, _ports) = start("attack-grpc-steer").await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let instance = tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut connection = h2::server::handshake(stream).await.unwrap();
+                while let Some(Ok((_, mut respond))) = connection.accept().await {
+                    let response = http::Response::builder()
+                        .header("content-type", "application/grpc")
+                        .header("x-accel-redirect", "/steered")
+                        .header("x-accel-limit-rate", "1")
+                        .header("x-signalbox-error", "spoof")
+                        .header("grpc-status", "0")
+                        .body(())
+                        .unwrap();
+                    respond.send_response(response, true).unwrap();
+                }
+            });
+        }
+    });
+    system.cli::<()>(System::MASTER, &format!("SADD instances:grpc.test {address}")).await;
+    system.cli::<()>(System::MASTER, r#"SET policy:grpc.test {"upstream":{"protocol":"grpc"}}"#).await;
+    system.settle().await;
+    for _ in 0..2 {
+        let (status, headers, _) = ask(h2c, "POST", "http://grpc.test/pkg.S/M", "application/grpc").await;
+        assert_eq!((status, headers["grpc-status"].to_str().unwrap()), (200, "0"), "{headers:?}");
+        assert!(!headers.contains_key("x-signalbox-error"), "{headers:?}");
+    }
+    let lines = system.log_lines_when(2).await;
+    for line in &lines {
+        assert_eq!((&line["method"], &line["uri"]), (&"POST".into(), &"/pkg.S/M".into()), "{line}");
+    }
+    instance.abort();
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_may_be_larger_than_the_largest_body() {
+    let mut ports = Reservation::default();
+    let h2c = SocketAddr::from(([127, 0, 0, 1], ports.add().unwrap()));
+    let system = System::with("grpc-large", |builder| {
+        let builder = builder.without_pacemaker().without_sidecar();
+        builder.nginx("EDGE_H2C_LISTEN", h2c.to_string()).nginx("BODY_LIMIT", "64k")
+    })
+    .await;
+    let service = Service::start("service").await;
+    system.cli::<()>(System::MASTER, &format!("SADD instances:grpc.test {}", service.address)).await;
+    system.cli::<()>(System::MASTER, r#"SET policy:grpc.test {"upstream":{"protocol":"grpc"}}"#).await;
+    system.settle().await;
+    let mut call = Call::open(h2c, "grpc.test", "/echo").await.unwrap();
+    let message = "x".repeat(20_000);
+    for n in 0..20 {
+        call.send(&message).unwrap();
+        let answer = call.receive().await.unwrap().map(|answer| answer.len());
+        assert_eq!(answer, Some(message.len()), "after {n} messages");
+    }
+    call.close().unwrap();
+    assert_eq!(call.end().await.unwrap()["grpc-status"], "0");
+    system.stop().await;
+}

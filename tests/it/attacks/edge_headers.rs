@@ -1,0 +1,221 @@
+//! A client tries to speak for the edge, or for a proxy that is not there, by the headers of its request; an instance by those
+//! of its answer.
+
+use signalbox_tests::{
+    http::{Connection, Request},
+    system::System,
+    upstream::App,
+};
+
+use super::raw::Raw;
+
+/// Headers by which proxies report what they know about the client.
+const CLAIMS: [(&str, &str); 16] = [
+    ("X-Forwarded-For", "6.6.6.6"),
+    ("X-Forwarded-Proto", "https"),
+    ("X-Forwarded-Host", "claimed.test"),
+    ("X-Forwarded-Port", "666"),
+    ("X-Forwarded-Prefix", "/claimed"),
+    ("X-Forwarded-Server", "claimed"),
+    ("X-Forwarded-Ssl", "on"),
+    ("X-Real-IP", "6.6.6.6"),
+    ("Forwarded", "for=6.6.6.6;proto=https"),
+    ("X-Original-URL", "/claimed"),
+    ("X-Rewrite-URL", "/claimed"),
+    ("X-Client-IP", "6.6.6.6"),
+    ("True-Client-IP", "6.6.6.6"),
+    ("X-Signalbox-Target", "claimed"),
+    ("X-Signalbox-Error", "claimed"),
+    ("X-Signalbox-Accept", "claimed"),
+];
+
+fn claiming(host: &str) -> Request {
+    CLAIMS.iter().fold(Request::get(host, "/echo"), |request, (name, value)| request.header(name, value))
+}
+
+/// The values of a header in a request as an instance received it.
+fn received<'a>(echo: &'a str, name: &str) -> Vec<&'a str> {
+    let headers = echo.lines().filter_map(|line| line.split_once(": "));
+    headers.filter(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_claims_about_itself_is_dropped() {
+    let system = System::edge_only("attack-claims").await;
+    let app = App::start("app").await;
+    for host in ["app.test", "ruled.test"] {
+        system.route(host, &app).await;
+    }
+    system.cli::<()>(System::MASTER, r#"SET policy:ruled.test {"balance":{"algorithm":"p2c"}}"#).await;
+    system.settle().await;
+    for (host, port) in [("app.test", "80"), ("ruled.test", "80"), ("app.test:8080", "8080")] {
+        for _ in 0..2 {
+            let echo = claiming(host).send(system.edge).await.unwrap().text();
+            for wrong in ["6.6.6.6", "claimed", "666", "https", ": on\r"] {
+                assert!(!echo.contains(wrong), "{host}: {wrong} in {echo}");
+            }
+            assert_eq!(received(&echo, "X-Forwarded-For"), ["127.0.0.1"], "{echo}");
+            assert_eq!(received(&echo, "X-Forwarded-Proto"), ["http"], "{echo}");
+            assert_eq!(received(&echo, "X-Forwarded-Port"), [port], "{echo}");
+            assert_eq!(received(&echo, "X-Real-IP"), ["127.0.0.1"], "{echo}");
+        }
+    }
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_trusted_proxies_report_the_client() {
+    let start = async |name: &str, networks: &str| {
+        let system = System::with(name, |builder| {
+            builder.without_pacemaker().without_sidecar().nginx("EDGE_FORWARDERS", networks)
+        })
+        .await;
+        let app = App::start("app").await;
+        system.route("app.test", &app).await;
+        system.settle().await;
+        (system, app)
+    };
+    let (system, _app) = start("trusted", "127.0.0.0/8").await;
+    let echo = claiming("app.test").send(system.edge).await.unwrap().text();
+    assert_eq!(received(&echo, "X-Forwarded-For"), ["6.6.6.6, 127.0.0.1"], "{echo}");
+    for (name, value) in
+        [("X-Forwarded-Port", "666"), ("Forwarded", "for=6.6.6.6;proto=https"), ("X-Real-IP", "6.6.6.6")]
+    {
+        assert_eq!(received(&echo, name), [value], "{echo}");
+    }
+    let plain = Request::get("app.test", "/echo").send(system.edge).await.unwrap().text();
+    assert_eq!(received(&plain, "X-Forwarded-For"), ["127.0.0.1"], "{plain}");
+    assert_eq!(received(&plain, "X-Forwarded-Port"), ["80"], "{plain}");
+    system.stop().await;
+    // A client that goes around the trusted proxies is a stranger.
+    let (system, _app) = start("untrusted", "10.0.0.0/8").await;
+    let echo = claiming("app.test").send(system.edge).await.unwrap().text();
+    for wrong in ["6.6.6.6", "claimed", "666", "https"] {
+        assert!(!echo.contains(wrong), "{wrong} in {echo}");
+    }
+    assert_eq!(received(&echo, "X-Forwarded-For"), ["127.0.0.1"], "{echo}");
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_that_connection_names_stay_on_the_connection() {
+    let system = System::edge_only("attack-connection").await;
+    let app = App::start("app").await;
+    system.route("app.test", &app).await;
+    system.settle().await;
+    for _ in 0..2 {
+        let request = Request::new("POST", "app.test", "/echo")
+            .header("Connection", "close, X-Secret,x-other , Host, Content-Length, X-Forwarded-For")
+            .header("X-Secret", "1")
+            .header("X-Other", "2")
+            .header("X-Kept", "3")
+            .body("body");
+        let response = request.send(system.edge).await.unwrap();
+        let echo = response.text();
+        assert_eq!(response.status, 200, "{echo}");
+        assert!(received(&echo, "X-Secret").is_empty() && received(&echo, "X-Other").is_empty(), "{echo}");
+        assert_eq!(
+            (received(&echo, "X-Kept"), received(&echo, "Host")),
+            (vec!["3"], vec!["app.test"]),
+            "{echo}"
+        );
+        assert_eq!(received(&echo, "X-Forwarded-For"), ["127.0.0.1"], "{echo}");
+        assert!(echo.ends_with("\r\n\r\nbody"), "{echo}");
+    }
+    // An upgrade to anything but WebSocket ends at the edge, with the settings that belong to it.
+    let upgrade = Request::get("app.test", "/echo")
+        .header("Connection", "Upgrade, HTTP2-Settings")
+        .header("Upgrade", "h2c")
+        .header("HTTP2-Settings", "AAMAAABkAAQAAP__");
+    let echo = upgrade.send(system.edge).await.unwrap().text();
+    assert!(received(&echo, "HTTP2-Settings").is_empty() && received(&echo, "Upgrade").is_empty(), "{echo}");
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_context_is_continued_only_if_it_is_valid() {
+    let system = System::edge_only("attack-trace").await;
+    let app = App::start("app").await;
+    system.route("app.test", &app).await;
+    system.settle().await;
+    let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+    let send = async |value: &str| {
+        let request =
+            Request::get("app.test", "/echo").header("traceparent", value).header("tracestate", "a=b");
+        let echo = request.send(system.edge).await.unwrap().text();
+        (received(&echo, "traceparent").join(";"), received(&echo, "tracestate").join(";"))
+    };
+    for valid in [
+        format!("00-{trace}-{parent}-01"),
+        format!("cc-{trace}-{parent}-00"),
+        format!("01-{trace}-{parent}-00-what-the-future-will-be-like"),
+    ] {
+        assert_eq!(send(&valid).await, (valid.clone(), "a=b".to_owned()), "{valid}");
+    }
+    for wrong in [
+        format!("00-{}-{parent}-01", "0".repeat(32)),
+        format!("00-{trace}-{}-01", "0".repeat(16)),
+        format!("ff-{trace}-{parent}-01"),
+        format!("00-{trace}-{parent}-01-extra"),
+        format!("00-{trace}-{parent}-01 junk"),
+        format!("01-{trace}-{parent}-01junk"),
+        format!("00-{}-{parent}-01", trace.to_uppercase()),
+    ] {
+        let (started, state) = send(&wrong).await;
+        assert!(started != wrong && started.starts_with("00-") && started.len() == 55, "{wrong}: {started}");
+        assert_eq!(state, "", "{wrong}");
+    }
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_header_with_an_invalid_port_is_rejected() {
+    let system = System::edge_only("attack-port").await;
+    let app = App::start("app").await;
+    system.route("app.test", &app).await;
+    system.route("[::1]", &app).await;
+    system.settle().await;
+    for _ in 0..2 {
+        for host in
+            ["app.test:abc", "app.test:99999", "app.test:65536", "app.test:8080x", "app.test:-1", "[::1]:abc"]
+        {
+            let hits = app.hits();
+            let response = system.get(host, "/").await;
+            assert_eq!((response.status, response.reason()), (400, "bad_request"), "{host}: {response:?}");
+            assert_eq!(app.hits(), hits, "{host}");
+        }
+        for host in [
+            "app.test",
+            "app.test:",
+            "app.test:80",
+            "app.test:65535",
+            "app.test:00080",
+            "[::1]",
+            "[::1]:8080",
+        ] {
+            assert_eq!(system.get(host, "/").await.status, 200, "{host}");
+        }
+    }
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_cannot_pass_for_the_edge() {
+    let system = System::edge_only("attack-spoof").await;
+    let app = Raw::saying(
+        "HTTP/1.1 500 Oops\r\nX-Signalbox-Error: spoof\r\nX-Signalbox-Serial: 5\r\nX-Kept: 1\r\nContent-Length: 0\r\n\r\n",
+    )
+    .await;
+    for host in ["app.test", "ruled.test"] {
+        system.cli::<()>(System::MASTER, &format!("SADD instances:{host} {}", app.address)).await;
+    }
+    system.cli::<()>(System::MASTER, r#"SET policy:ruled.test {"balance":{"algorithm":"p2c"}}"#).await;
+    system.settle().await;
+    for host in ["app.test", "app.test", "ruled.test"] {
+        let response =
+            Connection::open(system.edge).await.unwrap().send(&Request::get(host, "/")).await.unwrap();
+        assert_eq!((response.status, response.header("X-Kept")), (500, Some("1")), "{response:?}");
+        assert_eq!((response.reason(), response.header("X-Signalbox-Serial")), ("", None), "{response:?}");
+    }
+    system.stop().await;
+}
