@@ -19,7 +19,7 @@ use signalbox_egress::Client;
 use signalbox_lease::{Lease, Presence};
 use signalbox_machines as machines;
 use signalbox_queues as queues;
-use signalbox_route_table::AddressRules;
+use signalbox_route_table::{AddressRules, OwnAddresses};
 use signalbox_routing::{Announcer, Prober, Reconciler, Registry, Routers, Store, Sweeper};
 use signalbox_sequencer::{Calls, Http, Sequencer};
 use signalbox_stream::Hub;
@@ -30,6 +30,7 @@ use crate::{
     config::Config,
     dashboard::{Dashboard, Site},
     http::{metrics::Metrics, session::Sessions},
+    own_addresses,
     own_events::OwnEvents,
     router,
 };
@@ -68,13 +69,17 @@ pub(crate) async fn run(
     let silence = CancellationToken::new();
     let spans = tokio::spawn(export(exporter, silence.clone()));
     let memory = FabricMemory::new(stats.clone());
-    let (handle, front, events, client) = event_bus(&config, &fabric, &memory).await?;
+    let own = own_addresses::of(&config);
+    own_addresses::resolve_first(&own).await;
+    let (handle, front, events, client) = event_bus(&config, &fabric, &memory, &own).await?;
     let tokens = Tokens::new(config.root_token.clone(), fabric.clone(), stats.clone())
         .with_external(front.external_tokens());
     let store = Store::new(fabric.clone(), routes, stats.clone());
     let rules = AddressRules {
         networks: config.instance_networks.clone(),
-        reserved: config.reserved_addresses.clone(),
+        unix_folders: config.routing.unix_folders.clone(),
+        own: own.clone(),
+        check_local: config.routing.check_local,
     };
     let nudge = Arc::new(Notify::new());
     let registry = Registry::new(store.clone(), rules, Arc::clone(&nudge), route_metrics.clone());
@@ -131,6 +136,7 @@ pub(crate) async fn run(
     background.spawn(sweeper.run(idle.clone()));
     background.spawn(announcer.run(idle.clone()));
     background.spawn(prober.run(idle.clone()));
+    background.spawn(own_addresses::keep_resolved(own, idle.clone()));
     // It leaves the list when it takes no more requests, not when its background work is done.
     background.spawn(presence.clone().run(shutdown.clone()));
     let (ended, stop) = (idle.clone(), shutdown.clone());
@@ -210,9 +216,10 @@ async fn event_bus(
     config: &Config,
     fabric: &Fabric,
     memory: &FabricMemory,
+    own: &OwnAddresses,
 ) -> anyhow::Result<(Handle, Front, Bus<Webhooks>, Client)> {
     let metrics = bus::Metrics::default();
-    let client = Client::new(&config.bus.egress(), wall_clock).context("bus.ca_file")?;
+    let client = Client::new(&config.bus.egress(own.clone()), wall_clock).context("bus.ca_file")?;
     let webhooks = Webhooks::new(client.clone(), metrics.deliveries.clone());
     // Without the memory an existing fabric is still recognised; only an empty one would be taken for a new one.
     let known = memory.recall().await.unwrap_or_else(|error| {

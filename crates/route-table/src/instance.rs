@@ -167,6 +167,11 @@ impl NewInstance {
         }
         if let Some(health) = &self.health {
             health.check()?;
+            if !rules.may_check(address.as_str()) {
+                let detail = "this pacemaker makes no health checks of loopback addresses and Unix sockets; they need \
+                    routing.check_local, for a pacemaker and routers on one machine";
+                return Err(Invalid::new("invalid_health", "health", detail));
+            }
         }
         let label = |label: Option<Label>, field| label.map(|label| label.checked(field)).transpose();
         Ok(Spec {
@@ -243,7 +248,11 @@ mod tests {
     use super::*;
 
     fn rules() -> AddressRules {
-        AddressRules { networks: vec!["127.0.0.0/8".parse().unwrap()], reserved: vec![] }
+        AddressRules {
+            networks: vec!["127.0.0.0/8".parse().unwrap()],
+            check_local: true,
+            ..AddressRules::default()
+        }
     }
 
     fn check(json: &str) -> Result<Spec, Invalid> {

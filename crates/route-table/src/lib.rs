@@ -11,6 +11,7 @@ mod instance;
 mod invalid;
 mod lookup;
 mod network;
+mod own;
 pub mod page;
 mod policy;
 
@@ -23,5 +24,6 @@ pub use hostname::Hostname;
 pub use instance::{Desired, InstanceId, Label, NewInstance, Record, Spec, State};
 pub use invalid::Invalid;
 pub use lookup::{candidates, host_of};
-pub use network::{Network, Reserved};
+pub use network::{Network, UnixFolder};
+pub use own::{OwnAddresses, Reserved};
 pub use policy::Policy;

@@ -211,7 +211,8 @@ pub(super) fn machine(yaml: &str) -> Arc<signalbox_machine::Machine> {
 
 fn registry(servers: &Servers) -> routing::Registry {
     let store = routing::Store::new(servers.fabric(), servers.routes(), servers.stats());
-    let rules = AddressRules { networks: vec!["127.0.0.0/8".parse().unwrap()], reserved: Vec::new() };
+    let networks = vec!["127.0.0.0/8".parse().unwrap()];
+    let rules = AddressRules { networks, ..AddressRules::default() };
     routing::Registry::new(store, rules, Arc::new(Notify::new()), Metrics::default())
 }
 
@@ -223,9 +224,13 @@ fn pacemaker(
     shards: usize,
 ) -> Machines {
     let options =
-        bus::Options { allow_networks: vec!["127.0.0.0/8".parse().unwrap()], ..bus::Options::default() };
+        bus::Options {
+            allow_http: true,
+            allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
+            ..bus::Options::default()
+        };
     let now = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_760_000_000);
-    let client = signalbox_egress::Client::new(&options.egress(), now).unwrap();
+    let client = signalbox_egress::Client::new(&options.egress(signalbox_egress::OwnAddresses::default()), now).unwrap();
     let dependencies = Dependencies {
         fabric: servers.fabric(),
         shards,
