@@ -3,7 +3,7 @@
 //! To add a key, add it to the default file of its section (`defaults.toml` here or next to the options of a subsystem)
 //! and to the type of the section.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use signalbox_daemon::{RedisUrl, RootToken, traces};
@@ -54,7 +54,7 @@ pub(crate) struct Config {
     pub(crate) machines: machines::Options,
     /// Values of the environment variables that definitions may reference.
     #[serde(skip)]
-    pub(crate) machine_environment: BTreeMap<String, String>,
+    pub(crate) machine_environment: machines::Secrets,
 }
 
 /// The Redis servers.
@@ -115,8 +115,8 @@ impl Config {
         if let Some(path) = &config.edge_key_file {
             config.edge_keys = Keys::read(path).map_err(|why| loaded.places.error("edge_key_file", why))?;
         }
-        let variable = |name: &String| Some((name.clone(), std::env::var(name).ok()?));
-        config.machine_environment = config.machines.environment.iter().filter_map(variable).collect();
+        config.machine_environment =
+            machines::Secrets::new(&config.machines.environment, |name| std::env::var(name).ok());
         Ok(config)
     }
 }
@@ -185,6 +185,7 @@ mod tests {
             ),
             ("instance_networks = ['unix']", "p.toml:2:22: instance_networks: `unix` is not a network"),
             ("[routing]\nunix_folders = ['run']", "p.toml:3:17: routing.unix_folders: `run` is not an absolute"),
+            ("[machines]\nenvironment = { A = 'a.example' }", "machines.environment: A must be the beginning"),
             ("[bus]\nallow_networks = ['everything']", "p.toml:3:19: bus.allow_networks: "),
             ("edge_key_file = '/nowhere/key'", "p.toml:2:17: edge_key_file: /nowhere/key cannot be read"),
             ("node = 'a b'", "p.toml:2:8: node: must be 1 to 128 characters"),

@@ -238,9 +238,9 @@ fn pacemaker(
         bus: bus.handle.clone(),
         client: client.clone(),
         routes: routes.clone(),
-        environment: BTreeMap::new(),
+        environment: Secrets::default(),
     };
-    let actions = Arc::new(Actions::new(client, bus.handle.clone(), routes.clone(), BTreeMap::new()));
+    let actions = Arc::new(Actions::new(client, bus.handle.clone(), routes.clone(), Secrets::default()));
     let fuses = Arc::new(Fuses::default());
     // A process that dies does nothing more in the background.
     let stopped = fuses.death.clone();

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
+    confined::OfMachine,
     Facts, ManageMachines, ReadMachines, TellFacts, facts, key,
     params::{LabelName, MachineName},
     patience,
@@ -16,7 +17,6 @@ use super::{
 };
 use crate::http::{
     App, Problem,
-    auth::Granted,
     body::{Query, RawBytes},
     path::Path,
 };
@@ -44,7 +44,7 @@ pub(crate) struct Asked {
     (status = 404, description = "unknown_machine, unknown_label", body = Problem),
     (status = 410, description = "label_deleted", body = Problem)))]
 async fn show(
-    _: Granted<ReadMachines>,
+    _: OfMachine<ReadMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<LabelView>, Problem> {
@@ -64,7 +64,7 @@ async fn show(
     (status = 409, description = "label_exists, label_deleted", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn create(
-    _: Granted<TellFacts>,
+    _: OfMachine<TellFacts>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
     Query(asked): Query<Asked>,
@@ -95,7 +95,7 @@ async fn create(
     (status = 410, description = "label_deleted", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn update(
-    _: Granted<TellFacts>,
+    _: OfMachine<TellFacts>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
     Query(asked): Query<Asked>,
@@ -122,7 +122,7 @@ async fn update(
     (status = 404, description = "unknown_machine", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn delete(
-    _: Granted<TellFacts>,
+    _: OfMachine<TellFacts>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<StatusCode, Problem> {
@@ -141,7 +141,7 @@ async fn delete(
     (status = 410, description = "label_deleted", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn retry(
-    _: Granted<ManageMachines>,
+    _: OfMachine<ManageMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<Changed>, Problem> {
