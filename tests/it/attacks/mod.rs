@@ -2,4 +2,7 @@
 //! passes when it cannot.
 
 mod host_name;
+mod machine_actions;
+mod machine_tokens;
 mod own_addresses;
+mod reserved_addresses;
