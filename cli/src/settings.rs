@@ -93,7 +93,8 @@ fn deliver_to(mut pacemaker: toml::Table, ports: impl Iterator<Item = u16>) -> t
     let bus = pacemaker.entry("bus").or_insert_with(|| toml::Table::new().into());
     if let Some(bus) = bus.as_table_mut() {
         bus.entry("allow_http").or_insert(true.into());
-        bus.entry("allow_addresses").or_insert_with(|| ports.map(|port| format!("127.0.0.1:{port}")).collect::<Vec<_>>().into());
+        bus.entry("allow_addresses")
+            .or_insert_with(|| ports.map(|port| format!("127.0.0.1:{port}")).collect::<Vec<_>>().into());
     }
     pacemaker
 }

@@ -35,7 +35,9 @@ fn is_local(ip: IpAddr) -> bool {
 /// Resolves the names once, for the start.
 pub(crate) async fn resolve_first(own: &OwnAddresses) {
     if time::timeout(PATIENCE, resolve(own)).await.is_err() {
-        tracing::warn!("names of Redis servers not resolved in time; their ports are reserved on every address");
+        tracing::warn!(
+            "names of Redis servers not resolved in time; their ports are reserved on every address"
+        );
     }
 }
 

@@ -16,14 +16,19 @@ async fn a_token_is_known_until_it_is_revoked_everywhere() {
     let servers = Servers::start().await;
     let (one, other) = (tokens(&servers), tokens(&servers));
     let hosts = vec![HostPattern::new(Hostname::parse("*.a.example").unwrap())];
-    let made =
-        one.create("deployer".to_owned(), vec![Scope::Routes], Some(hosts), None).await.unwrap().unwrap();
+    let made = one
+        .create("deployer".to_owned(), vec![Scope::Routes], Some(hosts), None, None)
+        .await
+        .unwrap()
+        .unwrap();
     let caller = other.authenticate(&made.token).await.unwrap().unwrap();
     assert_eq!(caller.name, "deployer");
     assert!(caller.has_any(&[Scope::Routes]) && !caller.has_any(&[Scope::Read]) && !caller.has_any(&[]));
     assert!(caller.may_touch(&Hostname::parse("x.a.example").unwrap()) && !caller.is_unconfined());
     // A name is taken once; what is stored does not let anyone in.
-    assert!(other.create("deployer".to_owned(), vec![Scope::Read], None, None, None).await.unwrap().is_none());
+    assert!(
+        other.create("deployer".to_owned(), vec![Scope::Read], None, None, None).await.unwrap().is_none()
+    );
     let stored: Vec<String> = servers.fabric().command("HKEYS").arg("tokens").query().await.unwrap();
     assert_eq!(stored.len(), 1);
     assert!(!made.token.contains(&stored[0]) && other.authenticate(&stored[0]).await.unwrap().is_none());

@@ -39,7 +39,8 @@ fn environment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Environment
         let address = prefix.strip_prefix("https://").or_else(|| prefix.strip_prefix("http://"));
         let host = address.and_then(|address| address.split('/').next()).unwrap_or_default();
         if host.is_empty() || prefix.contains(['?', '#', '@', ' ']) {
-            let message = format!("{name} must be the beginning of an address such as https://warehouse.example/");
+            let message =
+                format!("{name} must be the beginning of an address such as https://warehouse.example/");
             return Err(D::Error::custom(message));
         }
     }

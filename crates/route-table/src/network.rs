@@ -16,7 +16,9 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.trim() {
-            "unix" => Err("`unix` is not a network; list the folders of the sockets in routing.unix_folders".into()),
+            "unix" => {
+                Err("`unix` is not a network; list the folders of the sockets in routing.unix_folders".into())
+            }
             text => text.parse().map(Self).map_err(|_| format!("`{text}` is not a network like 10.0.0.0/8")),
         }
     }

@@ -230,7 +230,10 @@ mod tests {
         for internal in
             ["127.0.0.1:6401", "127.0.0.9:6401", "[::1]:6401", "[::ffff:127.0.0.1]:6401", "0.0.0.0:6401"]
         {
-            assert!(own.forbids_call(address(internal)) && own.forbids_instance(address(internal)), "{internal}");
+            assert!(
+                own.forbids_call(address(internal)) && own.forbids_instance(address(internal)),
+                "{internal}"
+            );
         }
         assert!(!own.forbids_call(address("10.0.0.1:6401")));
         assert!(!own.forbids_call(address("127.0.0.1:6402")));

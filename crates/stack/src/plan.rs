@@ -186,9 +186,12 @@ impl Plan {
         let texts = |texts: Vec<String>| Value::Array(texts.into_iter().map(Value::from).collect());
         let mut reserved = vec![nginx::join(&edge.admin_listen, ports.admin), local(ports.sidecar)];
         reserved.extend(self.listener("ADMIN_LISTEN"));
-        let mut served = vec![nginx::join(&edge.listen, ports.edge), nginx::join(&edge.listen, ports.edge_tls)];
+        let mut served =
+            vec![nginx::join(&edge.listen, ports.edge), nginx::join(&edge.listen, ports.edge_tls)];
         served.extend(
-            ["EDGE_LISTEN", "EDGE_TLS_LISTEN", "EDGE_H2C_LISTEN"].iter().filter_map(|name| self.listener(name)),
+            ["EDGE_LISTEN", "EDGE_TLS_LISTEN", "EDGE_H2C_LISTEN"]
+                .iter()
+                .filter_map(|name| self.listener(name)),
         );
         let replica = format!("redis+unix://{}", self.layout.replica_socket(1).display());
         let mut wiring = table([

@@ -92,7 +92,8 @@ async fn create(
     if machines.as_ref().is_some_and(|names| {
         !(1..=MAX_MACHINES).contains(&names.len()) || !names.iter().all(|name| is_machine_name(name))
     }) {
-        let detail = format!("give between 1 and {MAX_MACHINES} machines, whose names match [A-Za-z0-9_-]{{1,64}}");
+        let detail =
+            format!("give between 1 and {MAX_MACHINES} machines, whose names match [A-Za-z0-9_-]{{1,64}}");
         return Err(Problem::unprocessable("invalid_machines", detail));
     }
     let made = app
@@ -103,7 +104,8 @@ async fn create(
         let detail = "a token of this name exists; delete it first";
         return Err(Problem::new(StatusCode::CONFLICT, "token_exists", detail));
     };
-    let view = Token { name, scopes, hosts: hosts.map(texts), environments, machines, token: Some(made.token) };
+    let view =
+        Token { name, scopes, hosts: hosts.map(texts), environments, machines, token: Some(made.token) };
     Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], Answer(view)).into_response())
 }
 

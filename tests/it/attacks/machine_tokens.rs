@@ -76,7 +76,11 @@ async fn a_token_of_one_machine_reaches_no_other() {
         .collect();
     assert_eq!(names, ["own"]);
     for (page, status) in [("own", 200), ("other", 403), ("absent", 403)] {
-        for page in [format!("machines?name={page}"), format!("label?name={page}&label=l"), format!("plan?name={page}")] {
+        for page in [
+            format!("machines?name={page}"),
+            format!("label?name={page}&label=l"),
+            format!("plan?name={page}"),
+        ] {
             let answer = call(&token, "GET", &format!("/dashboard/{page}"), Value::Null).await;
             assert_eq!(answer.status, status, "{page}: {}", answer.text());
         }
@@ -84,9 +88,13 @@ async fn a_token_of_one_machine_reaches_no_other() {
     let list = call(&token, "GET", "/dashboard/machines", Value::Null).await.text();
     assert!(list.contains("name=own") && !list.contains("name=other"), "{list}");
     for machines in [json!([]), json!(["a b"]), json!([""])] {
-        let refused =
-            call(&system.token, "POST", "/tokens", json!({"name": "t", "scopes": ["facts"], "machines": machines}))
-                .await;
+        let refused = call(
+            &system.token,
+            "POST",
+            "/tokens",
+            json!({"name": "t", "scopes": ["facts"], "machines": machines}),
+        )
+        .await;
         assert_eq!((refused.status, &refused.json()["code"]), (422, &json!("invalid_machines")));
     }
     system.stop().await;

@@ -224,10 +224,13 @@ async fn webhooks_and_feeds_never_call_signalbox_itself() {
         ("fabric", ports.fabric),
     ] {
         for host in ["127.0.0.1", "127.0.0.8", "localhost", "2130706433", "[::ffff:127.0.0.1]"] {
-            let subscription = json!({"topics": ["t"], "callback": format!("http://{host}:{port}/"), "uuid": "u"});
-            let subscribed = request("POST", "/subscription", &subscription).send(system.pacemaker).await.unwrap();
+            let subscription =
+                json!({"topics": ["t"], "callback": format!("http://{host}:{port}/"), "uuid": "u"});
+            let subscribed =
+                request("POST", "/subscription", &subscription).send(system.pacemaker).await.unwrap();
             assert_eq!(subscribed.status, 204, "{part} {host}: {}", subscribed.text());
-            let tested = request("POST", "/subscriber/test", &json!({})).send(system.pacemaker).await.unwrap();
+            let tested =
+                request("POST", "/subscriber/test", &json!({})).send(system.pacemaker).await.unwrap();
             let why = "the callback leads to a network that is not allowed";
             assert_eq!(tested.json()["why"], why, "{part} {host}: {}", tested.text());
         }
@@ -247,7 +250,10 @@ async fn webhooks_and_feeds_never_call_signalbox_itself() {
     // A receiver of the operator is called.
     let receiver = receiver::Receiver::start().await;
     let subscription = json!({"topics": ["t"], "callback": receiver.url(), "uuid": "u"});
-    assert_eq!(request("POST", "/subscription", &subscription).send(system.pacemaker).await.unwrap().status, 204);
+    assert_eq!(
+        request("POST", "/subscription", &subscription).send(system.pacemaker).await.unwrap().status,
+        204
+    );
     let tested = request("POST", "/subscriber/test", &json!({})).send(system.pacemaker).await.unwrap();
     assert_eq!(tested.json()["delivered"], true, "{}", tested.text());
     system.stop().await;

@@ -131,7 +131,10 @@ fn options() -> Options {
 }
 
 fn webhooks(options: &Options) -> Webhooks {
-    Webhooks::new(Client::new(&options.egress(OwnAddresses::default()), now).unwrap(), Metrics::default().deliveries)
+    Webhooks::new(
+        Client::new(&options.egress(OwnAddresses::default()), now).unwrap(),
+        Metrics::default().deliveries,
+    )
 }
 
 pub(crate) fn subscription(callback: &str) -> Arc<Subscription> {

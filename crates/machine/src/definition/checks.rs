@@ -35,7 +35,9 @@ fn hosts_are_named(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
         if state.action().is_some_and(|action| action.call.constant_host().is_some()) {
             continue;
         }
-        let at = entry(node, "route").and_then(|(_, route)| entry(route, "host")).map_or(node.at, |(_, host)| host.at);
+        let at = entry(node, "route")
+            .and_then(|(_, route)| entry(route, "host"))
+            .map_or(node.at, |(_, host)| host.at);
         let message = "the host comes from metadata, and the machine does not list the hosts that it may be";
         let hint = "add `hosts: [\"*.shop.example\"]` to the machine";
         if reader.environment.is_some() {

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use signalbox_condition::{Condition, KnownFeeds, Reference, nearest};
 
 use super::{
+    Environment,
     model::Path,
     problem::Problem,
     template::Text,

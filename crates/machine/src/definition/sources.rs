@@ -127,14 +127,15 @@ impl Builder<'_, '_> {
 
     pub(super) fn webhook(&mut self, node: &Node) -> Option<Webhook> {
         let fields = self.reader.fields(node, "an entry of `webhooks`", &keys::WEBHOOK)?;
-        let prefix: Option<Box<str>> = self.reader.required(&fields, "match", "an entry of `webhooks`").and_then(|node| {
-            let template = self.reader.url(node, "`match`")?;
-            let constant = template.constant().map(Into::into);
-            if constant.is_none() {
-                self.reader.refuse(node.at, "the beginning of an address has no placeholders");
-            }
-            constant
-        });
+        let prefix: Option<Box<str>> =
+            self.reader.required(&fields, "match", "an entry of `webhooks`").and_then(|node| {
+                let template = self.reader.url(node, "`match`")?;
+                let constant = template.constant().map(Into::into);
+                if constant.is_none() {
+                    self.reader.refuse(node.at, "the beginning of an address has no placeholders");
+                }
+                constant
+            });
         let headers = self.reader.required(&fields, "headers", "an entry of `webhooks`")?;
         let Value::Map(entries) = &headers.value else {
             self.reader.refuse_hint(
@@ -204,7 +205,11 @@ impl Builder<'_, '_> {
         if let Some(bound) = allowed.get(name) {
             if !bound.is_empty() && prefix.is_some_and(|prefix| !is_below(bound, prefix)) {
                 let hint = format!("`match` has to begin with {bound}");
-                self.reader.refuse_hint(node.at, format!("${{{name}}} may not be sent to these addresses"), hint);
+                self.reader.refuse_hint(
+                    node.at,
+                    format!("${{{name}}} may not be sent to these addresses"),
+                    hint,
+                );
             }
             return;
         }

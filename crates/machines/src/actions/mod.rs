@@ -69,12 +69,7 @@ pub(crate) struct Actions {
 }
 
 impl Actions {
-    pub(crate) fn new(
-        client: Client,
-        bus: bus::Handle,
-        routes: Registry,
-        environment: Secrets,
-    ) -> Self {
+    pub(crate) fn new(client: Client, bus: bus::Handle, routes: Registry, environment: Secrets) -> Self {
         Self { client, bus, routes, environment }
     }
 

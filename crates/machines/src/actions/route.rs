@@ -83,12 +83,7 @@ fn not_allowed(hostname: &str) -> String {
     format!("the definition does not allow its actions to change {hostname}; add it to `hosts`")
 }
 
-async fn change(
-    routes: &Registry,
-    caller: &Caller,
-    ids: &str,
-    route: RouteChange,
-) -> Result<(), Failure> {
+async fn change(routes: &Registry, caller: &Caller, ids: &str, route: RouteChange) -> Result<(), Failure> {
     let host = Hostname::parse(&route.host)?;
     if !caller.may_touch(&host) {
         return Err(Failure::Permanent(not_allowed(host.as_str())));
@@ -160,7 +155,9 @@ fn wanted(
         Some(Value::String(id)) => id,
         // A version type may have characters and a length that an ID may not.
         _ => match InstanceId::parse(version.as_str()) {
-            Ok(_) if version.as_str().len() <= MAX_PLAIN_LABEL => format!("{}-{}", version.as_str(), place + 1),
+            Ok(_) if version.as_str().len() <= MAX_PLAIN_LABEL => {
+                format!("{}-{}", version.as_str(), place + 1)
+            }
             _ => format!("{}-{}", digest(version.as_str()), place + 1),
         },
     };

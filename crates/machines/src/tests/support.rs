@@ -22,7 +22,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Answer, Dependencies, Handle, Options, Service, Update,
+    Answer, Dependencies, Handle, Options, Secrets, Service, Update,
     actions::Actions,
     assembly::Hooks,
     faults::{FaultInjector, Faults},
@@ -223,14 +223,15 @@ fn pacemaker(
     routes: &routing::Registry,
     shards: usize,
 ) -> Machines {
-    let options =
-        bus::Options {
-            allow_http: true,
-            allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
-            ..bus::Options::default()
-        };
+    let options = bus::Options {
+        allow_http: true,
+        allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
+        ..bus::Options::default()
+    };
     let now = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_760_000_000);
-    let client = signalbox_egress::Client::new(&options.egress(signalbox_egress::OwnAddresses::default()), now).unwrap();
+    let client =
+        signalbox_egress::Client::new(&options.egress(signalbox_egress::OwnAddresses::default()), now)
+            .unwrap();
     let dependencies = Dependencies {
         fabric: servers.fabric(),
         shards,

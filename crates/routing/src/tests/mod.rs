@@ -27,7 +27,6 @@ use super::{
 use crate::metrics::Metrics;
 use signalbox_access::Tokens;
 use signalbox_lease::Lease;
-use signalbox_route_table::Network;
 use signalbox_route_table::{AddressRules, Desired, Hostname, InstanceId, NewInstance, Record, Spec, State};
 use signalbox_testkit::Servers;
 

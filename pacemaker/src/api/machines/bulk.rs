@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    confined::OfMachine,
     ManageMachines, ReadMachines, TellFacts,
+    confined::OfMachine,
     params::{MachineName, label_name},
     removes,
     views::Changed,

@@ -16,10 +16,7 @@ use signalbox_access::Caller;
 /// A caller who has the permission `P` and whose token covers the machine of the path. Every handler of a route with
 /// `{machine}` takes it, so that none can omit the check.
 #[derive(Debug)]
-pub(super) struct OfMachine<P> {
-    pub(super) caller: Caller,
-    permission: PhantomData<P>,
-}
+pub(super) struct OfMachine<P>(pub(super) Caller, PhantomData<P>);
 
 impl<P: Permission> FromRequestParts<App> for OfMachine<P> {
     type Rejection = Problem;
@@ -34,6 +31,6 @@ impl<P: Permission> FromRequestParts<App> for OfMachine<P> {
             let detail = "the token is confined to other state machines";
             return Err(Problem::forbidden("machine_not_allowed", detail));
         }
-        Ok(Self { caller, permission: PhantomData })
+        Ok(Self(caller, PhantomData))
     }
 }

@@ -141,12 +141,12 @@ async fn plan(
 #[utoipa::path(post, path = "/state-machines/{machine}/apply", tag = "machines", params(("machine" = String, Path)),
     request_body = Apply, responses(
     (status = 200, body = Applied), (status = 404, description = "unknown_plan", body = Problem),
-    (status = 403, description = "scope_missing, host_not_allowed, environment_not_allowed, machine_not_allowed",
+    (status = 403, description = "scope_missing, host_not_allowed, environment_missing, machine_not_allowed",
         body = Problem),
     (status = 409, description = "definition_changed, apply_under_way", body = Problem),
     (status = 422, description = "unmapped_state, invalid_map, unknown_field, missing_field, invalid_body", body = Problem)))]
 async fn apply(
-    OfMachine { caller, .. }: OfMachine<ManageMachines>,
+    OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
     Path(MachineName(name)): Path<MachineName>,
     Json(asked): Json<Apply>,
@@ -179,14 +179,15 @@ fn allowed(caller: &Caller, machine: &Machine) -> Result<(), Problem> {
     // Inputs take the events of every environment, and published events have none.
     if (listens || publishes) && caller.environments().is_some() {
         let detail = "`inputs` and `publish` actions need a token that is not confined to environments";
-        return Err(Problem::forbidden("environment_not_allowed", detail));
+        return Err(Problem::forbidden("environment_missing", detail));
     }
     if !routes {
         return Ok(());
     }
     for host in signalbox_machines::hosts(machine)? {
         if !caller.may_touch_pattern(&host) {
-            let detail = format!("the token does not cover {host}, which the definition's actions may change");
+            let detail =
+                format!("the token does not cover {host}, which the definition's actions may change");
             return Err(Problem::forbidden("host_not_allowed", detail).with("hostname", host.to_string()));
         }
     }

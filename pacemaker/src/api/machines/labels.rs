@@ -9,8 +9,9 @@ use serde::Deserialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
+    Facts, ManageMachines, ReadMachines, TellFacts,
     confined::OfMachine,
-    Facts, ManageMachines, ReadMachines, TellFacts, facts, key,
+    facts, key,
     params::{LabelName, MachineName},
     patience,
     views::{Changed, LabelView},

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    confined::OfMachine,
     ReadMachines,
+    confined::OfMachine,
     params::{LabelName, MachineName},
     views::HistoryRow,
 };

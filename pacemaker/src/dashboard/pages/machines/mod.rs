@@ -83,7 +83,9 @@ fn is_name(name: &str) -> bool {
 
 async fn list(app: &Site, caller: &Caller) -> Result<String, Problem> {
     let mut machines = Vec::new();
-    for name in app.machines.definitions.names().await?.into_iter().filter(|name| caller.may_use_machine(name)) {
+    for name in
+        app.machines.definitions.names().await?.into_iter().filter(|name| caller.may_use_machine(name))
+    {
         let Counts { version, labels, busy, .. } = match app.machines.inspector.overview.counts(&name).await {
             Ok(counts) => counts,
             // Its first version is being applied.
