@@ -11,7 +11,7 @@ use toml::Table;
 /// A token that may register instances of hosts below a.test, and nothing else.
 async fn tenant(system: &System) -> String {
     let token = json!({"name": "tenant", "scopes": ["routes"], "hosts": ["*.a.test"]});
-    let created = system.api("POST", "/tokens", Some(token)).await;
+    let created = system.api_at(system.pacemaker, "POST", "/tokens", Some(token)).await;
     assert_eq!(created.status, 201, "{}", created.text());
     created.json()["token"].as_str().unwrap().to_owned()
 }
