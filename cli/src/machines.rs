@@ -11,7 +11,7 @@ use std::{
 use clap::Subcommand;
 use serde_json::{Value as Json, json};
 use signalbox_machine::{
-    definition::{self, File, Problem, Refused},
+    definition::{self, Environment, File, Problem, Refused},
     scenario,
 };
 
@@ -44,13 +44,9 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Validate {
-    /// Environment variables that headers may use, as in the pacemaker's [machines] environment [default: all]
-    #[arg(
-        long,
-        value_name = "NAME",
-        value_delimiter = ',',
-        env = "SIGNALBOX_PACEMAKER_MACHINES_ENVIRONMENT"
-    )]
+    /// Environment variables that headers may use, optionally with the beginning of their addresses, as in the pacemaker's
+    /// machines.environment [default: all]
+    #[arg(long, value_name = "NAME[=ADDRESS]", value_delimiter = ',')]
     environment: Option<Vec<String>>,
     #[command(flatten)]
     files: Files,
@@ -68,7 +64,14 @@ struct Files {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
-        Command::Validate(Validate { environment, files }) => validate(&files, environment.as_deref()),
+        Command::Validate(Validate { environment, files }) => {
+            let entry = |text: String| match text.split_once('=') {
+                Some((name, address)) => (name.to_owned(), address.to_owned()),
+                None => (text, String::new()),
+            };
+            let environment = environment.map(|names| names.into_iter().map(entry).collect());
+            validate(&files, environment.as_ref())
+        }
         Command::Test(files) => test(&files),
         Command::Schema => {
             terminal::line(definition::SCHEMA.trim_end());
@@ -92,14 +95,14 @@ fn sources(files: &[PathBuf]) -> Result<Vec<(String, String)>, Failure> {
     files.iter().map(|path| Ok((path.display().to_string(), read(path)?))).collect()
 }
 
-fn judged(name: &str, source: &str, environment: Option<&[String]>) -> Result<File, Refused> {
+fn judged(name: &str, source: &str, environment: Option<&Environment>) -> Result<File, Refused> {
     match environment {
         Some(allowed) => definition::load_with(name, source, allowed),
         None => definition::load(name, source),
     }
 }
 
-fn validate(files: &Files, environment: Option<&[String]>) -> Result<(), Failure> {
+fn validate(files: &Files, environment: Option<&Environment>) -> Result<(), Failure> {
     let mut refused = false;
     let mut reports = Vec::new();
     // A machine must be defined in one file only.

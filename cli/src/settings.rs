@@ -34,6 +34,7 @@ pub(crate) struct Demo {
     shop: Vec<Port>,
     spare: Port,
     canary: Vec<Port>,
+    receiver: Port,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +62,12 @@ impl Settings {
         let Self { data_dir, port_offset, restart, ports, edge, redis, pacemaker, sidecar, demo } =
             self.clone();
         let others = if demo.enabled { demo.ports() } else { Vec::new() };
-        let pacemaker = if demo.enabled { deliver_to_this_machine(pacemaker) } else { pacemaker };
+        let pacemaker = if demo.enabled {
+            let receivers = [demo.spare, demo.receiver].map(|port| port.0.checked_add(port_offset));
+            deliver_to(pacemaker, receivers.into_iter().flatten())
+        } else {
+            pacemaker
+        };
         let options =
             Options { data_dir, port_offset, restart, ports, edge, redis, pacemaker, sidecar, others };
         options.resolve().map_err(|error| locate(places, error))
@@ -82,12 +88,13 @@ impl From<signalbox_settings::Error> for Failure {
     }
 }
 
-/// Permits deliveries to the sample receiver, which is on this machine and accepts plain HTTP. The operator's settings win.
-fn deliver_to_this_machine(mut pacemaker: toml::Table) -> toml::Table {
+/// Permits deliveries to these ports of this machine over plain HTTP, and to no others. The operator's settings win.
+fn deliver_to(mut pacemaker: toml::Table, ports: impl Iterator<Item = u16>) -> toml::Table {
     let bus = pacemaker.entry("bus").or_insert_with(|| toml::Table::new().into());
     if let Some(bus) = bus.as_table_mut() {
         bus.entry("allow_http").or_insert(true.into());
-        bus.entry("allow_networks").or_insert(vec!["127.0.0.0/8"].into());
+        bus.entry("allow_addresses")
+            .or_insert_with(|| ports.map(|port| format!("127.0.0.1:{port}")).collect::<Vec<_>>().into());
     }
     pacemaker
 }
@@ -179,6 +186,8 @@ mod tests {
         let ports: Vec<u16> = options.others.iter().map(|other| other.port).collect();
         assert_eq!(ports, [9101, 9103, 9102, 9104, 9105, 9106]);
         assert_eq!(options.ports.edge, 8180);
+        let receivers = &options.pacemaker["bus"]["allow_addresses"];
+        assert_eq!(*receivers, toml::Value::from(vec!["127.0.0.1:9103", "127.0.0.1:9110"]));
         assert!(load("[demo]\nenabled = true", &["--demo=false"]).unwrap().others.is_empty());
     }
 }

@@ -42,6 +42,9 @@ struct Create {
     /// Confine the token to this environment; can be repeated
     #[arg(long, value_name = "NAME")]
     environment: Vec<String>,
+    /// Confine the token to this state machine; can be repeated
+    #[arg(long, value_name = "NAME")]
+    machine: Vec<String>,
     #[command(flatten)]
     remote: Remote,
 }
@@ -60,11 +63,17 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             let tokens = remote.client()?.tokens().list().await?;
             remote.show(&tokens, |tokens| print(tokens))
         }
-        Command::Create(Create { name, scope, host, environment, remote }) => {
+        Command::Create(Create { name, scope, host, environment, machine, remote }) => {
             let some = |names: Vec<String>| (!names.is_empty()).then_some(names);
             // The parser accepts nothing but names of scopes.
             let scopes = scope.iter().filter_map(|name| Scope::from_name(name)).collect();
-            let new = NewToken { name, scopes, hosts: some(host), environments: some(environment) };
+            let new = NewToken {
+                name,
+                scopes,
+                hosts: some(host),
+                environments: some(environment),
+                machines: some(machine),
+            };
             let token = remote.client()?.tokens().create(&new).await?;
             remote.show(&token, |token| terminal::line(&terminal::or_dash(token.token.as_ref())))
         }
@@ -85,8 +94,9 @@ fn print(tokens: &[Token]) {
                 terminal::list(&token.scopes),
                 names(&token.hosts),
                 names(&token.environments),
+                names(&token.machines),
             ]
         })
         .collect();
-    terminal::table(["TOKEN", "SCOPES", "HOSTS", "ENVIRONMENTS"], &rows);
+    terminal::table(["TOKEN", "SCOPES", "HOSTS", "ENVIRONMENTS", "MACHINES"], &rows);
 }

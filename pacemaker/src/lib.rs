@@ -9,6 +9,7 @@ mod app;
 mod config;
 mod dashboard;
 mod http;
+mod own_addresses;
 mod own_events;
 mod router;
 mod service;

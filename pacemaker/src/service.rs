@@ -19,7 +19,7 @@ use signalbox_egress::Client;
 use signalbox_lease::{Lease, Presence};
 use signalbox_machines as machines;
 use signalbox_queues as queues;
-use signalbox_route_table::AddressRules;
+use signalbox_route_table::{AddressRules, OwnAddresses};
 use signalbox_routing::{Announcer, Prober, Reconciler, Registry, Routers, Store, Sweeper};
 use signalbox_sequencer::{Calls, Http, Sequencer};
 use signalbox_stream::Hub;
@@ -30,6 +30,7 @@ use crate::{
     config::{Config, Routing},
     dashboard::{Dashboard, Site},
     http::{metrics::Metrics, session::Sessions},
+    own_addresses,
     own_events::OwnEvents,
     router,
 };
@@ -83,12 +84,16 @@ async fn assemble(
     background: &mut Background,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<Site> {
-    let bus = event_bus(config, &servers, background, shutdown).await?;
+    let own = own_addresses::of(config);
+    own_addresses::resolve_first(&own).await;
+    let bus = event_bus(config, &servers, &own, background, shutdown).await?;
     let Servers { fabric, routes, stats } = servers;
     let tokens = Tokens::new(config.root_token.clone(), fabric.clone(), stats.clone())
         .with_external(bus.front.external_tokens());
     let store = Store::new(fabric.clone(), routes, stats.clone());
-    let (registry, routers) = routing(config, store, &tokens, &bus.handle, routing_metrics, background);
+    let (registry, routers) =
+        routing(config, store, own.clone(), &tokens, &bus.handle, routing_metrics, background);
+    background.spawn(|idle| own_addresses::keep_resolved(own, idle));
     let sequencer = sequencer(config, &fabric, &bus, background);
     let machines = machines(config, &fabric, &stats, &bus, &registry, background);
     let queues =
@@ -190,11 +195,12 @@ struct EventBus {
 async fn event_bus(
     config: &Config,
     servers: &Servers,
+    own: &OwnAddresses,
     background: &mut Background,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<EventBus> {
     let metrics = bus::Metrics::default();
-    let client = Client::new(&config.bus.egress(), wall_clock).context("bus.ca_file")?;
+    let client = Client::new(&config.bus.egress(own.clone()), wall_clock).context("bus.ca_file")?;
     let webhooks = Webhooks::new(client.clone(), metrics.deliveries.clone());
     let memory = FabricMemory::new(servers.stats.clone());
     // Without the memory, a known fabric is still recognized; only an empty one would be accepted as a new one.
@@ -224,6 +230,7 @@ async fn event_bus(
 fn routing(
     config: &Config,
     store: Store,
+    own: OwnAddresses,
     tokens: &Tokens,
     bus: &Handle,
     metrics: signalbox_routing::Metrics,
@@ -231,9 +238,11 @@ fn routing(
 ) -> (Registry, Routers) {
     let rules = AddressRules {
         networks: config.instance_networks.clone(),
-        reserved: config.reserved_addresses.clone(),
+        unix_folders: config.routing.unix_folders.clone(),
+        own,
+        check_local: config.routing.check_local,
     };
-    let Routing { reconcile_interval, sweep_interval, sweep_gap } = config.routing;
+    let Routing { reconcile_interval, sweep_interval, sweep_gap, .. } = config.routing;
     let nudge = Arc::new(Notify::new());
     let registry = Registry::new(store.clone(), rules, Arc::clone(&nudge), metrics.clone());
     let routers = Routers::start(store.clone(), background.idle.clone());

@@ -394,15 +394,18 @@ fn the_packages_configuration_has_only_known_keys() {
         }
     }
     // A listener of this machine that could be registered as an instance would be reached through the edge.
-    let reserved: toml::Table = toml::from_str(&read("packaging/etc/pacemaker.toml")).unwrap();
-    let reserved: BTreeSet<&str> =
-        reserved["reserved_addresses"].as_array().unwrap().iter().filter_map(toml::Value::as_str).collect();
+    let settings: toml::Table = toml::from_str(&read("packaging/etc/pacemaker.toml")).unwrap();
     let edge = read("packaging/etc/edge.env");
-    for name in ["EDGE_LISTEN", "ADMIN_LISTEN"] {
+    let listed = |value: &toml::Value, address: &str| {
+        value.as_array().unwrap().iter().any(|listed| listed.as_str() == Some(address))
+    };
+    for (name, key) in [("EDGE_LISTEN", "edge_addresses"), ("ADMIN_LISTEN", "reserved_addresses")] {
         let listens = edge.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap();
-        let here = listens.replace("0.0.0.0", "127.0.0.1");
-        assert!(reserved.contains(&*here), "{here} is not reserved");
+        assert!(listed(&settings[key], listens), "{listens} is not in {key}");
     }
+    let socket = edge.lines().find_map(|line| line.strip_prefix("ROUTES_REPLICA=unix:")).unwrap();
+    let replica = format!("redis+unix://{socket}");
+    assert!(listed(&settings["redis"]["routes_replicas"], &replica), "{replica} is not reserved");
     let known: BTreeSet<&str> = signalbox_stack::edge_variables().collect();
     for line in read("packaging/etc/edge.env").lines().filter(|line| !line.starts_with('#')) {
         let name = line.split('=').next().unwrap();

@@ -59,6 +59,7 @@ impl Up {
         command.args([format!("--set=demo.hello={}", demo[0]), format!("--set=demo.spare={}", demo[3])]);
         command.arg(format!("--set=demo.shop={},{}", demo[1], demo[2]));
         command.arg(format!("--set=demo.canary={},{}", demo[4], demo[5]));
+        command.arg(format!("--set=demo.receiver={}", demo[6]));
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();

@@ -18,7 +18,13 @@ pub struct ExternalToken {
 impl ExternalToken {
     /// The record that the sidecars get, of the same form as that of a stored token.
     pub(super) fn record(&self) -> Stored {
-        Stored { name: self.name.clone(), scopes: self.scopes.clone(), hosts: None, environments: None }
+        Stored {
+            name: self.name.clone(),
+            scopes: self.scopes.clone(),
+            hosts: None,
+            environments: None,
+            machines: None,
+        }
     }
 }
 

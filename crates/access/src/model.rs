@@ -49,6 +49,10 @@ pub struct Caller {
     hosts: Option<Vec<HostPattern>>,
     /// No list: every environment.
     environments: Option<Vec<String>>,
+    /// No list: every state machine.
+    machines: Option<Vec<String>>,
+    /// The beginning of the IDs of instances that the caller may register; `None` allows every ID.
+    instances: Option<String>,
 }
 
 impl Caller {
@@ -59,7 +63,28 @@ impl Caller {
 
     /// The holder of a stored token. Without `hosts` every host is allowed.
     pub fn named(name: String, scopes: Vec<Scope>, hosts: Option<Vec<HostPattern>>) -> Self {
-        Self { name, bus_token: None, root: false, scopes, hosts, environments: None }
+        Self {
+            name,
+            bus_token: None,
+            root: false,
+            scopes,
+            hosts,
+            environments: None,
+            machines: None,
+            instances: None,
+        }
+    }
+
+    /// The actions of a state machine: they may change the routes of `hosts`, and register instances whose IDs begin with
+    /// `instances`.
+    pub fn of_machine(machine: &str, hosts: Vec<HostPattern>, instances: String) -> Self {
+        let caller = Self::named(format!("machine:{machine}"), vec![Scope::Routes], Some(hosts));
+        Self { instances: Some(instances), ..caller }
+    }
+
+    /// The same caller, confined to these state machines.
+    pub(crate) fn of_machines(self, machines: Option<Vec<String>>) -> Self {
+        Self { machines, ..self }
     }
 
     /// The same caller, confined to these environments.
@@ -106,6 +131,21 @@ impl Caller {
         self.environments.as_deref()
     }
 
+    /// Whether the caller may read, define and update this state machine.
+    pub fn may_use_machine(&self, machine: &str) -> bool {
+        self.machines.as_ref().is_none_or(|names| names.iter().any(|name| name == machine))
+    }
+
+    /// Whether the caller may register an instance with this ID, or take its address.
+    pub fn may_own(&self, instance: &str) -> bool {
+        self.instances.as_ref().is_none_or(|prefix| instance.starts_with(&**prefix))
+    }
+
+    /// Whether the caller may change every host that a pattern covers.
+    pub fn may_touch_pattern(&self, pattern: &HostPattern) -> bool {
+        self.may_touch(&pattern.0)
+    }
+
     /// Whether the caller may change what the route table holds for `hostname`.
     pub fn may_touch(&self, hostname: &Hostname) -> bool {
         self.hosts.as_ref().is_none_or(|hosts| hosts.iter().any(|pattern| pattern.covers(hostname)))
@@ -127,6 +167,8 @@ pub(super) struct Stored {
     pub(super) hosts: Option<Vec<HostPattern>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) environments: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) machines: Option<Vec<String>>,
 }
 
 #[cfg(test)]
@@ -157,6 +199,28 @@ mod tests {
         let caller = caller.within(Some(vec!["5".to_owned()]));
         assert!(caller.may_use("5") && !caller.may_use("55") && !caller.may_use(""));
         assert!(Caller::root().may_use("5"));
+    }
+
+    #[test]
+    fn a_token_of_some_machines_is_no_token_of_others() {
+        let caller = Caller::named("a".to_owned(), vec![Scope::Facts], None);
+        assert!(caller.may_use_machine("drip"));
+        let caller = caller.of_machines(Some(vec!["drip".to_owned()]));
+        assert!(caller.may_use_machine("drip") && !caller.may_use_machine("dripping"));
+        assert!(Caller::root().may_use_machine("drip"));
+    }
+
+    #[test]
+    fn a_machine_touches_its_hosts_and_owns_its_instances() {
+        let pattern = |name: &str| HostPattern::new(host(name));
+        let caller = Caller::of_machine("canary", vec![pattern("*.a.example")], "machine:canary:".to_owned());
+        assert!(caller.may_touch(&host("x.a.example")) && !caller.may_touch(&host("b.example")));
+        assert!(caller.may_own("machine:canary:18-1") && !caller.may_own("machine:other:18-1"));
+        assert!(!caller.is_root() && Caller::root().may_own("bank-1"));
+        assert!(caller.may_touch_pattern(&pattern("*.b.a.example")));
+        for wider in ["*", "*.example", "a.example"] {
+            assert!(!caller.may_touch_pattern(&pattern(wider)), "{wider}");
+        }
     }
 
     #[test]

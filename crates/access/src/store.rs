@@ -46,6 +46,8 @@ pub struct Listed {
     pub hosts: Option<Vec<HostPattern>>,
     /// The environments that the token is confined to; `None` allows every environment.
     pub environments: Option<Vec<String>>,
+    /// The state machines that the token is confined to; `None` allows every machine.
+    pub machines: Option<Vec<String>>,
 }
 
 /// All tokens. Cheap to clone.
@@ -96,9 +98,9 @@ impl Tokens {
         let key = keys::fabric::tokens();
         let record: Option<String> = self.fabric.command("HGET").key(&key).arg(digest).query().await?;
         let Some(record) = record else { return Ok(None) };
-        let Stored { name, scopes, hosts, environments } =
+        let Stored { name, scopes, hosts, environments, machines } =
             serde_json::from_str(&record).map_err(Error::Record)?;
-        Ok(Some(Caller::named(name, scopes, hosts).within(environments)))
+        Ok(Some(Caller::named(name, scopes, hosts).within(environments).of_machines(machines)))
     }
 
     /// A key that all pacemakers with the same root token share, and that does not reveal the token.
@@ -116,10 +118,11 @@ impl Tokens {
         scopes: Vec<Scope>,
         hosts: Option<Vec<HostPattern>>,
         environments: Option<Vec<String>>,
+        machines: Option<Vec<String>>,
     ) -> Result<Option<Created>, Error> {
         let token = generate();
         let digest = digest(&token);
-        let record = Stored { name: name.clone(), scopes, hosts, environments };
+        let record = Stored { name: name.clone(), scopes, hosts, environments, machines };
         let record = serde_json::to_string(&record).map_err(Error::Record)?;
         let made: bool = CREATE
             .call()
@@ -157,9 +160,9 @@ impl Tokens {
         let records = self.records().await?;
         let mut listed = Vec::with_capacity(records.len());
         for record in records.values() {
-            let Stored { name, scopes, hosts, environments } =
+            let Stored { name, scopes, hosts, environments, machines } =
                 serde_json::from_str(record).map_err(Error::Record)?;
-            listed.push(Listed { name, scopes, hosts, environments });
+            listed.push(Listed { name, scopes, hosts, environments, machines });
         }
         listed.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(listed)

@@ -16,14 +16,19 @@ async fn a_token_is_known_until_it_is_revoked_everywhere() {
     let servers = Servers::start().await;
     let (one, other) = (tokens(&servers), tokens(&servers));
     let hosts = vec![HostPattern::new(Hostname::parse("*.a.example").unwrap())];
-    let made =
-        one.create("deployer".to_owned(), vec![Scope::Routes], Some(hosts), None).await.unwrap().unwrap();
+    let made = one
+        .create("deployer".to_owned(), vec![Scope::Routes], Some(hosts), None, None)
+        .await
+        .unwrap()
+        .unwrap();
     let caller = other.authenticate(&made.token).await.unwrap().unwrap();
     assert_eq!(caller.name, "deployer");
     assert!(caller.has_any(&[Scope::Routes]) && !caller.has_any(&[Scope::Read]) && !caller.has_any(&[]));
     assert!(caller.may_touch(&Hostname::parse("x.a.example").unwrap()) && !caller.is_unconfined());
     // A name is taken once; what is stored does not let anyone in.
-    assert!(other.create("deployer".to_owned(), vec![Scope::Read], None, None).await.unwrap().is_none());
+    assert!(
+        other.create("deployer".to_owned(), vec![Scope::Read], None, None, None).await.unwrap().is_none()
+    );
     let stored: Vec<String> = servers.fabric().command("HKEYS").arg("tokens").query().await.unwrap();
     assert_eq!(stored.len(), 1);
     assert!(!made.token.contains(&stored[0]) && other.authenticate(&stored[0]).await.unwrap().is_none());
@@ -49,10 +54,10 @@ async fn the_copy_for_the_sidecars_follows() {
     let digests = async |servers: &Servers| -> Vec<String> {
         servers.stats().command("HKEYS").arg("tokens").query().await.unwrap_or_default()
     };
-    tokens.create("a".to_owned(), vec![Scope::Read], None, None).await.unwrap();
+    tokens.create("a".to_owned(), vec![Scope::Read], None, None, None).await.unwrap();
     assert_eq!(digests(&servers).await.len(), 1);
     servers.stats.kill();
-    tokens.create("b".to_owned(), vec![Scope::Read], None, None).await.unwrap();
+    tokens.create("b".to_owned(), vec![Scope::Read], None, None, None).await.unwrap();
     tokens.delete("a").await.unwrap();
     servers.stats.start();
     servers.answer().await;
@@ -86,7 +91,7 @@ async fn the_copy_holds_the_tokens_of_the_bus() {
         name: token.to_uppercase(),
         scopes: vec![scope],
     };
-    tokens.create("own".to_owned(), vec![Scope::Read], None, None).await.unwrap();
+    tokens.create("own".to_owned(), vec![Scope::Read], None, None, None).await.unwrap();
     tokens.sync(&external("a", Scope::Read)).await.unwrap();
     assert_eq!(names().await, [r#"A ["read"]"#, r#"own ["read"]"#]);
     // A bus that is not known yet takes nobody's entry away.

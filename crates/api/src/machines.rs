@@ -66,7 +66,7 @@ pub struct Plan {
     pub version: u64,
     /// States by what happens to them.
     pub states: StateChanges,
-    /// What else differs: `timezone`, `feeds.NAME`, `inputs.TOPIC`, `webhooks`.
+    /// What else differs: `timezone`, `hosts`, `feeds.NAME`, `inputs.TOPIC`, `webhooks`.
     pub changed: Vec<String>,
     /// Labels in removed states.
     pub labels: BTreeMap<String, u64>,

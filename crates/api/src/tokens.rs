@@ -76,6 +76,9 @@ pub struct NewToken {
     /// Confine the token to messages of these environments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environments: Option<Vec<String>>,
+    /// Confine the token to these state machines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machines: Option<Vec<String>>,
 }
 
 /// A token; the token itself is shown only when it is created.
@@ -92,6 +95,9 @@ pub struct Token {
     /// The environments that it is confined to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environments: Option<Vec<String>>,
+    /// The state machines that it is confined to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machines: Option<Vec<String>>,
     /// The secret that clients send.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,

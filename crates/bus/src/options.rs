@@ -1,9 +1,10 @@
 //! The section `[bus]` of the configuration.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
 use serde::Deserialize;
+use signalbox_egress::OwnAddresses;
 use signalbox_settings::{section, within};
 
 /// More bytes, or entries, than any machine has memory for.
@@ -27,6 +28,7 @@ pub struct Options {
     pub delivery_ms: u64,
     pub allow_http: bool,
     pub allow_networks: Vec<IpNet>,
+    pub allow_addresses: Vec<SocketAddr>,
     pub ca_file: Option<PathBuf>,
     #[serde(deserialize_with = "within::<_, _, 2, 900_000>")]
     pub data_bytes: usize,
@@ -98,10 +100,13 @@ impl Options {
     /// The section of the default file: every key with its default and description.
     pub const DEFAULTS: &str = include_str!("defaults.toml");
 
-    /// The limits of deliveries and of every other outgoing call.
-    pub fn egress(&self) -> signalbox_egress::Options {
+    /// The limits of deliveries and of every other outgoing call. `own` are addresses that are never called.
+    pub fn egress(&self, own: OwnAddresses) -> signalbox_egress::Options {
         signalbox_egress::Options {
             allow_networks: self.allow_networks.clone(),
+            allow_addresses: self.allow_addresses.clone(),
+            allow_http: self.allow_http,
+            own,
             ca_file: self.ca_file.clone(),
             connect_timeout: Duration::from_millis(self.connect_ms),
             timeout: Duration::from_millis(self.delivery_ms),

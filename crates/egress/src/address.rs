@@ -1,5 +1,7 @@
 //! Which addresses a callback may lead to.
 //!
+//! Signalbox's own addresses are refused first ([`OwnAddresses`]), whatever networks the operator allows.
+//!
 //! Subscribers choose the callback and we make the request, from inside the operator's network: without a fence, a
 //! subscription would be a way to reach whatever the pacemaker can reach. A name is looked up once for a connection;
 //! the connection then goes to an address of *that* answer which was looked at, so a name server that gives another
@@ -12,12 +14,16 @@ use std::{
     pin::Pin,
     sync::{Arc, LazyLock},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use http::Uri;
 use hyper_util::client::legacy::connect::{HttpConnector, dns::Name};
 use ipnet::IpNet;
+use signalbox_route_table::OwnAddresses;
 use tower_service::Service;
+
+use crate::Options;
 
 /// Networks of IPv4 that are not the public internet (IANA's special-purpose registry).
 static PRIVATE: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
@@ -47,27 +53,46 @@ static PRIVATE: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
     .collect()
 });
 
-/// Which addresses may be called: the public internet, and what the operator added.
+/// Which addresses may be called: the public internet and what the operator added, without Signalbox itself.
 #[derive(Debug, Clone)]
-pub(super) struct Fence(Arc<[IpNet]>);
+pub(super) struct Fence(Arc<Allowed>);
+
+#[derive(Debug)]
+struct Allowed {
+    networks: Vec<IpNet>,
+    addresses: Vec<SocketAddr>,
+    http: bool,
+    own: OwnAddresses,
+}
 
 impl Fence {
-    pub(super) fn new(allowed: &[IpNet]) -> Self {
-        Self(allowed.into())
+    pub(super) fn new(options: &Options) -> Self {
+        Self(Arc::new(Allowed {
+            networks: options.allow_networks.clone(),
+            addresses: options.allow_addresses.clone(),
+            http: options.allow_http,
+            own: options.own.clone(),
+        }))
     }
 
-    pub(super) fn permits(&self, address: IpAddr) -> bool {
+    pub(super) fn permits(&self, to: SocketAddr) -> bool {
         // An IPv4 address in the dress of IPv6 reaches the same machine as without it.
-        let address = match address {
-            IpAddr::V6(v6) => embedded(v6).map_or(address, IpAddr::V4),
-            IpAddr::V4(_) => address,
+        let address = match to.ip() {
+            IpAddr::V6(v6) => embedded(v6).map_or(to.ip(), IpAddr::V4),
+            IpAddr::V4(_) => to.ip(),
         };
+        if self.0.own.forbids_call(to) || self.0.own.forbids_call(SocketAddr::new(address, to.port())) {
+            return false;
+        }
+        if self.0.addresses.contains(&SocketAddr::new(address, to.port())) {
+            return true;
+        }
         let within = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&address));
         let global = match address {
             IpAddr::V4(_) => true,
             IpAddr::V6(v6) => v6.segments()[0] & 0xe000 == 0x2000,
         };
-        within(&self.0) || (global && !within(&PRIVATE))
+        within(&self.0.networks) || (global && !within(&PRIVATE))
     }
 }
 
@@ -90,6 +115,11 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
 #[error("the callback leads to a network that is not allowed")]
 pub(super) struct Forbidden;
 
+/// Plain HTTP would show credentials and events to everyone on the way.
+#[derive(Debug, thiserror::Error)]
+#[error("the callback is not https, and the configuration does not allow http")]
+pub(super) struct Insecure;
+
 type Pending<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
 /// Looks a name up. The system's resolver, but for tests.
@@ -100,11 +130,12 @@ pub fn system_lookup() -> Lookup {
     Arc::new(|name| Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.collect()) }))
 }
 
-/// A resolver that keeps to itself what lies behind the fence.
+/// A resolver that keeps to itself what lies behind the fence. It resolves for one connection, whose port it knows.
 #[derive(Clone)]
 pub(super) struct FencedResolver {
     fence: Fence,
     lookup: Lookup,
+    port: u16,
 }
 
 impl Service<Name> for FencedResolver {
@@ -118,9 +149,10 @@ impl Service<Name> for FencedResolver {
 
     fn call(&mut self, name: Name) -> Self::Future {
         let (fence, found) = (self.fence.clone(), (self.lookup)(name.as_str().to_owned()));
+        let port = self.port;
         Box::pin(async move {
-            let mut addresses = found.await?;
-            addresses.retain(|address| fence.permits(address.ip()));
+            let found = found.await?.into_iter().map(|address| SocketAddr::new(address.ip(), port));
+            let addresses: Vec<_> = found.filter(|address| fence.permits(*address)).collect();
             if addresses.is_empty() {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, Forbidden));
             }
@@ -133,16 +165,23 @@ impl Service<Name> for FencedResolver {
 #[derive(Clone)]
 pub(super) struct FencedConnector {
     fence: Fence,
-    inner: HttpConnector<FencedResolver>,
+    lookup: Lookup,
+    connect_timeout: Duration,
 }
 
 impl FencedConnector {
-    pub(super) fn new(fence: Fence, lookup: Lookup, connect_timeout: std::time::Duration) -> Self {
-        let mut inner = HttpConnector::new_with_resolver(FencedResolver { fence: fence.clone(), lookup });
+    pub(super) fn new(fence: Fence, lookup: Lookup, connect_timeout: Duration) -> Self {
+        Self { fence, lookup, connect_timeout }
+    }
+
+    /// A connector for one connection, because its resolver has to know the port. A connection costs far more.
+    fn for_port(&self, port: u16) -> HttpConnector<FencedResolver> {
+        let resolver = FencedResolver { fence: self.fence.clone(), lookup: Arc::clone(&self.lookup), port };
+        let mut inner = HttpConnector::new_with_resolver(resolver);
         inner.enforce_http(false);
-        inner.set_connect_timeout(Some(connect_timeout));
+        inner.set_connect_timeout(Some(self.connect_timeout));
         inner.set_nodelay(true);
-        Self { fence, inner }
+        inner
     }
 }
 
@@ -151,18 +190,27 @@ impl Service<Uri> for FencedConnector {
     type Error = Box<dyn std::error::Error + Send + Sync>;
     type Future = Pending<Self::Response, Self::Error>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Service::<Uri>::poll_ready(&mut self.inner, cx).map_err(Into::into)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
+        let secure = uri.scheme_str() == Some("https");
+        if !secure && !self.fence.0.http {
+            return Box::pin(async { Err(Insecure.into()) });
+        }
+        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
         let host = uri.host().unwrap_or_default();
         let literal = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
-        if literal.parse().is_ok_and(|address| !self.fence.permits(address)) {
+        let literal = literal.parse().map(|address: IpAddr| SocketAddr::new(address, port));
+        if literal.is_ok_and(|address| !self.fence.permits(address)) {
             return Box::pin(async { Err(Forbidden.into()) });
         }
-        let connecting = self.inner.call(uri);
-        Box::pin(async move { connecting.await.map_err(Into::into) })
+        let mut connector = self.for_port(port);
+        Box::pin(async move {
+            std::future::poll_fn(|cx| Service::<Uri>::poll_ready(&mut connector, cx)).await?;
+            connector.call(uri).await.map_err(Into::into)
+        })
     }
 }
 
@@ -170,8 +218,20 @@ impl Service<Uri> for FencedConnector {
 mod tests {
     use super::*;
 
+    fn fence(networks: &[&str], addresses: &[&str], own: OwnAddresses) -> Fence {
+        Fence::new(&Options {
+            allow_networks: networks.iter().map(|network| network.parse().unwrap()).collect(),
+            allow_addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            allow_http: false,
+            own,
+            ca_file: None,
+            connect_timeout: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
+        })
+    }
+
     fn permits(fence: &Fence, address: &str) -> bool {
-        fence.permits(address.parse().unwrap())
+        fence.permits(SocketAddr::new(address.parse().unwrap(), 443))
     }
 
     #[test]
@@ -181,7 +241,7 @@ mod tests {
 
     #[test]
     fn only_the_public_internet_may_be_called() {
-        let fence = Fence::new(&[]);
+        let fence = fence(&[], &[], OwnAddresses::default());
         for public in
             ["1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::808:808"]
         {
@@ -220,10 +280,40 @@ mod tests {
 
     #[test]
     fn the_operator_opens_gates() {
-        let fence = Fence::new(&["127.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()]);
+        let fence = fence(&["127.0.0.0/8", "fd00::/8"], &[], OwnAddresses::default());
         assert!(
             permits(&fence, "127.0.0.1") && permits(&fence, "::ffff:127.0.0.1") && permits(&fence, "fd00::1")
         );
         assert!(!permits(&fence, "10.0.0.1") && !permits(&fence, "fc00::1"));
+    }
+
+    #[test]
+    fn an_allowed_address_opens_one_port() {
+        let fence = fence(&[], &["127.0.0.1:9003"], OwnAddresses::default());
+        let permits = |to: &str| fence.permits(to.parse().unwrap());
+        assert!(permits("127.0.0.1:9003") && permits("[::ffff:127.0.0.1]:9003"));
+        assert!(!permits("127.0.0.1:9004") && !permits("127.0.0.2:9003"));
+    }
+
+    #[test]
+    fn signalbox_itself_is_never_called() {
+        let internal = ["127.0.0.1:6404", "10.1.2.3:8700"].iter().map(|own| own.parse().unwrap()).collect();
+        let own = OwnAddresses::new(internal, Vec::new(), |_| false);
+        let fence = fence(&["0.0.0.0/0", "::/0"], &["127.0.0.1:6404"], own);
+        for to in [
+            "127.0.0.1:6404",
+            "127.7.7.7:6404",
+            "[::1]:6404",
+            "[::ffff:127.0.0.1]:6404",
+            "[64:ff9b::7f00:1]:6404",
+            "[2002:7f00:1::]:6404",
+            "[::127.0.0.1]:6404",
+            "0.0.0.0:6404",
+            "10.1.2.3:8700",
+            "[64:ff9b::a01:203]:8700",
+        ] {
+            assert!(!fence.permits(to.parse().unwrap()), "{to}");
+        }
+        assert!(fence.permits("127.0.0.1:6405".parse().unwrap()));
     }
 }

@@ -7,6 +7,7 @@
 use std::{
     error::Error as StdError,
     io,
+    net::SocketAddr,
     path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -23,12 +24,13 @@ use hyper_util::{
 };
 use ipnet::IpNet;
 use signalbox_daemon::traces::{self, Cause};
+use signalbox_route_table::OwnAddresses;
 use tokio::{sync::Semaphore, time};
 use tracing::{Instrument as _, Span};
 
 use super::{
     Outcome, Secret,
-    address::{Fence, FencedConnector, Forbidden, Lookup, system_lookup},
+    address::{Fence, FencedConnector, Forbidden, Insecure, Lookup, system_lookup},
     answer, signature, trust,
 };
 
@@ -50,6 +52,12 @@ const USER_AGENT: &str = concat!("Signalbox/", env!("CARGO_PKG_VERSION"));
 pub struct Options {
     /// Networks that may be called in addition to the public internet.
     pub allow_networks: Vec<IpNet>,
+    /// Single addresses that may be called, too.
+    pub allow_addresses: Vec<SocketAddr>,
+    /// Whether calls may use http.
+    pub allow_http: bool,
+    /// Signalbox's own addresses, which are never called.
+    pub own: OwnAddresses,
     /// A PEM file with certificate authorities to trust in addition to the system's.
     pub ca_file: Option<PathBuf>,
     /// How long connecting may take.
@@ -108,7 +116,7 @@ impl Client {
     /// # Errors
     /// As [`Self::new`].
     pub fn with_lookup(options: &Options, now: fn() -> SystemTime, lookup: Lookup) -> Result<Self, Error> {
-        let fence = Fence::new(&options.allow_networks);
+        let fence = Fence::new(options);
         let connector = FencedConnector::new(fence, lookup, options.connect_timeout);
         let client = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
@@ -373,6 +381,9 @@ fn broke_before_answer(error: &legacy::Error) -> bool {
 fn describe(error: &legacy::Error) -> String {
     if find::<Forbidden>(error).is_some() {
         return Forbidden.to_string();
+    }
+    if find::<Insecure>(error).is_some() {
+        return Insecure.to_string();
     }
     if let Some(error) = find::<rustls::Error>(error) {
         return format!("no TLS connection: {error}");

@@ -15,6 +15,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use address::{Lookup, system_lookup};
+pub use signalbox_route_table::OwnAddresses;
+
 pub use client::{Called, Client, Error, Options, Post};
 pub use signature::{key as secret_key, new_secret};
 

@@ -41,7 +41,7 @@ pub fn unsettled(old: &Machine, new: &Machine) -> Vec<String> {
     names(new, |state| old.state(state.name()).is_some_and(|was| differ(was, state)))
 }
 
-/// What differs beside the states: `timezone`, `feeds.NAME`, `inputs.TOPIC` and `webhooks`, in this order.
+/// What differs beside the states: `timezone`, `hosts`, `feeds.NAME`, `inputs.TOPIC` and `webhooks`, in this order.
 #[must_use]
 pub fn outside(old: &Machine, new: &Machine) -> Vec<String> {
     let outside = Outside::between(old, new);
@@ -49,7 +49,9 @@ pub fn outside(old: &Machine, new: &Machine) -> Vec<String> {
     let feeds = outside.feeds.iter().map(|name| format!("feeds.{name}"));
     let inputs = outside.inputs.iter().map(|topic| format!("inputs.{topic}"));
     let webhooks = (old.webhooks() != new.webhooks()).then(|| "webhooks".to_owned());
-    zone.into_iter().chain(feeds).chain(inputs).chain(webhooks).collect()
+    let listed = |machine: &Machine| machine.hosts().map(str::to_owned).collect::<BTreeSet<_>>();
+    let hosts = (listed(old) != listed(new)).then(|| "hosts".to_owned());
+    zone.into_iter().chain(hosts).chain(feeds).chain(inputs).chain(webhooks).collect()
 }
 
 fn names(machine: &Machine, keep: impl Fn(&State) -> bool) -> Vec<String> {

@@ -105,6 +105,12 @@ fn leaves_its_path(address: &str) -> bool {
     path.split('/').skip(1).any(|segment| matches!(segment, "." | ".."))
 }
 
+/// Whether a receiver that decodes the path first could take a step up in it.
+fn may_leave_its_path(address: &str) -> bool {
+    let path = address.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
+    leaves_its_path(&path.replace("%2e", ".").replace("%2f", "/").replace("%5c", "/").replace('\\', "/"))
+}
+
 /// Everything but the unreserved signs of RFC 3986.
 fn encode(value: &str, out: &mut String) {
     for byte in value.bytes() {
@@ -292,11 +298,17 @@ impl Webhook {
     /// Whether an address begins like this. A host is never the beginning of a longer one.
     #[must_use]
     pub fn applies_to(&self, url: &str) -> bool {
-        let Some(rest) = url.strip_prefix(&*self.prefix) else { return false };
-        let whole_authority =
-            self.prefix.split_once("://").is_some_and(|(_, rest)| rest.contains(['/', '?', '#']));
-        whole_authority || rest.is_empty() || rest.starts_with(['/', '?', '#'])
+        is_below(&self.prefix, url)
     }
+}
+
+/// Whether an address begins with `prefix`. A host is never the beginning of a longer one, and an address with a step up
+/// in its path is below nothing, because its receiver may take the step.
+#[must_use]
+pub fn is_below(prefix: &str, url: &str) -> bool {
+    let Some(rest) = url.strip_prefix(prefix) else { return false };
+    let whole_authority = prefix.split_once("://").is_some_and(|(_, rest)| rest.contains(['/', '?', '#']));
+    (whole_authority || rest.is_empty() || rest.starts_with(['/', '?', '#'])) && !may_leave_its_path(url)
 }
 
 impl Header {
@@ -406,6 +418,11 @@ mod tests {
             ("https://api.example/", "https://api.example/a", true),
             ("https://api.example/v1", "https://api.example/v12", true),
             ("https://api.example", "http://api.example/a", false),
+            ("https://api.example/v1/", "https://api.example/v1/../v2", false),
+            ("https://api.example/v1/", "https://api.example/v1/%2E%2e/v2", false),
+            ("https://api.example/v1/", "https://api.example/v1/..%2fv2", false),
+            ("https://api.example/v1/", "https://api.example/v1/..%5cv2", false),
+            ("https://api.example/v1/", "https://api.example/v1/a?b=../c", true),
         ] {
             assert_eq!(webhook(prefix).applies_to(url), applies, "{prefix} {url}");
         }

@@ -18,7 +18,11 @@ use std::{
 
 use futures_util::{StreamExt as _, stream};
 use rand::RngExt as _;
-use signalbox_machine::{Machine, definition, plan};
+use signalbox_machine::{
+    Machine,
+    definition::{self, Environment},
+    plan,
+};
 use tokio::sync::{Mutex, Notify};
 
 use crate::{
@@ -44,8 +48,8 @@ pub struct Applier {
     pub(crate) runner: Arc<Runner>,
     pub(crate) sweeps: SweepEntries,
     pub(crate) clock: Clock,
-    /// Names of environment variables that definitions may use.
-    pub(crate) environment: Vec<String>,
+    /// The environment variables that definitions may use, each with the beginning of its addresses.
+    pub(crate) environment: Environment,
     /// Labels of a page.
     pub(crate) page: usize,
     /// Labels that are changed at a time.
@@ -57,8 +61,8 @@ pub struct Applier {
 }
 
 impl Applier {
-    /// The names of environment variables that definitions may use in headers.
-    pub fn environment(&self) -> &[String] {
+    /// The environment variables that definitions may use in headers, each with the beginning of its addresses.
+    pub fn environment(&self) -> &Environment {
         &self.environment
     }
 

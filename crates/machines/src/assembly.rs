@@ -1,6 +1,6 @@
 //! Puts the parts of the crate together. Each part gets only what it needs.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use signalbox_bus as bus;
 use signalbox_egress::Client;
@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Options,
+    Options, Secrets,
     actions::Actions,
     apply::Applier,
     clock::Clock,
@@ -48,7 +48,7 @@ pub struct Dependencies {
     /// The registry of routes, which actions can change.
     pub routes: Registry,
     /// The values of environment variables that definitions may use.
-    pub environment: BTreeMap<String, String>,
+    pub environment: Secrets,
 }
 
 /// What differs between a pacemaker and a test. The default is a pacemaker.

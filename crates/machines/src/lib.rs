@@ -18,7 +18,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `options`, `faults` | configuration; fault injection |
+//! | `options`, `secrets`, `faults` | configuration; values of environment variables for headers; fault injection |
 //! | `record`, `error` | a label's record, and how it is packed; errors |
 //! | `answer` | answers to clients, and idempotency keys |
 //! | `store` | every access to the fabric, one small type per kind of data |
@@ -92,6 +92,7 @@ mod options;
 mod reconcile;
 mod record;
 mod runner;
+mod secrets;
 mod service;
 mod store;
 mod sweep_entries;
@@ -105,6 +106,7 @@ pub fn lease_name(shard: usize) -> String {
     format!("machines-{shard}")
 }
 
+pub use actions::route::hosts;
 pub use answer::Answer;
 pub use apply::Applier;
 pub use assembly::Dependencies;
@@ -121,4 +123,5 @@ pub use label_store::LabelStore;
 pub use labels::{Labels, Update, is_label_name};
 pub use options::Options;
 pub use record::{Cause, Record, Row, Status, Work};
+pub use secrets::Secrets;
 pub use service::Service;

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error as _};
+use signalbox_machine::definition::Environment;
 use signalbox_settings::{section, within};
 
 /// The settings of the machines. [`Options::DEFAULTS`] describes them.
@@ -12,7 +13,8 @@ use signalbox_settings::{section, within};
 pub struct Options {
     pub serve: bool,
     pub folder: Option<PathBuf>,
-    pub environment: Vec<String>,
+    #[serde(deserialize_with = "environment")]
+    pub environment: Environment,
     #[serde(deserialize_with = "within::<_, _, 1, 10_000>")]
     pub page: usize,
     #[serde(deserialize_with = "within::<_, _, 1, 10_000>")]
@@ -28,4 +30,19 @@ impl Default for Options {
     fn default() -> Self {
         section("machines", Self::DEFAULTS)
     }
+}
+
+/// Names of environment variables with the beginning of the addresses that may get their values.
+fn environment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Environment, D::Error> {
+    let environment = Environment::deserialize(deserializer)?;
+    for (name, prefix) in &environment {
+        let address = prefix.strip_prefix("https://").or_else(|| prefix.strip_prefix("http://"));
+        let host = address.and_then(|address| address.split('/').next()).unwrap_or_default();
+        if host.is_empty() || prefix.contains(['?', '#', '@', ' ']) {
+            let message =
+                format!("{name} must be the beginning of an address such as https://warehouse.example/");
+            return Err(D::Error::custom(message));
+        }
+    }
+    Ok(environment)
 }

@@ -5,7 +5,7 @@ use std::{fmt, net::SocketAddr, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 use super::Invalid;
-use crate::{Network, Reserved};
+use crate::{Network, OwnAddresses, UnixFolder};
 
 /// `127.0.0.1:9001`, `[::1]:9001` or `unix:/run/app.sock`, in one canonical spelling, because an address is compared
 /// as text in the table.
@@ -14,12 +14,17 @@ use crate::{Network, Reserved};
 pub struct Address(String);
 
 /// Where instances may be. Set by the configuration.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct AddressRules {
     /// The networks that may contain instances.
     pub networks: Vec<Network>,
+    /// The folders below which instances may have Unix sockets.
+    pub unix_folders: Vec<UnixFolder>,
     /// Addresses that belong to Signalbox itself, and are therefore rejected.
-    pub reserved: Vec<Reserved>,
+    pub own: OwnAddresses,
+    /// Whether instances on loopback addresses and Unix sockets can have health checks: only if pacemaker and routers are
+    /// one machine, because otherwise such an address is another machine for each of them.
+    pub check_local: bool,
 }
 
 /// The length that fits a socket address (`sun_path`, with its final zero).
@@ -48,6 +53,15 @@ impl AddressRules {
         }
     }
 
+    /// Whether the pacemaker may connect to an address for a health check.
+    pub fn may_check(&self, address: &str) -> bool {
+        let local = match address.parse::<SocketAddr>() {
+            Ok(socket) => socket.ip().is_loopback(),
+            Err(_) => true,
+        };
+        (self.check_local || !local) && self.admit(address).is_ok()
+    }
+
     fn admit_socket(&self, text: &str) -> Result<Address, Invalid> {
         let invalid = || {
             let detail = "an address is an IP with a port (`127.0.0.1:9001`, `[::1]:9001`) or `unix:/path`";
@@ -59,14 +73,14 @@ impl AddressRules {
         }
         // ::ffff:127.0.0.1 is another spelling of 127.0.0.1, and is checked and stored as that.
         let socket = SocketAddr::new(socket.ip().to_canonical(), socket.port());
-        if self.reserved.iter().any(|reserved| reserved.is_socket(socket.ip(), socket.port())) {
+        if self.own.forbids_instance(socket) {
             return Err(Invalid::new(
                 "reserved_address",
                 "address",
                 "this address belongs to Signalbox itself",
             ));
         }
-        let inside = |network: &Network| matches!(network, Network::Ip(net) if net.contains(&socket.ip()));
+        let inside = |network: &Network| network.0.contains(&socket.ip());
         if !self.networks.iter().any(inside) {
             let detail = "the address is in none of the configured instance_networks";
             return Err(Invalid::new("address_not_allowed", "address", detail));
@@ -82,15 +96,15 @@ impl AddressRules {
             let detail = "a unix address is `unix:` and an absolute path of at most 107 plain characters";
             return Err(Invalid::new("invalid_address", "address", detail));
         }
-        if self.reserved.iter().any(|reserved| reserved.is_unix(path)) {
+        if self.own.forbids_socket(path) {
             return Err(Invalid::new(
                 "reserved_address",
                 "address",
                 "this socket belongs to Signalbox itself",
             ));
         }
-        if !self.networks.contains(&Network::Unix) {
-            let detail = "unix sockets are not in the configured instance_networks";
+        if !self.unix_folders.iter().any(|folder| folder.covers(path)) {
+            let detail = "the socket is in none of the configured routing.unix_folders";
             return Err(Invalid::new("address_not_allowed", "address", detail));
         }
         Ok(Address(format!("unix:{path}")))
@@ -110,10 +124,13 @@ mod tests {
     use super::*;
 
     fn rules() -> AddressRules {
-        let networks = ["127.0.0.0/8", "10.0.0.0/8", "::1/128", "unix"];
+        let networks = ["127.0.0.0/8", "10.0.0.0/8", "::1/128"];
+        let own = vec!["127.0.0.1:6401".parse().unwrap(), "unix:/run/routes.sock".parse().unwrap()];
         AddressRules {
             networks: networks.iter().map(|network| network.parse().unwrap()).collect(),
-            reserved: vec!["127.0.0.1:6401".parse().unwrap(), "unix:/run/routes.sock".parse().unwrap()],
+            unix_folders: vec!["/run".parse().unwrap()],
+            own: OwnAddresses::new(own, Vec::new(), |_| false),
+            check_local: false,
         }
     }
 
@@ -171,8 +188,22 @@ mod tests {
             assert_eq!(code(own), "reserved_address", "{own}");
         }
         assert_eq!(code("unix:/run/routes.sock"), "reserved_address");
-        let no_unix = AddressRules { networks: vec!["10.0.0.0/8".parse().unwrap()], reserved: vec![] };
+        assert_eq!(code("unix:/var/run/routes.sock"), "reserved_address");
+        assert_eq!(code("unix:/srv/app.sock"), "address_not_allowed");
+        let no_unix = AddressRules { networks: vec!["10.0.0.0/8".parse().unwrap()], ..Default::default() };
         assert_eq!(no_unix.admit("unix:/run/app.sock").unwrap_err().code, "address_not_allowed");
+    }
+
+    #[test]
+    fn only_addresses_of_other_machines_are_checked_unless_all_is_one_machine() {
+        let one_machine = AddressRules { check_local: true, ..rules() };
+        for (address, elsewhere) in
+            [("10.0.0.1:80", true), ("127.0.0.1:80", false), ("[::1]:80", false), ("unix:/run/a.sock", false)]
+        {
+            assert_eq!(rules().may_check(address), elsewhere, "{address}");
+            assert!(one_machine.may_check(address), "{address}");
+        }
+        assert!(!one_machine.may_check("127.0.0.1:6401") && !one_machine.may_check("192.0.2.1:80"));
     }
 
     proptest! {

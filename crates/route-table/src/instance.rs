@@ -111,6 +111,11 @@ impl Spec {
         }
         if let Some(health) = &new.health {
             health::check(health)?;
+            if !rules.may_check(address.as_str()) {
+                let detail = "this pacemaker makes no health checks of loopback addresses and Unix sockets; they need \
+                    routing.check_local, for a pacemaker and routers on one machine";
+                return Err(Invalid::new("invalid_health", "health", detail));
+            }
         }
         let label = |text: Option<String>, field| text.map(|text| Label::parse(&text, field)).transpose();
         Ok(Self {
@@ -167,7 +172,11 @@ mod tests {
     use super::*;
 
     fn rules() -> AddressRules {
-        AddressRules { networks: vec!["127.0.0.0/8".parse().unwrap()], reserved: vec![] }
+        AddressRules {
+            networks: vec!["127.0.0.0/8".parse().unwrap()],
+            check_local: true,
+            ..AddressRules::default()
+        }
     }
 
     fn check(json: &str) -> Result<Spec, Invalid> {

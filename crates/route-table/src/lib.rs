@@ -11,6 +11,7 @@ mod instance;
 mod invalid;
 mod lookup;
 mod network;
+mod own;
 pub mod page;
 mod policy;
 
@@ -23,6 +24,7 @@ pub use hostname::Hostname;
 pub use instance::{Desired, InstanceId, Label, Record, Spec};
 pub use invalid::Invalid;
 pub use lookup::{candidates, host_of};
-pub use network::{Network, Reserved};
+pub use network::{Network, UnixFolder};
+pub use own::{OwnAddresses, Reserved};
 pub use policy::Policy;
 pub use signalbox_api::routes::{Answer, Explanation, Health, NewInstance, State};

@@ -53,8 +53,11 @@ pub enum Error {
         /// The host that is not covered.
         hostname: String,
     },
+    /// The caller may register instances of other IDs only.
+    #[error("the ID {0} belongs to another owner")]
+    IdNotAllowed(InstanceId),
     /// Another instance has the address, and the caller may not remove that instance.
-    #[error("the address belongs to an instance that the token does not cover")]
+    #[error("the address belongs to an instance that the caller may not change")]
     AddressTaken,
     /// The host has the maximum number of instances.
     #[error("instance limit of the host reached")]

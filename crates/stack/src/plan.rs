@@ -211,12 +211,26 @@ impl Plan {
         let Some(binary) = &self.pacemaker else { return Ok(None) };
         let part = Part::PACEMAKER.numbered(number);
         let ports = &self.options.ports;
-        let reserved = ports.named().map(|(_, port)| Value::from(local(port)));
+        let edge = &self.options.edge;
+        let texts = |texts: Vec<String>| Value::Array(texts.into_iter().map(Value::from).collect());
+        let mut reserved = vec![nginx::join(&edge.admin_listen, ports.admin), local(ports.sidecar)];
+        reserved.extend(self.listener("ADMIN_LISTEN"));
+        let mut served =
+            vec![nginx::join(&edge.listen, ports.edge), nginx::join(&edge.listen, ports.edge_tls)];
+        served.extend(
+            ["EDGE_LISTEN", "EDGE_TLS_LISTEN", "EDGE_H2C_LISTEN"]
+                .iter()
+                .filter_map(|name| self.listener(name)),
+        );
+        let replica = format!("redis+unix://{}", self.layout.replica_socket(1).display());
         let mut wiring = table([
             ("listen", local(port).into()),
             ("root_token_file", self.layout.token().display().to_string().into()),
             ("node", part.as_str().into()),
-            ("reserved_addresses", Value::Array(reserved.into())),
+            ("reserved_addresses", texts(reserved)),
+            ("edge_addresses", texts(served)),
+            // All parts are on this machine.
+            ("routing", Value::Table(table([("check_local", true.into())]))),
             (
                 "redis",
                 self.redis_wiring(
@@ -225,6 +239,7 @@ impl Plan {
                         ("routes", redis::url(ports.routes).into()),
                         ("stats", redis::url(ports.stats).into()),
                         ("fabric", redis::url(ports.fabric).into()),
+                        ("routes_replicas", texts(vec![redis::url(ports.routes_replica), replica])),
                     ],
                 ),
             ),
@@ -234,6 +249,12 @@ impl Plan {
         }
         let chosen = &self.options.pacemaker;
         daemons::program(&self.layout, Daemon { part, binary, port, wiring, chosen }).map(Some)
+    }
+
+    /// The address of a listener that the operator set in `edge.nginx`; a port alone listens on every address.
+    fn listener(&self, name: &str) -> Option<String> {
+        let listen = self.options.edge.nginx.get(name)?.split_ascii_whitespace().next()?;
+        Some(if listen.contains(':') { listen.to_owned() } else { format!("0.0.0.0:{listen}") })
     }
 
     /// The sidecar of the `number`-th router; `None` if it is off.

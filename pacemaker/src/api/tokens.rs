@@ -8,6 +8,7 @@ use axum::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+use crate::api::machines::is_machine_name;
 use crate::http::{
     App, Problem,
     auth::{Granted, RootOnly},
@@ -21,6 +22,7 @@ use signalbox_route_table::Hostname;
 
 const MAX_HOST_PATTERNS: usize = 100;
 const MAX_ENVIRONMENTS: usize = 100;
+const MAX_MACHINES: usize = 100;
 
 /// The routes of tokens.
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -53,6 +55,7 @@ async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<Tok
         scopes: listed.scopes,
         hosts: listed.hosts.map(texts),
         environments: listed.environments,
+        machines: listed.machines,
         token: None,
     };
     Ok(Answer(TokenList { tokens: tokens.into_iter().map(view).collect() }))
@@ -64,13 +67,13 @@ async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<Tok
 #[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = NewToken, responses(
     (status = 201, body = Token), (status = 409, description = "token_exists", body = Problem),
     (status = 422, description = "invalid_token_name, invalid_scopes, invalid_hostname, too_many_hosts, \
-        invalid_environments", body = Problem)))]
+        invalid_environments, invalid_machines", body = Problem)))]
 async fn create(
     _: Granted<RootOnly>,
     State(app): State<App>,
     Json(new): Json<NewToken>,
 ) -> Result<Response, Problem> {
-    let NewToken { name, mut scopes, hosts, environments } = new;
+    let NewToken { name, mut scopes, hosts, environments, machines } = new;
     check_name(&name)?;
     scopes.sort_unstable();
     scopes.dedup();
@@ -86,12 +89,23 @@ async fn create(
         );
         return Err(Problem::unprocessable("invalid_environments", detail));
     }
-    let made = app.tokens.create(name.clone(), scopes.clone(), hosts.clone(), environments.clone()).await?;
+    if machines.as_ref().is_some_and(|names| {
+        !(1..=MAX_MACHINES).contains(&names.len()) || !names.iter().all(|name| is_machine_name(name))
+    }) {
+        let detail =
+            format!("give between 1 and {MAX_MACHINES} machines, whose names match [A-Za-z0-9_-]{{1,64}}");
+        return Err(Problem::unprocessable("invalid_machines", detail));
+    }
+    let made = app
+        .tokens
+        .create(name.clone(), scopes.clone(), hosts.clone(), environments.clone(), machines.clone())
+        .await?;
     let Some(made) = made else {
         let detail = "a token of this name exists; delete it first";
         return Err(Problem::new(StatusCode::CONFLICT, "token_exists", detail));
     };
-    let view = Token { name, scopes, hosts: hosts.map(texts), environments, token: Some(made.token) };
+    let view =
+        Token { name, scopes, hosts: hosts.map(texts), environments, machines, token: Some(made.token) };
     Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], Answer(view)).into_response())
 }
 

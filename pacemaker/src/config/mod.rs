@@ -3,7 +3,7 @@
 //! To add a key, add it to the default file of its section (`defaults.toml` here or next to the options of a subsystem)
 //! and to the type of the section.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use signalbox_daemon::{RedisUrl, RootToken, traces};
@@ -14,7 +14,7 @@ use signalbox_bus as bus;
 use signalbox_certificates::Keys;
 use signalbox_machines as machines;
 use signalbox_queues as queues;
-use signalbox_route_table::{Network, Reserved};
+use signalbox_route_table::{Network, Reserved, UnixFolder};
 use signalbox_sequencer as sequencer;
 
 /// The command line.
@@ -37,8 +37,9 @@ pub(crate) struct Config {
     #[serde(default = "host_name", deserialize_with = "node")]
     pub(crate) node: String,
     pub(crate) instance_networks: Vec<Network>,
-    /// With the addresses of the pacemaker itself and of its Redis servers.
+    /// Without those that other keys name; see [`crate::own_addresses`].
     pub(crate) reserved_addresses: Vec<Reserved>,
+    pub(crate) edge_addresses: Vec<Reserved>,
     edge_key_file: Option<PathBuf>,
     /// What private keys of certificates are encrypted with; empty without a key file.
     #[serde(skip)]
@@ -53,7 +54,7 @@ pub(crate) struct Config {
     pub(crate) machines: machines::Options,
     /// Values of the environment variables that definitions may reference.
     #[serde(skip)]
-    pub(crate) machine_environment: BTreeMap<String, String>,
+    pub(crate) machine_environment: machines::Secrets,
 }
 
 /// The Redis servers.
@@ -66,6 +67,7 @@ pub(crate) struct Redis {
     user: String,
     password_file: Option<PathBuf>,
     ca_file: Option<PathBuf>,
+    pub(crate) routes_replicas: Vec<RedisUrl>,
     #[serde(deserialize_with = "within::<_, _, 1, { MAX_SHARDS as u64 }>")]
     pub(crate) fabric_shards: usize,
 }
@@ -87,6 +89,8 @@ pub(crate) struct Routing {
     pub(crate) sweep_interval: Duration,
     #[serde(rename = "sweep_gap_ms", deserialize_with = "milliseconds::<_, 10, 3_600_000>")]
     pub(crate) sweep_gap: Duration,
+    pub(crate) unix_folders: Vec<UnixFolder>,
+    pub(crate) check_local: bool,
 }
 
 impl Settings for Config {
@@ -121,15 +125,12 @@ impl Config {
         if let Some(path) = &config.edge_key_file {
             config.edge_keys = Keys::read(path).map_err(|why| loaded.places.error("edge_key_file", why))?;
         }
-        config.bus.egress().check().map_err(|error| {
+        config.bus.egress(OwnAddresses::default()).check().map_err(|error| {
             let why = format!("{:#}", anyhow::Error::from(error));
             loaded.places.error("bus.ca_file", why)
         })?;
-        let Redis { routes, stats, fabric, .. } = &config.redis;
-        let own = [routes, stats, fabric].into_iter().flat_map(|url| Reserved::redis(url.as_str()));
-        config.reserved_addresses.extend(own.chain([Reserved::Address(config.listen)]));
-        let variable = |name: &String| Some((name.clone(), std::env::var(name).ok()?));
-        config.machine_environment = config.machines.environment.iter().filter_map(variable).collect();
+        config.machine_environment =
+            machines::Secrets::new(&config.machines.environment, |name| std::env::var(name).ok());
         Ok(config)
     }
 }
@@ -176,8 +177,13 @@ mod tests {
     fn the_defaults_and_a_token_are_a_configuration() {
         let config = set(&[TOKEN]).unwrap();
         assert_eq!(config.listen.port(), 8700);
-        assert_eq!(config.instance_networks.len(), 7);
-        assert!(config.reserved_addresses.contains(&Reserved::Address("127.0.0.1:6404".parse().unwrap())));
+        assert_eq!(config.instance_networks.len(), 6);
+        assert!(config.routing.unix_folders.is_empty() && !config.routing.check_local);
+        let own = crate::own_addresses::of(&config);
+        for internal in ["127.0.0.1:6404", "127.0.0.1:6402", "127.0.0.1:8700", "127.0.0.1:8081"] {
+            assert!(own.forbids_call(internal.parse().unwrap()), "{internal}");
+        }
+        assert!(own.forbids_instance("127.0.0.1:8080".parse().unwrap()));
     }
 
     #[test]
@@ -190,6 +196,15 @@ mod tests {
             (
                 "instance_networks = ['10.0.0.0/8',\n 'everything']",
                 "p.toml:2:21: instance_networks: `everything`",
+            ),
+            ("instance_networks = ['unix']", "p.toml:2:22: instance_networks: `unix` is not a network"),
+            (
+                "[routing]\nunix_folders = ['run']",
+                "p.toml:3:17: routing.unix_folders: `run` is not an absolute",
+            ),
+            (
+                "[machines]\nenvironment = { A = 'a.example' }",
+                "machines.environment: A must be the beginning",
             ),
             ("[bus]\nallow_networks = ['everything']", "p.toml:3:19: bus.allow_networks: "),
             ("edge_key_file = '/nowhere/key'", "p.toml:2:17: edge_key_file: /nowhere/key cannot be read"),
@@ -225,7 +240,8 @@ mod tests {
         let config = set(&[TOKEN, fabric, "redis.fabric_shards=4"]).unwrap();
         assert_eq!(config.redis.fabric_shards, 4);
         for node in ["10.0.0.1:7000", "10.0.0.2:7000"] {
-            assert!(config.reserved_addresses.contains(&Reserved::Address(node.parse().unwrap())), "{node}");
+            let own = crate::own_addresses::of(&config);
+            assert!(own.forbids_instance(node.parse().unwrap()), "{node}");
         }
     }
 

@@ -20,7 +20,7 @@ use tokio::{
 use super::{BatchContents, Deliverer as _, Webhooks};
 use crate::{Event, EventId, Kind, OnExhausted, Options, Subscription, metrics::Metrics};
 use signalbox_egress::Secret;
-use signalbox_egress::{Client, Lookup, Outcome, new_secret, system_lookup};
+use signalbox_egress::{Client, Lookup, Outcome, OwnAddresses, new_secret, system_lookup};
 
 /// A request as it came over the wire.
 #[derive(Debug, Clone)]
@@ -131,7 +131,10 @@ fn options() -> Options {
 }
 
 fn webhooks(options: &Options) -> Webhooks {
-    Webhooks::new(Client::new(&options.egress(), now).unwrap(), Metrics::default().deliveries)
+    Webhooks::new(
+        Client::new(&options.egress(OwnAddresses::default()), now).unwrap(),
+        Metrics::default().deliveries,
+    )
 }
 
 pub(crate) fn subscription(callback: &str) -> Arc<Subscription> {
@@ -425,7 +428,7 @@ async fn a_name_is_looked_up_once_and_its_answer_is_what_is_called() {
         Box::pin(async move { Ok(vec![address.parse().unwrap()]) })
     });
     let webhooks = Webhooks::new(
-        Client::with_lookup(&options().egress(), now, lookup).unwrap(),
+        Client::with_lookup(&options().egress(OwnAddresses::default()), now, lookup).unwrap(),
         Metrics::default().deliveries,
     );
     let to = format!("http://rebinding.example:{}/", receiver.address.port());
@@ -478,6 +481,6 @@ async fn https_is_spoken_with_who_is_trusted_and_only_with_them() {
 #[tokio::test]
 async fn certificates_that_cannot_be_read_are_an_error_at_the_start() {
     let options = Options { ca_file: Some("/nowhere/ca.pem".into()), ..options() };
-    let error = Client::new(&options.egress(), now).unwrap_err();
+    let error = Client::new(&options.egress(OwnAddresses::default()), now).unwrap_err();
     assert!(error.to_string().contains("/nowhere/ca.pem"));
 }

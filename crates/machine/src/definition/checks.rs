@@ -4,7 +4,7 @@ use signalbox_condition::Condition;
 
 use super::{
     circles::lowest_of_circles,
-    model::{Gate, Kind, Machine, Next, Path, State, Trigger},
+    model::{Call, Gate, Kind, Machine, Next, Path, State, Trigger},
     read::Reader,
     yaml::{Mark, Node, Value},
 };
@@ -21,6 +21,31 @@ pub(super) fn judge(reader: &mut Reader<'_>, machine: &Machine, body: &Node) {
         can_open(reader, machine, gate, node);
     }
     entry_cycles(reader, machine, items);
+    hosts_are_named(reader, machine, items);
+}
+
+/// An action whose host comes from metadata needs a list of the hosts that it may be. A definition without the list that
+/// was stored by an earlier version can still be read; its actions are refused.
+fn hosts_are_named(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
+    if !machine.hosts.is_empty() {
+        return;
+    }
+    for (state, node) in machine.states().iter().zip(items) {
+        let Some(Call::Route(_)) = state.action().map(|action| &action.call) else { continue };
+        if state.action().is_some_and(|action| action.call.constant_host().is_some()) {
+            continue;
+        }
+        let at = entry(node, "route")
+            .and_then(|(_, route)| entry(route, "host"))
+            .map_or(node.at, |(_, host)| host.at);
+        let message = "the host comes from metadata, and the machine does not list the hosts that it may be";
+        let hint = "add `hosts: [\"*.shop.example\"]` to the machine";
+        if reader.environment.is_some() {
+            reader.refuse_hint(at, message, hint);
+        } else {
+            reader.warn(at, message, Some(hint.to_owned()));
+        }
+    }
 }
 
 fn entry<'n>(node: &'n Node, key: &str) -> Option<(Mark, &'n Node)> {

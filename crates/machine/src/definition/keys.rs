@@ -2,7 +2,7 @@
 //! against these by a test.
 
 pub(super) const FILE: [&str; 1] = ["state_machines"];
-pub(super) const MACHINE: [&str; 5] = ["timezone", "feeds", "inputs", "webhooks", "states"];
+pub(super) const MACHINE: [&str; 6] = ["timezone", "hosts", "feeds", "inputs", "webhooks", "states"];
 pub(super) const ZONE: [&str; 2] = ["metadata", "default"];
 pub(super) const FEED: [&str; 6] = ["name", "url", "stats", "timeout", "ttl", "on_error"];
 pub(super) const ON_ERROR: [&str; 1] = ["default"];

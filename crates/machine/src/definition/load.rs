@@ -11,7 +11,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{
-    File, Refused, checks, keys,
+    Environment, File, Refused, checks, keys,
     model::Machine,
     read::{Fields, Reader},
     yaml::{self, Mark, Node, Value},
@@ -20,11 +20,13 @@ use super::{
 
 pub(super) const HOUR: u64 = 3600;
 pub(super) const DAY: u64 = 24 * HOUR;
+/// Maximum number of hosts in a definition.
+const MAX_HOSTS: usize = 100;
 
 pub(super) fn load<'a>(
     file: &str,
     source: &'a str,
-    environment: Option<&'a [String]>,
+    environment: Option<&'a Environment>,
 ) -> Result<File, Refused> {
     // Some editors begin a file with a mark that says nothing.
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
@@ -116,6 +118,12 @@ impl Builder<'_, '_> {
             None => Some(ZoneRule::Fixed(Zone::utc())),
         };
         self.zone = zone.clone();
+        let hosts = self.each(&fields, "hosts", Self::host);
+        if let Some(node) = fields.get("hosts")
+            && matches!(&node.value, Value::List(items) if !(1..=MAX_HOSTS).contains(&items.len()))
+        {
+            self.reader.refuse(node.at, format!("`hosts` has between 1 and {MAX_HOSTS} entries"));
+        }
         let feeds = self.each(&fields, "feeds", Self::feed);
         self.twice(&fields, "feeds", "a feed");
         let inputs = self.each(&fields, "inputs", Self::input);
@@ -130,6 +138,7 @@ impl Builder<'_, '_> {
         Some(Machine {
             name: name.into(),
             zone: zone?,
+            hosts,
             feeds,
             inputs,
             webhooks,

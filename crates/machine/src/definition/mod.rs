@@ -24,7 +24,7 @@ mod text;
 pub(crate) mod yaml;
 mod zone;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub use model::{Action, Call, Daily, Gate, Kind, Machine, Next, Path, Retry, State, StateIndex, Trigger};
 pub use outside::{EventPath, Feed, FeedSource, Header, HeaderPart, Input, OnError, Stats, StatsOf, Webhook};
@@ -54,11 +54,16 @@ pub fn load(file: &str, source: &str) -> Result<File, Refused> {
     load::load(file, source, None)
 }
 
-/// As [`load`], and `${NAME}` in a header is refused when `environment` does not hold the name.
+/// The environment variables that headers may use, each with the beginning of the addresses that it may be sent to. An
+/// empty text allows every address.
+pub type Environment = BTreeMap<String, String>;
+
+/// As [`load`], for a definition that is to be applied: `${NAME}` in a header is refused when `environment` does not allow
+/// it there, and so is a `route` action of a host that the definition does not name.
 ///
 /// # Errors
 /// Everything that is wrong with it.
-pub fn load_with<'a>(file: &str, source: &'a str, environment: &'a [String]) -> Result<File, Refused> {
+pub fn load_with<'a>(file: &str, source: &'a str, environment: &'a Environment) -> Result<File, Refused> {
     load::load(file, source, Some(environment))
 }
 

@@ -17,6 +17,7 @@ use super::{
 pub struct Machine {
     pub(super) name: Box<str>,
     pub(super) zone: ZoneRule,
+    pub(super) hosts: Vec<Box<str>>,
     pub(super) feeds: Vec<Feed>,
     pub(super) inputs: Vec<Input>,
     pub(super) webhooks: Vec<Webhook>,
@@ -37,6 +38,13 @@ impl Machine {
     #[must_use]
     pub fn zone(&self) -> &ZoneRule {
         &self.zone
+    }
+
+    /// The hosts whose routes its actions may change: those that it lists, and those that a `route` action names without a
+    /// placeholder. A name, `*.example.org` for all names below, or `*`.
+    pub fn hosts(&self) -> impl Iterator<Item = &str> {
+        let named = self.states.iter().filter_map(|state| state.action()?.call.constant_host());
+        self.hosts.iter().map(|host| &**host).chain(named)
     }
 
     /// The feeds that its conditions may read.
@@ -437,6 +445,19 @@ pub enum Call {
     Route(Template),
     /// Publish an event: `{topic, type, url, data}` with placeholders; `type` is always there.
     Publish(Template),
+}
+
+impl Call {
+    /// The host of a `route` action, if nothing is to be filled in.
+    pub(super) fn constant_host(&self) -> Option<&str> {
+        match self {
+            Self::Route(template) => match template.get("host")? {
+                Template::Text(text) => text.constant(),
+                _ => None,
+            },
+            Self::Webhook(_) | Self::Publish(_) => None,
+        }
+    }
 }
 
 /// How often an action is tried.

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use signalbox_condition::{Condition, KnownFeeds, Reference, nearest};
 
 use super::{
+    Environment,
     model::Path,
     problem::Problem,
     template::Text,
@@ -23,7 +24,7 @@ pub(crate) struct Reader<'s> {
     file: Arc<str>,
     pub(crate) source: &'s str,
     /// The names of the environment that headers may ask for; nothing where that is judged elsewhere.
-    pub(crate) environment: Option<&'s [String]>,
+    pub(crate) environment: Option<&'s Environment>,
     pub(crate) problems: Vec<(Mark, Problem)>,
     pub(crate) warnings: Vec<(Mark, Problem)>,
 }
@@ -56,7 +57,7 @@ impl<'n> Fields<'n> {
 }
 
 impl<'s> Reader<'s> {
-    pub(crate) fn new(file: &str, source: &'s str, environment: Option<&'s [String]>) -> Self {
+    pub(crate) fn new(file: &str, source: &'s str, environment: Option<&'s Environment>) -> Self {
         Self { file: file.into(), source, environment, problems: Vec::new(), warnings: Vec::new() }
     }
 

@@ -2,6 +2,8 @@
 
 use signalbox_condition::nearest;
 
+use crate::render::is_below;
+
 use super::{
     keys,
     load::{Builder, DAY, HOUR},
@@ -77,6 +79,17 @@ impl Builder<'_, '_> {
         Some(Stats { of: of?, id: id?, window: window? })
     }
 
+    /// A host name or a pattern, as the route table spells it.
+    pub(super) fn host(&mut self, node: &Node) -> Option<Box<str>> {
+        let text = self.reader.text(node, "a host")?;
+        if is_host(text) {
+            return Some(text.to_ascii_lowercase().into());
+        }
+        let hint = "write shop.example, *.shop.example for all names below, or * for every host";
+        self.reader.refuse_hint(node.at, format!("{text:?} is not a valid host name"), hint);
+        None
+    }
+
     pub(super) fn input(&mut self, node: &Node) -> Option<Input> {
         let fields = self.reader.fields(node, "an input", &keys::INPUT)?;
         let topic = self.reader.required(&fields, "topic", "an input");
@@ -114,14 +127,15 @@ impl Builder<'_, '_> {
 
     pub(super) fn webhook(&mut self, node: &Node) -> Option<Webhook> {
         let fields = self.reader.fields(node, "an entry of `webhooks`", &keys::WEBHOOK)?;
-        let prefix = self.reader.required(&fields, "match", "an entry of `webhooks`").and_then(|node| {
-            let template = self.reader.url(node, "`match`")?;
-            let constant = template.constant().map(Into::into);
-            if constant.is_none() {
-                self.reader.refuse(node.at, "the beginning of an address has no placeholders");
-            }
-            constant
-        });
+        let prefix: Option<Box<str>> =
+            self.reader.required(&fields, "match", "an entry of `webhooks`").and_then(|node| {
+                let template = self.reader.url(node, "`match`")?;
+                let constant = template.constant().map(Into::into);
+                if constant.is_none() {
+                    self.reader.refuse(node.at, "the beginning of an address has no placeholders");
+                }
+                constant
+            });
         let headers = self.reader.required(&fields, "headers", "an entry of `webhooks`")?;
         let Value::Map(entries) = &headers.value else {
             self.reader.refuse_hint(
@@ -148,14 +162,14 @@ impl Builder<'_, '_> {
             if fixed.contains(&key.name.to_ascii_lowercase().as_str()) {
                 self.reader.refuse(key.at, format!("the header {} is set by Signalbox", key.name));
             }
-            if let Some(parts) = self.header(node) {
+            if let Some(parts) = self.header(node, prefix.as_deref()) {
                 read.push(Header { name: key.name.as_str().into(), parts });
             }
         }
         Some(Webhook { prefix: prefix?, headers: read })
     }
 
-    fn header(&mut self, node: &Node) -> Option<Vec<HeaderPart>> {
+    fn header(&mut self, node: &Node, prefix: Option<&str>) -> Option<Vec<HeaderPart>> {
         let text = self.reader.text(node, "a header")?;
         if text.chars().any(|c| c.is_control()) {
             self.reader.refuse(node.at, "a header is one line");
@@ -175,7 +189,7 @@ impl Builder<'_, '_> {
             if !before.is_empty() {
                 parts.push(HeaderPart::Text(before.into()));
             }
-            self.may_be_asked(node, name);
+            self.may_be_asked(node, name, prefix);
             parts.push(HeaderPart::Environment(name.into()));
             rest = behind;
         }
@@ -185,20 +199,39 @@ impl Builder<'_, '_> {
         Some(parts)
     }
 
-    /// Refuses a name of the environment that the operator does not allow.
-    fn may_be_asked(&mut self, node: &Node, name: &str) {
+    /// Refuses a name of the environment that the operator does not allow, or not for these addresses.
+    fn may_be_asked(&mut self, node: &Node, name: &str, prefix: Option<&str>) {
         let Some(allowed) = self.reader.environment else { return };
-        if allowed.iter().any(|allowed| allowed == name) {
+        if let Some(bound) = allowed.get(name) {
+            if !bound.is_empty() && prefix.is_some_and(|prefix| !is_below(bound, prefix)) {
+                let hint = format!("`match` has to begin with {bound}");
+                self.reader.refuse_hint(
+                    node.at,
+                    format!("${{{name}}} may not be sent to these addresses"),
+                    hint,
+                );
+            }
             return;
         }
-        let hint = match nearest(name, allowed.iter().map(String::as_str)) {
+        let hint = match nearest(name, allowed.keys().map(String::as_str)) {
             Some(near) => format!("did you mean ${{{near}}}?"),
             None => {
                 format!(
-                    "the operator allows it by adding \"{name}\" to [machines] environment of the pacemaker"
+                    "the operator allows it by adding {name} = \"https://…/\" to machines.environment of the pacemaker"
                 )
             }
         };
         self.reader.refuse_hint(node.at, format!("headers may not ask for ${{{name}}}"), hint);
     }
+}
+
+/// Whether a text is a host name of the route table: `*`, a name, or `*.` and a name.
+fn is_host(text: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    text == "*" || (text.len() <= 253 && text.strip_prefix("*.").unwrap_or(text).split('.').all(label))
 }

@@ -1,6 +1,6 @@
 //! Every refusal and every warning of a definition, with its place.
 
-use signalbox_machine::load;
+use signalbox_machine::{definition::Environment, load};
 
 /// What is wrong with a text, each as `line:column message`.
 fn problems(source: &str) -> Vec<String> {
@@ -460,7 +460,8 @@ fn of_very_many_problems_the_first_are_told() {
 fn a_header_asks_for_what_the_operator_allows_only() {
     let source = "state_machines:\n  m:\n    webhooks:\n      - {match: \"http://a.example/\", headers: \
                   {A: \"Bearer ${TOKEN}\", B: \"${TOKEM}${OTHER}\"}}\n    states: [{gate: a}]\n";
-    let allowed = ["TOKEN".to_owned(), "THIRD".to_owned()];
+    let anywhere = |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), String::new())).collect();
+    let allowed: Environment = anywhere(&["TOKEN", "THIRD"]);
     let refused = signalbox_machine::definition::load_with("m.yaml", source, &allowed).unwrap_err();
     let found: Vec<_> = refused
         .problems
@@ -471,14 +472,63 @@ fn a_header_asks_for_what_the_operator_allows_only() {
         found,
         [
             "4:73 headers may not ask for ${TOKEM}; did you mean ${TOKEN}?",
-            "4:73 headers may not ask for ${OTHER}; the operator allows it by adding \"OTHER\" to [machines] \
-             environment of the pacemaker"
+            "4:73 headers may not ask for ${OTHER}; the operator allows it by adding OTHER = \"https://…/\" to \
+             machines.environment of the pacemaker"
         ]
     );
-    let all = ["TOKEN", "TOKEM", "OTHER"].map(str::to_owned);
+    let all = anywhere(&["TOKEN", "TOKEM", "OTHER"]);
     let file = signalbox_machine::definition::load_with("m.yaml", source, &all).unwrap();
     assert_eq!(file.machines[0].environment(), ["OTHER", "TOKEM", "TOKEN"]);
     load("m.yaml", source).unwrap();
+}
+
+#[test]
+fn a_header_asks_for_a_secret_only_below_the_address_that_it_is_bound_to() {
+    let source = "state_machines:\n  m:\n    webhooks:\n      - {match: \"MATCH\", headers: {A: \"${TOKEN}\"}}\n    \
+                  states: [{gate: a}]\n";
+    let bound = Environment::from([("TOKEN".to_owned(), "https://a.example/v1/".to_owned())]);
+    for (prefix, allowed) in [
+        ("https://a.example/v1/", true),
+        ("https://a.example/v1/x", true),
+        ("https://a.example/", false),
+        ("https://a.example/v1", false),
+        ("https://a.example/v1/../x", false),
+        ("http://a.example/v1/", false),
+        ("https://b.example/v1/", false),
+    ] {
+        let source = source.replace("MATCH", prefix);
+        let loaded = signalbox_machine::definition::load_with("m.yaml", &source, &bound);
+        assert_eq!(loaded.is_ok(), allowed, "{prefix} {loaded:?}");
+    }
+}
+
+#[test]
+fn a_route_of_a_host_from_metadata_needs_a_list_of_hosts() {
+    let machine = |hosts: &str, host: &str| {
+        format!(
+            "state_machines:\n  m:\n    {hosts}\n    states:\n      - {{action: a, route: {{host: {host}, retire: \
+             {{version_type: \"1\"}}}}}}\n"
+        )
+    };
+    let load_with = |source: &str| {
+        let none = Environment::new();
+        signalbox_machine::definition::load_with("m.yaml", source, &none)
+            .map(|file| file.machines[0].hosts().map(str::to_owned).collect::<Vec<_>>())
+            .map_err(|refused| refused.to_string())
+    };
+    let no_hosts = machine("timezone: UTC", "<metadata.host>");
+    assert!(load_with(&no_hosts).unwrap_err().contains("does not list the hosts"));
+    // A stored definition can still be read.
+    let file = load("m.yaml", &no_hosts).unwrap();
+    assert_eq!((file.machines[0].hosts().count(), file.warnings.len()), (0, 1));
+    assert_eq!(load_with(&machine("timezone: UTC", "a.example")).unwrap(), ["a.example"]);
+    let listed = machine("hosts: [\"*.B.example\", \"*\"]", "<metadata.host>");
+    assert_eq!(load_with(&listed).unwrap(), ["*.b.example", "*"]);
+    for wrong in ["a b", "", "a..b", "-a.example", "a.*.b", "**", "http://a", "<metadata.host>", "*."] {
+        let wrong = machine(&format!("hosts: [\"{wrong}\"]"), "<metadata.host>");
+        assert!(load_with(&wrong).unwrap_err().contains("not a valid host name"), "{wrong}");
+    }
+    assert!(load_with(&machine("hosts: []", "<metadata.host>")).unwrap_err().contains("between 1 and 100"));
 }
 
 #[test]

@@ -3,9 +3,9 @@
 //! An attempt is counted in the label's record before it is made, and all attempts of a visit carry the same token, so the
 //! receiver can tell a repeated attempt from another visit.
 
-mod route;
+pub(crate) mod route;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, Request, header};
 use http_body_util::Full;
@@ -15,7 +15,7 @@ use signalbox_machine::{
     render::{self, Filling, token},
 };
 
-use crate::record::Record;
+use crate::{Secrets, record::Record};
 use signalbox_bus::{self as bus, Kind, NewEvent, Refusal, is_topic_name};
 use signalbox_egress::Client;
 use signalbox_routing::Registry;
@@ -64,17 +64,12 @@ pub(crate) struct Actions {
     client: Client,
     bus: bus::Handle,
     routes: Registry,
-    /// The values of `${NAME}` in headers: only those that the configuration allows.
-    environment: BTreeMap<String, String>,
+    /// The values of `${NAME}` in headers.
+    environment: Secrets,
 }
 
 impl Actions {
-    pub(crate) fn new(
-        client: Client,
-        bus: bus::Handle,
-        routes: Registry,
-        environment: BTreeMap<String, String>,
-    ) -> Self {
+    pub(crate) fn new(client: Client, bus: bus::Handle, routes: Registry, environment: Secrets) -> Self {
         Self { client, bus, routes, environment }
     }
 
@@ -94,7 +89,7 @@ impl Actions {
                 render::Request::Webhook { url, body } => {
                     self.webhook(machine, &url, body.to_string(), &token, action.timeout).await
                 }
-                render::Request::Route(change) => route::apply(&self.routes, change).await,
+                render::Request::Route(change) => route::apply(&self.routes, machine, label, change).await,
                 render::Request::Publish { topic, kind, url, data } => {
                     self.publish(machine, (&topic, &kind, url), data.as_ref(), token).await
                 }
@@ -142,9 +137,10 @@ impl Actions {
         headers: &mut http::HeaderMap,
     ) -> Result<(), String> {
         for header in machine.headers_for(url) {
-            let value = header.value(|name| self.environment.get(name).cloned());
-            let value =
-                value.ok_or("a ${NAME} of its headers is not set, or not allowed in machines.environment")?;
+            let value = header.value(|name| self.environment.value_for(name, url));
+            let value = value.ok_or(
+                "a ${NAME} of its headers is not set, or machines.environment does not allow it for this address",
+            )?;
             // The error contains neither name nor value, which may be a secret.
             let unusable = || "a header cannot be used".to_owned();
             let name = HeaderName::try_from(&*header.name).map_err(|_| unusable())?;

@@ -1,17 +1,53 @@
 //! `route:` actions: set shares, then register instances of one version, then drain those of another. Each step may be
 //! repeated.
+//!
+//! An action is confined by its definition, never by what metadata contains: it changes the hosts that the definition names,
+//! and registers instances under IDs of its own label. Clients that report metadata get no further.
 
 use serde_json::{Value, json};
 use signalbox_machine::render::RouteChange;
 
 use super::Outcome;
-use signalbox_access::Caller;
-use signalbox_route_table::{Hostname, InstanceId, Label, NewInstance, Policy, Spec, State};
+use sha2::{Digest as _, Sha256};
+use signalbox_access::{Caller, HostPattern};
+use signalbox_machine::Machine;
+use signalbox_route_table::{Hostname, InstanceId, Invalid, Label, NewInstance, Policy, Spec, State};
 use signalbox_routing::{Error, Registry};
 
+/// The longest label that is part of an instance's ID as it is.
+const MAX_PLAIN_LABEL: usize = 24;
+
+/// The hosts that a machine's actions may change.
+///
+/// # Errors
+/// A host that is not a valid name.
+pub fn hosts(machine: &Machine) -> Result<Vec<HostPattern>, Invalid> {
+    machine.hosts().map(|host| Hostname::parse(host).map(HostPattern::new)).collect()
+}
+
+/// The beginning of the IDs of all instances that a label registers.
+fn owned_ids(machine: &str, label: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if label.len() <= MAX_PLAIN_LABEL && label.bytes().all(is_plain) {
+        return format!("machine:{machine}:{label}:");
+    }
+    // No plain label begins with a dot.
+    format!("machine:{machine}:.{}:", digest(label))
+}
+
+fn digest(text: &str) -> String {
+    Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Makes all changes in this order; they are in the routes Redis afterwards.
-pub(super) async fn apply(routes: &Registry, route: RouteChange) -> Outcome {
-    match change(routes, route).await {
+pub(super) async fn apply(routes: &Registry, machine: &Machine, label: &str, route: RouteChange) -> Outcome {
+    let hosts = match hosts(machine) {
+        Ok(hosts) => hosts,
+        Err(invalid) => return Outcome::permanent(invalid.to_string()),
+    };
+    let ids = owned_ids(machine.name(), label);
+    let caller = Caller::of_machine(machine.name(), hosts, ids.clone());
+    match change(routes, &caller, &ids, route).await {
         Ok(()) => Outcome::Done,
         Err(Failure::Permanent(why)) => Outcome::permanent(why),
         Err(Failure::Route(error)) => {
@@ -20,10 +56,11 @@ pub(super) async fn apply(routes: &Registry, route: RouteChange) -> Outcome {
                 Error::Invalid(_)
                 | Error::NoHost
                 | Error::NoInstance(_)
-                | Error::HostNotAllowed { .. }
-                | Error::AddressTaken
+                | Error::IdNotAllowed(_)
                 | Error::HostFull { .. }
                 | Error::CannotSwitch { .. } => Outcome::permanent(why),
+                Error::HostNotAllowed { hostname } => Outcome::permanent(not_allowed(&hostname)),
+                // Another attempt may succeed: the instance that has the address may be draining.
                 _ => Outcome::failed(why),
             }
         }
@@ -42,10 +79,15 @@ impl<E: Into<Error>> From<E> for Failure {
     }
 }
 
-async fn change(routes: &Registry, route: RouteChange) -> Result<(), Failure> {
-    // Applying the definition required the scope `routes`.
-    let caller = Caller::root();
+fn not_allowed(hostname: &str) -> String {
+    format!("the definition does not allow its actions to change {hostname}; add it to `hosts`")
+}
+
+async fn change(routes: &Registry, caller: &Caller, ids: &str, route: RouteChange) -> Result<(), Failure> {
     let host = Hostname::parse(&route.host)?;
+    if !caller.may_touch(&host) {
+        return Err(Failure::Permanent(not_allowed(host.as_str())));
+    }
     if let Some(shares) = route.shares {
         let wanted = routes.store().policy(&host).await?;
         let policy = wanted.map(|wanted| wanted.value).unwrap_or_default();
@@ -57,14 +99,14 @@ async fn change(routes: &Registry, route: RouteChange) -> Result<(), Failure> {
         policy["shares"] = shares.collect();
         let policy: Policy = serde_json::from_value(policy)
             .map_err(|error| Failure::Permanent(format!("the shares cannot be read: {error}")))?;
-        routes.set_policy(&caller, &host, &policy.check()?).await?;
+        routes.set_policy(caller, &host, &policy.check()?).await?;
     }
     if let Some(register) = route.register {
         let version = Label::parse(&register.version_type, "version_type")?;
         for (place, instance) in register.instances.into_iter().enumerate() {
             let (id, instance) = wanted(instance, &host, &version, place)?;
-            let id = InstanceId::parse(&id)?;
-            routes.put(&caller, &id, Spec::check(instance, routes.rules())?).await?;
+            let id = InstanceId::parse(&format!("{ids}{id}"))?;
+            routes.put(caller, &id, Spec::check(instance, routes.rules())?).await?;
         }
     }
     if let Some(retire) = route.retire {
@@ -78,7 +120,7 @@ async fn change(routes: &Registry, route: RouteChange) -> Result<(), Failure> {
             let desired = &one.record.desired;
             // An instance that drains already keeps its deadline.
             if desired.spec.version_type_id == version && desired.state == State::Active {
-                match routes.drain(&caller, &one.id, seconds).await {
+                match routes.drain(caller, &one.id, seconds).await {
                     Ok(_) | Err(Error::NoInstance(_)) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -94,7 +136,7 @@ fn percent_of(percent: f64) -> Value {
     if percent.fract() == 0.0 { json!(percent as u64) } else { json!(percent) }
 }
 
-/// An instance to register: either only its address, or an object as for the API, optionally with its ID.
+/// An instance to register: either only its address, or an object as for the API. Its ID becomes the end of the instance's.
 fn wanted(
     given: Value,
     host: &Hostname,
@@ -111,7 +153,13 @@ fn wanted(
     let named = object.as_object_mut().and_then(|object| object.remove("id"));
     let id = match named {
         Some(Value::String(id)) => id,
-        _ => format!("{}-{}", version.as_str(), place + 1),
+        // A version type may have characters and a length that an ID may not.
+        _ => match InstanceId::parse(version.as_str()) {
+            Ok(_) if version.as_str().len() <= MAX_PLAIN_LABEL => {
+                format!("{}-{}", version.as_str(), place + 1)
+            }
+            _ => format!("{}-{}", digest(version.as_str()), place + 1),
+        },
     };
     let instance = serde_json::from_value(object)
         .map_err(|error| Failure::Permanent(format!("an instance cannot be read: {error}")))?;

@@ -137,7 +137,7 @@ async fn a_change_of_routes_can_be_repeated() {
         let store = world.routes.store();
         let policy = store.policy(&host).await.unwrap().unwrap().value;
         let mut states = Vec::new();
-        for id in ["old", "stable", "18-1"] {
+        for id in ["old", "stable", "machine:m:a:18-1"] {
             let stored = store.stored(&InstanceId::parse(id).unwrap()).await.unwrap().unwrap();
             states.push(stored.record.desired.state == State::Active);
         }

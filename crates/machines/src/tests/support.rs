@@ -22,7 +22,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Answer, Dependencies, Handle, Options, Service, Update,
+    Answer, Dependencies, Handle, Options, Secrets, Service, Update,
     actions::Actions,
     assembly::Hooks,
     faults::{FaultInjector, Faults},
@@ -211,7 +211,8 @@ pub(super) fn machine(yaml: &str) -> Arc<signalbox_machine::Machine> {
 
 fn registry(servers: &Servers) -> routing::Registry {
     let store = routing::Store::new(servers.fabric(), servers.routes(), servers.stats());
-    let rules = AddressRules { networks: vec!["127.0.0.0/8".parse().unwrap()], reserved: Vec::new() };
+    let networks = vec!["127.0.0.0/8".parse().unwrap()];
+    let rules = AddressRules { networks, ..AddressRules::default() };
     routing::Registry::new(store, rules, Arc::new(Notify::new()), Metrics::default())
 }
 
@@ -222,10 +223,15 @@ fn pacemaker(
     routes: &routing::Registry,
     shards: usize,
 ) -> Machines {
-    let options =
-        bus::Options { allow_networks: vec!["127.0.0.0/8".parse().unwrap()], ..bus::Options::default() };
+    let options = bus::Options {
+        allow_http: true,
+        allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
+        ..bus::Options::default()
+    };
     let now = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_760_000_000);
-    let client = signalbox_egress::Client::new(&options.egress(), now).unwrap();
+    let client =
+        signalbox_egress::Client::new(&options.egress(signalbox_egress::OwnAddresses::default()), now)
+            .unwrap();
     let dependencies = Dependencies {
         fabric: servers.fabric(),
         shards,
@@ -233,9 +239,9 @@ fn pacemaker(
         bus: bus.handle.clone(),
         client: client.clone(),
         routes: routes.clone(),
-        environment: BTreeMap::new(),
+        environment: Secrets::default(),
     };
-    let actions = Arc::new(Actions::new(client, bus.handle.clone(), routes.clone(), BTreeMap::new()));
+    let actions = Arc::new(Actions::new(client, bus.handle.clone(), routes.clone(), Secrets::default()));
     let fuses = Arc::new(Fuses::default());
     // A process that dies does nothing more in the background.
     let stopped = fuses.death.clone();

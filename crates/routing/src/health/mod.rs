@@ -116,8 +116,8 @@ impl Prober {
             return Ok(());
         }
         let mut list = self.registry.store().listed_for_checks().await?;
-        // Networks may have been taken out of the configuration since somebody registered there.
-        list.retain(|listed| self.registry.rules().admit(&listed.target.address).is_ok());
+        // The configuration may have changed since the instance was registered.
+        list.retain(|listed| self.registry.rules().may_check(&listed.target.address));
         self.schedule.update(list, now, throw);
         self.read = Some((head, now));
         Ok(())
@@ -130,8 +130,14 @@ impl Prober {
             while self.under_way.len() < MAX_PARALLEL
                 && let Some((id, target)) = self.schedule.take_due(now)
             {
+                let registry = self.registry.clone();
                 self.under_way.spawn(async move {
-                    let result = probe::check(&target).await;
+                    // Again, because the list may be older than what a name of a Redis server resolves to.
+                    let result = if registry.rules().may_check(&target.address) {
+                        probe::check(&target).await
+                    } else {
+                        Err("its address is not allowed".to_owned())
+                    };
                     Finished { id, target, result }
                 });
             }

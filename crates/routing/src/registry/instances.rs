@@ -35,6 +35,9 @@ impl Registry {
     /// renews the lease.
     pub async fn put(&self, caller: &Caller, id: &InstanceId, spec: Spec) -> Result<RouteChange, Error> {
         check_names(caller, &spec.hostnames)?;
+        if !caller.may_own(id.as_str()) {
+            return Err(Error::IdNotAllowed(id.clone()));
+        }
         let mut attempts = Attempts::new();
         let mut expired = false;
         loop {
@@ -42,7 +45,9 @@ impl Registry {
             if let Some(current) = &sight.current {
                 check_record(caller, &current.record)?;
             }
-            if sight.owner.as_ref().is_some_and(|owner| check_record(caller, &owner.record).is_err()) {
+            if sight.owner.as_ref().is_some_and(|owner| {
+                check_record(caller, &owner.record).is_err() || !caller.may_own(owner.id.as_str())
+            }) {
                 return Err(Error::AddressTaken);
             }
             let Some(table) = sight.table.clone() else {

@@ -27,7 +27,6 @@ use super::{
 use crate::metrics::Metrics;
 use signalbox_access::Tokens;
 use signalbox_lease::Lease;
-use signalbox_route_table::Network;
 use signalbox_route_table::{AddressRules, Desired, Hostname, InstanceId, Record, Spec, State};
 use signalbox_testkit::Servers;
 
@@ -55,11 +54,10 @@ impl Rig {
     fn over(servers: Servers) -> Self {
         let store = Store::new(servers.fabric(), servers.routes(), servers.stats());
         let rules = AddressRules {
-            networks: ["127.0.0.0/8", "unix"]
-                .iter()
-                .map(|network| network.parse::<Network>().unwrap())
-                .collect(),
-            reserved: Vec::new(),
+            networks: vec!["127.0.0.0/8".parse().unwrap()],
+            unix_folders: vec!["/tmp".parse().unwrap()],
+            check_local: true,
+            ..AddressRules::default()
         };
         let nudge = Arc::new(Notify::new());
         let registry = Registry::new(store.clone(), rules, Arc::clone(&nudge), Metrics::default());
@@ -168,7 +166,8 @@ fn spec(port: u16, hostnames: &[&str], version_type: &str) -> Spec {
     let json = serde_json::json!({
         "address": format!("127.0.0.1:{port}"), "hostnames": hostnames, "version_type_id": version_type,
     });
-    let rules = AddressRules { networks: vec!["127.0.0.0/8".parse().unwrap()], reserved: Vec::new() };
+    let networks = vec!["127.0.0.0/8".parse().unwrap()];
+    let rules = AddressRules { networks, check_local: true, ..AddressRules::default() };
     Spec::check(serde_json::from_value(json).unwrap(), &rules).unwrap()
 }
 

@@ -93,7 +93,8 @@ pub(crate) fn address(listen: &str, port: u16) -> String {
     }
 }
 
-fn join(listen: &str, port: u16) -> String {
+/// A listen address as `ip:port`.
+pub(crate) fn join(listen: &str, port: u16) -> String {
     if listen.contains(':') { format!("[{listen}]:{port}") } else { format!("{listen}:{port}") }
 }
 

@@ -12,13 +12,13 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     ManageMachines, ReadMachines, TellFacts,
+    confined::OfMachine,
     params::{MachineName, label_name},
     removes,
     views::changed,
 };
 use crate::http::{
     App, Problem,
-    auth::Granted,
     body::{Body, JsonBytes, Query, RawBytes, parse},
     path::Path,
 };
@@ -71,7 +71,7 @@ pub(crate) struct Which {
     (status = 200, body = LabelPage), (status = 422, description = "invalid_limit", body = Problem),
     (status = 404, description = "unknown_machine", body = Problem)))]
 async fn list(
-    _: Granted<ReadMachines>,
+    _: OfMachine<ReadMachines>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
     Query(wanted): Query<Wanted>,
@@ -126,7 +126,7 @@ async fn list(
     (status = 200, body = Results), (status = 404, description = "unknown_machine", body = Problem),
     (status = 422, description = "too_many_items", body = Problem)))]
 async fn create_many(
-    _: Granted<TellFacts>,
+    _: OfMachine<TellFacts>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
     JsonBytes(body): JsonBytes,
@@ -157,7 +157,7 @@ async fn create_many(
     (status = 200, body = Results), (status = 404, description = "unknown_machine", body = Problem),
     (status = 422, description = "too_many_items", body = Problem)))]
 async fn update_many(
-    _: Granted<TellFacts>,
+    _: OfMachine<TellFacts>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
     headers: HeaderMap,
@@ -206,7 +206,7 @@ fn told(name: String, result: Result<signalbox_machines::Answer, Problem>, good:
     (status = 200, body = Retried), (status = 404, description = "unknown_machine", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn retry_all(
-    _: Granted<ManageMachines>,
+    _: OfMachine<ManageMachines>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
     Query(which): Query<Which>,

@@ -4,14 +4,13 @@ use axum::{Json as Answer, extract::State};
 use rand::RngExt as _;
 use signalbox_machine::{
     Machine,
-    definition::{self, Call},
+    definition::{self, Call, FeedSource},
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{ManageMachines, ReadMachines, params::MachineName, views::moment};
+use super::{ManageMachines, ReadMachines, confined::OfMachine, params::MachineName, views::moment};
 use crate::http::{
     App, Problem,
-    auth::Granted,
     body::{Body, Json, RawBytes},
     path::{Parameter as _, Path},
 };
@@ -37,7 +36,7 @@ impl Body for Apply {}
     (status = 200, body = Plan),
     (status = 422, description = "invalid_definition: every problem with its place", body = Problem)))]
 async fn plan(
-    _: Granted<ManageMachines>,
+    _: OfMachine<ManageMachines>,
     State(app): State<App>,
     Path(name): Path<String>,
     RawBytes(body): RawBytes,
@@ -79,15 +78,18 @@ async fn plan(
 
 /// Apply a plan
 ///
-/// The definition becomes the next version, shard by shard; labels in states that go are moved by `map`. Actions that change
-/// routes need the scope `routes` as well, those that publish `publish`.
+/// The definition becomes the next version, shard by shard; labels in states that go are moved by `map`. The token
+/// needs what the definition uses, too: `routes` for `route` actions, with all hosts that they may change, `publish` for
+/// `publish` actions, `subscribe` for `inputs`, and `read` for feeds of `stats`.
 #[utoipa::path(post, path = "/state-machines/{machine}/apply", tag = "machines", params(("machine" = String, Path)),
     request_body = Apply, responses(
     (status = 200, body = Applied), (status = 404, description = "unknown_plan", body = Problem),
+    (status = 403, description = "scope_missing, host_not_allowed, environment_missing, machine_not_allowed",
+        body = Problem),
     (status = 409, description = "definition_changed, apply_under_way", body = Problem),
     (status = 422, description = "unmapped_state, invalid_map, unknown_field, missing_field, invalid_body", body = Problem)))]
 async fn apply(
-    Granted { 0: caller, .. }: Granted<ManageMachines>,
+    OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
     Path(MachineName(name)): Path<MachineName>,
     Json(asked): Json<Apply>,
@@ -99,17 +101,37 @@ async fn apply(
     Ok(Answer(Applied { version }))
 }
 
-/// Whoever lets a machine do something must be allowed to do it.
+/// A client can let a machine do only what the client itself is allowed to do.
 fn allowed(caller: &Caller, machine: &Machine) -> Result<(), Problem> {
-    for action in machine.states().iter().filter_map(signalbox_machine::State::action) {
-        let needed = match action.call {
-            Call::Route(_) => Scope::Routes,
-            Call::Publish(_) => Scope::Publish,
-            Call::Webhook(_) => continue,
-        };
-        if !caller.has_any(&[needed]) || (needed == Scope::Routes && !caller.is_unconfined()) {
-            let detail = format!("its actions need the scope {}, without a limit to hosts", needed.as_str());
+    let actions = || machine.states().iter().filter_map(signalbox_machine::State::action);
+    let routes = actions().any(|action| matches!(action.call, Call::Route(_)));
+    let publishes = actions().any(|action| matches!(action.call, Call::Publish(_)));
+    let reads = machine.feeds().iter().any(|feed| matches!(feed.source, FeedSource::Stats(_)));
+    let listens = !machine.inputs().is_empty();
+    for (needed, scope, what) in [
+        (routes, Scope::Routes, "its `route` actions"),
+        (publishes, Scope::Publish, "its `publish` actions"),
+        (reads, Scope::Read, "its feeds of `stats`"),
+        (listens, Scope::Subscribe, "its `inputs`"),
+    ] {
+        if needed && !caller.has_any(&[scope]) {
+            let detail = format!("to apply the definition, {what} need the scope {}", scope.as_str());
             return Err(Problem::forbidden("scope_missing", detail));
+        }
+    }
+    // Inputs take the events of every environment, and published events have none.
+    if (listens || publishes) && caller.environments().is_some() {
+        let detail = "`inputs` and `publish` actions need a token that is not confined to environments";
+        return Err(Problem::forbidden("environment_missing", detail));
+    }
+    if !routes {
+        return Ok(());
+    }
+    for host in signalbox_machines::hosts(machine)? {
+        if !caller.may_touch_pattern(&host) {
+            let detail =
+                format!("the token does not cover {host}, which the definition's actions may change");
+            return Err(Problem::forbidden("host_not_allowed", detail).with("hostname", host.to_string()));
         }
     }
     Ok(())
@@ -120,7 +142,7 @@ fn allowed(caller: &Caller, machine: &Machine) -> Result<(), Problem> {
     responses(
     (status = 200, body = Versions), (status = 404, description = "unknown_machine", body = Problem)))]
 async fn versions(
-    _: Granted<ReadMachines>,
+    _: OfMachine<ReadMachines>,
     State(app): State<App>,
     Path(MachineName(name)): Path<MachineName>,
 ) -> Result<Answer<Versions>, Problem> {
@@ -144,7 +166,7 @@ async fn versions(
     (status = 200, body = VersionSource),
     (status = 404, description = "unknown_machine, unknown_version", body = Problem)))]
 async fn version(
-    _: Granted<ReadMachines>,
+    _: OfMachine<ReadMachines>,
     State(app): State<App>,
     Path((name, number)): Path<(MachineName, u64)>,
 ) -> Result<Answer<VersionSource>, Problem> {

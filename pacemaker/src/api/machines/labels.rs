@@ -9,14 +9,15 @@ use serde::Deserialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    ManageMachines, ReadMachines, TellFacts, facts, key,
+    ManageMachines, ReadMachines, TellFacts,
+    confined::OfMachine,
+    facts, key,
     params::{LabelName, MachineName},
     patience,
     views::{self, changed},
 };
 use crate::http::{
     App, Problem,
-    auth::Granted,
     body::{Query, RawBytes},
     path::Path,
 };
@@ -45,7 +46,7 @@ pub(crate) struct Asked {
     (status = 404, description = "unknown_machine, unknown_label", body = Problem),
     (status = 410, description = "label_deleted", body = Problem)))]
 async fn show(
-    _: Granted<ReadMachines>,
+    _: OfMachine<ReadMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<Label>, Problem> {
@@ -65,7 +66,7 @@ async fn show(
     (status = 409, description = "label_exists, label_deleted", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn create(
-    _: Granted<TellFacts>,
+    _: OfMachine<TellFacts>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
     Query(asked): Query<Asked>,
@@ -96,7 +97,7 @@ async fn create(
     (status = 410, description = "label_deleted", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn update(
-    _: Granted<TellFacts>,
+    _: OfMachine<TellFacts>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
     Query(asked): Query<Asked>,
@@ -123,7 +124,7 @@ async fn update(
     (status = 404, description = "unknown_machine", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn delete(
-    _: Granted<TellFacts>,
+    _: OfMachine<TellFacts>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<StatusCode, Problem> {
@@ -142,7 +143,7 @@ async fn delete(
     (status = 410, description = "label_deleted", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn retry(
-    _: Granted<ManageMachines>,
+    _: OfMachine<ManageMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<Changed>, Problem> {

@@ -9,6 +9,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     ReadMachines,
+    confined::OfMachine,
     params::{LabelName, MachineName},
     views::moved,
 };
@@ -38,8 +39,12 @@ impl Body for Simulate {}
 
 /// List the machines
 #[utoipa::path(get, path = "/state-machines", tag = "machines", responses((status = 200, body = Machines)))]
-async fn list(_: Granted<ReadMachines>, State(app): State<App>) -> Result<Answer<Machines>, Problem> {
-    let names = app.machines.definitions.names().await?;
+async fn list(
+    Granted { 0: caller, .. }: Granted<ReadMachines>,
+    State(app): State<App>,
+) -> Result<Answer<Machines>, Problem> {
+    let mut names = app.machines.definitions.names().await?;
+    names.retain(|name| caller.may_use_machine(name));
     let view = |name: String| MachineEntry { labels: format!("/state-machines/{name}/labels"), name };
     Ok(Answer(Machines { state_machines: names.into_iter().map(view).collect() }))
 }
@@ -49,7 +54,7 @@ async fn list(_: Granted<ReadMachines>, State(app): State<App>) -> Result<Answer
     responses(
     (status = 200, body = Machine), (status = 404, description = "unknown_machine", body = Problem)))]
 async fn show(
-    _: Granted<ReadMachines>,
+    _: OfMachine<ReadMachines>,
     State(app): State<App>,
     Path(MachineName(name)): Path<MachineName>,
 ) -> Result<Answer<Machine>, Problem> {
@@ -85,7 +90,7 @@ async fn show(
     (status = 200, body = History), (status = 422, description = "invalid_label_name", body = Problem),
     (status = 404, description = "unknown_machine, unknown_label", body = Problem)))]
 async fn history(
-    _: Granted<ReadMachines>,
+    _: OfMachine<ReadMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<History>, Problem> {
@@ -103,7 +108,7 @@ async fn history(
     (status = 404, description = "unknown_machine, unknown_label", body = Problem),
     (status = 410, description = "label_deleted", body = Problem)))]
 async fn why(
-    _: Granted<ReadMachines>,
+    _: OfMachine<ReadMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<Value>, Problem> {
@@ -119,7 +124,7 @@ async fn why(
     (status = 404, description = "unknown_machine, unknown_label", body = Problem),
     (status = 410, description = "label_deleted", body = Problem)))]
 async fn route(
-    _: Granted<ReadMachines>,
+    _: OfMachine<ReadMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<Value>, Problem> {
@@ -144,7 +149,7 @@ async fn route(
     (status = 410, description = "label_deleted", body = Problem),
     (status = 422, description = "invalid_span, invalid_label_name, unknown_field", body = Problem)))]
 async fn simulate(
-    _: Granted<ReadMachines>,
+    _: OfMachine<ReadMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
     Json(asked): Json<Simulate>,

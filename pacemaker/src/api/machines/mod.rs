@@ -1,6 +1,7 @@
 //! Machines and labels over HTTP.
 
 mod bulk;
+mod confined;
 mod definitions;
 mod labels;
 mod look;
@@ -15,6 +16,8 @@ use axum::{
 };
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
+
+pub(crate) use params::is_machine_name;
 
 use crate::http::{App, Problem, auth::Permission};
 use signalbox_access::Scope;

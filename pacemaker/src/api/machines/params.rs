@@ -22,10 +22,14 @@ impl Parameter for MachineName {
 
     /// No machine has an invalid name, so the answer is that there is no such machine.
     fn check(raw: String) -> Result<Self, Problem> {
-        let good = (1..=64).contains(&raw.len())
-            && raw.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
-        if good { Ok(Self(raw)) } else { Err(Error::NoSuchMachine.into()) }
+        if is_machine_name(&raw) { Ok(Self(raw)) } else { Err(Error::NoSuchMachine.into()) }
     }
+}
+
+/// Whether a machine can have this name.
+pub(crate) fn is_machine_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
 /// The name of a label.

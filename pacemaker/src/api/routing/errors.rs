@@ -71,6 +71,9 @@ fn from_client(error: &Error) -> Option<Problem> {
             Problem::forbidden("host_not_allowed", format!("the token does not cover {hostname}"))
                 .with("hostname", hostname.as_str())
         }
+        Error::IdNotAllowed(id) => {
+            Problem::forbidden("id_not_allowed", format!("the ID {id} belongs to another owner"))
+        }
         Error::AddressTaken => {
             let detail = "the address belongs to an instance of hosts that the token does not cover";
             Problem::forbidden("address_taken", detail)

@@ -99,7 +99,7 @@ impl Api {
             &format!("--redis-routes={}", servers.routes.url()),
             &format!("--redis-stats={}", servers.stats.url()),
             &format!("--redis-fabric={}", servers.fabric.url()),
-            "--set=reserved_addresses=127.0.0.1:8080",
+            "--set=routing.check_local=true",
             "--set=routing.reconcile_interval_ms=20",
             "--set=routing.sweep_interval_ms=20",
         ];

@@ -63,6 +63,10 @@ pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<
     if !name.is_empty() && !is_name(name) {
         return Err(Error::NoSuchMachine.into());
     }
+    if !name.is_empty() && !caller.may_use_machine(name) {
+        let detail = "the token is confined to other state machines";
+        return Err(Problem::forbidden("machine_not_allowed", detail));
+    }
     let html = match view.kind {
         _ if name.is_empty() => list(app, caller).await?,
         Kind::Label => label::page(app, caller, view).await?,
@@ -79,7 +83,9 @@ fn is_name(name: &str) -> bool {
 
 async fn list(app: &Site, caller: &Caller) -> Result<String, Problem> {
     let mut machines = Vec::new();
-    for name in app.machines.definitions.names().await? {
+    for name in
+        app.machines.definitions.names().await?.into_iter().filter(|name| caller.may_use_machine(name))
+    {
         let Counts { version, labels, busy, .. } = match app.machines.inspector.overview.counts(&name).await {
             Ok(counts) => counts,
             // Its first version is being applied.
