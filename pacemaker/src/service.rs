@@ -25,8 +25,8 @@ use signalbox_sequencer::{Calls, Http, Sequencer};
 use signalbox_stream::Hub;
 
 use crate::{
-    api::{bus::Front, sequencer},
-    app::{App, Parts},
+    api::{bus::Front, check::Checks, routing::TableNames, sequencer},
+    app::{App, Limits, Parts},
     config::Config,
     dashboard::{Dashboard, Site},
     http::{metrics::Metrics, session::Sessions},
@@ -45,6 +45,8 @@ const ANNOUNCE: Duration = Duration::from_secs(1);
 const PROBE: Duration = Duration::from_secs(1);
 /// A turn of what looks after a shard's labels.
 const MACHINES: Duration = Duration::from_secs(1);
+/// How often subscriptions are compared with the tokens.
+const END_LOST_CLIENTS: Duration = Duration::from_secs(5);
 /// How often it is looked at which fabric this is.
 const REMEMBER: Duration = Duration::from_secs(1);
 /// The same, until it has been kept for the first time.
@@ -145,6 +147,7 @@ pub(crate) async fn run(
         }
     });
     background.spawn(sequencer.run(idle.clone()));
+    background.spawn(end_lost_clients(front.clone(), tokens.clone(), idle.clone()));
     let queues =
         queues::Handle::new(&fabric, config.redis.fabric_shards, config.queues.clone(), shutdown.clone());
     background.spawn(queues.clone().run(idle.clone()));
@@ -183,6 +186,9 @@ pub(crate) async fn run(
         machines: machine_handle,
         presence,
         metrics,
+        limits: Limits::new(config.bus.streams, config.queues.waiting_pulls),
+        table_names: TableNames::default(),
+        checks: Checks::default(),
         shutdown: shutdown.clone(),
     });
     let site = Site::new(app, Dashboard::new(stats, wall_clock));
@@ -223,6 +229,15 @@ async fn event_bus(
         Bus::open(fabric, config.redis.fabric_shards, config.bus.clone(), known, webhooks.clone());
     let front = Front::new(handle.clone(), webhooks, metrics, &config.bus, wall_clock);
     Ok((handle, front, events, client))
+}
+
+/// Ends what tokens of the bus left behind that were deleted or expired.
+async fn end_lost_clients(front: Front, tokens: Tokens, shutdown: CancellationToken) {
+    while shutdown.run_until_cancelled(time::sleep(END_LOST_CLIENTS)).await.is_some() {
+        if let Err(problem) = front.end_lost_clients(&tokens).await {
+            tracing::debug!(detail = problem.detail(), "subscriptions of deleted tokens are ended later");
+        }
+    }
 }
 
 /// Keeps the fabric's identity where the next process finds it. It changes once in the life of an installation, so

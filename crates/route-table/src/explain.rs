@@ -41,6 +41,14 @@ pub struct Explanation {
     pub(crate) serial: u64,
 }
 
+impl Explanation {
+    /// The explanation for a caller who may not see the instances of the name that decides.
+    #[must_use]
+    pub fn without_instances(self) -> Self {
+        Self { log_key: None, shares: Vec::new(), instances: Vec::new(), request: None, ..self }
+    }
+}
+
 /// What a request gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -41,6 +41,9 @@ pub struct NewInstance {
     pub(crate) health: Option<Health>,
 }
 
+/// What the statistics count under names of their own: requests without a route, and requests to the admin listener.
+const RESERVED_VERSION_TYPES: [&str; 2] = ["null", "pacemaker"];
+
 /// A name that other systems gave: of a version type, an application, a node. Numbers are taken as their text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
@@ -168,11 +171,19 @@ impl NewInstance {
         if let Some(health) = &self.health {
             health.check()?;
         }
+        let version_type_id = self.version_type_id.checked("version_type_id")?;
+        if RESERVED_VERSION_TYPES.contains(&version_type_id.as_str()) {
+            let detail = format!(
+                "the version type {} is reserved: the statistics count requests under it that reach no instance",
+                version_type_id.as_str()
+            );
+            return Err(Invalid::new("reserved_version_type", "version_type_id", detail));
+        }
         let label = |label: Option<Label>, field| label.map(|label| label.checked(field)).transpose();
         Ok(Spec {
             address,
             hostnames,
-            version_type_id: self.version_type_id.checked("version_type_id")?,
+            version_type_id,
             version_id: label(self.version_id, "version_id")?,
             application_id: label(self.application_id, "application_id")?,
             workspace_id: label(self.workspace_id, "workspace_id")?,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::http::{
     App, Problem,
-    auth::Granted,
+    auth::Whole,
     body::{Body, JsonBytes, Query, RawBytes, parse},
     path::Path,
 };
@@ -125,7 +125,7 @@ pub(crate) struct Retried {
     (status = 200, body = Page), (status = 422, description = "invalid_limit", body = Problem),
     (status = 404, description = "unknown_machine", body = Problem)))]
 async fn list(
-    _: Granted<ReadMachines>,
+    _: Whole<ReadMachines>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
     Query(wanted): Query<Wanted>,
@@ -180,7 +180,7 @@ async fn list(
     (status = 200, body = Results), (status = 404, description = "unknown_machine", body = Problem),
     (status = 422, description = "too_many_items", body = Problem)))]
 async fn create_many(
-    _: Granted<TellFacts>,
+    _: Whole<TellFacts>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
     JsonBytes(body): JsonBytes,
@@ -211,7 +211,7 @@ async fn create_many(
     (status = 200, body = Results), (status = 404, description = "unknown_machine", body = Problem),
     (status = 422, description = "too_many_items", body = Problem)))]
 async fn update_many(
-    _: Granted<TellFacts>,
+    _: Whole<TellFacts>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
     headers: HeaderMap,
@@ -260,7 +260,7 @@ fn told(name: String, result: Result<signalbox_machines::Answer, Problem>, good:
     (status = 200, body = Retried), (status = 404, description = "unknown_machine", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn retry_all(
-    _: Granted<ManageMachines>,
+    _: Whole<ManageMachines>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
     Query(which): Query<Which>,

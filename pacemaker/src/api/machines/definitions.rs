@@ -15,7 +15,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{ManageMachines, ReadMachines, params::MachineName, views::moment};
 use crate::http::{
     App, Problem,
-    auth::Granted,
+    auth::Whole,
     body::{Body, Json, RawBytes},
     path::{Parameter as _, Path},
 };
@@ -94,7 +94,7 @@ pub(crate) struct Versions {
     (status = 200, body = Plan),
     (status = 422, description = "invalid_definition: every problem with its place", body = Problem)))]
 async fn plan(
-    _: Granted<ManageMachines>,
+    _: Whole<ManageMachines>,
     State(app): State<App>,
     Path(name): Path<String>,
     RawBytes(body): RawBytes,
@@ -144,7 +144,7 @@ async fn plan(
     (status = 409, description = "definition_changed, apply_under_way", body = Problem),
     (status = 422, description = "unmapped_state, invalid_map, unknown_field, missing_field, invalid_body", body = Problem)))]
 async fn apply(
-    Granted { 0: caller, .. }: Granted<ManageMachines>,
+    caller: Whole<ManageMachines>,
     State(app): State<App>,
     Path(MachineName(name)): Path<MachineName>,
     Json(asked): Json<Apply>,
@@ -177,7 +177,7 @@ fn allowed(caller: &Caller, machine: &Machine) -> Result<(), Problem> {
     responses(
     (status = 200, body = Versions), (status = 404, description = "unknown_machine", body = Problem)))]
 async fn versions(
-    _: Granted<ReadMachines>,
+    _: Whole<ReadMachines>,
     State(app): State<App>,
     Path(MachineName(name)): Path<MachineName>,
 ) -> Result<Answer<Versions>, Problem> {
@@ -199,7 +199,7 @@ async fn versions(
     (status = 200, body = Object),
     (status = 404, description = "unknown_machine, unknown_version", body = Problem)))]
 async fn version(
-    _: Granted<ReadMachines>,
+    _: Whole<ReadMachines>,
     State(app): State<App>,
     Path((name, number)): Path<(MachineName, u64)>,
 ) -> Result<Answer<Value>, Problem> {

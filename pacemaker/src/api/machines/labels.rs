@@ -16,7 +16,7 @@ use super::{
 };
 use crate::http::{
     App, Problem,
-    auth::Granted,
+    auth::Whole,
     body::{Query, RawBytes},
     path::Path,
 };
@@ -44,7 +44,7 @@ pub(crate) struct Asked {
     (status = 404, description = "unknown_machine, unknown_label", body = Problem),
     (status = 410, description = "label_deleted", body = Problem)))]
 async fn show(
-    _: Granted<ReadMachines>,
+    _: Whole<ReadMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<LabelView>, Problem> {
@@ -64,7 +64,7 @@ async fn show(
     (status = 409, description = "label_exists, label_deleted", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn create(
-    _: Granted<TellFacts>,
+    caller: Whole<TellFacts>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
     Query(asked): Query<Asked>,
@@ -72,6 +72,7 @@ async fn create(
     RawBytes(body): RawBytes,
 ) -> Result<(StatusCode, Answer<Changed>), Problem> {
     let (wait, key) = (patience(asked.wait.as_deref())?, key(&headers)?);
+    let _place = wait.map(|_| app.limits.waits.take(&caller)).transpose()?;
     let (metadata, _) = facts(&headers, &body)?;
     let recreate = asked.recreate.unwrap_or(false);
     let mut answer = app.machines.labels.create(&machine, &label, &metadata, recreate, key).await?;
@@ -95,7 +96,7 @@ async fn create(
     (status = 410, description = "label_deleted", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn update(
-    _: Granted<TellFacts>,
+    caller: Whole<TellFacts>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
     Query(asked): Query<Asked>,
@@ -103,6 +104,7 @@ async fn update(
     RawBytes(body): RawBytes,
 ) -> Result<Answer<Changed>, Problem> {
     let (wait, key) = (patience(asked.wait.as_deref())?, key(&headers)?);
+    let _place = wait.map(|_| app.limits.waits.take(&caller)).transpose()?;
     let (metadata, patch) = facts(&headers, &body)?;
     let update = Update { metadata: &metadata, patch, key };
     let mut answer = app.machines.labels.update(&machine, &label, &update).await?;
@@ -122,7 +124,7 @@ async fn update(
     (status = 404, description = "unknown_machine", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn delete(
-    _: Granted<TellFacts>,
+    _: Whole<TellFacts>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<StatusCode, Problem> {
@@ -141,7 +143,7 @@ async fn delete(
     (status = 410, description = "label_deleted", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn retry(
-    _: Granted<ManageMachines>,
+    _: Whole<ManageMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<Changed>, Problem> {

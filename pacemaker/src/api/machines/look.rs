@@ -15,7 +15,7 @@ use super::{
 };
 use crate::http::{
     App, Problem,
-    auth::Granted,
+    auth::Whole,
     body::{Body, Json},
     path::Path,
 };
@@ -98,7 +98,7 @@ impl Body for Simulate {}
 
 /// List the machines
 #[utoipa::path(get, path = "/state-machines", tag = "machines", responses((status = 200, body = Machines)))]
-async fn list(_: Granted<ReadMachines>, State(app): State<App>) -> Result<Answer<Machines>, Problem> {
+async fn list(_: Whole<ReadMachines>, State(app): State<App>) -> Result<Answer<Machines>, Problem> {
     let names = app.machines.definitions.names().await?;
     let view = |name: String| MachineEntry { labels: format!("/state-machines/{name}/labels"), name };
     Ok(Answer(Machines { state_machines: names.into_iter().map(view).collect() }))
@@ -109,7 +109,7 @@ async fn list(_: Granted<ReadMachines>, State(app): State<App>) -> Result<Answer
     responses(
     (status = 200, body = MachineView), (status = 404, description = "unknown_machine", body = Problem)))]
 async fn show(
-    _: Granted<ReadMachines>,
+    _: Whole<ReadMachines>,
     State(app): State<App>,
     Path(MachineName(name)): Path<MachineName>,
 ) -> Result<Answer<MachineView>, Problem> {
@@ -145,7 +145,7 @@ async fn show(
     (status = 200, body = History), (status = 422, description = "invalid_label_name", body = Problem),
     (status = 404, description = "unknown_machine, unknown_label", body = Problem)))]
 async fn history(
-    _: Granted<ReadMachines>,
+    _: Whole<ReadMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<History>, Problem> {
@@ -163,7 +163,7 @@ async fn history(
     (status = 404, description = "unknown_machine, unknown_label", body = Problem),
     (status = 410, description = "label_deleted", body = Problem)))]
 async fn why(
-    _: Granted<ReadMachines>,
+    _: Whole<ReadMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<Value>, Problem> {
@@ -179,7 +179,7 @@ async fn why(
     (status = 404, description = "unknown_machine, unknown_label", body = Problem),
     (status = 410, description = "label_deleted", body = Problem)))]
 async fn route(
-    _: Granted<ReadMachines>,
+    _: Whole<ReadMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<Value>, Problem> {
@@ -204,7 +204,7 @@ async fn route(
     (status = 410, description = "label_deleted", body = Problem),
     (status = 422, description = "invalid_span, invalid_label_name, unknown_field", body = Problem)))]
 async fn simulate(
-    _: Granted<ReadMachines>,
+    _: Whole<ReadMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
     Json(asked): Json<Simulate>,

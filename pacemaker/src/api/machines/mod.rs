@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::http::{App, Problem, auth::Permission};
+use crate::http::{App, Problem, auth::Permission, body::check_depth};
 use signalbox_access::Scope;
 
 /// The largest body: a thousand updates of eight kilobytes, about.
@@ -86,6 +86,7 @@ fn facts(headers: &HeaderMap, body: &Bytes) -> Result<(Value, bool), Problem> {
         serde_json::error::Category::Data => Problem::unprocessable("invalid_metadata", error.to_string()),
         _ => Problem::bad_request("malformed_json", format!("the body is not valid JSON: {error}")),
     };
+    check_depth(body)?;
     let facts: Facts = serde_json::from_slice(body).map_err(bad)?;
     if !facts.metadata.is_object() {
         return Err(Problem::unprocessable("invalid_metadata", "`metadata` must be an object"));

@@ -7,6 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
@@ -16,10 +17,11 @@ use super::{
 };
 use crate::http::{
     App, Problem, SERIAL_HEADER,
-    auth::{Granted, ManageRoutes, ReadRoutes},
+    auth::{Confined, Hosts, ManageRoutes, Permission as _, ReadRoutes},
     body::Query,
     path::Path,
 };
+use signalbox_access::Caller;
 use signalbox_route_table::{Hostname, Policy, TableHost, page};
 use signalbox_routing::Error;
 
@@ -51,10 +53,11 @@ pub(super) struct HostView {
     /// What its requests are counted under.
     log_key: Option<String>,
     /// What stands in the table for the edge beyond the addresses: the policy that was set, and log keys, weights and
-    /// health of single addresses.
+    /// health of single addresses. Values of request headers, and of the header that ends maintenance, are hidden from
+    /// tokens without the scope `routes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    policy: Option<serde_json::Value>,
+    policy: Option<Value>,
     /// The policy as it was set; of a single host only.
     #[serde(skip_serializing_if = "Option::is_none")]
     rules: Option<Policy>,
@@ -63,23 +66,65 @@ pub(super) struct HostView {
 }
 
 impl HostView {
-    fn new(hostname: String, host: TableHost, registered: bool) -> Self {
+    fn new(hostname: String, host: TableHost, registered: bool, caller: &Caller) -> Self {
         let TableHost { addresses, instance_ids, log_key, policy } = host;
         Self {
             hostname,
             addresses,
             instance_ids,
             log_key,
-            policy: policy.map(policy_value),
+            policy: policy.map(|policy| policy_value(policy, caller)),
             rules: None,
             registered,
         }
     }
 }
 
-/// A policy as JSON; one that an operator broke is shown as its text.
-pub(super) fn policy_value(policy: String) -> serde_json::Value {
-    serde_json::from_str(&policy).unwrap_or(serde_json::Value::String(policy))
+/// A policy of the table as the caller may see it. One that was written by hand and is not JSON is shown as its text.
+pub(super) fn policy_value(policy: String, caller: &Caller) -> Value {
+    let secrets = may_see_secrets(caller);
+    match serde_json::from_str(&policy) {
+        Ok(mut value) => {
+            if !secrets {
+                redact(&mut value);
+            }
+            value
+        }
+        Err(_) if secrets => Value::String(policy),
+        Err(_) => Value::String(REDACTED.to_owned()),
+    }
+}
+
+/// What stands in place of a secret.
+const REDACTED: &str = "(hidden)";
+
+/// Whether the caller may see values of headers in policies: credentials for instances, and the one that lets a client past
+/// maintenance. A caller who may set them may read them.
+fn may_see_secrets(caller: &Caller) -> bool {
+    caller.has_any(ManageRoutes::ANY_OF)
+}
+
+/// Hides the values of headers in a policy that may be secrets.
+fn redact(policy: &mut Value) {
+    let hide = |value: &mut Value| *value = Value::String(REDACTED.to_owned());
+    if let Some(value) = policy.pointer_mut("/maintenance/except_header/value") {
+        hide(value);
+    }
+    if let Some(headers) = policy.pointer_mut("/headers/request/set").and_then(Value::as_object_mut) {
+        headers.values_mut().for_each(hide);
+    }
+}
+
+/// The policy as it was set, as the caller may see it.
+pub(crate) fn visible_policy(rules: Policy, caller: &Caller) -> Policy {
+    if may_see_secrets(caller) {
+        return rules;
+    }
+    let redacted = serde_json::to_value(&rules).and_then(|mut value| {
+        redact(&mut value);
+        serde_json::from_value(value)
+    });
+    redacted.unwrap_or_default()
 }
 
 /// A page of hosts, in the order of their names.
@@ -99,7 +144,7 @@ pub(super) struct HostList {
     (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
     (status = 503, description = "routes_unavailable", body = Problem)))]
 async fn list(
-    caller: Granted<ReadRoutes>,
+    caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<HostList>, Problem> {
@@ -113,7 +158,7 @@ async fn list(
         let Some(last) = chunk.last() else { break };
         looked_at += chunk.len();
         after = Some(last.clone());
-        let visible = |name: &String| Hostname::parse(name).is_ok_and(|name| caller.0.may_touch(&name));
+        let visible = |name: &String| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name));
         names.extend(chunk.into_iter().filter(visible));
     }
     let next = if names.len() > limit {
@@ -123,7 +168,8 @@ async fn list(
         after.filter(|_| looked_at >= MAX_LOOKED_AT).map(|last| page::encode(&last))
     };
     let hosts = store.table_hosts(&names).await?;
-    let hosts = names.into_iter().zip(hosts).map(|(name, host)| HostView::new(name, host, true)).collect();
+    let view = |(name, host)| HostView::new(name, host, true, &caller);
+    let hosts = names.into_iter().zip(hosts).map(view).collect();
     Ok(Answer(HostList { hosts, next }))
 }
 
@@ -134,11 +180,11 @@ async fn list(
     (status = 422, description = "invalid_hostname", body = Problem),
     (status = 503, description = "routes_unavailable", body = Problem)))]
 async fn get(
-    caller: Granted<ReadRoutes>,
+    caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(hostname): Path<Hostname>,
 ) -> Result<Answer<HostView>, Problem> {
-    if !caller.0.may_touch(&hostname) {
+    if !caller.may_touch(&hostname) {
         return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
     }
     let store = app.registry.store();
@@ -150,7 +196,8 @@ async fn get(
     if !registered && !host.exists() {
         return Err(Error::NoHost.into());
     }
-    Ok(Answer(HostView { rules, ..HostView::new(name, host, registered) }))
+    let rules = rules.map(|rules| visible_policy(rules, &caller));
+    Ok(Answer(HostView { rules, ..HostView::new(name, host, registered, &caller) }))
 }
 
 /// Remove a host
@@ -163,13 +210,13 @@ async fn get(
     (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
 async fn remove(
-    caller: Granted<ManageRoutes>,
+    caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(hostname): Path<Hostname>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
-    let patience = query.patience()?;
-    let change = app.registry.remove_host(&caller.0, &hostname).await?;
+    let patience = query.patience(&app, &caller)?;
+    let change = app.registry.remove_host(&caller, &hostname).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(change.serial))]).into_response())
 }
