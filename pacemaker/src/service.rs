@@ -25,8 +25,8 @@ use signalbox_sequencer::{Calls, Http, Sequencer};
 use signalbox_stream::Hub;
 
 use crate::{
-    api::{bus::Front, sequencer},
-    app::{App, Parts},
+    api::{bus::Front, check::Checks, routing::TableNames, sequencer},
+    app::{App, Limits, Parts},
     config::{Config, Routing},
     dashboard::{Dashboard, Site},
     http::{metrics::Metrics, session::Sessions},
@@ -46,6 +46,8 @@ const ANNOUNCE: Duration = Duration::from_secs(1);
 const PROBE: Duration = Duration::from_secs(1);
 /// Interval between sweeps of a shard's labels.
 const MACHINES: Duration = Duration::from_secs(1);
+/// Interval at which subscriptions are compared with the tokens.
+const END_LOST_CLIENTS: Duration = Duration::from_secs(5);
 /// Interval between fabric identity checks.
 const REMEMBER: Duration = Duration::from_secs(1);
 /// The same, until the identity has been stored for the first time.
@@ -106,6 +108,7 @@ async fn assemble(
     let presence = Presence::new(fabric, background.who.clone());
     // It leaves the list when it accepts no more requests, not when its background work is done.
     background.spawn(|_| presence.clone().run(shutdown.clone()));
+    background.spawn(|idle| end_lost_clients(bus.front.clone(), tokens.clone(), idle));
     let app = App::new(Parts {
         sessions: Sessions::new(tokens.shared_key("sessions"), wall_clock),
         tokens,
@@ -119,6 +122,9 @@ async fn assemble(
         machines,
         presence,
         metrics,
+        limits: Limits::new(config.bus.streams, config.queues.waiting_pulls),
+        table_names: TableNames::default(),
+        checks: Checks::default(),
         shutdown: shutdown.clone(),
     });
     Ok(Site::new(app, Dashboard::new(stats, wall_clock)))
@@ -310,6 +316,15 @@ fn machines(
     let leases = (0..shards).map(|shard| background.lease(&machines::lease_name(shard), MACHINES)).collect();
     background.spawn(|idle| machines.run(leases, idle));
     handle
+}
+
+/// Ends the subscriptions of tokens that were deleted or have expired.
+async fn end_lost_clients(front: Front, tokens: Tokens, shutdown: CancellationToken) {
+    while shutdown.run_until_cancelled(time::sleep(END_LOST_CLIENTS)).await.is_some() {
+        if let Err(problem) = front.end_lost_clients(&tokens).await {
+            tracing::debug!(detail = problem.detail(), "subscriptions of deleted tokens are ended later");
+        }
+    }
 }
 
 /// Stores the fabric's identity for the next process. It changes once in the life of an installation, so comparing it

@@ -88,6 +88,32 @@ fn only_a_store_talks_to_redis() {
     assert!(stores > 0, "no store seen: the test looks in the wrong place");
 }
 
+/// Every handler of the API states whose data it uses by one of the extractors of `pacemaker/src/http/auth.rs`, unless it is open to
+/// all. One that accepts confined tokens gives the caller a name, so that the compiler reports it if it does not filter.
+#[test]
+fn every_handler_states_whether_a_confined_token_may_call_it() {
+    const EXTRACTORS: &[&str] =
+        &["caller: Whole<", "_: Whole<", "caller: Confined<", "_: ByReceipt<", "_: Anyone", "Result<Anyone,"];
+    let mut handlers = 0;
+    for (path, text) in with_extension("pacemaker/src/api", "rs") {
+        let code = code(&text);
+        assert!(
+            !code.contains("_: Confined<"),
+            "{}: a handler does not filter by its caller",
+            path.display()
+        );
+        for handler in code.split("#[utoipa::path(").skip(1) {
+            let (attribute, rest) = handler.split_once("async fn ").expect("a handler");
+            let signature = rest.split_once(") ->").expect("an answer").0;
+            let open = attribute.contains("security(())");
+            let guarded = EXTRACTORS.iter().any(|extractor| signature.contains(extractor));
+            assert!(open != guarded, "{}: {signature}", path.display());
+            handlers += 1;
+        }
+    }
+    assert!(handlers > 90, "{handlers} handlers seen: the test looks in the wrong place");
+}
+
 /// A script and the folder of the module that it belongs to.
 struct Script {
     path: PathBuf,

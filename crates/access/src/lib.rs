@@ -12,10 +12,12 @@
 //! **Failure.** Each request looks up its token in the fabric, so a revocation takes effect with the next request on
 //! every pacemaker. While the fabric is unavailable, only the root token is accepted.
 
+pub mod confinement;
 mod external;
 mod model;
 mod store;
 
+pub use confinement::Dimension;
 pub use external::{ExternalToken, ExternalTokens};
 pub use model::{Caller, HostPattern};
 pub use signalbox_api::tokens::Scope;

@@ -50,7 +50,7 @@ pub struct Caller {
     /// No list: every environment.
     environments: Option<Vec<String>>,
     /// No list: every state machine.
-    machines: Option<Vec<String>>,
+    pub(crate) machines: Option<Vec<String>>,
     /// The beginning of the IDs of instances that the caller may register; `None` allows every ID.
     instances: Option<String>,
 }

@@ -13,7 +13,7 @@ pub enum Refusal {
     #[error("a different event was published under this idempotency key")]
     Conflict,
     /// The registry has the maximum number of topics.
-    #[error("topic limit reached; raise `bus.topics` or delete unused topics")]
+    #[error("topic limit reached; raise `bus.topics` or `bus.topics_per_client`, or delete unused topics")]
     TooManyTopics,
     /// The limit of events that wait for Redis in this pacemaker is reached. Nothing was changed.
     #[error("too many events are waiting")]

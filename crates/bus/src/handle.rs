@@ -331,6 +331,19 @@ impl Handle {
         Ok(())
     }
 
+    /// Ends everything of a client: its subscription, if it has one, and its claims of topics, which `heir` gets.
+    ///
+    /// # Errors
+    /// When the fabric does not answer.
+    pub async fn end_client(&self, client: &str, heir: &str) -> Result<(), Error> {
+        if !self.fresh().await?.has_client(client) {
+            return Ok(());
+        }
+        self.core.change(|registry, _| registry.end_client(client, heir)).await?;
+        self.clear_away();
+        Ok(())
+    }
+
     /// Takes one topic out of the client's subscription. What is in its batches already is delivered.
     ///
     /// # Errors

@@ -64,6 +64,8 @@ pub struct Options {
     pub idempotency_seconds: u64,
     #[serde(deserialize_with = "within::<_, _, 1, 1_000_000>")]
     pub topics: usize,
+    #[serde(deserialize_with = "within::<_, _, 1, 1_000_000>")]
+    pub topics_per_client: usize,
     #[serde(deserialize_with = "within::<_, _, 1, 100_000>")]
     pub subscriptions: usize,
     #[serde(deserialize_with = "within::<_, _, 0, 100_000>")]

@@ -144,10 +144,17 @@ impl Registry {
     }
 
     /// Makes `client` the publisher of a topic that nobody publishes to yet.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`] when it is another client's, [`Error::TooMany`] when there are too many topics in all or of this
+    /// client.
     pub(super) fn claim(&mut self, topic: &str, client: &str, limits: &Options) -> Result<(), Error> {
         let topics = self.topics.len();
+        let own = self.topics.values().filter(|publisher| publisher.as_deref() == Some(client)).count();
         match self.topics.get_mut(topic) {
             Some(Some(publisher)) if publisher != client => Err(Error::Forbidden),
+            Some(Some(_)) => Ok(()),
+            _ if own >= limits.topics_per_client => Err(Error::TooMany("topics of one client")),
             Some(claim) => {
                 *claim = Some(client.to_owned());
                 Ok(())
@@ -215,6 +222,23 @@ impl Registry {
             if let Some(client) = oldest.map(|(client, _)| client.clone()) {
                 self.retired.remove(&client);
             }
+        }
+        Ok(())
+    }
+
+    /// Whether the client has a subscription or has claimed a topic.
+    pub(super) fn has_client(&self, client: &str) -> bool {
+        self.subscriptions.contains_key(client)
+            || self.topics.values().any(|publisher| publisher.as_deref() == Some(client))
+    }
+
+    /// Ends the client's subscription, if it has one, and makes `heir` the publisher of its topics.
+    pub(super) fn end_client(&mut self, client: &str, heir: &str) -> Result<(), Error> {
+        if self.subscriptions.contains_key(client) {
+            self.unsubscribe(client)?;
+        }
+        for publisher in self.topics.values_mut().filter(|publisher| publisher.as_deref() == Some(client)) {
+            *publisher = Some(heir.to_owned());
         }
         Ok(())
     }

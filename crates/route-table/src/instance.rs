@@ -12,6 +12,9 @@ const MAX_HOSTNAMES: usize = 100;
 const MAX_LEASE_SECONDS: u32 = 86_400;
 const MAX_WEIGHT: u32 = 1000;
 
+/// What the statistics count under names of their own: requests without a route, and requests to the admin listener.
+const RESERVED_VERSION_TYPES: [&str; 2] = ["null", "pacemaker"];
+
 /// A name that other systems gave: of a version type, an application, a node. Numbers are taken as their text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -117,11 +120,19 @@ impl Spec {
                 return Err(Invalid::new("invalid_health", "health", detail));
             }
         }
+        let version_type_id = Label::parse(&new.version_type_id, "version_type_id")?;
+        if RESERVED_VERSION_TYPES.contains(&version_type_id.as_str()) {
+            let detail = format!(
+                "the version type {} is reserved: the statistics count requests under it that reach no instance",
+                version_type_id.as_str()
+            );
+            return Err(Invalid::new("reserved_version_type", "version_type_id", detail));
+        }
         let label = |text: Option<String>, field| text.map(|text| Label::parse(&text, field)).transpose();
         Ok(Self {
             address,
             hostnames,
-            version_type_id: Label::parse(&new.version_type_id, "version_type_id")?,
+            version_type_id,
             version_id: label(new.version_id, "version_id")?,
             application_id: label(new.application_id, "application_id")?,
             workspace_id: label(new.workspace_id, "workspace_id")?,

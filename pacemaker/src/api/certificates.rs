@@ -12,7 +12,7 @@ use crate::{
     api::routing::{PageQuery, WaitQuery, wait},
     http::{
         App, Problem, SERIAL_HEADER,
-        auth::{Granted, ManageRoutes, ReadRoutes},
+        auth::{Confined, Hosts, ManageRoutes, ReadRoutes},
         body::{Body, Json, Query},
         path::Path,
     },
@@ -70,15 +70,15 @@ fn view(
     (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
     (status = 504, description = "not_converged, no_router, convergence_unknown: the change stands", body = Problem)))]
 async fn put(
-    caller: Granted<ManageRoutes>,
+    caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(name): Path<Hostname>,
     Query(query): Query<WaitQuery>,
     Json(new): Json<NewCertificate>,
 ) -> Result<Response, Problem> {
-    let patience = query.patience()?;
-    may_touch(&caller.0, &name)?;
-    let Put { facts, change, created } = app.certificates.put(&caller.0, &name, &new.chain, &new.key).await?;
+    let patience = query.patience(&app, &caller)?;
+    may_touch(&caller, &name)?;
+    let Put { facts, change, created } = app.certificates.put(&caller, &name, &new.chain, &new.key).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     let changed = ChangedCertificate {
         certificate: view(&app.certificates, name.to_string(), facts, None),
@@ -99,11 +99,11 @@ async fn put(
     (status = 404, description = "unknown_certificate", body = Problem),
     (status = 422, description = "invalid_hostname", body = Problem)))]
 async fn get(
-    caller: Granted<ReadRoutes>,
+    caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(name): Path<Hostname>,
 ) -> Result<Answer<Certificate>, Problem> {
-    may_touch(&caller.0, &name)?;
+    may_touch(&caller, &name)?;
     let Found { chain, facts } = app.certificates.get(&name).await?;
     Ok(Answer(view(&app.certificates, name.to_string(), facts, Some(chain))))
 }
@@ -113,7 +113,7 @@ async fn get(
     (status = 200, body = CertificateList),
     (status = 422, description = "invalid_cursor, invalid_limit", body = Problem)))]
 async fn list(
-    caller: Granted<ReadRoutes>,
+    caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<CertificateList>, Problem> {
@@ -127,7 +127,7 @@ async fn list(
         more = chunk.len() > limit;
         looked_at += chunk.len();
         after = chunk.last().map(|(name, _)| name.clone()).or(after);
-        let visible = |name: &str| Hostname::parse(name).is_ok_and(|name| caller.0.may_touch(&name));
+        let visible = |name: &str| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name));
         found.extend(chunk.into_iter().filter(|(name, _)| visible(name)));
     }
     let next = if found.len() > limit {
@@ -155,13 +155,13 @@ async fn list(
     (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
     (status = 504, description = "not_converged, no_router, convergence_unknown: the change stands", body = Problem)))]
 async fn remove(
-    caller: Granted<ManageRoutes>,
+    caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(name): Path<Hostname>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
-    let patience = query.patience()?;
-    let change = app.certificates.remove(&caller.0, &name).await?;
+    let patience = query.patience(&app, &caller)?;
+    let change = app.certificates.remove(&caller, &name).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(change.serial))]).into_response())
 }

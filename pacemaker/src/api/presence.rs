@@ -6,7 +6,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::http::{
     App, Problem,
-    auth::{Granted, ReadAll},
+    auth::{ReadAll, Whole},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -17,7 +17,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 ///
 /// A pacemaker that was killed remains in the list for half a minute.
 #[utoipa::path(get, path = "/pacemakers", tag = "health", responses((status = 200, body = PacemakerList)))]
-async fn list(_: Granted<ReadAll>, State(app): State<App>) -> Result<Answer<PacemakerList>, Problem> {
+async fn list(_: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<PacemakerList>, Problem> {
     let seen = app.presence.all().await.map_err(|error| {
         tracing::warn!(%error, "the list of pacemakers cannot be read");
         Problem::unavailable("fabric_unavailable", "The fabric is not reachable at the moment; try again.")

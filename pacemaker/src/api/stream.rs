@@ -1,6 +1,6 @@
 //! `GET /events`.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, time::Duration};
 
 use axum::{
     extract::{Query, State, rejection::QueryRejection},
@@ -13,19 +13,27 @@ use axum::{
 use futures_util::stream;
 use serde::Deserialize;
 use signalbox_stream::{Filter, FilterError, Message, Position, StreamLimit};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, Interval, MissedTickBehavior, interval_at},
+};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::http::auth::Confined as _;
+use crate::http::auth::{CheckEnvironment as _, Divided as _, Permission as _};
 use crate::http::{
     App, Problem,
-    auth::{Granted, ReadAll},
+    auth::{Confined, Credential, Environments, ReadAll, check_divided},
+    slots::Slot,
 };
+use signalbox_access::Caller;
 
 static LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// nginx passes on each message when it comes.
 static UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 /// How long a client waits before it connects again.
-const RECONNECT: std::time::Duration = std::time::Duration::from_secs(1);
+const RECONNECT: Duration = Duration::from_secs(1);
+/// How often an open stream checks its token.
+const RECHECK: Duration = Duration::from_secs(2);
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(events))
@@ -52,22 +60,23 @@ struct Asked {
 ///
 /// Server-sent events. Each message is an event as subscribers get it, with `environment`; its id, brought back as
 /// `Last-Event-ID`, makes the stream go on after it, as far as the log still has what follows. `event: gap` says that it
-/// has not; `event: end` says why the stream ends (`slow_reader`, `shutdown`).
+/// has not; `event: end` says why the stream ends (`slow_reader`, `shutdown`, `token_revoked`).
 #[utoipa::path(get, path = "/events", tag = "live", params(Asked), responses(
     (status = 200, body = String, content_type = "text/event-stream"),
     (status = 422, description = "invalid_pattern, invalid_last_event_id", body = Problem),
+    (status = 429, description = "token_limit_reached", body = Problem),
     (status = 503, description = "too_many_streams", body = Problem)))]
 async fn events(
-    Granted { 0: caller, .. }: Granted<ReadAll>,
+    caller: Confined<ReadAll, Environments>,
+    credential: Credential,
     State(app): State<App>,
     headers: HeaderMap,
     asked: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let Query(asked) = asked?;
-    // A token that is confined to environments watches one of them.
-    if caller.environments().is_some() {
-        caller.check_environment(asked.environment.as_deref().unwrap_or_default())?;
-    }
+    let environment = asked.environment.clone();
+    check(&caller, environment.as_deref())?;
+    let place = app.limits.streams.take(&caller)?;
     let filter = Filter::new(asked.topic, asked.environment, asked.object, asked.pattern.as_deref())?;
     let slot = app.live.acquire().await?;
     let shards = app.live.shards();
@@ -84,17 +93,72 @@ async fn events(
         _ => Position::new(app.live.ends(shards).await?),
     };
     let messages = signalbox_stream::watch(app.live.clone(), slot, filter, position, app.shutdown.clone());
-    let greeting = Event::default().retry(RECONNECT).comment("watching");
-    let messages = stream::unfold((Some(greeting), messages), |(greeting, mut messages)| async {
-        let event = match greeting {
-            Some(greeting) => greeting,
-            None => server_sent(messages.recv().await?),
-        };
-        Some((Ok::<_, Infallible>(event), (None, messages)))
+    let mut recheck = interval_at(Instant::now() + RECHECK, RECHECK);
+    recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let greeting = Some(Event::default().retry(RECONNECT).comment("watching"));
+    let watching =
+        Watching { app, credential, environment, greeting, messages, recheck, revoked: false, _place: place };
+    let messages = stream::unfold(watching, |mut watching| async {
+        let event = watching.next().await?;
+        Some((Ok::<_, Infallible>(event), watching))
     });
     let mut response = Sse::new(messages).into_response();
     response.headers_mut().insert(UNBUFFERED.clone(), HeaderValue::from_static("no"));
     Ok(response)
+}
+
+/// Checks that a token that is confined to environments watches one of them.
+fn check(caller: &Caller, environment: Option<&str>) -> Result<(), Problem> {
+    match caller.environments() {
+        Some(_) => caller.check_environment(environment.unwrap_or_default()),
+        None => Ok(()),
+    }
+}
+
+/// An open stream.
+struct Watching {
+    app: App,
+    credential: Credential,
+    environment: Option<String>,
+    greeting: Option<Event>,
+    messages: mpsc::Receiver<Message>,
+    recheck: Interval,
+    revoked: bool,
+    _place: Slot,
+}
+
+impl Watching {
+    /// The next message; `None` ends the stream.
+    async fn next(&mut self) -> Option<Event> {
+        if self.revoked {
+            return None;
+        }
+        if let Some(greeting) = self.greeting.take() {
+            return Some(greeting);
+        }
+        loop {
+            tokio::select! {
+                // A busy stream must not put the check off.
+                biased;
+                _ = self.recheck.tick() => {
+                    if !self.is_allowed().await {
+                        self.revoked = true;
+                        return Some(Event::default().event("end").data(r#"{"reason":"token_revoked"}"#));
+                    }
+                }
+                message = self.messages.recv() => return message.map(server_sent),
+            }
+        }
+    }
+
+    async fn is_allowed(&self) -> bool {
+        let allowed = |caller: Caller| {
+            caller.has_any(ReadAll::ANY_OF)
+                && check_divided(&caller, Environments::BY).is_ok()
+                && check(&caller, self.environment.as_deref()).is_ok()
+        };
+        self.credential.is_still(&self.app, allowed).await
+    }
 }
 
 fn server_sent(message: Message) -> Event {

@@ -11,11 +11,11 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::api::machines::is_machine_name;
 use crate::http::{
     App, Problem,
-    auth::{Granted, RootOnly},
+    auth::{RootOnly, Whole},
     body::{Body, Json},
     path::Path,
 };
-use signalbox_access::{Error, HostPattern};
+use signalbox_access::{Dimension, Error, HostPattern, Scope, confinement};
 use signalbox_api::tokens::{NewToken, Token, TokenList};
 use signalbox_queues::is_part;
 use signalbox_route_table::Hostname;
@@ -48,7 +48,7 @@ impl Body for NewToken {}
 
 /// List the tokens
 #[utoipa::path(get, path = "/tokens", tag = "tokens", responses((status = 200, body = TokenList)))]
-async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<TokenList>, Problem> {
+async fn list(_: Whole<RootOnly>, State(app): State<App>) -> Result<Answer<TokenList>, Problem> {
     let tokens = app.tokens.list().await?;
     let view = |listed: signalbox_access::Listed| Token {
         name: listed.name,
@@ -67,9 +67,9 @@ async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<Tok
 #[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = NewToken, responses(
     (status = 201, body = Token), (status = 409, description = "token_exists", body = Problem),
     (status = 422, description = "invalid_token_name, invalid_scopes, invalid_hostname, too_many_hosts, \
-        invalid_environments, invalid_machines", body = Problem)))]
+        invalid_environments, invalid_machines, scope_not_confinable", body = Problem)))]
 async fn create(
-    _: Granted<RootOnly>,
+    _: Whole<RootOnly>,
     State(app): State<App>,
     Json(new): Json<NewToken>,
 ) -> Result<Response, Problem> {
@@ -96,6 +96,7 @@ async fn create(
             format!("give between 1 and {MAX_MACHINES} machines, whose names match [A-Za-z0-9_-]{{1,64}}");
         return Err(Problem::unprocessable("invalid_machines", detail));
     }
+    check_confinement(&scopes, hosts.is_some(), environments.is_some(), machines.is_some())?;
     let made = app
         .tokens
         .create(name.clone(), scopes.clone(), hosts.clone(), environments.clone(), machines.clone())
@@ -104,6 +105,8 @@ async fn create(
         let detail = "a token of this name exists; delete it first";
         return Err(Problem::new(StatusCode::CONFLICT, "token_exists", detail));
     };
+    // What a deleted token of this name may have left behind is not the new one's.
+    app.bus.end_client(&format!("@{name}")).await?;
     let view =
         Token { name, scopes, hosts: hosts.map(texts), environments, machines, token: Some(made.token) };
     Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], Answer(view)).into_response())
@@ -111,16 +114,27 @@ async fn create(
 
 /// Revoke a token
 ///
-/// It is rejected from the next request on. Revoking it again is not an error.
+/// It is rejected from the next request on. Its subscription ends, streams that it opened end within seconds, and its topics
+/// belong to root. Revoking it again is not an error.
 #[utoipa::path(delete, path = "/tokens/{name}", tag = "tokens", params(("name" = String, Path)), responses(
     (status = 204)))]
 async fn remove(
-    _: Granted<RootOnly>,
+    _: Whole<RootOnly>,
     State(app): State<App>,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
     app.tokens.delete(&name).await?;
+    app.bus.end_client(&format!("@{name}")).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Rejects scopes that would reach data of every tenant although the token is confined.
+fn check_confinement(scopes: &[Scope], hosts: bool, environments: bool, machines: bool) -> Result<(), Problem> {
+    let lists =
+        [(Dimension::Hosts, hosts), (Dimension::Environments, environments), (Dimension::Machines, machines)];
+    let lists: Vec<Dimension> = lists.into_iter().filter_map(|(list, given)| given.then_some(list)).collect();
+    confinement::check(scopes, &lists)
+        .map_err(|refused| Problem::unprocessable("scope_not_confinable", refused.to_string()))
 }
 
 fn texts(patterns: Vec<HostPattern>) -> Vec<String> {

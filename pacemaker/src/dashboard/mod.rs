@@ -33,14 +33,13 @@ mod pages;
 mod store;
 mod stream;
 
-use std::{ops::Deref, sync::Arc, time::SystemTime};
+use std::{ops::Deref, time::SystemTime};
 
 use axum::routing::{get, post};
 use signalbox_store::Stats;
-use tokio::sync::Semaphore;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::app::App;
+use crate::{app::App, http::slots::Slots};
 use pages::{Diagrams, SlowFactsCache};
 use store::Traffic;
 
@@ -48,6 +47,8 @@ use store::Traffic;
 const MAX_ROWS: usize = 200;
 /// Maximum open streams of one pacemaker.
 const MAX_STREAMS: usize = 100;
+/// Maximum open streams of one token on one pacemaker.
+const MAX_STREAMS_PER_TOKEN: usize = 25;
 
 /// The dashboard's own state. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -55,8 +56,8 @@ pub(crate) struct Dashboard {
     traffic: Traffic,
     diagrams: Diagrams,
     slow_facts: SlowFactsCache,
-    /// One permit per open stream.
-    streams: Arc<Semaphore>,
+    /// One place per open stream.
+    streams: Slots,
     now: fn() -> SystemTime,
 }
 
@@ -66,7 +67,7 @@ impl Dashboard {
             traffic: Traffic::new(stats),
             diagrams: Diagrams::default(),
             slow_facts: SlowFactsCache::default(),
-            streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+            streams: Slots::new("open dashboard pages", MAX_STREAMS, MAX_STREAMS_PER_TOKEN),
             now,
         }
     }

@@ -14,7 +14,7 @@ use super::{
 use crate::dashboard::Site;
 use crate::http::{
     Problem,
-    auth::{Granted, ReadAll},
+    auth::{Credential, Reader},
     session::Session,
 };
 use signalbox_access::Caller;
@@ -27,6 +27,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 #[derive(Debug, Clone)]
 pub(super) struct Viewer {
     pub(super) caller: Caller,
+    /// What the caller was authenticated by.
+    pub(super) credential: Credential,
     /// `None` for a client that sends its token with each request.
     pub(super) session: Option<Session>,
 }
@@ -39,8 +41,10 @@ impl FromRequestParts<Site> for Viewer {
         let accepted = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
         let browser = accepted.contains("text/html") && !parts.headers.contains_key(header::AUTHORIZATION);
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
-        match Granted::<ReadAll>::from_request_parts(parts, app).await {
-            Ok(Granted { 0: caller, .. }) => Ok(Self { caller, session: app.sessions.of(&parts.headers) }),
+        match Reader::from_request_parts(parts, app).await {
+            Ok(Reader { caller, credential }) => {
+                Ok(Self { caller, credential, session: app.sessions.of(&parts.headers) })
+            }
             Err(problem) if browser && problem.status() == StatusCode::UNAUTHORIZED => {
                 let next: String = url::form_urlencoded::byte_serialize(target.as_bytes()).collect();
                 Err(Redirect::to(&format!("/dashboard/login?next={next}")).into_response())

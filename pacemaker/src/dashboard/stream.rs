@@ -7,24 +7,21 @@ use std::{convert::Infallible, time::Duration};
 
 use axum::{
     extract::{Query, State},
-    http::{HeaderName, HeaderValue, StatusCode},
+    http::{HeaderName, HeaderValue},
     response::{
         IntoResponse, Response,
         sse::{Event, KeepAlive, Sse},
     },
 };
 use futures_util::stream;
-use tokio::{
-    sync::OwnedSemaphorePermit,
-    time::{Interval, MissedTickBehavior, interval},
-};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::{
     page::Viewer,
     pages::{self, Kind, PageQuery, View},
 };
-use crate::dashboard::{MAX_STREAMS, Site};
-use crate::http::Problem;
+use crate::dashboard::Site;
+use crate::http::{Problem, auth::Credential, slots::Slot};
 use signalbox_access::{Caller, Scope};
 
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
@@ -37,8 +34,7 @@ static UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 struct PageStream {
     app: Site,
     caller: Caller,
-    /// The digest of the session's token; `None` for a client that sent its token, which was checked with the request.
-    digest: Option<String>,
+    credential: Credential,
     view: View,
     refresh: Interval,
     round: u64,
@@ -46,7 +42,7 @@ struct PageStream {
     charts: String,
     /// Messages to send before the next refresh, the last one first.
     pending: Vec<Event>,
-    _permit: OwnedSemaphorePermit,
+    _place: Slot,
 }
 
 pub(super) async fn stream(
@@ -56,23 +52,20 @@ pub(super) async fn stream(
 ) -> Result<Response, Problem> {
     let kind = Kind::named(&query.page)
         .ok_or_else(|| Problem::not_found("unknown_page", format!("Unknown page `{}`.", query.page)))?;
-    let permit = std::sync::Arc::clone(&app.dashboard.streams).try_acquire_owned().map_err(|_| {
-        let detail = format!("Stream limit reached ({MAX_STREAMS}). Close a dashboard page.");
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", detail)
-    })?;
+    let place = app.dashboard.streams.take(&viewer.caller)?;
     let mut refresh = interval(REFRESH_INTERVAL);
     refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let open = PageStream {
         app,
         caller: viewer.caller,
-        digest: viewer.session.map(|session| session.digest),
+        credential: viewer.credential,
         view: query.into_view(kind),
         refresh,
         round: 0,
         html: String::new(),
         charts: String::new(),
         pending: vec![Event::default().retry(RECONNECT_DELAY).comment("open")],
-        _permit: permit,
+        _place: place,
     };
     let events = stream::unfold(open, |mut open| async {
         let event = open.next().await?;
@@ -104,15 +97,13 @@ impl PageStream {
     /// Whether the token is still valid and has the scope `read`. While the fabric Redis does not respond, the stream
     /// stays open with the scopes that were read last.
     async fn still_allowed(&mut self) -> bool {
-        let Some(digest) = &self.digest else { return true };
-        match self.app.remember(digest).await {
-            Ok(Some(caller)) if caller.has_any(&[Scope::Read]) => {
-                self.caller = caller;
-                true
-            }
-            Ok(_) => false,
-            Err(_) => true,
-        }
+        let caller = &mut self.caller;
+        let allowed = |now: Caller| {
+            let reads = now.has_any(&[Scope::Read]);
+            *caller = now;
+            reads
+        };
+        self.credential.is_still(&self.app, allowed).await
     }
 
     async fn render(&mut self) {

@@ -1,10 +1,21 @@
 //! Authentication and authorization of requests.
 //!
 //! A token comes as `Authorization: Bearer T`, or as the user name of Basic, which is what clients of the event bus send.
-//! A browser that has logged in brings a session in its place (see [`super::session`]). A handler names the permission it needs as a type, `Granted<ManageRoutes>`, so that
-//! a route without one is visible where it is written.
+//! A browser that has logged in brings a session instead (see [`super::session`]).
+//!
+//! A handler states two things in its signature: which permission the caller needs, and whose data it reads or changes.
+//!
+//! | extractor | caller | the handler |
+//! |---|---|---|
+//! | [`Whole<P>`] | has the permission, and its token is not confined | may use the data of every tenant |
+//! | [`Confined<P, D>`](Confined) | has the permission, and its token is confined by `D` or not at all | must filter by the caller's list |
+//! | [`ByReceipt<P>`](ByReceipt) | has the permission, and its token is confined to environments or not at all | names messages by receipts only |
+//! | [`Anyone`] | has a valid token | answers nothing about any tenant |
+//!
+//! There is no extractor that checks the scope only. A handler that does not consider confinement does not compile, or uses
+//! [`Whole`] and is closed to confined tokens.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, ops::Deref};
 
 use axum::{
     extract::FromRequestParts,
@@ -13,7 +24,7 @@ use axum::{
 use signalbox_daemon::presented;
 
 use super::{App, Problem, session::check_site};
-use signalbox_access::{Caller, Scope};
+use signalbox_access::{Caller, Dimension, Scope, digest};
 
 /// What a route asks of its caller.
 pub(crate) trait Permission: Send + Sync {
@@ -21,21 +32,21 @@ pub(crate) trait Permission: Send + Sync {
     const ANY_OF: &'static [Scope];
 }
 
-/// Refuses what a token is not for.
-pub(crate) trait Confined {
+/// Rejects requests for an environment that the caller's token does not cover.
+pub(crate) trait CheckEnvironment {
     /// # Errors
-    /// `environment_missing` when the caller's token is not for this environment.
+    /// `environment_missing` if the caller's token is confined to other environments.
     fn check_environment(&self, environment: &str) -> Result<(), Problem>;
 }
 
-impl Confined for Caller {
+impl CheckEnvironment for Caller {
     fn check_environment(&self, environment: &str) -> Result<(), Problem> {
         if self.may_use(environment) {
             return Ok(());
         }
         Err(Problem::forbidden(
             "environment_missing",
-            format!("the token is not for the environment {environment:?}"),
+            format!("the token is confined to environments that do not include {environment:?}"),
         ))
     }
 }
@@ -75,11 +86,11 @@ impl Permission for SubscribeToEvents {
     const ANY_OF: &'static [Scope] = &[Scope::Subscribe];
 }
 
-/// Whatever every client may do.
+/// List topics and subscriptions.
 #[derive(Debug)]
-pub(crate) enum BeKnown {}
-impl Permission for BeKnown {
-    const ANY_OF: &'static [Scope] = Scope::ALL;
+pub(crate) enum ReadBus {}
+impl Permission for ReadBus {
+    const ANY_OF: &'static [Scope] = &[Scope::Read, Scope::Publish, Scope::Subscribe];
 }
 
 /// Hand out tokens.
@@ -89,26 +100,199 @@ impl Permission for RootOnly {
     const ANY_OF: &'static [Scope] = &[];
 }
 
-/// A caller who has the permission `P`.
+/// Data that is divided between tenants by the hosts of the route table.
 #[derive(Debug)]
-pub(crate) struct Granted<P>(pub(crate) Caller, PhantomData<P>);
+pub(crate) enum Hosts {}
 
-impl<P: Permission> FromRequestParts<App> for Granted<P> {
+/// Data that is divided between tenants by the environments of events and messages.
+#[derive(Debug)]
+pub(crate) enum Environments {}
+
+/// How the data of a handler is divided between tenants.
+pub(crate) trait Divided: Send + Sync {
+    const BY: Dimension;
+}
+
+impl Divided for Hosts {
+    const BY: Dimension = Dimension::Hosts;
+}
+
+impl Divided for Environments {
+    const BY: Dimension = Dimension::Environments;
+}
+
+/// Data that is divided between tenants by state machines.
+#[derive(Debug)]
+pub(crate) enum Machines {}
+
+impl Divided for Machines {
+    const BY: Dimension = Dimension::Machines;
+}
+
+/// A caller with the permission `P` whose token is not confined: for data that cannot be divided between tenants.
+#[derive(Debug)]
+pub(crate) struct Whole<P>(Caller, PhantomData<P>);
+
+impl<P> Deref for Whole<P> {
+    type Target = Caller;
+
+    fn deref(&self) -> &Caller {
+        &self.0
+    }
+}
+
+impl<P: Permission> FromRequestParts<App> for Whole<P> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let caller = permitted::<P>(parts, app).await?;
+        check_whole(&caller)?;
+        Ok(Self(caller, PhantomData))
+    }
+}
+
+/// A caller with the permission `P` whose token is confined by `D`, or not confined. The handler accesses only what the
+/// caller's list covers: by `may_touch` and `may_touch_all`, by `check_environment` and `environments`, or through functions
+/// of a subsystem that take the caller and do the same.
+#[derive(Debug)]
+pub(crate) struct Confined<P, D>(Caller, PhantomData<(P, D)>);
+
+impl<P, D> Confined<P, D> {
+    /// For an extractor that filters on behalf of its handlers.
+    pub(crate) fn into_caller(self) -> Caller {
+        self.0
+    }
+}
+
+impl<P, D> Deref for Confined<P, D> {
+    type Target = Caller;
+
+    fn deref(&self) -> &Caller {
+        &self.0
+    }
+}
+
+impl<P: Permission, D: Divided> FromRequestParts<App> for Confined<P, D> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let caller = permitted::<P>(parts, app).await?;
+        check_divided(&caller, D::BY)?;
+        Ok(Self(caller, PhantomData))
+    }
+}
+
+/// A caller with the permission `P` that names messages by their receipts. A receipt cannot be guessed, so only a client that
+/// was allowed to pull the message has it.
+#[derive(Debug)]
+pub(crate) struct ByReceipt<P>(PhantomData<P>);
+
+impl<P: Permission> FromRequestParts<App> for ByReceipt<P> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let caller = permitted::<P>(parts, app).await?;
+        check_divided(&caller, Dimension::Environments)?;
+        Ok(Self(PhantomData))
+    }
+}
+
+/// A valid token of any scope, for answers that contain nothing of any tenant. The caller is not available.
+#[derive(Debug)]
+pub(crate) struct Anyone(());
+
+impl FromRequestParts<App> for Anyone {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         check_site(&parts.method, &parts.headers)?;
-        let caller = who(parts, app).await?;
-        if !caller.has_any(P::ANY_OF) {
-            let needed: Vec<&str> = P::ANY_OF.iter().map(|scope| scope.as_str()).collect();
-            let detail = match needed.as_slice() {
-                [] => "only the root token may do this".to_owned(),
-                scopes => format!("the token needs the scope {}", scopes.join(" or ")),
-            };
-            return Err(Problem::forbidden("scope_missing", detail));
-        }
-        Ok(Self(caller, PhantomData))
+        who(parts, app).await.map(|_| Self(()))
     }
+}
+
+/// The digest of the token that a request carries, or that its session was opened with, to check it again while a stream is
+/// open. It says nothing about the caller's permissions: a handler also takes [`Whole`] or [`Confined`].
+#[derive(Debug, Clone)]
+pub(crate) struct Credential(String);
+
+impl Credential {
+    /// Whether the token is still valid and `allowed` accepts its holder. While tokens cannot be read the answer is yes, so that
+    /// an unavailable Redis does not end streams.
+    pub(crate) async fn is_still(&self, app: &App, allowed: impl FnOnce(Caller) -> bool) -> bool {
+        match app.remember(&self.0).await {
+            Ok(Some(caller)) => allowed(caller),
+            Ok(None) => false,
+            Err(_) => true,
+        }
+    }
+}
+
+impl FromRequestParts<App> for Credential {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        if let Some(token) = presented(&parts.headers) {
+            return Ok(Self(digest(&token)));
+        }
+        let session = app.sessions.of(&parts.headers);
+        session.map(|session| Self(session.digest)).ok_or_else(|| {
+            Problem::new(StatusCode::UNAUTHORIZED, "token_required", "the request carries no token and no session")
+        })
+    }
+}
+
+/// A caller with the scope `read`, for the dashboard. Confinement is checked by each page (`dashboard/pages/mod.rs`).
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub(crate) caller: Caller,
+    pub(crate) credential: Credential,
+}
+
+impl FromRequestParts<App> for Reader {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let caller = permitted::<ReadAll>(parts, app).await?;
+        let credential = Credential::from_request_parts(parts, app).await?;
+        Ok(Self { caller, credential })
+    }
+}
+
+/// Rejects a caller whose token is confined: the data cannot be divided between tenants.
+pub(crate) fn check_whole(caller: &Caller) -> Result<(), Problem> {
+    match caller.confinement().as_slice() {
+        [] => Ok(()),
+        confinement => Err(confined_token(confinement)),
+    }
+}
+
+/// Rejects a caller whose token is confined, but not by `dimension`.
+pub(crate) fn check_divided(caller: &Caller, dimension: Dimension) -> Result<(), Problem> {
+    if caller.may_enter(dimension) { Ok(()) } else { Err(confined_token(&caller.confinement())) }
+}
+
+fn confined_token(confinement: &[Dimension]) -> Problem {
+    let names: Vec<&str> = confinement.iter().map(|dimension| dimension.as_str()).collect();
+    let detail = format!(
+        "the token is confined to {}, and this cannot be limited to them; use a token that is not confined",
+        names.join(" and ")
+    );
+    Problem::forbidden("confined_token", detail).with("confined_to", names)
+}
+
+/// The caller of a request, if its token has the permission.
+async fn permitted<P: Permission>(parts: &Parts, app: &App) -> Result<Caller, Problem> {
+    check_site(&parts.method, &parts.headers)?;
+    let caller = who(parts, app).await?;
+    if caller.has_any(P::ANY_OF) {
+        return Ok(caller);
+    }
+    let needed: Vec<&str> = P::ANY_OF.iter().map(|scope| scope.as_str()).collect();
+    let detail = match needed.as_slice() {
+        [] => "only the root token may do this".to_owned(),
+        scopes => format!("the token needs the scope {}", scopes.join(" or ")),
+    };
+    Err(Problem::forbidden("scope_missing", detail))
 }
 
 /// Who asks, by token or by session.

@@ -13,6 +13,9 @@ use super::{App, Problem};
 /// The largest body that is read. A thousand instances with two names each are about 200 KB.
 pub(crate) const LIMIT_BYTES: usize = 1024 * 1024;
 
+/// How deep arrays and objects of a body may be nested.
+const MAX_DEPTH: usize = 64;
+
 /// A type that stands for a whole body.
 pub(crate) trait Body: DeserializeOwned {
     /// How its JSON begins. serde would read a struct from an array as well, by the order of its fields.
@@ -68,7 +71,9 @@ impl FromRequest<App> for JsonBytes {
         if !is_json(request.headers()) {
             return Err(not_json());
         }
-        Bytes::from_request(request, app).await.map(Self).map_err(unreadable)
+        let bytes = Bytes::from_request(request, app).await.map_err(unreadable)?;
+        check_depth(&bytes)?;
+        Ok(Self(bytes))
     }
 }
 
@@ -80,7 +85,10 @@ impl OptionalFromRequest<App> for JsonBytes {
         let bytes = Bytes::from_request(request, app).await.map_err(unreadable)?;
         match (bytes.is_empty(), json) {
             (true, _) => Ok(None),
-            (false, true) => Ok(Some(Self(bytes))),
+            (false, true) => {
+                check_depth(&bytes)?;
+                Ok(Some(Self(bytes)))
+            }
             (false, false) => Err(not_json()),
         }
     }
@@ -117,8 +125,36 @@ fn unreadable(rejection: rejection::BytesRejection) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "unreadable_body", "the body ended early or came too slowly")
 }
 
+/// Rejects JSON whose arrays and objects are nested too deeply. Parts of a body are stored and delivered without being parsed, and
+/// a receiver that parses them recursively could be made to run out of stack.
+///
+/// Anything that is not JSON passes: the parser reports it.
+pub(crate) fn check_depth(bytes: &[u8]) -> Result<(), Problem> {
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for byte in bytes {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'[' | b'{' => {
+                depth += 1;
+                if depth > MAX_DEPTH {
+                    let detail =
+                        format!("arrays and objects of the body are nested deeper than {MAX_DEPTH} levels");
+                    return Err(Problem::bad_request("json_too_deep", detail).with("limit", MAX_DEPTH));
+                }
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Parses JSON. Text that is not JSON is 400; JSON of another shape is 422.
 pub(crate) fn parse<T: Body>(bytes: &[u8]) -> Result<T, Problem> {
+    check_depth(bytes)?;
     let opening = bytes.trim_ascii_start().first().copied();
     if T::OPENING == b'{' && opening == Some(b'[') {
         return Err(Problem::unprocessable("invalid_body", "an object is expected, not an array"));
@@ -193,5 +229,20 @@ mod tests {
             assert_eq!(problem.code(), code, "{body}");
         }
         assert_eq!(parse::<Sample>(b"{\"name\":\"\xff\"}").unwrap_err().code(), "malformed_json");
+    }
+
+    #[test]
+    fn nesting_is_bounded_and_brackets_in_strings_are_not_counted() {
+        let nested = |depth: usize| format!("{}{}", r#"{"a":["#.repeat(depth / 2), "]}".repeat(depth / 2));
+        assert!(check_depth(nested(64).as_bytes()).is_ok());
+        let problem = check_depth(nested(66).as_bytes()).unwrap_err();
+        assert_eq!((problem.status().as_u16(), problem.code()), (400, "json_too_deep"));
+        assert!(problem.detail().contains("64"), "{problem:?}");
+        let text = format!(r#"{{"a":"\"{}\\","b":[]}}"#, "[".repeat(100));
+        assert!(
+            serde_json::from_str::<serde_json::Value>(&text).is_ok() && check_depth(text.as_bytes()).is_ok()
+        );
+        let many = format!("[{}]", vec!["[]"; 100].join(","));
+        assert!(check_depth(many.as_bytes()).is_ok(), "siblings are not nested");
     }
 }

@@ -1,4 +1,5 @@
-//! HTTP: what all handlers share. Errors ([`Problem`]), who is asking ([`auth`]), what a request carries ([`body`]),
+//! HTTP: what all handlers share. Errors ([`Problem`]), who is asking ([`auth`]) and how much at a time ([`slots`]), what a
+//! request carries ([`body`]),
 //! sessions of browsers, metrics, and the frame of the OpenAPI document. Nothing here names a route.
 
 pub(crate) mod auth;
@@ -9,6 +10,7 @@ pub(crate) mod openapi;
 pub(crate) mod path;
 mod problem;
 pub(crate) mod session;
+pub(crate) mod slots;
 #[cfg(test)]
 mod tests;
 pub(crate) mod unread;

@@ -103,12 +103,15 @@ fn finish(method: &str, path: &str, operation: &mut Value) {
 
 /// Adds the answers that operations share, so that a handler lists only those of its own.
 ///
-/// They follow from what the operation declares: [`Granted`](super::auth::Granted) rejects callers of every operation that
+/// They follow from what the operation declares: the extractors of [`super::auth`] reject callers of every operation that
 /// requires a token, and the extractors of [`super::body`] reject the path, the query and the body.
 fn common(path: &str, operation: &mut Value) {
     let has_query = operation["parameters"]
         .as_array()
         .is_some_and(|parameters| parameters.iter().any(|parameter| parameter["in"] == "query"));
+    let waits = operation["parameters"]
+        .as_array()
+        .is_some_and(|parameters| parameters.iter().any(|parameter| parameter["name"] == "wait"));
     let has_path = path.contains('{');
     let has_body = operation.get("requestBody").is_some();
     // `security(())` marks an operation as open; all others inherit the requirement of the document.
@@ -119,12 +122,13 @@ fn common(path: &str, operation: &mut Value) {
     for (status, codes, applies) in [
         ("400", "invalid_path", has_path),
         ("400", "invalid_query", has_query),
-        ("400", "malformed_json, unreadable_body", has_body),
+        ("400", "malformed_json, json_too_deep, unreadable_body", has_body),
         ("401", "token_required, token_unknown", !is_open),
-        ("403", "scope_missing, cross_site, csrf", !is_open),
+        ("403", "scope_missing, confined_token, cross_site, csrf", !is_open),
         ("408", "the body did not arrive in time", has_body),
         ("413", "body_too_large", has_body),
         ("415", "unsupported_media_type", has_body),
+        ("429", "token_limit_reached", waits),
         ("503", "fabric_unavailable, fabric_uninitialised", !is_open && !maps_unavailable),
     ] {
         if applies {

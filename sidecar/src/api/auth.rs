@@ -1,4 +1,7 @@
-//! Authorization: the root token, or a token with the scope `read`.
+//! Authorization: the root token, or a token with the scope `read` that is not confined.
+//!
+//! Statistics are counted by version type and by groups of them, across hosts and environments. They cannot be divided between
+//! tenants, so a confined token does not read any.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -20,7 +23,7 @@ use super::{App, Problem, store};
 use crate::config::TokenDigest;
 
 /// How long a revoked token can still read.
-const CACHE_TIME: Duration = Duration::from_secs(5);
+const CACHE_TIME: Duration = Duration::from_secs(2);
 /// The maximum size of the cache. If guessed tokens fill it, it is emptied.
 const MAX_CACHE_ENTRIES: usize = 1024;
 
@@ -36,13 +39,39 @@ pub(super) struct Tokens {
 enum Access {
     Unknown,
     WithoutRead,
+    /// It has the scope, and a list of this name.
+    Confined(&'static str),
     Read,
 }
 
-/// A token as the pacemaker stores it. Other members (host patterns) do not affect reading statistics.
+/// The lists that confine a token.
+const CONFINING: [&str; 4] = ["hosts", "environments", "machines", "version_types"];
+
+/// A token as the pacemaker stores it.
 #[derive(Deserialize)]
 struct Stored {
     scopes: Vec<String>,
+    #[serde(flatten)]
+    rest: serde_json::Map<String, serde_json::Value>,
+}
+
+/// The token of a request, to check it again while a stream is open.
+#[derive(Debug, Clone)]
+pub(super) struct Credential {
+    digest: [u8; 32],
+    root: bool,
+}
+
+impl Credential {
+    /// What the token is known by.
+    pub(super) fn digest(&self) -> [u8; 32] {
+        self.digest
+    }
+
+    /// Whether it is the root token.
+    pub(super) fn is_root(&self) -> bool {
+        self.root
+    }
 }
 
 impl Tokens {
@@ -50,9 +79,19 @@ impl Tokens {
         Self { root: root.map(TokenDigest::bytes), redis, cache: Mutex::default() }
     }
 
-    async fn access(&self, token: &str) -> Result<Access, Problem> {
+    fn credential(&self, token: &str) -> Credential {
         let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        if self.root.is_some_and(|root| bool::from(root.ct_eq(&digest))) {
+        Credential { digest, root: self.root.is_some_and(|root| bool::from(root.ct_eq(&digest))) }
+    }
+
+    /// Whether a token that was accepted can still read. While the statistics Redis does not respond, it can.
+    pub(super) async fn can_still_read(&self, credential: &Credential) -> bool {
+        self.access(credential).await.map_or(true, |access| access == Access::Read)
+    }
+
+    async fn access(&self, credential: &Credential) -> Result<Access, Problem> {
+        let Credential { digest, root } = *credential;
+        if root {
             return Ok(Access::Read);
         }
         let now = Instant::now();
@@ -78,8 +117,11 @@ impl Tokens {
 
 fn access(stored: &str) -> Access {
     match serde_json::from_str::<Stored>(stored) {
-        Ok(stored) if stored.scopes.iter().any(|scope| scope == "read") => Access::Read,
-        Ok(_) => Access::WithoutRead,
+        Ok(stored) if !stored.scopes.iter().any(|scope| scope == "read") => Access::WithoutRead,
+        Ok(stored) => {
+            let given = |name: &&str| stored.rest.get(*name).is_some_and(|list| !list.is_null());
+            CONFINING.into_iter().find(given).map_or(Access::Read, Access::Confined)
+        }
         Err(_) => Access::Unknown,
     }
 }
@@ -87,15 +129,25 @@ fn access(stored: &str) -> Access {
 /// Accepts a request if its token can read.
 pub(super) async fn require_read(
     State(app): State<App>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
     let Some(token) = presented(request.headers()) else {
         let detail = "Send a token, as `Authorization: Bearer …` or as the user name of Basic.";
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "token_missing", detail));
     };
-    match app.tokens.access(&token).await? {
-        Access::Read => Ok(next.run(request).await),
+    let credential = app.tokens.credential(&token);
+    match app.tokens.access(&credential).await? {
+        Access::Read => {
+            request.extensions_mut().insert(credential);
+            Ok(next.run(request).await)
+        }
+        Access::Confined(list) => {
+            let detail = format!(
+                "The token is confined to {list}, and statistics cannot be limited to them. Use a token that is not confined."
+            );
+            Err(Problem::new(StatusCode::FORBIDDEN, "confined_token", detail))
+        }
         Access::WithoutRead => {
             let detail = "This token does not have the scope `read`.";
             Err(Problem::new(StatusCode::FORBIDDEN, "scope_missing", detail))
@@ -112,8 +164,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_scope_read_permits_reading() {
-        assert_eq!(access(r#"{"name":"a","scopes":["read"],"hosts":["*"]}"#), Access::Read);
+    fn only_the_scope_read_permits_reading_and_only_to_tokens_that_are_not_confined() {
+        assert_eq!(access(r#"{"name":"a","scopes":["read"]}"#), Access::Read);
+        assert_eq!(access(r#"{"name":"a","scopes":["read"],"hosts":null,"expires":7}"#), Access::Read);
+        for list in CONFINING {
+            let stored = format!(r#"{{"name":"a","scopes":["read"],"{list}":["x"]}}"#);
+            assert_eq!(access(&stored), Access::Confined(list));
+        }
         assert_eq!(access(r#"{"name":"a","scopes":["routes"]}"#), Access::WithoutRead);
         assert_eq!(access("{"), Access::Unknown);
     }

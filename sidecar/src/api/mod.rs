@@ -1,5 +1,7 @@
 //! HTTP: `/stats`, `/metrics`, `/health`.
 //!
+//! `read` means a token with this scope that is not confined.
+//!
 //! | path | answers | access |
 //! |---|---|---|
 //! | `/stats/{workspace,application,version,version_type,node}/{id}` | totals | `read` |
@@ -34,7 +36,6 @@ use axum::{
     routing::get,
 };
 use signalbox_store::{RoutesReplica, Stats};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -54,7 +55,7 @@ struct App {
     follower: Watch,
     edge: edge::Watch,
     metrics: Arc<Metrics>,
-    streams: Arc<Semaphore>,
+    streams: stream::Streams,
     stopping: CancellationToken,
 }
 
@@ -75,7 +76,7 @@ pub fn router(
         follower,
         edge,
         metrics,
-        streams: Arc::new(Semaphore::new(stream::MAX_STREAMS)),
+        streams: stream::Streams::default(),
         stopping,
     };
     let guarded = Router::new()

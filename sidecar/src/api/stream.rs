@@ -3,25 +3,25 @@
 //! A second is sent when it is final: nginx writes its log within 200 ms and the follower commits within another 500 ms, so
 //! the second does not change after two more seconds. Each event's ID is its second.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
+    Extension,
     extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection},
     http::{HeaderMap, StatusCode},
     response::sse::{Event, KeepAlive, Sse},
 };
 use futures_util::{Stream, StreamExt, stream};
+use parking_lot::Mutex;
 use serde::Deserialize;
-use tokio::{
-    sync::OwnedSemaphorePermit,
-    time::{Interval, MissedTickBehavior, interval},
-};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::{App, FORWARDED, Problem, history::metric, store, subject::Subject};
+use super::{App, FORWARDED, Problem, auth::Credential, history::metric, store, subject::Subject};
 use crate::edge;
 
-/// The maximum number of streams. Each needs one Redis round trip per second.
-pub(super) const MAX_STREAMS: usize = 64;
+/// The maximum number of streams, and of one token's. Each needs one Redis round trip per second.
+const MAX_STREAMS: usize = 64;
+const MAX_STREAMS_PER_TOKEN: usize = 16;
 /// The maximum number of version types in one stream.
 const MAX_VERSION_TYPES: usize = 1_000;
 /// The time after which a second is final.
@@ -38,32 +38,36 @@ pub(super) struct Asked {
 
 pub(super) async fn group(
     State(app): State<App>,
+    Extension(credential): Extension<Credential>,
     path: Result<Path<(String, String)>, PathRejection>,
     headers: HeaderMap,
     query: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
     let Path((kind, id)) = path?;
-    answer(app, Subject::new(&kind, id)?, query?.0, headers).await
+    answer(app, credential, Subject::new(&kind, id)?, query?.0, headers).await
 }
 
 pub(super) async fn uncaught(
     State(app): State<App>,
+    Extension(credential): Extension<Credential>,
     headers: HeaderMap,
     query: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
-    answer(app, Subject::uncaught(), query?.0, headers).await
+    answer(app, credential, Subject::uncaught(), query?.0, headers).await
 }
 
 pub(super) async fn pacemaker(
     State(app): State<App>,
+    Extension(credential): Extension<Credential>,
     headers: HeaderMap,
     query: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
-    answer(app, Subject::pacemaker(), query?.0, headers).await
+    answer(app, credential, Subject::pacemaker(), query?.0, headers).await
 }
 
 async fn answer(
     app: App,
+    credential: Credential,
     subject: Subject,
     asked: Asked,
     headers: HeaderMap,
@@ -76,31 +80,83 @@ async fn answer(
         );
         return Err(Problem::unprocessable("group_too_large", detail));
     }
-    let Ok(permit) = Arc::clone(&app.streams).try_acquire_owned() else {
-        let detail = "Stream limit reached. Close a stream, or use `/history`.";
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", detail));
-    };
+    let place = app.streams.take(&credential)?;
     let mut ticks = interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let stopping = app.stopping.clone();
     let forwarded = Forwarded(headers.contains_key(FORWARDED).then(|| app.edge.clone()));
-    let points = Points { app, ids, metric, ticks, sent: None, _permit: permit, _forwarded: forwarded };
+    let points = Points {
+        app,
+        credential,
+        ids,
+        metric,
+        ticks,
+        sent: None,
+        revoked: false,
+        _place: place,
+        _forwarded: forwarded,
+    };
     let events = stream::unfold(points, |mut points| async {
-        let events = points.next().await;
+        let events = points.next().await?;
         Some((stream::iter(events), points))
     });
     let events = events.flatten().map(Ok).take_until(stopping.cancelled_owned());
     Ok(Sse::new(events).keep_alive(KeepAlive::default()))
 }
 
+/// The open streams, by the digest of their token. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Streams(Arc<Mutex<HashMap<[u8; 32], usize>>>);
+
+/// A stream's place, which is free again when this is dropped.
+#[derive(Debug)]
+struct Place {
+    streams: Streams,
+    digest: [u8; 32],
+}
+
+impl Streams {
+    /// Takes a place. Root is subject only to the limit for all tokens together.
+    fn take(&self, credential: &Credential) -> Result<Place, Problem> {
+        let mut open = self.0.lock();
+        let digest = credential.digest();
+        if !credential.is_root() && open.get(&digest).is_some_and(|count| *count >= MAX_STREAMS_PER_TOKEN) {
+            let detail = format!(
+                "Stream limit of one token reached ({MAX_STREAMS_PER_TOKEN}). Close a stream, or use `/history`."
+            );
+            return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "token_limit_reached", detail));
+        }
+        if open.values().sum::<usize>() >= MAX_STREAMS {
+            let detail = format!("Stream limit reached ({MAX_STREAMS}). Close a stream, or use `/history`.");
+            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", detail));
+        }
+        *open.entry(digest).or_default() += 1;
+        Ok(Place { streams: self.clone(), digest })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = self.streams.0.lock();
+        if let Some(count) = open.get_mut(&self.digest) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.digest);
+            }
+        }
+    }
+}
+
 struct Points {
     app: App,
+    credential: Credential,
     ids: Vec<String>,
     metric: &'static str,
     ticks: Interval,
     /// The last second that was sent.
     sent: Option<u64>,
-    _permit: OwnedSemaphorePermit,
+    revoked: bool,
+    _place: Place,
     _forwarded: Forwarded,
 }
 
@@ -117,9 +173,17 @@ impl Drop for Forwarded {
 
 impl Points {
     /// Waits for the next tick and returns its events. While Redis is unavailable there are none; the seconds follow later.
-    async fn next(&mut self) -> Vec<Event> {
+    /// After the token was revoked there is a last one, then `None`.
+    async fn next(&mut self) -> Option<Vec<Event>> {
+        if self.revoked {
+            return None;
+        }
         self.ticks.tick().await;
-        self.settled().await.unwrap_or_default()
+        if !self.app.tokens.can_still_read(&self.credential).await {
+            self.revoked = true;
+            return Some(vec![Event::default().event("end").data(r#"{"reason":"token_revoked"}"#)]);
+        }
+        Some(self.settled().await.unwrap_or_default())
     }
 
     async fn settled(&mut self) -> Result<Vec<Event>, Problem> {

@@ -13,7 +13,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{front::external_token, subscriptions::random_hex};
 use crate::http::{
     App, Problem,
-    auth::{Granted, RootOnly},
+    auth::{RootOnly, Whole},
     body::JsonBytes,
     path::Path,
 };
@@ -34,7 +34,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 
 /// List the clients' tokens
 #[utoipa::path(get, path = "/api_tokens", tag = "bus", responses((status = 200, body = Vec<ClientToken>)))]
-async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<Vec<ClientToken>>, Problem> {
+async fn list(_: Whole<RootOnly>, State(app): State<App>) -> Result<Answer<Vec<ClientToken>>, Problem> {
     let tokens = app.bus.handle.api_tokens().await?;
     Ok(Answer(tokens.into_iter().map(|(token, client)| ClientToken { name: client.name, token }).collect()))
 }
@@ -48,7 +48,7 @@ async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<Vec
     (status = 403, description = "limit_reached", body = Problem),
     (status = 409, description = "token_exists", body = Problem)))]
 async fn create(
-    _: Granted<RootOnly>,
+    _: Whole<RootOnly>,
     State(app): State<App>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Response, Problem> {
@@ -74,7 +74,7 @@ async fn create(
 #[utoipa::path(delete, path = "/api_tokens/{token}", tag = "bus", params(("token" = String, Path)), responses(
     (status = 204)))]
 async fn remove(
-    _: Granted<RootOnly>,
+    _: Whole<RootOnly>,
     State(app): State<App>,
     Path(token): Path<String>,
 ) -> Result<StatusCode, Problem> {

@@ -7,11 +7,12 @@ use std::{
 
 use axum::http::HeaderMap;
 
-use crate::http::Problem;
-use signalbox_access::{self as tokens, Caller, ExternalToken, ExternalTokens, Scope};
+use crate::http::{Problem, auth::check_whole};
+use signalbox_access::{self as tokens, Caller, ExternalToken, ExternalTokens, Scope, Tokens};
 use signalbox_bus::Webhooks;
 use signalbox_bus::{
-    ApiToken, EventId, Gauges, Handle, Metrics, NewGroup, Options, Registry, SubscriberGauges, WantedBackend,
+    ApiToken, Error, EventId, Gauges, Handle, Metrics, NewGroup, Options, Registry, SubscriberGauges,
+    WantedBackend,
     intake::{self, Limits},
 };
 
@@ -74,6 +75,37 @@ impl Front {
         Ok(self.handle.find_api_token(token).await?.map(|client| caller(token, &client)))
     }
 
+    /// Ends what a client has on the bus whose token was deleted: its subscription, and its claims of topics, which root gets.
+    /// A later token of the same name starts with nothing.
+    pub(crate) async fn end_client(&self, client: &str) -> Result<(), Problem> {
+        match self.handle.end_client(client, &Caller::root().bus_client()).await {
+            // There is no registry that the client could be in.
+            Ok(()) | Err(Error::Uninitialised) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Ends the clients whose tokens no longer exist: those that expired, and those that were deleted by a process which died
+    /// before it could end them.
+    pub(crate) async fn end_lost_clients(&self, tokens: &Tokens) -> Result<(), Problem> {
+        let root = Caller::root();
+        let registry = self.handle.registry();
+        let named = |client: &&String| client.starts_with('@') && **client != *root.bus_client();
+        let clients: Vec<&String> = registry.subscriptions.keys().filter(named).collect();
+        if clients.is_empty() {
+            return Ok(());
+        }
+        // Read after the registry: a token whose subscription is in it existed before, so that it is missing here only if it
+        // has been deleted.
+        let tokens = tokens.list().await?;
+        let living: BTreeSet<String> = tokens.into_iter().map(|token| format!("@{}", token.name)).collect();
+        for client in clients.into_iter().filter(|client| !living.contains(*client)) {
+            tracing::info!(client = client.trim_start_matches('@'), "subscription of a deleted token ended");
+            self.end_client(client).await?;
+        }
+        Ok(())
+    }
+
     /// Whether the object is one that applications may publish events of.
     pub(crate) fn check_object(&self, object: &str) -> Result<(), Problem> {
         intake::object_name(object)?;
@@ -97,6 +129,10 @@ impl Front {
         if header.is_some() && group.idempotency_key.is_some() && header != group.idempotency_key {
             let detail = "the header Idempotency-Key and `idempotency_key` differ";
             return Err(Problem::bad_request("invalid_idempotency_key", detail));
+        }
+        if group.state.is_some() {
+            // Events have environments, the state of an object has none: it is the same for all of them.
+            check_whole(caller)?;
         }
         let idempotency_key = group.idempotency_key.or(header);
         let events = group.events.into_iter();

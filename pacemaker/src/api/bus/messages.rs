@@ -14,10 +14,10 @@ use super::{
     Front,
     topics::{ARRAY_BYTES, idempotency_key, published, refused_alike},
 };
-use crate::http::auth::Confined as _;
+use crate::http::auth::CheckEnvironment as _;
 use crate::http::{
     App, Problem,
-    auth::{Granted, PublishEvents},
+    auth::{Confined, Environments, PublishEvents},
     body::JsonBytes,
 };
 use signalbox_access::Caller;
@@ -101,7 +101,7 @@ fn check(text: &str, limits: Limits, caller: &Caller, key: Option<String>) -> Re
     (status = 422, description = "idempotency_conflict", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn publish(
-    Granted { 0: caller, .. }: Granted<PublishEvents>,
+    caller: Confined<PublishEvents, Environments>,
     State(app): State<App>,
     headers: HeaderMap,
     JsonBytes(body): JsonBytes,

@@ -16,6 +16,7 @@ use axum::routing::{delete, get, post};
 use utoipa_axum::router::OpenApiRouter;
 
 pub(crate) use front::Front;
+pub(crate) use subscriptions::visible_callback;
 
 use crate::http::App;
 

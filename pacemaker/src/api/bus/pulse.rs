@@ -8,7 +8,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::front::by_name;
 use crate::http::{
     App, Problem,
-    auth::{BeKnown, Granted, ReadAll, RootOnly},
+    auth::{Anyone, ReadAll, RootOnly, Whole},
 };
 use signalbox_api::events::{Jobs, Numbers, Pong, SubscriberNumbers};
 
@@ -34,10 +34,7 @@ async fn ping(State(app): State<App>) -> Answer<Pong> {
 /// Whether the event bus reaches its Redis
 #[utoipa::path(get, path = "/pulse", tag = "bus", responses(
     (status = 204), (status = 500, description = "no_pulse", body = Problem)))]
-async fn pulse(
-    caller: Result<Granted<BeKnown>, Problem>,
-    State(app): State<App>,
-) -> Result<StatusCode, Problem> {
+async fn pulse(caller: Result<Anyone, Problem>, State(app): State<App>) -> Result<StatusCode, Problem> {
     let no_pulse = |problem: Problem| {
         let away = problem.status().is_server_error();
         let detail = "the event bus does not reach its Redis";
@@ -54,7 +51,7 @@ async fn pulse(
 /// Answers at once while they do, and after a second while more jobs are overdue than `bus.overdue_jobs`: a signal for
 /// programs that start workers by response time.
 #[utoipa::path(get, path = "/pulse/scaling", tag = "bus", responses((status = 204)))]
-async fn scaling(_: Granted<BeKnown>, State(app): State<App>) -> Result<StatusCode, Problem> {
+async fn scaling(_: Anyone, State(app): State<App>) -> Result<StatusCode, Problem> {
     if app.bus.handle.overdue_jobs().await? > app.bus.overdue_jobs {
         tokio::select! {
             () = tokio::time::sleep(SLOW_PULSE) => {}
@@ -68,7 +65,7 @@ async fn scaling(_: Granted<BeKnown>, State(app): State<App>) -> Result<StatusCo
 ///
 /// The same as in `/metrics`, as JSON, and without what this process alone counts.
 #[utoipa::path(get, path = "/bus/metrics", tag = "bus", responses((status = 200, body = Numbers)))]
-async fn numbers(_: Granted<ReadAll>, State(app): State<App>) -> Result<Answer<Numbers>, Problem> {
+async fn numbers(_: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<Numbers>, Problem> {
     let gauges = app.bus.handle.gauges().await?;
     let gauges = by_name(gauges, &app.bus.handle.registry());
     let subscribers = gauges.subscribers.into_iter().map(|(name, numbers)| {
@@ -100,7 +97,7 @@ async fn numbers(_: Granted<ReadAll>, State(app): State<App>) -> Result<Answer<N
 /// While the fabric is not the one that was used before, nothing is accepted, because its subscriptions are gone. This
 /// takes it as it is, and lays out a registry where there is none. On the known fabric it changes nothing.
 #[utoipa::path(post, path = "/bus/initialise", tag = "bus", responses((status = 204)))]
-async fn initialise(_: Granted<RootOnly>, State(app): State<App>) -> Result<StatusCode, Problem> {
+async fn initialise(_: Whole<RootOnly>, State(app): State<App>) -> Result<StatusCode, Problem> {
     app.bus.handle.initialise().await?;
     tracing::warn!("an operator initialised the event bus on the fabric as it is");
     Ok(StatusCode::NO_CONTENT)

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::http::{
     App, Problem,
-    auth::{Granted, SubscribeToEvents},
+    auth::{SubscribeToEvents, Whole},
     body::{JsonBytes, Query},
 };
 use signalbox_access::Caller;
@@ -54,11 +54,11 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[into_params(parameter_in = Query)]
 pub(crate) struct Whose {
     /// For root: the client's name or token.
-    subscriber: Option<String>,
+    pub(super) subscriber: Option<String>,
 }
 
-/// The client that is meant: the caller, or whom root names.
-fn whose(caller: &Caller, named: Option<&str>, registry: &Registry) -> Result<String, Problem> {
+/// The client that a request is about: the caller, or the one that root names.
+pub(super) fn whose(caller: &Caller, named: Option<&str>, registry: &Registry) -> Result<String, Problem> {
     let own = caller.bus_client();
     let Some(named) = named else { return Ok(own.into_owned()) };
     if !caller.is_root() {
@@ -105,7 +105,7 @@ fn living(secrets: &[Secret], now_ms: u64) -> Vec<Secret> {
 #[utoipa::path(get, path = "/subscriber/secret", tag = "bus", params(Whose), responses(
     (status = 200, body = Secrets), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn secret(
-    Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
+    caller: Whole<SubscribeToEvents>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Secrets>, Problem> {
@@ -121,7 +121,7 @@ async fn secret(
     (status = 200, body = Secrets), (status = 400, description = "invalid_secret", body = Problem),
     (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn rotate_secret(
-    Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
+    caller: Whole<SubscribeToEvents>,
     State(app): State<App>,
     Query(query): Query<Whose>,
     body: Option<JsonBytes>,
@@ -165,7 +165,7 @@ async fn rotate_secret(
 #[utoipa::path(post, path = "/subscriber/test", tag = "bus", params(Whose), responses(
     (status = 200, body = Tested), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn test(
-    Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
+    caller: Whole<SubscribeToEvents>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Tested>, Problem> {
@@ -234,7 +234,7 @@ fn dead_view(letter: signalbox_bus::DeadLetter) -> Option<DeadLetter> {
     (status = 200, body = DeadLetters), (status = 400, description = "out_of_range", body = Problem),
     (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn dead(
-    Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
+    caller: Whole<SubscribeToEvents>,
     State(app): State<App>,
     Query(part): Query<Part>,
 ) -> Result<Answer<DeadLetters>, Problem> {
@@ -254,7 +254,7 @@ async fn dead(
 #[utoipa::path(post, path = "/subscriber/dead/redrive", tag = "bus", params(Whose), responses(
     (status = 200, body = Redriven), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn redrive(
-    Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
+    caller: Whole<SubscribeToEvents>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Redriven>, Problem> {
@@ -266,7 +266,7 @@ async fn redrive(
 #[utoipa::path(delete, path = "/subscriber/dead", tag = "bus", params(Whose), responses(
     (status = 200, body = Dropped), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn drop_dead(
-    Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
+    caller: Whole<SubscribeToEvents>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Dropped>, Problem> {
@@ -283,7 +283,7 @@ async fn drop_dead(
     (status = 400, description = "invalid_replay, out_of_range", body = Problem),
     (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn replay(
-    Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
+    caller: Whole<SubscribeToEvents>,
     State(app): State<App>,
     Query(query): Query<Whose>,
     JsonBytes(body): JsonBytes,

@@ -4,13 +4,17 @@ use axum::{Json as Answer, extract::State, http::StatusCode};
 use rand::Rng as _;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::front::{Front, name_of};
+use super::{
+    front::{Front, name_of},
+    subscriber::{Whose, whose},
+};
 use crate::http::{
     App, Problem,
-    auth::{BeKnown, Granted, SubscribeToEvents},
-    body::JsonBytes,
+    auth::{ReadBus, SubscribeToEvents, Whole},
+    body::{JsonBytes, Query},
     path::Path,
 };
+use signalbox_access::{Caller, Scope};
 use signalbox_api::events::{EventCounts, Subscription};
 use signalbox_bus::{Error, intake};
 use signalbox_egress::{Secret, new_secret};
@@ -33,7 +37,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     (status = 204), (status = 400, description = "invalid_subscription", body = Problem),
     (status = 403, description = "limit_reached", body = Problem)))]
 pub(super) async fn subscribe(
-    Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
+    caller: Whole<SubscribeToEvents>,
     State(app): State<App>,
     JsonBytes(body): JsonBytes,
 ) -> Result<StatusCode, Problem> {
@@ -70,14 +74,16 @@ pub(super) fn random_hex() -> String {
 
 /// End the subscription
 ///
-/// What waits for the client is dropped. Also as `/subscriber`.
-#[utoipa::path(delete, path = "/subscription", tag = "bus", responses(
+/// What waits for the client is dropped. Root ends the subscription of any client. Also as `/subscriber`.
+#[utoipa::path(delete, path = "/subscription", tag = "bus", params(Whose), responses(
     (status = 204), (status = 404, description = "unknown_subscription", body = Problem)))]
 pub(super) async fn unsubscribe(
-    Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
+    caller: Whole<SubscribeToEvents>,
     State(app): State<App>,
+    Query(query): Query<Whose>,
 ) -> Result<StatusCode, Problem> {
-    app.bus.handle.unsubscribe(&caller.bus_client()).await?;
+    let client = whose(&caller, query.subscriber.as_deref(), &app.bus.handle.registry())?;
+    app.bus.handle.unsubscribe(&client).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -87,7 +93,7 @@ pub(super) async fn unsubscribe(
 #[utoipa::path(delete, path = "/subscriber/topics/{topic}", tag = "bus", params(("topic" = String, Path)), responses(
     (status = 204), (status = 404, description = "unknown_subscription, unknown_topic", body = Problem)))]
 pub(super) async fn unsubscribe_topic(
-    Granted { 0: caller, .. }: Granted<SubscribeToEvents>,
+    caller: Whole<SubscribeToEvents>,
     State(app): State<App>,
     Path(topic): Path<String>,
 ) -> Result<StatusCode, Problem> {
@@ -101,7 +107,7 @@ pub(super) async fn unsubscribe_topic(
 #[utoipa::path(get, path = "/subscriptions", tag = "bus", responses(
     (status = 200, body = Vec<Subscription>)))]
 pub(super) async fn list(
-    Granted { 0: caller, .. }: Granted<BeKnown>,
+    caller: Whole<ReadBus>,
     State(app): State<App>,
 ) -> Result<Answer<Vec<Subscription>>, Problem> {
     let subscriptions = app.bus.handle.subscriptions().await?;
@@ -110,11 +116,9 @@ pub(super) async fn list(
     let view = |status: signalbox_bus::SubscriptionStatus| {
         let (subscription, gauges) = (status.subscription, status.gauges);
         let own = caller.is_root() || subscription.token == *client;
-        // A query is where a receiver may have put a key.
-        let shown = if own { Some(&*subscription.callback) } else { subscription.callback.split('?').next() };
         Subscription {
             subscriber: name_of(&subscription.token, &registry),
-            callback: shown.unwrap_or_default().to_owned(),
+            callback: visible_callback(&subscription.callback, &caller, own).to_owned(),
             max_events: subscription.max_events,
             timeout: subscription.timeout_ms,
             topics: subscription.topics.iter().cloned().collect(),
@@ -126,4 +130,35 @@ pub(super) async fn list(
         }
     };
     Ok(Answer(subscriptions.into_iter().map(view).collect()))
+}
+
+/// As much of a subscription's callback as the caller may see. A receiver may have put a key into the query or the path.
+pub(crate) fn visible_callback<'a>(callback: &'a str, caller: &Caller, own: bool) -> &'a str {
+    if own || caller.is_root() {
+        return callback;
+    }
+    let without_query = callback.split(['?', '#']).next().unwrap_or_default();
+    if caller.has_any(&[Scope::Subscribe]) {
+        return without_query;
+    }
+    let host = without_query.find("://").map_or(0, |scheme| scheme + 3);
+    let path = without_query.get(host..).and_then(|rest| rest.find('/'));
+    path.and_then(|path| without_query.get(..host + path)).unwrap_or(without_query)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_callback_is_shown_as_far_as_it_holds_no_key() {
+        let callback = "https://hooks.example:8443/T0/B1/key?token=secret";
+        let of = |scope| Caller::named("a".to_owned(), vec![scope], None);
+        assert_eq!(visible_callback(callback, &Caller::root(), false), callback);
+        assert_eq!(visible_callback(callback, &of(Scope::Read), true), callback);
+        let of_subscriber = visible_callback(callback, &of(Scope::Subscribe), false);
+        assert_eq!(of_subscriber, "https://hooks.example:8443/T0/B1/key");
+        assert_eq!(visible_callback(callback, &of(Scope::Read), false), "https://hooks.example:8443");
+        assert_eq!(visible_callback("https://a.example", &of(Scope::Read), false), "https://a.example");
+    }
 }

@@ -11,10 +11,10 @@ use axum::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::front::name_of;
-use crate::http::auth::Confined as _;
+use crate::http::auth::CheckEnvironment as _;
 use crate::http::{
     App, Problem,
-    auth::{BeKnown, Granted, PublishEvents},
+    auth::{Confined, Environments, PublishEvents, ReadBus, Whole},
     body::JsonBytes,
     path::{Parameter, Path},
 };
@@ -48,7 +48,7 @@ pub(super) fn published(result: Result<EventId, Problem>) -> Published {
 
 /// List the topics
 #[utoipa::path(get, path = "/topics", tag = "bus", responses((status = 200, body = Vec<Topic>)))]
-async fn list(_: Granted<BeKnown>, State(app): State<App>) -> Result<Answer<Vec<Topic>>, Problem> {
+async fn list(_: Whole<ReadBus>, State(app): State<App>) -> Result<Answer<Vec<Topic>>, Problem> {
     let topics = app.bus.handle.topics().await?;
     let registry = app.bus.handle.registry();
     let view = |topic: signalbox_bus::TopicStatus| Topic {
@@ -73,7 +73,7 @@ async fn list(_: Granted<BeKnown>, State(app): State<App>) -> Result<Answer<Vec<
     (status = 422, description = "idempotency_conflict", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn publish(
-    Granted { 0: caller, .. }: Granted<PublishEvents>,
+    caller: Confined<PublishEvents, Environments>,
     State(app): State<App>,
     Path(TopicName(topic)): Path<TopicName>,
     headers: HeaderMap,
@@ -100,7 +100,7 @@ async fn publish(
     (status = 400, description = "invalid_topic, invalid_event, too_many_events, invalid_idempotency_key", body = Problem),
     (status = 503, description = "No event was accepted; codes as of one event", body = Problem)))]
 async fn publish_many(
-    Granted { 0: caller, .. }: Granted<PublishEvents>,
+    caller: Confined<PublishEvents, Environments>,
     State(app): State<App>,
     Path(TopicName(topic)): Path<TopicName>,
     headers: HeaderMap,
@@ -153,7 +153,7 @@ pub(super) fn refused_alike(results: &[Result<EventId, Refusal>]) -> Option<Refu
     (status = 204), (status = 403, description = "topic_claimed", body = Problem),
     (status = 404, description = "unknown_topic", body = Problem)))]
 async fn remove(
-    Granted { 0: caller, .. }: Granted<PublishEvents>,
+    caller: Confined<PublishEvents, Environments>,
     State(app): State<App>,
     Path(topic): Path<String>,
 ) -> Result<StatusCode, Problem> {

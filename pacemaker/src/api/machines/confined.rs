@@ -9,7 +9,7 @@ use axum::{
 
 use crate::http::{
     App, Problem,
-    auth::{Granted, Permission},
+    auth::{Confined, Machines, Permission},
 };
 use signalbox_access::Caller;
 
@@ -22,7 +22,7 @@ impl<P: Permission> FromRequestParts<App> for OfMachine<P> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let Granted { 0: caller, .. } = Granted::<P>::from_request_parts(parts, app).await?;
+        let caller = Confined::<P, Machines>::from_request_parts(parts, app).await?.into_caller();
         let path = RawPathParams::from_request_parts(parts, app).await;
         let path = path.map_err(|rejection| Problem::bad_request("invalid_path", rejection.body_text()))?;
         // A route without this parameter is a defect, and no confined caller gets past it.

@@ -66,7 +66,7 @@ async fn show(
     (status = 409, description = "label_exists, label_deleted", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn create(
-    _: OfMachine<TellFacts>,
+    OfMachine { 0: caller, .. }: OfMachine<TellFacts>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
     Query(asked): Query<Asked>,
@@ -74,6 +74,7 @@ async fn create(
     RawBytes(body): RawBytes,
 ) -> Result<(StatusCode, Answer<Changed>), Problem> {
     let (wait, key) = (patience(asked.wait.as_deref())?, key(&headers)?);
+    let _place = wait.map(|_| app.limits.waits.take(&caller)).transpose()?;
     let (metadata, _) = facts(&headers, &body)?;
     let recreate = asked.recreate.unwrap_or(false);
     let mut answer = app.machines.labels.create(&machine, &label, &metadata, recreate, key).await?;
@@ -97,7 +98,7 @@ async fn create(
     (status = 410, description = "label_deleted", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn update(
-    _: OfMachine<TellFacts>,
+    OfMachine { 0: caller, .. }: OfMachine<TellFacts>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
     Query(asked): Query<Asked>,
@@ -105,6 +106,7 @@ async fn update(
     RawBytes(body): RawBytes,
 ) -> Result<Answer<Changed>, Problem> {
     let (wait, key) = (patience(asked.wait.as_deref())?, key(&headers)?);
+    let _place = wait.map(|_| app.limits.waits.take(&caller)).transpose()?;
     let (metadata, patch) = facts(&headers, &body)?;
     let update = Update { metadata: &metadata, patch, key };
     let mut answer = app.machines.labels.update(&machine, &label, &update).await?;

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::http::{
     App, Problem,
-    auth::Granted,
+    auth::{Confined, Machines},
     body::{Body, Json},
     path::Path,
 };
@@ -40,7 +40,7 @@ impl Body for Simulate {}
 /// List the machines
 #[utoipa::path(get, path = "/state-machines", tag = "machines", responses((status = 200, body = Machines)))]
 async fn list(
-    Granted { 0: caller, .. }: Granted<ReadMachines>,
+    caller: Confined<ReadMachines, Machines>,
     State(app): State<App>,
 ) -> Result<Answer<Machines>, Problem> {
     let mut names = app.machines.definitions.names().await?;

@@ -14,7 +14,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{UseQueues, find, own_part, problems::refused, with_queue};
 use crate::http::{
     App, Problem,
-    auth::Granted,
+    auth::{ByReceipt, Confined, Environments},
     body::{Body, Json},
     path::Path,
 };
@@ -87,9 +87,10 @@ pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Option<Me
     (status = 200, body = Object), (status = 403, description = "environment_missing", body = Problem),
     (status = 404, description = "unknown_queue", body = Problem),
     (status = 422, description = "out_of_range, unknown_field, invalid_environment", body = Problem),
+    (status = 429, description = "token_limit_reached", body = Problem),
     (status = 503, description = "too_many_waiting", body = Problem)))]
 async fn pull(
-    Granted { 0: caller, .. }: Granted<UseQueues>,
+    caller: Confined<UseQueues, Environments>,
     State(app): State<App>,
     Path(name): Path<String>,
     body: Option<Json<Pull>>,
@@ -105,6 +106,7 @@ async fn pull(
     let longest = options.wait_seconds as f64;
     let wait_ms = milliseconds(wait_seconds.unwrap_or_default(), 0.0, longest)
         .ok_or_else(|| out_of_range("wait_seconds", format!("must be between 0 and {longest}")))?;
+    let _place = (wait_ms > 0).then(|| app.limits.pulls.take(&caller)).transpose()?;
     let environment = environment.as_deref();
     let request = PullRequest { most, wait: Duration::from_millis(wait_ms), auto_ack, environment };
     let (queues, queue) = (&app.queues, &*name);
@@ -188,7 +190,7 @@ fn seconds(member: &str, seconds: f64, least: f64) -> Result<u64, Problem> {
     (status = 410, description = "receipt_expired", body = Problem),
     (status = 422, description = "invalid_receipt, out_of_range, unknown_field", body = Problem)))]
 async fn ack(
-    _: Granted<UseQueues>,
+    _: ByReceipt<UseQueues>,
     State(app): State<App>,
     Path(name): Path<String>,
     Json(body): Json<Receipts>,
@@ -210,7 +212,7 @@ async fn ack(
     (status = 410, description = "receipt_expired", body = Problem),
     (status = 422, description = "invalid_receipt, out_of_range, unknown_field", body = Problem)))]
 async fn nack(
-    _: Granted<UseQueues>,
+    _: ByReceipt<UseQueues>,
     State(app): State<App>,
     Path(name): Path<String>,
     Json(body): Json<Nack>,
@@ -230,7 +232,7 @@ async fn nack(
     (status = 410, description = "receipt_expired", body = Problem),
     (status = 422, description = "invalid_receipt, out_of_range, unknown_field", body = Problem)))]
 async fn extend(
-    _: Granted<UseQueues>,
+    _: ByReceipt<UseQueues>,
     State(app): State<App>,
     Path(name): Path<String>,
     Json(body): Json<Extend>,

@@ -8,10 +8,10 @@ use axum::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{ReadQueues, UseQueues, find, whole_queue};
+use super::{ReadQueues, UseQueues, find};
 use crate::http::{
     App, Problem,
-    auth::Granted,
+    auth::{Confined, Environments, Whole},
     body::{Body, Json},
     path::Path,
 };
@@ -44,11 +44,43 @@ async fn view(app: &App, name: String, definition: &Definition) -> Result<Queue,
     Ok(show(name, definition, numbers))
 }
 
+/// The queue as a token sees it that is confined to the environments `own`: their weights and messages only. Dead letters
+/// are not counted by environment.
+async fn view_within(
+    app: &App,
+    own: &[String],
+    name: String,
+    definition: &Definition,
+) -> Result<Queue, Problem> {
+    let mut numbers = QueueNumbers::default();
+    for facet in app.queues.facets_named(&name, own).await? {
+        numbers.waiting += facet.waiting;
+        numbers.in_flight += facet.in_flight;
+        numbers.delayed += facet.delayed;
+    }
+    let mut queue = show(name, definition, numbers);
+    queue.weights.retain(|environment, _| own.contains(environment));
+    Ok(queue)
+}
+
 /// List the queues
+///
+/// For a token that is confined to environments, `weights` and `messages` are those of its environments, without dead
+/// letters.
 #[utoipa::path(get, path = "/queues", tag = "queues", responses((status = 200, body = QueueList)))]
-async fn list(_: Granted<ReadQueues>, State(app): State<App>) -> Result<Answer<QueueList>, Problem> {
+async fn list(
+    caller: Confined<ReadQueues, Environments>,
+    State(app): State<App>,
+) -> Result<Answer<QueueList>, Problem> {
     app.bus.handle().look_again().await?;
     let registry = app.bus.handle().registry();
+    if let Some(own) = caller.environments() {
+        let mut queues = Vec::with_capacity(registry.queues.len());
+        for (name, queue) in &registry.queues {
+            queues.push(view_within(&app, own, name.clone(), queue).await?);
+        }
+        return Ok(Answer(QueueList { queues }));
+    }
     let names: Vec<&str> = registry.queues.keys().map(String::as_str).collect();
     let numbers = app.queues.numbers(&names).await?;
     let views = registry.queues.iter().zip(numbers);
@@ -57,15 +89,21 @@ async fn list(_: Granted<ReadQueues>, State(app): State<App>) -> Result<Answer<Q
 }
 
 /// Show a queue
+///
+/// For a token that is confined to environments, `weights` and `messages` are those of its environments, without dead
+/// letters.
 #[utoipa::path(get, path = "/queues/{name}", tag = "queues", params(("name" = String, Path)), responses(
     (status = 200, body = Queue), (status = 404, description = "unknown_queue", body = Problem)))]
 async fn get(
-    _: Granted<ReadQueues>,
+    caller: Confined<ReadQueues, Environments>,
     State(app): State<App>,
     Path(name): Path<String>,
 ) -> Result<Answer<Queue>, Problem> {
     let queue = find(&app, &name).await?;
-    Ok(Answer(view(&app, name, &queue.definition).await?))
+    Ok(Answer(match caller.environments() {
+        Some(own) => view_within(&app, own, name, &queue.definition).await?,
+        None => view(&app, name, &queue.definition).await?,
+    }))
 }
 
 /// Create a queue, or replace its definition
@@ -80,12 +118,11 @@ async fn get(
         invalid_weights, unknown_field", body = Problem),
     (status = 503, description = "queue_ending, busy", body = Problem)))]
 async fn put(
-    Granted { 0: caller, .. }: Granted<UseQueues>,
+    _: Whole<UseQueues>,
     State(app): State<App>,
     Path(name): Path<String>,
     Json(new): Json<NewQueue>,
 ) -> Result<Response, Problem> {
-    whole_queue(&caller)?;
     let NewQueue { pattern, lease_seconds, in_flight_limit, max_attempts, retention_seconds, weights } = new;
     let wanted = Wanted { pattern, lease_seconds, in_flight_limit, max_attempts, retention_seconds, weights };
     let definition = Definition::new(&name, wanted)?;
@@ -100,11 +137,10 @@ async fn put(
 #[utoipa::path(delete, path = "/queues/{name}", tag = "queues", params(("name" = String, Path)), responses(
     (status = 204), (status = 404, description = "unknown_queue", body = Problem)))]
 async fn remove(
-    Granted { 0: caller, .. }: Granted<UseQueues>,
+    _: Whole<UseQueues>,
     State(app): State<App>,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    whole_queue(&caller)?;
     app.bus.handle().delete_queue(&name).await?;
     app.queues.forget(&name);
     Ok(StatusCode::NO_CONTENT)

@@ -10,14 +10,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{
-    Environment, ReadQueues, UseQueues, check_environment, consume::show, every_tenant, find, whole_queue,
-    with_queue,
-};
-use crate::http::auth::Confined as _;
+use super::{Environment, ReadQueues, UseQueues, consume::show, find, own_part, with_queue};
+use crate::http::auth::CheckEnvironment as _;
 use crate::http::{
     App, Problem,
-    auth::Granted,
+    auth::{Confined, Environments, Whole},
     body::{Body, Json, Query},
     path::Path,
 };
@@ -84,7 +81,7 @@ fn facet(status: FacetStatus) -> Facet {
     (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
     (status = 404, description = "unknown_queue", body = Problem)))]
 async fn facets(
-    Granted { 0: caller, .. }: Granted<ReadQueues>,
+    caller: Confined<ReadQueues, Environments>,
     State(app): State<App>,
     Path(name): Path<String>,
     Query(page): Query<PageQuery>,
@@ -95,7 +92,6 @@ async fn facets(
         let facets = app.queues.facets_named(&name, own).await?;
         return Ok(Answer(FacetPage { facets: facets.into_iter().map(facet).collect(), next: None }));
     }
-    every_tenant(&caller)?;
     let page = app.queues.facets(&name, &after, limit).await?;
     let next = page.next.map(|last| URL_SAFE_NO_PAD.encode(last));
     Ok(Answer(FacetPage { facets: page.items.into_iter().map(facet).collect(), next }))
@@ -109,7 +105,7 @@ async fn facets(
     (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem),
     (status = 422, description = "invalid_environment", body = Problem)))]
 async fn drop_facet(
-    Granted { 0: caller, .. }: Granted<UseQueues>,
+    caller: Confined<UseQueues, Environments>,
     State(app): State<App>,
     Path((name, environment)): Path<(String, Environment)>,
 ) -> Result<Answer<Count>, Problem> {
@@ -128,7 +124,7 @@ impl Body for Peek {}
     (status = 200, body = Object), (status = 404, description = "unknown_queue", body = Problem),
     (status = 422, description = "out_of_range, invalid_environment", body = Problem)))]
 async fn peek(
-    Granted { 0: caller, .. }: Granted<ReadQueues>,
+    caller: Confined<ReadQueues, Environments>,
     State(app): State<App>,
     Path(name): Path<String>,
     body: Option<Json<Peek>>,
@@ -141,11 +137,7 @@ async fn peek(
             format!("`max` must be between 1 and {MAX_LIMIT}"),
         ));
     }
-    match &environment {
-        Some(environment) if caller.environments().is_some() => caller.check_environment(environment)?,
-        _ => every_tenant(&caller)?,
-    }
-    environment.as_deref().map(check_environment).transpose()?;
+    own_part(&caller, environment.as_deref())?;
     find(&app, &name).await?;
     let shown = app.queues.peek(&name, environment.as_deref(), most).await?;
     let messages = shown.iter().filter_map(|taken| show(taken, None)).collect();
@@ -162,19 +154,13 @@ impl Body for Purge {}
     (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem),
     (status = 422, description = "invalid_environment", body = Problem)))]
 async fn purge(
-    Granted { 0: caller, .. }: Granted<UseQueues>,
+    caller: Confined<UseQueues, Environments>,
     State(app): State<App>,
     Path(name): Path<String>,
     body: Option<Json<Purge>>,
 ) -> Result<Answer<Count>, Problem> {
     let Purge { environment } = body.map(|Json(body)| body).unwrap_or_default();
-    match &environment {
-        Some(environment) => {
-            caller.check_environment(environment)?;
-            check_environment(environment)?;
-        }
-        None => whole_queue(&caller)?,
-    }
+    own_part(&caller, environment.as_deref())?;
     find(&app, &name).await?;
     Ok(Answer(Count { messages: app.queues.purge(&name, environment.as_deref()).await? }))
 }
@@ -199,12 +185,11 @@ fn message(letter: &queues::DeadLetter) -> Option<Box<RawValue>> {
     (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
     (status = 404, description = "unknown_queue", body = Problem)))]
 async fn dead(
-    Granted { 0: caller, .. }: Granted<ReadQueues>,
+    _: Whole<ReadQueues>,
     State(app): State<App>,
     Path(name): Path<String>,
     Query(page): Query<PageQuery>,
 ) -> Result<Response, Problem> {
-    every_tenant(&caller)?;
     let (after, limit) = page.read()?;
     find(&app, &name).await?;
     let page = app.queues.dead(&name, &after, limit).await?;
@@ -227,11 +212,10 @@ async fn dead(
 #[utoipa::path(post, path = "/queues/{name}/dead/redrive", tag = "queues", params(("name" = String, Path)), responses(
     (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem)))]
 async fn redrive(
-    Granted { 0: caller, .. }: Granted<UseQueues>,
+    _: Whole<UseQueues>,
     State(app): State<App>,
     Path(name): Path<String>,
 ) -> Result<Answer<Count>, Problem> {
-    whole_queue(&caller)?;
     let (queues, bus, queue) = (&app.queues, app.bus.handle(), &*name);
     let redrive =
         |known: Matchable| async move { queues.redrive(queue, &bus.stamp(), &known.definition).await };
@@ -243,11 +227,10 @@ async fn redrive(
 #[utoipa::path(delete, path = "/queues/{name}/dead", tag = "queues", params(("name" = String, Path)), responses(
     (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem)))]
 async fn drop_dead(
-    Granted { 0: caller, .. }: Granted<UseQueues>,
+    _: Whole<UseQueues>,
     State(app): State<App>,
     Path(name): Path<String>,
 ) -> Result<Answer<Count>, Problem> {
-    whole_queue(&caller)?;
     find(&app, &name).await?;
     Ok(Answer(Count { messages: app.queues.drop_dead(&name).await? }))
 }

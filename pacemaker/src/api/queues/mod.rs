@@ -9,7 +9,7 @@ use std::ops::Deref;
 
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::http::auth::Confined as _;
+use crate::http::auth::CheckEnvironment as _;
 use crate::http::{App, Problem, auth::Permission, path::Parameter};
 use signalbox_access::{Caller, Scope};
 use signalbox_queues::{Error, Matchable, is_part};
@@ -61,18 +61,18 @@ async fn with_queue<T, F: Future<Output = Result<T, Error>> + Send>(
     }
 }
 
-/// Refuses a caller who is confined to some environments where a whole queue is meant.
+/// Rejects a caller whose token is confined to environments and whose request names none.
 fn whole_queue(caller: &Caller) -> Result<(), Problem> {
     match caller.environments() {
         None => Ok(()),
         Some(_) => Err(Problem::forbidden(
             "environment_missing",
-            "a token that is confined to environments cannot do this with a whole queue",
+            "the token is confined to environments; name one of them as `environment`",
         )),
     }
 }
 
-/// Refuses a caller who means an environment that is not his, or a whole queue where only a part of it is.
+/// Rejects a request for an environment that the caller's token does not cover, or for all of them.
 fn own_part(caller: &Caller, environment: Option<&str>) -> Result<(), Problem> {
     let Some(environment) = environment else { return whole_queue(caller) };
     caller.check_environment(environment)?;
@@ -107,13 +107,4 @@ fn check_environment(environment: &str) -> Result<(), Problem> {
     }
     let detail = "the name of an environment must be 1 to 1024 printable characters without `:` and `|`";
     Err(Problem::unprocessable("invalid_environment", detail))
-}
-
-/// Refuses a caller who may not look at messages of every tenant.
-fn every_tenant(caller: &Caller) -> Result<(), Problem> {
-    whole_queue(caller)?;
-    if caller.has_any(&[Scope::Read]) {
-        return Ok(());
-    }
-    Err(Problem::forbidden("scope_missing", "looking at the messages of every tenant needs the scope read"))
 }

@@ -14,11 +14,11 @@ use super::{
     answers::{NoInstance, NotConverged, Refused},
     params::NodeId,
     view::changed,
-    wait::{self, wait},
+    wait::{self, Patience, wait},
 };
 use crate::http::{
     App, Problem, SERIAL_HEADER,
-    auth::{Granted, ManageRoutes},
+    auth::{Confined, Hosts, ManageRoutes, Whole},
     body::{self, Body, Json, Query},
     path::Path,
 };
@@ -55,8 +55,10 @@ pub(crate) struct WaitQuery {
 }
 
 impl WaitQuery {
-    pub(crate) fn patience(&self) -> Result<Option<std::time::Duration>, Invalid> {
-        self.wait.as_deref().map(wait::parse).transpose()
+    pub(crate) fn patience(&self, app: &App, caller: &Caller) -> Result<Option<Patience>, Problem> {
+        let Some(text) = self.wait.as_deref() else { return Ok(None) };
+        let duration = wait::parse(text)?;
+        Ok(Some(Patience { duration, _place: app.limits.waits.take(caller)? }))
     }
 }
 
@@ -77,15 +79,15 @@ impl WaitQuery {
         change will be made all the same", body = Problem),
     NotConverged))]
 async fn put(
-    caller: Granted<ManageRoutes>,
+    caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(id): Path<InstanceId>,
     Query(query): Query<WaitQuery>,
     Json(new): Json<NewInstance>,
 ) -> Result<Response, Problem> {
-    let patience = query.patience()?;
+    let patience = query.patience(&app, &caller)?;
     let spec = Spec::check(new, app.registry.rules())?;
-    let change = app.registry.put(&caller.0, &id, spec).await?;
+    let change = app.registry.put(&caller, &id, spec).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok(answer(change))
 }
@@ -150,12 +152,12 @@ pub(super) struct ItemResult {
     (status = 422, description = "invalid_body, too_many_items, invalid_wait", body = Problem),
     (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
 async fn put_many(
-    caller: Granted<ManageRoutes>,
+    caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
     Query(query): Query<WaitQuery>,
     Json(items): Json<Vec<Box<RawValue>>>,
 ) -> Result<Response, Problem> {
-    let patience = query.patience()?;
+    let patience = query.patience(&app, &caller)?;
     if items.len() > MAX_BULK {
         let detail = format!("at most {MAX_BULK} instances at a time");
         return Err(Problem::unprocessable("too_many_items", detail));
@@ -163,7 +165,7 @@ async fn put_many(
     let mut results = Vec::with_capacity(items.len());
     let (mut serial, mut epoch) = (0, String::new());
     for item in items {
-        results.push(match put_item(&app, &caller.0, &item).await {
+        results.push(match put_item(&app, &caller, &item).await {
             Ok(change) => {
                 (serial, epoch) = (change.serial, change.epoch.clone());
                 let status = if change.kind == ChangeKind::Registered { 201 } else { 200 };
@@ -198,13 +200,13 @@ async fn put_item(app: &App, caller: &Caller, item: &RawValue) -> Result<RouteCh
         change in it"))),
     (status = 422, description = "invalid_id, invalid_wait", body = Problem), Refused, NotConverged))]
 async fn remove(
-    caller: Granted<ManageRoutes>,
+    caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(id): Path<InstanceId>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
-    let patience = query.patience()?;
-    let change = app.registry.remove(&caller.0, &id).await?;
+    let patience = query.patience(&app, &caller)?;
+    let change = app.registry.remove(&caller, &id).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok(answer(change))
 }
@@ -216,11 +218,11 @@ async fn remove(
     (status = 200, body = Heartbeat), (status = 422, description = "invalid_id", body = Problem),
     NoInstance, Refused))]
 async fn heartbeat(
-    caller: Granted<ManageRoutes>,
+    caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(id): Path<InstanceId>,
 ) -> Result<Answer<Heartbeat>, Problem> {
-    let heartbeat = app.registry.heartbeat(&caller.0, &id).await?;
+    let heartbeat = app.registry.heartbeat(&caller, &id).await?;
     Ok(Answer(match heartbeat {
         Renewal::Renewed { expires_ms, lease_ms } => {
             Heartbeat { lease_seconds: Some(lease_ms / 1000), lease_expires_ms: Some(expires_ms) }
@@ -252,14 +254,14 @@ pub(super) fn deadline(seconds: Option<u32>) -> Result<u32, Invalid> {
     (status = 422, description = "invalid_id, invalid_deadline, invalid_wait, unknown_field, invalid_body", body = Problem),
     NoInstance, Refused, NotConverged))]
 async fn drain(
-    caller: Granted<ManageRoutes>,
+    caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(id): Path<InstanceId>,
     Query(query): Query<WaitQuery>,
     body: Option<Json<Drain>>,
 ) -> Result<Response, Problem> {
-    let patience = query.patience()?;
-    let change = app.registry.drain(&caller.0, &id, seconds(body)?).await?;
+    let patience = query.patience(&app, &caller)?;
+    let change = app.registry.drain(&caller, &id, seconds(body)?).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok(answer(change))
 }
@@ -269,73 +271,62 @@ async fn drain(
     (status = 200, body = ChangedInstance),
     (status = 422, description = "invalid_id, invalid_wait", body = Problem), NoInstance, Refused, NotConverged))]
 async fn resume(
-    caller: Granted<ManageRoutes>,
+    caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(id): Path<InstanceId>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
-    let patience = query.patience()?;
-    let change = app.registry.resume(&caller.0, &id).await?;
+    let patience = query.patience(&app, &caller)?;
+    let change = app.registry.resume(&caller, &id).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok(answer(change))
 }
 
 /// Drain every instance of a node
 ///
-/// For a token without host limits: a node is shared.
+/// For a token that is not confined: the hosts of all tenants share a node.
 #[utoipa::path(post, path = "/nodes/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery),
     request_body = Option<Drain>, responses(
-    (status = 200, body = DrainedNode), (status = 403, description = "token_confined", body = Problem),
+    (status = 200, body = DrainedNode), (status = 403, body = Problem),
     (status = 422, description = "invalid_label, invalid_deadline, invalid_wait", body = Problem),
     (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
     (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
 async fn drain_node(
-    caller: Granted<ManageRoutes>,
+    caller: Whole<ManageRoutes>,
     AppState(app): AppState<App>,
     Path(NodeId(node)): Path<NodeId>,
     Query(query): Query<WaitQuery>,
     body: Option<Json<Drain>>,
 ) -> Result<Response, Problem> {
-    let patience = query.patience()?;
-    unconfined(&caller.0)?;
+    let patience = query.patience(&app, &caller)?;
     let seconds = seconds(body)?;
-    let drained = app.registry.drain_node(&caller.0, &node, seconds).await?;
+    let drained = app.registry.drain_node(&caller, &node, seconds).await?;
     node_answer(&app, drained, patience).await
 }
 
 /// Call the drain of a node off
 ///
-/// Every instance of it gets requests again. For a token without host limits.
+/// Every instance of it gets requests again. For a token that is not confined.
 #[utoipa::path(delete, path = "/nodes/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
-    (status = 200, body = DrainedNode), (status = 403, description = "token_confined", body = Problem),
+    (status = 200, body = DrainedNode), (status = 403, body = Problem),
     (status = 422, description = "invalid_label, invalid_wait", body = Problem),
     (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
     (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
 async fn resume_node(
-    caller: Granted<ManageRoutes>,
+    caller: Whole<ManageRoutes>,
     AppState(app): AppState<App>,
     Path(NodeId(node)): Path<NodeId>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
-    let patience = query.patience()?;
-    unconfined(&caller.0)?;
-    let resumed = app.registry.resume_node(&caller.0, &node).await?;
+    let patience = query.patience(&app, &caller)?;
+    let resumed = app.registry.resume_node(&caller, &node).await?;
     node_answer(&app, resumed, patience).await
-}
-
-/// A node is shared by all hosts.
-fn unconfined(caller: &Caller) -> Result<(), Problem> {
-    if caller.is_unconfined() {
-        return Ok(());
-    }
-    let detail = "a token that is confined to hosts cannot drain a node; use an unconfined one";
-    Err(Problem::forbidden("token_confined", detail))
 }
 
 async fn node_answer(
     app: &App,
     drained: signalbox_routing::DrainedNode,
-    patience: Option<std::time::Duration>,
+    patience: Option<Patience>,
 ) -> Result<Response, Problem> {
     if !drained.ids.is_empty() {
         wait(app, &drained.epoch, drained.serial, patience).await?;
@@ -356,7 +347,7 @@ impl Body for Fault {}
     (status = 422, description = "invalid_id, invalid_message, unknown_field, missing_field, invalid_body", body = Problem),
     NoInstance, Refused))]
 async fn report_fault(
-    caller: Granted<ManageRoutes>,
+    caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(id): Path<InstanceId>,
     Json(fault): Json<Fault>,
@@ -367,6 +358,6 @@ async fn report_fault(
     }
     let fault_id = fault.fault_id.map(|id| Label::parse(&id, "fault_id")).transpose()?;
     let fault_id = fault_id.as_ref().map(Label::as_str);
-    let faults = app.registry.fault(&caller.0, &id, &fault.message, fault_id).await?;
+    let faults = app.registry.fault(&caller, &id, &fault.message, fault_id).await?;
     Ok(Answer(Faults { faults }))
 }

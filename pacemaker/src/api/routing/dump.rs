@@ -3,7 +3,7 @@
 //! It may hold a million hosts, so only their names are collected (to have an order); what stands under them is read
 //! and sent piece by piece. The serial before and after tells whether the table changed while it was read.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::Bound, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -13,19 +13,26 @@ use axum::{
 };
 use futures_util::{Stream, stream};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep},
+};
 
 use super::hosts::policy_value;
 use crate::http::{
     App, Problem,
-    auth::{Granted, ReadRoutes},
+    auth::{Confined, Hosts, ReadRoutes},
     body::Query,
+    slots::Slot,
 };
 use signalbox_access::Caller;
 use signalbox_route_table::{Hostname, TableHost};
 use signalbox_routing::{Error, Store};
 
 const CHUNK: usize = 500;
+/// How long the names of the table are reused.
+const NAMES_TTL: Duration = Duration::from_secs(1);
 /// The keys that make a name exist.
 const PREFIXES: [&str; 3] = ["instances:", "logkey:", "policy:"];
 
@@ -49,12 +56,14 @@ pub(super) struct DumpQuery {
 /// The whole table
 ///
 /// Read from the routes master, entries made by hand included, sorted by name. A token that is confined to hosts gets
-/// those.
+/// those. Values of request headers in policies, and of the header that ends maintenance, are hidden from tokens without the
+/// scope `routes`.
 #[utoipa::path(get, path = "/routes/dump", tag = "routes", params(DumpQuery), responses(
+    (status = 429, description = "token_limit_reached", body = Problem),
     (status = 200, content((Object = "application/json"), (String = "text/plain"))),
     (status = 503, description = "routes_unavailable", body = Problem)))]
 pub(super) async fn dump(
-    caller: Granted<ReadRoutes>,
+    caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Query(query): Query<DumpQuery>,
     headers: HeaderMap,
@@ -62,8 +71,22 @@ pub(super) async fn dump(
     let format = query.format.unwrap_or_else(|| preferred(&headers));
     let store = app.registry.store().clone();
     let (lineage, serial, _) = store.table_head().await?;
-    let names = names(&store, &caller.0).await?;
-    let writer = Writer { store, format, names: names.into_iter(), serial, epoch: lineage, part: Part::Head };
+    let place = app.limits.dumps.take(&caller)?;
+    let names = match caller.is_root() {
+        true => app.table_names.collect(&store, &lineage, serial).await?,
+        false => app.table_names.recent(&store, &lineage, serial).await?,
+    };
+    let writer = Writer {
+        store,
+        format,
+        names,
+        after: None,
+        serial,
+        epoch: lineage,
+        caller: Caller::clone(&caller),
+        part: Part::Head,
+        _place: place,
+    };
     let media_type = match format {
         Format::Json => "application/json",
         Format::Text => "text/plain; charset=utf-8",
@@ -81,18 +104,68 @@ fn preferred(headers: &HeaderMap) -> Format {
     }
 }
 
-/// Every name that the table has and the caller may see.
-async fn names(store: &Store, caller: &Caller) -> Result<BTreeSet<String>, Error> {
+/// The names of the table, collected by one request at a time and reused for a second while the table stays the same: the walk
+/// over all keys keeps the routes master from other work. Root always gets the names of the moment.
+#[derive(Debug, Default)]
+pub(crate) struct TableNames(Arc<Mutex<Option<Collected>>>);
+
+/// The names of a table, and which table that is.
+#[derive(Debug)]
+struct Collected {
+    begun_at: Instant,
+    at: Instant,
+    lineage: String,
+    serial: u64,
+    names: Names,
+}
+
+type Names = Arc<BTreeSet<String>>;
+
+impl TableNames {
+    async fn recent(&self, store: &Store, lineage: &str, serial: u64) -> Result<Names, Error> {
+        if let Some(last) = &*self.0.lock().await
+            && last.at.elapsed() < NAMES_TTL
+            && (last.lineage.as_str(), last.serial) == (lineage, serial)
+        {
+            return Ok(Arc::clone(&last.names));
+        }
+        self.collect(store, lineage, serial).await
+    }
+
+    async fn collect(&self, store: &Store, lineage: &str, serial: u64) -> Result<Names, Error> {
+        let asked_at = Instant::now();
+        let mut last = self.0.lock().await;
+        // Collected by another request while this one waited for its turn.
+        if let Some(last) = &*last
+            && last.begun_at >= asked_at
+            && (last.lineage.as_str(), last.serial) == (lineage, serial)
+        {
+            return Ok(Arc::clone(&last.names));
+        }
+        let begun_at = Instant::now();
+        let names = Arc::new(names(store).await?);
+        let at = Instant::now();
+        let lineage = lineage.to_owned();
+        *last = Some(Collected { begun_at, at, lineage, serial, names: Arc::clone(&names) });
+        // A large table's names are not kept in memory for the next dump, which may never come.
+        let cache = Arc::clone(&self.0);
+        tokio::spawn(async move {
+            sleep(NAMES_TTL).await;
+            cache.lock().await.take_if(|last| last.at == at);
+        });
+        Ok(names)
+    }
+}
+
+/// Every name that the table has.
+async fn names(store: &Store) -> Result<BTreeSet<String>, Error> {
     let mut names = BTreeSet::new();
     for prefix in PREFIXES {
         let mut cursor = 0;
         loop {
             let (next, keys) = store.scan(cursor, &format!("{prefix}*")).await?;
             let found = keys.iter().filter_map(|key| key.strip_prefix(prefix));
-            let visible = |name: &&str| {
-                caller.is_unconfined() || Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name))
-            };
-            names.extend(found.filter(visible).map(str::to_owned));
+            names.extend(found.map(str::to_owned));
             if next == 0 {
                 break;
             }
@@ -112,10 +185,14 @@ enum Part {
 struct Writer {
     store: Store,
     format: Format,
-    names: std::collections::btree_set::IntoIter<String>,
+    names: Names,
+    /// The last name that was written.
+    after: Option<String>,
     serial: u64,
     epoch: String,
+    caller: Caller,
     part: Part,
+    _place: Slot,
 }
 
 impl Writer {
@@ -126,6 +203,19 @@ impl Writer {
         )
     }
 
+    /// The next names that the caller may see.
+    fn chunk(&mut self) -> Vec<String> {
+        let after = self.after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let caller = &self.caller;
+        let visible = |name: &&String| {
+            caller.is_unconfined() || Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name))
+        };
+        let rest = self.names.range::<String, _>((after, Bound::Unbounded));
+        let names: Vec<String> = rest.filter(visible).take(CHUNK).cloned().collect();
+        self.after = names.last().cloned().or_else(|| self.after.take());
+        names
+    }
+
     /// The next piece. An error cuts the answer off, so that half a table is not taken for a whole one.
     async fn next(&mut self) -> Result<Option<String>, Error> {
         match self.part {
@@ -134,7 +224,7 @@ impl Writer {
                 Ok(Some(head(self.format, self.serial, &self.epoch)))
             }
             Part::Hosts { first } => {
-                let names: Vec<String> = self.names.by_ref().take(CHUNK).collect();
+                let names = self.chunk();
                 if names.is_empty() {
                     self.part = Part::Done;
                     let (_, serial, _) = self.store.table_head().await?;
@@ -149,7 +239,7 @@ impl Writer {
                         piece.push(',');
                     }
                     separated = true;
-                    piece.push_str(&line(self.format, name, host));
+                    piece.push_str(&line(self.format, name, host, &self.caller));
                 }
                 self.part = Part::Hosts { first: !separated };
                 Ok(Some(piece))
@@ -166,7 +256,7 @@ fn head(format: Format, serial: u64, epoch: &str) -> String {
     }
 }
 
-fn line(format: Format, name: &str, host: TableHost) -> String {
+fn line(format: Format, name: &str, host: TableHost, caller: &Caller) -> String {
     match format {
         Format::Json => {
             let TableHost { addresses, instance_ids, log_key, policy } = host;
@@ -175,7 +265,7 @@ fn line(format: Format, name: &str, host: TableHost) -> String {
                 "instances": addresses,
                 "instance_ids": instance_ids,
                 "log_key": log_key,
-                "policy": policy.map(policy_value),
+                "policy": policy.map(|policy| policy_value(policy, caller)),
             })
             .to_string()
         }
@@ -188,6 +278,10 @@ fn line(format: Format, name: &str, host: TableHost) -> String {
                 ));
             }
             if let Some(policy) = host.policy {
+                let policy = match policy_value(policy, caller) {
+                    Value::String(text) => text,
+                    policy => policy.to_string(),
+                };
                 text.push_str(&format!(" policy={policy}"));
             }
             text.push('\n');

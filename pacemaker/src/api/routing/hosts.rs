@@ -17,10 +17,11 @@ use super::{
 };
 use crate::http::{
     App, Problem, SERIAL_HEADER,
-    auth::{Granted, ManageRoutes, ReadRoutes},
+    auth::{Confined, Hosts, ManageRoutes, Permission as _, ReadRoutes},
     body::Query,
     path::Path,
 };
+use signalbox_access::Caller;
 use signalbox_api::routes::{Host, HostList};
 use signalbox_route_table::{Hostname, TableHost, page};
 use signalbox_routing::Error;
@@ -43,22 +44,64 @@ pub(crate) struct PageQuery {
     pub(crate) limit: Option<usize>,
 }
 
-fn view(hostname: String, host: TableHost, registered: bool) -> Host {
+fn view(hostname: String, host: TableHost, registered: bool, caller: &Caller) -> Host {
     let TableHost { addresses, instance_ids, log_key, policy } = host;
     Host {
         hostname,
         addresses,
         instance_ids,
         log_key,
-        policy: policy.map(policy_value),
+        policy: policy.map(|policy| policy_value(policy, caller)),
         rules: None,
         registered,
     }
 }
 
-/// A policy as JSON; one that an operator broke is shown as its text.
-pub(super) fn policy_value(policy: String) -> serde_json::Value {
-    serde_json::from_str(&policy).unwrap_or(serde_json::Value::String(policy))
+/// A policy of the table as the caller may see it. One that was written by hand and is not JSON is shown as its text.
+pub(super) fn policy_value(policy: String, caller: &Caller) -> Value {
+    let secrets = may_see_secrets(caller);
+    match serde_json::from_str(&policy) {
+        Ok(mut value) => {
+            if !secrets {
+                redact(&mut value);
+            }
+            value
+        }
+        Err(_) if secrets => Value::String(policy),
+        Err(_) => Value::String(REDACTED.to_owned()),
+    }
+}
+
+/// What stands in place of a secret.
+const REDACTED: &str = "(hidden)";
+
+/// Whether the caller may see values of headers in policies: credentials for instances, and the one that lets a client past
+/// maintenance. A caller who may set them may read them.
+fn may_see_secrets(caller: &Caller) -> bool {
+    caller.has_any(ManageRoutes::ANY_OF)
+}
+
+/// Hides the values of headers in a policy that may be secrets.
+fn redact(policy: &mut Value) {
+    let hide = |value: &mut Value| *value = Value::String(REDACTED.to_owned());
+    if let Some(value) = policy.pointer_mut("/maintenance/except_header/value") {
+        hide(value);
+    }
+    if let Some(headers) = policy.pointer_mut("/headers/request/set").and_then(Value::as_object_mut) {
+        headers.values_mut().for_each(hide);
+    }
+}
+
+/// The policy as it was set, as the caller may see it.
+pub(crate) fn visible_policy(rules: Policy, caller: &Caller) -> Policy {
+    if may_see_secrets(caller) {
+        return rules;
+    }
+    let redacted = serde_json::to_value(&rules).and_then(|mut value| {
+        redact(&mut value);
+        serde_json::from_value(value)
+    });
+    redacted.unwrap_or_default()
 }
 
 /// List the registered hosts
@@ -69,7 +112,7 @@ pub(super) fn policy_value(policy: String) -> serde_json::Value {
     (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
     (status = 503, description = "routes_unavailable", body = Problem)))]
 async fn list(
-    caller: Granted<ReadRoutes>,
+    caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<HostList>, Problem> {
@@ -83,7 +126,7 @@ async fn list(
         let Some(last) = chunk.last() else { break };
         looked_at += chunk.len();
         after = Some(last.clone());
-        let visible = |name: &String| Hostname::parse(name).is_ok_and(|name| caller.0.may_touch(&name));
+        let visible = |name: &String| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name));
         names.extend(chunk.into_iter().filter(visible));
     }
     let next = if names.len() > limit {
@@ -93,7 +136,8 @@ async fn list(
         after.filter(|_| looked_at >= MAX_LOOKED_AT).map(|last| page::encode(&last))
     };
     let hosts = store.table_hosts(&names).await?;
-    let hosts = names.into_iter().zip(hosts).map(|(name, host)| view(name, host, true)).collect();
+    let view = |(name, host)| view(name, host, true, &caller);
+    let hosts = names.into_iter().zip(hosts).map(view).collect();
     Ok(Answer(HostList { hosts, next }))
 }
 
@@ -104,11 +148,11 @@ async fn list(
     (status = 422, description = "invalid_hostname", body = Problem),
     (status = 503, description = "routes_unavailable", body = Problem)))]
 async fn get(
-    caller: Granted<ReadRoutes>,
+    caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(hostname): Path<Hostname>,
 ) -> Result<Answer<Host>, Problem> {
-    if !caller.0.may_touch(&hostname) {
+    if !caller.may_touch(&hostname) {
         return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
     }
     let store = app.registry.store();
@@ -120,7 +164,8 @@ async fn get(
     if !registered && !host.exists() {
         return Err(Error::NoHost.into());
     }
-    Ok(Answer(Host { rules, ..view(name, host, registered) }))
+    let rules = rules.map(|rules| visible_policy(rules, &caller));
+    Ok(Answer(Host { rules, ..view(name, host, registered, &caller) }))
 }
 
 /// Remove a host
@@ -133,13 +178,13 @@ async fn get(
     (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
 async fn remove(
-    caller: Granted<ManageRoutes>,
+    caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(hostname): Path<Hostname>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
-    let patience = query.patience()?;
-    let change = app.registry.remove_host(&caller.0, &hostname).await?;
+    let patience = query.patience(&app, &caller)?;
+    let change = app.registry.remove_host(&caller, &hostname).await?;
     wait(&app, &change.epoch, change.serial, patience).await?;
     Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(change.serial))]).into_response())
 }

@@ -7,7 +7,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::view;
 use crate::http::{
     App, Problem,
-    auth::{Granted, ReadRoutes},
+    auth::{Confined, Hosts, ReadRoutes},
     body::Query,
     path::Path,
 };
@@ -70,7 +70,7 @@ impl Filter {
     (status = 422, description = "invalid_cursor, invalid_limit, invalid_hostname, invalid_label", body = Problem),
     (status = 503, description = "routes_unavailable", body = Problem)))]
 async fn list(
-    caller: Granted<ReadRoutes>,
+    caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Query(query): Query<ListQuery>,
 ) -> Result<Answer<InstanceList>, Problem> {
@@ -92,7 +92,7 @@ async fn list(
         looked_at += ids.len();
         after = Some(last.to_string());
         let stored = app.registry.store().stored_many(&ids).await?;
-        found.extend(stored.into_iter().filter(|stored| filter.fits(stored, &caller.0)));
+        found.extend(stored.into_iter().filter(|stored| filter.fits(stored, &caller)));
     }
     let next = if found.len() > limit {
         found.truncate(limit);
@@ -155,13 +155,13 @@ async fn live(app: &App, ids: &[InstanceId]) -> Vec<Option<Live>> {
     (status = 404, description = "unknown_instance", body = Problem),
     (status = 422, description = "invalid_id", body = Problem)))]
 async fn get(
-    caller: Granted<ReadRoutes>,
+    caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(id): Path<InstanceId>,
 ) -> Result<Answer<Instance>, Problem> {
     let stored = app.registry.store().stored(&id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
     let hostnames = &stored.record.desired.spec.hostnames;
-    if let Some(hostname) = hostnames.iter().find(|hostname| !caller.0.may_touch(hostname)) {
+    if let Some(hostname) = hostnames.iter().find(|hostname| !caller.may_touch(hostname)) {
         return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
     }
     let live = live(&app, std::slice::from_ref(&id)).await.pop().flatten();

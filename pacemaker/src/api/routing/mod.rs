@@ -15,7 +15,9 @@ mod wait;
 use utoipa_axum::router::OpenApiRouter;
 
 pub(crate) use changes::WaitQuery;
-pub(crate) use hosts::PageQuery;
+pub(crate) use dump::TableNames;
+pub(crate) use hosts::{PageQuery, visible_policy};
+pub(crate) use table::visible_explanation;
 pub(crate) use wait::wait;
 
 use crate::http::App;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::http::{
     App, Problem, SERIAL_HEADER,
-    auth::{Granted, ManageRoutes},
+    auth::{Confined, Hosts, ManageRoutes},
     body::{Body, Json, Query},
     path::Path,
 };
@@ -46,15 +46,15 @@ pub(super) fn raw(policy: &Policy) -> Box<RawValue> {
         missing_field, invalid_body, invalid_wait", body = Problem),
     Refused, NotConverged))]
 pub(super) async fn put(
-    caller: Granted<ManageRoutes>,
+    caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(hostname): Path<Hostname>,
     Query(query): Query<WaitQuery>,
     Json(policy): Json<Policy>,
 ) -> Result<Response, Problem> {
-    let patience = query.patience()?;
+    let patience = query.patience(&app, &caller)?;
     let policy = policy.check()?;
-    let ruled = app.registry.set_policy(&caller.0, &hostname, &policy).await?;
+    let ruled = app.registry.set_policy(&caller, &hostname, &policy).await?;
     wait(&app, &ruled.epoch, ruled.serial, patience).await?;
     let view = RuledHost {
         hostname: hostname.to_string(),
@@ -76,13 +76,13 @@ pub(super) async fn put(
     (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_wait", body = Problem), Refused, NotConverged))]
 async fn remove(
-    caller: Granted<ManageRoutes>,
+    caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(hostname): Path<Hostname>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
-    let patience = query.patience()?;
-    let ruled = app.registry.remove_policy(&caller.0, &hostname).await?;
+    let patience = query.patience(&app, &caller)?;
+    let ruled = app.registry.remove_policy(&caller, &hostname).await?;
     wait(&app, &ruled.epoch, ruled.serial, patience).await?;
     Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))]).into_response())
 }
@@ -103,16 +103,16 @@ impl Body for Switch {}
         invalid_body, invalid_wait", body = Problem),
     Refused, NotConverged))]
 async fn switch(
-    caller: Granted<ManageRoutes>,
+    caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(hostname): Path<Hostname>,
     Query(query): Query<WaitQuery>,
     Json(body): Json<Switch>,
 ) -> Result<Response, Problem> {
-    let patience = query.patience()?;
+    let patience = query.patience(&app, &caller)?;
     let version_type = Label::parse(&body.version_type_id, "version_type_id")?;
     let seconds = deadline(body.deadline_seconds)?;
-    let switched = app.registry.switch_version(&caller.0, &hostname, &version_type, seconds).await?;
+    let switched = app.registry.switch_version(&caller, &hostname, &version_type, seconds).await?;
     wait(&app, &switched.epoch, switched.serial, patience).await?;
     let ids = |ids: Vec<signalbox_route_table::InstanceId>| ids.iter().map(ToString::to_string).collect();
     let view = SwitchedHost {

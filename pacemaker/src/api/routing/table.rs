@@ -7,9 +7,10 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::wait::behind_by;
 use crate::http::{
     App, Problem,
-    auth::{Granted, ReadRoutes},
+    auth::{Confined, Hosts, ReadRoutes, Whole},
     body::Query,
 };
+use signalbox_access::Caller;
 use signalbox_api::routes::{Bucket, Convergence, Explanation, Liveness, Propagation, Router};
 use signalbox_route_table::{Asked, Hostname, Invalid, Question, host_of};
 use signalbox_routing::{Error, KNOWN_MS, PROPAGATION_BOUNDS_MS, RouterReport, liveness};
@@ -43,14 +44,15 @@ pub(super) struct ExplainQuery {
 ///
 /// By the rules of the edge, from the routes master: which keys are candidates, which one decides, and which of its
 /// addresses get requests. With `header`, `cookie` or `address`, `request` says which instance a request like that gets
-/// where it goes by that alone (sessions, shares asked for by name, consistent hashing), else the chances.
+/// where it goes by that alone (sessions, shares asked for by name, consistent hashing), else the chances. If a name decides
+/// that the token does not cover, its instances are left out.
 #[utoipa::path(get, path = "/routes/explain", tag = "routes", params(ExplainQuery), responses(
     (status = 200, body = Explanation),
     (status = 403, description = "host_not_allowed", body = Problem),
     (status = 422, description = "invalid_host, invalid_header, invalid_cookie, invalid_address", body = Problem),
     (status = 503, description = "routes_unavailable", body = Problem)))]
 async fn explain_host(
-    caller: Granted<ReadRoutes>,
+    caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Query(query): Query<ExplainQuery>,
 ) -> Result<Answer<Explanation>, Problem> {
@@ -59,16 +61,24 @@ async fn explain_host(
     if host.is_empty() || host.len() > 253 || !host.bytes().all(plain) {
         return Err(Invalid::new("invalid_host", "host", "give a host as it stands in a Host header").into());
     }
-    if !caller.0.is_unconfined() {
+    if !caller.is_unconfined() {
         let hostname = Hostname::parse(&host)?;
-        if !caller.0.may_touch(&hostname) {
+        if !caller.may_touch(&hostname) {
             return Err(Error::HostNotAllowed { hostname: host }.into());
         }
     }
     let asked = Asked::parse(query.header.as_deref(), query.cookie.as_deref(), query.address.as_deref())?;
     let secret = app.certificates.edge_key_for("sticky");
     let question = Question { asked: asked.as_ref(), secret: secret.as_ref() };
-    Ok(Answer(app.registry.explain(host, question).await?))
+    let explanation = app.registry.explain(host, question).await?;
+    Ok(Answer(visible_explanation(explanation, &caller)))
+}
+
+/// The explanation as the caller may see it: a wildcard above the caller's hosts may belong to another tenant.
+pub(crate) fn visible_explanation(explanation: Explanation, caller: &Caller) -> Explanation {
+    let covered = |name: &str| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name));
+    let own = caller.is_unconfined() || explanation.matched.as_deref().is_none_or(covered);
+    if own { explanation } else { without_instances(explanation) }
 }
 
 /// Who has what of the table
@@ -79,7 +89,7 @@ async fn explain_host(
     (status = 200, body = Convergence),
     (status = 503, description = "routes_unavailable, stats_unavailable", body = Problem)))]
 async fn convergence(
-    _: Granted<ReadRoutes>,
+    _: Whole<ReadRoutes>,
     AppState(app): AppState<App>,
 ) -> Result<Answer<Convergence>, Problem> {
     let store = app.registry.store();
@@ -113,4 +123,9 @@ async fn convergence(
     };
     let routers = reports.into_iter().map(view).collect();
     Ok(Answer(Convergence { serial, epoch: epoch.clone(), converged, excluded, routers }))
+}
+
+/// The explanation for a caller that may not see the instances of the name that decides.
+fn without_instances(explanation: Explanation) -> Explanation {
+    Explanation { log_key: None, shares: Vec::new(), instances: Vec::new(), request: None, ..explanation }
 }

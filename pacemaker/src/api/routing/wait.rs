@@ -5,11 +5,19 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use serde_json::json;
 
-use crate::http::{App, Problem};
+use crate::http::{App, Problem, slots::Slot};
 use signalbox_route_table::Invalid;
 use signalbox_routing::{Convergence, RouterReport};
 
 const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// How long a request waits, and its place among those that do. The place is taken before anything is changed, so that a request
+/// that may not wait changes nothing.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    pub(super) duration: Duration,
+    pub(super) _place: Slot,
+}
 
 /// Reads `5s`, `500ms`, or `5` for seconds.
 pub(super) fn parse(text: &str) -> Result<Duration, Invalid> {
@@ -34,11 +42,11 @@ pub(crate) async fn wait(
     app: &App,
     epoch: &str,
     serial: u64,
-    patience: Option<Duration>,
+    patience: Option<Patience>,
 ) -> Result<(), Problem> {
     app.routers.applied(serial);
     let Some(patience) = patience else { return Ok(()) };
-    let convergence = app.routers.converged(epoch, serial, patience, &app.shutdown).await;
+    let convergence = app.routers.converged(epoch, serial, patience.duration, &app.shutdown).await;
     let (outcome, code, detail) = match &convergence {
         Convergence::Reached { .. } => ("reached", "", ""),
         Convergence::Lagging(_) => ("lagging", "not_converged", "not every live router has it yet"),

@@ -9,7 +9,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::params::BackendName;
 use crate::http::{
     App, Problem,
-    auth::{Granted, ReadAll, RootOnly},
+    auth::{ReadAll, RootOnly, Whole},
     body::{JsonBytes, Query},
     path::Path,
 };
@@ -50,10 +50,7 @@ fn view(status: BackendStatus, with_secrets: bool) -> Backend {
 
 /// List the backends
 #[utoipa::path(get, path = "/backends", tag = "objects", responses((status = 200, body = Vec<Backend>)))]
-async fn list(
-    Granted { 0: caller, .. }: Granted<ReadAll>,
-    State(app): State<App>,
-) -> Result<Answer<Vec<Backend>>, Problem> {
+async fn list(caller: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<Vec<Backend>>, Problem> {
     let numbers = app.sequencer.handle.numbers().await?;
     Ok(Answer(numbers.backends.into_iter().map(|status| view(status, caller.is_root())).collect()))
 }
@@ -63,7 +60,7 @@ async fn list(
     responses(
     (status = 200, body = Backend), (status = 404, description = "unknown_backend", body = Problem)))]
 async fn show(
-    Granted { 0: caller, .. }: Granted<ReadAll>,
+    caller: Whole<ReadAll>,
     State(app): State<App>,
     Path(name): Path<String>,
 ) -> Result<Answer<Backend>, Problem> {
@@ -90,7 +87,7 @@ async fn find(app: &App, name: &str) -> Result<BackendStatus, Problem> {
     (status = 403, description = "limit_reached", body = Problem),
     (status = 409, description = "prefix_taken", body = Problem)))]
 async fn put(
-    _: Granted<RootOnly>,
+    _: Whole<RootOnly>,
     State(app): State<App>,
     Path(name): Path<String>,
     JsonBytes(body): JsonBytes,
@@ -122,7 +119,7 @@ pub(crate) struct Removal {
     (status = 202), (status = 204), (status = 404, description = "unknown_backend", body = Problem),
     (status = 409, description = "backend_not_empty", body = Problem)))]
 async fn remove(
-    _: Granted<RootOnly>,
+    _: Whole<RootOnly>,
     State(app): State<App>,
     Path(name): Path<String>,
     Query(Removal { queued }): Query<Removal>,
@@ -150,7 +147,7 @@ async fn remove(
 #[utoipa::path(get, path = "/backends/{name}/dead", tag = "objects", params(("name" = String, Path)), responses(
     (status = 200, body = Vec<DeadEvent>), (status = 400, description = "invalid_backend", body = Problem)))]
 async fn dead(
-    _: Granted<ReadAll>,
+    _: Whole<ReadAll>,
     State(app): State<App>,
     Path(BackendName(name)): Path<BackendName>,
 ) -> Result<Answer<Vec<DeadEvent>>, Problem> {
@@ -168,7 +165,7 @@ async fn dead(
 #[utoipa::path(delete, path = "/backends/{name}/dead", tag = "objects", params(("name" = String, Path)), responses(
     (status = 200, body = Dropped), (status = 400, description = "invalid_backend", body = Problem)))]
 async fn drop_dead(
-    _: Granted<RootOnly>,
+    _: Whole<RootOnly>,
     State(app): State<App>,
     Path(BackendName(name)): Path<BackendName>,
 ) -> Result<Answer<Dropped>, Problem> {
@@ -184,7 +181,7 @@ async fn drop_dead(
     (status = 404, description = "unknown_backend", body = Problem),
     (status = 503, description = "busy", body = Problem)))]
 async fn redrive(
-    _: Granted<RootOnly>,
+    _: Whole<RootOnly>,
     State(app): State<App>,
     Path(BackendName(name)): Path<BackendName>,
 ) -> Result<Answer<RedrivenEvents>, Problem> {

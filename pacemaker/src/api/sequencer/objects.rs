@@ -10,7 +10,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::params::ObjectName;
 use crate::http::{
     App, Problem,
-    auth::{Granted, PublishEvents, ReadAll, RootOnly},
+    auth::{Confined, Environments, PublishEvents, ReadAll, RootOnly, Whole},
     body::{Body, Json, JsonBytes},
     path::Path,
 };
@@ -57,6 +57,7 @@ fn view(object: String, status: ObjectStatus) -> ObjectState {
 /// a backend's prefix has its events sent there, one at a time; all others go to the bus. In the path, `/` and other
 /// reserved characters of the object's name are written as `%XX`. What is published to a topic directly for such an
 /// object (`POST /topics/{name}` with its name as `object`) goes to its backend as well, also while nothing waits there.
+/// An object's state belongs to no environment, so a token that is confined to environments publishes without `data` of the object.
 #[utoipa::path(post, path = "/objects/{object}/events", tag = "objects",
     params(("object" = String, Path, example = "work:1")), request_body = Object, responses(
     (status = 202, body = Accepted),
@@ -66,7 +67,7 @@ fn view(object: String, status: ObjectStatus) -> ObjectState {
     (status = 429, description = "object_queue_full", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
 async fn publish(
-    Granted { 0: caller, .. }: Granted<PublishEvents>,
+    caller: Confined<PublishEvents, Environments>,
     State(app): State<App>,
     Path(ObjectName(object)): Path<ObjectName>,
     headers: HeaderMap,
@@ -83,7 +84,7 @@ async fn publish(
     (status = 200, body = ObjectState), (status = 400, description = "invalid_object", body = Problem),
     (status = 404, description = "unknown_object", body = Problem)))]
 async fn show(
-    _: Granted<ReadAll>,
+    _: Whole<ReadAll>,
     State(app): State<App>,
     Path(ObjectName(object)): Path<ObjectName>,
 ) -> Result<Answer<ObjectState>, Problem> {
@@ -104,7 +105,7 @@ async fn show(
     (status = 204), (status = 404, description = "no_queue", body = Problem),
     (status = 409, description = "nothing_to_decide, in_flight", body = Problem)))]
 async fn unpark(
-    _: Granted<RootOnly>,
+    _: Whole<RootOnly>,
     State(app): State<App>,
     Path(ObjectName(object)): Path<ObjectName>,
 ) -> Result<StatusCode, Problem> {
@@ -123,7 +124,7 @@ async fn unpark(
     (status = 404, description = "no_queue", body = Problem),
     (status = 409, description = "nothing_to_decide, in_flight, another_event", body = Problem)))]
 async fn skip(
-    _: Granted<RootOnly>,
+    _: Whole<RootOnly>,
     State(app): State<App>,
     Path(ObjectName(object)): Path<ObjectName>,
     Json(Skip { id }): Json<Skip>,

@@ -4,6 +4,7 @@ use askama::Template;
 
 use super::{Content, Kind, link, render, segment};
 use crate::{
+    api::bus::visible_callback,
     dashboard::{MAX_ROWS, Site, format},
     http::Problem,
 };
@@ -80,6 +81,11 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str) -> Result<C
 }
 
 async fn all(app: &Site, caller: &Caller) -> Result<String, Problem> {
+    if let Some(own) = caller.environments() {
+        // Topics and subscribers are shared by all environments.
+        let environments = own.to_vec();
+        return render(&Page { topics: Vec::new(), subscribers: Vec::new(), environments, confined: true });
+    }
     let bus = app.bus.handle();
     let now_ms = app.dashboard.now_ms();
     let subscriptions = bus.subscriptions().await?;
@@ -91,12 +97,7 @@ async fn all(app: &Site, caller: &Caller) -> Result<String, Problem> {
     });
     let topics = topics.collect();
     let subscribers = subscriptions.iter().take(MAX_ROWS).map(|one| row(app, one, now_ms)).collect();
-    render(&Page {
-        topics,
-        subscribers,
-        environments: caller.environments().map(<[String]>::to_vec).unwrap_or_default(),
-        confined: caller.environments().is_some(),
-    })
+    render(&Page { topics, subscribers, environments: Vec::new(), confined: false })
 }
 
 fn row(app: &Site, status: &SubscriptionStatus, now_ms: u64) -> SubscriberRow {
@@ -136,12 +137,7 @@ async fn subscriber(app: &Site, caller: &Caller, name: &str) -> Result<String, P
     render(&SubscriberPage {
         row: row(app, status, now_ms),
         query: segment(name),
-        // The query of a callback may contain a secret.
-        callback: if own {
-            subscription.callback.clone()
-        } else {
-            before_query(&subscription.callback).to_owned()
-        },
+        callback: visible_callback(&subscription.callback, caller, own).to_owned(),
         topics: subscription.topics.iter().cloned().collect::<Vec<_>>().join(", "),
         max_events: subscription.max_events,
         timeout: format::span(subscription.timeout_ms),
@@ -166,8 +162,4 @@ async fn subscriber(app: &Site, caller: &Caller, name: &str) -> Result<String, P
             .collect(),
         more,
     })
-}
-
-fn before_query(callback: &str) -> &str {
-    callback.split('?').next().unwrap_or_default()
 }

@@ -6,6 +6,7 @@ use askama::Template;
 
 use super::{Chart, Content, Kind, Line, link, overview, render, segment};
 use crate::{
+    api::routing::{visible_explanation, visible_policy},
     dashboard::{
         MAX_ROWS, Site, format,
         store::{Past, Sums},
@@ -95,6 +96,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64)
     }
     let store = app.registry.store();
     let explanation = app.registry.explain(hostname.to_string(), Question::default()).await?;
+    let explanation = visible_explanation(explanation, caller);
     let ids = store.ids_of_host(&hostname).await?;
     let mut ids: Vec<InstanceId> = ids.iter().filter_map(|id| InstanceId::parse(id).ok()).collect();
     ids.sort_unstable();
@@ -103,7 +105,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, name: &str, round: u64)
     let ids: Vec<InstanceId> = stored.iter().map(|one| one.id.clone()).collect();
     let live = store.live(&ids).await?;
     let now_ms = store.table_now_ms().await?;
-    let policy = store.policy(&hostname).await?.map(|wanted| wanted.value);
+    let policy = store.policy(&hostname).await?.map(|wanted| visible_policy(wanted.value, caller));
 
     let addresses: Vec<String> =
         stored.iter().map(|one| one.record.desired.spec.address.to_string()).collect();

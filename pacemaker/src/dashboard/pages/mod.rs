@@ -14,8 +14,11 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use crate::dashboard::Site;
-use crate::http::Problem;
-use signalbox_access::Caller;
+use crate::http::{
+    Problem,
+    auth::{check_divided, check_whole},
+};
+use signalbox_access::{Caller, Dimension};
 
 pub(super) use machines::Diagrams;
 pub(super) use slow_facts::SlowFactsCache;
@@ -196,6 +199,13 @@ pub(super) async fn content(
     view: &View,
     round: u64,
 ) -> Result<Content, Problem> {
+    // What a page shows is divided between tenants in one way, or cannot be divided.
+    match view.kind {
+        Kind::Overview | Kind::Host => check_divided(caller, Dimension::Hosts)?,
+        Kind::Queues => check_divided(caller, Dimension::Environments)?,
+        Kind::Events if view.name.is_empty() => check_divided(caller, Dimension::Environments)?,
+        Kind::Events | Kind::Objects | Kind::Machines | Kind::Label | Kind::Plan => check_whole(caller)?,
+    }
     match view.kind {
         Kind::Overview => overview::content(app, caller, round).await,
         Kind::Host => host::content(app, caller, &view.name, round).await,

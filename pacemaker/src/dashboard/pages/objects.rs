@@ -155,24 +155,20 @@ async fn object(app: &Site, caller: &Caller, name: &str) -> Result<String, Probl
         gone = before(&events);
     }
     let more = events.len() >= MAX_EVENTS;
-    let row = |event: Event| {
-        // A token that is limited to environments sees only the contents of their events.
-        let own = caller.may_use(&event.environment);
-        EventRow {
-            id: event.id.0,
-            kind: event.kind.as_str(),
-            when: format::ago(now_ms, event.id.accepted_ms()),
-            prev: event.prev.map(|prev| prev.0),
-            state: state(event.id),
-            data: event.data.filter(|_| own).map(|data| data.get().to_owned()),
-            topic: if own { event.topic } else { String::new() },
-            environment: if own { event.environment } else { "(other environment)".to_owned() },
-        }
+    let row = |event: Event| EventRow {
+        id: event.id.0,
+        kind: event.kind.as_str(),
+        when: format::ago(now_ms, event.id.accepted_ms()),
+        prev: event.prev.map(|prev| prev.0),
+        state: state(event.id),
+        data: event.data.map(|data| data.get().to_owned()),
+        topic: event.topic,
+        environment: event.environment,
     };
     let chain = events.into_iter().map(row).collect();
     render(&Page {
         path: segment(name),
-        data: status.data.filter(|_| caller.environments().is_none()).map(|data| data.get().to_owned()),
+        data: status.data.map(|data| data.get().to_owned()),
         queued: status.waiting + u64::from(status.flight.is_some()),
         backend: status.backend,
         in_flight: status.flight.map(|id| id.0),

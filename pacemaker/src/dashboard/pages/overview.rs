@@ -34,6 +34,8 @@ const FIRST_WINDOW: i64 = 300;
 const WINDOW: i64 = 60;
 /// Minutes of latencies read.
 const MINUTES: i64 = 15;
+/// Why a check is skipped whose data cannot be divided between tenants.
+const CONFINED: &str = "the token is confined";
 /// Maximum parked objects that a finding names.
 const MAX_PARKED: usize = 10;
 
@@ -50,6 +52,8 @@ struct Page {
     /// `None` if the route table cannot be read.
     hosts: Option<Vec<HostRow>>,
     more_hosts: bool,
+    /// Whether the caller may see the data of every tenant.
+    whole: bool,
     routers: Option<Vec<RouterRow>>,
 }
 
@@ -117,8 +121,11 @@ struct Host {
 pub(super) async fn content(app: &Site, caller: &Caller, round: u64) -> Result<Content, Problem> {
     let store = app.registry.store();
     let mut facts = Facts::skipped("only `signalbox doctor` runs this check");
+    let whole = caller.confinement().is_empty();
     let slow = app.dashboard.slow_facts.get(app).await;
-    facts.redis = Checked::Known(servers(&store.ping().await, &slow.servers));
+    if whole {
+        facts.redis = Checked::Known(servers(&store.ping().await, &slow.servers));
+    }
     facts.certificates = match &slow.certificates {
         Checked::Known(all) => {
             let own = all.iter().filter(|(host, _)| caller.may_touch(host));
@@ -131,6 +138,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, round: u64) -> Result<C
 
     let reports = store.routers(ROUTER_FORGOTTEN_MS).await;
     facts.routers = match &reports {
+        _ if !whole => Checked::Skipped(CONFINED.to_owned()),
         Ok(reports) => {
             Checked::Known(reports.iter().map(|one| findings::router(one, &epoch, serial)).collect())
         }
@@ -140,7 +148,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, round: u64) -> Result<C
     let rows = |routers: Vec<RouterReport>| {
         routers.into_iter().map(|router| router_row(app, &router, in_sync(&router))).collect()
     };
-    let routers = reports.ok().map(rows);
+    let routers = reports.ok().filter(|_| whole).map(rows);
 
     let read = hosts(app, caller, &mut facts).await;
     if let Err(error) = &read {
@@ -166,7 +174,11 @@ pub(super) async fn content(app: &Site, caller: &Caller, round: u64) -> Result<C
         _ => Checked::Skipped("hosts or statistics cannot be read".to_owned()),
     };
     events(app, caller, &mut facts).await;
-    machines(app, &mut facts).await;
+    if whole {
+        machines(app, &mut facts).await;
+    } else {
+        facts.machines = Checked::Skipped(CONFINED.to_owned());
+    }
     let diagnosis = diagnose(&facts, app.dashboard.now_ms());
     let findings = diagnosis.findings.into_iter().map(Finding::from).collect();
     let mut charts = past.as_ref().map(charts).unwrap_or_default();
@@ -193,7 +205,7 @@ pub(super) async fn content(app: &Site, caller: &Caller, round: u64) -> Result<C
     };
     let hosts = hosts.map(|hosts| hosts.into_iter().map(row).collect());
     let skipped = diagnosis.skipped;
-    let page = Page { serial, epoch, findings, skipped, total, hosts, more_hosts, routers };
+    let page = Page { serial, epoch, findings, skipped, total, hosts, more_hosts, whole, routers };
     Ok(Content { html: render(&page)?, charts })
 }
 
@@ -261,9 +273,9 @@ async fn events(app: &Site, caller: &Caller, facts: &mut Facts) {
     facts.bus = Checked::Known(Bus { accepts_events });
     let reason = if !accepts_events {
         "the bus is not initialised"
-    } else if caller.environments().is_some() {
+    } else if !caller.confinement().is_empty() {
         // Tenants must not see each other's subscribers and queues.
-        "the token is limited to environments"
+        CONFINED
     } else {
         ""
     };

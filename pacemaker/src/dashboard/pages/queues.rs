@@ -8,7 +8,7 @@ use crate::{
     http::Problem,
 };
 use signalbox_access::{Caller, Scope};
-use signalbox_queues::{Error, FacetStatus};
+use signalbox_queues::{Error, FacetStatus, QueueNumbers};
 
 /// Maximum facets that are read and sorted, the first by name.
 const MAX_SORTED: usize = 1000;
@@ -92,14 +92,23 @@ struct LetterRow {
 }
 
 pub(super) async fn content(app: &Site, caller: &Caller, view: &View) -> Result<Content, Problem> {
-    let html = if view.name.is_empty() { list(app).await? } else { queue(app, caller, view).await? };
+    let html = if view.name.is_empty() { list(app, caller).await? } else { queue(app, caller, view).await? };
     Ok(Content { html, charts: Vec::new() })
 }
 
-async fn list(app: &Site) -> Result<String, Problem> {
+async fn list(app: &Site, caller: &Caller) -> Result<String, Problem> {
     let registry = app.bus.handle().registry();
     let names: Vec<&str> = registry.queues.keys().map(String::as_str).take(MAX_ROWS).collect();
-    let numbers = app.queues.numbers(&names).await?;
+    let numbers = match caller.environments() {
+        None => app.queues.numbers(&names).await?,
+        Some(own) => {
+            let mut numbers = Vec::with_capacity(names.len());
+            for name in &names {
+                numbers.push(sum(&app.queues.facets_named(name, own).await?));
+            }
+            numbers
+        }
+    };
     let queues = registry.queues.iter().zip(numbers).map(|((name, definition), numbers)| QueueRow {
         name: name.clone(),
         link: link(Kind::Queues, name),
@@ -117,12 +126,16 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
     let name = &*view.name;
     let registry = app.bus.handle().registry();
     let definition = registry.queues.get(name).ok_or(Error::NoSuchQueue)?;
-    let numbers = app.queues.numbers(&[name]).await?.pop().unwrap_or_default();
-    let (mut facets, mut more) = match caller.environments() {
-        Some(own) => (app.queues.facets_named(name, own).await?, false),
+    let (mut facets, mut more, numbers) = match caller.environments() {
+        Some(own) => {
+            let facets = app.queues.facets_named(name, own).await?;
+            let numbers = sum(&facets);
+            (facets, false, numbers)
+        }
         None => {
             let page = app.queues.facets(name, "", MAX_SORTED).await?;
-            (page.items, page.next.is_some())
+            let numbers = app.queues.numbers(&[name]).await?.pop().unwrap_or_default();
+            (page.items, page.next.is_some(), numbers)
         }
     };
     sort(&mut facets, &view.sort);
@@ -177,6 +190,18 @@ async fn queue(app: &Site, caller: &Caller, view: &View) -> Result<String, Probl
         name: name.to_owned(),
     };
     render(&page)
+}
+
+/// The numbers of a queue as far as these facets contribute to them.
+fn sum(facets: &[FacetStatus]) -> QueueNumbers {
+    let mut numbers = QueueNumbers::default();
+    for facet in facets {
+        numbers.waiting += facet.waiting;
+        numbers.in_flight += facet.in_flight;
+        numbers.delayed += facet.delayed;
+        numbers.facets += u64::from(facet.waiting + facet.in_flight + facet.delayed > 0);
+    }
+    numbers
 }
 
 fn facet_row(facet: FacetStatus, noisy_backlog: u64) -> FacetRow {

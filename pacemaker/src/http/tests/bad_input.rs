@@ -160,7 +160,7 @@ async fn a_confined_token_sees_and_changes_its_own() {
     let taken = read(request(Method::PUT, "/instances/mine").json(&instance(9001, &["x.a.example"]))).await;
     assert_eq!(taken.code(), "address_taken");
     let node = read(request(Method::POST, "/nodes/n/drain")).await;
-    assert_eq!(node.code(), "token_confined");
+    assert_eq!(node.code(), "confined_token");
 }
 
 #[tokio::test]

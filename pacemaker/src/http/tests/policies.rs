@@ -138,7 +138,7 @@ async fn a_node_is_drained_and_resumed() {
     assert_eq!(api.get("/instances/i").await.json()["state"], "active");
     let tenant = api.token("tenant", &["routes"], Some(&["a.example"])).await;
     let request = api.client.delete(format!("{}/nodes/n1/drain", api.base)).bearer_auth(tenant);
-    assert_eq!(read(request).await.code(), "token_confined");
+    assert_eq!(read(request).await.code(), "confined_token");
 }
 
 #[tokio::test]

@@ -1,0 +1,308 @@
+//! A token that is confined to an environment or to hosts tries to read the data of another tenant, everywhere.
+
+use serde_json::{Value, json};
+use signalbox_tests::{
+    http::{Request, Response},
+    receiver,
+    system::System,
+    upstream::App,
+};
+
+/// What a confined token must never see. It is in the data of the other tenant, and in no path that the test requests.
+const SECRET: &str = "secret-of-six";
+
+const MACHINE: &str = "
+state_machines:
+  drip:
+    states:
+      - gate: signed_up
+        exit_condition: metadata.confirmed
+        triggers: [{metadata: confirmed}]
+        next: done
+      - gate: done
+";
+
+async fn ask(system: &System, token: &str, method: &str, target: &str, body: Option<&Value>) -> Response {
+    // The sidecar answers statistics only through the admin listener; all others are forwarded from there, too.
+    let request = Request::new(method, &system.admin.to_string(), target).token(token);
+    let request = match body {
+        Some(body) => request.json(body),
+        None => request,
+    };
+    request.send(system.admin).await.unwrap_or_else(|error| panic!("{method} {target}: {error}"))
+}
+
+async fn make(system: &System, method: &str, target: &str, body: Value) -> Response {
+    let answer = system.api(method, target, Some(body)).await;
+    assert!((200..300).contains(&answer.status), "{method} {target}: {}", answer.text());
+    answer
+}
+
+async fn confined(system: &System, name: &str, scopes: &[&str], lists: &Value) -> String {
+    let mut new = json!({"name": name, "scopes": scopes});
+    for (list, value) in lists.as_object().unwrap() {
+        new[list] = value.clone();
+    }
+    make(system, "POST", "/tokens", new).await.json()["token"].as_str().unwrap().to_owned()
+}
+
+/// Fills every subsystem with data of the tenant of environment 6 and host `b.test`.
+async fn fill(system: &System, app: &App) {
+    let hosts = ["b.test".to_owned(), format!("{SECRET}.test")];
+    let instance = json!({"address": app.address.to_string(), "hostnames": hosts, "version_type_id": SECRET,
+        "application_id": "application", "node_id": SECRET});
+    make(system, "PUT", "/instances/theirs?wait=20s", instance).await;
+    let policy = json!({"headers": {"request": {"set": {"X-Key": SECRET}}}});
+    make(system, "PUT", "/hosts/b.test?wait=20s", policy).await;
+    make(system, "PUT", "/queues/all", json!({"pattern": ".*", "weights": {SECRET: 2}})).await;
+    let message = json!({"environment": "6", "type": "mail", "name": "opened", "payload": SECRET});
+    make(system, "POST", "/messages", message).await;
+    let backend = json!({"prefix": "work:", "callback": format!("http://127.0.0.1:9/{SECRET}"), "uuid": "u"});
+    make(system, "PUT", "/backends/search", backend).await;
+    let event = json!({"topic": "orders", "type": "update", "environment": "6", "data": SECRET});
+    let group = json!({"data": SECRET, "events": [event]});
+    make(system, "POST", "/objects/work:6/events", group.clone()).await;
+    make(system, "POST", "/objects/plain/events", group).await;
+    let subscription =
+        json!({"topics": ["orders", "secret_of_six"], "callback": format!("http://127.0.0.1:9/{SECRET}")});
+    make(system, "POST", "/subscription", subscription).await;
+    system.apply("drip", MACHINE).await;
+    make(system, "POST", "/state-machines/drip/labels/one", json!({"metadata": {"word": SECRET}})).await;
+}
+
+/// Every GET of the API's own description, with names that exist, and what the description does not have.
+async fn targets(system: &System) -> Vec<String> {
+    let document = system.api("GET", "/openapi.json", None).await.json();
+    let paths = document["paths"].as_object().unwrap();
+    let gets = paths.iter().filter(|(_, operations)| operations.get("get").is_some());
+    let mut targets: Vec<String> = gets.map(|(path, _)| filled(path)).collect();
+    assert!(targets.len() > 40, "{targets:?}");
+    let others = [
+        "/dashboard/overview",
+        "/dashboard/host",
+        "/dashboard/host?name=b.test",
+        "/dashboard/events",
+        "/dashboard/events?name=root",
+        "/dashboard/queues",
+        "/dashboard/queues?name=all",
+        "/dashboard/objects",
+        "/dashboard/objects?name=work:6",
+        "/dashboard/machines?name=drip",
+        "/dashboard/label?name=drip&label=one",
+        "/stats/application/application",
+        "/stats/uncaught",
+        "/stats/pacemaker/history",
+        "/stats/instance/theirs",
+        "/events?environment=6",
+    ];
+    targets.extend(others.map(str::to_owned));
+    targets
+}
+
+fn filled(path: &str) -> String {
+    let name = match path.split('/').nth(1).unwrap_or_default() {
+        "queues" => "all",
+        "backends" => "search",
+        "instances" => "theirs",
+        _ => "orders",
+    };
+    let path = path.replace("{name}", name).replace("{id}", "theirs").replace("{object}", "work:6");
+    let path = path.replace("{hostname}", "b.test").replace("{server_name}", "b.test");
+    let path = path.replace("{machine}", "drip").replace("{label}", "one").replace("{version}", "1");
+    let path = if path == "/routes/explain" { "/routes/explain?host=b.test".to_owned() } else { path };
+    assert!(!path.contains('{'), "{path}: a parameter without a value in this test");
+    path
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_confined_token_reads_the_data_of_another_tenant() {
+    let system =
+        System::with("attack-confined", |builder| builder.pacemaker("bus", receiver::allowed())).await;
+    let app = App::start("theirs").await;
+    fill(&system, &app).await;
+    let environment = json!({"environments": ["5"]});
+    let hosts = json!({"hosts": ["*.a.test"]});
+    let both = json!({"environments": ["5"], "hosts": ["*.a.test"]});
+    let tokens = [
+        ("reads-5", confined(&system, "reads-5", &["read"], &environment).await),
+        ("reads-a", confined(&system, "reads-a", &["read"], &hosts).await),
+        ("reads-both", confined(&system, "reads-both", &["read"], &both).await),
+        ("messages-5", confined(&system, "messages-5", &["publish", "queues"], &environment).await),
+        ("routes-a", confined(&system, "routes-a", &["routes"], &hosts).await),
+    ];
+    // An own host has to exist, so that lists are not empty for the wrong reason.
+    let own = App::start("own").await;
+    system.register("own", &own, "x.a.test", "own").await;
+
+    let mut seen_by_root = 0;
+    for target in targets(&system).await {
+        // A stream of root does not end.
+        if !target.starts_with("/events") {
+            let answer = system.api("GET", &target, None).await;
+            seen_by_root += usize::from(answer.text().contains(SECRET));
+        }
+        for (name, token) in &tokens {
+            let answer = ask(&system, token, "GET", &target, None).await;
+            assert!(!answer.text().contains(SECRET), "{name}: GET {target}: {}", answer.text());
+            assert!(!answer.text().contains("secret_of_six"), "{name}: GET {target}: {}", answer.text());
+        }
+    }
+    assert!(seen_by_root > 15, "the data is there to be read: root sees it in {seen_by_root} answers");
+
+    // What reads with another method.
+    let in_six = json!({"environment": "6"});
+    for (name, token) in &tokens {
+        for (target, body) in [
+            ("/queues/all/peek", json!({})),
+            ("/queues/all/peek", in_six.clone()),
+            ("/queues/all/pull", json!({})),
+            ("/queues/all/pull", in_six.clone()),
+            ("/subscription", json!({"topics": ["orders"], "callback": "http://127.0.0.1:9/"})),
+            ("/subscriber/replay", json!({"from": 0, "to": 9_999_999_999_999_u64})),
+            ("/subscriber/test", json!({})),
+            ("/state-machines/drip/labels/one/simulate", json!({})),
+            ("/state-machines/drip/labels/one/retry", json!({})),
+        ] {
+            let answer = ask(&system, token, "POST", target, Some(&body)).await;
+            assert_eq!(answer.status, 403, "{name}: POST {target}: {}", answer.text());
+        }
+        for target in ["/nodes/node/drain", "/queues/all/dead/redrive", "/backends/search/dead/redrive"] {
+            assert_eq!(ask(&system, token, "POST", target, None).await.status, 403, "{name}: {target}");
+        }
+    }
+
+    // The state of an object is the same for all environments: a confined publisher does not replace it.
+    let group = |data: Option<&str>| {
+        let mut group = json!({"events": [{"topic": "mine", "type": "update", "environment": "5"}]});
+        if let Some(data) = data {
+            group["data"] = json!(data);
+        }
+        group
+    };
+    let publisher = &tokens[3].1;
+    let replaced = ask(&system, publisher, "POST", "/objects/plain/events", Some(&group(Some("mine")))).await;
+    assert_eq!((replaced.status, &replaced.json()["code"]), (403, &json!("confined_token")));
+    let published = ask(&system, publisher, "POST", "/objects/plain/events", Some(&group(None))).await;
+    assert_eq!(published.status, 202, "{}", published.text());
+    let object = system.api("GET", "/objects/plain", None).await.json();
+    assert_eq!(object["data"], SECRET);
+
+    // Numbers of a queue are those of the own environments.
+    let (of_five, of_all) = (&tokens[0].1, &system.token);
+    for target in ["/queues/all", "/queues"] {
+        let waiting = async |token: &str| {
+            let answer = ask(&system, token, "GET", target, None).await.json();
+            let queue = if target == "/queues" { answer["queues"][0].clone() } else { answer };
+            queue["messages"]["waiting"].as_u64().unwrap_or_else(|| panic!("{queue}"))
+        };
+        // The event that was published above is the only one of environment 5.
+        assert_eq!((waiting(of_five).await, waiting(of_all).await > 1), (1, true), "{target}");
+    }
+    // The refusal names what confines the token.
+    let refused = ask(&system, &tokens[2].1, "GET", "/check", None).await;
+    assert_eq!((refused.status, &refused.json()["code"]), (403, &json!("confined_token")));
+    assert_eq!(refused.json()["confined_to"], json!(["hosts", "environments"]));
+    // And an own host is still to be seen.
+    let hosts = ask(&system, &tokens[1].1, "GET", "/hosts", None).await.json();
+    assert_eq!(hosts["hosts"][0]["hostname"], "x.a.test", "{hosts}");
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scope_that_cannot_be_confined_is_refused_with_a_confined_token() {
+    let system = System::start("attack-unconfinable").await;
+    for (scopes, lists) in [
+        (json!(["subscribe", "read"]), json!({"environments": ["5"]})),
+        (json!(["publish"]), json!({"hosts": ["*.a.test"]})),
+        (json!(["queues", "routes"]), json!({"hosts": ["*.a.test"]})),
+        (json!(["routes"]), json!({"environments": ["5"]})),
+    ] {
+        let mut new = json!({"name": "tenant", "scopes": scopes});
+        for (list, value) in lists.as_object().unwrap() {
+            new[list] = value.clone();
+        }
+        let answer = system.api("POST", "/tokens", Some(new.clone())).await;
+        assert_eq!(
+            (answer.status, answer.json()["code"].as_str()),
+            (422, Some("scope_not_confinable")),
+            "{new}"
+        );
+    }
+    // A record that is in Redis already does not get around it: the handler decides.
+    let token = system.token("old", &["subscribe"]).await;
+    let digest: String = system.cli(System::FABRIC, "HGET tokens:names old").await;
+    let record: String = system.cli(System::FABRIC, &format!("HGET tokens {digest}")).await;
+    let mut record: Value = serde_json::from_str(&record).unwrap();
+    record["environments"] = json!(["5"]);
+    system.cli::<()>(System::FABRIC, &format!("HSET tokens {digest} {record}")).await;
+    let wanted = json!({"topics": ["orders"], "callback": "https://example.org/"});
+    let answer = ask(&system, &token, "POST", "/subscription", Some(&wanted)).await;
+    assert_eq!(
+        (answer.status, answer.json()["code"].as_str()),
+        (403, Some("confined_token")),
+        "{}",
+        answer.text()
+    );
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_of_policies_and_callbacks_are_hidden_from_readers() {
+    let system =
+        System::with("attack-secrets", |builder| builder.pacemaker("bus", receiver::allowed())).await;
+    let policy = json!({
+        "headers": {"request": {"set": {"X-Key": SECRET}}},
+        "maintenance": {"except_header": {"name": "X-Preview", "value": SECRET}},
+    });
+    make(&system, "PUT", "/hosts/b.test?wait=20s", policy).await;
+    let callback = format!("http://127.0.0.1:9/hooks/{SECRET}?key={SECRET}");
+    make(&system, "POST", "/subscription", json!({"topics": ["orders"], "callback": callback})).await;
+    let reader = system.token("reader", &["read"]).await;
+    let manager = system.token("manager", &["routes"]).await;
+    for target in ["/hosts", "/hosts/b.test", "/routes/dump", "/routes/dump?format=text"] {
+        let answer = ask(&system, &manager, "GET", target, None).await;
+        assert!(answer.text().contains(SECRET), "who sets it sees it: {target}: {}", answer.text());
+        let answer = ask(&system, &reader, "GET", target, None).await;
+        assert_eq!(answer.status, 200, "{target}: {}", answer.text());
+        assert!(!answer.text().contains(SECRET), "{target}: {}", answer.text());
+        assert!(answer.text().contains("X-Key"), "only the value is hidden: {target}: {}", answer.text());
+    }
+    for target in
+        ["/dashboard/host?name=b.test", "/dashboard/events?name=root", "/subscriptions", "/subscribers"]
+    {
+        let answer = ask(&system, &reader, "GET", target, None).await;
+        assert_eq!(answer.status, 200, "{target}: {}", answer.text());
+        assert!(!answer.text().contains(SECRET), "{target}: {}", answer.text());
+    }
+    // A token that has nothing to do with events does not learn who subscribes to them.
+    let facts = system.token("facts", &["facts"]).await;
+    for target in ["/subscriptions", "/subscribers", "/topics"] {
+        let answer = ask(&system, &facts, "GET", target, None).await;
+        assert_eq!((answer.status, answer.json()["code"].as_str()), (403, Some("scope_missing")), "{target}");
+    }
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_cannot_be_counted_as_requests_without_a_route() {
+    let system = System::start("attack-reserved").await;
+    let app = App::start("app").await;
+    let hosts = json!({"hosts": ["*.a.test"]});
+    let token = confined(&system, "routes-a", &["routes"], &hosts).await;
+    for reserved in ["null", "pacemaker"] {
+        let instance = json!({"address": app.address.to_string(), "hostnames": ["x.a.test"], "version_type_id": reserved});
+        let answer = ask(&system, &token, "PUT", "/instances/i-1", Some(&instance)).await;
+        let code = answer.json()["code"].as_str().map(str::to_owned);
+        assert_eq!(
+            (answer.status, code.as_deref()),
+            (422, Some("reserved_version_type")),
+            "{}",
+            answer.text()
+        );
+        let many = json!([{"id": "i-1", "address": app.address.to_string(), "hostnames": ["x.a.test"],
+            "version_type_id": reserved}]);
+        let answer = ask(&system, &token, "PUT", "/instances", Some(&many)).await.json();
+        assert_eq!(answer["results"][0]["error"]["code"], "reserved_version_type", "{answer}");
+    }
+    system.stop().await;
+}

@@ -1,0 +1,134 @@
+//! One token tries to take the places of all others, and to send what receivers cannot parse.
+
+use serde_json::{Value, json};
+use signalbox_testkit::eventually;
+use signalbox_tests::{
+    events::Stream,
+    http::{Request, Response},
+    receiver,
+    system::System,
+};
+
+async fn ask(system: &System, token: &str, method: &str, target: &str, body: Option<&Value>) -> Response {
+    let request = Request::new(method, &system.admin.to_string(), target).token(token);
+    let request = match body {
+        Some(body) => request.json(body),
+        None => request,
+    };
+    request.send(system.admin).await.unwrap_or_else(|error| panic!("{method} {target}: {error}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_token_does_not_take_all_streams() {
+    let mut bus = receiver::allowed();
+    bus.insert("streams".to_owned(), 8.into());
+    let system = System::with("attack-many-streams", |builder| builder.pacemaker("bus", bus)).await;
+    let greedy = system.token("greedy", &["read"]).await;
+    let other = system.token("other", &["read"]).await;
+    for (target, own) in [("/events", 2), ("/dashboard/stream?page=events", 25)] {
+        let mut held = Vec::new();
+        for number in 0..own {
+            let stream = Stream::open(system.pacemaker, &greedy, target, None).await;
+            assert_eq!(stream.status, 200, "{target} {number}");
+            held.push(stream);
+        }
+        let refused = Request::get(&system.pacemaker.to_string(), target).token(&greedy);
+        let refused = refused.send(system.pacemaker).await.unwrap();
+        assert_eq!(
+            (refused.status, refused.json()["code"].as_str()),
+            (429, Some("token_limit_reached")),
+            "{target}"
+        );
+        assert!(
+            refused.header("Retry-After").is_some() && refused.json()["limit"] == own,
+            "{}",
+            refused.text()
+        );
+        assert_eq!(Stream::open(system.pacemaker, &other, target, None).await.status, 200, "{target}");
+        assert_eq!(Stream::open(system.pacemaker, &system.token, target, None).await.status, 200, "{target}");
+    }
+    // The sidecar's.
+    eventually("the sidecar to know the token", || async {
+        let answer = ask(&system, &greedy, "GET", "/stats/uncaught", None).await;
+        if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
+    })
+    .await;
+    let mut held = Vec::new();
+    for number in 0..=16 {
+        let stream = Stream::open(system.sidecar, &greedy, "/stats/uncaught/stream", None).await;
+        assert_eq!(stream.status, if number < 16 { 200 } else { 429 }, "stream {number} of one token");
+        held.push(stream);
+    }
+    let stream = Stream::open(system.sidecar, &system.token, "/stats/uncaught/stream", None).await;
+    assert_eq!(stream.status, 200);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_token_does_not_claim_all_topics() {
+    let mut bus = receiver::allowed();
+    bus.insert("topics_per_client".to_owned(), 2.into());
+    let system = System::with("attack-topics", |builder| builder.pacemaker("bus", bus)).await;
+    let squatter = system.token("squatter", &["publish"]).await;
+    let other = system.token("other", &["publish"]).await;
+    let event = json!({"type": "update", "url": "https://shop.example/1"});
+    for (topic, status) in [("a", 200), ("b", 200), ("c", 403), ("a", 200)] {
+        let answer = ask(&system, &squatter, "POST", &format!("/topics/{topic}"), Some(&event)).await;
+        assert_eq!(answer.status, status, "{topic}: {}", answer.text());
+        if status == 403 {
+            assert_eq!(answer.json()["code"], "limit_reached");
+        }
+    }
+    assert_eq!(ask(&system, &other, "POST", "/topics/c", Some(&event)).await.status, 200);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn json_that_is_nested_too_deeply_is_refused_at_every_intake() {
+    let system =
+        System::with("attack-nesting", |builder| builder.pacemaker("bus", receiver::allowed())).await;
+    let deep = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+    let url = "https://shop.example/1";
+    // The body itself has up to four levels.
+    for (depth, refused) in [(60, false), (65, true), (200, true), (100_000, true)] {
+        let data = deep(depth);
+        let intakes = [
+            ("POST", "/topics/orders", format!(r#"{{"type":"update","url":"{url}","data":{data}}}"#)),
+            (
+                "POST",
+                "/topics/orders/events",
+                format!(r#"[{{"type":"update","url":"{url}","data":{data}}}]"#),
+            ),
+            ("POST", "/messages", format!(r#"{{"environment":"5","type":"t","name":"n","payload":{data}}}"#)),
+            (
+                "POST",
+                "/objects/work/events",
+                format!(r#"{{"data":{data},"events":[{{"topic":"orders","type":"update"}}]}}"#),
+            ),
+            ("POST", "/subscription", format!(r#"{{"topics":["orders"],"callback":{data}}}"#)),
+            ("PUT", "/instances/i", format!(r#"{{"address":{data}}}"#)),
+            ("PUT", "/instances", format!("[{data}]")),
+            ("PUT", "/hosts/a.test", format!(r#"{{"methods":{data}}}"#)),
+            ("POST", "/tokens", format!(r#"{{"name":{data}}}"#)),
+            ("PUT", "/queues/q", format!(r#"{{"pattern":{data}}}"#)),
+            ("POST", "/state-machines/m/labels/l", format!(r#"{{"metadata":{{"a":{data}}}}}"#)),
+            ("PATCH", "/state-machines/m/labels/l", format!(r#"{{"metadata":{{"a":{data}}}}}"#)),
+            (
+                "PATCH",
+                "/state-machines/m/labels",
+                format!(r#"{{"labels":[{{"name":"l","metadata":{{"a":{data}}}}}]}}"#),
+            ),
+        ];
+        for (method, target, body) in intakes {
+            let request = Request::new(method, &system.pacemaker.to_string(), target).token(&system.token);
+            let request = request.header("Content-Type", "application/json").body(body);
+            let answer = request.send(system.pacemaker).await.unwrap();
+            let too_deep = answer.status == 400 && answer.text().contains(r#""code":"json_too_deep""#);
+            assert_eq!(too_deep, refused, "{method} {target} at {depth}: {}", answer.text());
+            if refused {
+                assert!(answer.json()["detail"].as_str().unwrap().contains("64"), "{}", answer.text());
+            }
+        }
+    }
+    system.stop().await;
+}
