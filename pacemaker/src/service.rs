@@ -7,12 +7,16 @@ use std::{
 
 use anyhow::Context as _;
 use rand::RngExt as _;
-use signalbox_daemon::traces::Exporter;
+use signalbox_daemon::{
+    serve::{self, Limits},
+    traces::Exporter,
+};
 use signalbox_store::{Fabric, Options, RoutesMaster, Shard, Stats};
 use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
-use signalbox_access::Tokens;
+use parking_lot::Mutex;
+use signalbox_access::{AuditLog, Tokens};
 use signalbox_bus::{self as bus, Bus, FabricMemory, Handle, Webhooks};
 use signalbox_certificates::Certificates;
 use signalbox_egress::Client;
@@ -50,6 +54,9 @@ const REMEMBER: Duration = Duration::from_secs(1);
 /// The same, until it has been kept for the first time.
 const REMEMBER_FIRST: Duration = Duration::from_millis(50);
 
+/// How often the last use of tokens is stored.
+const USES: Duration = Duration::from_secs(30);
+
 /// Runs the daemon on `listener` until `shutdown`.
 pub(crate) async fn run(
     config: Config,
@@ -69,7 +76,7 @@ pub(crate) async fn run(
     let spans = tokio::spawn(export(exporter, silence.clone()));
     let memory = FabricMemory::new(stats.clone());
     let (handle, front, events, client) = event_bus(&config, &fabric, &memory).await?;
-    let tokens = Tokens::new(config.root_token.clone(), fabric.clone(), stats.clone())
+    let tokens = Tokens::new(&config.root_token, fabric.clone(), stats.clone(), wall_clock)
         .with_external(front.external_tokens());
     let store = Store::new(fabric.clone(), routes, stats.clone());
     let rules = AddressRules {
@@ -156,7 +163,7 @@ pub(crate) async fn run(
             fabric: fabric.clone(),
             shards: config.redis.fabric_shards,
             stats: stats.clone(),
-            bus: handle,
+            bus: handle.clone(),
             client,
             routes: registry.clone(),
             environment: config.machine_environment.clone(),
@@ -169,9 +176,17 @@ pub(crate) async fn run(
     background.spawn(machines.run(leases, idle.clone()));
     let certificates = Certificates::new(registry.clone(), config.edge_keys.clone(), wall_clock);
     background.spawn(certificates.clone().reseal(idle.clone()));
-    let sessions = Sessions::new(tokens.shared_key("sessions"), wall_clock);
+    background.spawn(write_uses(tokens.clone(), idle.clone()));
+    let sessions = Sessions::new(
+        signalbox_access::Sessions::new(fabric.clone()),
+        config.login.clone(),
+        config.proxy_secret.clone(),
+    );
     let app = App::new(Parts {
         tokens,
+        attempts: Mutex::default(),
+        audit: AuditLog::new(fabric.clone(), config.audit.records),
+        own_events: OwnEvents::new(handle.clone()),
         registry,
         certificates,
         routers,
@@ -187,7 +202,8 @@ pub(crate) async fn run(
     });
     let site = Site::new(app, Dashboard::new(stats, wall_clock));
     tracing::info!(listen = %listener.local_addr()?, node = config.node, "the pacemaker serves");
-    let served = serve(listener, site, shutdown).await;
+    let limits = Limits { connections: config.connections };
+    let served = serve(listener, site, limits, shutdown).await;
     idle.cancel();
     let ended = async { while background.join_next().await.is_some() {} };
     if time::timeout(DRAIN, ended).await.is_err() {
@@ -253,28 +269,38 @@ async fn remember(handle: Handle, memory: FabricMemory, shutdown: CancellationTo
     }
 }
 
+/// Stores periodically when tokens were last used.
+async fn write_uses(tokens: Tokens, shutdown: CancellationToken) {
+    let mut ended = false;
+    while !ended {
+        ended = shutdown.run_until_cancelled(time::sleep(USES)).await.is_none();
+        if let Err(error) = tokens.write_uses().await {
+            tracing::debug!(%error, "the last use of tokens is stored later");
+        }
+    }
+}
+
 /// The time of day, for what is said to others: signatures, dates in headers. Nothing is decided by it.
 #[allow(clippy::disallowed_methods, reason = "this is where the clock comes from that is passed in")]
 fn wall_clock() -> SystemTime {
     SystemTime::now()
 }
 
-async fn serve(listener: TcpListener, site: Site, shutdown: CancellationToken) -> anyhow::Result<()> {
-    let stop = shutdown.clone();
-    let server = axum::serve(listener, router::router(site))
-        .with_graceful_shutdown(async move { stop.cancelled().await })
-        .into_future();
+async fn serve(
+    listener: TcpListener,
+    site: Site,
+    limits: Limits,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let server = serve::serve(listener, router::router(site), limits, shutdown.clone());
     let mut server = std::pin::pin!(server);
     tokio::select! {
-        served = &mut server => return served.context("the HTTP server failed"),
+        () = &mut server => return Ok(()),
         () = shutdown.cancelled() => {}
     }
     tracing::info!("shutting down");
-    match time::timeout(DRAIN, server).await {
-        Ok(served) => served.context("the HTTP server failed"),
-        Err(_) => {
-            tracing::warn!("requests that did not end in time are cut off");
-            Ok(())
-        }
+    if time::timeout(DRAIN, server).await.is_err() {
+        tracing::warn!("requests that did not end in time are cut off");
     }
+    Ok(())
 }

@@ -7,8 +7,8 @@ use super::{Scope, model::Stored};
 /// A token of another subsystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExternalToken {
-    /// The token in clear text; only its digest is stored.
-    pub token: String,
+    /// The SHA-256 of the token in hexadecimal.
+    pub digest: String,
     /// The name of its owner.
     pub name: String,
     /// What the token allows.
@@ -18,7 +18,15 @@ pub struct ExternalToken {
 impl ExternalToken {
     /// The record that the sidecars get, of the same form as that of a stored token.
     pub(super) fn record(&self) -> Stored {
-        Stored { name: self.name.clone(), scopes: self.scopes.clone(), hosts: None, environments: None }
+        Stored {
+            name: self.name.clone(),
+            scopes: self.scopes.clone(),
+            hosts: None,
+            environments: None,
+            created_ms: 0,
+            expires_ms: None,
+            until_ms: None,
+        }
     }
 }
 

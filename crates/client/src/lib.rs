@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Each subsystem is a module here, with a handle that the [`Client`] lends: [`routes`], [`stats`], [`events`],
-//! [`queues`], [`objects`], [`machines`], [`tokens`], [`health`].
+//! [`queues`], [`objects`], [`machines`], [`tokens`], [`audit`], [`health`].
 //!
 //! # What holds
 //! * An answer that says what this version does not know is read, and what it says is kept (`more` of each answer), so
@@ -26,6 +26,7 @@
 //!   should be. Only a connection that an idle server closed before it saw the request is opened again.
 //! * A call ends: each has a time limit ([`Builder::timeout`]), streams a limit for the silence between two messages.
 
+pub mod audit;
 mod error;
 pub mod events;
 pub mod health;
@@ -139,6 +140,11 @@ impl Client {
     /// State machines and their labels.
     pub fn machines(&self) -> machines::Machines<'_> {
         machines::Machines(self)
+    }
+
+    /// The audit log.
+    pub fn audit(&self) -> audit::Audit<'_> {
+        audit::Audit(self)
     }
 
     /// Tokens.

@@ -3,6 +3,7 @@
 //! * [`RootToken`] and [`RedisUrl`]: configuration values that must not appear in a log;
 //! * [`traces`]: spans of requests and of the work that they cause, sent to a collector;
 //! * `presented`: the token of a request (feature `serve`);
+//! * `serve`: the HTTP server, with limits for connections (feature `serve`);
 //! * `log_to_stderr`: lines for a person at a terminal, JSON otherwise (feature `serve`).
 //!
 //! Without the feature `serve`, this crate neither handles HTTP requests nor exports spans, and does not depend on axum or
@@ -14,6 +15,8 @@ mod credentials;
 mod logging;
 mod redis_url;
 mod root_token;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod traces;
 
 #[cfg(feature = "serve")]

@@ -12,6 +12,7 @@ use axum::{
 };
 use futures_util::stream;
 use serde::Deserialize;
+use signalbox_access::Scope;
 use signalbox_stream::{Filter, FilterError, Message, Position, StreamLimit};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -68,7 +69,8 @@ async fn events(
     if caller.environments().is_some() {
         caller.check_environment(asked.environment.as_deref().unwrap_or_default())?;
     }
-    let filter = Filter::new(asked.topic, asked.environment, asked.object, asked.pattern.as_deref())?;
+    let filter = Filter::new(asked.topic, asked.environment, asked.object, asked.pattern.as_deref())?
+        .with_audit(caller.has_any(&[Scope::Audit]));
     let slot = app.live.acquire().await?;
     let shards = app.live.shards();
     let brought = match headers.get(&LAST_EVENT_ID) {

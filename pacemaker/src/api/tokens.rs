@@ -1,30 +1,37 @@
 //! API tokens, managed by root.
 
+use std::time::Duration;
+
 use axum::{
     Json as Answer,
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
+use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::http::{
     App, Problem,
+    audit::Notes,
     auth::{Granted, RootOnly},
     body::{Body, Json},
     path::Path,
 };
-use signalbox_access::{Error, HostPattern};
-use signalbox_api::tokens::{NewToken, Token, TokenList};
+use signalbox_access::{Created, Error, HostPattern, Listed, MAX_SECRETS, Rotated, Wanted};
+use signalbox_api::tokens::{NewToken, Rotation, Token, TokenList};
 use signalbox_queues::is_part;
 use signalbox_route_table::Hostname;
 
 const MAX_HOST_PATTERNS: usize = 100;
 const MAX_ENVIRONMENTS: usize = 100;
+/// How long the secrets before stay valid after a rotation that does not specify it.
+const OVERLAP_SECONDS: u64 = 3600;
+const MAX_OVERLAP_SECONDS: u64 = 30 * 24 * 3600;
 
 /// The routes of tokens.
 pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))
+    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove)).routes(routes!(rotate))
 }
 
 impl From<Error> for Problem {
@@ -44,18 +51,13 @@ impl From<Error> for Problem {
 
 impl Body for NewToken {}
 
+impl Body for Rotation {}
+
 /// List the tokens
 #[utoipa::path(get, path = "/tokens", tag = "tokens", responses((status = 200, body = TokenList)))]
 async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<TokenList>, Problem> {
     let tokens = app.tokens.list().await?;
-    let view = |listed: signalbox_access::Listed| Token {
-        name: listed.name,
-        scopes: listed.scopes,
-        hosts: listed.hosts.map(texts),
-        environments: listed.environments,
-        token: None,
-    };
-    Ok(Answer(TokenList { tokens: tokens.into_iter().map(view).collect() }))
+    Ok(Answer(TokenList { tokens: tokens.into_iter().map(|listed| view(listed, None)).collect() }))
 }
 
 /// Create a token
@@ -64,13 +66,13 @@ async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<Tok
 #[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = NewToken, responses(
     (status = 201, body = Token), (status = 409, description = "token_exists", body = Problem),
     (status = 422, description = "invalid_token_name, invalid_scopes, invalid_hostname, too_many_hosts, \
-        invalid_environments", body = Problem)))]
+        invalid_environments, invalid_expiry", body = Problem)))]
 async fn create(
     _: Granted<RootOnly>,
     State(app): State<App>,
     Json(new): Json<NewToken>,
 ) -> Result<Response, Problem> {
-    let NewToken { name, mut scopes, hosts, environments } = new;
+    let NewToken { name, mut scopes, hosts, environments, expires_at_ms } = new;
     check_name(&name)?;
     scopes.sort_unstable();
     scopes.dedup();
@@ -86,13 +88,57 @@ async fn create(
         );
         return Err(Problem::unprocessable("invalid_environments", detail));
     }
-    let made = app.tokens.create(name.clone(), scopes.clone(), hosts.clone(), environments.clone()).await?;
+    check_expiry(&app, expires_at_ms)?;
+    let wanted = Wanted { name, scopes, hosts, environments, expires_ms: expires_at_ms };
+    let made = app.tokens.create(wanted).await?;
     let Some(made) = made else {
         let detail = "a token of this name exists; delete it first";
         return Err(Problem::new(StatusCode::CONFLICT, "token_exists", detail));
     };
-    let view = Token { name, scopes, hosts: hosts.map(texts), environments, token: Some(made.token) };
-    Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], Answer(view)).into_response())
+    Ok(shown(StatusCode::CREATED, made))
+}
+
+/// Rotate a token
+///
+/// The answer shows another secret. The secrets before stay valid for a while, so that clients can change over. Name, scopes,
+/// topics and subscription of the token stay. Up to four secrets are valid together.
+#[utoipa::path(post, path = "/tokens/{name}/rotate", tag = "tokens", params(("name" = String, Path)),
+    request_body = Rotation, responses(
+    (status = 200, body = Token), (status = 404, description = "unknown_token", body = Problem),
+    (status = 409, description = "too_many_secrets", body = Problem),
+    (status = 422, description = "out_of_range, invalid_expiry", body = Problem),
+    (status = 503, description = "busy", body = Problem)))]
+async fn rotate(
+    _: Granted<RootOnly>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Json(Rotation { overlap_seconds, expires_at_ms }): Json<Rotation>,
+) -> Result<Response, Problem> {
+    let overlap = overlap_seconds.unwrap_or(OVERLAP_SECONDS);
+    if overlap > MAX_OVERLAP_SECONDS {
+        let detail = format!("`overlap_seconds` must be between 0 and {MAX_OVERLAP_SECONDS}");
+        return Err(Problem::unprocessable("out_of_range", detail));
+    }
+    check_expiry(&app, expires_at_ms)?;
+    match app.tokens.rotate(&name, Duration::from_secs(overlap), expires_at_ms).await? {
+        Rotated::Done(made) => Ok(shown(StatusCode::OK, made)),
+        Rotated::Unknown => {
+            Err(Problem::not_found("unknown_token", format!("no token has the name `{name}`")))
+        }
+        Rotated::TooMany => {
+            let detail = format!(
+                "{MAX_SECRETS} secrets of this token are valid; rotate with `overlap_seconds` 0 to end them, or wait"
+            );
+            Err(Problem::new(StatusCode::CONFLICT, "too_many_secrets", detail))
+        }
+        Rotated::Expired => {
+            let detail = "the token has expired; give the new secret an `expires_at_ms` of its own";
+            Err(Problem::unprocessable("invalid_expiry", detail))
+        }
+        Rotated::Busy => {
+            Err(Problem::unavailable("busy", "other changes of this token interfere; try again"))
+        }
+    }
 }
 
 /// Revoke a token
@@ -103,10 +149,42 @@ async fn create(
 async fn remove(
     _: Granted<RootOnly>,
     State(app): State<App>,
+    notes: Notes,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
+    if let Some(listed) = app.tokens.list().await?.into_iter().find(|listed| listed.name == name) {
+        notes.before(json!(view(listed, None)));
+    }
     app.tokens.delete(&name).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+fn view(listed: Listed, token: Option<String>) -> Token {
+    Token {
+        name: listed.name,
+        scopes: listed.scopes,
+        hosts: listed.hosts.map(texts),
+        environments: listed.environments,
+        created_at_ms: listed.created_ms,
+        expires_at_ms: listed.expires_ms,
+        last_used_at_ms: listed.last_used_ms,
+        replaced_until_ms: listed.replaced_until_ms,
+        token,
+    }
+}
+
+fn shown(status: StatusCode, Created { token, listed }: Created) -> Response {
+    (status, [(header::CACHE_CONTROL, "no-store")], Answer(view(listed, Some(token)))).into_response()
+}
+
+fn check_expiry(app: &App, expires_at_ms: Option<u64>) -> Result<(), Problem> {
+    if expires_at_ms.is_none_or(|end| end > app.tokens.now_ms()) {
+        return Ok(());
+    }
+    Err(Problem::unprocessable(
+        "invalid_expiry",
+        "`expires_at_ms` must be a time in the future, in unix milliseconds",
+    ))
 }
 
 fn texts(patterns: Vec<HostPattern>) -> Vec<String> {

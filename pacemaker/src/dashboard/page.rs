@@ -40,7 +40,10 @@ impl FromRequestParts<Site> for Viewer {
         let browser = accepted.contains("text/html") && !parts.headers.contains_key(header::AUTHORIZATION);
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
         match Granted::<ReadAll>::from_request_parts(parts, app).await {
-            Ok(Granted { 0: caller, .. }) => Ok(Self { caller, session: app.sessions.of(&parts.headers) }),
+            Ok(Granted { 0: caller, .. }) => {
+                let session = app.sessions.of(&parts.headers).await;
+                Ok(Self { caller, session: session.map_err(IntoResponse::into_response)? })
+            }
             Err(problem) if browser && problem.status() == StatusCode::UNAUTHORIZED => {
                 let next: String = url::form_urlencoded::byte_serialize(target.as_bytes()).collect();
                 Err(Redirect::to(&format!("/dashboard/login?next={next}")).into_response())
@@ -62,6 +65,7 @@ struct Frame<'a> {
     /// The name of the caller.
     name: &'a str,
     csrf: &'a str,
+    can_log_out: bool,
     /// The address of the page's stream.
     stream: String,
     /// The rendered page.
@@ -103,7 +107,8 @@ async fn show(app: &Site, viewer: &Viewer, view: View) -> Result<Response, Probl
         title: view.title(),
         kind: view.kind,
         kinds: Kind::MAIN,
-        name: &viewer.caller.name,
+        name: viewer.caller.person().unwrap_or(&viewer.caller.name),
+        can_log_out: viewer.session.as_ref().is_some_and(Session::can_log_out),
         csrf: viewer.session.as_ref().map_or("", |session| &session.csrf),
         stream: view.stream(),
         body: &body,

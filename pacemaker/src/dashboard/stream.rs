@@ -7,7 +7,7 @@ use std::{convert::Infallible, time::Duration};
 
 use axum::{
     extract::{Query, State},
-    http::{HeaderName, HeaderValue, StatusCode},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
     response::{
         IntoResponse, Response,
         sse::{Event, KeepAlive, Sse},
@@ -37,8 +37,8 @@ static UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 struct PageStream {
     app: Site,
     caller: Caller,
-    /// The digest of the session's token; `None` for a client that sent its token, which was checked with the request.
-    digest: Option<String>,
+    /// What the browser sent about its session; `None` for a client that sent its token, which was checked with the request.
+    session: Option<HeaderMap>,
     view: View,
     refresh: Interval,
     round: u64,
@@ -52,6 +52,7 @@ struct PageStream {
 pub(super) async fn stream(
     viewer: Viewer,
     State(app): State<Site>,
+    headers: HeaderMap,
     Query(query): Query<PageQuery>,
 ) -> Result<Response, Problem> {
     let kind = Kind::named(&query.page)
@@ -65,7 +66,7 @@ pub(super) async fn stream(
     let open = PageStream {
         app,
         caller: viewer.caller,
-        digest: viewer.session.map(|session| session.digest),
+        session: viewer.session.map(|_| headers),
         view: query.into_view(kind),
         refresh,
         round: 0,
@@ -101,11 +102,16 @@ impl PageStream {
         }
     }
 
-    /// Whether the token is still valid and has the scope `read`. While the fabric Redis does not respond, the stream
-    /// stays open with the scopes that were read last.
+    /// Whether the session is still open, and its token is valid and has the scope `read`. While the fabric Redis does not
+    /// respond, the stream stays open with the scopes that were read last.
     async fn still_allowed(&mut self) -> bool {
-        let Some(digest) = &self.digest else { return true };
-        match self.app.remember(digest).await {
+        let Some(headers) = &self.session else { return true };
+        let session = match self.app.sessions.of(headers).await {
+            Ok(Some(session)) => session,
+            Ok(None) => return false,
+            Err(problem) => return problem.status().is_server_error(),
+        };
+        match self.app.remember(&session).await {
             Ok(Some(caller)) if caller.has_any(&[Scope::Read]) => {
                 self.caller = caller;
                 true

@@ -12,7 +12,11 @@ use axum::{
 };
 use signalbox_daemon::presented;
 
-use super::{App, Problem, session::check_site};
+use super::{
+    App, Problem,
+    audit::{ClientAddress, Notes},
+    session::check_site,
+};
 use signalbox_access::{Caller, Scope};
 
 /// What a route asks of its caller.
@@ -111,16 +115,20 @@ impl<P: Permission> FromRequestParts<App> for Granted<P> {
     }
 }
 
-/// Who asks, by token or by session.
+/// The caller, by token or by session.
 async fn who(parts: &Parts, app: &App) -> Result<Caller, Problem> {
     let unauthorized = |code, detail| Problem::new(StatusCode::UNAUTHORIZED, code, detail);
     let unknown = || unauthorized("token_unknown", "unknown or revoked token");
-    if let Some(token) = presented(&parts.headers) {
-        return app.authenticate(&token).await?.ok_or_else(unknown);
+    let caller = if let Some(token) = presented(&parts.headers) {
+        app.authenticate(&token, ClientAddress::of(parts)).await?.ok_or_else(unknown)?
+    } else if let Some(session) = app.sessions.acting(&parts.method, &parts.headers).await? {
+        app.remember(&session).await?.ok_or_else(unknown)?
+    } else {
+        let detail = "send `Authorization: Bearer <token>`, or the token as Basic user name";
+        return Err(unauthorized("token_required", detail));
+    };
+    if let Some(notes) = parts.extensions.get::<Notes>() {
+        notes.caller(&caller);
     }
-    if let Some(session) = app.sessions.acting(&parts.method, &parts.headers)? {
-        return app.remember(&session.digest).await?.ok_or_else(unknown);
-    }
-    let detail = "send `Authorization: Bearer <token>`, or the token as Basic user name";
-    Err(unauthorized("token_required", detail))
+    Ok(caller)
 }

@@ -1,8 +1,10 @@
 //! HTTP: what all handlers share. Errors ([`Problem`]), who is asking ([`auth`]), what a request carries ([`body`]),
 //! sessions of browsers, metrics, and the frame of the OpenAPI document. Nothing here names a route.
 
+pub(crate) mod audit;
 pub(crate) mod auth;
 pub(crate) mod body;
+pub(crate) mod deadline;
 pub(crate) mod metrics;
 pub(crate) mod observe;
 pub(crate) mod openapi;

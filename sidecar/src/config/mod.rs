@@ -40,6 +40,8 @@ pub struct Config {
     /// At least one: a statistics Redis that lost its last second is served from a rotated file.
     #[serde(deserialize_with = "within::<_, _, 1, 1_000_000>")]
     pub rotate_keep: usize,
+    #[serde(deserialize_with = "within::<_, _, 16, 1_000_000>")]
+    pub connections: usize,
     pub log: String,
     pub traces: traces::Options,
     pub redis: Redis,
@@ -112,8 +114,11 @@ mod tests {
             ("rotate_bytes = -1", "s.toml:1:16: rotate_bytes: must be between 0"),
             ("rotate_bytes = 7", "s.toml:1:16: rotate_bytes: must be 0 for never, or at least 4096"),
             ("rotate_keep = 0", "s.toml:1:15: rotate_keep: must be between 1"),
-            ("root_token = 'short'", "s.toml:1:14: root_token: must be at least 16"),
-            ("root_token = '0123456789abcdef'\nroot_token_file = 'x'", "s.toml:2:19: root_token: set either"),
+            ("root_token = 'short'", "s.toml:1:14: root_token: must be at least 32"),
+            (
+                "root_token = '0123456789abcdef0123456789abcdef'\nroot_token_file = 'x'",
+                "s.toml:2:19: root_token: set either",
+            ),
         ] {
             let error = read(file).unwrap_err().to_string();
             assert!(error.contains(place), "{file}: {error}");
