@@ -4,9 +4,10 @@ use std::{ops::Deref, sync::Arc};
 
 use axum::http::StatusCode;
 use parking_lot::Mutex;
-use signalbox_access::{Attempts, AuditLog, Caller, Tokens, digest};
+use signalbox_access::{AuditLog, Caller, Tokens, digest};
 use signalbox_bus::intake;
 use signalbox_certificates::Certificates;
+use signalbox_daemon::Attempts;
 use signalbox_lease::Presence;
 use signalbox_routing::{Registry, Routers};
 use tokio_util::sync::CancellationToken;
@@ -84,18 +85,20 @@ impl App {
         }
         {
             let attempts = self.attempts.lock();
-            attempts.check(address, now_ms).map_err(too_many_attempts)?;
+            if !attempts.was_valid(&digest) {
+                attempts.check(address, now_ms).map_err(too_many_attempts)?;
+            }
             if attempts.is_unknown(&digest, now_ms) {
                 return Ok(None);
             }
         }
-        if let Some(caller) = self.tokens.of_digest(&digest).await? {
-            return Ok(Some(caller));
+        let mut caller = self.tokens.of_digest(&digest).await?;
+        if caller.is_none() && intake::is_token(token) {
+            caller = self.bus.look_up(&digest, now_ms).await?;
         }
-        if intake::is_token(token)
-            && let Some(caller) = self.bus.look_up(&digest, now_ms).await?
-        {
-            return Ok(Some(caller));
+        if caller.is_some() {
+            self.attempts.lock().succeeded(&digest);
+            return Ok(caller);
         }
         self.attempts.lock().failed(address, &digest, now_ms);
         Ok(None)

@@ -14,14 +14,12 @@
 //! **Secrets.** A token can have several secrets, of which all but the newest end at a time that a rotation has set. What
 //! belongs to the token (topics, subscriptions) belongs to its name, so a rotation does not touch it.
 //!
-//! **Browsers** have a session instead of a token ([`Sessions`]). **Failed attempts** are limited per address
-//! ([`Attempts`]). The **audit log** records who changed what ([`AuditLog`]).
+//! **Browsers** have a session instead of a token ([`Sessions`]). The **audit log** records who changed what ([`AuditLog`]).
 //!
 //! **Failure.** A valid token is remembered for a second. So a revocation takes effect immediately on the pacemaker that
 //! executes it, and within a second on the others. While the fabric is unavailable, only the root token and tokens of the
 //! second before are accepted.
 
-mod attempts;
 mod audit;
 mod cache;
 mod external;
@@ -29,7 +27,6 @@ mod model;
 mod sessions;
 mod store;
 
-pub use attempts::Attempts;
 pub use audit::{AuditLog, Cursor, Direction, Page};
 pub use external::{ExternalToken, ExternalTokens};
 pub use model::{Caller, HostPattern};

@@ -1,6 +1,7 @@
 //! Parts shared by both daemons: configuration values, logging, traces and request tokens.
 //!
 //! * [`RootToken`] and [`RedisUrl`]: configuration values that must not appear in a log;
+//! * [`Attempts`]: a limit for failed attempts to authenticate;
 //! * [`traces`]: spans of requests and of the work that they cause, sent to a collector;
 //! * `presented`: the token of a request (feature `serve`);
 //! * `serve`: the HTTP server, with limits for connections (feature `serve`);
@@ -9,6 +10,7 @@
 //! Without the feature `serve`, this crate neither handles HTTP requests nor exports spans, and does not depend on axum or
 //! on the OpenTelemetry SDK. Only the daemons themselves enable it.
 
+mod attempts;
 #[cfg(feature = "serve")]
 mod credentials;
 #[cfg(feature = "serve")]
@@ -19,6 +21,7 @@ mod root_token;
 pub mod serve;
 pub mod traces;
 
+pub use attempts::Attempts;
 #[cfg(feature = "serve")]
 pub use credentials::presented;
 #[cfg(feature = "serve")]

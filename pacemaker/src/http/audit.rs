@@ -212,9 +212,13 @@ pub(crate) async fn record(State(app): State<App>, mut request: Request, next: N
         _ => {}
     }
     record.before.iter_mut().chain(&mut record.after).for_each(mask);
+    if status.is_server_error() {
+        // The fabric may be unavailable, and nothing was acknowledged.
+        tokio::spawn(async move { write(&app, &record).await });
+        return response;
+    }
     match (write(&app, &record).await, kind) {
         (true, _) | (false, Kind::Refused) => response,
-        (false, _) if status.is_server_error() => response,
         (false, _) => {
             let detail = "The request cannot be recorded in the audit log at the moment. The change may have been applied; \
                 repeat the request.";

@@ -1,6 +1,6 @@
 //! Authorization: the root token, or a token with the scope `read`.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 use axum::{
     extract::{Request, State},
@@ -8,10 +8,11 @@ use axum::{
     middleware::Next,
     response::Response,
 };
+use data_encoding::HEXLOWER;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use signalbox_daemon::{RootToken, presented};
+use signalbox_daemon::{Attempts, RootToken, presented, serve::Peer};
 use signalbox_store::Stats;
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
@@ -29,6 +30,9 @@ pub(super) struct Tokens {
     root: Option<[u8; 32]>,
     redis: Stats,
     cache: Mutex<HashMap<[u8; 32], (Instant, Access)>>,
+    /// Failed attempts, in milliseconds since `started`.
+    attempts: Mutex<Attempts>,
+    started: Instant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,10 +52,10 @@ impl Tokens {
     pub(super) fn new(root: Option<&RootToken>, redis: Stats) -> Self {
         // Digests are compared, so the duration does not reveal the length of the token.
         let root = root.map(|token| Sha256::digest(token.as_bytes()).into());
-        Self { root, redis, cache: Mutex::default() }
+        Self { root, redis, cache: Mutex::default(), attempts: Mutex::default(), started: Instant::now() }
     }
 
-    async fn access(&self, token: &str) -> Result<Access, Problem> {
+    async fn access(&self, token: &str, address: IpAddr) -> Result<Access, Problem> {
         let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         if self.root.is_some_and(|root| bool::from(root.ct_eq(&digest))) {
             return Ok(Access::Read);
@@ -60,8 +64,20 @@ impl Tokens {
         if let Some(access) = self.cached(&digest, now) {
             return Ok(access);
         }
+        let name = HEXLOWER.encode(&digest);
+        let now_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        {
+            let attempts = self.attempts.lock();
+            if !attempts.was_valid(&name) {
+                attempts.check(address, now_ms).map_err(too_many_attempts)?;
+            }
+        }
         let stored = store::token(&self.redis, &digest).await?;
         let access = stored.map_or(Access::Unknown, |stored| access(&stored));
+        match access {
+            Access::Unknown => drop(self.attempts.lock().failed(address, &name, now_ms)),
+            Access::WithoutRead | Access::Read => self.attempts.lock().succeeded(&name),
+        }
         let mut cache = self.cache.lock();
         if cache.len() >= MAX_CACHE_ENTRIES {
             cache.clear();
@@ -85,6 +101,20 @@ fn access(stored: &str) -> Access {
     }
 }
 
+/// The address of the client: the last one that the admin listener on this machine has forwarded, or else the peer.
+fn client(request: &Request) -> IpAddr {
+    let unknown = IpAddr::from([0, 0, 0, 0]);
+    let peer = request.extensions().get::<Peer>().map_or(unknown, |peer| peer.0.ip().to_canonical());
+    let forwarded = request.headers().get_all(super::FORWARDED).iter().next_back();
+    let last = forwarded.and_then(|list| list.to_str().ok()?.rsplit(',').next()?.trim().parse().ok());
+    if peer.is_loopback() { last.unwrap_or(peer) } else { peer }
+}
+
+fn too_many_attempts(seconds: u32) -> Problem {
+    let detail = format!("Too many unknown tokens from this address. Try again in {seconds} s.");
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_attempts", detail).retry_after(seconds)
+}
+
 /// Accepts a request if its token can read.
 pub(super) async fn require_read(
     State(app): State<App>,
@@ -95,7 +125,8 @@ pub(super) async fn require_read(
         let detail = "Send a token, as `Authorization: Bearer …` or as the user name of Basic.";
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "token_missing", detail));
     };
-    match app.tokens.access(&token).await? {
+    let address = client(&request);
+    match app.tokens.access(&token, address).await? {
         Access::Read => Ok(next.run(request).await),
         Access::WithoutRead => {
             let detail = "This token does not have the scope `read`.";

@@ -11,7 +11,7 @@
 //! addresses of the same /64 network are one, because one client usually has a whole network.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     net::IpAddr,
 };
 
@@ -30,6 +30,9 @@ const UNKNOWN_MS: u64 = 2_000;
 /// The maximum number of invalid tokens that are answered from memory.
 const MAX_UNKNOWN: usize = 4_096;
 
+/// The maximum number of valid tokens that are remembered.
+const MAX_VALID: usize = 16_384;
+
 #[derive(Debug, Default)]
 struct Failures {
     count: u32,
@@ -46,6 +49,8 @@ pub struct Attempts {
     order: VecDeque<IpAddr>,
     /// Invalid tokens by digest, with the time of their lookup.
     unknown: HashMap<String, u64>,
+    /// Digests of tokens that were valid when they were last looked up.
+    valid: HashSet<String>,
 }
 
 impl Attempts {
@@ -67,8 +72,23 @@ impl Attempts {
         self.unknown.get(digest).is_some_and(|at| now_ms.abs_diff(*at) < UNKNOWN_MS)
     }
 
+    /// Whether this token was valid when it was last looked up. Such a token is looked up even while its address is blocked,
+    /// so that a client is not locked out by another one behind the same address.
+    pub fn was_valid(&self, digest: &str) -> bool {
+        self.valid.contains(digest)
+    }
+
+    /// Records a successful attempt.
+    pub fn succeeded(&mut self, digest: &str) {
+        if self.valid.len() >= MAX_VALID {
+            self.valid.clear();
+        }
+        self.valid.insert(digest.to_owned());
+    }
+
     /// Records a failed attempt with the token of this digest. Returns whether it was counted: a repetition is not.
     pub fn failed(&mut self, address: IpAddr, digest: &str, now_ms: u64) -> bool {
+        self.valid.remove(digest);
         if self.unknown.len() >= MAX_UNKNOWN {
             self.unknown.clear();
         }
@@ -170,6 +190,15 @@ mod tests {
         assert!(attempts.is_unknown("abc", 1_000) && !attempts.is_unknown("abc", 5_000));
         attempts.created("abc");
         assert!(!attempts.is_unknown("abc", 1_000));
+    }
+
+    #[test]
+    fn a_token_that_was_valid_is_looked_up_until_it_fails() {
+        let mut attempts = Attempts::default();
+        attempts.succeeded("abc");
+        assert!(attempts.was_valid("abc") && !attempts.was_valid("abd"));
+        attempts.failed(ip("10.0.0.1"), "abc", 0);
+        assert!(!attempts.was_valid("abc"));
     }
 
     #[test]
