@@ -3,6 +3,7 @@
 //! `signalbox up` runs the whole system on this machine. Every other subcommand has its own module. Exit codes are stable,
 //! see [`exit`].
 
+mod audit;
 mod check;
 mod condition;
 mod doctor;
@@ -63,6 +64,8 @@ enum Command {
     Objects(objects::Args),
     /// Manage API tokens
     Tokens(tokens::Args),
+    /// Show who changed what, log-ins, and refused calls
+    Audit(audit::Args),
     /// Check whether events, queues, objects and labels are consistent (exit code 1 if not)
     Check(check::Args),
     /// Report what is misconfigured or unhealthy and how to fix it (exit code 1 if something is critical)
@@ -114,6 +117,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Queues(args) => asynchronously(queues::run(args)),
         Command::Objects(args) => asynchronously(objects::run(args)),
         Command::Tokens(args) => asynchronously(tokens::run(args)),
+        Command::Audit(args) => asynchronously(audit::run(args)),
         Command::Check(args) => asynchronously(check::run(args)),
         Command::Doctor(args) => asynchronously(doctor::run(args)),
         Command::Edge(args) => edge::run(&args),

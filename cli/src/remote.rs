@@ -1,6 +1,6 @@
 //! Selects the system that a command uses, and the form of its output.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, io, net::IpAddr, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
 
 use serde::Serialize;
 use signalbox_client::{Client, Error};
@@ -21,6 +21,9 @@ pub(crate) struct Remote {
     /// Use this token instead of the one in the data folder
     #[arg(long, value_name = "TOKEN", env = "SIGNALBOX_TOKEN", hide_env_values = true)]
     token: Option<String>,
+    /// Send the token over plain HTTP to another machine
+    #[arg(long, env = "SIGNALBOX_INSECURE")]
+    insecure: bool,
     /// Trust the PEM certificates in this file in addition to those of the operating system
     #[arg(long, value_name = "FILE", env = "SIGNALBOX_CA_FILE")]
     ca_file: Option<PathBuf>,
@@ -37,12 +40,12 @@ impl Remote {
 
     /// A client with the timeout `patience`.
     pub(crate) fn patient(&self, patience: Duration) -> Result<Client, Failure> {
-        let url = match &self.url {
-            Some(url) => url.clone(),
-            None => self.description()?.admin_url,
+        let (url, token) = match &self.url {
+            Some(url) => (url.clone(), self.token_for(url)?),
+            None => (self.description()?.admin_url, Some(self.own_token()?)),
         };
         let mut builder = Client::builder(url).timeout(patience);
-        if let Some(token) = self.token()? {
+        if let Some(token) = token {
             builder = builder.token(token);
         }
         if let Some(file) = &self.ca_file {
@@ -74,17 +77,39 @@ impl Remote {
         self.url.is_some()
     }
 
-    fn token(&self) -> Result<Option<String>, Failure> {
+    /// The token for the system in the data folder.
+    fn own_token(&self) -> Result<String, Failure> {
         if let Some(token) = &self.token {
-            return Ok(Some(token.clone()));
+            return Ok(token.clone());
         }
         let file = self.data_dir.join("token");
-        match fs::read_to_string(&file) {
-            Ok(text) => Ok(Some(text.trim().to_owned())),
-            // The root token of this folder must not be sent to another system.
-            Err(_) if self.url.is_some() => Ok(None),
-            Err(error) => Err(Failure::configuration(format!("{}: {error}; use --token", file.display()))),
+        let failure =
+            |error: io::Error| Failure::configuration(format!("{}: {error}; use --token", file.display()));
+        let mode = fs::metadata(&file).map_err(failure)?.mode();
+        // A group may read it, as services of one system may share a group. Writing it would replace the token.
+        if mode & 0o027 != 0 {
+            return Err(Failure::configuration(format!(
+                "{}: other users can access this file (mode {:04o}); create a new token, and run `chmod 600` on the file",
+                file.display(),
+                mode & 0o7777
+            )));
         }
+        Ok(fs::read_to_string(&file).map_err(failure)?.trim().to_owned())
+    }
+
+    /// The token for the system at `url`. The token in the data folder is sent only if this is the folder's own system.
+    fn token_for(&self, url: &str) -> Result<Option<String>, Failure> {
+        let own = self.description().is_ok_and(|own| same_origin(&own.admin_url, url));
+        if own {
+            return self.own_token().map(Some);
+        }
+        if self.token.is_some() && !self.insecure && !is_protected(url) {
+            return Err(Failure::configuration(format!(
+                "{url}: the token would be sent unencrypted to another machine; use https://, or --insecure if the network \
+                 is protected"
+            )));
+        }
+        Ok(self.token.clone())
     }
 
     /// Prints the answer: as JSON if requested, otherwise by `text`.
@@ -122,6 +147,38 @@ impl From<Error> for Failure {
     }
 }
 
+/// Scheme, host and port of a URL, in lower case; `None` if it is not one of HTTP. User information is not valid here, and
+/// is part of the host, so that it equals no other host.
+fn origin(url: &str) -> Option<(String, String, u16)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let scheme = scheme.to_ascii_lowercase();
+    let default = match scheme.as_str() {
+        "http" => 80,
+        "https" => 443,
+        _ => return None,
+    };
+    let authority = rest.split(['/', '?', '#', '\\']).next()?.to_ascii_lowercase();
+    let (host, port) = match authority.rsplit_once(':') {
+        // The colons of a literal IPv6 address are inside brackets.
+        Some((host, port)) if !port.ends_with(']') => (host.to_owned(), port.parse().ok()?),
+        _ => (authority, default),
+    };
+    Some((scheme, host, port))
+}
+
+fn same_origin(one: &str, other: &str) -> bool {
+    let one = origin(one);
+    one.is_some() && one == origin(other)
+}
+
+/// Whether a token can be sent to `url` without another machine reading it on the way. An invalid URL is reported when
+/// the client is built, before anything is sent.
+fn is_protected(url: &str) -> bool {
+    let Some((scheme, host, _)) = origin(url) else { return true };
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    scheme == "https" || host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
 /// `5s`, `500ms`, `2m`, or `5` for seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let number = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
@@ -130,7 +187,8 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         "" | "s" => 1_000,
         "m" => 60_000,
         "h" => 3_600_000,
-        _ => return Err("must end with ms, s, m or h".to_owned()),
+        "d" => 86_400_000,
+        _ => return Err("must end with ms, s, m, h or d".to_owned()),
     };
     let number: u64 =
         number.parse().map_err(|_| "must be a whole number and a unit, such as 30s".to_owned())?;
@@ -143,11 +201,54 @@ mod tests {
 
     #[test]
     fn a_duration_has_a_unit() {
-        for (text, ms) in [("5s", 5_000), ("500ms", 500), ("5", 5_000), ("2m", 120_000), ("1h", 3_600_000)] {
+        for (text, ms) in [
+            ("5s", 5_000),
+            ("500ms", 500),
+            ("5", 5_000),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+            ("1d", 86_400_000),
+        ] {
             assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
         }
         for text in ["", "s", "5x", "-5s", "1.5s", "99999999999999999999s", "9999999999999999h"] {
             duration(text).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_token_is_sent_unencrypted_only_within_this_machine() {
+        for url in ["https://a.example", "http://127.0.0.1:8081", "http://LOCALHOST/x", "http://[::1]:8081/"]
+        {
+            assert!(is_protected(url), "{url}");
+        }
+        for url in [
+            "http://a.example",
+            "http://10.0.0.1:8081",
+            "HTTP://a.example/",
+            "http://127.0.0.1@a.example/",
+            "http://localhost.a.example",
+            "http://127.0.0.1.a.example:80",
+            "http://[2001:db8::1]/",
+        ] {
+            assert!(!is_protected(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_system_is_recognized_by_its_origin() {
+        let own = "http://127.0.0.1:8081";
+        for same in ["http://127.0.0.1:8081/", "HTTP://127.0.0.1:8081", "http://127.0.0.1:8081/instances"] {
+            assert!(same_origin(own, same), "{same}");
+        }
+        for other in [
+            "http://127.0.0.1:8082",
+            "https://127.0.0.1:8081",
+            "http://127.0.0.1:8081@a.example/",
+            "http://a.example:8081",
+            "127.0.0.1:8081",
+        ] {
+            assert!(!same_origin(own, other), "{other}");
         }
     }
 }

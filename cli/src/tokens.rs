@@ -1,10 +1,17 @@
 //! `signalbox tokens`: manages API tokens.
 
-use clap::{Subcommand, builder::PossibleValuesParser};
-use serde_json::json;
-use signalbox_client::tokens::{NewToken, Scope, Token};
+use std::time::Duration;
 
-use crate::{exit::Failure, remote::Remote, terminal};
+use clap::{Subcommand, builder::PossibleValuesParser};
+use jiff::Timestamp;
+use serde_json::json;
+use signalbox_client::tokens::{NewToken, Rotation, Scope, Token};
+
+use crate::{
+    exit::Failure,
+    remote::{self, Remote},
+    terminal,
+};
 
 /// Flags of `signalbox tokens`.
 #[derive(Debug, clap::Args)]
@@ -19,6 +26,8 @@ enum Command {
     List(All),
     /// Create a token and print it once
     Create(Create),
+    /// Give a token another secret and print it once; the one before stays valid for a while
+    Rotate(Rotate),
     /// Revoke a token
     Revoke(One),
 }
@@ -45,6 +54,23 @@ struct Create {
     /// Confine the token to this state machine; can be repeated
     #[arg(long, value_name = "NAME")]
     machine: Vec<String>,
+    /// Time after which the token expires: 90d, 12h; or when: 2027-01-31T00:00Z
+    #[arg(long, value_name = "TIME", value_parser = expiry)]
+    expires: Option<u64>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+struct Rotate {
+    /// Name of the token
+    name: String,
+    /// Time for which the secret before stays valid
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = remote::duration)]
+    overlap: Duration,
+    /// Time after which the new secret expires, or when; as the one before if not given
+    #[arg(long, value_name = "TIME", value_parser = expiry)]
+    expires: Option<u64>,
     #[command(flatten)]
     remote: Remote,
 }
@@ -63,7 +89,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             let tokens = remote.client()?.tokens().list().await?;
             remote.show(&tokens, |tokens| print(tokens))
         }
-        Command::Create(Create { name, scope, host, environment, machine, remote }) => {
+        Command::Create(Create { name, scope, host, environment, machine, expires, remote }) => {
             let some = |names: Vec<String>| (!names.is_empty()).then_some(names);
             // The parser accepts nothing but names of scopes.
             let scopes = scope.iter().filter_map(|name| Scope::from_name(name)).collect();
@@ -73,8 +99,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 hosts: some(host),
                 environments: some(environment),
                 machines: some(machine),
+                expires_at_ms: expires,
             };
             let token = remote.client()?.tokens().create(&new).await?;
+            remote.show(&token, |token| terminal::line(&terminal::or_dash(token.token.as_ref())))
+        }
+        Command::Rotate(Rotate { name, overlap, expires, remote }) => {
+            let rotation = Rotation { overlap_seconds: Some(overlap.as_secs()), expires_at_ms: expires };
+            let token = remote.client()?.tokens().rotate(&name, &rotation).await?;
             remote.show(&token, |token| terminal::line(&terminal::or_dash(token.token.as_ref())))
         }
         Command::Revoke(One { name, remote }) => {
@@ -95,8 +127,50 @@ fn print(tokens: &[Token]) {
                 names(&token.hosts),
                 names(&token.environments),
                 names(&token.machines),
+                token.expires_at_ms.map_or_else(|| "never".to_owned(), time),
+                token.last_used_at_ms.map_or_else(|| "never".to_owned(), time),
+                token.replaced_until_ms.len().to_string(),
             ]
         })
         .collect();
-    terminal::table(["TOKEN", "SCOPES", "HOSTS", "ENVIRONMENTS", "MACHINES"], &rows);
+    terminal::table(
+        ["TOKEN", "SCOPES", "HOSTS", "ENVIRONMENTS", "MACHINES", "EXPIRES", "LAST USED", "OLD SECRETS"],
+        &rows,
+    );
+}
+
+/// A time in unix milliseconds, for people.
+pub(crate) fn time(at_ms: u64) -> String {
+    let at = i64::try_from(at_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    at.map_or_else(|| at_ms.to_string(), |at| format!("{at:.0}"))
+}
+
+/// A point in time, as a duration from now or as a timestamp, in unix milliseconds.
+fn expiry(text: &str) -> Result<u64, String> {
+    let at = match text.parse::<Timestamp>() {
+        Ok(at) => at,
+        Err(_) => {
+            let after = remote::duration(text).map_err(|_| {
+                "must be a duration such as 90d, or a time such as 2027-01-31T00:00Z".to_owned()
+            })?;
+            Timestamp::now().checked_add(after).map_err(|error| error.to_string())?
+        }
+    };
+    u64::try_from(at.as_millisecond()).map_err(|_| "must be after 1970".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expiry_is_a_duration_or_a_time() {
+        assert_eq!(expiry("2027-01-31T00:00:00Z"), Ok(1_801_353_600_000));
+        assert_eq!(time(1_801_353_600_000), "2027-01-31T00:00:00Z");
+        let (soon, late) = (expiry("1h").unwrap(), expiry("90d").unwrap());
+        assert!((7_772_400_000..7_772_500_000).contains(&(late - soon)), "{soon} {late}");
+        for bad in ["", "tomorrow", "5x", "-1h"] {
+            expiry(bad).unwrap_err();
+        }
+    }
 }

@@ -2,15 +2,26 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use signalbox_access::{Caller, Tokens};
+use axum::http::StatusCode;
+use parking_lot::Mutex;
+use signalbox_access::{AuditLog, Caller, Tokens, digest};
+use signalbox_bus::intake;
 use signalbox_certificates::Certificates;
+use signalbox_daemon::Attempts;
 use signalbox_lease::Presence;
 use signalbox_routing::{Registry, Routers};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::{bus, check::Checks, routing::TableNames, sequencer},
-    http::{Problem, metrics::Metrics, session::Sessions, slots::Slots},
+    http::{
+        Problem,
+        audit::ClientAddress,
+        metrics::Metrics,
+        session::{Holder, Session, Sessions},
+        slots::Slots,
+    },
+    own_events::OwnEvents,
 };
 
 /// Requests with `wait` on one pacemaker, and of one token.
@@ -36,6 +47,10 @@ impl Deref for App {
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) tokens: Tokens,
+    /// Failed attempts to authenticate.
+    pub(crate) attempts: Mutex<Attempts>,
+    pub(crate) audit: AuditLog,
+    pub(crate) own_events: OwnEvents,
     pub(crate) registry: Registry,
     pub(crate) certificates: Certificates,
     pub(crate) routers: Routers,
@@ -89,22 +104,70 @@ impl App {
         Self(Arc::new(parts))
     }
 
-    /// Who presents `token`. Tokens of the event bus come first: they are in memory, and most requests carry one.
-    pub(crate) async fn authenticate(&self, token: &str) -> Result<Option<Caller>, Problem> {
-        if let Some(caller) = self.bus.known(token) {
+    /// The holder of `token`; `None` if it is unknown. Tokens that are in memory are found first, so valid tokens in use are
+    /// not affected by failed attempts from the same address.
+    ///
+    /// # Errors
+    /// `too_many_attempts` if the address has presented too many unknown tokens: then the token is not looked up.
+    pub(crate) async fn authenticate(
+        &self,
+        token: &str,
+        ClientAddress(address): ClientAddress,
+    ) -> Result<Option<Caller>, Problem> {
+        let digest = digest(token);
+        let now_ms = self.tokens.now_ms();
+        if let Some(caller) = self.bus.known(&digest, now_ms) {
+            self.tokens.used(&format!("~{}", caller.bus_client()));
             return Ok(Some(caller));
         }
-        if let Some(caller) = self.tokens.authenticate(token).await? {
+        if let Some(caller) = self.tokens.cached(&digest) {
             return Ok(Some(caller));
         }
-        self.bus.look_up(token).await
+        {
+            let attempts = self.attempts.lock();
+            if !attempts.was_valid(&digest) {
+                attempts.check(address, now_ms).map_err(too_many_attempts)?;
+            }
+            if attempts.is_unknown(&digest, now_ms) {
+                return Ok(None);
+            }
+        }
+        let mut caller = self.tokens.of_digest(&digest).await?;
+        if caller.is_none() && intake::is_token(token) {
+            caller = self.bus.look_up(&digest, now_ms).await?;
+        }
+        if caller.is_some() {
+            self.attempts.lock().succeeded(&digest);
+            return Ok(caller);
+        }
+        self.attempts.lock().failed(address, &digest, now_ms);
+        Ok(None)
     }
 
-    /// Who presented the token with this digest when logging in, unless it has been revoked since.
-    pub(crate) async fn remember(&self, digest: &str) -> Result<Option<Caller>, Problem> {
-        if let Some(caller) = self.tokens.of_digest(digest).await? {
-            return Ok(Some(caller));
+    /// For whom a browser acts, unless the token has been revoked since.
+    pub(crate) async fn remember(&self, session: &Session) -> Result<Option<Caller>, Problem> {
+        match &session.holder {
+            Holder::Token(digest) => {
+                if let Some(caller) = self.tokens.of_digest(digest).await? {
+                    return Ok(Some(caller));
+                }
+                Ok(self.bus.known(digest, self.tokens.now_ms()))
+            }
+            Holder::Person { name, token } => {
+                let caller = self.tokens.of_name(token).await?;
+                if caller.is_none() {
+                    tracing::warn!(
+                        token,
+                        "`login.proxy_tokens` names a token that does not exist or has expired"
+                    );
+                }
+                Ok(caller.map(|caller| caller.for_person(name.clone())))
+            }
         }
-        Ok(self.bus.of_digest(digest))
     }
+}
+
+fn too_many_attempts(seconds: u32) -> Problem {
+    let detail = format!("Too many unknown tokens from this address. Try again in {seconds} s.");
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_attempts", detail).retry_after(seconds)
 }

@@ -2,7 +2,8 @@
 
 use serde_json::value::to_raw_value;
 
-use signalbox_bus::{Handle, Kind, NewEvent, Refusal};
+use signalbox_api::audit::Record;
+use signalbox_bus::{AUDIT, Handle, Kind, NewEvent, Refusal};
 use signalbox_routing::{Announce, EventKind, RouteEvent};
 
 /// The bus, for those who have something of Signalbox' own to tell.
@@ -14,6 +15,27 @@ pub(crate) struct OwnEvents {
 impl OwnEvents {
     pub(crate) fn new(bus: Handle) -> Self {
         Self { bus }
+    }
+}
+
+impl OwnEvents {
+    /// Publishes a record of the audit log, in the background: the record itself is stored.
+    pub(crate) fn audited(&self, record: &Record) {
+        let event = NewEvent {
+            kind: Kind::Create,
+            url: "/audit".to_owned(),
+            timestamp_ms: Some(record.at_ms),
+            data: to_raw_value(record).ok(),
+            environment: None,
+            object: Some("signalbox:audit".to_owned()),
+            idempotency_key: None,
+        };
+        let bus = self.bus.clone();
+        tokio::spawn(async move {
+            for refusal in bus.announce(AUDIT, vec![event]).await.into_iter().filter_map(Result::err) {
+                tracing::warn!(%refusal, "a record of the audit log was not published");
+            }
+        });
     }
 }
 

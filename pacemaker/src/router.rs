@@ -2,12 +2,12 @@
 
 use axum::{
     Router,
-    extract::DefaultBodyLimit,
-    http::{HeaderValue, StatusCode, header},
+    extract::{DefaultBodyLimit, State},
+    http::{HeaderName, HeaderValue, StatusCode, header},
     middleware,
     response::{IntoResponse, Response},
 };
-use tower_http::{catch_panic::CatchPanicLayer, timeout::RequestBodyTimeoutLayer};
+use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -15,16 +15,20 @@ use crate::{
     api,
     app::App,
     dashboard::{self, Site},
-    http::{Problem, body, observe, openapi, unread},
+    http::{Problem, audit, body, deadline, observe, openapi, unread},
 };
 
-/// How long a body may take to arrive.
-const BODY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
+static OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
+static PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-policy");
+/// Pages use none of the features that a browser asks its user for.
+const NO_PERMISSIONS: &str =
+    "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()";
 
 /// The routes of the API with their descriptions.
 fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(openapi::head())
         .merge(api::health::routes())
+        .merge(api::audit::routes())
         .merge(api::check::routes())
         .merge(api::presence::routes())
         .merge(api::tokens::routes())
@@ -63,9 +67,10 @@ pub(crate) fn router(site: Site) -> Router {
         .layer(middleware::from_fn(signalbox_daemon::refuse_proxied))
         .layer(middleware::from_fn(unread::drain))
         .layer(DefaultBodyLimit::max(body::LIMIT_BYTES))
-        .layer(RequestBodyTimeoutLayer::new(BODY_TIMEOUT))
+        .layer(middleware::from_fn(deadline::limit))
+        .layer(middleware::from_fn_with_state(app.clone(), audit::record))
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(middleware::map_response(protect))
+        .layer(middleware::map_response_with_state(app.clone(), protect))
         .layer(middleware::from_fn(signalbox_daemon::traces::serve))
         .layer(middleware::from_fn_with_state(app.metrics.clone(), observe::observe))
 }
@@ -85,10 +90,15 @@ fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
 }
 
 /// Nothing here is to be sniffed, framed or, as answers hang on a token, cached by anything between.
-async fn protect(mut response: Response) -> Response {
+async fn protect(State(app): State<App>, mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(OPENER_POLICY.clone(), HeaderValue::from_static("same-origin"));
+    headers.insert(PERMISSIONS_POLICY.clone(), HeaderValue::from_static(NO_PERMISSIONS));
+    if app.sessions.options().https {
+        headers.insert(header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
+    }
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }

@@ -7,12 +7,16 @@ use std::{
 
 use anyhow::Context as _;
 use rand::RngExt as _;
-use signalbox_daemon::traces::Exporter;
+use signalbox_daemon::{
+    serve::{self, Limits as ListenerLimits},
+    traces::Exporter,
+};
 use signalbox_store::{Fabric, Options, RoutesMaster, Shard, Stats};
 use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
-use signalbox_access::Tokens;
+use parking_lot::Mutex;
+use signalbox_access::{AuditLog, Tokens};
 use signalbox_bus::{self as bus, Bus, FabricMemory, Handle, Webhooks};
 use signalbox_certificates::Certificates;
 use signalbox_egress::Client;
@@ -48,6 +52,8 @@ const PROBE: Duration = Duration::from_secs(1);
 const MACHINES: Duration = Duration::from_secs(1);
 /// Interval at which subscriptions are compared with the tokens.
 const END_LOST_CLIENTS: Duration = Duration::from_secs(5);
+/// Interval at which the last use of tokens is stored.
+const USES: Duration = Duration::from_secs(30);
 /// Interval between fabric identity checks.
 const REMEMBER: Duration = Duration::from_secs(1);
 /// The same, until the identity has been stored for the first time.
@@ -69,7 +75,8 @@ pub(crate) async fn run(
     let mut background = Background::new(&servers.fabric, &config.node);
     let site = assemble(&config, servers, metrics, routing_metrics, &mut background, &shutdown).await?;
     tracing::info!(listen = %listener.local_addr()?, node = config.node, "the pacemaker serves");
-    let served = serve(listener, site, shutdown).await;
+    let limits = ListenerLimits { connections: config.connections };
+    let served = serve(listener, site, limits, shutdown).await;
     background.end().await;
     silence.cancel();
     // A panic in there has been logged, and is no reason to end otherwise.
@@ -90,7 +97,7 @@ async fn assemble(
     own_addresses::resolve_first(&own).await;
     let bus = event_bus(config, &servers, &own, background, shutdown).await?;
     let Servers { fabric, routes, stats } = servers;
-    let tokens = Tokens::new(config.root_token.clone(), fabric.clone(), stats.clone())
+    let tokens = Tokens::new(&config.root_token, fabric.clone(), stats.clone(), wall_clock)
         .with_external(bus.front.external_tokens());
     let store = Store::new(fabric.clone(), routes, stats.clone());
     let (registry, routers) =
@@ -101,17 +108,23 @@ async fn assemble(
     let queues =
         queues::Handle::new(&fabric, config.redis.fabric_shards, config.queues.clone(), shutdown.clone());
     background.spawn(|idle| queues.clone().run(idle));
-    let live = Hub::new(bus.handle, config.bus.streams);
+    let live = Hub::new(bus.handle.clone(), config.bus.streams);
     background.spawn(|idle| live.clone().run(idle));
     let certificates = Certificates::new(registry.clone(), config.edge_keys.clone(), wall_clock);
     background.spawn(|idle| certificates.clone().reseal(idle));
+    background.spawn(|idle| write_uses(tokens.clone(), idle));
+    let sessions = signalbox_access::Sessions::new(fabric.clone());
+    let audit = AuditLog::new(fabric.clone(), config.audit.records);
     let presence = Presence::new(fabric, background.who.clone());
     // It leaves the list when it accepts no more requests, not when its background work is done.
     background.spawn(|_| presence.clone().run(shutdown.clone()));
     background.spawn(|idle| end_lost_clients(bus.front.clone(), tokens.clone(), idle));
     let app = App::new(Parts {
-        sessions: Sessions::new(tokens.shared_key("sessions"), wall_clock),
+        sessions: Sessions::new(sessions, config.login.clone(), config.proxy_secret.clone()),
         tokens,
+        attempts: Mutex::default(),
+        audit,
+        own_events: OwnEvents::new(bus.handle),
         registry,
         certificates,
         routers,
@@ -355,28 +368,38 @@ async fn remember(handle: Handle, memory: FabricMemory, shutdown: CancellationTo
     }
 }
 
+/// Stores periodically when tokens were last used.
+async fn write_uses(tokens: Tokens, shutdown: CancellationToken) {
+    let mut ended = false;
+    while !ended {
+        ended = shutdown.run_until_cancelled(time::sleep(USES)).await.is_none();
+        if let Err(error) = tokens.write_uses().await {
+            tracing::debug!(%error, "the last use of tokens is stored later");
+        }
+    }
+}
+
 /// The time of day, for what is said to others: signatures, dates in headers. Nothing is decided by it.
 #[allow(clippy::disallowed_methods, reason = "this is where the clock comes from that is passed in")]
 fn wall_clock() -> SystemTime {
     SystemTime::now()
 }
 
-async fn serve(listener: TcpListener, site: Site, shutdown: CancellationToken) -> anyhow::Result<()> {
-    let stop = shutdown.clone();
-    let server = axum::serve(listener, router::router(site))
-        .with_graceful_shutdown(async move { stop.cancelled().await })
-        .into_future();
+async fn serve(
+    listener: TcpListener,
+    site: Site,
+    limits: ListenerLimits,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let server = serve::serve(listener, router::router(site), limits, shutdown.clone());
     let mut server = std::pin::pin!(server);
     tokio::select! {
-        served = &mut server => return served.context("the HTTP server failed"),
+        () = &mut server => return Ok(()),
         () = shutdown.cancelled() => {}
     }
     tracing::info!("shutting down");
-    match time::timeout(DRAIN, server).await {
-        Ok(served) => served.context("the HTTP server failed"),
-        Err(_) => {
-            tracing::warn!("requests that did not end in time are cut off");
-            Ok(())
-        }
+    if time::timeout(DRAIN, server).await.is_err() {
+        tracing::warn!("requests did not end in time and are aborted");
     }
+    Ok(())
 }

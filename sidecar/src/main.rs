@@ -5,7 +5,7 @@ use std::{process::ExitCode, sync::Arc};
 use anyhow::Context;
 use clap::Parser;
 use signalbox_daemon::{
-    EXIT_USAGE, log_to_stderr,
+    EXIT_USAGE, log_to_stderr, serve,
     traces::{Exporter, Service},
 };
 use signalbox_settings::Loaded;
@@ -121,10 +121,10 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
         stopping.clone(),
     );
     tracing::info!(listen = %config.listen, node = config.node.as_str(), log = %config.access_log.display(), "started");
-    let server = axum::serve(listener, api).with_graceful_shutdown(stopping.clone().cancelled_owned());
-    let mut server = Box::pin(server.into_future());
+    let limits = serve::Limits { connections: config.connections };
+    let mut server = Box::pin(serve::serve(listener, api, limits, stopping.clone()));
     tokio::select! {
-        served = &mut server => served.context("serving HTTP")?,
+        () = &mut server => {}
         () = signals.stop() => {
             tracing::info!("stopping");
             stopping.cancel();

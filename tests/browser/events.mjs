@@ -4,14 +4,16 @@ import { act, api, check, go, noticed, server, shoot } from "./harness.mjs";
 
 const EVIL = '<img src=x onerror="document.title=1">';
 
+const credential = (name) => `${name}--0123456789abcdef`;
+
 export async function run(page) {
     let answers = 500;
     const receiver = await server(() => answers);
-    for (const name of ["publisher", "mailer"]) await api("POST", "/api_tokens", { name, token: name });
+    for (const name of ["publisher", "mailer"]) await api("POST", "/api_tokens", { name, token: credential(name) });
     const subscription = { topics: ["orders"], callback: receiver.url, uuid: "mailer", timeout: 0 };
-    await api("POST", "/subscription", subscription, "mailer");
+    await api("POST", "/subscription", subscription, credential("mailer"));
     const publish = (topic, object) =>
-        api("POST", `/topics/${topic}`, { type: "create", url: "https://shop.example/1", object, data: { object } }, "publisher");
+        api("POST", `/topics/${topic}`, { type: "create", url: "https://shop.example/1", object, data: { object } }, credential("publisher"));
 
     await go(page, "/dashboard/events");
     await page.locator('#tail-filter[data-open="yes"]').waitFor();

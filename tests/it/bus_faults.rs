@@ -13,7 +13,7 @@ use signalbox_testkit::{
 };
 use signalbox_tests::{
     fleet::Fleet,
-    http::{Request, Response},
+    http::{Request, Response, credential},
     receiver::{Answer, Receiver},
     system::System,
 };
@@ -263,7 +263,7 @@ async fn an_empty_fabric_accepts_nothing_until_an_operator_confirms_it() {
     let initialised = fleet.call(0, &fleet.system.token, "POST", "/bus/initialise", None).await;
     assert_eq!(initialised.status, 204, "{}", initialised.text());
     for client in ["shop", "sub"] {
-        let body = json!({"name": client, "token": client});
+        let body = json!({"name": client, "token": credential(client), "scopes": ["publish", "subscribe"]});
         let made = fleet.call(0, &fleet.system.token, "POST", "/api_tokens", Some(&body)).await;
         assert_eq!(made.status, 201, "{}", made.text());
     }

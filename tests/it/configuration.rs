@@ -9,7 +9,7 @@ use std::{
 
 use crate::up::program;
 
-const TOKEN: &str = "an-unguessable-root-token";
+const TOKEN: &str = "an-unguessable-root-token-of-32-characters";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -54,7 +54,7 @@ fn an_invalid_configuration_exits_64_with_its_place_and_without_a_secret() {
         (daemons[0], &["--listen", "nowhere"], &[], "--listen: invalid socket address"),
         (daemons[0], &["--set", TOKEN], &[], "--set: needs KEY=VALUE"),
         (daemons[0], &["--no-such-flag"], &[], "--no-such-flag"),
-        (daemons[0], &["--set", "root_token=short-secret"], &[], "--set root_token: must be at least 16"),
+        (daemons[0], &["--set", "root_token=short-secret"], &[], "--set root_token: must be at least 32"),
         (daemons[0], &[], &[], "root_token: is not set. Set it in the configuration file"),
         (
             daemons[1],

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use signalbox_testkit::eventually;
 use signalbox_tests::{
     events::{Message, Stream},
+    http::credential,
     system::System,
 };
 use tokio::net::TcpStream;
@@ -177,7 +178,8 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_see_everything() {
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_parameters_are_rejected_by_name() {
     let bus = Bus::with("live-refused", &[("streams", 1)]).await;
-    let publisher = json!({"name": "only-publish", "token": "only-publish", "scopes": ["publish"]});
+    let publisher =
+        json!({"name": "only-publish", "token": credential("only-publish"), "scopes": ["publish"]});
     assert_eq!(bus.root("POST", "/api_tokens", Some(&publisher)).await.status, 201);
     for (target, id, status, code) in [
         ("/events?pattern=a%7Cb)%7C(?:c", None, 422, "invalid_pattern"),

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, net::SocketAddr};
 use serde_json::{Value, json};
 use signalbox_testkit::{PATIENCE, eventually, eventually_within};
 use signalbox_tests::{
+    http::credential,
     receiver::{Answer, Receiver},
     system::System,
     upstream::App,
@@ -372,8 +373,9 @@ async fn events_about_a_subscriber_name_it() {
         ["signalbox.subscriber.paced", "signalbox.subscriber.disabled", "signalbox.subscriber.autodropped"];
     bus.subscribe(&ops, &topics, &receiver.url()).await;
     let shop = bus.client("shop").await;
-    let made =
-        bus.root("POST", "/api_tokens", Some(&json!({"name": "billing", "token": "its-credential"}))).await;
+    let made = bus
+        .root("POST", "/api_tokens", Some(&json!({"name": "billing", "token": credential("its-credential")})))
+        .await;
     assert_eq!(made.status, 201, "{}", made.text());
     let billing = Receiver::answering(|_| Answer::status("500 Internal Server Error")).await;
     bus.subscribe("its-credential", &["orders"], &billing.url()).await;

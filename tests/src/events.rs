@@ -9,6 +9,7 @@ use tokio::{
     time,
 };
 
+use crate::http::credential;
 use signalbox_testkit::PATIENCE;
 
 /// One message.
@@ -50,8 +51,10 @@ impl Stream {
         let mut stream = TcpStream::connect(to).await.expect("somebody listens");
         let last_id = last_id.map(|id| format!("Last-Event-ID: {id}\r\n")).unwrap_or_default();
         // HTTP/1.0: the body comes as it is, without chunks.
-        let request =
-            format!("GET {target} HTTP/1.0\r\nHost: x\r\nAuthorization: Bearer {token}\r\n{last_id}\r\n");
+        let request = format!(
+            "GET {target} HTTP/1.0\r\nHost: x\r\nAuthorization: Bearer {}\r\n{last_id}\r\n",
+            credential(token)
+        );
         stream.write_all(request.as_bytes()).await.expect("a request");
         let mut this = Self { lines: BufReader::new(stream), status: 0, last_id: None };
         let head = this.line().await.expect("an answer");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use signalbox_stack::{Builder, PartHandle};
 
 use crate::{
-    http::{Request, Response},
+    http::{Request, Response, credential},
     receiver,
     system::System,
 };
@@ -92,12 +92,13 @@ impl Fleet {
         request.send(to).await.unwrap_or_else(|error| panic!("{method} {target}: {error}"))
     }
 
-    /// A client, whose token is its name.
+    /// A client, which is called by its name.
     ///
     /// # Panics
     /// When it is refused.
     pub async fn client(&self, name: &str) -> String {
-        let body = json!({"name": name, "token": name});
+        let scopes = ["publish", "subscribe", "read"];
+        let body = json!({"name": name, "token": credential(name), "scopes": scopes});
         let made = self.call(0, &self.system.token, "POST", "/api_tokens", Some(&body)).await;
         assert_eq!(made.status, 201, "{}", made.text());
         name.to_owned()

@@ -7,7 +7,7 @@ use signalbox_stack::Stack;
 use super::demo::Demo;
 use crate::terminal;
 
-/// Prints every address, the path of the token, and example calls.
+/// Prints every address, the path of the token, and example calls. The token itself is printed only to a terminal.
 pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
     let (edge, admin) = (stack.edge_url(), stack.admin_url());
     let token = data_dir.join("token").display().to_string();
@@ -21,7 +21,12 @@ pub(crate) fn ready(stack: &Stack, data_dir: &Path, demo: Option<&Demo>) {
     for part in stack.parts() {
         row(part.part().as_str(), part.address());
     }
-    row("token", &format!("{}   also stored in {token}", stack.token()));
+    // The output of a service is stored in the journal, which more users can read than the file.
+    if terminal::is_watched() {
+        row("token", &format!("{}   also stored in {token}", stack.token()));
+    } else {
+        row("token", &format!("stored in {token}"));
+    }
     row("logs", &data_dir.join("log").display().to_string());
     terminal::line("");
     if let Some(demo) = demo {

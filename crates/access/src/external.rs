@@ -7,8 +7,8 @@ use super::{Scope, model::Stored};
 /// A token of another subsystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExternalToken {
-    /// The token in clear text; only its digest is stored.
-    pub token: String,
+    /// The SHA-256 of the token in hexadecimal.
+    pub digest: String,
     /// The name of its owner.
     pub name: String,
     /// What the token allows.
@@ -24,6 +24,9 @@ impl ExternalToken {
             hosts: None,
             environments: None,
             machines: None,
+            created_ms: 0,
+            expires_ms: None,
+            until_ms: None,
         }
     }
 }

@@ -41,8 +41,10 @@ impl fmt::Display for HostPattern {
 pub struct Caller {
     /// `root`, or the token's name.
     pub name: String,
-    /// The token itself, when it is one of the event bus: there it is the identity.
-    bus_token: Option<String>,
+    /// The identity of a client of the event bus, when the token is one of the bus.
+    bus_client: Option<String>,
+    /// The person for whom an authenticating proxy sent the request.
+    person: Option<String>,
     root: bool,
     scopes: Vec<Scope>,
     /// No list: every host.
@@ -65,7 +67,8 @@ impl Caller {
     pub fn named(name: String, scopes: Vec<Scope>, hosts: Option<Vec<HostPattern>>) -> Self {
         Self {
             name,
-            bus_token: None,
+            bus_client: None,
+            person: None,
             root: false,
             scopes,
             hosts,
@@ -92,9 +95,20 @@ impl Caller {
         Self { environments, ..self }
     }
 
-    /// The holder of one of the event bus's tokens.
-    pub fn of_bus(token: String, name: String, scopes: Vec<Scope>) -> Self {
-        Self { bus_token: Some(token), ..Self::named(name, scopes, None) }
+    /// The holder of one of the event bus's tokens. `client` is the identity there, which is not the token.
+    pub fn of_bus(client: String, name: String, scopes: Vec<Scope>) -> Self {
+        Self { bus_client: Some(client), ..Self::named(name, scopes, None) }
+    }
+
+    /// The same caller, as which an authenticating proxy presents `person`.
+    #[must_use]
+    pub fn for_person(self, person: String) -> Self {
+        Self { person: Some(person), ..self }
+    }
+
+    /// The person for whom an authenticating proxy sent the request.
+    pub fn person(&self) -> Option<&str> {
+        self.person.as_deref()
     }
 
     /// Whether this is the holder of the root token.
@@ -102,11 +116,11 @@ impl Caller {
         self.root
     }
 
-    /// The identity of the caller on the event bus. A bus token is its own identity; other callers get a prefix that no
-    /// bus token contains.
+    /// The identity of the caller on the event bus. Callers with a token of another kind get a prefix that no client of the
+    /// bus has.
     pub fn bus_client(&self) -> Cow<'_, str> {
-        match &self.bus_token {
-            Some(token) => Cow::Borrowed(token),
+        match &self.bus_client {
+            Some(client) => Cow::Borrowed(client),
             None => Cow::Owned(format!("@{}", self.name)),
         }
     }
@@ -158,7 +172,7 @@ impl Caller {
     }
 }
 
-/// The stored record of a token, under its digest.
+/// The stored record of a secret, under its digest. All secrets of a token have the same record apart from `until_ms`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stored {
     pub(super) name: String,
@@ -169,6 +183,31 @@ pub(super) struct Stored {
     pub(super) environments: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) machines: Option<Vec<String>>,
+    /// When the secret was created, in unix milliseconds.
+    #[serde(default)]
+    pub(super) created_ms: u64,
+    /// When the token expires, in unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) expires_ms: Option<u64>,
+    /// When this secret ends because a newer one has replaced it, in unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) until_ms: Option<u64>,
+}
+
+impl Stored {
+    /// When the secret is no longer valid, in unix milliseconds; `None` if it does not expire.
+    pub(super) fn end_ms(&self) -> Option<u64> {
+        self.expires_ms.into_iter().chain(self.until_ms).min()
+    }
+
+    pub(super) fn is_valid(&self, now_ms: u64) -> bool {
+        self.end_ms().is_none_or(|end| now_ms < end)
+    }
+
+    pub(super) fn caller(self) -> Caller {
+        let Self { name, scopes, hosts, environments, machines, .. } = self;
+        Caller::named(name, scopes, hosts).within(environments).of_machines(machines)
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,13 @@
 //! Tokens in Redis.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use data_encoding::HEXLOWER;
+use parking_lot::Mutex;
 use rand::Rng as _;
 use sha2::{Digest as _, Sha256};
 use signalbox_store::{self as redis, Fabric, FabricRole, Script, Stats, keys};
@@ -10,12 +15,19 @@ use subtle::ConstantTimeEq as _;
 
 use super::{
     ExternalToken, ExternalTokens, HostPattern, Scope,
+    cache::{Cache, Uses},
     model::{Caller, Stored},
 };
 use signalbox_daemon::RootToken;
 
 static CREATE: Script<FabricRole> = Script::new("tokens/create", include_str!("scripts/create.lua"));
 static DELETE: Script<FabricRole> = Script::new("tokens/delete", include_str!("scripts/delete.lua"));
+static ROTATE: Script<FabricRole> = Script::new("tokens/rotate", include_str!("scripts/rotate.lua"));
+
+/// The maximum number of secrets of one token that are valid together.
+pub const MAX_SECRETS: usize = 4;
+/// Attempts to change a token while other changes interfere.
+const MAX_CONFLICTS: usize = 10;
 
 /// A failed lookup or change of a token.
 #[derive(Debug, thiserror::Error)]
@@ -28,15 +40,34 @@ pub enum Error {
     Record(#[source] serde_json::Error),
 }
 
-/// A new token, which is shown once.
+/// A token to be created.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// The unique name of the token.
+    pub name: String,
+    /// What the token allows.
+    pub scopes: Vec<Scope>,
+    /// The hosts that the token is confined to; `None` allows every host.
+    pub hosts: Option<Vec<HostPattern>>,
+    /// The environments that the token is confined to; `None` allows every environment.
+    pub environments: Option<Vec<String>>,
+    /// The state machines that the token is confined to; `None` allows every machine.
+    pub machines: Option<Vec<String>>,
+    /// When the token expires, in unix milliseconds; `None` if it does not.
+    pub expires_ms: Option<u64>,
+}
+
+/// A new secret, which is shown once.
 #[derive(Debug)]
 pub struct Created {
     /// The token in clear text. It is not stored and cannot be shown again.
     pub token: String,
+    /// The token as it is listed.
+    pub listed: Listed,
 }
 
 /// A token as it is listed.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     /// The unique name of the token.
     pub name: String,
@@ -48,21 +79,62 @@ pub struct Listed {
     pub environments: Option<Vec<String>>,
     /// The state machines that the token is confined to; `None` allows every machine.
     pub machines: Option<Vec<String>>,
+    /// When its newest secret was created, in unix milliseconds.
+    pub created_ms: u64,
+    /// When the newest secret expires, in unix milliseconds.
+    pub expires_ms: Option<u64>,
+    /// When the token was last used, in unix milliseconds, to about two minutes.
+    pub last_used_ms: Option<u64>,
+    /// When each replaced secret that is still valid ends, in unix milliseconds.
+    pub replaced_until_ms: Vec<u64>,
+}
+
+/// The outcome of a rotation.
+#[derive(Debug)]
+pub enum Rotated {
+    /// There is a new secret.
+    Done(Created),
+    /// No token has this name.
+    Unknown,
+    /// [`MAX_SECRETS`] secrets of the token are valid already.
+    TooMany,
+    /// The new secret would be expired.
+    Expired,
+    /// Other changes interfered.
+    Busy,
 }
 
 /// All tokens. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Tokens {
-    root: Arc<RootToken>,
+    /// The SHA-256 of the root token in hexadecimal.
+    root: Arc<str>,
     fabric: Fabric,
     stats: Stats,
     external: ExternalTokens,
+    cache: Arc<Mutex<Cache>>,
+    uses: Arc<Mutex<Uses>>,
+    now: fn() -> SystemTime,
 }
 
 impl Tokens {
-    /// Tokens are stored in `fabric` and copied to `stats` for the sidecars.
-    pub fn new(root: RootToken, fabric: Fabric, stats: Stats) -> Self {
-        Self { root: Arc::new(root), fabric, stats, external: ExternalTokens::none() }
+    /// Tokens are stored in `fabric` and copied to `stats` for the sidecars. `now` decides what has expired.
+    pub fn new(root: &RootToken, fabric: Fabric, stats: Stats, now: fn() -> SystemTime) -> Self {
+        Self {
+            root: hex(&Sha256::digest(root.as_bytes())).into(),
+            fabric,
+            stats,
+            external: ExternalTokens::none(),
+            cache: Arc::default(),
+            uses: Arc::default(),
+            now,
+        }
+    }
+
+    /// The time, in unix milliseconds.
+    pub fn now_ms(&self) -> u64 {
+        let since = (self.now)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Copies these tokens of another subsystem to the sidecars, too.
@@ -73,99 +145,219 @@ impl Tokens {
 
     /// Copies a token of another subsystem to the sidecars immediately.
     pub async fn sync(&self, token: &ExternalToken) -> Result<(), Error> {
-        let record = serde_json::to_string(&token.record()).map_err(Error::Record)?;
-        self.copy(&digest(&token.token), Some(&record)).await;
+        self.copy(&token.digest, Some(&json(&token.record())?)).await;
         Ok(())
     }
 
     /// Removes a token of another subsystem from the sidecars immediately.
-    pub async fn revoke(&self, token: &str) {
-        self.copy(&digest(token), None).await;
+    pub async fn revoke(&self, digest: &str) {
+        self.copy(digest, None).await;
     }
 
-    /// The holder of `token`; `None` if it is unknown.
+    /// The holder of `token`; `None` if it is unknown or has expired.
     pub async fn authenticate(&self, token: &str) -> Result<Option<Caller>, Error> {
         self.of_digest(&digest(token)).await
     }
 
+    /// The holder of the token with this digest, if it is known without asking the fabric: the root token, or one that was
+    /// looked up within the last second.
+    pub fn cached(&self, digest: &str) -> Option<Caller> {
+        let now_ms = self.now_ms();
+        // Digests are compared, so that neither content nor length of the root token shows in the time taken.
+        let caller = if bool::from(digest.as_bytes().ct_eq(self.root.as_bytes())) {
+            Caller::root()
+        } else {
+            self.cache.lock().get(digest, now_ms)?
+        };
+        self.uses.lock().note(&caller.name, now_ms);
+        Some(caller)
+    }
+
     /// The holder of the token with this digest.
     pub async fn of_digest(&self, digest: &str) -> Result<Option<Caller>, Error> {
-        // Digests are compared, so that neither content nor length of the root token shows in the time taken.
-        let root = HEXLOWER.encode(&Sha256::digest(self.root.as_bytes()));
-        if bool::from(digest.as_bytes().ct_eq(root.as_bytes())) {
-            return Ok(Some(Caller::root()));
+        if let Some(caller) = self.cached(digest) {
+            return Ok(Some(caller));
         }
         let key = keys::fabric::tokens();
         let record: Option<String> = self.fabric.command("HGET").key(&key).arg(digest).query().await?;
         let Some(record) = record else { return Ok(None) };
-        let Stored { name, scopes, hosts, environments, machines } =
-            serde_json::from_str(&record).map_err(Error::Record)?;
-        Ok(Some(Caller::named(name, scopes, hosts).within(environments).of_machines(machines)))
+        let stored = read(&record)?;
+        let now_ms = self.now_ms();
+        if !stored.is_valid(now_ms) {
+            return Ok(None);
+        }
+        let end_ms = stored.end_ms();
+        let caller = stored.caller();
+        self.cache.lock().put(digest, caller.clone(), end_ms, now_ms);
+        self.uses.lock().note(&caller.name, now_ms);
+        Ok(Some(caller))
     }
 
-    /// A key that all pacemakers with the same root token share, and that does not reveal the token.
-    pub fn shared_key(&self, purpose: &str) -> [u8; 32] {
-        // The result is a secret key, so length extension is no threat and a plain hash suffices.
-        let text = Sha256::new().chain_update(b"signalbox/").chain_update(purpose).chain_update(b"/");
-        text.chain_update(self.root.as_bytes()).finalize().into()
+    /// The caller that the token of this name makes, for requests that were authenticated in another way. `None` if it is
+    /// unknown or has expired.
+    pub async fn of_name(&self, name: &str) -> Result<Option<Caller>, Error> {
+        let digests = self.digests(name).await?.unwrap_or_default();
+        match digests.split(' ').next() {
+            Some(newest) if !newest.is_empty() => self.of_digest(newest).await,
+            _ => Ok(None),
+        }
+    }
+
+    /// Notes that something with this name was used. Costs a lookup in memory; [`Self::write_uses`] stores it.
+    pub fn used(&self, name: &str) {
+        self.uses.lock().note(name, self.now_ms());
+    }
+
+    /// Stores when tokens were last used. Call it periodically.
+    pub async fn write_uses(&self) -> Result<(), Error> {
+        let uses = self.uses.lock().take();
+        if uses.is_empty() {
+            return Ok(());
+        }
+        let pairs: Vec<(&String, &u64)> = uses.iter().collect();
+        let key = keys::fabric::token_uses();
+        let written = self.fabric.command("HSET").key(&key).arg(pairs).run().await;
+        if written.is_err() {
+            self.uses.lock().put_back(uses);
+        }
+        Ok(written?)
+    }
+
+    /// When each name was last used, in unix milliseconds, to about two minutes.
+    pub async fn last_uses(&self) -> Result<HashMap<String, u64>, Error> {
+        Ok(self.fabric.command("HGETALL").key(&keys::fabric::token_uses()).query().await?)
     }
 
     /// Creates a token; `None` if the name is taken. A retry does not return the token again: a caller that lost the
     /// response deletes the name and creates it again.
-    pub async fn create(
-        &self,
-        name: String,
-        scopes: Vec<Scope>,
-        hosts: Option<Vec<HostPattern>>,
-        environments: Option<Vec<String>>,
-        machines: Option<Vec<String>>,
-    ) -> Result<Option<Created>, Error> {
+    pub async fn create(&self, wanted: Wanted) -> Result<Option<Created>, Error> {
+        let Wanted { name, scopes, hosts, environments, machines, expires_ms } = wanted;
         let token = generate();
         let digest = digest(&token);
-        let record = Stored { name: name.clone(), scopes, hosts, environments, machines };
-        let record = serde_json::to_string(&record).map_err(Error::Record)?;
+        let created_ms = self.now_ms();
+        let record = Stored { name, scopes, hosts, environments, machines, created_ms, expires_ms, until_ms: None };
+        let text = json(&record)?;
         let made: bool = CREATE
             .call()
             .key(&keys::fabric::tokens())
             .key(&keys::fabric::token_names())
-            .arg(&name)
+            .key(&keys::fabric::token_uses())
+            .arg(&record.name)
             .arg(&digest)
-            .arg(&record)
+            .arg(&text)
             .run(&self.fabric)
             .await?;
         if !made {
             return Ok(None);
         }
-        self.copy(&digest, Some(&record)).await;
-        Ok(Some(Created { token }))
+        self.uses.lock().forget(&record.name);
+        self.copy(&digest, Some(&text)).await;
+        Ok(Some(Created { token, listed: listed(record, Vec::new(), None) }))
     }
 
-    /// Revokes a token by name. An unknown name is not an error.
+    /// Gives a token another secret. The secrets before stay valid for `overlap`, so that clients can change over. Name,
+    /// scopes and everything that belongs to the name stay. Without `expires_ms`, the new secret expires as the one before.
+    pub async fn rotate(
+        &self,
+        name: &str,
+        overlap: Duration,
+        expires_ms: Option<u64>,
+    ) -> Result<Rotated, Error> {
+        let (records, names) = (keys::fabric::tokens(), keys::fabric::token_names());
+        let overlap_ms = u64::try_from(overlap.as_millis()).unwrap_or(u64::MAX);
+        for _ in 0..MAX_CONFLICTS {
+            let Some(before) = self.digests(name).await? else { return Ok(Rotated::Unknown) };
+            let old: Vec<&str> = before.split(' ').collect();
+            let found: Vec<Option<String>> =
+                self.fabric.command("HMGET").key(&records).arg(&old).query().await?;
+            let now_ms = self.now_ms();
+            let end_ms = now_ms.saturating_add(overlap_ms);
+            let mut template = None;
+            let mut secrets: Vec<(String, Option<String>)> = Vec::new();
+            let mut ends = Vec::new();
+            for (digest, record) in old.iter().zip(found) {
+                let Some(record) = record else { continue };
+                let mut record = read(&record)?;
+                template.get_or_insert_with(|| record.clone());
+                let until_ms = record.until_ms.map_or(end_ms, |until| until.min(end_ms));
+                record.until_ms = Some(until_ms);
+                let kept = overlap_ms > 0 && record.is_valid(now_ms);
+                if kept {
+                    ends.push(record.end_ms().unwrap_or(until_ms));
+                }
+                secrets.push(((*digest).to_owned(), kept.then(|| json(&record)).transpose()?));
+            }
+            let Some(template) = template else { return Ok(Rotated::Unknown) };
+            if ends.len() >= MAX_SECRETS {
+                return Ok(Rotated::TooMany);
+            }
+            let expires_ms = expires_ms.or(template.expires_ms);
+            let fresh = Stored { created_ms: now_ms, expires_ms, until_ms: None, ..template };
+            if !fresh.is_valid(now_ms) {
+                return Ok(Rotated::Expired);
+            }
+            let token = generate();
+            secrets.insert(0, (digest(&token), Some(json(&fresh)?)));
+            let kept = secrets.iter().filter(|(_, record)| record.is_some());
+            let after: Vec<&str> = kept.map(|(digest, _)| digest.as_str()).collect();
+            let mut call =
+                ROTATE.call().key(&records).key(&names).arg(name).arg(&before).arg(after.join(" "));
+            for (digest, record) in &secrets {
+                call = call.arg(digest).arg(record.as_deref().unwrap_or_default());
+            }
+            if !call.run::<bool>(&self.fabric).await? {
+                continue;
+            }
+            for (digest, record) in &secrets {
+                self.cache.lock().forget(digest);
+                self.copy(digest, record.as_deref()).await;
+            }
+            return Ok(Rotated::Done(Created { token, listed: listed(fresh, ends, None) }));
+        }
+        Ok(Rotated::Busy)
+    }
+
+    /// Revokes all secrets of a token by its name. An unknown name is not an error.
     pub async fn delete(&self, name: &str) -> Result<(), Error> {
-        let digest: Option<String> = DELETE
+        let digests: Option<String> = DELETE
             .call()
             .key(&keys::fabric::tokens())
             .key(&keys::fabric::token_names())
+            .key(&keys::fabric::token_uses())
             .arg(name)
             .run(&self.fabric)
             .await?;
-        if let Some(digest) = digest {
-            self.copy(&digest, None).await;
+        self.uses.lock().forget(name);
+        for digest in digests.iter().flat_map(|digests| digests.split(' ')) {
+            self.cache.lock().forget(digest);
+            self.copy(digest, None).await;
         }
         Ok(())
     }
 
-    /// Every token, by name.
+    /// The digests of a token's secrets, newest first, separated by spaces.
+    async fn digests(&self, name: &str) -> Result<Option<String>, Error> {
+        Ok(self.fabric.command("HGET").key(&keys::fabric::token_names()).arg(name).query().await?)
+    }
+
+    /// Every token, by name. An expired token is listed until it is revoked.
     pub async fn list(&self) -> Result<Vec<Listed>, Error> {
-        let records = self.records().await?;
-        let mut listed = Vec::with_capacity(records.len());
-        for record in records.values() {
-            let Stored { name, scopes, hosts, environments, machines } =
-                serde_json::from_str(record).map_err(Error::Record)?;
-            listed.push(Listed { name, scopes, hosts, environments, machines });
+        let now_ms = self.now_ms();
+        let mut by_name: BTreeMap<String, Vec<Stored>> = BTreeMap::new();
+        for record in self.records().await?.values() {
+            let record = read(record)?;
+            by_name.entry(record.name.clone()).or_default().push(record);
         }
-        listed.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(listed)
+        let uses = self.last_uses().await?;
+        let mut all = Vec::with_capacity(by_name.len());
+        for (name, mut secrets) in by_name {
+            secrets.sort_by_key(|secret| (secret.until_ms.is_some(), secret.created_ms));
+            let mut secrets = secrets.into_iter();
+            let Some(newest) = secrets.next() else { continue };
+            let ends = secrets.filter(|one| one.is_valid(now_ms)).filter_map(|one| one.end_ms());
+            all.push(listed(newest, ends.collect(), uses.get(&name).copied()));
+        }
+        Ok(all)
     }
 
     async fn records(&self) -> Result<HashMap<String, String>, Error> {
@@ -186,11 +378,13 @@ impl Tokens {
 
     /// Makes the copy for the sidecars equal to the original.
     pub async fn reconcile(&self) -> Result<(), Error> {
+        let now_ms = self.now_ms();
         let mut wanted = self.records().await?;
+        // A record that is not readable is not valid.
+        wanted.retain(|_, record| read(record).is_ok_and(|record| record.is_valid(now_ms)));
         let external = self.external.all();
         for one in external.iter().flatten() {
-            let record = serde_json::to_string(&one.record()).map_err(Error::Record)?;
-            wanted.entry(digest(&one.token)).or_insert(record);
+            wanted.entry(one.digest.clone()).or_insert(json(&one.record())?);
         }
         let key = keys::stats::tokens();
         let present: HashMap<String, String> = self.stats.command("HGETALL").key(&key).query().await?;
@@ -208,6 +402,19 @@ impl Tokens {
         }
         Ok(())
     }
+}
+
+fn read(record: &str) -> Result<Stored, Error> {
+    serde_json::from_str(record).map_err(Error::Record)
+}
+
+fn json(record: &Stored) -> Result<String, Error> {
+    serde_json::to_string(record).map_err(Error::Record)
+}
+
+fn listed(newest: Stored, replaced_until_ms: Vec<u64>, last_used_ms: Option<u64>) -> Listed {
+    let Stored { name, scopes, hosts, environments, created_ms, expires_ms, until_ms: _ } = newest;
+    Listed { name, scopes, hosts, environments, created_ms, expires_ms, last_used_ms, replaced_until_ms }
 }
 
 /// 256 random bits. The prefix lets secret scanners recognize a leaked one.

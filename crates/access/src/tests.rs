@@ -1,14 +1,39 @@
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
+};
 
 use super::*;
 use signalbox_daemon::RootToken;
 use signalbox_route_table::Hostname;
 use signalbox_testkit::{Servers, eventually};
 
-const ROOT: &str = "0123456789abcdef";
+const ROOT: &str = "0123456789abcdef0123456789abcdef";
+
+/// The time of all tests, unless they move it.
+const NOW_MS: u64 = 1_800_000_000_000;
+
+fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(NOW_MS)
+}
 
 fn tokens(servers: &Servers) -> Tokens {
-    Tokens::new(RootToken::new(ROOT).unwrap(), servers.fabric(), servers.stats())
+    tokens_at(servers, now)
+}
+
+fn tokens_at(servers: &Servers, now: fn() -> SystemTime) -> Tokens {
+    Tokens::new(&RootToken::new(ROOT).unwrap(), servers.fabric(), servers.stats(), now)
+}
+
+fn wanted(name: &str, scope: Scope) -> Wanted {
+    Wanted { name: name.to_owned(), scopes: vec![scope], hosts: None, environments: None, expires_ms: None }
+}
+
+fn done(rotated: Rotated) -> Created {
+    match rotated {
+        Rotated::Done(created) => created,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]
@@ -17,7 +42,7 @@ async fn a_token_is_known_until_it_is_revoked_everywhere() {
     let (one, other) = (tokens(&servers), tokens(&servers));
     let hosts = vec![HostPattern::new(Hostname::parse("*.a.example").unwrap())];
     let made = one
-        .create("deployer".to_owned(), vec![Scope::Routes], Some(hosts), None, None)
+        .create(Wanted { hosts: Some(hosts), ..wanted("deployer", Scope::Routes) })
         .await
         .unwrap()
         .unwrap();
@@ -26,15 +51,16 @@ async fn a_token_is_known_until_it_is_revoked_everywhere() {
     assert!(caller.has_any(&[Scope::Routes]) && !caller.has_any(&[Scope::Read]) && !caller.has_any(&[]));
     assert!(caller.may_touch(&Hostname::parse("x.a.example").unwrap()) && !caller.is_unconfined());
     // A name is taken once; what is stored does not let anyone in.
-    assert!(
-        other.create("deployer".to_owned(), vec![Scope::Read], None, None, None).await.unwrap().is_none()
-    );
+    assert!(other.create(wanted("deployer", Scope::Read)).await.unwrap().is_none());
     let stored: Vec<String> = servers.fabric().command("HKEYS").arg("tokens").query().await.unwrap();
     assert_eq!(stored.len(), 1);
     assert!(!made.token.contains(&stored[0]) && other.authenticate(&stored[0]).await.unwrap().is_none());
     one.delete("deployer").await.unwrap();
     one.delete("deployer").await.unwrap();
-    assert!(other.authenticate(&made.token).await.unwrap().is_none());
+    assert!(one.authenticate(&made.token).await.unwrap().is_none());
+    // Another process has looked it up a moment ago, and forgets it within a second.
+    let later = tokens_at(&servers, || now() + Duration::from_secs(1));
+    assert!(later.authenticate(&made.token).await.unwrap().is_none());
     assert!(other.list().await.unwrap().is_empty());
 }
 
@@ -44,7 +70,7 @@ async fn root_is_root_without_the_fabric() {
     let tokens = tokens(&servers);
     servers.fabric.kill();
     assert_eq!(tokens.authenticate(ROOT).await.unwrap(), Some(Caller::root()));
-    assert!(tokens.authenticate("0123456789abcdeF").await.is_err());
+    assert!(tokens.authenticate("0123456789abcdef0123456789abcdeF").await.is_err());
 }
 
 #[tokio::test]
@@ -54,10 +80,10 @@ async fn the_copy_for_the_sidecars_follows() {
     let digests = async |servers: &Servers| -> Vec<String> {
         servers.stats().command("HKEYS").arg("tokens").query().await.unwrap_or_default()
     };
-    tokens.create("a".to_owned(), vec![Scope::Read], None, None, None).await.unwrap();
+    tokens.create(wanted("a", Scope::Read)).await.unwrap();
     assert_eq!(digests(&servers).await.len(), 1);
     servers.stats.kill();
-    tokens.create("b".to_owned(), vec![Scope::Read], None, None, None).await.unwrap();
+    tokens.create(wanted("b", Scope::Read)).await.unwrap();
     tokens.delete("a").await.unwrap();
     servers.stats.start();
     servers.answer().await;
@@ -87,11 +113,11 @@ async fn the_copy_holds_the_tokens_of_the_bus() {
         names
     };
     let external = |token: &str, scope| ExternalToken {
-        token: token.to_owned(),
+        digest: digest(token),
         name: token.to_uppercase(),
         scopes: vec![scope],
     };
-    tokens.create("own".to_owned(), vec![Scope::Read], None, None, None).await.unwrap();
+    tokens.create(wanted("own", Scope::Read)).await.unwrap();
     tokens.sync(&external("a", Scope::Read)).await.unwrap();
     assert_eq!(names().await, [r#"A ["read"]"#, r#"own ["read"]"#]);
     // A bus that is not known yet takes nobody's entry away.
@@ -100,10 +126,129 @@ async fn the_copy_holds_the_tokens_of_the_bus() {
     *known.lock().unwrap() = Some(vec![external("b", Scope::Publish), external("c", Scope::Read)]);
     tokens.reconcile().await.unwrap();
     assert_eq!(names().await, [r#"B ["publish"]"#, r#"C ["read"]"#, r#"own ["read"]"#]);
-    tokens.revoke("c").await;
+    tokens.revoke(&digest("c")).await;
     assert_eq!(names().await, [r#"B ["publish"]"#, r#"own ["read"]"#]);
     // Presented to the pacemaker they are the bus' to judge, and no token is stored as it is.
     assert!(tokens.authenticate("b").await.unwrap().is_none());
     let digests: Vec<String> = servers.stats().command("HKEYS").arg("tokens").query().await.unwrap();
     assert!(digests.iter().all(|digest| digest.len() == 64), "{digests:?}");
+}
+
+#[tokio::test]
+async fn a_rotated_token_has_two_secrets_for_a_while() {
+    let servers = Servers::start().await;
+    let tokens = tokens(&servers);
+    let first = tokens.create(wanted("ci", Scope::Publish)).await.unwrap().unwrap();
+    assert!(tokens.authenticate(&first.token).await.unwrap().is_some());
+    let hour = Duration::from_secs(3600);
+    let second = done(tokens.rotate("ci", hour, None).await.unwrap());
+    assert_eq!(second.listed.replaced_until_ms, [NOW_MS + 3_600_000]);
+    for token in [&first.token, &second.token] {
+        let caller = tokens.authenticate(token).await.unwrap().unwrap();
+        assert_eq!((caller.name.as_str(), &*caller.bus_client()), ("ci", "@ci"), "topics belong to the name");
+    }
+    let late = tokens_at(&servers, || now() + Duration::from_secs(3600));
+    assert!(late.authenticate(&first.token).await.unwrap().is_none(), "the overlap has ended");
+    assert!(late.authenticate(&second.token).await.unwrap().is_some());
+    assert_eq!(tokens.list().await.unwrap().len(), 1, "it is one token");
+    assert_eq!(late.list().await.unwrap()[0].replaced_until_ms, [0; 0]);
+    // Without an overlap, the others end immediately, wherever they are cached.
+    let third = done(tokens.rotate("ci", Duration::ZERO, None).await.unwrap());
+    for token in [&first.token, &second.token] {
+        assert!(tokens.authenticate(token).await.unwrap().is_none());
+    }
+    assert!(tokens.authenticate(&third.token).await.unwrap().is_some());
+    assert!(matches!(tokens.rotate("nobody", hour, None).await.unwrap(), Rotated::Unknown));
+    for _ in 1..MAX_SECRETS {
+        done(tokens.rotate("ci", hour, None).await.unwrap());
+    }
+    assert!(matches!(tokens.rotate("ci", hour, None).await.unwrap(), Rotated::TooMany));
+    // All secrets end with the token, and the sidecars forget them.
+    tokens.delete("ci").await.unwrap();
+    assert!(tokens.authenticate(&third.token).await.unwrap().is_none());
+    let stored: u64 = servers.fabric().command("HLEN").arg("tokens").query().await.unwrap();
+    assert_eq!(stored, 0);
+    let copied: u64 = servers.stats().command("HLEN").arg("tokens").query().await.unwrap();
+    assert_eq!(copied, 0);
+}
+
+#[tokio::test]
+async fn an_expired_token_is_unknown_everywhere() {
+    let servers = Servers::start().await;
+    let tokens = tokens(&servers);
+    let expires_ms = Some(NOW_MS + 1_000);
+    let made = tokens.create(Wanted { expires_ms, ..wanted("guest", Scope::Read) }).await.unwrap().unwrap();
+    assert!(tokens.authenticate(&made.token).await.unwrap().is_some());
+    tokens.reconcile().await.unwrap();
+    let copied = async || servers.stats().command("HLEN").arg("tokens").query::<u64>().await.unwrap();
+    assert_eq!(copied().await, 1);
+    let late = tokens_at(&servers, || now() + Duration::from_secs(1));
+    assert!(late.authenticate(&made.token).await.unwrap().is_none());
+    assert!(late.of_name("guest").await.unwrap().is_none());
+    late.reconcile().await.unwrap();
+    assert_eq!(copied().await, 0, "the sidecars do not accept it");
+    assert_eq!(late.list().await.unwrap()[0].expires_ms, expires_ms, "it is listed until it is revoked");
+    assert!(matches!(late.rotate("guest", Duration::ZERO, None).await.unwrap(), Rotated::Expired));
+    let renewed = done(late.rotate("guest", Duration::ZERO, Some(NOW_MS + 60_000)).await.unwrap());
+    assert!(late.authenticate(&renewed.token).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn the_last_use_is_written_later_and_not_by_requests() {
+    let servers = Servers::start().await;
+    let tokens = tokens(&servers);
+    let made = tokens.create(wanted("ci", Scope::Publish)).await.unwrap().unwrap();
+    tokens.authenticate(&made.token).await.unwrap();
+    tokens.authenticate(ROOT).await.unwrap();
+    assert_eq!(tokens.list().await.unwrap()[0].last_used_ms, None);
+    tokens.write_uses().await.unwrap();
+    assert_eq!(tokens.list().await.unwrap()[0].last_used_ms, Some(NOW_MS));
+    assert_eq!(tokens.last_uses().await.unwrap()["root"], NOW_MS);
+    tokens.delete("ci").await.unwrap();
+    tokens.create(wanted("ci", Scope::Publish)).await.unwrap();
+    assert_eq!(tokens.list().await.unwrap()[0].last_used_ms, None, "the use of another token");
+}
+
+#[tokio::test]
+async fn a_session_ends_on_every_pacemaker() {
+    let mut servers = Servers::start().await;
+    let (one, other) = (Sessions::new(servers.fabric()), Sessions::new(servers.fabric()));
+    assert_eq!(one.system().await.unwrap(), other.system().await.unwrap());
+    let digest = digest("a-token");
+    let secret = one.open(&digest, Duration::from_secs(60)).await.unwrap();
+    assert_eq!(other.find(&secret).await.unwrap(), Some(digest.clone()));
+    assert_eq!(other.find("a-guess").await.unwrap(), None);
+    // Nothing in the fabric opens the session.
+    let keys: Vec<String> = servers.fabric().command("KEYS").arg("session:*").query().await.unwrap();
+    assert!(keys.len() == 1 && !keys[0].contains(&secret), "{keys:?}");
+    one.end(&secret).await.unwrap();
+    one.end(&secret).await.unwrap();
+    assert_eq!(other.find(&secret).await.unwrap(), None);
+    // Without the fabric, only a session that was seen before is open.
+    let secret = one.open(&digest, Duration::from_secs(60)).await.unwrap();
+    assert_eq!(one.find(&secret).await.unwrap(), Some(digest.clone()));
+    servers.fabric.kill();
+    assert_eq!(one.find(&secret).await.unwrap(), Some(digest));
+    assert!(other.find(&secret).await.is_err());
+}
+
+#[tokio::test]
+async fn the_audit_log_keeps_changes_when_refusals_flood_it() {
+    let servers = Servers::start().await;
+    let log = AuditLog::new(servers.fabric(), 1_000);
+    log.append("the change", false).await.unwrap();
+    for number in 0..12_000 {
+        log.append(&number.to_string(), true).await.unwrap();
+    }
+    let length: u64 = servers.fabric().command("XLEN").arg("audit:refused").query().await.unwrap();
+    assert!(length < 11_000, "{length}");
+    let newest = log.page(Direction::Older, None, 2).await.unwrap();
+    let texts = |page: &Page| page.records.iter().map(|(_, text)| text.clone()).collect::<Vec<_>>();
+    assert_eq!(texts(&newest), ["11999", "11998"]);
+    assert!(newest.more);
+    let oldest = log.page(Direction::Newer, None, 1).await.unwrap();
+    assert_eq!(texts(&oldest), ["the change"]);
+    log.append("another", false).await.unwrap();
+    let later = log.page(Direction::Newer, Some(newest.newest), 10).await.unwrap();
+    assert_eq!(texts(&later), ["another"]);
 }

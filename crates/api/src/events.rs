@@ -266,16 +266,17 @@ pub struct Pong {
     pub pong: u64,
 }
 
-/// A token of a client of the bus.
+/// A client of the bus with a token.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = BusTokenView))]
 pub struct ClientToken {
     /// The client's name.
     #[cfg_attr(feature = "schema", schema(example = "billing"))]
     pub name: String,
-    /// The secret.
+    /// The secret: only in the answer to its creation, and in lists if `bus.legacy_token_list` is on.
     #[cfg_attr(feature = "schema", schema(example = "billing--5f1d7a84db00d2fce00b31a7fc73224f"))]
-    pub token: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
 }
 
 /// A token of a client of the bus, to be created.
@@ -285,10 +286,35 @@ pub struct ClientToken {
 pub struct NewClientToken {
     /// `[a-z0-9:_-]{1,64}`.
     pub name: String,
-    /// The same; generated as `name--` and 32 hexadecimal digits when left out.
+    /// `[a-z0-9:_-]{20,64}`; generated as `name--` and 32 hexadecimal digits when left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// `publish`, `subscribe` and `read` when left out.
+    /// `publish` and `subscribe` when left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scopes: Option<BTreeSet<Scope>>,
+    /// When the token expires, in unix milliseconds. Without it, the token does not expire.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at_ms: Option<u64>,
+}
+
+/// Another token for a client of the bus.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = ApiTokenRotation))]
+#[serde(deny_unknown_fields)]
+pub struct ClientTokenRotation {
+    /// The new token, as at its creation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// Seconds for which the previous tokens stay valid, up to 30 days. An hour when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlap_seconds: Option<u64>,
+}
+
+/// A token of a client of the bus, to be deleted.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = OldApiToken))]
+#[serde(deny_unknown_fields)]
+pub struct OldClientToken {
+    /// A valid token of the client.
+    pub token: String,
 }

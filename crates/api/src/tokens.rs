@@ -21,6 +21,8 @@ pub enum Scope {
     Machines,
     /// Read routes, statistics and the dashboard.
     Read,
+    /// Read the audit log.
+    Audit,
 }
 
 impl Scope {
@@ -33,6 +35,7 @@ impl Scope {
         Self::Facts,
         Self::Machines,
         Self::Read,
+        Self::Audit,
     ];
 
     /// The scope of this name.
@@ -50,6 +53,7 @@ impl Scope {
             Self::Facts => "facts",
             Self::Machines => "machines",
             Self::Read => "read",
+            Self::Audit => "audit",
         }
     }
 }
@@ -79,6 +83,22 @@ pub struct NewToken {
     /// Confine the token to these state machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<Vec<String>>,
+    /// When the token expires, in unix milliseconds. Without it, the token does not expire.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at_ms: Option<u64>,
+}
+
+/// A new secret for a token.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Rotation {
+    /// For how many seconds the secrets before stay valid, up to 30 days; 0 ends them immediately. An hour if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlap_seconds: Option<u64>,
+    /// When the new secret expires, in unix milliseconds. As the secret before if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at_ms: Option<u64>,
 }
 
 /// A token; the token itself is shown only when it is created.
@@ -98,6 +118,17 @@ pub struct Token {
     /// The state machines that it is confined to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<Vec<String>>,
+    /// When its newest secret was created, in unix milliseconds.
+    pub created_at_ms: u64,
+    /// When it expires, in unix milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at_ms: Option<u64>,
+    /// When it was last used, in unix milliseconds, to about two minutes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_used_at_ms: Option<u64>,
+    /// When each secret that a rotation has replaced ends, in unix milliseconds; absent if no such secret is valid.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaced_until_ms: Vec<u64>,
     /// The secret that clients send.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,

@@ -303,7 +303,7 @@ impl Committer {
             let limits = (options.call_events, options.call_appends, options.call_bytes);
             let appends = |part: &Part| {
                 let subscribers = part.topic().map_or(0, |topic| view.subscribers(topic));
-                subscribers + view.queues.matching(&part.channel).len()
+                subscribers + view.queues_for(&part.channel).len()
             };
             let count = cut(waiting.iter(), appends, limits);
             let items: Vec<Item> = waiting.drain(..count).collect();
@@ -474,7 +474,7 @@ struct Queues(HashMap<usize, usize>);
 impl Queues {
     /// The queues that take an event, each with the weight of the event's facet.
     fn of(&self, view: &View, part: &Part) -> Vec<(usize, u32)> {
-        let found = view.queues.matching(&part.channel);
+        let found = view.queues_for(&part.channel);
         let place = |known: &usize| {
             let queue = view.queues.at(*known)?;
             Some((*self.0.get(known)?, queue.definition.weight(&part.environment)))
@@ -493,7 +493,7 @@ fn fan_out(view: &View, items: &[Item]) -> (FanOut, Queues) {
             {
                 topics.push(Arc::clone(topic));
             }
-            for known in view.queues.matching(&part.channel).iter() {
+            for known in view.queues_for(&part.channel).iter() {
                 if let Some(queue) = view.queues.at(*known) {
                     places.entry(*known).or_insert_with(|| {
                         let limit = queue.definition.in_flight_limit.unwrap_or_default();

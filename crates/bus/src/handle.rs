@@ -414,7 +414,7 @@ impl Handle {
             .await
     }
 
-    /// Token → client, from the fabric rather than from memory.
+    /// Client → its tokens, from the fabric rather than from memory.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -422,42 +422,92 @@ impl Handle {
         Ok(self.fresh().await?.api_tokens.clone())
     }
 
-    /// The client of a token that is not in [`Self::registry`]: it may have been made elsewhere a moment ago.
+    /// The client with the token of this digest, as far as this process knows.
+    pub fn client_of(&self, digest: &str, now_ms: u64) -> Option<(String, ApiToken)> {
+        let view = self.core.view();
+        view.client_of(digest, now_ms).map(|(client, token)| (client.to_owned(), token.clone()))
+    }
+
+    /// As [`Self::client_of`], for a token that may have been made elsewhere a moment ago.
     ///
     /// # Errors
     /// When the fabric does not answer.
-    pub async fn find_api_token(&self, token: &str) -> Result<Option<ApiToken>, Error> {
+    pub async fn find_api_token(
+        &self,
+        digest: &str,
+        now_ms: u64,
+    ) -> Result<Option<(String, ApiToken)>, Error> {
         // Strangers ask this as often as they like, so the registry is only read when there is something in it.
-        if !self.core.stores[0].has_api_token(token).await? {
+        if !self.core.stores[0].has_api_token(digest).await? {
             return Ok(None);
         }
-        Ok(self.fresh().await?.api_tokens.get(token).cloned())
+        self.fresh().await?;
+        Ok(self.client_of(digest, now_ms))
     }
 
-    /// Makes a token. The same token for the same client again changes nothing.
+    /// Makes a client with a token. The same again changes nothing. `client` is the digest of the token.
     ///
     /// # Errors
     /// [`Error::TokenExists`] when it is another client's.
-    pub async fn create_api_token(&self, token: &str, client: ApiToken) -> Result<(), Error> {
+    pub async fn create_api_token(&self, client: &str, token: ApiToken) -> Result<(), Error> {
+        let is_same = |known: &ApiToken| {
+            let secrets = token.secrets.keys().all(|digest| known.secrets.contains_key(digest));
+            secrets && known.name == token.name && known.scopes == token.scopes
+        };
         self.core
-            .change(|registry, _| match registry.api_tokens.get(token) {
-                Some(known) if *known != client => Err(Error::TokenExists),
+            .change(|registry, _| match registry.api_tokens.get(client) {
+                Some(known) if !is_same(known) => Err(Error::TokenExists),
                 Some(_) => Ok(()),
                 None if registry.api_tokens.len() >= API_TOKENS => Err(Error::TooMany("tokens")),
+                // A client may have got it by a rotation.
+                None if registry
+                    .api_tokens
+                    .values()
+                    .any(|one| token.secrets.keys().any(|digest| one.secrets.contains_key(digest))) =>
+                {
+                    Err(Error::TokenExists)
+                }
                 None => {
-                    registry.api_tokens.insert(token.to_owned(), client.clone());
+                    registry.api_tokens.insert(client.to_owned(), token.clone());
                     Ok(())
                 }
             })
             .await
     }
 
-    /// Deletes a token and ends its subscription.
+    /// Gives a client another token, with the digest `fresh`. The ones before end at `until_ms`. What belongs to the
+    /// client stays. `listed` is the token itself, if tokens are listed.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchToken`], [`Error::TokenExists`] when another client has it, [`Error::TooMany`] when the client has
+    /// too many valid tokens.
+    pub async fn rotate_api_token(
+        &self,
+        client: &str,
+        fresh: &str,
+        listed: Option<&str>,
+        until_ms: u64,
+        now_ms: u64,
+    ) -> Result<(), Error> {
+        self.core
+            .change(|registry, _| registry.rotate_api_token(client, fresh, listed, until_ms, now_ms))
+            .await
+    }
+
+    /// Makes another client the publisher of a topic. `by` is the client that asks; nobody for root.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTopic`], or [`Error::Forbidden`] when it is another client's or one of Signalbox' own.
+    pub async fn hand_over(&self, topic: &str, to: &str, by: Option<&str>) -> Result<(), Error> {
+        self.core.change(|registry, _| registry.hand_over(topic, to, by)).await
+    }
+
+    /// Deletes a client's tokens and ends its subscription.
     ///
     /// # Errors
     /// [`Error::NoSuchToken`] when there is none.
-    pub async fn delete_api_token(&self, token: &str) -> Result<(), Error> {
-        self.core.change(|registry, _| registry.delete_api_token(token)).await?;
+    pub async fn delete_api_token(&self, client: &str) -> Result<(), Error> {
+        self.core.change(|registry, _| registry.delete_api_token(client)).await?;
         self.clear_away();
         Ok(())
     }

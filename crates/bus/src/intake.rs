@@ -14,7 +14,7 @@ mod subscription;
 pub use backend::{backend, backend_name};
 pub use event::{event, events, is_reserved_object};
 pub use group::{group, object_name};
-pub use name::{TOKEN_NAME, is_token};
+pub use name::{NEW_TOKEN, TOKEN_NAME, is_new_token, is_token};
 pub use subscription::subscription;
 
 use serde::Deserialize;

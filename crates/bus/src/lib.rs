@@ -132,7 +132,8 @@ pub use handle::{
 pub use metrics::Metrics;
 pub use options::Options;
 pub use registry::{
-    ApiToken, OnExhausted, RESERVED, Registry, Subscription, Wanted, is_reserved_topic, is_topic_name,
+    AUDIT, ApiToken, OnExhausted, RESERVED, Registry, Subscription, Wanted, is_audit_topic,
+    is_reserved_topic, is_topic_name,
 };
 pub use service::Bus;
 pub use signalbox_api::objects::{OnFailure, Queued};

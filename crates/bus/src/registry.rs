@@ -14,6 +14,13 @@ use signalbox_queues::Definition;
 /// The prefix of Signalbox' own topics.
 pub const RESERVED: &str = "signalbox.";
 
+/// The topic of the audit log, without [`RESERVED`]. Its events go to subscribers and streams that may read the audit log,
+/// and into no queue.
+pub const AUDIT: &str = "audit";
+
+/// The maximum number of valid tokens of one client.
+const MAX_SECRETS: usize = 4;
+
 /// The client that Signalbox' own events are published by. No token can have this name: they have no dots.
 pub(super) const OWN_CLIENT: &str = "signalbox.";
 
@@ -79,13 +86,30 @@ pub struct Subscription {
     pub topics: BTreeSet<String>,
 }
 
-/// A client's credential.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A client with a token of the bus.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiToken {
     /// The client's name.
     pub name: String,
     /// What it may do.
     pub scopes: BTreeSet<String>,
+    /// SHA-256 of each of its tokens in hexadecimal → when the token ends, in unix milliseconds; `None` if it does not.
+    pub secrets: BTreeMap<String, Option<u64>>,
+    /// The token itself, if the system is configured to list tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listed: Option<String>,
+}
+
+impl ApiToken {
+    /// Whether the token of this digest is valid.
+    pub fn is_valid(&self, digest: &str, now_ms: u64) -> bool {
+        self.secrets.get(digest).is_some_and(|end| end.is_none_or(|end| now_ms < end))
+    }
+
+    /// The digests of the tokens that are valid.
+    pub fn valid(&self, now_ms: u64) -> impl Iterator<Item = &str> {
+        self.secrets.keys().map(String::as_str).filter(move |digest| self.is_valid(digest, now_ms))
+    }
 }
 
 /// All of it, as of one stamp.
@@ -95,7 +119,7 @@ pub struct Registry {
     pub topics: BTreeMap<String, Option<String>>,
     /// Client → its subscription.
     pub subscriptions: BTreeMap<String, Subscription>,
-    /// Token → its client.
+    /// Client → its tokens. The identity of a client is the SHA-256 of its first token, and stays when tokens change.
     pub api_tokens: BTreeMap<String, ApiToken>,
     /// Name → what takes the events of some objects in place of the bus.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -116,6 +140,11 @@ pub fn is_topic_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
 }
 
+/// Whether this is the topic of the audit log.
+pub fn is_audit_topic(name: &str) -> bool {
+    name.strip_prefix(RESERVED) == Some(AUDIT)
+}
+
 /// Whether the name is one of Signalbox' own topics.
 pub fn is_reserved_topic(name: &str) -> bool {
     name.len() <= 64 && name.strip_prefix(RESERVED).is_some_and(|rest| rest.split('.').all(is_topic_name))
@@ -134,7 +163,7 @@ fn in_range(
 
 /// Changes. Each leaves the registry as it was when it fails.
 impl Registry {
-    /// How a client is called towards others. Its token, which is its identity, is also its credential.
+    /// How a client is called towards others.
     pub fn name_of(&self, client: &str) -> String {
         match self.api_tokens.get(client) {
             Some(token) => token.name.clone(),
@@ -301,7 +330,43 @@ impl Registry {
         self.retired_queues.remove(name);
     }
 
-    /// Deletes a token and ends its subscription. Topics it published to stay claimed until root deletes them.
+    /// Makes another client the publisher of a topic. `by` is the client that asks; nobody for root.
+    pub(super) fn hand_over(&mut self, topic: &str, to: &str, by: Option<&str>) -> Result<(), Error> {
+        let publisher = self.topics.get_mut(topic).ok_or(Error::NoSuchTopic)?;
+        if is_reserved_topic(topic) || by.is_some_and(|client| publisher.as_deref() != Some(client)) {
+            return Err(Error::Forbidden);
+        }
+        *publisher = Some(to.to_owned());
+        Ok(())
+    }
+
+    /// Gives a client another token. The ones before end at `until_ms`.
+    pub(super) fn rotate_api_token(
+        &mut self,
+        client: &str,
+        fresh: &str,
+        listed: Option<&str>,
+        until_ms: u64,
+        now_ms: u64,
+    ) -> Result<(), Error> {
+        if self.api_tokens.values().any(|one| one.secrets.contains_key(fresh)) {
+            return Err(Error::TokenExists);
+        }
+        let token = self.api_tokens.get_mut(client).ok_or(Error::NoSuchToken)?;
+        token.secrets.retain(|_, end| end.is_none_or(|end| now_ms < end));
+        for end in token.secrets.values_mut() {
+            *end = Some(end.map_or(until_ms, |end| end.min(until_ms)));
+        }
+        token.secrets.retain(|_, end| end.is_none_or(|end| now_ms < end));
+        if token.secrets.len() >= MAX_SECRETS {
+            return Err(Error::TooMany("tokens of the client"));
+        }
+        token.secrets.insert(fresh.to_owned(), None);
+        token.listed = listed.map(str::to_owned);
+        Ok(())
+    }
+
+    /// Deletes a client's tokens and ends its subscription. Topics it published to stay claimed until root deletes them.
     pub(super) fn delete_api_token(&mut self, token: &str) -> Result<(), Error> {
         self.api_tokens.remove(token).ok_or(Error::NoSuchToken)?;
         if self.subscriptions.contains_key(token) {
@@ -373,15 +438,14 @@ pub(super) fn projection(before: &Registry, after: &Registry) -> Vec<Command> {
         let fields = fields.into_iter().flat_map(|(field, value)| [field.to_owned(), value]).collect();
         write("HSET", Target::Subscriber(token.clone()), fields);
     }
-    for (token, client) in &after.api_tokens {
-        if before.api_tokens.get(token) != Some(client) {
-            // A map of strings is always JSON.
-            let json = serde_json::to_string(client).unwrap_or_default();
-            write("HSET", Target::ApiTokens, vec![token.clone(), json]);
+    if before.api_tokens != after.api_tokens {
+        let (old, new) = (secrets(before), secrets(after));
+        for (digest, json) in new.iter().filter(|(digest, json)| old.get(*digest) != Some(*json)) {
+            write("HSET", Target::ApiTokens, vec![(*digest).to_owned(), json.clone()]);
         }
-    }
-    for token in before.api_tokens.keys().filter(|token| !after.api_tokens.contains_key(*token)) {
-        write("HDEL", Target::ApiTokens, vec![token.clone()]);
+        for digest in old.keys().filter(|digest| !new.contains_key(*digest)) {
+            write("HDEL", Target::ApiTokens, vec![(*digest).to_owned()]);
+        }
     }
     let ended =
         after.retired.iter().filter(|(token, generation)| before.retired.get(*token) != Some(*generation));
@@ -389,6 +453,17 @@ pub(super) fn projection(before: &Registry, after: &Registry) -> Vec<Command> {
         retire(token, *generation, &mut write);
     }
     commands
+}
+
+/// Each token by its digest: its client, and the client's name and scopes.
+fn secrets(registry: &Registry) -> BTreeMap<&str, String> {
+    let mut all = BTreeMap::new();
+    for (client, token) in &registry.api_tokens {
+        let json =
+            serde_json::json!({"client": client, "name": token.name, "scopes": token.scopes}).to_string();
+        all.extend(token.secrets.keys().map(|digest| (digest.as_str(), json.clone())));
+    }
+    all
 }
 
 /// What has to be written in a shard other than the first: only that ended subscriptions are cleared away.

@@ -7,8 +7,9 @@ use std::{
 };
 
 use super::{
-    Error, Registry, Subscription,
+    ApiToken, Error, Registry, Subscription,
     intake::is_reserved_object,
+    is_audit_topic,
     store::{FanOut, Stored, Target},
 };
 use signalbox_queues::Matcher;
@@ -35,6 +36,8 @@ pub(super) struct View {
     subscriptions: BTreeMap<String, Arc<Subscription>>,
     targets: Vec<Target>,
     by_topic: HashMap<String, Vec<usize>>,
+    /// Digest of a token → its client.
+    by_token: HashMap<String, String>,
     pub(super) queues: Matcher,
 }
 
@@ -49,6 +52,7 @@ impl View {
             subscriptions: BTreeMap::new(),
             targets: Vec::new(),
             by_topic: HashMap::new(),
+            by_token: HashMap::new(),
             queues: Matcher::default(),
         }
     }
@@ -77,7 +81,11 @@ impl View {
             .iter()
             .map(|(token, one)| (token.clone(), Arc::new(one.clone())))
             .collect();
+        let by_token = registry.api_tokens.iter().flat_map(|(client, token)| {
+            token.secrets.keys().map(|digest| (digest.clone(), client.clone())).collect::<Vec<_>>()
+        });
         Self {
+            by_token: by_token.collect(),
             state: State::Ready,
             fabric,
             stamp,
@@ -92,6 +100,20 @@ impl View {
     /// The number in the stamp: one higher with every change.
     pub(super) fn version(&self) -> u64 {
         version(&self.stamp)
+    }
+
+    /// The client with the token of this digest, if the token is valid.
+    pub(super) fn client_of(&self, digest: &str, now_ms: u64) -> Option<(&str, &ApiToken)> {
+        let client = self.by_token.get(digest)?;
+        let token = self.registry.api_tokens.get(client)?;
+        token.is_valid(digest, now_ms).then_some((client, token))
+    }
+
+    /// The places of the queues that take a message of this channel. Records of the audit log go into no queue, because a
+    /// queue does not ask who pulls from it.
+    pub(super) fn queues_for(&self, channel: &str) -> Arc<[usize]> {
+        let topic = channel.rsplit(':').next().unwrap_or_default();
+        if is_audit_topic(topic) { Arc::default() } else { self.queues.matching(channel) }
     }
 
     pub(crate) fn subscription(&self, token: &str) -> Option<&Arc<Subscription>> {

@@ -16,8 +16,8 @@
 //! ```
 //!
 //! Each subsystem is a module here, with a handle that the [`Client`] lends: [`routes`], [`stats`], [`events`],
-//! [`queues`], [`objects`], [`machines`], [`certificates`], [`tokens`], [`health`]. Requests and answers are the types of
-//! `signalbox_api`, which the server uses as well.
+//! [`queues`], [`objects`], [`machines`], [`certificates`], [`tokens`], [`audit`], [`health`]. Requests and answers are the
+//! types of `signalbox_api`, which the server uses as well.
 //!
 //! # Guarantees
 //! * Unknown fields of an answer are ignored, so that an older client can read a newer server's answer.
@@ -26,6 +26,7 @@
 //!   should be. Only a connection that an idle server closed before it received the request is opened again.
 //! * Each call has a time limit ([`Builder::timeout`]), streams a limit for the silence between two messages.
 
+pub mod audit;
 pub mod certificates;
 mod error;
 pub mod events;
@@ -145,6 +146,11 @@ impl Client {
     /// State machines and their labels.
     pub fn machines(&self) -> machines::Machines<'_> {
         machines::Machines(self)
+    }
+
+    /// The audit log.
+    pub fn audit(&self) -> audit::Audit<'_> {
+        audit::Audit(self)
     }
 
     /// Tokens.

@@ -3,7 +3,7 @@
 use serde_json::json;
 use signalbox_api::tokens::TokenList;
 
-pub use signalbox_api::tokens::{NewToken, Scope, Token};
+pub use signalbox_api::tokens::{NewToken, Rotation, Scope, Token};
 
 use crate::{Client, Error, segment};
 
@@ -27,6 +27,14 @@ impl Tokens<'_> {
     /// As every call.
     pub async fn create(&self, token: &NewToken) -> Result<Token, Error> {
         self.0.post("/tokens", Some(&json!(token))).await
+    }
+
+    /// Gives a token another secret; the only answer that shows it.
+    ///
+    /// # Errors
+    /// As every call.
+    pub async fn rotate(&self, name: &str, rotation: &Rotation) -> Result<Token, Error> {
+        self.0.post(&format!("/tokens/{}/rotate", segment(name)), Some(&json!(rotation))).await
     }
 
     /// Revokes a token. A token that does not exist is not an error.

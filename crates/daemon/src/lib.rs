@@ -1,14 +1,17 @@
 //! Parts shared by both daemons: configuration values, logging, traces and request tokens.
 //!
 //! * [`RootToken`] and [`RedisUrl`]: configuration values that must not appear in a log;
+//! * [`Attempts`]: a limit for failed attempts to authenticate;
 //! * [`traces`]: spans of requests and of the work that they cause, sent to a collector;
 //! * `presented`: the token of a request (feature `serve`);
 //! * `refuse_proxied`: rejects requests that came through an edge (feature `serve`);
+//! * `serve`: the HTTP server, with limits for connections (feature `serve`);
 //! * `log_to_stderr`: lines for a person at a terminal, JSON otherwise (feature `serve`).
 //!
 //! Without the feature `serve`, this crate neither handles HTTP requests nor exports spans, and does not depend on axum or
 //! on the OpenTelemetry SDK. Only the daemons themselves enable it.
 
+mod attempts;
 #[cfg(feature = "serve")]
 mod credentials;
 #[cfg(feature = "serve")]
@@ -17,8 +20,11 @@ mod logging;
 mod proxied;
 mod redis_url;
 mod root_token;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod traces;
 
+pub use attempts::Attempts;
 #[cfg(feature = "serve")]
 pub use credentials::presented;
 #[cfg(feature = "serve")]

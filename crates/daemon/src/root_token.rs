@@ -7,6 +7,9 @@ use serde::{
     de::{Error, Unexpected, Visitor},
 };
 
+/// 32 hexadecimal digits are 128 bits, which cannot be guessed, even offline from a hash of the token.
+const MIN_LENGTH: usize = 32;
+
 /// The root token. Neither its `Debug` nor an error about it shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RootToken(String);
@@ -19,8 +22,8 @@ impl RootToken {
     /// A description of the expected form.
     pub fn new(text: &str) -> Result<Self, &'static str> {
         let token = text.trim();
-        if token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') {
-            return Err("must be at least 16 visible ASCII characters without a colon");
+        if token.len() < MIN_LENGTH || !token.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') {
+            return Err("must be at least 32 visible ASCII characters without a colon");
         }
         Ok(Self(token.to_owned()))
     }
@@ -39,7 +42,7 @@ impl<'de> Deserialize<'de> for RootToken {
             type Value = RootToken;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("text of at least 16 characters")
+                f.write_str("text of at least 32 characters")
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<RootToken, E> {
@@ -73,10 +76,11 @@ mod tests {
     #[test]
     fn a_root_token_is_validated_and_never_printed() {
         assert!(RootToken::new("short").is_err());
-        assert!(RootToken::new("0123456789abcde:").is_err());
-        assert!(RootToken::new("0123456789abc def").is_err());
-        let token = RootToken::new(" 0123456789abcdef\n").unwrap();
-        assert_eq!(token.as_bytes(), b"0123456789abcdef");
+        assert!(RootToken::new("0123456789abcdef0123456789abcde").is_err());
+        assert!(RootToken::new("0123456789abcdef0123456789abcde:").is_err());
+        assert!(RootToken::new("0123456789abcdef 0123456789abcdef").is_err());
+        let token = RootToken::new(" 0123456789abcdef0123456789abcdef\n").unwrap();
+        assert_eq!(token.as_bytes(), b"0123456789abcdef0123456789abcdef");
         assert!(!format!("{token:?}").contains("0123"));
     }
 
@@ -87,7 +91,7 @@ mod tests {
                 RootToken::deserialize(toml::de::ValueDeserializer::parse(text).unwrap()).unwrap_err();
             let message = error.message();
             assert!(
-                message.contains("16") && !message.contains("123") && !message.contains("secret"),
+                message.contains("32") && !message.contains("123") && !message.contains("secret"),
                 "{message}"
             );
         }

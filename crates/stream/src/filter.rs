@@ -3,6 +3,7 @@
 use regex::{Regex, RegexBuilder};
 
 use super::entry::Head;
+use signalbox_bus::is_audit_topic;
 
 /// Longest text of each part.
 const MAX_BYTES: usize = 1024;
@@ -16,6 +17,7 @@ pub struct Filter {
     environment: Option<String>,
     object: Option<String>,
     pattern: Option<Regex>,
+    audit: bool,
 }
 
 /// Why a filter is refused.
@@ -51,13 +53,20 @@ impl Filter {
             }
         }
         let pattern = pattern.map(whole).transpose()?;
-        Ok(Self { topic, environment, object, pattern })
+        Ok(Self { topic, environment, object, pattern, audit: false })
+    }
+
+    /// Whether records of the audit log are taken, too.
+    #[must_use]
+    pub fn with_audit(self, audit: bool) -> Self {
+        Self { audit, ..self }
     }
 
     pub(super) fn takes(&self, event: &Head<'_>) -> bool {
         let is =
             |wanted: &Option<String>, value: &str| wanted.as_deref().is_none_or(|wanted| wanted == value);
-        is(&self.topic, &event.topic)
+        (self.audit || !is_audit_topic(&event.topic))
+            && is(&self.topic, &event.topic)
             && is(&self.environment, &event.environment)
             && is(&self.object, &event.object)
             && self.pattern.as_ref().is_none_or(|pattern| {
@@ -111,6 +120,9 @@ mod tests {
             assert!(!filter.takes(&event(environment, "update", topic, object)));
         }
         assert!(Filter::default().takes(&event("e", "k", "t", "o")), "no filter takes everything");
+        let record = event("signalbox", "create", "signalbox.audit", "o");
+        assert!(!Filter::default().takes(&record), "apart from the audit log");
+        assert!(Filter::default().with_audit(true).takes(&record));
     }
 
     #[test]

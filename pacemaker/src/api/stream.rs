@@ -12,6 +12,7 @@ use axum::{
 };
 use futures_util::stream;
 use serde::Deserialize;
+use signalbox_access::Scope;
 use signalbox_stream::{Filter, FilterError, Message, Position, StreamLimit};
 use tokio::{
     sync::mpsc,
@@ -77,7 +78,8 @@ async fn events(
     let environment = asked.environment.clone();
     check(&caller, environment.as_deref())?;
     let place = app.limits.streams.take(&caller)?;
-    let filter = Filter::new(asked.topic, asked.environment, asked.object, asked.pattern.as_deref())?;
+    let filter = Filter::new(asked.topic, asked.environment, asked.object, asked.pattern.as_deref())?
+        .with_audit(caller.has_any(&[Scope::Audit]));
     let slot = app.live.acquire().await?;
     let shards = app.live.shards();
     let brought = match headers.get(&LAST_EVENT_ID) {

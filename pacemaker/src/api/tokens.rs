@@ -1,32 +1,41 @@
 //! API tokens, managed by root.
 
+use std::time::Duration;
+
 use axum::{
     Json as Answer,
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
+use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::api::machines::is_machine_name;
 use crate::http::{
     App, Problem,
+    audit::Notes,
     auth::{RootOnly, Whole},
     body::{Body, Json},
     path::Path,
 };
-use signalbox_access::{Dimension, Error, HostPattern, Scope, confinement};
-use signalbox_api::tokens::{NewToken, Token, TokenList};
+use signalbox_access::{
+    Created, Dimension, Error, HostPattern, Listed, MAX_SECRETS, Rotated, Scope, Wanted, confinement,
+};
+use signalbox_api::tokens::{NewToken, Rotation, Token, TokenList};
 use signalbox_queues::is_part;
 use signalbox_route_table::Hostname;
 
 const MAX_HOST_PATTERNS: usize = 100;
 const MAX_ENVIRONMENTS: usize = 100;
 const MAX_MACHINES: usize = 100;
+/// How long the secrets before stay valid after a rotation that does not specify it.
+const OVERLAP_SECONDS: u64 = 3600;
+const MAX_OVERLAP_SECONDS: u64 = 30 * 24 * 3600;
 
 /// The routes of tokens.
 pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))
+    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove)).routes(routes!(rotate))
 }
 
 impl From<Error> for Problem {
@@ -46,19 +55,13 @@ impl From<Error> for Problem {
 
 impl Body for NewToken {}
 
+impl Body for Rotation {}
+
 /// List the tokens
 #[utoipa::path(get, path = "/tokens", tag = "tokens", responses((status = 200, body = TokenList)))]
 async fn list(_: Whole<RootOnly>, State(app): State<App>) -> Result<Answer<TokenList>, Problem> {
     let tokens = app.tokens.list().await?;
-    let view = |listed: signalbox_access::Listed| Token {
-        name: listed.name,
-        scopes: listed.scopes,
-        hosts: listed.hosts.map(texts),
-        environments: listed.environments,
-        machines: listed.machines,
-        token: None,
-    };
-    Ok(Answer(TokenList { tokens: tokens.into_iter().map(view).collect() }))
+    Ok(Answer(TokenList { tokens: tokens.into_iter().map(|listed| view(listed, None)).collect() }))
 }
 
 /// Create a token
@@ -67,13 +70,13 @@ async fn list(_: Whole<RootOnly>, State(app): State<App>) -> Result<Answer<Token
 #[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = NewToken, responses(
     (status = 201, body = Token), (status = 409, description = "token_exists", body = Problem),
     (status = 422, description = "invalid_token_name, invalid_scopes, invalid_hostname, too_many_hosts, \
-        invalid_environments, invalid_machines, scope_not_confinable", body = Problem)))]
+        invalid_environments, invalid_machines, scope_not_confinable, invalid_expiry", body = Problem)))]
 async fn create(
     _: Whole<RootOnly>,
     State(app): State<App>,
     Json(new): Json<NewToken>,
 ) -> Result<Response, Problem> {
-    let NewToken { name, mut scopes, hosts, environments, machines } = new;
+    let NewToken { name, mut scopes, hosts, environments, machines, expires_at_ms } = new;
     check_name(&name)?;
     scopes.sort_unstable();
     scopes.dedup();
@@ -97,19 +100,59 @@ async fn create(
         return Err(Problem::unprocessable("invalid_machines", detail));
     }
     check_confinement(&scopes, hosts.is_some(), environments.is_some(), machines.is_some())?;
-    let made = app
-        .tokens
-        .create(name.clone(), scopes.clone(), hosts.clone(), environments.clone(), machines.clone())
-        .await?;
+    check_expiry(&app, expires_at_ms)?;
+    // What a deleted token of this name may have left behind is not the new one's.
+    app.bus.end_client(&format!("@{name}")).await?;
+    let wanted = Wanted { name, scopes, hosts, environments, machines, expires_ms: expires_at_ms };
+    let made = app.tokens.create(wanted).await?;
     let Some(made) = made else {
         let detail = "a token of this name exists; delete it first";
         return Err(Problem::new(StatusCode::CONFLICT, "token_exists", detail));
     };
-    // What a deleted token of this name may have left behind is not the new one's.
-    app.bus.end_client(&format!("@{name}")).await?;
-    let view =
-        Token { name, scopes, hosts: hosts.map(texts), environments, machines, token: Some(made.token) };
-    Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], Answer(view)).into_response())
+    Ok(shown(StatusCode::CREATED, made))
+}
+
+/// Rotate a token
+///
+/// The answer shows another secret. The secrets before stay valid for a while, so that clients can change over. Name, scopes,
+/// topics and subscription of the token stay. Up to four secrets are valid together.
+#[utoipa::path(post, path = "/tokens/{name}/rotate", tag = "tokens", params(("name" = String, Path)),
+    request_body = Rotation, responses(
+    (status = 200, body = Token), (status = 404, description = "unknown_token", body = Problem),
+    (status = 409, description = "too_many_secrets", body = Problem),
+    (status = 422, description = "out_of_range, invalid_expiry", body = Problem),
+    (status = 503, description = "busy", body = Problem)))]
+async fn rotate(
+    _: Whole<RootOnly>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Json(Rotation { overlap_seconds, expires_at_ms }): Json<Rotation>,
+) -> Result<Response, Problem> {
+    let overlap = overlap_seconds.unwrap_or(OVERLAP_SECONDS);
+    if overlap > MAX_OVERLAP_SECONDS {
+        let detail = format!("`overlap_seconds` must be between 0 and {MAX_OVERLAP_SECONDS}");
+        return Err(Problem::unprocessable("out_of_range", detail));
+    }
+    check_expiry(&app, expires_at_ms)?;
+    match app.tokens.rotate(&name, Duration::from_secs(overlap), expires_at_ms).await? {
+        Rotated::Done(made) => Ok(shown(StatusCode::OK, made)),
+        Rotated::Unknown => {
+            Err(Problem::not_found("unknown_token", format!("no token has the name `{name}`")))
+        }
+        Rotated::TooMany => {
+            let detail = format!(
+                "{MAX_SECRETS} secrets of this token are valid; rotate with `overlap_seconds` 0 to end them, or wait"
+            );
+            Err(Problem::new(StatusCode::CONFLICT, "too_many_secrets", detail))
+        }
+        Rotated::Expired => {
+            let detail = "the token has expired; give the new secret an `expires_at_ms` of its own";
+            Err(Problem::unprocessable("invalid_expiry", detail))
+        }
+        Rotated::Busy => {
+            Err(Problem::unavailable("busy", "other changes of this token interfere; try again"))
+        }
+    }
 }
 
 /// Revoke a token
@@ -121,8 +164,12 @@ async fn create(
 async fn remove(
     _: Whole<RootOnly>,
     State(app): State<App>,
+    notes: Notes,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
+    if let Some(listed) = app.tokens.list().await?.into_iter().find(|listed| listed.name == name) {
+        notes.before(json!(view(listed, None)));
+    }
     app.tokens.delete(&name).await?;
     app.bus.end_client(&format!("@{name}")).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -135,6 +182,35 @@ fn check_confinement(scopes: &[Scope], hosts: bool, environments: bool, machines
     let lists: Vec<Dimension> = lists.into_iter().filter_map(|(list, given)| given.then_some(list)).collect();
     confinement::check(scopes, &lists)
         .map_err(|refused| Problem::unprocessable("scope_not_confinable", refused.to_string()))
+}
+
+fn view(listed: Listed, token: Option<String>) -> Token {
+    Token {
+        name: listed.name,
+        scopes: listed.scopes,
+        hosts: listed.hosts.map(texts),
+        environments: listed.environments,
+        machines: listed.machines,
+        created_at_ms: listed.created_ms,
+        expires_at_ms: listed.expires_ms,
+        last_used_at_ms: listed.last_used_ms,
+        replaced_until_ms: listed.replaced_until_ms,
+        token,
+    }
+}
+
+fn shown(status: StatusCode, Created { token, listed }: Created) -> Response {
+    (status, [(header::CACHE_CONTROL, "no-store")], Answer(view(listed, Some(token)))).into_response()
+}
+
+fn check_expiry(app: &App, expires_at_ms: Option<u64>) -> Result<(), Problem> {
+    if expires_at_ms.is_none_or(|end| end > app.tokens.now_ms()) {
+        return Ok(());
+    }
+    Err(Problem::unprocessable(
+        "invalid_expiry",
+        "`expires_at_ms` must be a time in the future, in unix milliseconds",
+    ))
 }
 
 fn texts(patterns: Vec<HostPattern>) -> Vec<String> {

@@ -10,6 +10,7 @@ use signalbox_daemon::{RedisUrl, RootToken, traces};
 use signalbox_settings::{Error, Flags, Loaded, Program, Settings, milliseconds, within};
 use signalbox_store::{MAX_SHARDS, with_login};
 
+use crate::http::session as login;
 use signalbox_bus as bus;
 use signalbox_certificates::Keys;
 use signalbox_machines as machines;
@@ -44,6 +45,11 @@ pub(crate) struct Config {
     /// What private keys of certificates are encrypted with; empty without a key file.
     #[serde(skip)]
     pub(crate) edge_keys: Keys,
+    pub(crate) proxy_secret: Option<RootToken>,
+    #[serde(deserialize_with = "within::<_, _, 16, 1_000_000>")]
+    pub(crate) connections: usize,
+    pub(crate) login: login::Options,
+    pub(crate) audit: Audit,
     pub(crate) log: String,
     pub(crate) traces: traces::Options,
     pub(crate) redis: Redis,
@@ -77,6 +83,14 @@ impl Redis {
     pub(crate) fn login(&self, server: &RedisUrl) -> String {
         with_login(server.as_str(), &self.user, self.password_file.as_deref(), self.ca_file.as_deref())
     }
+}
+
+/// The audit log.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Audit {
+    #[serde(deserialize_with = "within::<_, _, 1_000, 100_000_000>")]
+    pub(crate) records: usize,
 }
 
 /// The background work on the route table.
@@ -159,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    const TOKEN: &str = "root_token=0123456789abcdef";
+    const TOKEN: &str = "root_token=0123456789abcdef0123456789abcdef";
 
     fn set(flags: &[&str]) -> Result<Config, String> {
         let flags = flags.iter().flat_map(|flag| ["--set", flag]);
@@ -211,7 +225,8 @@ mod tests {
             ("[bus]\nca_file = '/nowhere/ca.pem'", "p.toml:3:11: bus.ca_file: "),
             ("node = 'a b'", "p.toml:2:8: node: must be 1 to 128 characters"),
         ] {
-            std::fs::write(&file, format!("root_token = '0123456789abcdef'\n{text}\n")).unwrap();
+            std::fs::write(&file, format!("root_token = '0123456789abcdef0123456789abcdef'\n{text}\n"))
+                .unwrap();
             let sources = signalbox_settings::Sources { file: Some(file.clone()), ..Default::default() };
             let error = load(&sources).and_then(Config::complete).unwrap_err().to_string();
             assert!(error.contains(place), "{text}: {error}");
@@ -249,6 +264,6 @@ mod tests {
     fn a_root_token_is_needed_and_long_enough() {
         assert!(set(&[]).unwrap_err().starts_with("root_token: is not set"));
         let error = set(&["root_token=short"]).unwrap_err();
-        assert_eq!(error, "--set root_token: must be at least 16 visible ASCII characters without a colon");
+        assert_eq!(error, "--set root_token: must be at least 32 visible ASCII characters without a colon");
     }
 }

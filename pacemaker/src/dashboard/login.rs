@@ -10,8 +10,13 @@ use serde::Deserialize;
 
 use super::{assets::STAMP, page::html};
 use crate::dashboard::Site;
-use crate::http::{Problem, session::check_site};
+use crate::http::{
+    Problem,
+    audit::{ClientAddress, Notes},
+    session::check_site,
+};
 use signalbox_access::{self as tokens, Scope};
+use signalbox_api::audit::Kind as Audited;
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/login.html")]
@@ -43,6 +48,8 @@ pub(super) async fn form(Query(query): Query<LoginQuery>) -> Result<Response, Pr
 /// so that another site cannot log a visitor in with a token of its own.
 pub(super) async fn log_in(
     State(app): State<Site>,
+    address: ClientAddress,
+    notes: Notes,
     headers: HeaderMap,
     Form(credentials): Form<Credentials>,
 ) -> Result<Response, Problem> {
@@ -51,35 +58,52 @@ pub(super) async fn log_in(
     let token = credentials.token.trim();
     let reject =
         |refusal| html(StatusCode::UNAUTHORIZED, &LoginPage { stamp: &STAMP, next, refusal: Some(refusal) });
-    let caller = match app.authenticate(token).await {
+    let caller = match app.authenticate(token, address).await {
         Ok(Some(caller)) => caller,
-        Ok(None) => return reject("Invalid token."),
-        Err(problem) => return reject(problem.detail()),
+        Ok(None) => {
+            notes.kind(Audited::Refused);
+            return reject("Invalid token.");
+        }
+        Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => return reject(problem.detail()),
+        Err(problem) => {
+            let form = LoginPage { stamp: &STAMP, next, refusal: Some(problem.detail()) };
+            let mut response = html(problem.status(), &form)?;
+            if let Some(seconds) = problem.into_response().headers_mut().remove(header::RETRY_AFTER) {
+                response.headers_mut().insert(header::RETRY_AFTER, seconds);
+            }
+            return Ok(response);
+        }
     };
+    notes.caller(&caller);
     if !caller.has_any(&[Scope::Read]) {
+        notes.kind(Audited::Refused);
         return reject("The dashboard requires a token with the scope read.");
     }
-    let cookie = app.sessions.open(&tokens::digest(token), is_https(&headers));
-    redirect(next, &cookie)
+    notes.kind(Audited::Login);
+    let cookie = app.sessions.open(&tokens::digest(token), &headers).await?;
+    Ok(redirect(next, cookie))
 }
 
-/// Ends the session, unless another site sent the request.
-pub(super) async fn log_out(State(app): State<Site>, headers: HeaderMap) -> Result<Response, Problem> {
+/// Ends the session, unless another site sent the request. A copy of the cookie does not work any more, either.
+pub(super) async fn log_out(
+    State(app): State<Site>,
+    notes: Notes,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
     check_site(&Method::POST, &headers)?;
-    redirect("/dashboard/login", &app.sessions.close(is_https(&headers)))
+    if let Some(session) = app.sessions.of(&headers).await? {
+        notes.kind(Audited::Logout);
+        if let Some(caller) = app.remember(&session).await? {
+            notes.caller(&caller);
+        }
+    }
+    Ok(redirect("/dashboard/login", app.sessions.close(&headers).await?))
 }
 
-fn redirect(to: &str, cookie: &str) -> Result<Response, Problem> {
+fn redirect(to: &str, cookie: HeaderValue) -> Response {
     let mut response = Redirect::to(to).into_response();
-    let cookie = HeaderValue::try_from(cookie)
-        .map_err(|_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "invalid session cookie"))?;
     response.headers_mut().insert(header::SET_COOKIE, cookie);
-    Ok(response)
-}
-
-/// Whether the browser uses HTTPS, as reported by the proxy in front.
-fn is_https(headers: &HeaderMap) -> bool {
-    headers.get("x-forwarded-proto").is_some_and(|proto| proto == "https")
+    response
 }
 
 /// The page to show after the login: one of the dashboard's own, never an address of another site.

@@ -43,7 +43,8 @@ impl FromRequestParts<Site> for Viewer {
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
         match Reader::from_request_parts(parts, app).await {
             Ok(Reader { caller, credential }) => {
-                Ok(Self { caller, credential, session: app.sessions.of(&parts.headers) })
+                let session = app.sessions.of(&parts.headers).await.map_err(IntoResponse::into_response)?;
+                Ok(Self { caller, credential, session })
             }
             Err(problem) if browser && problem.status() == StatusCode::UNAUTHORIZED => {
                 let next: String = url::form_urlencoded::byte_serialize(target.as_bytes()).collect();
@@ -66,6 +67,7 @@ struct Frame<'a> {
     /// The name of the caller.
     name: &'a str,
     csrf: &'a str,
+    can_log_out: bool,
     /// The address of the page's stream.
     stream: String,
     /// The rendered page.
@@ -107,7 +109,8 @@ async fn show(app: &Site, viewer: &Viewer, view: View) -> Result<Response, Probl
         title: view.title(),
         kind: view.kind,
         kinds: Kind::MAIN,
-        name: &viewer.caller.name,
+        name: viewer.caller.person().unwrap_or(&viewer.caller.name),
+        can_log_out: viewer.session.as_ref().is_some_and(Session::can_log_out),
         csrf: viewer.session.as_ref().map_or("", |session| &session.csrf),
         stream: view.stream(),
         body: &body,

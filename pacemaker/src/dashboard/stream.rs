@@ -48,6 +48,7 @@ struct PageStream {
 pub(super) async fn stream(
     viewer: Viewer,
     State(app): State<Site>,
+    headers: HeaderMap,
     Query(query): Query<PageQuery>,
 ) -> Result<Response, Problem> {
     let kind = Kind::named(&query.page)
@@ -94,8 +95,8 @@ impl PageStream {
         }
     }
 
-    /// Whether the token is still valid and has the scope `read`. While the fabric Redis does not respond, the stream
-    /// stays open with the scopes that were read last.
+    /// Whether the session is still open, and its token is valid and has the scope `read`. While the fabric Redis does not
+    /// respond, the stream stays open with the scopes that were read last.
     async fn still_allowed(&mut self) -> bool {
         let caller = &mut self.caller;
         let allowed = |now: Caller| {

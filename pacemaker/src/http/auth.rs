@@ -23,7 +23,11 @@ use axum::{
 };
 use signalbox_daemon::presented;
 
-use super::{App, Problem, session::check_site};
+use super::{
+    App, Problem,
+    audit::{ClientAddress, Notes},
+    session::{Holder, Session, check_site},
+};
 use signalbox_access::{Caller, Dimension, Scope, digest};
 
 /// What a route asks of its caller.
@@ -210,16 +214,29 @@ impl FromRequestParts<App> for Anyone {
     }
 }
 
-/// The digest of the token that a request carries, or that its session was opened with, to check it again while a stream is
-/// open. It says nothing about the caller's permissions: a handler also takes [`Whole`] or [`Confined`].
+/// What a request proves its identity with, to check it again while a stream is open. It says nothing about the caller's
+/// permissions: a handler also takes [`Whole`] or [`Confined`].
 #[derive(Debug, Clone)]
-pub(crate) struct Credential(String);
+pub(crate) enum Credential {
+    /// The digest of a token.
+    Token(String),
+    /// What the browser sent about its session.
+    Session(HeaderMap),
+}
 
 impl Credential {
     /// Whether the token is still valid and `allowed` accepts its holder. While tokens cannot be read the answer is yes, so that
     /// an unavailable Redis does not end streams.
     pub(crate) async fn is_still(&self, app: &App, allowed: impl FnOnce(Caller) -> bool) -> bool {
-        match app.remember(&self.0).await {
+        let session = match self {
+            Self::Token(digest) => Session::of_token(digest.clone()),
+            Self::Session(headers) => match app.sessions.of(headers).await {
+                Ok(Some(session)) => session,
+                Ok(None) => return false,
+                Err(problem) => return problem.status().is_server_error(),
+            },
+        };
+        match app.remember(&session).await {
             Ok(Some(caller)) => allowed(caller),
             Ok(None) => false,
             Err(_) => true,
@@ -232,12 +249,13 @@ impl FromRequestParts<App> for Credential {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         if let Some(token) = presented(&parts.headers) {
-            return Ok(Self(digest(&token)));
+            return Ok(Self::Token(digest(&token)));
         }
-        let session = app.sessions.of(&parts.headers);
-        session.map(|session| Self(session.digest)).ok_or_else(|| {
-            Problem::new(StatusCode::UNAUTHORIZED, "token_required", "the request carries no token and no session")
-        })
+        if app.sessions.of(&parts.headers).await?.is_some() {
+            return Ok(Self::Session(parts.headers.clone()));
+        }
+        let detail = "the request carries no token and no session";
+        Err(Problem::new(StatusCode::UNAUTHORIZED, "token_required", detail))
     }
 }
 
@@ -299,12 +317,16 @@ async fn permitted<P: Permission>(parts: &Parts, app: &App) -> Result<Caller, Pr
 async fn who(parts: &Parts, app: &App) -> Result<Caller, Problem> {
     let unauthorized = |code, detail| Problem::new(StatusCode::UNAUTHORIZED, code, detail);
     let unknown = || unauthorized("token_unknown", "unknown or revoked token");
-    if let Some(token) = presented(&parts.headers) {
-        return app.authenticate(&token).await?.ok_or_else(unknown);
+    let caller = if let Some(token) = presented(&parts.headers) {
+        app.authenticate(&token, ClientAddress::of(parts)).await?.ok_or_else(unknown)?
+    } else if let Some(session) = app.sessions.acting(&parts.method, &parts.headers).await? {
+        app.remember(&session).await?.ok_or_else(unknown)?
+    } else {
+        let detail = "send `Authorization: Bearer <token>`, or the token as Basic user name";
+        return Err(unauthorized("token_required", detail));
+    };
+    if let Some(notes) = parts.extensions.get::<Notes>() {
+        notes.caller(&caller);
     }
-    if let Some(session) = app.sessions.acting(&parts.method, &parts.headers)? {
-        return app.remember(&session.digest).await?.ok_or_else(unknown);
-    }
-    let detail = "send `Authorization: Bearer <token>`, or the token as Basic user name";
-    Err(unauthorized("token_required", detail))
+    Ok(caller)
 }

@@ -122,7 +122,11 @@ fn unreadable(rejection: rejection::BytesRejection) -> Problem {
         let detail = "the body is larger than this route reads; send fewer items at a time";
         return Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail);
     }
-    Problem::new(StatusCode::BAD_REQUEST, "unreadable_body", "the body ended early or came too slowly")
+    if super::deadline::is_too_slow(&rejection) {
+        let detail = "The body did not arrive in time.";
+        return Problem::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", detail);
+    }
+    Problem::new(StatusCode::BAD_REQUEST, "unreadable_body", "The body ended early.")
 }
 
 /// Rejects JSON whose arrays and objects are nested too deeply. Parts of a body are stored and delivered without being parsed, and

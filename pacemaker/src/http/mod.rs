@@ -2,8 +2,10 @@
 //! request carries ([`body`]),
 //! sessions of browsers, metrics, and the frame of the OpenAPI document. Nothing here names a route.
 
+pub(crate) mod audit;
 pub(crate) mod auth;
 pub(crate) mod body;
+pub(crate) mod deadline;
 pub(crate) mod metrics;
 pub(crate) mod observe;
 pub(crate) mod openapi;

@@ -125,10 +125,10 @@ fn common(path: &str, operation: &mut Value) {
         ("400", "malformed_json, json_too_deep, unreadable_body", has_body),
         ("401", "token_required, token_unknown", !is_open),
         ("403", "scope_missing, confined_token, cross_site, csrf", !is_open),
-        ("408", "the body did not arrive in time", has_body),
+        ("408", "body_too_slow", has_body),
         ("413", "body_too_large", has_body),
         ("415", "unsupported_media_type", has_body),
-        ("429", "token_limit_reached", waits),
+        ("429", if waits { "too_many_attempts, token_limit_reached" } else { "too_many_attempts" }, !is_open),
         ("503", "fabric_unavailable, fabric_uninitialised", !is_open && !maps_unavailable),
     ] {
         if applies {
@@ -234,7 +234,7 @@ mod tests {
         );
         assert!(answers("/instances/{id}", "delete").contains("400"));
         assert_eq!(answers("/health", "get"), ["200".to_owned()].into(), "open, and it takes nothing");
-        let of_topics = ["200", "401", "403", "503"].map(str::to_owned);
+        let of_topics = ["200", "401", "403", "429", "503"].map(str::to_owned);
         assert_eq!(answers("/topics", "get"), of_topics.into(), "a token is required, and it takes nothing");
         assert!(!answers("/pulse", "get").contains("503"), "an unavailable fabric is 500 no_pulse there");
         let publish = &document["paths"]["/topics/{name}"]["post"]["responses"];

@@ -1,217 +1,360 @@
-//! Browsers that have logged in.
+//! Browsers: sessions that a log-in has opened, and persons that an authenticating proxy names.
 //!
-//! A session is a cookie and nothing that is stored: when it ends, a random number, the digest of the token that it was
-//! opened with, and an HMAC over all three. Every request looks the digest up as it would look up the token, so a
-//! revoked token ends its sessions with the next request, on every pacemaker. The key is made from the root token, which
-//! all pacemakers share; another root token ends all sessions. The cookie does not hold the token itself, and without
-//! the HMAC the digest opens nothing.
+//! A session is a cookie with a random secret; what it stands for is stored in the fabric (see
+//! [`signalbox_access::Sessions`]). Every request looks up the session and its token, so the end of either takes effect on
+//! every pacemaker, with a delay of a second at most.
 //!
-//! A cookie travels with requests that its owner did not mean. So besides `SameSite=Strict`, whatever changes something
-//! also needs the header [`CSRF_HEADER`] with a value that only pages of this session have been told: another site can
-//! neither read it nor send a header of its own without being asked first, which is never answered.
+//! A cookie is sent with requests that its owner did not intend. So in addition to `SameSite=Strict`, a request that
+//! changes something needs the header [`CSRF_HEADER`] with a value that only pages of this session contain: another site can
+//! neither read it nor send a header of its own without permission, which is never given. The same applies to requests
+//! for which a proxy vouches, because the proxy recognizes its user by a cookie, too.
 //!
-//! Cookies know no ports. The name of the cookie holds a part of the key, so that two systems on one machine do not log
-//! each other out.
+//! Over HTTPS the cookie is `Secure`, and its name begins with `__Host-`, so that neither a page without TLS nor another
+//! subdomain can set it.
+//!
+//! **Authenticating proxy.** A proxy that has authenticated a person adds a secret and the person's name to each request.
+//! Only the secret makes the other headers count, so nobody else can send them. The configuration maps roles to tokens.
 
-use std::time::{Duration, SystemTime};
+use std::{net::IpAddr, time::Duration};
 
-use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
-use data_encoding::HEXLOWER;
-use hmac::{Hmac, KeyInit as _, Mac as _};
-use rand::RngExt as _;
-use sha2::Sha256;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+use signalbox_access::{self as access, digest};
+use signalbox_daemon::RootToken;
+use signalbox_route_table::Network;
 use subtle::ConstantTimeEq as _;
 
 use super::Problem;
 
 /// How long a browser stays logged in.
 const LIFETIME: Duration = Duration::from_secs(12 * 3600);
-/// The header that proves that a page of the session asks.
+/// The maximum length of the name of a person.
+const MAX_PERSON: usize = 128;
+/// The header that proves that a page of the session sent the request.
 pub(crate) static CSRF_HEADER: HeaderName = HeaderName::from_static("x-signalbox-csrf");
+/// The header with the secret of an authenticating proxy.
+pub(crate) static PROXY_SECRET: HeaderName = HeaderName::from_static("x-signalbox-proxy-secret");
 static FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Opens and reads sessions. Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct Sessions {
-    key: [u8; 32],
-    cookie: String,
-    now: fn() -> SystemTime,
+/// The section `[login]` of the configuration.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Options {
+    pub(crate) https: bool,
+    pub(crate) fronts: Vec<Network>,
+    proxy_user_header: Header,
+    proxy_roles_header: Header,
+    proxy_tokens: Vec<Role>,
 }
 
-impl std::fmt::Debug for Sessions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sessions").field("cookie", &self.cookie).finish_non_exhaustive()
+/// The name of a header.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(try_from = "String")]
+struct Header(HeaderName);
+
+impl TryFrom<String> for Header {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|_| format!("`{text}` is not a valid name of a header"))
     }
 }
 
-/// A browser that has logged in.
+/// A role of the proxy, and the token whose scopes it gets.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(try_from = "String")]
+struct Role {
+    /// `*` for everybody.
+    role: String,
+    token: String,
+}
+
+impl TryFrom<String> for Role {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.rsplit_once('=') {
+            Some((_, "root")) => Err("the root token cannot be given to a role".to_owned()),
+            Some((role, token)) if !role.trim().is_empty() && !token.trim().is_empty() => {
+                Ok(Self { role: role.trim().to_owned(), token: token.trim().to_owned() })
+            }
+            _ => Err(format!("`{text}` must have the form ROLE=TOKEN-NAME")),
+        }
+    }
+}
+
+impl Options {
+    /// Whether the peer is a proxy whose forwarded headers are trusted.
+    fn is_front(&self, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        self.fronts.iter().any(|network| matches!(network, Network::Ip(network) if network.contains(&peer)))
+    }
+
+    /// The address of the client: the last one that a trusted front has forwarded, or else the peer itself.
+    pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        if !self.is_front(peer) {
+            return peer.to_canonical();
+        }
+        let forwarded = headers.get_all("x-forwarded-for").iter().next_back();
+        let last = forwarded.and_then(|list| list.to_str().ok()?.rsplit(',').next()?.trim().parse().ok());
+        last.map_or(peer, |address: IpAddr| address).to_canonical()
+    }
+}
+
+/// Opens and reads sessions. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Sessions {
+    store: access::Sessions,
+    options: Options,
+    proxy_secret: Option<RootToken>,
+}
+
+/// Whom a browser acts for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// The SHA-256 of the token with which the session was opened.
+    Token(String),
+    /// A person whom a proxy has authenticated, and the name of the token whose scopes apply.
+    Person { name: String, token: String },
+}
+
+/// A browser that is logged in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Session {
-    /// The SHA-256 of its token, in hexadecimal.
-    pub(crate) digest: String,
+    pub(crate) holder: Holder,
     /// What requests that change something have to bring.
     pub(crate) csrf: String,
 }
 
+impl Session {
+    /// For a client that sends its token with each request.
+    pub(crate) fn of_token(digest: String) -> Self {
+        Self { holder: Holder::Token(digest), csrf: String::new() }
+    }
+
+    /// Whether the browser can end it.
+    pub(crate) fn can_log_out(&self) -> bool {
+        matches!(self.holder, Holder::Token(_))
+    }
+}
+
 impl Sessions {
-    /// `key` is a secret that all pacemakers share.
-    pub(crate) fn new(key: [u8; 32], now: fn() -> SystemTime) -> Self {
-        let mut sessions = Self { key, cookie: String::new(), now };
-        sessions.cookie = format!("signalbox_{}", &sessions.mac("name", "")[..8]);
-        sessions
+    pub(crate) fn new(store: access::Sessions, options: Options, proxy_secret: Option<RootToken>) -> Self {
+        Self { store, options, proxy_secret }
     }
 
-    /// The `Set-Cookie` of a new session for whoever presented a token with this digest.
-    pub(crate) fn open(&self, digest: &str, secure: bool) -> String {
-        let ends = self.now_seconds() + LIFETIME.as_secs();
-        let nonce = format!("{:032x}", rand::rng().random::<u128>());
-        let value = self.seal(&format!("{ends}.{nonce}.{digest}"));
-        self.set_cookie(&value, LIFETIME.as_secs(), secure)
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
     }
 
-    /// The `Set-Cookie` that ends a session.
-    pub(crate) fn close(&self, secure: bool) -> String {
-        self.set_cookie("", 0, secure)
+    /// Whether the browser uses HTTPS: always, by configuration, or as the proxy in front reports.
+    pub(crate) fn is_secure(&self, headers: &HeaderMap) -> bool {
+        self.options.https || headers.get("x-forwarded-proto").is_some_and(|proto| proto == "https")
     }
 
-    fn set_cookie(&self, value: &str, seconds: u64, secure: bool) -> String {
-        let secure = if secure { "; Secure" } else { "" };
-        format!("{}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}", self.cookie)
+    /// The `Set-Cookie` of a new session for the holder of the token with this digest.
+    pub(crate) async fn open(&self, token: &str, headers: &HeaderMap) -> Result<HeaderValue, Problem> {
+        let secret = self.store.open(token, LIFETIME).await?;
+        self.set_cookie(&secret, LIFETIME.as_secs(), headers).await
     }
 
-    /// The session of a request; nothing without one, or when it has ended.
-    pub(crate) fn of(&self, headers: &HeaderMap) -> Option<Session> {
-        let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-        let mut pairs =
-            cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-        let (_, value) = pairs.find(|(name, _)| *name == self.cookie)?;
-        let (text, mac) = value.rsplit_once('.')?;
-        if !bool::from(self.mac("session", text).as_bytes().ct_eq(mac.as_bytes())) {
-            return None;
+    /// Ends the session of a request. Returns the `Set-Cookie` that removes the cookie.
+    pub(crate) async fn close(&self, headers: &HeaderMap) -> Result<HeaderValue, Problem> {
+        if let Some(secret) = self.cookie(headers).await? {
+            self.store.end(&secret).await?;
         }
-        let mut parts = text.split('.');
-        let (ends, nonce, digest) = (parts.next()?, parts.next()?, parts.next()?);
-        let ends: u64 = ends.parse().ok()?;
-        let csrf = self.mac("csrf", nonce);
-        (self.now_seconds() < ends).then(|| Session { digest: digest.to_owned(), csrf })
+        self.set_cookie("", 0, headers).await
+    }
+
+    async fn set_cookie(
+        &self,
+        value: &str,
+        seconds: u64,
+        headers: &HeaderMap,
+    ) -> Result<HeaderValue, Problem> {
+        let secure = if self.is_secure(headers) { "; Secure" } else { "" };
+        let name = self.name(headers).await?;
+        let cookie = format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}");
+        HeaderValue::try_from(cookie).map_err(|_| {
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "invalid session cookie")
+        })
+    }
+
+    /// The name of the cookie.
+    async fn name(&self, headers: &HeaderMap) -> Result<String, Problem> {
+        let prefix = if self.is_secure(headers) { "__Host-" } else { "" };
+        Ok(format!("{prefix}signalbox_{}", self.store.system().await?))
+    }
+
+    /// The secret in the cookie of a request.
+    async fn cookie(&self, headers: &HeaderMap) -> Result<Option<String>, Problem> {
+        let cookies = || headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+        // Requests of programs have no cookie, and must not wait for the name of it.
+        if !cookies().any(|value| value.contains("signalbox_")) {
+            return Ok(None);
+        }
+        let wanted = self.name(headers).await?;
+        let mut pairs =
+            cookies().flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        Ok(pairs.find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned()))
+    }
+
+    /// For whom the browser that sent a request acts; `None` without a session, or if it has ended.
+    pub(crate) async fn of(&self, headers: &HeaderMap) -> Result<Option<Session>, Problem> {
+        if let Some(session) = self.vouched(headers)? {
+            return Ok(Some(session));
+        }
+        let Some(secret) = self.cookie(headers).await? else { return Ok(None) };
+        let Some(token) = self.store.find(&secret).await? else { return Ok(None) };
+        Ok(Some(Session { holder: Holder::Token(token), csrf: csrf(&secret) }))
+    }
+
+    /// The person for whom an authenticating proxy vouches.
+    fn vouched(&self, headers: &HeaderMap) -> Result<Option<Session>, Problem> {
+        let Some(brought) = headers.get(&PROXY_SECRET) else { return Ok(None) };
+        let Some(secret) = &self.proxy_secret else { return Ok(None) };
+        // Digests are compared, so that the length of the secret does not show in the time taken.
+        let (brought, wanted) = (Sha256::digest(brought.as_bytes()), Sha256::digest(secret.as_bytes()));
+        if !bool::from(brought.as_slice().ct_eq(wanted.as_slice())) {
+            tracing::warn!("a request with a wrong proxy secret was treated as unauthenticated");
+            return Ok(None);
+        }
+        let one = |name: &Header| {
+            // A second value may come from the client.
+            let mut values = headers.get_all(&name.0).iter();
+            let value = values.next().and_then(|value| value.to_str().ok()).map(str::trim);
+            if values.next().is_some() { None } else { value.filter(|value| !value.is_empty()) }
+        };
+        let Some(person) = one(&self.options.proxy_user_header).filter(|name| name.len() <= MAX_PERSON)
+        else {
+            return Ok(None);
+        };
+        let roles: Vec<&str> =
+            one(&self.options.proxy_roles_header).into_iter().flat_map(|list| list.split(',')).collect();
+        let has = |wanted: &str| {
+            wanted == "*" || wanted == person || roles.iter().any(|role| role.trim() == wanted)
+        };
+        let role = self.options.proxy_tokens.iter().find(|role| has(&role.role)).ok_or_else(|| {
+            let detail = format!("no role of `{person}` is listed in `login.proxy_tokens`");
+            Problem::forbidden("unknown_person", detail)
+        })?;
+        let csrf = csrf(&format!("{}\0{person}", digest(&String::from_utf8_lossy(secret.as_bytes()))));
+        let holder = Holder::Person { name: person.to_owned(), token: role.token.clone() };
+        Ok(Some(Session { holder, csrf }))
     }
 
     /// As [`Self::of`], for a request that does something. One that changes something must come from a page of the
     /// session.
-    pub(crate) fn acting(&self, method: &Method, headers: &HeaderMap) -> Result<Option<Session>, Problem> {
-        let Some(session) = self.of(headers) else { return Ok(None) };
+    pub(crate) async fn acting(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Result<Option<Session>, Problem> {
+        let Some(session) = self.of(headers).await? else { return Ok(None) };
         if method.is_safe() {
             return Ok(Some(session));
         }
-        let brought = headers.get(&CSRF_HEADER).map_or(&b""[..], axum::http::HeaderValue::as_bytes);
+        let brought = headers.get(&CSRF_HEADER).map_or(&b""[..], HeaderValue::as_bytes);
         if bool::from(brought.ct_eq(session.csrf.as_bytes())) {
             return Ok(Some(session));
         }
         let detail =
-            "this did not come from a page of the dashboard; load the page again and repeat it there";
-        Err(Problem::new(StatusCode::FORBIDDEN, "csrf", detail))
-    }
-
-    fn seal(&self, text: &str) -> String {
-        format!("{text}.{}", self.mac("session", text))
-    }
-
-    fn mac(&self, purpose: &str, text: &str) -> String {
-        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.key) else {
-            unreachable!("every length does")
-        };
-        mac.update(purpose.as_bytes());
-        mac.update(b"\0");
-        mac.update(text.as_bytes());
-        HEXLOWER.encode(&mac.finalize().into_bytes())
-    }
-
-    fn now_seconds(&self) -> u64 {
-        (self.now)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+            "The request did not come from a page of the dashboard. Load the page again and repeat it there.";
+        Err(Problem::forbidden("csrf", detail))
     }
 }
 
-/// Refuses a change that a browser says another site asked for. Programs do not send the header; a browser that has
-/// been given credentials for Basic authentication brings them for every site.
+/// The value that pages of a session contain. It does not reveal the session's secret.
+fn csrf(secret: &str) -> String {
+    digest(&format!("signalbox/csrf/{secret}"))
+}
+
+/// Rejects a change that a browser reports as requested by another site. Programs send neither header. A browser that has
+/// stored credentials for Basic authentication sends them for every site, and an old browser only sends `Origin`.
 pub(crate) fn check_site(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
-    let site = headers.get(&FETCH_SITE).map_or(&b"none"[..], axum::http::HeaderValue::as_bytes);
-    if method.is_safe() || site == b"none" || site == b"same-origin" {
+    if method.is_safe() {
         return Ok(());
     }
-    Err(Problem::forbidden("cross_site", "a page of another site asked for this"))
+    let same = match headers.get(&FETCH_SITE) {
+        Some(site) => site == "none" || site == "same-origin",
+        None => headers.get(header::ORIGIN).is_none_or(|origin| is_own_origin(origin, headers)),
+    };
+    if same {
+        Ok(())
+    } else {
+        Err(Problem::forbidden("cross_site", "A page of another site sent the request."))
+    }
+}
+
+/// Whether the host and port of an origin are those that the request was sent to.
+fn is_own_origin(origin: &HeaderValue, headers: &HeaderMap) -> bool {
+    let host = headers.get("x-forwarded-host").or_else(|| headers.get(header::HOST));
+    let (Ok(origin), Some(Ok(host))) = (origin.to_str(), host.map(HeaderValue::to_str)) else { return false };
+    origin.split_once("://").is_some_and(|(scheme, authority)| {
+        let default = if scheme == "https" { ":443" } else { ":80" };
+        let plain = |text: &str| text.strip_suffix(default).unwrap_or(text).to_ascii_lowercase();
+        plain(authority) == plain(host)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn at(seconds: u64) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
-    }
-
-    fn early() -> SystemTime {
-        at(1_000_000)
-    }
-
-    fn late() -> SystemTime {
-        at(1_000_000 + 12 * 3600)
-    }
-
-    fn headers(cookie: &str) -> HeaderMap {
-        let pair = cookie.split(';').next().unwrap();
-        [(header::COOKIE, format!("other=1; {pair}; last=2").parse().unwrap())].into_iter().collect()
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap()))
+            .collect()
     }
 
     #[test]
-    fn a_session_reads_back_until_it_ends() {
-        let sessions = Sessions::new([7; 32], early);
-        let cookie = sessions.open("abc", false);
-        assert!(cookie.ends_with("; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict"), "{cookie}");
-        assert!(sessions.open("abc", true).ends_with("; Secure"));
-        let session = sessions.of(&headers(&cookie)).unwrap();
-        assert_eq!((session.digest.as_str(), session.csrf.len()), ("abc", 64));
-        assert_eq!(Sessions::new([7; 32], late).of(&headers(&cookie)), None, "it has ended");
-        assert_ne!(sessions.of(&headers(&sessions.open("abc", false))).unwrap().csrf, session.csrf);
-        assert_eq!(sessions.of(&headers(&sessions.close(false))), None);
-        assert_eq!(sessions.of(&HeaderMap::new()), None);
+    fn a_forwarded_address_counts_only_from_a_front() {
+        let options: Options = signalbox_settings::section("login", include_str!("../config/defaults.toml"));
+        let forwarded = headers(&[("x-forwarded-for", "6.6.6.6, 10.0.0.9")]);
+        let at = |peer: &str| options.client(peer.parse().unwrap(), &forwarded).to_string();
+        assert_eq!(at("127.0.0.1"), "10.0.0.9");
+        assert_eq!(at("::ffff:127.0.0.1"), "10.0.0.9");
+        assert_eq!(at("10.0.0.5"), "10.0.0.5");
+        let none = headers(&[("x-forwarded-for", "unknown")]);
+        assert_eq!(options.client([127, 0, 0, 1].into(), &none).to_string(), "127.0.0.1");
     }
 
     #[test]
-    fn a_forged_session_is_none() {
-        let sessions = Sessions::new([7; 32], early);
-        let cookie = sessions.open("abc", false);
-        for (from, to) in [("abc", "abd"), ("10", "20"), (".", ""), ("=", "=1")] {
-            assert_eq!(sessions.of(&headers(&cookie.replacen(from, to, 1))), None, "{from} for {to}");
+    fn a_role_names_a_token_and_never_root() {
+        assert_eq!(Role::try_from("cn=admins, o=x=ops".to_owned()).unwrap().token, "ops");
+        for bad in ["a=root", "a", "=b", "a="] {
+            Role::try_from(bad.to_owned()).unwrap_err();
         }
-        let others = Sessions::new([8; 32], early).open("abc", false);
-        assert_eq!(sessions.of(&headers(&others)), None);
-        let (_, value) = others.split_once('=').unwrap();
-        let (name, _) = cookie.split_once('=').unwrap();
-        assert_eq!(sessions.of(&headers(&format!("{name}={value}"))), None, "made with another key");
     }
 
     #[test]
-    fn what_changes_something_brings_the_sessions_own_word() {
-        let sessions = Sessions::new([7; 32], early);
-        let mut headers = headers(&sessions.open("abc", false));
-        assert!(sessions.acting(&Method::GET, &headers).unwrap().is_some());
-        assert_eq!(sessions.acting(&Method::POST, &headers).unwrap_err().code(), "csrf");
-        headers.insert(CSRF_HEADER.clone(), "0".repeat(64).parse().unwrap());
-        assert_eq!(sessions.acting(&Method::DELETE, &headers).unwrap_err().code(), "csrf");
-        let csrf = sessions.of(&headers).unwrap().csrf;
-        headers.insert(CSRF_HEADER.clone(), csrf.parse().unwrap());
-        assert!(sessions.acting(&Method::POST, &headers).unwrap().is_some());
-        assert_eq!(sessions.acting(&Method::POST, &HeaderMap::new()).unwrap(), None);
-    }
-
-    #[test]
-    fn another_sites_change_is_refused_and_a_programs_is_not() {
-        let from = |site: &'static str| [(FETCH_SITE.clone(), site.parse().unwrap())].into_iter().collect();
+    fn another_sites_change_is_rejected_and_a_programs_is_not() {
         for site in ["cross-site", "same-site", "what"] {
-            assert_eq!(check_site(&Method::POST, &from(site)).unwrap_err().code(), "cross_site");
-            assert!(check_site(&Method::GET, &from(site)).is_ok());
+            let from = headers(&[("sec-fetch-site", site)]);
+            assert_eq!(check_site(&Method::POST, &from).unwrap_err().code(), "cross_site");
+            assert!(check_site(&Method::GET, &from).is_ok());
         }
-        assert!(check_site(&Method::POST, &from("same-origin")).is_ok());
+        assert!(check_site(&Method::POST, &headers(&[("sec-fetch-site", "same-origin")])).is_ok());
         assert!(check_site(&Method::POST, &HeaderMap::new()).is_ok());
+    }
+
+    #[test]
+    fn an_origin_is_compared_with_the_host() {
+        let check = |origin: &str, host: &str| {
+            check_site(&Method::POST, &headers(&[("origin", origin), ("host", host)])).is_ok()
+        };
+        assert!(check("https://Admin.example", "admin.example"));
+        assert!(check("https://admin.example", "admin.example:443"));
+        assert!(check("http://127.0.0.1:8081", "127.0.0.1:8081"));
+        for (origin, host) in [
+            ("https://evil.example", "admin.example"),
+            ("http://127.0.0.1:9000", "127.0.0.1:8081"),
+            ("null", "admin.example"),
+            ("https://admin.example.evil.example", "admin.example"),
+        ] {
+            assert!(!check(origin, host), "{origin} {host}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Statistics are counted by version type and by groups of them, across hosts and environments. They cannot be divided between
 //! tenants, so a confined token does not read any.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 use axum::{
     extract::{Request, State},
@@ -11,10 +11,11 @@ use axum::{
     middleware::Next,
     response::Response,
 };
+use data_encoding::HEXLOWER;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use signalbox_daemon::presented;
+use signalbox_daemon::{Attempts, presented, serve::Peer};
 use signalbox_store::Stats;
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
@@ -33,6 +34,9 @@ pub(super) struct Tokens {
     root: Option<[u8; 32]>,
     redis: Stats,
     cache: Mutex<HashMap<[u8; 32], (Instant, Access)>>,
+    /// Failed attempts, in milliseconds since `started`.
+    attempts: Mutex<Attempts>,
+    started: Instant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +80,8 @@ impl Credential {
 
 impl Tokens {
     pub(super) fn new(root: Option<&TokenDigest>, redis: Stats) -> Self {
-        Self { root: root.map(TokenDigest::bytes), redis, cache: Mutex::default() }
+        let root = root.map(TokenDigest::bytes);
+        Self { root, redis, cache: Mutex::default(), attempts: Mutex::default(), started: Instant::now() }
     }
 
     fn credential(&self, token: &str) -> Credential {
@@ -86,10 +91,11 @@ impl Tokens {
 
     /// Whether a token that was accepted can still read. While the statistics Redis does not respond, it can.
     pub(super) async fn can_still_read(&self, credential: &Credential) -> bool {
-        self.access(credential).await.map_or(true, |access| access == Access::Read)
+        self.access(credential, None).await.map_or(true, |access| access == Access::Read)
     }
 
-    async fn access(&self, credential: &Credential) -> Result<Access, Problem> {
+    /// Without `address`, the client was accepted before, and its attempts are not limited.
+    async fn access(&self, credential: &Credential, address: Option<IpAddr>) -> Result<Access, Problem> {
         let Credential { digest, root } = *credential;
         if root {
             return Ok(Access::Read);
@@ -98,8 +104,21 @@ impl Tokens {
         if let Some(access) = self.cached(&digest, now) {
             return Ok(access);
         }
+        let name = HEXLOWER.encode(&digest);
+        let now_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        {
+            let attempts = self.attempts.lock();
+            if let Some(address) = address.filter(|_| !attempts.was_valid(&name)) {
+                attempts.check(address, now_ms).map_err(too_many_attempts)?;
+            }
+        }
         let stored = store::token(&self.redis, &digest).await?;
         let access = stored.map_or(Access::Unknown, |stored| access(&stored));
+        match (access, address) {
+            (Access::Unknown, Some(address)) => drop(self.attempts.lock().failed(address, &name, now_ms)),
+            (Access::Unknown, None) => {}
+            _ => self.attempts.lock().succeeded(&name),
+        }
         let mut cache = self.cache.lock();
         if cache.len() >= MAX_CACHE_ENTRIES {
             cache.clear();
@@ -126,6 +145,20 @@ fn access(stored: &str) -> Access {
     }
 }
 
+/// The address of the client: the last one that the admin listener on this machine has forwarded, or else the peer.
+fn client(request: &Request) -> IpAddr {
+    let unknown = IpAddr::from([0, 0, 0, 0]);
+    let peer = request.extensions().get::<Peer>().map_or(unknown, |peer| peer.0.ip().to_canonical());
+    let forwarded = request.headers().get_all(super::FORWARDED).iter().next_back();
+    let last = forwarded.and_then(|list| list.to_str().ok()?.rsplit(',').next()?.trim().parse().ok());
+    if peer.is_loopback() { last.unwrap_or(peer) } else { peer }
+}
+
+fn too_many_attempts(seconds: u32) -> Problem {
+    let detail = format!("Too many unknown tokens from this address. Try again in {seconds} s.");
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_attempts", detail).retry_after(seconds)
+}
+
 /// Accepts a request if its token can read.
 pub(super) async fn require_read(
     State(app): State<App>,
@@ -137,7 +170,7 @@ pub(super) async fn require_read(
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "token_missing", detail));
     };
     let credential = app.tokens.credential(&token);
-    match app.tokens.access(&credential).await? {
+    match app.tokens.access(&credential, Some(client(&request))).await? {
         Access::Read => {
             request.extensions_mut().insert(credential);
             Ok(next.run(request).await)

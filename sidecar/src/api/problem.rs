@@ -13,11 +13,20 @@ pub(super) struct Problem {
     status: StatusCode,
     pub(super) code: &'static str,
     detail: String,
+    retry_after_seconds: Option<u32>,
 }
 
 impl Problem {
     pub(super) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, code, detail: detail.into() }
+        let again = matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
+        let retry_after_seconds = again.then_some(1);
+        Self { status, code, detail: detail.into(), retry_after_seconds }
+    }
+
+    /// Reports after how many seconds a repetition is useful.
+    #[must_use]
+    pub(super) fn retry_after(self, seconds: u32) -> Self {
+        Self { retry_after_seconds: Some(seconds), ..self }
     }
 
     /// 422: the request is invalid.
@@ -61,8 +70,8 @@ impl IntoResponse for Problem {
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"signalbox\""));
         }
-        if matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        if let Some(seconds) = self.retry_after_seconds {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }

@@ -41,6 +41,8 @@ pub struct Config {
     /// At least one: a statistics Redis that lost its last second is served from a rotated file.
     #[serde(deserialize_with = "within::<_, _, 1, 1_000_000>")]
     pub rotate_keep: usize,
+    #[serde(deserialize_with = "within::<_, _, 16, 1_000_000>")]
+    pub connections: usize,
     pub log: String,
     pub traces: traces::Options,
     pub redis: Redis,

@@ -18,7 +18,7 @@ use signalbox_testkit::Server;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-const ROOT: &str = "0123456789abcdef";
+const ROOT: &str = "0123456789abcdef0123456789abcdef";
 
 struct Api {
     redis: Server,

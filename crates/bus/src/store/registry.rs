@@ -129,9 +129,9 @@ impl Store {
         }
     }
 
-    /// Whether there is such a token.
-    pub(crate) async fn has_api_token(&self, token: &str) -> Result<bool, Error> {
-        self.redis().command("HEXISTS").key(&self.bus().api_tokens()).arg(token).query().await
+    /// Whether there is a token of this digest.
+    pub(crate) async fn has_api_token(&self, digest: &str) -> Result<bool, Error> {
+        self.redis().command("HEXISTS").key(&self.bus().api_tokens()).arg(digest).query().await
     }
 
     /// Tokens whose lanes wait to be cleared away.

@@ -329,7 +329,7 @@ async fn pacing_is_told_when_it_begins_and_not_at_every_failure() {
             && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
         if fails { failed() } else { delivered() }
     });
-    let client = ApiToken { name: "sally".into(), scopes: BTreeSet::new() };
+    let client = ApiToken { name: "sally".into(), ..ApiToken::default() };
     bus.create_api_token("s", client).await.unwrap();
     bus.subscribe("s", wanted(&["orders"])).await.unwrap();
     bus.subscribe("watcher", wanted(&["signalbox.subscriber.paced"])).await.unwrap();
@@ -480,13 +480,31 @@ async fn a_token_that_is_deleted_takes_its_subscription_with_it() {
     let server = Server::in_memory().await;
     let pacemaker = running(&server, &Recorder::default()).await;
     let bus = &pacemaker.handle;
-    let client = ApiToken { name: "shop".into(), scopes: BTreeSet::from(["publish".to_owned()]) };
+    let client = ApiToken {
+        name: "shop".into(),
+        scopes: BTreeSet::from(["publish".to_owned()]),
+        secrets: BTreeMap::from([("shop--1".to_owned(), None)]),
+        listed: None,
+    };
     bus.create_api_token("shop--1", client.clone()).await.unwrap();
     bus.create_api_token("shop--1", client.clone()).await.unwrap();
     let other = ApiToken { name: "other".into(), ..client.clone() };
     assert!(matches!(bus.create_api_token("shop--1", other).await, Err(Error::TokenExists)));
     assert_eq!(bus.api_tokens().await.unwrap(), BTreeMap::from([("shop--1".to_owned(), client)]));
     bus.subscribe("shop--1", wanted(&["orders"])).await.unwrap();
+    // Another token is one of the same client, and the one before ends.
+    bus.rotate_api_token("shop--1", "shop--2", None, 200, 100).await.unwrap();
+    let of = |digest: &str, now_ms| bus.client_of(digest, now_ms).map(|(client, _)| client);
+    let shop = Some("shop--1".to_owned());
+    assert_eq!((of("shop--1", 199), of("shop--1", 200)), (shop.clone(), None));
+    assert_eq!((of("shop--2", 200), of("shop--3", 200)), (shop, None));
+    assert_eq!(number(&server.open::<FabricRole>(), "HLEN", &["bus:api_tokens"]).await, 2);
+    let thief = ApiToken {
+        name: "thief".into(),
+        secrets: BTreeMap::from([("shop--2".to_owned(), None)]),
+        ..ApiToken::default()
+    };
+    assert!(matches!(bus.create_api_token("shop--2", thief).await, Err(Error::TokenExists)));
     bus.delete_api_token("shop--1").await.unwrap();
     assert!(bus.subscriptions().await.unwrap().is_empty());
     assert!(matches!(bus.delete_api_token("shop--1").await, Err(Error::NoSuchToken)));

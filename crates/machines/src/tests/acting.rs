@@ -59,7 +59,8 @@ impl World {
     async fn with_routes(yaml: &str) -> Self {
         let world = Self::new(yaml).await;
         let (fabric, stats) = (world.servers.fabric(), world.servers.stats());
-        let tokens = Tokens::new(RootToken::new("0123456789abcdef").unwrap(), fabric.clone(), stats);
+        let root = RootToken::new("0123456789abcdef0123456789abcdef").unwrap();
+        let tokens = Tokens::new(&root, fabric.clone(), stats, || std::time::UNIX_EPOCH);
         let second = Duration::from_secs(1);
         let duty = Lease::new(fabric, "reconciler", "test".to_owned(), second * 60);
         let nudge = Arc::new(Notify::new());

@@ -74,8 +74,9 @@ impl Rig {
     }
 
     fn reconciler(&self) -> Reconciler {
-        let root = RootToken::new("0123456789abcdef").unwrap();
-        let tokens = Tokens::new(root, self.servers.fabric(), self.servers.stats());
+        let root = RootToken::new("0123456789abcdef0123456789abcdef").unwrap();
+        let tokens =
+            Tokens::new(&root, self.servers.fabric(), self.servers.stats(), || std::time::UNIX_EPOCH);
         let (lease, nudge) = (self.lease("reconciler"), Arc::clone(&self.nudge));
         Reconciler::new(
             self.registry.clone(),

@@ -25,6 +25,11 @@ pub const CATALOG: &[Entry] = &[
     row("routes:announced", "hash", "no expiry"),
     row("tokens", "hash", "no expiry"),
     row("tokens:names", "hash", "no expiry"),
+    row("tokens:used", "hash", "no expiry"),
+    row("session:<digest>", "string", "12 hours, or until the log-out"),
+    row("sessions", "string", "no expiry"),
+    row("audit", "stream", "no expiry, about the latest audit.records"),
+    row("audit:refused", "stream", "no expiry, about the latest 10,000"),
     row("pacemakers", "hash", "no expiry, members for 30 s of silence"),
     row("duty:<name>", "hash", "no expiry"),
 ];
@@ -115,9 +120,35 @@ pub fn tokens() -> Key<FabricSpace> {
     Key::new("tokens")
 }
 
-/// HASH: token name → SHA-256 of the token in hexadecimal.
+/// HASH: token name → SHA-256 of its secrets in hexadecimal, newest first, separated by spaces.
 pub fn token_names() -> Key<FabricSpace> {
     Key::new("tokens:names")
+}
+
+/// HASH: token name, `root`, or `~` and a client of the event bus → when it was last used (unix ms).
+pub fn token_uses() -> Key<FabricSpace> {
+    Key::new("tokens:used")
+}
+
+/// STRING: SHA-256 of the token with which a browser's session was opened. `digest` is the SHA-256 of the session's secret.
+pub fn session(digest: &str) -> Key<FabricSpace> {
+    Key::new(format!("session:{digest}"))
+}
+
+/// STRING: the random name of this system in the name of its cookie.
+pub fn session_system() -> Key<FabricSpace> {
+    Key::new("sessions")
+}
+
+/// STREAM: who changed what, and log-ins, each as JSON in the field `record`.
+pub fn audit() -> Key<FabricSpace> {
+    Key::new("audit")
+}
+
+/// STREAM: refused calls and log-ins, each as JSON in the field `record`. Refusals can be caused at will, so they must not
+/// displace changes.
+pub fn audit_refused() -> Key<FabricSpace> {
+    Key::new("audit:refused")
 }
 
 /// HASH: pacemaker → its last report (unix ms, this server's clock) and its version, separated by a space.

@@ -1,6 +1,8 @@
 //! The clients' tokens, for root.
 //!
-//! The original lists them, so they are stored as they are; nothing else of Signalbox stores a token.
+//! Only the digest of a token is stored, unless `bus.legacy_token_list` is on: then tokens are listed, as Routemaster does.
+
+use std::collections::BTreeMap;
 
 use axum::{
     Json as Answer,
@@ -8,41 +10,54 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
+use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{front::external_token, subscriptions::random_hex};
+use super::{front::external_tokens, subscriptions::random_hex};
 use crate::http::{
     App, Problem,
+    audit::Notes,
     auth::{RootOnly, Whole},
     body::JsonBytes,
     path::Path,
 };
-use signalbox_access::Scope;
-use signalbox_api::events::{ClientToken, NewClientToken};
+use signalbox_access::{Scope, digest};
+use signalbox_api::events::{ClientToken, ClientTokenRotation, NewClientToken, OldClientToken};
 use signalbox_bus::{
     ApiToken, Error,
-    intake::{self, TOKEN_NAME},
+    intake::{self, NEW_TOKEN, TOKEN_NAME},
 };
 
 const CODE: &str = "invalid_api_token";
 /// What a client may do when nothing else is said.
-const DEFAULT_SCOPES: [Scope; 3] = [Scope::Publish, Scope::Subscribe, Scope::Read];
+const DEFAULT_SCOPES: [Scope; 2] = [Scope::Publish, Scope::Subscribe];
+/// How long the token before stays valid when nothing else is said.
+const OVERLAP_SECONDS: u64 = 3600;
+const MAX_OVERLAP_SECONDS: u64 = 30 * 24 * 3600;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))
+    OpenApiRouter::new()
+        .routes(routes!(list, create, remove_by_token))
+        .routes(routes!(remove))
+        .routes(routes!(rotate))
 }
 
-/// List the clients' tokens
+/// List the clients with tokens
+///
+/// Tokens themselves are listed only if `bus.legacy_token_list` is on.
 #[utoipa::path(get, path = "/api_tokens", tag = "bus", responses((status = 200, body = Vec<ClientToken>)))]
 async fn list(_: Whole<RootOnly>, State(app): State<App>) -> Result<Answer<Vec<ClientToken>>, Problem> {
     let tokens = app.bus.handle.api_tokens().await?;
-    Ok(Answer(tokens.into_iter().map(|(token, client)| ClientToken { name: client.name, token }).collect()))
+    let listed = |token: ApiToken| ClientToken {
+        name: token.name,
+        token: token.listed.filter(|_| app.bus.legacy_token_list),
+    };
+    Ok(Answer(tokens.into_values().map(listed).collect()))
 }
 
 /// Make a client's token
 ///
-/// The token is the client: topics are claimed by it, and it has at most one subscription. Making the same one again
-/// changes nothing.
+/// Topics are claimed by the client, and it has at most one subscription. Making the same one again changes nothing.
 #[utoipa::path(post, path = "/api_tokens", tag = "bus", request_body = NewClientToken, responses(
     (status = 201, body = ClientToken), (status = 400, description = "invalid_api_token", body = Problem),
     (status = 403, description = "limit_reached", body = Problem),
@@ -52,45 +67,148 @@ async fn create(
     State(app): State<App>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Response, Problem> {
-    let NewClientToken { name, token, scopes } = intake::object(intake::text(&body)?, CODE)?;
-    check("name", &name)?;
-    let token = token.unwrap_or_else(|| format!("{name}--{}", random_hex()));
-    check("token", &token)?;
+    let NewClientToken { name, token, scopes, expires_at_ms } = intake::object(intake::text(&body)?, CODE)?;
+    if !intake::is_token(&name) {
+        return Err(Problem::bad_request(CODE, format!("`name` must match {TOKEN_NAME}")));
+    }
+    let token = token_or_new(token, &name)?;
     let scopes = scopes.unwrap_or_else(|| DEFAULT_SCOPES.into());
     if scopes.is_empty() {
         return Err(Problem::bad_request(CODE, "`scopes` must hold at least one"));
     }
-    let scopes = scopes.into_iter().map(|scope| scope.as_str().to_owned()).collect();
-    let client = ApiToken { name: name.clone(), scopes };
-    app.bus.handle.create_api_token(&token, client.clone()).await?;
-    app.tokens.sync(&external_token(&token, &client)).await?;
-    let answer = Answer(ClientToken { name, token });
-    Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], answer).into_response())
+    let now_ms = app.tokens.now_ms();
+    if expires_at_ms.is_some_and(|end| end <= now_ms) {
+        return Err(Problem::bad_request(CODE, "`expires_at_ms` must be in the future"));
+    }
+    let client = digest(&token);
+    let made = ApiToken {
+        name: name.clone(),
+        scopes: scopes.into_iter().map(|scope| scope.as_str().to_owned()).collect(),
+        secrets: BTreeMap::from([(client.clone(), expires_at_ms)]),
+        listed: app.bus.legacy_token_list.then(|| token.clone()),
+    };
+    app.bus.handle.create_api_token(&client, made.clone()).await?;
+    app.attempts.lock().created(&client);
+    for token in external_tokens(&made, now_ms) {
+        app.tokens.sync(&token).await?;
+    }
+    Ok(shown(StatusCode::CREATED, name, token))
 }
 
-/// Delete a client's token
+/// Rotate a client's token
 ///
-/// Its subscription ends with it. Repeating it is no error.
-#[utoipa::path(delete, path = "/api_tokens/{token}", tag = "bus", params(("token" = String, Path)), responses(
+/// The answer shows another token. The tokens before stay valid for a while, so that the client can change over. Its topics
+/// and its subscription stay.
+#[utoipa::path(post, path = "/api_tokens/{name}/rotate", tag = "bus", params(("name" = String, Path)),
+    request_body = ClientTokenRotation, responses(
+    (status = 200, body = ClientToken), (status = 400, description = "invalid_api_token", body = Problem),
+    (status = 403, description = "limit_reached", body = Problem),
+    (status = 404, description = "unknown_api_token", body = Problem),
+    (status = 409, description = "token_exists, ambiguous_name", body = Problem)))]
+async fn rotate(
+    _: Whole<RootOnly>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    JsonBytes(body): JsonBytes,
+) -> Result<Response, Problem> {
+    let ClientTokenRotation { token, overlap_seconds } = intake::object(intake::text(&body)?, CODE)?;
+    let overlap = overlap_seconds.unwrap_or(OVERLAP_SECONDS);
+    if overlap > MAX_OVERLAP_SECONDS {
+        let detail = format!("`overlap_seconds` must be between 0 and {MAX_OVERLAP_SECONDS}");
+        return Err(Problem::bad_request(CODE, detail));
+    }
+    let clients = app.bus.clients_named(&name).await?;
+    let [client] = clients.as_slice() else {
+        return Err(if clients.is_empty() {
+            Problem::not_found("unknown_api_token", format!("no client has the name `{name}`"))
+        } else {
+            let detail = format!("{} clients have the name `{name}`", clients.len());
+            Problem::new(StatusCode::CONFLICT, "ambiguous_name", detail)
+        });
+    };
+    let token = token_or_new(token, &name)?;
+    let (fresh, now_ms) = (digest(&token), app.tokens.now_ms());
+    let listed = app.bus.legacy_token_list.then_some(&*token);
+    let until_ms = now_ms + overlap * 1000;
+    app.bus.handle.rotate_api_token(client, &fresh, listed, until_ms, now_ms).await?;
+    app.attempts.lock().created(&fresh);
+    for token in app.bus.handle.registry().api_tokens.get(client).into_iter() {
+        for token in external_tokens(token, now_ms) {
+            app.tokens.sync(&token).await?;
+        }
+    }
+    Ok(shown(StatusCode::OK, name, token))
+}
+
+/// Delete a client's tokens
+///
+/// Its subscription ends with them. If several clients have the name, all are deleted. Repeating it is no error. The name can
+/// also be a token if `bus.legacy_token_list` is on; access logs contain it then.
+#[utoipa::path(delete, path = "/api_tokens/{name}", tag = "bus", params(("name" = String, Path)), responses(
     (status = 204)))]
 async fn remove(
     _: Whole<RootOnly>,
     State(app): State<App>,
-    Path(token): Path<String>,
+    notes: Notes,
+    Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    match app.bus.handle.delete_api_token(&token).await {
-        Ok(()) | Err(Error::NoSuchToken) => {
-            app.tokens.revoke(&token).await;
-            Ok(StatusCode::NO_CONTENT)
-        }
-        Err(error) => Err(error.into()),
+    let mut clients = app.bus.clients_named(&name).await?;
+    if clients.is_empty() && app.bus.legacy_token_list {
+        clients.extend(client_with(&app, &name).await?);
     }
+    delete(&app, &notes, clients).await
 }
 
-fn check(member: &str, text: &str) -> Result<(), Problem> {
-    if intake::is_token(text) {
-        return Ok(());
+/// Delete a client's tokens by one of them
+///
+/// As by name, for callers that know the token only. A token must not be part of a path, which is logged.
+#[utoipa::path(delete, path = "/api_tokens", tag = "bus", request_body = OldClientToken, responses(
+    (status = 204), (status = 400, description = "invalid_api_token", body = Problem)))]
+async fn remove_by_token(
+    _: Whole<RootOnly>,
+    State(app): State<App>,
+    notes: Notes,
+    JsonBytes(body): JsonBytes,
+) -> Result<StatusCode, Problem> {
+    let OldClientToken { token } = intake::object(intake::text(&body)?, CODE)?;
+    let client = client_with(&app, &token).await?;
+    delete(&app, &notes, client.into_iter().collect()).await
+}
+
+async fn client_with(app: &App, token: &str) -> Result<Option<String>, Problem> {
+    let found = app.bus.handle.find_api_token(&digest(token), app.tokens.now_ms()).await?;
+    Ok(found.map(|(client, _)| client))
+}
+
+async fn delete(app: &App, notes: &Notes, clients: Vec<String>) -> Result<StatusCode, Problem> {
+    let registry = app.bus.handle.registry();
+    let deleted: Vec<&ApiToken> =
+        clients.iter().filter_map(|client| registry.api_tokens.get(client)).collect();
+    let names: Vec<_> =
+        deleted.iter().map(|token| json!({"name": token.name, "scopes": token.scopes})).collect();
+    notes.before(names.into());
+    for client in &clients {
+        match app.bus.handle.delete_api_token(client).await {
+            Ok(()) | Err(Error::NoSuchToken) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
-    let hint = if text.len() > 64 { "; give a shorter name, or a `token` of your own" } else { "" };
-    Err(Problem::bad_request(CODE, format!("`{member}` must match {TOKEN_NAME}{hint}")))
+    for digest in deleted.iter().flat_map(|token| token.secrets.keys()) {
+        app.tokens.revoke(digest).await;
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn shown(status: StatusCode, name: String, token: String) -> Response {
+    let view = Answer(ClientToken { name, token: Some(token) });
+    (status, [(header::CACHE_CONTROL, "no-store")], view).into_response()
+}
+
+fn token_or_new(token: Option<String>, name: &str) -> Result<String, Problem> {
+    let token = token.unwrap_or_else(|| format!("{name}--{}", random_hex()));
+    if intake::is_new_token(&token) {
+        return Ok(token);
+    }
+    let hint = if token.len() > 64 { "; give a shorter name, or a `token` of your own" } else { "" };
+    Err(Problem::bad_request(CODE, format!("`token` must match {NEW_TOKEN}{hint}")))
 }

@@ -8,7 +8,7 @@ use std::{
 use axum::http::HeaderMap;
 
 use crate::http::{Problem, auth::check_whole};
-use signalbox_access::{self as tokens, Caller, ExternalToken, ExternalTokens, Scope, Tokens};
+use signalbox_access::{Caller, ExternalToken, ExternalTokens, Scope, Tokens};
 use signalbox_bus::Webhooks;
 use signalbox_bus::{
     ApiToken, Error, EventId, Gauges, Handle, Metrics, NewGroup, Options, Registry, SubscriberGauges,
@@ -23,6 +23,8 @@ pub(crate) struct Front {
     pub(super) webhooks: Webhooks,
     pub(super) metrics: Metrics,
     pub(super) limits: Limits,
+    /// Whether tokens are stored and listed in clear text.
+    pub(super) legacy_token_list: bool,
     /// Overdue jobs from which the scaling pulse is slow.
     pub(super) overdue_jobs: u64,
     now: fn() -> SystemTime,
@@ -37,7 +39,15 @@ impl Front {
         now: fn() -> SystemTime,
     ) -> Self {
         let limits = Limits::new(options);
-        Self { handle, webhooks, metrics, limits, overdue_jobs: options.overdue_jobs, now }
+        Self {
+            handle,
+            webhooks,
+            metrics,
+            limits,
+            legacy_token_list: options.legacy_token_list,
+            overdue_jobs: options.overdue_jobs,
+            now,
+        }
     }
 
     pub(super) fn now_ms(&self) -> u64 {
@@ -45,9 +55,15 @@ impl Front {
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Who presents `token`, if it is one of the bus that this process knows of.
-    pub(crate) fn known(&self, token: &str) -> Option<Caller> {
-        self.handle.registry().api_tokens.get(token).map(|client| caller(token, client))
+    /// The client with the token of this digest, as far as this process knows.
+    pub(crate) fn known(&self, digest: &str, now_ms: u64) -> Option<Caller> {
+        self.handle.client_of(digest, now_ms).map(|(client, token)| caller(client, token))
+    }
+
+    /// The clients of this name.
+    pub(super) async fn clients_named(&self, name: &str) -> Result<Vec<String>, Problem> {
+        let all = self.handle.api_tokens().await?;
+        Ok(all.into_iter().filter(|(_, token)| token.name == name).map(|(client, _)| client).collect())
     }
 
     /// How a client is called towards others.
@@ -55,24 +71,14 @@ impl Front {
         self.handle.registry().name_of(client)
     }
 
-    /// Whose token of the bus has this digest, as far as this process knows.
-    pub(crate) fn of_digest(&self, digest: &str) -> Option<Caller> {
-        let registry = self.handle.registry();
-        let mut tokens = registry.api_tokens.iter();
-        // Only sessions of such clients ask, and a thousand digests are less work than one look at the fabric.
-        tokens.find(|(token, _)| tokens::digest(token) == digest).map(|(token, client)| caller(token, client))
-    }
-
-    /// Who presents `token`, if it is one of the bus at all.
-    pub(crate) async fn look_up(&self, token: &str) -> Result<Option<Caller>, Problem> {
-        if !intake::is_token(token) {
-            return Ok(None);
-        }
+    /// The client with the token of this digest. It may have been made elsewhere a moment ago.
+    pub(crate) async fn look_up(&self, digest: &str, now_ms: u64) -> Result<Option<Caller>, Problem> {
         if !self.handle.is_ready() {
             // Clients whose tokens went with the old fabric must not be told that theirs are wrong.
             return Err(super::problems::uninitialised());
         }
-        Ok(self.handle.find_api_token(token).await?.map(|client| caller(token, &client)))
+        let found = self.handle.find_api_token(digest, now_ms).await?;
+        Ok(found.map(|(client, token)| caller(client, token)))
     }
 
     /// Ends what a client has on the bus whose token was deleted: its subscription, and its claims of topics, which root gets.
@@ -162,10 +168,12 @@ impl Front {
 
     /// Every token of the bus, for those who check tokens elsewhere; nothing while the registry is not known.
     pub(crate) fn external_tokens(&self) -> ExternalTokens {
-        let handle = self.handle.clone();
+        let front = self.clone();
         ExternalTokens::new(move || {
-            let registry = handle.is_ready().then(|| handle.registry())?;
-            Some(registry.api_tokens.iter().map(|(token, client)| external_token(token, client)).collect())
+            let registry = front.handle.is_ready().then(|| front.handle.registry())?;
+            let now_ms = front.now_ms();
+            let all = registry.api_tokens.values();
+            Some(all.flat_map(|token| external_tokens(token, now_ms)).collect())
         })
     }
 
@@ -184,13 +192,19 @@ fn scopes(client: &ApiToken) -> Vec<Scope> {
     scopes.into_iter().collect()
 }
 
-fn caller(token: &str, client: &ApiToken) -> Caller {
-    Caller::of_bus(token.to_owned(), client.name.clone(), scopes(client))
+fn caller(client: String, token: ApiToken) -> Caller {
+    let scopes = scopes(&token);
+    Caller::of_bus(client, token.name, scopes)
 }
 
-/// The token, as the room of tokens has to know it.
-pub(super) fn external_token(token: &str, client: &ApiToken) -> ExternalToken {
-    ExternalToken { token: token.to_owned(), name: client.name.clone(), scopes: scopes(client) }
+/// The valid tokens of a client, as the subsystem of tokens has to know them.
+pub(super) fn external_tokens(token: &ApiToken, now_ms: u64) -> Vec<ExternalToken> {
+    let one = |digest: &str| ExternalToken {
+        digest: digest.to_owned(),
+        name: token.name.clone(),
+        scopes: scopes(token),
+    };
+    token.valid(now_ms).map(one).collect()
 }
 
 /// How a client is called towards others.

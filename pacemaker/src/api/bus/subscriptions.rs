@@ -16,7 +16,7 @@ use crate::http::{
 };
 use signalbox_access::{Caller, Scope};
 use signalbox_api::events::{EventCounts, Subscription};
-use signalbox_bus::{Error, intake};
+use signalbox_bus::{Error, intake, is_audit_topic};
 use signalbox_egress::{Secret, new_secret};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -42,6 +42,9 @@ pub(super) async fn subscribe(
     JsonBytes(body): JsonBytes,
 ) -> Result<StatusCode, Problem> {
     let mut wanted = intake::subscription(&body, app.bus.limits)?;
+    if wanted.topics.iter().any(|topic| is_audit_topic(topic)) && !caller.has_any(&[Scope::Audit]) {
+        return Err(Problem::forbidden("scope_missing", "the topic of the audit log needs the scope audit"));
+    }
     let client = caller.bus_client();
     if wanted.uuid.is_none() {
         let before = app.bus.handle.registry();

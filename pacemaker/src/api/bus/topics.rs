@@ -8,14 +8,17 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
+use serde::Deserialize;
+use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::front::name_of;
 use crate::http::auth::CheckEnvironment as _;
 use crate::http::{
     App, Problem,
+    audit::Notes,
     auth::{Confined, Environments, PublishEvents, ReadBus, Whole},
-    body::JsonBytes,
+    body::{Body, Json, JsonBytes},
     path::{Parameter, Path},
 };
 use signalbox_access::Caller;
@@ -31,7 +34,11 @@ static EVENT_ID: HeaderName = HeaderName::from_static("x-signalbox-event-id");
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     let many = OpenApiRouter::new().routes(routes!(publish_many)).layer(DefaultBodyLimit::max(ARRAY_BYTES));
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(publish, remove)).merge(many)
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(publish, remove))
+        .routes(routes!(hand_over))
+        .merge(many)
 }
 
 pub(super) fn published(result: Result<EventId, Problem>) -> Published {
@@ -160,6 +167,58 @@ async fn remove(
     let client = caller.bus_client();
     let by = (!caller.is_root()).then_some(&*client);
     app.bus.handle.delete_topic(&topic, by).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The new publisher of a topic.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewPublisher {
+    /// The name of a client or token with the scope `publish`.
+    #[schema(example = "billing")]
+    publisher: String,
+}
+
+impl Body for NewPublisher {}
+
+/// Hand over a topic
+///
+/// For its publisher and root. From the answer on, only the new publisher can publish to the topic. Its events and
+/// subscriptions stay.
+#[utoipa::path(put, path = "/topics/{name}/publisher", tag = "bus", params(("name" = String, Path)),
+    request_body = NewPublisher, responses(
+    (status = 204), (status = 403, description = "topic_claimed", body = Problem),
+    (status = 404, description = "unknown_topic", body = Problem),
+    (status = 409, description = "ambiguous_name", body = Problem),
+    (status = 422, description = "unknown_publisher", body = Problem)))]
+async fn hand_over(
+    caller: Whole<PublishEvents>,
+    State(app): State<App>,
+    notes: Notes,
+    Path(topic): Path<String>,
+    Json(NewPublisher { publisher }): Json<NewPublisher>,
+) -> Result<StatusCode, Problem> {
+    let mut clients = app.bus.clients_named(&publisher).await?;
+    let named = app.tokens.of_name(&publisher).await?;
+    clients.extend(named.map(|token| token.bus_client().into_owned()));
+    let [to] = clients.as_slice() else {
+        return Err(if clients.is_empty() {
+            Problem::unprocessable(
+                "unknown_publisher",
+                format!("no client and no token has the name `{publisher}`"),
+            )
+        } else {
+            let detail = format!("{} clients have the name `{publisher}`", clients.len());
+            Problem::new(StatusCode::CONFLICT, "ambiguous_name", detail)
+        });
+    };
+    let registry = app.bus.handle.registry();
+    let before = registry.topics.get(&topic).and_then(Option::as_deref);
+    notes.before(json!({"publisher": before.map(|client| name_of(client, &registry))}));
+    notes.after(json!({"publisher": publisher}));
+    let client = caller.bus_client();
+    let by = (!caller.is_root()).then_some(&*client);
+    app.bus.handle.hand_over(&topic, to, by).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

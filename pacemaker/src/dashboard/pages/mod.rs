@@ -1,5 +1,6 @@
 //! One file per page: it reads the data and renders a template.
 
+mod audit;
 mod events;
 mod findings;
 mod host;
@@ -32,6 +33,8 @@ pub(super) enum Kind {
     Queues,
     Objects,
     Machines,
+    /// Tokens and the audit log.
+    Access,
     /// One label of a machine.
     Label,
     /// A preview of a new version of a machine.
@@ -40,8 +43,8 @@ pub(super) enum Kind {
 
 impl Kind {
     /// The pages in the navigation.
-    pub(super) const MAIN: [Self; 6] =
-        [Self::Overview, Self::Host, Self::Events, Self::Queues, Self::Objects, Self::Machines];
+    pub(super) const MAIN: [Self; 7] =
+        [Self::Overview, Self::Host, Self::Events, Self::Queues, Self::Objects, Self::Machines, Self::Access];
 
     /// The name in addresses.
     pub(super) fn name(self) -> &'static str {
@@ -52,6 +55,7 @@ impl Kind {
             Self::Queues => "queues",
             Self::Objects => "objects",
             Self::Machines => "machines",
+            Self::Access => "access",
             Self::Label => "label",
             Self::Plan => "plan",
         }
@@ -65,6 +69,7 @@ impl Kind {
             Self::Queues => "Queues",
             Self::Objects => "Objects",
             Self::Machines | Self::Label | Self::Plan => "Machines",
+            Self::Access => "Access",
         }
     }
 
@@ -212,6 +217,7 @@ pub(super) async fn content(
         Kind::Events => events::content(app, caller, &view.name).await,
         Kind::Queues => queues::content(app, caller, view).await,
         Kind::Objects => objects::content(app, caller, &view.name).await,
+        Kind::Access => audit::content(app, caller).await,
         Kind::Machines | Kind::Label | Kind::Plan => machines::content(app, caller, view).await,
     }
 }

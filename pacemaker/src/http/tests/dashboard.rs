@@ -345,10 +345,14 @@ async fn findings_are_shown() {
 #[tokio::test]
 async fn pages_show_events_queues_and_objects_and_hide_them_from_other_tenants() {
     let api = Api::start().await;
-    api.post("/api_tokens", &json!({"name": "mailer", "token": "mailer"})).await;
+    api.post("/api_tokens", &json!({"name": "mailer", "token": "mailer--0123456789abcdef"})).await;
     let subscription = json!({"topics": ["orders"], "callback": "https://mail.example/hook?key=secret"});
-    let subscribed =
-        read(api.client.post(format!("{}/subscription", api.base)).bearer_auth("mailer").json(&subscription));
+    let subscribed = read(
+        api.client
+            .post(format!("{}/subscription", api.base))
+            .bearer_auth("mailer--0123456789abcdef")
+            .json(&subscription),
+    );
     assert_eq!(subscribed.await.status, 204);
     let queue = api.put("/queues/mail", &json!({"pattern": ".*:create:orders"})).await;
     assert!(queue.status.is_success(), "{queue:?}");

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{Args, Config};
 use signalbox_testkit::{Servers, eventually};
 
-const ROOT: &str = "root-0123456789abcdef";
+const ROOT: &str = "root-0123456789abcdef0123456789abcdef";
 
 /// A running pacemaker.
 struct Api {

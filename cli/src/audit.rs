@@ -1,0 +1,101 @@
+//! `signalbox audit`: shows the audit log.
+
+use std::time::Duration;
+
+use clap::builder::PossibleValuesParser;
+use signalbox_client::audit::{Query, Record};
+
+use crate::{exit::Failure, remote::Remote, terminal, tokens::time};
+
+/// How often the log is asked for new records.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Flags of `signalbox audit`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only records of this kind
+    #[arg(long, value_parser = PossibleValuesParser::new(["change", "login", "logout", "refused"]))]
+    kind: Option<String>,
+    /// Only records of this token or person
+    #[arg(long, value_name = "NAME")]
+    who: Option<String>,
+    /// Only records whose path begins with this text, such as /instances
+    #[arg(long, value_name = "PATH")]
+    target: Option<String>,
+    /// Maximum number of records
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    limit: u16,
+    /// Continue with new records until Ctrl-C
+    #[arg(long)]
+    follow: bool,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let client = args.remote.client()?;
+    let query = Query {
+        kind: args.kind.as_deref(),
+        who: args.who.as_deref(),
+        target: args.target.as_deref(),
+        limit: Some(args.limit.into()),
+        ..Query::default()
+    };
+    let mut page = client.audit().page(&query).await?;
+    // The newest record is the last line, as in a log file.
+    page.records.reverse();
+    if !args.follow {
+        return args
+            .remote
+            .show(&page.records, |records| records.iter().for_each(|one| terminal::line(&row(one))));
+    }
+    let mut newest = page.newest;
+    loop {
+        for record in &page.records {
+            let line = if args.remote.json { json(record)? } else { row(record) };
+            if !terminal::line_is_read(&line) {
+                return Ok(());
+            }
+        }
+        tokio::time::sleep(INTERVAL).await;
+        page = client.audit().page(&Query { after: Some(&newest), ..query.clone() }).await?;
+        newest.clone_from(&page.newest);
+    }
+}
+
+fn json(record: &Record) -> Result<String, Failure> {
+    serde_json::to_string(record)
+        .map_err(|error| Failure::internal(format!("cannot write the record as JSON: {error}")))
+}
+
+/// A record as a line: when, who, from where, what, and with what result.
+fn row(record: &Record) -> String {
+    let who = record.who.as_deref().unwrap_or("-");
+    let who = record.person.as_ref().map_or_else(|| who.to_owned(), |person| format!("{person} ({who})"));
+    let code = record.code.as_ref().map_or_else(String::new, |code| format!(" {code}"));
+    format!(
+        "{}  {:<8} {who:<16} {:<15} {} {} {}{code}",
+        time(record.at_ms),
+        record.kind.as_str(),
+        record.address,
+        record.method,
+        record.target,
+        record.status
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_one_line() {
+        let text = r#"{"at_ms":1801353600000,"kind":"refused","who":"ops","person":"alice","address":"10.0.0.7",
+            "method":"DELETE","route":"/tokens/{name}","target":"/tokens/ci","status":403,"code":"scope_missing"}"#;
+        let record: Record = serde_json::from_str(text).unwrap();
+        assert_eq!(
+            row(&record),
+            "2027-01-31T00:00:00Z  refused  alice (ops)      10.0.0.7        DELETE /tokens/ci 403 scope_missing"
+        );
+    }
+}

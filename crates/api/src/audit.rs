@@ -1,0 +1,89 @@
+//! The audit log.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What a record of the audit log is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", schema(as = AuditKind))]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A change, or a request whose outcome is unknown (status 5xx).
+    Change,
+    /// A log-in to the dashboard.
+    Login,
+    /// A log-out.
+    Logout,
+    /// A request that was refused, or a failed log-in.
+    Refused,
+}
+
+impl Kind {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Change => "change",
+            Self::Login => "login",
+            Self::Logout => "logout",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// Who did what.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", schema(as = AuditRecord))]
+pub struct Record {
+    /// When the request was answered, in unix milliseconds.
+    pub at_ms: u64,
+    /// What the record is about.
+    pub kind: Kind,
+    /// The name of the caller's token, or `root`. Absent for a log-in with an unknown token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub who: Option<String>,
+    /// The person for whom an authenticating proxy sent the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub person: Option<String>,
+    /// The address of the client.
+    #[cfg_attr(feature = "schema", schema(example = "10.0.0.7"))]
+    pub address: String,
+    /// The ID of the request, as in the access log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// The method of the request.
+    #[cfg_attr(feature = "schema", schema(example = "DELETE"))]
+    pub method: String,
+    /// The route, as in the description of the API.
+    #[cfg_attr(feature = "schema", schema(example = "/instances/{id}"))]
+    pub route: String,
+    /// The path of the request, without its query.
+    #[cfg_attr(feature = "schema", schema(example = "/instances/i-7"))]
+    pub target: String,
+    /// The status of the answer.
+    pub status: u16,
+    /// The code of a refusal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// What was there before, without secrets, if the route reports it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Value>,
+    /// What is there now, without secrets, as the answer shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Value>,
+}
+
+/// A part of the audit log.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", schema(as = AuditPage))]
+pub struct Page {
+    /// The records: newest first, or with `after` oldest first.
+    pub records: Vec<Record>,
+    /// The value of `before` for the next older part. Absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// The value of `after` for what is recorded later.
+    pub newest: String,
+}

@@ -1,0 +1,97 @@
+//! A total time limit for the body of a request.
+//!
+//! A limit for each piece of a body would let a client send one byte at a time and hold its connection without end.
+
+use std::{
+    error::Error,
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{
+    body::{Body, BodyDataStream, Bytes, HttpBody as _},
+    extract::Request,
+    middleware::Next,
+    response::Response,
+};
+use futures_util::Stream;
+use tokio::time::{Sleep, sleep};
+
+/// How long a body may take to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The body did not arrive in time.
+#[derive(Debug)]
+pub(crate) struct TooSlow;
+
+impl fmt::Display for TooSlow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the body did not arrive within {} seconds", BODY_TIMEOUT.as_secs())
+    }
+}
+
+impl Error for TooSlow {}
+
+/// A body that fails after a time.
+struct Limited {
+    body: BodyDataStream,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl Stream for Limited {
+    type Item = Result<Bytes, axum::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Poll::Ready(item) = Pin::new(&mut self.body).poll_next(context) {
+            return Poll::Ready(item);
+        }
+        self.deadline.as_mut().poll(context).map(|()| Some(Err(axum::Error::new(TooSlow))))
+    }
+}
+
+/// Limits the time in which the body of a request must arrive.
+pub(crate) async fn limit(request: Request, next: Next) -> Response {
+    if request.body().is_end_stream() {
+        return next.run(request).await;
+    }
+    let limited = |body: Body| {
+        Body::from_stream(Limited { body: body.into_data_stream(), deadline: Box::pin(sleep(BODY_TIMEOUT)) })
+    };
+    next.run(request.map(limited)).await
+}
+
+/// Whether an error is that of a body that was too slow, or was caused by it.
+pub(crate) fn is_too_slow(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.is::<TooSlow>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{StreamExt as _, stream};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_trickles_ends_at_the_deadline() {
+        let trickle = stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            Some((Ok::<_, axum::Error>(Bytes::from_static(b"a")), ()))
+        });
+        let body = Body::from_stream(trickle).into_data_stream();
+        let limited = Limited { body, deadline: Box::pin(sleep(BODY_TIMEOUT)) };
+        let read: Vec<_> = limited.take(10).collect().await;
+        let failed = read.iter().position(Result::is_err).unwrap();
+        assert_eq!(failed, 4, "four pieces arrive within 30 seconds");
+        assert!(is_too_slow(read[failed].as_ref().unwrap_err()));
+        assert!(!is_too_slow(&std::io::Error::other("something else")));
+    }
+}

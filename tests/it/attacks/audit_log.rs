@@ -1,0 +1,152 @@
+//! Somebody changes something without a trace, reads the audit log, or floods it.
+
+use serde_json::{Value, json};
+use signalbox_testkit::eventually;
+use signalbox_tests::{events::Stream, http::Request, receiver::Receiver, system::System, upstream::App};
+
+use crate::bus_api::Bus;
+
+async fn records(system: &System, query: &str) -> Vec<Value> {
+    let answer = system.api("GET", &format!("/audit?{query}"), None).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()["records"].as_array().unwrap().clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_log_in_and_refusal_is_recorded_without_secrets() {
+    let system = System::start("audit-all").await;
+    let app = App::start("app").await;
+    let weak = system.token("weak", &["read"]).await;
+    let body = json!({"address": app.address.to_string(), "hostnames": ["app.test"], "version_type_id": "7"});
+    let request = Request::new("PUT", &system.admin.to_string(), "/instances/i-1?wait=20s");
+    let put = request.token(&system.token).header("X-Request-ID", "request-of-the-test").json(&body);
+    let answer = put.send(system.admin).await.unwrap();
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    let refused = Request::new("DELETE", &system.admin.to_string(), "/instances/i-1").token(&weak);
+    assert_eq!(refused.send(system.admin).await.unwrap().status, 403);
+    let form = Request::new("POST", &system.admin.to_string(), "/dashboard/login")
+        .header("Content-Type", "application/x-www-form-urlencoded");
+    assert_eq!(form.clone().body("token=nonsense").send(system.admin).await.unwrap().status, 401);
+    assert_eq!(form.body(format!("token={weak}")).send(system.admin).await.unwrap().status, 303);
+    assert_eq!(system.api("DELETE", "/tokens/weak", None).await.status, 204);
+    let all = records(&system, "").await;
+    let is = |record: &&Value, kind: &str, who: Value, target: &str| {
+        record["kind"] == kind && record["who"] == who && record["target"] == target
+    };
+    let find = |kind: &str, who: Value, target: &str| {
+        let found = all.iter().find(|record| is(record, kind, who.clone(), target));
+        found.unwrap_or_else(|| panic!("{kind} {who} {target}: {all:?}"))
+    };
+    let change = find("change", json!("root"), "/instances/i-1");
+    assert_eq!((&change["address"], &change["route"]), (&json!("127.0.0.1"), &json!("/instances/{id}")));
+    assert!(change["request_id"].is_string(), "{change}");
+    assert_eq!(change["after"]["instance"]["hostnames"], json!(["app.test"]), "{change}");
+    let refusal = find("refused", json!("weak"), "/instances/i-1");
+    assert_eq!((&refusal["status"], &refusal["code"]), (&json!(403), &json!("scope_missing")));
+    find("login", json!("weak"), "/dashboard/login");
+    find("refused", Value::Null, "/dashboard/login");
+    let deleted = find("change", json!("root"), "/tokens/weak");
+    assert_eq!(deleted["before"]["scopes"], json!(["read"]), "{deleted}");
+    assert_eq!(find("change", json!("root"), "/tokens")["after"]["token"], "(hidden)");
+    let text = Value::from(all.clone()).to_string();
+    assert!(!text.contains(&weak) && !text.contains(&system.token), "{text}");
+    // The same in the pacemaker's own log, and only what is asked for.
+    let log = system.log_text(&System::PACEMAKER);
+    assert!(log.lines().any(|line| line.contains("audit") && line.contains("/instances/i-1")), "{log}");
+    let logins = records(&system, "kind=login&who=weak").await;
+    assert_eq!(logins.len(), 1, "{logins:?}");
+    assert_eq!(records(&system, "limit=2").await.len(), 2);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_log_is_closed_to_all_but_its_readers() {
+    let bus = Bus::start("audit-closed").await;
+    let system = &bus.system;
+    let scopes = ["routes", "publish", "subscribe", "queues", "facts", "machines", "read"];
+    let curious = system.token("curious", &scopes).await;
+    let auditor = system.token("auditor", &["audit", "subscribe", "read"]).await;
+    for (token, status) in [(&curious, 403), (&auditor, 200)] {
+        assert_eq!(bus.call(token, "GET", "/audit", None).await.status, status);
+    }
+    let (closed, open) = (Receiver::start().await, Receiver::start().await);
+    let wanted = |receiver: &Receiver| json!({"topics": ["signalbox.audit"], "callback": receiver.url(), "timeout": 0});
+    let refused = bus.call(&curious, "POST", "/subscription", Some(&wanted(&closed))).await;
+    assert_eq!((refused.status, &refused.json()["code"]), (403, &json!("scope_missing")));
+    assert_eq!(bus.call(&auditor, "POST", "/subscription", Some(&wanted(&open))).await.status, 204);
+    let queue = json!({"pattern": ".*"});
+    assert_eq!(bus.call(&curious, "PUT", "/queues/all", Some(&queue)).await.status, 201);
+    let mut stream = Stream::open(system.pacemaker, &curious, "/events", None).await;
+    let mut allowed = Stream::open(system.pacemaker, &auditor, "/events?topic=signalbox.audit", None).await;
+    // A change, and then an event that all of them get.
+    system.token("another", &["read"]).await;
+    let shop = bus.client("shop").await;
+    bus.publish(&shop, "orders", 1).await;
+    let first = stream.take(1).await[0].json();
+    assert_eq!(first["topic"], "orders", "the stream of a reader without the scope: {first}");
+    let record = allowed.take(1).await[0].json();
+    assert_eq!(record["topic"], "signalbox.audit", "{record}");
+    let pushed = open.until_events(1).await;
+    assert_eq!(
+        (&pushed[0]["topic"], &pushed[0]["data"]["kind"]),
+        (&json!("signalbox.audit"), &json!("change"))
+    );
+    let pulled = bus.call(&curious, "POST", "/queues/all/pull", Some(&json!({"max": 100}))).await;
+    assert_eq!(pulled.status, 200, "{}", pulled.text());
+    assert!(!pulled.text().contains("signalbox.audit"), "{}", pulled.text());
+    assert_eq!(closed.deliveries().len(), 0);
+    // No route changes or deletes a record.
+    for method in ["POST", "PUT", "DELETE", "PATCH"] {
+        assert_eq!(bus.root(method, "/audit", None).await.status, 405, "{method}");
+    }
+    let event = json!({"type": "noop", "url": "https://a.example/1"});
+    let forged = bus.root("POST", "/topics/signalbox.audit", Some(&event)).await;
+    assert!(forged.status >= 400, "{}", forged.text());
+    bus.system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_cannot_be_recorded_is_not_acknowledged() {
+    let system = System::start("audit-lost").await;
+    let app = App::start("app").await;
+    system.register("i-1", &app, "app.test", "7").await;
+    system.kill(System::FABRIC).await;
+    let answer = system.api("DELETE", "/instances/i-1", None).await;
+    assert_eq!(answer.status, 503, "{}", answer.text());
+    system.start_part(System::FABRIC).await;
+    eventually("the change to be repeated", || async {
+        let answer = system.api("DELETE", "/instances/i-1", None).await;
+        if answer.status < 300 { Ok(()) } else { Err(answer.text()) }
+    })
+    .await;
+    let found = records(&system, "target=/instances/i-1&kind=change").await;
+    assert!(
+        found.iter().any(|record| record["method"] == "DELETE" && record["status"].as_u64() < Some(300)),
+        "{found:?}"
+    );
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_follows_the_audit_log() {
+    let system = System::start("audit-follow").await;
+    let url = format!("http://{}", system.admin);
+    let program = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("signalbox");
+    let mut command = tokio::process::Command::new(program);
+    command.args(["audit", "--follow", "--json", "--kind", "change"]).current_dir("/").env_clear();
+    command.env("SIGNALBOX_URL", &url).env("SIGNALBOX_TOKEN", &system.token).kill_on_drop(true);
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let out = child.stdout.take().unwrap();
+    system.token("first", &["read"]).await;
+    let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(out));
+    system.token("second", &["read"]).await;
+    let mut names = Vec::new();
+    while names.len() < 2 {
+        let line = tokio::time::timeout(signalbox_testkit::PATIENCE, lines.next_line()).await;
+        let line = line.expect("a record").unwrap().expect("the command runs");
+        let record: Value = serde_json::from_str(&line).unwrap();
+        names.push(record["after"]["name"].as_str().unwrap_or_default().to_owned());
+    }
+    assert_eq!(names, ["first", "second"], "each once, in order");
+    system.stop().await;
+}
