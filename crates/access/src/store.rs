@@ -413,8 +413,8 @@ fn json(record: &Stored) -> Result<String, Error> {
 }
 
 fn listed(newest: Stored, replaced_until_ms: Vec<u64>, last_used_ms: Option<u64>) -> Listed {
-    let Stored { name, scopes, hosts, environments, created_ms, expires_ms, until_ms: _ } = newest;
-    Listed { name, scopes, hosts, environments, created_ms, expires_ms, last_used_ms, replaced_until_ms }
+    let Stored { name, scopes, hosts, environments, machines, created_ms, expires_ms, until_ms: _ } = newest;
+    Listed { name, scopes, hosts, environments, machines, created_ms, expires_ms, last_used_ms, replaced_until_ms }
 }
 
 /// 256 random bits. The prefix lets secret scanners recognize a leaked one.

@@ -26,7 +26,14 @@ fn tokens_at(servers: &Servers, now: fn() -> SystemTime) -> Tokens {
 }
 
 fn wanted(name: &str, scope: Scope) -> Wanted {
-    Wanted { name: name.to_owned(), scopes: vec![scope], hosts: None, environments: None, expires_ms: None }
+    Wanted {
+        name: name.to_owned(),
+        scopes: vec![scope],
+        hosts: None,
+        environments: None,
+        machines: None,
+        expires_ms: None,
+    }
 }
 
 fn done(rotated: Rotated) -> Created {
