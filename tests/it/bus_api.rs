@@ -306,7 +306,7 @@ async fn a_token_is_accepted_in_both_styles_and_limited_to_its_scopes() {
     assert_eq!(bus.call("reader", "GET", "/bus/metrics", None).await.status, 200);
     expect_code(&bus.call("reader", "GET", "/api_tokens", None).await, 403, "scope_missing");
     expect_code(&bus.call(&shop, "GET", "/api_tokens", None).await, 403, "scope_missing");
-    // A token of the other kind is a client, too, under a name of its own.
+    // A pacemaker token is a client too, with its own name.
     let token = bus.system.token("publisher", &["publish"]).await;
     assert_eq!(bus.call(&token, "POST", "/topics/others", Some(&event)).await.status, 200);
     assert_eq!(bus.root("GET", "/topics", None).await.json()[0]["publisher"], "publisher");

@@ -20,7 +20,7 @@ use tokio::{
     time::Duration,
 };
 
-/// What a command came to.
+/// The result of a command.
 pub(super) struct Said {
     pub(super) code: Option<i32>,
     pub(super) out: String,
@@ -32,7 +32,7 @@ impl Said {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {} {}", self.out, self.wrong))
     }
 
-    /// A command that did what it was asked for.
+    /// Expects that the command succeeded.
     pub(super) fn done(self) -> Self {
         assert_eq!(self.code, Some(0), "{} {}", self.out, self.wrong);
         self
@@ -121,7 +121,7 @@ async fn the_client_reads_every_answer_of_a_running_system() {
     assert_eq!(ids, [(true, 200), (true, 200), (false, 400)], "{published:?}");
     assert!(published.iter().all(|one| one.more.is_empty()));
     loop {
-        let message = stream.next().await.unwrap().expect("the stream goes on");
+        let message = stream.next().await.unwrap().expect("an open stream");
         let shown: Value = serde_json::from_str(&message.data).unwrap();
         // The route table's own events come by, too.
         if shown["topic"] == "orders" {
@@ -218,7 +218,7 @@ async fn commands_print_what_an_operator_expects() {
         type_in(&system, &["stats", "top", "--once", "--interval", "200ms", "--json"]).await.done().json();
     assert!(top.as_array().unwrap().iter().any(|row| row["version_type"] == "7"), "{top}");
 
-    // Who watches from the beginning on sees what is published then.
+    // A tail that starts now shows the events published from now on.
     let url = format!("http://{}", system.admin);
     let mut tail =
         command(&url, &system.token, &["events", "tail", "--topic", "orders", "--count", "1", "--json"])
@@ -246,7 +246,7 @@ async fn commands_print_what_an_operator_expects() {
     }
     let made = type_in(&system, &["tokens", "create", "deploy", "--scope", "read"]).await.done().out;
 
-    // Each way to fail has its exit code, and one line that says why.
+    // Each kind of failure has its exit code and a one-line reason.
     let stranger = "http://127.0.0.1:1";
     for (url, token, arguments, code, why) in [
         (&*url, &*system.token, &["routes", "drain", "zz"][..], 65, "(unknown_instance)"),
@@ -270,7 +270,7 @@ async fn commands_print_what_an_operator_expects() {
     system.stop().await;
 }
 
-/// What the operator applies. Nobody listens where it ships.
+/// The machine that the operator applies. Nothing listens at its shipping address.
 const ORDERS: &str = "
 state_machines:
   orders:
@@ -295,7 +295,7 @@ state_machines:
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
+async fn an_operator_applies_a_machine_and_manages_its_labels() {
     let system = System::start("labels").await;
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (folder.path().join("first.yaml"), folder.path().join("second.yaml"));
@@ -359,7 +359,7 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
         "{finding}"
     );
 
-    // What somebody broke by hand is named with its label.
+    // A record that was damaged by hand is reported with its label.
     let consistent = type_in(&system, &["check"]).await.done().out;
     assert!(consistent.starts_with("consistent: ") && consistent.contains("machines"), "{consistent}");
     let _one: u64 = system.cli(Part::FABRIC, "ZREM machine:orders:is:errored 8").await;
@@ -372,7 +372,7 @@ async fn an_operator_applies_a_machine_and_looks_after_its_labels() {
     let _one: u64 = system.cli(Part::FABRIC, "ZADD machine:orders:is:errored 0 8").await;
     type_in(&system, &["check"]).await.done();
 
-    // A label at a gate that looks on entry only will stay there.
+    // A label at a gate that is evaluated only on entry stays there.
     let deaf = folder.path().join("deaf.yaml");
     std::fs::write(&deaf, DEAF).unwrap();
     type_in(&system, &["machines", "apply", "deaf", "--file", deaf.to_str().unwrap()]).await.done();

@@ -16,7 +16,7 @@ async fn rule(system: &System, host: &str, policy: &Value) {
     system.settle().await;
 }
 
-/// What `/edge/circuits` says of `app` at `host`.
+/// The entry of `app` at `host` in the answer of `/edge/circuits`.
 async fn circuit(system: &System, host: &str, app: &App) -> Value {
     let answer = system.edge_api(&format!("/edge/circuits?host={host}")).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -52,7 +52,8 @@ async fn an_instance_that_fails_is_ejected(name: &str, policy: Option<Value>) {
         if state["state"] == "ejected" { Ok(()) } else { Err(state) }
     })
     .await;
-    // All workers know: none of them sends it anything while it is out. (It may come back while we look.)
+    // All workers know: none of them sends it requests while it is ejected. (The ejection may end
+    // during this check.)
     let before = bad.hits();
     let account = load::send(system.edge, 8, 200, |_| Request::get("app.test", "/")).await;
     assert_eq!(account.codes.get(&200), Some(&200), "{account:?}");
@@ -63,7 +64,7 @@ async fn an_instance_that_fails_is_ejected(name: &str, policy: Option<Value>) {
     }
     assert!(metric(&system, "signalbox_edge_ejections_total").await >= 1.0);
     assert!(metric(&system, "signalbox_edge_retries_total").await >= 1.0);
-    // It is well again, and comes back by itself.
+    // The instance is healthy again, and its ejection ends automatically.
     bad.set(Mode::ByPath);
     eventually("the instance to be back", || async {
         let answer = system.get("app.test", "/").await;
@@ -90,7 +91,8 @@ async fn an_instance_that_fails_under_p2c_is_ejected_and_returns() {
     an_instance_that_fails_is_ejected("ejected-p2c", Some(policy)).await;
 }
 
-/// A refused connection cost the budget its word: with none left, a request met three of the dead and gave up.
+/// Regression: refused connections used the retry budget. With none left, a request tried three
+/// dead instances and failed.
 #[tokio::test(flavor = "multi_thread")]
 async fn several_dead_instances_in_a_row_fail_no_request_whatever_the_budget() {
     let system = System::edge_only("dead-row").await;
@@ -274,7 +276,7 @@ async fn a_hung_instance_costs_only_its_timeout() {
         assert_eq!(&*system.get("app.test", "/").await.text(), "good");
     }
     assert!(hung.hits() > 0, "it got none, the test shows nothing");
-    // Without another one it is a 504 that says why.
+    // Without another instance the answer is a 504 that names the reason.
     system.cli::<()>(System::MASTER, &format!("SREM instances:app.test {}", good.address)).await;
     system.settle().await;
     let answer = system.get("app.test", "/").await;
@@ -322,7 +324,7 @@ async fn a_request_is_held_until_its_host_has_an_instance() {
         let answer = request.await.unwrap().unwrap();
         assert_eq!((answer.status, &*answer.text()), (200, "app"));
     }
-    // Who waits in vain is told so.
+    // A request that waits without success gets an explanation.
     system.cli::<()>(System::MASTER, "DEL instances:app.test").await;
     rule(&system, "app.test", &json!({"hold_ms": 50})).await;
     let answer = system.get("app.test", "/").await;
@@ -394,7 +396,7 @@ async fn the_edge_reports_ejected_instances_and_their_reason() {
         (&json!("in"), &json!(5), &json!("17"))
     );
     assert_eq!(circuit(&system, "app.test", &apps[3]).await["version_type"], "18");
-    // Of a plain host, by a wildcard, of nobody, and without a name.
+    // For a plain host, a wildcard, an unknown host, and without a name.
     system.cli::<()>(System::MASTER, &format!("SADD instances:*.wild.test {}", address(0))).await;
     system.settle().await;
     let answer = system.edge_api("/edge/circuits?host=a.wild.test").await.json();
@@ -453,7 +455,7 @@ async fn instances_that_die_and_hang_under_every_policy_fail_no_idempotent_reque
     let account = load.stop().await;
     assert_eq!(account.failed(), 0, "codes {:?}, broken {:?}", account.codes, account.broken.first());
     assert!(account.answered() >= 2000, "only {} requests, that shows nothing", account.answered());
-    // And what was counted as under way is not any more, at both workers; the one that answers speaks for itself.
+    // Neither worker counts any request as under way any longer. Each worker reports its own state.
     let idle = RefCell::new(BTreeSet::new());
     eventually("nothing to be under way", || async {
         let state = system.edge_api("/edge/circuits?host=p2c.test").await.json();

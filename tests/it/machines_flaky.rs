@@ -60,7 +60,7 @@ impl<'a> Label<'a> {
         self.call("GET", "/why", None).await.json()
     }
 
-    /// Waits until it stands like this.
+    /// Waits until the label has this state and status.
     async fn until(&self, state: &str, status: &str) -> Value {
         eventually_within(PATIENCE * 2, &format!("{} to be {status} in {state}", self.target), || async {
             let stands = self.call("GET", "", None).await.json();
@@ -71,7 +71,7 @@ impl<'a> Label<'a> {
     }
 }
 
-/// What a webhook says, in order and by label, and the tokens that came.
+/// The answers of a webhook, by label and in order, and the tokens it received.
 #[derive(Default)]
 struct Hook {
     says: BTreeMap<String, Vec<Answer>>,
@@ -141,7 +141,7 @@ state_machines:
     let stands = gone.until("call", "errored").await;
     assert_eq!((&stands["error"], tokens("gone").len()), (&json!("answered 410"), 1));
 
-    // What can be retried, and what cannot.
+    // Labels that can be retried, and labels that cannot.
     for (label, status, code) in
         [(&waits, 409, "label_not_errored"), (&Label::new(&system, "flaky", "nobody"), 404, "unknown_label")]
     {
@@ -155,7 +155,8 @@ state_machines:
     assert_eq!((exists.status, &exists.json()["code"]), (409, &json!("label_exists")));
     assert!(exists.json()["hint"].as_str().unwrap().contains("PATCH"), "{}", exists.text());
 
-    // A new count, and the same token; it takes two attempts, and the second has more to say than anybody reads.
+    // A retry starts a new count with the same token. It takes two attempts; the second one's
+    // answer is longer than the limit.
     says("a", vec![Answer::status("503 Service Unavailable"), Answer::Endless]);
     let answer = a.call("POST", "/retry", None).await;
     assert_eq!((answer.status, &answer.json()["status"]), (200, &json!("acting")), "{}", answer.text());
@@ -172,12 +173,12 @@ state_machines:
     let history = a.call("GET", "/history", None).await.json();
     let rows = history["history"].as_array().unwrap();
     let way: Vec<&Value> = rows.iter().map(|row| &row["to"]).collect();
-    assert_eq!(way, ["asked", "call", "called"], "an attempt is no move");
+    assert_eq!(way, ["asked", "call", "called"], "an attempt is not a transition");
     counted(&system, "signalbox_machines_actions_total", &[("done", 2.0), ("failed", 6.0)]).await;
     system.stop().await;
 }
 
-/// Waits until the metrics say so: name, and results with their counts.
+/// Waits until the metrics have this name with these results and counts.
 async fn counted(system: &System, name: &str, results: &[(&str, f64)]) {
     eventually(&format!("{name} to be {results:?}"), || async {
         let all = system.metrics().await;
@@ -193,7 +194,7 @@ async fn counted(system: &System, name: &str, results: &[(&str, f64)]) {
     .await;
 }
 
-/// The page of a machine as somebody sees it who has logged in.
+/// A machine's page as a logged-in user sees it.
 async fn page(system: &System, machine: &str) -> String {
     let host = system.admin.to_string();
     let login = Request::new("POST", &host, "/dashboard/login")
@@ -252,7 +253,7 @@ state_machines:
         ("gone", "answered 410"),
         ("garbage", ""),
         ("huge", "the answer is larger than 1 MiB"),
-        ("words", "the answer is no JSON"),
+        ("words", "the answer is not JSON"),
     ];
     let labels = cases.map(|(name, _)| Label::new(&system, "fed", name));
     for label in &labels {
@@ -281,7 +282,8 @@ state_machines:
     let failed = all.iter().find(|(name, _)| name.contains("feeds_total") && name.contains("failed"));
     assert!(failed.is_some_and(|(_, count)| *count >= 6.0), "{failed:?}");
 
-    // It answers again. Nobody has to be told: it is asked in seconds, and sooner where somebody looks.
+    // The feed answers again. No notification is needed: it is queried every few seconds, and
+    // earlier for an evaluation.
     receiver.decide(|delivery| {
         if delivery.line.contains("/guessed/") {
             bad_feed(&last_part(delivery))
@@ -300,7 +302,7 @@ state_machines:
     let health = row(&system, "held").await;
     assert!(health.contains("healthy") && !health.contains("failing"), "{health}");
 
-    // Where something stands in for the feed nobody waits for it, and nothing is unknown.
+    // If a fallback replaces the feed, no label waits for it and nothing is unknown.
     let [label, ..] = &labels;
     label.tell(json!({"look": 3})).await;
     eventually("the feed to be asked", || async {

@@ -42,10 +42,10 @@ use self::{
 const PACEMAKERS: usize = 3;
 /// Work of a pacemaker that died is soon taken over.
 const SETTINGS: [(&str, i64); 3] = [("beat_ms", 200), ("dead_after_ms", 1_000), ("housekeeping_ms", 200)];
-/// One kill of so many is Redis'.
+/// One of this many kills hits Redis.
 const REDIS_EVERY: usize = 4;
 
-/// Labels that are looked at at a time in the end.
+/// Labels that are checked concurrently at the end.
 const LOOKING: usize = 8;
 
 /// How much of everything there is.
@@ -76,7 +76,7 @@ async fn labels_end_in_the_states_of_the_reference_whichever_part_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes as long as it is told to; make soak"]
+#[ignore = "runs for a configured duration; make soak"]
 async fn soak_labels_end_in_the_states_of_the_reference() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seconds = number("SOAK_SECONDS").unwrap_or(300);
@@ -139,7 +139,8 @@ async fn kill(fleet: &Fleet, book: &Book, measure: &Measure, random: &mut StdRng
         time::sleep(measure.pause.mul_f64(random.random_range(0.1..1.0))).await;
         let one = &victims[random.random_range(0..victims.len())].part;
         match random.random_range(0..4) {
-            // It goes on as if nothing had been, when others have done its work.
+            // The process continues as if nothing had happened, after others have taken over its
+            // work.
             0 | 1 => {
                 one.pause();
                 time::sleep(Duration::from_millis(random.random_range(50..1_500))).await;
@@ -162,9 +163,9 @@ async fn kill(fleet: &Fleet, book: &Book, measure: &Measure, random: &mut StdRng
     killed
 }
 
-async fn tempt_fate(name: &str, measure: Measure) {
+async fn run_with_faults(name: &str, measure: Measure) {
     let seed = match std::env::var("SIGNALBOX_SEED") {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("SIGNALBOX_SEED={text} is no number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("SIGNALBOX_SEED={text} is not a number")),
         Err(_) => rand::rng().random(),
     };
     println!("{name}: SIGNALBOX_SEED={seed}");
@@ -200,7 +201,10 @@ async fn tempt_fate(name: &str, measure: Measure) {
         }
     };
     let ((), killed) = tokio::join!(tell_all, kill(&fleet, &book, &measure, &mut random));
-    println!("{name}: {:?}: all is told; {killed:?} pacemakers and Redis killed", started.elapsed());
+    println!(
+        "{name}: {:?}: everything is published; {killed:?} pacemakers and Redis killed",
+        started.elapsed()
+    );
 
     settle(&fleet, &book, &plans, measure.patience).await;
     let mut flaws = book.audit();
@@ -221,7 +225,7 @@ async fn tempt_fate(name: &str, measure: Measure) {
     fleet.system.stop().await;
 }
 
-/// What is wrong with any of them as it stands.
+/// Everything that is wrong with the labels now.
 async fn look_at_all(fleet: &Arc<Fleet>, plans: &[Plan]) -> Vec<String> {
     let mut looks = JoinSet::new();
     for some in plans.chunks(plans.len().div_ceil(LOOKING)) {
@@ -250,7 +254,7 @@ async fn settle(fleet: &Fleet, book: &Book, plans: &[Plan], patience: Duration) 
     .await;
 }
 
-/// What is wrong with a label as it stands.
+/// What is wrong with a label now.
 async fn look(fleet: &Fleet, plan: &Plan) -> Option<String> {
     let target = format!("/state-machines/{MACHINE}/labels/{}", plan.name);
     let token = &fleet.system.token;
@@ -280,13 +284,13 @@ async fn look(fleet: &Fleet, plan: &Plan) -> Option<String> {
     if told != newest {
         Some(format!("{}: its history is {told:?}, not {newest:?}", plan.name))
     } else if !said.contains(expected) {
-        Some(format!("{}: why says {why}", plan.name))
+        Some(format!("{}: why answers {why}", plan.name))
     } else {
         None
     }
 }
 
-/// The indexes say the same as the labels.
+/// The indexes agree with the labels.
 async fn expect_counts(fleet: &Fleet, plans: &[Plan]) {
     let target = format!("/state-machines/{MACHINE}");
     let machine = fleet.call(0, &fleet.system.token, "GET", &target, None).await.json();

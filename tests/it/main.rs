@@ -4,7 +4,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a test that cannot go on has failed, and says where"
+    reason = "a test that cannot continue has failed, and the panic shows where"
 )]
 
 mod access;

@@ -39,7 +39,8 @@ async fn watch(bus: &Bus) -> Receiver {
 /// How soon the living take over from a pacemaker that was killed in the middle of a delivery.
 const SOON: [(&str, i64); 3] = [("beat_ms", 200), ("dead_after_ms", 1_000), ("housekeeping_ms", 200)];
 
-/// What came, in order. A delivery that its sender did not live to note comes again, under the same ids.
+/// The received events, in order. A delivery whose sender died before recording it is repeated with
+/// the same IDs.
 fn events(receiver: &Receiver) -> Vec<Value> {
     let mut seen = BTreeSet::new();
     receiver.events().into_iter().filter(|event| seen.insert(event["id"].as_u64())).collect()
@@ -59,7 +60,7 @@ fn told(receiver: &Receiver) -> Vec<String> {
 }
 
 async fn until_told(receiver: &Receiver, expected: &[&str]) -> Vec<Value> {
-    eventually(&format!("to be told {expected:?}"), || async {
+    eventually(&format!("{expected:?} to be published"), || async {
         let told = told(receiver);
         if expected.iter().all(|line| told.iter().any(|one| one == line)) { Ok(()) } else { Err(told) }
     })
@@ -87,8 +88,8 @@ fn at(app: &App, hosts: &[&str]) -> Value {
     json!({"address": app.address.to_string(), "hostnames": hosts, "version_type_id": "1"})
 }
 
-/// Keeps the pacemaker from announcing, as if it had died after the change. It is another process that finds the duty
-/// taken: one that holds it believes so for a part of its lease.
+/// Keeps the pacemaker from announcing, as if it had died after the change. Another process then
+/// finds the lease taken; a process that holds the lease relies on it for part of its duration.
 async fn hold_the_duty(system: &System) {
     system.kill(System::PACEMAKER).await;
     system.cli::<i64>(System::FABRIC, "HSET duty:announcer holder nobody until_ms 99999999999999").await;
@@ -107,9 +108,9 @@ async fn announced(system: &System) -> u64 {
     system.cli::<Option<u64>>(System::FABRIC, "HGET routes:announced serial").await.unwrap_or(0)
 }
 
-/// Waits until nothing is left to tell.
+/// Waits until nothing is left to publish.
 async fn until_all_is_told(system: &System) {
-    eventually("everything to be told", || async {
+    eventually("everything to be published", || async {
         let (there, told) = (serial(system).await, announced(system).await);
         if there == told { Ok(()) } else { Err((there, told)) }
     })
@@ -175,7 +176,7 @@ async fn every_change_of_an_instance_arrives_at_a_webhook() {
     assert_eq!(of("instance.removed", "i-1")["data"]["displaced_by"], "i-2");
     assert_eq!(of("instance.unhealthy", "i-1")["data"]["fault"], "answers 500");
     assert_eq!(of("instance.drained", "i-2")["type"], "delete");
-    // All that is told of one instance is one object's: each names the one before.
+    // All events about one instance belong to one object: each names its predecessor.
     let own: Vec<&Value> = events.iter().filter(|event| event["url"] == "/instances/i-1").collect();
     assert_eq!(own.len(), 6);
     for pair in own.windows(2) {
@@ -213,7 +214,7 @@ async fn an_event_follows_its_change_though_the_pacemaker_was_killed_between() {
     until_told(&receiver, &["instance.registered before"]).await;
     hold_the_duty(system).await;
     put(system, system.admin, "between", at(&app, &["b.test"])).await;
-    assert!(announced(system).await < serial(system).await, "the change is made and not told");
+    assert!(announced(system).await < serial(system).await, "the change is made and not published");
     system.kill(System::PACEMAKER).await;
     give_the_duty_back(system).await;
     system.start_part(System::PACEMAKER).await;
@@ -250,7 +251,7 @@ async fn events_that_can_no_longer_be_published_become_one_resync() {
         put(system, system.admin, "between", at(&app, &[&format!("h{n}.test")])).await;
     }
     system.kill(System::PACEMAKER).await;
-    // What it had noted is lost with it.
+    // Its recorded changes are lost with it.
     system.cli::<i64>(System::MASTER, "DEL changes").await;
     give_the_duty_back(system).await;
     system.start_part(System::PACEMAKER).await;
@@ -278,7 +279,7 @@ async fn changes_while_the_fabric_is_down_are_published_when_it_is_back() {
     put(system, system.admin, "i-1", at(&app, &["a.test"])).await;
     until_told(&receiver, &["instance.registered i-1"]).await;
     until_all_is_told(system).await;
-    // What was told must be on its disk, or it would be told again, as it should be.
+    // The published events must be on its disk, or they would correctly be published again.
     system.cli::<()>(System::FABRIC, "SAVE").await;
     system.restart(System::FABRIC).await;
     let told_up_to = serial(system).await;
@@ -358,7 +359,7 @@ async fn pacemakers_that_announce_for_each_other_cause_no_resync() {
     assert!(events.iter().all(|event| event["topic"] != RESYNCED), "{:?}", told(&receiver));
     let last = *serials.last().unwrap();
     let first = last + 1 - serials.len() as u64;
-    assert_eq!(serials, (first..=last).collect::<Vec<_>>(), "every serial is told, each once");
+    assert_eq!(serials, (first..=last).collect::<Vec<_>>(), "every serial is published exactly once");
     bus.system.stop().await;
 }
 
@@ -385,7 +386,7 @@ async fn events_about_a_subscriber_name_it() {
             found.ok_or_else(|| format!("{events:?}"))
         })
     };
-    // Fails again and again, on every lane; told once.
+    // Deliveries fail repeatedly on every lane; the alarm is published once.
     for number in 0..8 {
         bus.publish(&shop, "orders", number).await;
     }
@@ -410,8 +411,8 @@ async fn events_about_a_subscriber_name_it() {
     bus.system.stop().await;
 }
 
-/// The changes of routers that were told, each with its alarm. The same thing twice in a row counts once: on its way to
-/// another master a replica may show this and that.
+/// The published changes of routers, each with its alarm. Repeated entries count once: while it
+/// moves to another primary, a replica may alternate between two states.
 fn standings(receiver: &Receiver) -> Vec<(String, Option<String>)> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let told = events(receiver);
@@ -432,7 +433,7 @@ async fn a_router_that_rejects_the_table_or_goes_silent_is_reported() {
     system.register("i-1", &app, "app.test", "17").await;
     let until = async |expected: &[&str]| {
         // Ten seconds make a router silent, and three more make it sure.
-        eventually_within(3 * PATIENCE, &format!("to be told {expected:?}"), || async {
+        eventually_within(3 * PATIENCE, &format!("{expected:?} to be published"), || async {
             let told = standings(&receiver);
             let changes: Vec<&str> = told.iter().map(|(change, _)| change.as_str()).collect();
             if changes == expected { Ok(()) } else { Err(format!("{told:?}")) }
@@ -440,7 +441,7 @@ async fn a_router_that_rejects_the_table_or_goes_silent_is_reported() {
         .await;
     };
     system.until_answered_by("app.test", &app).await;
-    // The replica beside the router shows another installation's table.
+    // The replica on the router shows another installation's table.
     system.cli::<()>(System::REPLICA, "REPLICAOF NO ONE").await;
     system.cli::<()>(System::REPLICA, "CONFIG SET replica-read-only no").await;
     system.cli::<()>(System::REPLICA, "SET epoch stranger").await;
@@ -451,7 +452,7 @@ async fn a_router_that_rejects_the_table_or_goes_silent_is_reported() {
     let master = system.stack.ports().routes;
     system.cli::<()>(System::REPLICA, &format!("REPLICAOF 127.0.0.1 {master}")).await;
     until(&["refuses", "believes"]).await;
-    // Without its sidecar nobody knows what it serves: first it is waited for, then no more.
+    // Without its sidecar the router's serial is unknown: first it is waited for, then no longer.
     system.kill(System::SIDECAR).await;
     until(&["refuses", "believes", "silent"]).await;
     let convergence = system.api("GET", "/routes/convergence", None).await.json();

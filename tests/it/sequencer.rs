@@ -95,7 +95,7 @@ async fn a_backend_gets_one_event_at_a_time_signed_and_numbered_and_a_poison_eve
     assert!(first.header("webhook-signature").unwrap().starts_with("v1,"));
     assert!(first.header("X-Signalbox-Epoch").unwrap().parse::<u64>().is_ok());
     assert_eq!((&body(&first)["id"], &body(&first)["object"]), (&ids[0], &json!("work:1")));
-    // What is published to the topic directly waits behind it, and others do not.
+    // An event published to the topic directly waits behind it; other objects do not wait.
     let direct = json!({"type": "noop", "url": "https://shop.example/1", "object": "work:1"});
     assert_eq!(bus.call(&shop, "POST", "/topics/works", Some(&direct)).await.status, 200);
     let one = json!({"events": [event("works")]});
@@ -125,7 +125,8 @@ async fn a_backend_gets_one_event_at_a_time_signed_and_numbered_and_a_poison_eve
     assert_eq!(third["gap"], json!([{"first": ids[1], "last": ids[1], "count": 1, "reason": "dead"}]));
     let dead = bus.root("GET", "/backends/search/dead", None).await.json();
     assert_eq!((&dead[0]["event"]["id"], &dead[0]["attempts"]), (&ids[1], &json!(2)));
-    // When the fault is mended, dead letters come again: late, with the id that they had, and marked.
+    // After the fault is fixed, dead letters are redelivered: late, with their original ID, and
+    // marked.
     poison.store(false, Ordering::SeqCst);
     let redriven = bus.root("POST", "/backends/search/dead/redrive", None).await;
     assert_eq!((redriven.status, redriven.json()), (200, json!({"redriven": 1, "left": 0})));
@@ -193,7 +194,7 @@ async fn a_hot_object_delays_others_by_one_visit() {
         let target = format!("/objects/{object}/events");
         assert_eq!(bus.call(&shop, "POST", &target, Some(&group)).await.status, 202);
     };
-    // The backend says that it is gone, so everything waits until it is defined again.
+    // The backend answers that it is gone, so everything waits until it is defined again.
     publish("work:hot", 1).await;
     eventually("the backend to be stopped", || async {
         let shown = bus.root("GET", "/backends/search", None).await.json();

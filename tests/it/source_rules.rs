@@ -1,5 +1,6 @@
-//! Rules of the source that no compiler checks: which files talk to Redis, what the header of a script says, and that no
-//! file names the machine it was written on. The dependencies between crates are Cargo's business.
+//! Source rules that no compiler checks: which files talk to Redis, what a script's header
+//! declares, and that no file names the machine it was written on. Cargo enforces the dependencies
+//! between crates.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +18,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        // What is built or written by a run is no part of the house; .gitignore names the same.
+        // Files that are built or written by a run are not part of the source; .gitignore lists the
+        // same.
         let made =
             matches!(&*name, "target" | ".git") || name.starts_with(".signalbox") || name.ends_with(".log");
         if made {
@@ -76,7 +78,7 @@ fn only_a_store_talks_to_redis() {
             continue;
         }
         let code = code(&text);
-        // What follows is the file's own unit tests, which may look behind the curtain.
+        // The file's unit tests follow; they may access Redis directly.
         let code = code.split("#[cfg(test)]").next().unwrap_or_default();
         let found: Vec<_> = REDIS.iter().filter(|word| code.contains(**word)).collect();
         stores += usize::from(in_store && !found.is_empty());

@@ -13,10 +13,10 @@ use std::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// Flaws beyond so many are only counted: the first one tells most.
+/// Flaws beyond this number are only counted: the first ones are the most informative.
 const KEPT: usize = 20;
 
-/// An event as a publisher makes it. Its number is in its `data` and says everything else.
+/// An event as a publisher creates it. Its number is in its `data` and determines everything else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
     /// The topic.
@@ -59,7 +59,7 @@ impl Item<'_> {
     }
 }
 
-/// What was told of an event.
+/// What a delivery stated about an event.
 #[derive(Debug, Clone, Copy)]
 struct Told {
     number: usize,
@@ -92,7 +92,7 @@ struct Book {
     flaw_count: usize,
 }
 
-/// What happened, in numbers.
+/// The totals.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Events that publishers know to be accepted.
@@ -107,7 +107,7 @@ pub struct Sums {
     pub missing: usize,
 }
 
-/// The book. Everybody writes into it at once.
+/// The ledger. All publishers and receivers write to it concurrently.
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<Book>);
 
@@ -130,7 +130,7 @@ impl Ledger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A publisher was told that its event has this id.
+    /// A publisher was answered that its event has this ID.
     pub fn accept(&self, number: usize, id: u64) {
         let mut book = self.book();
         match book.accepted[number].replace(id) {
@@ -170,7 +170,7 @@ impl Ledger {
         }
     }
 
-    /// How things stand.
+    /// The totals so far.
     pub fn sums(&self) -> Sums {
         let book = self.book();
         let firsts = book.columns.iter().map(|column| column.seen.len()).sum();
@@ -221,7 +221,7 @@ impl Book {
         let id = item.id;
         let known = *self.told.entry(id).or_insert(told);
         if known.fingerprint != told.fingerprint {
-            self.flaw(format!("{id} was told in two ways: {known:?}, then {told:?}"));
+            self.flaw(format!("{id} was delivered in two ways: {known:?}, then {told:?}"));
         }
         if let Some(gap) = item.gap {
             self.flaw(format!("subscriber {subscriber}, {id}: a gap {gap}"));
@@ -289,8 +289,10 @@ impl Book {
             if let Some(told) = self.told.get(&id)
                 && (told.prev, told.tprev) != (prev, tprev)
             {
-                flaws
-                    .push(format!("{id} of {} says {told:?}; before it came {prev:?}, {tprev:?}", event.url));
+                flaws.push(format!(
+                    "{id} of {} has {told:?}; the event before has {prev:?}, {tprev:?}",
+                    event.url
+                ));
             }
         }
         for (place, column) in self.columns.iter().enumerate() {
@@ -326,7 +328,7 @@ mod tests {
         )
     }
 
-    /// What a flawless bus sends.
+    /// The items that a correct bus sends.
     fn items() -> [String; 4] {
         [
             item(0, "orders", 1, r#""id":64"#),
@@ -393,7 +395,7 @@ mod tests {
         let [a, ..] = &items();
         deliver(&ledger, 0, &[a]);
         deliver(&ledger, 0, &[&a.replace(r#""n":0"#, r#""n":0,"more":1"#)]);
-        expect_flaw(&ledger, "64 was told in two ways");
+        expect_flaw(&ledger, "64 was delivered in two ways");
     }
 
     #[test]
@@ -414,7 +416,7 @@ mod tests {
         accept_all(&ledger);
         let [a, ..] = &items();
         deliver(&ledger, 1, &[a, &item(2, "orders", 1, r#""id":192,"prev":64,"tprev":64"#)]);
-        expect_flaw(&ledger, "192 of https://shop.example/1 says");
+        expect_flaw(&ledger, "192 of https://shop.example/1 has");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use tokio::{
 
 use crate::http::{Connection, Response};
 
-/// Of a hundred requests, how many meet which fate. What is left passes.
+/// How many of a hundred requests meet each fault. The rest pass unchanged.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Odds {
     /// Never arrives.
@@ -76,7 +76,7 @@ struct Shared {
     odds: Odds,
     random: Mutex<StdRng>,
     met: AtomicU64,
-    /// What comes a second time does so also when its client has gone.
+    /// Repeats of a request are sent even after its client has disconnected.
     echoes: Mutex<JoinSet<()>>,
 }
 
@@ -97,7 +97,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Stands before `to`; `seed` makes it choose the same again.
+    /// Listens in front of `to`; the same `seed` makes the same choices.
     ///
     /// # Panics
     /// When no port is free.
@@ -178,7 +178,7 @@ async fn forward(to: SocketAddr, request: &[u8]) -> io::Result<Response> {
     Connection::open(to).await?.send_raw(request).await
 }
 
-/// An answer as it goes on: with its length in place of its transfer coding.
+/// An answer as it is forwarded: with its length instead of its transfer coding.
 fn written(answer: &Response) -> Vec<u8> {
     let mut head = format!("HTTP/1.1 {} {}\r\n", answer.status, "Relayed");
     let of_ours = |name: &str| {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_fault_does_what_its_documentation_says() {
+    async fn each_fault_behaves_as_documented() {
         let none = Odds::default();
         assert_eq!(after_one(none, 1).await.unwrap().status, 204);
         assert!(after_one(Odds { lost: 100, ..none }, 0).await.is_err());

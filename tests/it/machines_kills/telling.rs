@@ -18,7 +18,7 @@ use super::{
     plan::{ANSWERS, Kind, MACHINE, Plan},
 };
 
-/// What all of them share.
+/// State that all updaters share.
 pub(super) struct Telling {
     pub(super) fleet: Arc<Fleet>,
     pub(super) book: Arc<Book>,
@@ -38,7 +38,7 @@ impl Telling {
             let (lap, last) = (place + 1, place + 1 == plan.laps.len());
             let go = json!({"metadata": {"go": lap, "lap": lap, "kind": kind.word(), "last": last}});
             self.tell(("PATCH", &label), &format!("go-{lap}"), &go, &mut random).await;
-            // Nobody waits for this, but it is to be known in the end.
+            // No gate waits for this update, but it must be stored in the end.
             let noise = json!({"metadata": {"noise": {lap.to_string(): lap}}});
             self.tell(("PATCH", &label), &format!("noise-{lap}"), &noise, &mut random).await;
             if *kind == Kind::Ask {
@@ -74,7 +74,7 @@ impl Telling {
         let token = &self.fleet.system.token;
         let why = self.fleet.call(0, token, "GET", &format!("{target}/why"), None).await;
         let stands = self.fleet.call(0, token, "GET", &target, None).await;
-        panic!("{plan:?} does not come to visit {visit}: {} {}", stands.text(), why.text());
+        panic!("{plan:?} does not reach visit {visit}: {} {}", stands.text(), why.text());
     }
 
     /// One request, until it is taken.
@@ -93,7 +93,7 @@ impl Telling {
                 Err(_) => {}
             }
             self.again.fetch_add(1, Ordering::Relaxed);
-            assert!(started.elapsed() < self.patience, "nobody takes {method} {target} {key}");
+            assert!(started.elapsed() < self.patience, "no pacemaker accepts {method} {target} {key}");
             time::sleep(Duration::from_millis(random.random_range(10..100))).await;
         }
     }

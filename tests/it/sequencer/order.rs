@@ -28,40 +28,41 @@ use tokio::time::Instant;
 
 use super::{body, event};
 
-/// Rounds of the random test within the suite. `make soak` goes on for `SOAK_SECONDS`; `SIGNALBOX_SEED` repeats a
-/// sequence.
+/// Rounds of the random test within the suite. `make soak` runs for `SOAK_SECONDS`;
+/// `SIGNALBOX_SEED` repeats a sequence.
 const ROUNDS: u64 = 6;
 const SOAK_SECONDS: u64 = 600;
 const PRODUCERS: u64 = 16;
-/// Objects beside the hot one, which has half of the events: within the suite, and in the soak.
+/// Objects in addition to the hot one, which has half of the events: within the suite, and in the
+/// soak.
 const OBJECTS: u64 = 1_000;
 const SOAK_OBJECTS: u64 = 10_000;
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name)
         .ok()
-        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
+        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn accepted_events_are_sent_in_order_whenever_parts_die() {
     let mut rounds = 0..ROUNDS;
-    tempt_fate("order", OBJECTS, move || rounds.next().is_some()).await;
+    run_with_faults("order", OBJECTS, move || rounds.next().is_some()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes as long as it is told to; make soak"]
+#[ignore = "runs for a configured duration; make soak"]
 async fn soak_accepted_events_are_sent_in_order_whenever_parts_die() {
     let end = Instant::now() + Duration::from_secs(from_environment("SOAK_SECONDS").unwrap_or(SOAK_SECONDS));
-    tempt_fate("order-soak", SOAK_OBJECTS, move || Instant::now() < end).await;
+    run_with_faults("order-soak", SOAK_OBJECTS, move || Instant::now() < end).await;
 }
 
-/// What producers were told.
+/// The answers that producers received.
 #[derive(Default)]
 struct Told {
     /// Object → the ids that they got for it.
     accepted: Mutex<BTreeMap<String, BTreeSet<u64>>>,
-    /// How often something was not accepted, or nothing was said.
+    /// How many requests were rejected or not answered.
     refused: AtomicU64,
 }
 
@@ -82,7 +83,7 @@ const FATES: [Fate; 6] = [
     Fate::RepliesLate,
 ];
 
-async fn tempt_fate(name: &str, objects: u64, mut go_on: impl FnMut() -> bool) {
+async fn run_with_faults(name: &str, objects: u64, mut go_on: impl FnMut() -> bool) {
     let seed = from_environment("SIGNALBOX_SEED").unwrap_or_else(|| rand::rng().random());
     println!("SIGNALBOX_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
@@ -102,8 +103,8 @@ async fn tempt_fate(name: &str, objects: u64, mut go_on: impl FnMut() -> bool) {
     let parts = [system.stack.part(&System::PACEMAKER), others[0].clone(), others[1].clone()];
     system.allow("upstream: \"http://");
 
-    // A backend that fails now and then, and sometimes says nothing; and between all that speak HTTP a network that loses,
-    // repeats and delays what they say.
+    // A backend that sometimes fails and sometimes does not answer; every HTTP connection passes
+    // through a network that loses, repeats and delays messages.
     let count = Arc::new(AtomicU64::new(0));
     let receiver = Receiver::answering(move |_| match count.fetch_add(1, Ordering::Relaxed) % 97 {
         13 => Answer::status("500 Internal Server Error"),
@@ -157,7 +158,7 @@ async fn tempt_fate(name: &str, objects: u64, mut go_on: impl FnMut() -> bool) {
     let told = told.accepted.lock().unwrap().clone();
     hold_against(&receiver, &told).await;
     let met: u64 = relays.iter().map(Relay::met).sum();
-    println!("{met} requests of producers and {} to the backend met a fate", before_backend.met());
+    println!("{met} requests of producers and {} to the backend met a fault", before_backend.met());
     assert!(met > 0 && before_backend.met() > 0);
     eventually("nothing to be queued, and nothing to be broken", || async {
         let shown = system.api("GET", "/backends/search", None).await.json();
@@ -173,7 +174,7 @@ fn accepted(told: &Told) -> usize {
     told.accepted.lock().unwrap().values().map(BTreeSet::len).sum()
 }
 
-/// Waits until so many more were accepted.
+/// Waits until `more` further events were accepted.
 async fn pass(told: &Told, more: usize) {
     let wanted = accepted(told) + more;
     eventually(&format!("{wanted} events to be accepted"), || async {
@@ -195,7 +196,7 @@ async fn happen(system: &System, wire: &Wire, victim: &PartHandle, fate: Fate, t
             system.start_part(System::FABRIC).await;
         }
         Fate::RepliesLost => {
-            // Calls are carried out, or not, and nobody is told.
+            // Calls may or may not be executed, and no answer arrives.
             wire.set(Fault::LoseReplies);
             let before = told.refused.load(Ordering::Relaxed);
             eventually("producers to be refused", || async {
@@ -246,7 +247,7 @@ impl Producer {
         }
     }
 
-    /// Says the same again, to whoever answers, until it is accepted.
+    /// Repeats the request, at any pacemaker, until it is accepted.
     async fn until_accepted(&mut self, object: &str, group: &Value, told: &Told) -> Vec<u64> {
         loop {
             let to = self.at[self.random.random_range(0..self.at.len())];
@@ -262,14 +263,15 @@ impl Producer {
                 Ok(Err(_)) | Err(_) => {}
             }
             told.refused.fetch_add(1, Ordering::Relaxed);
-            // Nobody is helped by a producer that asks without pause.
+            // A producer that retries without a pause would only add load.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 }
 
-/// The predicates on the backend's own log: what was accepted came, nothing else did, first receipts of each object rise,
-/// numbers never change, and each `prev` is the event before.
+/// Checks the backend's own log: every accepted event was delivered, nothing else was, first
+/// receipts of each object are increasing, numbers never change, and each `prev` is the preceding
+/// event.
 async fn hold_against(receiver: &Receiver, told: &BTreeMap<String, BTreeSet<u64>>) {
     let wanted: usize = told.values().map(BTreeSet::len).sum();
     let came = || {
