@@ -160,7 +160,7 @@ async fn a_backend_gets_one_event_at_a_time_signed_and_numbered_and_a_poison_eve
     assert_eq!(told["choices"], json!(["send", "dead", "discard"]));
     let unknown = bus.root("DELETE", "/backends/search?queued=burn", None).await;
     assert_eq!((unknown.status, &unknown.json()["code"]), (400, &json!("invalid_query")));
-    // 202 while the backend holds an event, which nobody takes back.
+    // 202 while the backend holds an event whose delivery is not settled.
     let removed = bus.root("DELETE", "/backends/search?queued=dead", None).await.status;
     assert!(matches!(removed, 202 | 204), "{removed}");
     eventually("the backend to be gone", || async {

@@ -83,11 +83,11 @@ fn only_a_store_talks_to_redis() {
         let found: Vec<_> = REDIS.iter().filter(|word| code.contains(**word)).collect();
         stores += usize::from(in_store && !found.is_empty());
         if !in_store && !found.is_empty() {
-            offenders.push(format!("{} is no store but uses {found:?}", path.display()));
+            offenders.push(format!("{} is not a store module but uses {found:?}", path.display()));
         }
     }
     assert!(offenders.is_empty(), "{offenders:#?}");
-    assert!(stores > 0, "no store seen: the test looks in the wrong place");
+    assert!(stores > 0, "no store module found: check the paths of this test");
 }
 
 /// A script and the folder of the module that it belongs to.
@@ -104,7 +104,7 @@ const SHARED: &[(&str, &str)] = &[
     ("crates/queues/src/scripts/facets.lua", "function main(facets"),
     ("crates/bus/src/scripts/objects.lua", "function main(objects"),
     ("crates/routing/src/scripts/shared.lua", "function main(shared"),
-    // What differs between the kinds of resources: one of each pair is appended, both follow the same header.
+    // The differences between the kinds of resources: one of each pair is appended, both follow the same header.
     ("crates/routing/src/scripts/policy_index.lua", "local index = {}"),
     ("crates/routing/src/scripts/certificate_index.lua", "local index = {}"),
     ("crates/routing/src/scripts/policy_table.lua", "local resource = {}"),
@@ -147,7 +147,7 @@ fn rows(script: &Script, table: &str) -> (usize, bool) {
         };
         let place = format!("{}: {table}[{number}]", script.path.display());
         count += 1;
-        assert!(!open, "{place} stands behind an open row");
+        assert!(!open, "{place} follows an open row");
         open = number.ends_with("...");
         assert_eq!(number.trim_end_matches('.'), count.to_string(), "{place} is out of order");
         let meaning = meaning.strip_prefix(':').unwrap_or_default();
@@ -165,9 +165,9 @@ fn used(body: &str, table: &str) -> BTreeSet<usize> {
 }
 
 #[test]
-fn every_script_says_what_it_takes_returns_and_who_calls_it() {
+fn every_script_documents_its_arguments_results_and_caller() {
     let scripts = scripts();
-    assert!(!scripts.is_empty(), "no script seen: the test looks in the wrong place");
+    assert!(!scripts.is_empty(), "no script found: check the paths of this test");
     for script in &scripts {
         let name = script.path.display();
         let purpose = script.header.first().map(String::as_str).unwrap_or_default();
@@ -213,7 +213,7 @@ fn caller_exists(script: &Script) {
     assert!(
         sources.iter().any(|(_, text)| text.contains(&format!("fn {function}("))
             || text.contains(&format!("fn {function}<"))),
-        "{name}: its caller `{function}` is no function of {}",
+        "{name}: its caller `{function}` is not a function of {}",
         folder.display()
     );
     assert!(

@@ -1,4 +1,4 @@
-//! `signalbox up --demo` as a process, the way someone meets Signalbox for the first time.
+//! `signalbox up --demo` as a process, as a new user runs it.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,7 +18,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-/// Commands of the README, as they stand there.
+/// Commands of the README, verbatim.
 const README: [&str; 5] = [
     "curl -H 'Host: hello.localhost' http://127.0.0.1:8080/",
     r#"curl -X PUT -H "Authorization: Bearer $(cat .signalbox/token)" -d '{"address":"127.0.0.1:9003","hostnames":["new.localhost"],"version_type_id":"7"}' -H 'Content-Type: application/json' http://127.0.0.1:8081/instances/i-7"#,
@@ -27,7 +27,7 @@ const README: [&str; 5] = [
     "curl -k https://hello.localhost:8443/",
 ];
 
-/// A running `signalbox up --demo` in a folder of its own.
+/// A running `signalbox up --demo` in its own folder.
 pub(crate) struct Up {
     child: Child,
     pub(crate) folder: TempDir,
@@ -48,7 +48,7 @@ impl Up {
     pub(crate) async fn start() -> Self {
         let (folder, ports, mut reservation) =
             (TempDir::with_prefix("signalbox-up-").unwrap(), Ports::free().unwrap(), Reservation::default());
-        // What runs as another user has to get to what is below.
+        // Processes of other users need access to the folders below.
         std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let demo: [u16; 7] = std::array::from_fn(|_| reservation.add().unwrap());
         let mut command = Command::new(program());
@@ -74,8 +74,8 @@ impl Up {
             false
         };
         let ready = tokio::time::timeout(3 * PATIENCE, ready).await;
-        assert_eq!(ready, Ok(true), "it never said that it is ready; it said:\n{said}");
-        // What it says from here on must go somewhere, or it would stop at a full pipe.
+        assert_eq!(ready, Ok(true), "it never reported that it is ready; its output:\n{said}");
+        // The rest of its output has to be read, or it would block on a full pipe.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Self { child, folder, ports, demo, said, _reservation: reservation }
     }
@@ -110,7 +110,7 @@ impl Up {
         text
     }
 
-    /// Runs a command as somebody would who has the defaults, in the folder where it was started.
+    /// Runs a command in its folder, as a user with the default settings would.
     async fn shell(&self, command: &str) -> String {
         let command = self.with_ports(command);
         let output: Output = Command::new("sh")
@@ -124,7 +124,7 @@ impl Up {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Runs the command as somebody would in the folder where it was started; its JSON.
+    /// Runs the command in its folder and parses the JSON that it prints.
     async fn command(&self, arguments: &[&str]) -> serde_json::Value {
         self.run("signalbox", arguments).await
     }
@@ -143,12 +143,12 @@ impl Up {
         let pid = i32::try_from(self.child.id().unwrap()).unwrap();
         kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
         let status = tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it ends").unwrap();
-        assert_eq!(status.code(), Some(0), "told to end, it ends well");
+        assert_eq!(status.code(), Some(0), "exit code after an interrupt");
         let left = processes_of(self.folder.path());
         assert!(left.is_empty(), "left behind: {left:#?}");
         for (name, port) in self.ports.named() {
             let open = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok();
-            assert!(!open, "somebody still listens on the port of {name}");
+            assert!(!open, "the port of {name} is still in use");
         }
     }
 }
@@ -181,7 +181,7 @@ async fn the_steps_of_the_readme_work() {
     assert!(https.contains("Hello from hello"), "{https}");
     let put = up.shell(README[1]).await;
     assert!(put.contains("\"serial\""), "{put}");
-    eventually("a webhook that tells of the instance", || async {
+    eventually("a webhook about the instance", || async {
         let received = up.shell(README[3]).await;
         let event: serde_json::Value =
             serde_json::from_str(&received).map_err(|error| format!("{error}: {received}"))?;
@@ -213,7 +213,7 @@ async fn the_steps_of_the_readme_work() {
     }
 }
 
-/// What a table of moves says: where the label came.
+/// The states that a label reached, from its table of transitions.
 fn way(moves: &serde_json::Value) -> Vec<&str> {
     moves.as_array().unwrap().iter().map(|row| row["to"].as_str().unwrap()).collect()
 }
@@ -272,13 +272,13 @@ async fn a_good_version_is_promoted_and_a_bad_one_is_rolled_back() {
 async fn printed_commands_can_be_run_and_two_copies_do_not_interfere() {
     let system = System::start("beside-up").await;
     let up = Up::start().await;
-    // Its own suggestions, joined where a line goes on.
+    // The suggestions that it prints, with continued lines joined.
     let said = up.said.replace("\\\n", " ");
     let suggestions: Vec<&str> =
         said.lines().map(str::trim).filter(|line| line.starts_with("curl ")).collect();
     assert!(suggestions.len() >= 3, "{}", up.said);
     for suggestion in suggestions {
-        // What follows a PUT at once may come before the change.
+        // A request right after a PUT may be answered before the change is effective.
         eventually(suggestion, || async {
             let answer = up.shell(suggestion).await;
             if answer.contains("application/problem") || answer.contains("\"status\":") {
@@ -338,7 +338,7 @@ async fn a_redirect_leads_to_the_port_that_answers_https() {
     // A form that was sent stays one.
     let posted = up.shell(&format!("curl -skL{seen} -X POST -d a=b http://hello.localhost:8080/")).await;
     assert!(posted.ends_with(&format!(" 200 1 https://hello.localhost:{https}/")), "{posted}");
-    // Nobody is led to another host.
+    // No request target redirects to another host.
     for target in ["//evil.test/", "/%0d%0aLocation:%20https://evil.test/", "http://evil.test/"] {
         let told = up.shell(&format!("curl -sk -o /dev/null -H 'Host: hello.localhost' --request-target '{target}' -w '%{{http_code}} %{{redirect_url}}' http://127.0.0.1:8080/")).await;
         let led = told
