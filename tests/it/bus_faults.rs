@@ -420,7 +420,7 @@ async fn a_slow_or_silent_fabric_delays_and_doubles_nothing() {
 /// Redis 7.0 leaves half a transaction in its file when the file ends in the middle of a command, and carries it out on
 /// the start after the next.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_script_that_redis_was_killed_in_is_never_half_executed() {
+async fn a_script_interrupted_by_a_kill_of_redis_is_never_half_executed() {
     let fleet = Fleet::start("half-a-transaction", 1, &SETTINGS, |builder| builder).await;
     fleet.client("shop").await;
     let receiver = Receiver::start().await;

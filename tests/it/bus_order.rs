@@ -98,19 +98,19 @@ impl Measure {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn order_holds_and_nothing_is_lost_whichever_part_is_killed() {
-    tempt_fate("order", Fsync::Always, Measure { kills: KILLS, within: None }).await;
+    run_with_faults("order", Fsync::Always, Measure { kills: KILLS, within: None }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "runs for a configured duration; make soak"]
 async fn soak_order_holds_when_redis_writes_through() {
-    tempt_fate("soak-always", Fsync::Always, Measure::soak()).await;
+    run_with_faults("soak-always", Fsync::Always, Measure::soak()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "runs for a configured duration; make soak"]
 async fn soak_order_holds_when_redis_writes_every_second() {
-    tempt_fate("soak-everysec", Fsync::Everysec, Measure::soak()).await;
+    run_with_faults("soak-everysec", Fsync::Everysec, Measure::soak()).await;
 }
 
 /// A subscriber's answer to a delivery it has recorded: success in most cases.

@@ -72,7 +72,7 @@ async fn labels_end_in_the_states_of_the_reference_whichever_part_is_killed() {
         pause: Duration::from_millis(1_500),
         patience: Duration::from_secs(240),
     };
-    tempt_fate("machines", measure).await;
+    run_with_faults("machines", measure).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,7 +88,7 @@ async fn soak_labels_end_in_the_states_of_the_reference() {
         pause: Duration::from_secs(4),
         patience: Duration::from_secs(1_200),
     };
-    tempt_fate("machines-soak", measure).await;
+    run_with_faults("machines-soak", measure).await;
 }
 
 async fn apply(fleet: &Fleet, outside: &Receiver) {

@@ -240,18 +240,18 @@ async fn rotate(system: &System, load: &Load) {
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_are_exact_whenever_parts_die() {
     let mut rounds = 0..ROUNDS;
-    tempt_fate(move || rounds.next().is_some()).await;
+    run_with_faults(move || rounds.next().is_some()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "runs for a configured duration; make soak"]
 async fn soak_counters_are_exact_whenever_parts_die() {
     let end = Instant::now() + Duration::from_secs(from_environment("SOAK_SECONDS").unwrap_or(SOAK_SECONDS));
-    tempt_fate(move || Instant::now() < end).await;
+    run_with_faults(move || Instant::now() < end).await;
 }
 
 /// Disturbs the system between requests while `go_on` returns true, and compares the counters with the client's.
-async fn tempt_fate(mut go_on: impl FnMut() -> bool) {
+async fn run_with_faults(mut go_on: impl FnMut() -> bool) {
     let seed = from_environment("SIGNALBOX_SEED").unwrap_or_else(|| rand::rng().random());
     println!("SIGNALBOX_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);

@@ -26,7 +26,7 @@ where
     eventually_within(PATIENCE, what, check)
 }
 
-/// [`eventually`] with a limit of its own, for conditions that take long even on an idle machine.
+/// [`eventually`] with an explicit limit, for conditions that take long even on an idle machine.
 ///
 /// # Panics
 /// When `patience` has passed. A check that hangs is abandoned then.

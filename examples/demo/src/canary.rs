@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_says_when_where_and_who_answered() {
+    fn a_row_shows_the_time_the_state_and_which_version_answered() {
         let one = |at: &str, to: &str| -> Move {
             let row = json!({"visit": 1, "at": at, "from": null, "to": to, "cause": "action", "version": 1, "event": 7});
             serde_json::from_value(row).unwrap()
