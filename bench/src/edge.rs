@@ -183,7 +183,12 @@ impl Bench<'_> {
     }
 
     /// The edge and one static peer, hosts as likely as each other.
-    async fn many_hosts(&self, table: &Table, peer: &Proxy, target: Option<f64>) -> anyhow::Result<Comparison> {
+    async fn many_hosts(
+        &self,
+        table: &Table,
+        peer: &Proxy,
+        target: Option<f64>,
+    ) -> anyhow::Result<Comparison> {
         let mut entrants: Vec<Entrant<'_>> = vec![(&self.edge.proxy, None), (peer, target)];
         entrants.extend(self.other.as_ref().map(|other| (&other.proxy, None)));
         self.compare(format!("{} hosts, uniform", table.len()), table, &entrants, Pace::Closed).await
@@ -230,7 +235,11 @@ impl Bench<'_> {
         }
         let mut contenders: Vec<Contender> = entrants
             .iter()
-            .map(|(proxy, target)| Contender { name: proxy.name.clone(), target: *target, samples: Vec::new() })
+            .map(|(proxy, target)| Contender {
+                name: proxy.name.clone(),
+                target: *target,
+                samples: Vec::new(),
+            })
             .collect();
         let mut spare = self.session.rounds * entrants.len();
         for round in 0..self.session.rounds {

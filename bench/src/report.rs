@@ -113,9 +113,20 @@ impl Report {
 /// A comparison as a table.
 pub(crate) fn comparison_table(comparison: &Comparison, unit: &str) -> String {
     let mut rows = vec![
-        ["", "per second", "p50 ms", "p99 ms", "CPU µs", "busy", "gen.", "CPU ÷ ours", "ours ÷ rate", "target"]
-            .map(str::to_owned)
-            .to_vec(),
+        [
+            "",
+            "per second",
+            "p50 ms",
+            "p99 ms",
+            "CPU µs",
+            "busy",
+            "gen.",
+            "CPU ÷ ours",
+            "ours ÷ rate",
+            "target",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
     ];
     if comparison.measure == Measure::P99 {
         rows[0][8] = "ours ÷ p99".to_owned();
@@ -147,8 +158,9 @@ pub(crate) fn figures_table(figures: &Figures) -> String {
     let mut rows =
         vec![["", "samples", "p50", "p99", "max", "unit", "target (p99)"].map(str::to_owned).to_vec()];
     for figure in &figures.figures {
-        let target =
-            figure.target.map(|target| format!("< {target} {}", if figure.p99 < target { "met" } else { "MISSED" }));
+        let target = figure
+            .target
+            .map(|target| format!("< {target} {}", if figure.p99 < target { "met" } else { "MISSED" }));
         rows.push(vec![
             figure.what.clone(),
             figure.samples.to_string(),

@@ -262,7 +262,11 @@ async fn into_redis(session: &Session, log: &Log) -> anyhow::Result<Figures> {
         figures: vec![
             figure("log → counters in Redis", lines / elapsed.as_secs_f64(), "lines/s"),
             figure("CPU of the sidecar", sidecar_cpu.on_cpu.as_secs_f64() * 1e6 / lines, "µs per line"),
-            figure("CPU of the statistics Redis", redis_cpu.on_cpu.as_secs_f64() * 1e6 / lines, "µs per line"),
+            figure(
+                "CPU of the statistics Redis",
+                redis_cpu.on_cpu.as_secs_f64() * 1e6 / lines,
+                "µs per line",
+            ),
         ],
         notes: vec![format!(
             "{:.1} s, in which the sidecar used {:.0} % of a core and Redis {:.0} %",

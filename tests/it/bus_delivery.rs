@@ -251,12 +251,12 @@ async fn dead_letters_can_be_read_redriven_and_deleted() {
     // The lane's next event reports what is missing.
     receiver.decide(|_| Answer::status("200 OK"));
     let next = bus.publish(&shop, "orders", 1).await;
-    let told = eventually("the next event", || async {
+    let next = eventually("the next event", || async {
         let events = receiver.events();
         events.iter().rfind(|event| event["id"] == json!(next)).cloned().ok_or(events.len())
     })
     .await;
-    assert_eq!(told["gap"][0]["reason"], "dead", "{told}");
+    assert_eq!(next["gap"][0]["reason"], "dead", "{next}");
     bus.system.stop().await;
 }
 

@@ -176,7 +176,7 @@ async fn kill(
     let mut victims: Vec<Victim> =
         (0..fleet.len()).map(|number| Victim::new(fleet.pacemaker(number))).collect();
     victims.push(Victim::new(fleet.fabric()));
-    let (started, mut killed, mut fates) = (Instant::now(), (0, 0), Vec::new());
+    let (started, mut killed, mut turns) = (Instant::now(), (0, 0), Vec::new());
     let mut mischief = JoinSet::new();
     let share = EVENTS / (measure.kills + 1);
     for round in 0..measure.kills {
@@ -191,14 +191,14 @@ async fn kill(
             if accepted >= moment { Ok(()) } else { Err(format!("{accepted} of {moment} accepted")) }
         })
         .await;
-        let one = Mischief::any(random, &victims, subscriptions);
-        mischief.spawn(one.happen(Arc::clone(fleet)));
+        let one = Disturbance::any(random, &victims, subscriptions);
+        mischief.spawn(one.inject(Arc::clone(fleet)));
         time::sleep(Duration::from_millis(random.random_range(0..300))).await;
-        if fates.is_empty() {
-            fates = (0..REDIS_EVERY).collect();
-            fates.shuffle(random);
+        if turns.is_empty() {
+            turns = (0..REDIS_EVERY).collect();
+            turns.shuffle(random);
         }
-        let redis = fates.pop() == Some(0);
+        let redis = turns.pop() == Some(0);
         let victim = if redis { PACEMAKERS } else { random.random_range(0..PACEMAKERS) };
         victims[victim].die(Duration::from_millis(random.random_range(0..400))).await;
         *if redis { &mut killed.1 } else { &mut killed.0 } += 1;
@@ -217,7 +217,7 @@ async fn kill(
 }
 
 /// A disturbance between two kills.
-enum Mischief {
+enum Disturbance {
     /// A process is stopped for a while and then resumed: its workers may be declared dead.
     Freeze(PartHandle, Duration),
     /// A subscriber wants another number of lanes, so its objects move from lane to lane.
@@ -228,7 +228,7 @@ enum Mischief {
     Rewrite,
 }
 
-impl Mischief {
+impl Disturbance {
     fn any(random: &mut StdRng, victims: &[Victim], subscriptions: &[Value]) -> Self {
         match random.random_range(0..6) {
             0 | 1 => {
@@ -248,7 +248,7 @@ impl Mischief {
     }
 
     /// If Redis is down or dies at this moment, the disturbance does not happen.
-    async fn happen(self, fleet: Arc<Fleet>) {
+    async fn inject(self, fleet: Arc<Fleet>) {
         match self {
             Self::Freeze(part, pause) => {
                 part.pause();

@@ -349,9 +349,9 @@ async fn an_operator_applies_a_machine_and_manages_its_labels() {
     let busy = type_in(&system, &at("machines list --json")).await.done().json();
     assert_eq!((&busy[0]["name"], &busy[0]["busy"]["errored"]), (&json!("orders"), &json!(1)));
     let doctor = type_in(&system, &at("doctor --skip-log --json")).await;
-    let told = doctor.json();
-    let finding = told["findings"].as_array().unwrap().iter().find(|one| one["id"] == "labels-failed");
-    let finding = finding.unwrap_or_else(|| panic!("{told}"));
+    let output = doctor.json();
+    let finding = output["findings"].as_array().unwrap().iter().find(|one| one["id"] == "labels-failed");
+    let finding = finding.unwrap_or_else(|| panic!("{output}"));
     assert_eq!((doctor.code, &finding["subject"]), (Some(1), &json!("machine orders")));
     let problem = finding["problem"].as_str().unwrap();
     assert!(
@@ -379,9 +379,9 @@ async fn an_operator_applies_a_machine_and_manages_its_labels() {
     let created =
         system.api("POST", "/state-machines/deaf/labels/waits", Some(json!({"metadata": {}}))).await;
     assert_eq!(created.status, 201, "{}", created.text());
-    let told = type_in(&system, &at("doctor --skip-log --json")).await.json();
-    let finding = told["findings"].as_array().unwrap().iter().find(|one| one["id"] == "labels-stuck");
-    let finding = finding.unwrap_or_else(|| panic!("{told}"));
+    let output = type_in(&system, &at("doctor --skip-log --json")).await.json();
+    let finding = output["findings"].as_array().unwrap().iter().find(|one| one["id"] == "labels-stuck");
+    let finding = finding.unwrap_or_else(|| panic!("{output}"));
     assert_eq!(finding["subject"], "machine deaf");
     assert!(finding["problem"].as_str().unwrap().ends_with(", such as \"waits\" (gate)."), "{finding}");
 
@@ -390,16 +390,16 @@ async fn an_operator_applies_a_machine_and_manages_its_labels() {
     errored().await;
     let tried = type_in(&system, &at("labels retry orders --all --state ship --json")).await.done().json();
     assert_eq!(tried, json!({"retried": 1}));
-    let told = ["labels", "set", "orders", "7", "user.plan=pro", "metadata.count=3", "gone=1", "--json"];
-    let told = type_in(&system, &told).await.done().json();
-    assert_eq!((&told["state"], &told["status"]), (&json!("asked"), &json!("waiting")));
-    let told = ["labels", "set", "orders", "7", "--metadata", r#"{"count":4}"#, "--remove", "gone"];
-    let told = type_in(&system, &told).await.done().out;
-    assert!(told.starts_with("7: asked (waiting) since "), "{told}");
+    let output = ["labels", "set", "orders", "7", "user.plan=pro", "metadata.count=3", "gone=1", "--json"];
+    let output = type_in(&system, &output).await.done().json();
+    assert_eq!((&output["state"], &output["status"]), (&json!("asked"), &json!("waiting")));
+    let output = ["labels", "set", "orders", "7", "--metadata", r#"{"count":4}"#, "--remove", "gone"];
+    let output = type_in(&system, &output).await.done().out;
+    assert!(output.starts_with("7: asked (waiting) since "), "{output}");
     let shown = type_in(&system, &at("labels show orders 7 --json")).await.done().json();
     assert_eq!(shown["metadata"], json!({"user": {"plan": "pro"}, "count": 4}));
-    let told = type_in(&system, &at("labels set deaf lucky at=1 --create --wait 5s")).await.done().out;
-    assert!(told.starts_with("lucky: end (ended) since "), "{told}");
+    let output = type_in(&system, &at("labels set deaf lucky at=1 --create --wait 5s")).await.done().out;
+    assert!(output.starts_with("lucky: end (ended) since "), "{output}");
 
     for (arguments, why) in [
         (at("labels retry orders 7"), "(label_not_errored)"),

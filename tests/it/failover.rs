@@ -137,11 +137,11 @@ async fn back_off_grows_each_time() {
     })
     .await;
     let log = system.log_text(&System::NGINX);
-    let told: Vec<&str> = log.lines().filter(|line| line.contains("is ejected for")).collect();
-    for (line, wait) in told.iter().zip(["for 50 ms", "for 100 ms", "for 200 ms"]) {
+    let ejections: Vec<&str> = log.lines().filter(|line| line.contains("is ejected for")).collect();
+    for (line, wait) in ejections.iter().zip(["for 50 ms", "for 100 ms", "for 200 ms"]) {
         assert!(line.contains(wait), "{line}: {wait}");
     }
-    assert!(told.len() >= 3, "{told:?}");
+    assert!(ejections.len() >= 3, "{ejections:?}");
     system.stop().await;
 }
 

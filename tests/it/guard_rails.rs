@@ -470,8 +470,8 @@ async fn the_proxy_protocol_carries_the_clients_address() {
     system.settle().await;
     let edge = std::net::SocketAddr::from(([127, 0, 0, 1], port));
     let get = "GET /echo HTTP/1.1\r\nHost: app.test\r\nX-Forwarded-For: 6.6.6.6\r\n\r\n";
-    let told = format!("PROXY TCP4 203.0.113.7 127.0.0.1 5555 80\r\n{get}");
-    let echo = Connection::open(edge).await.unwrap().send_raw(told.as_bytes()).await.unwrap().text();
+    let announced = format!("PROXY TCP4 203.0.113.7 127.0.0.1 5555 80\r\n{get}");
+    let echo = Connection::open(edge).await.unwrap().send_raw(announced.as_bytes()).await.unwrap().text();
     assert!(echo.contains("X-Real-IP: 203.0.113.7\r\n"), "{echo}");
     assert!(echo.contains("X-Forwarded-For: 6.6.6.6, 203.0.113.7\r\n"), "{echo}");
     let silent = Connection::open(edge).await.unwrap().send_noise(get.as_bytes()).await;

@@ -134,10 +134,10 @@ async fn events_that_the_log_no_longer_has_are_reported_as_a_gap() {
     }
     let mut stream = bus.watch("/events", Some(&id)).await;
     bus.publish(&shop, "orders", 3).await;
-    let told = stream.take(2).await;
-    assert_eq!((told[0].event.as_str(), told[1].event.as_str()), ("gap", "message"));
-    assert_eq!(told[0].json(), json!({"after": first, "last": lost, "reason": "no_longer_kept"}));
-    assert_eq!(numbers(&told[1..]), [3]);
+    let received = stream.take(2).await;
+    assert_eq!((received[0].event.as_str(), received[1].event.as_str()), ("gap", "message"));
+    assert_eq!(received[0].json(), json!({"after": first, "last": lost, "reason": "no_longer_kept"}));
+    assert_eq!(numbers(&received[1..]), [3]);
     bus.system.stop().await;
 }
 

@@ -51,9 +51,9 @@ impl<'a> Label<'a> {
         assert_eq!(created.status, 201, "{}", created.text());
     }
 
-    async fn tell(&self, facts: Value) {
-        let told = self.call("PATCH", "", Some(json!({"metadata": facts}))).await;
-        assert_eq!(told.status, 200, "{}", told.text());
+    async fn update(&self, facts: Value) {
+        let updated = self.call("PATCH", "", Some(json!({"metadata": facts}))).await;
+        assert_eq!(updated.status, 200, "{}", updated.text());
     }
 
     async fn why(&self) -> Value {
@@ -63,9 +63,9 @@ impl<'a> Label<'a> {
     /// Waits until the label has this state and status.
     async fn until(&self, state: &str, status: &str) -> Value {
         eventually_within(PATIENCE * 2, &format!("{} to be {status} in {state}", self.target), || async {
-            let stands = self.call("GET", "", None).await.json();
-            let fits = stands["state"] == state && stands["status"] == status;
-            if fits { Ok(stands) } else { Err(stands.to_string()) }
+            let label_now = self.call("GET", "", None).await.json();
+            let fits = label_now["state"] == state && label_now["status"] == status;
+            if fits { Ok(label_now) } else { Err(label_now.to_string()) }
         })
         .await
     }
@@ -126,20 +126,20 @@ state_machines:
     }
     let tokens = |label: &str| hook.lock().unwrap().tokens.get(label).cloned().unwrap_or_default();
 
-    a.tell(json!({"go": true})).await;
-    let stands = a.until("call", "errored").await;
-    assert!(stands["error"].is_string(), "{stands}");
+    a.update(json!({"go": true})).await;
+    let label_now = a.until("call", "errored").await;
+    assert!(label_now["error"].is_string(), "{label_now}");
     let first = tokens("a");
     assert_eq!((first.len(), BTreeSet::from_iter(&first).len()), (4, 1), "{first:?}");
     let why = a.why().await;
     assert_eq!(why["reason"], "its action failed for good, until somebody retries it", "{why}");
-    assert_eq!((&why["last_error"], &why["next_retry"]), (&stands["error"], &Value::Null), "{why}");
+    assert_eq!((&why["last_error"], &why["next_retry"]), (&label_now["error"], &Value::Null), "{why}");
     assert!(why["stuck"].as_str().unwrap().contains("unless its action is retried"), "{why}");
 
     // Whose answer cannot be another is not asked again.
-    gone.tell(json!({"go": true})).await;
-    let stands = gone.until("call", "errored").await;
-    assert_eq!((&stands["error"], tokens("gone").len()), (&json!("answered 410"), 1));
+    gone.update(json!({"go": true})).await;
+    let label_now = gone.until("call", "errored").await;
+    assert_eq!((&label_now["error"], tokens("gone").len()), (&json!("answered 410"), 1));
 
     // Labels that can be retried, and labels that cannot.
     for (label, status, code) in
@@ -258,7 +258,7 @@ state_machines:
     let labels = cases.map(|(name, _)| Label::new(&system, "fed", name));
     for label in &labels {
         label.create().await;
-        label.tell(json!({"look": 1})).await;
+        label.update(json!({"look": 1})).await;
     }
     for (label, (name, error)) in labels.iter().zip(cases) {
         let why = eventually(&format!("the feed of {name} to have failed"), || async {
@@ -292,7 +292,7 @@ state_machines:
         }
     });
     for label in &labels[2..] {
-        label.tell(json!({"look": 2})).await;
+        label.update(json!({"look": 2})).await;
     }
     for label in &labels {
         label.until("guesses", "waiting").await;
@@ -304,7 +304,7 @@ state_machines:
 
     // If a fallback replaces the feed, no label waits for it and nothing is unknown.
     let [label, ..] = &labels;
-    label.tell(json!({"look": 3})).await;
+    label.update(json!({"look": 3})).await;
     eventually("the feed to be asked", || async {
         let health = row(&system, "guessed").await;
         if health.contains("failing") { Ok(()) } else { Err(health) }
@@ -315,7 +315,7 @@ state_machines:
     assert_eq!((&why["feeds"], &why["result"]), (&expected, &json!(false)), "{why}");
     assert_eq!((&why["next"]["trigger"], &why["last_error"]), (&json!("interval 1h"), &Value::Null), "{why}");
     receiver.decide(|_| ok(r#"{"open": true}"#));
-    label.tell(json!({"look": 4})).await;
+    label.update(json!({"look": 4})).await;
     label.until("done", "ended").await;
     system.stop().await;
 }

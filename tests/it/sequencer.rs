@@ -52,8 +52,9 @@ async fn a_group_is_state_and_events_and_the_bus_is_its_sink_without_a_backend()
     let refused = bus.call(&shop, "POST", target, Some(&other)).await;
     assert_eq!((refused.status, &refused.json()["code"]), (422, &json!("idempotency_conflict")));
     let events = receiver.until_events(2).await;
-    let told: Vec<(&Value, &Value)> = events.iter().map(|event| (&event["id"], &event["topic"])).collect();
-    assert_eq!(told, [(&json!(ids[0]), &json!("works")), (&json!(ids[1]), &json!("posts"))]);
+    let received: Vec<(&Value, &Value)> =
+        events.iter().map(|event| (&event["id"], &event["topic"])).collect();
+    assert_eq!(received, [(&json!(ids[0]), &json!("works")), (&json!(ids[1]), &json!("posts"))]);
     assert_eq!(events[1]["prev"], json!(ids[0]));
     let object = bus.call(&shop, "GET", "/objects/work%2F1%20a", None).await.json();
     assert_eq!(
@@ -152,12 +153,12 @@ async fn a_backend_gets_one_event_at_a_time_signed_and_numbered_and_a_poison_eve
     let posts = json!({"events": [event("posts"), event("works")]});
     assert_eq!(bus.call(&shop, "POST", "/objects/work:3/events", Some(&posts)).await.status, 202);
     let refused = bus.root("DELETE", "/backends/search", None).await;
-    let told = refused.json();
+    let received = refused.json();
     assert_eq!(
-        (refused.status, &told["code"], &told["events"]),
+        (refused.status, &received["code"], &received["events"]),
         (409, &json!("backend_not_empty"), &json!(2))
     );
-    assert_eq!(told["choices"], json!(["send", "dead", "discard"]));
+    assert_eq!(received["choices"], json!(["send", "dead", "discard"]));
     let unknown = bus.root("DELETE", "/backends/search?queued=burn", None).await;
     assert_eq!((unknown.status, &unknown.json()["code"]), (400, &json!("invalid_query")));
     // 202 while the backend holds an event whose delivery is not settled.
@@ -293,8 +294,8 @@ async fn invalid_names_and_groups_are_rejected_and_leave_nothing_behind() {
         ("machine%3Ax", 403, "reserved_object"),
     ] {
         let answer = bus.call(&shop, "POST", &format!("/objects/{name}/events"), Some(&good)).await;
-        let told = answer.json();
-        assert_eq!((answer.status, &told["code"]), (status, &json!(code)), "{name:.20}: {told}");
+        let received = answer.json();
+        assert_eq!((answer.status, &received["code"]), (status, &json!(code)), "{name:.20}: {received}");
     }
     for (group, code) in [
         (json!({}), "invalid_event"),

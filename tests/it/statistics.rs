@@ -140,7 +140,7 @@ fn find_number(value: &Value, name: &str) -> Option<u64> {
 
 /// Disturbances between two requests.
 #[derive(Debug, Clone, Copy)]
-enum Fate {
+enum Disturbance {
     SidecarKilled,
     SidecarAway,
     StatsKilled,
@@ -154,24 +154,24 @@ enum Fate {
     LogRotatedTwiceWhileTheSidecarIsAway,
 }
 
-const FATES: [Fate; 11] = [
-    Fate::SidecarKilled,
-    Fate::SidecarAway,
-    Fate::StatsKilled,
-    Fate::StatsAway,
-    Fate::ScriptsFlushed,
-    Fate::RepliesLost,
-    Fate::ConnectionCut,
-    Fate::CommitLate,
-    Fate::LogReopened,
-    Fate::LogRotated,
-    Fate::LogRotatedTwiceWhileTheSidecarIsAway,
+const DISTURBANCES: [Disturbance; 11] = [
+    Disturbance::SidecarKilled,
+    Disturbance::SidecarAway,
+    Disturbance::StatsKilled,
+    Disturbance::StatsAway,
+    Disturbance::ScriptsFlushed,
+    Disturbance::RepliesLost,
+    Disturbance::ConnectionCut,
+    Disturbance::CommitLate,
+    Disturbance::LogReopened,
+    Disturbance::LogRotated,
+    Disturbance::LogRotatedTwiceWhileTheSidecarIsAway,
 ];
 
-async fn happen(system: &System, wire: &Wire, load: &Load, fate: Fate, pause: u64) {
-    match fate {
+async fn inject(system: &System, wire: &Wire, load: &Load, disturbance: Disturbance, pause: u64) {
+    match disturbance {
         // The sidecar's commits are applied or not, and their replies are lost. Finally the connection breaks.
-        Fate::RepliesLost => {
+        Disturbance::RepliesLost => {
             wire.set(Fault::LoseReplies);
             load.pass(5 * pause).await;
             wire.set(Fault::Cut);
@@ -179,42 +179,42 @@ async fn happen(system: &System, wire: &Wire, load: &Load, fate: Fate, pause: u6
             wire.set(Fault::None);
         }
         // A commit that sits in a socket for a while, and then arrives.
-        Fate::CommitLate => {
+        Disturbance::CommitLate => {
             wire.set(Fault::Silence);
             load.pass(5 * pause).await;
             wire.set(Fault::None);
         }
-        Fate::ConnectionCut => {
+        Disturbance::ConnectionCut => {
             wire.set(Fault::Cut);
             load.pass(pause).await;
             wire.set(Fault::None);
         }
-        Fate::SidecarKilled => {
+        Disturbance::SidecarKilled => {
             system.kill(System::SIDECAR).await;
             system.start_part_only(System::SIDECAR).await;
         }
-        Fate::SidecarAway => {
+        Disturbance::SidecarAway => {
             system.kill(System::SIDECAR).await;
             load.pass(pause).await;
             system.start_part_only(System::SIDECAR).await;
         }
-        Fate::StatsKilled => {
+        Disturbance::StatsKilled => {
             system.kill(System::STATS).await;
             system.start_part(System::STATS).await;
         }
-        Fate::StatsAway => {
+        Disturbance::StatsAway => {
             system.kill(System::STATS).await;
             load.pass(pause).await;
             system.start_part(System::STATS).await;
         }
-        Fate::ScriptsFlushed => {
+        Disturbance::ScriptsFlushed => {
             // Redis may be on its way back; then there is nothing to flush.
             let _ = system.try_cli::<()>(System::STATS, "SCRIPT FLUSH").await;
         }
         // The same file again: the log has not moved.
-        Fate::LogReopened => system.signal(System::NGINX, Signal::SIGUSR1),
-        Fate::LogRotated => rotate(system, load).await,
-        Fate::LogRotatedTwiceWhileTheSidecarIsAway => {
+        Disturbance::LogReopened => system.signal(System::NGINX, Signal::SIGUSR1),
+        Disturbance::LogRotated => rotate(system, load).await,
+        Disturbance::LogRotatedTwiceWhileTheSidecarIsAway => {
             system.kill(System::SIDECAR).await;
             rotate(system, load).await;
             load.pass(pause).await;
@@ -277,19 +277,19 @@ async fn run_with_faults(mut go_on: impl FnMut() -> bool) {
         Load::start(system.edge, 2, move |n| Request::new("POST", "one.test", &one[n as usize % one.len()])),
         Load::start(system.edge, 2, move |n| Request::get("two.test", &two[n as usize % two.len()])),
     ];
-    let mut fates = Vec::new();
+    let mut disturbances = Vec::new();
     let mut round = 0;
     while go_on() {
         round += 1;
         // Every disturbance once per cycle, in random order.
-        if fates.is_empty() {
-            fates = FATES.to_vec();
-            fates.shuffle(&mut random);
+        if disturbances.is_empty() {
+            disturbances = DISTURBANCES.to_vec();
+            disturbances.shuffle(&mut random);
         }
-        let fate = fates.pop().unwrap();
+        let disturbance = disturbances.pop().unwrap();
         let pause = random.random_range(1..200);
-        println!("{round}: {fate:?}, then {pause} requests");
-        happen(&system, &wire, &loads[0], fate, pause).await;
+        println!("{round}: {disturbance:?}, then {pause} requests");
+        inject(&system, &wire, &loads[0], disturbance, pause).await;
         loads[0].pass(pause).await;
     }
     let [one, two] = loads;

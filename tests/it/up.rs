@@ -329,8 +329,8 @@ async fn a_redirect_leads_to_the_port_that_answers_https() {
     let https = up.ports.edge_tls;
     // The port that a client typed is that of plain HTTP, whatever it was.
     for host in ["hello.localhost", "hello.localhost:1", "hello.localhost:443"] {
-        let told = up.shell(&format!("curl -sk -o /dev/null -H 'Host: {host}' -w '%{{redirect_url}}' 'http://127.0.0.1:8080/a?q=%20x'")).await;
-        assert_eq!(told, format!("https://hello.localhost:{https}/a?q=%20x"));
+        let answer = up.shell(&format!("curl -sk -o /dev/null -H 'Host: {host}' -w '%{{redirect_url}}' 'http://127.0.0.1:8080/a?q=%20x'")).await;
+        assert_eq!(answer, format!("https://hello.localhost:{https}/a?q=%20x"));
     }
     let followed = up.shell(&format!("curl -skL{seen} http://hello.localhost:8080/")).await;
     assert!(followed.ends_with(&format!(" 200 1 https://hello.localhost:{https}/")), "{followed}");
@@ -340,11 +340,11 @@ async fn a_redirect_leads_to_the_port_that_answers_https() {
     assert!(posted.ends_with(&format!(" 200 1 https://hello.localhost:{https}/")), "{posted}");
     // No request target redirects to another host.
     for target in ["//evil.test/", "/%0d%0aLocation:%20https://evil.test/", "http://evil.test/"] {
-        let told = up.shell(&format!("curl -sk -o /dev/null -H 'Host: hello.localhost' --request-target '{target}' -w '%{{http_code}} %{{redirect_url}}' http://127.0.0.1:8080/")).await;
-        let led = told
+        let answer = up.shell(&format!("curl -sk -o /dev/null -H 'Host: hello.localhost' --request-target '{target}' -w '%{{http_code}} %{{redirect_url}}' http://127.0.0.1:8080/")).await;
+        let led = answer
             .strip_prefix("301 ")
             .is_some_and(|to| to.starts_with(&format!("https://hello.localhost:{https}/")));
-        assert!(led || told == "404 ", "{target}: {told}");
+        assert!(led || answer == "404 ", "{target}: {answer}");
     }
     up.end().await;
 }

@@ -42,7 +42,7 @@ pub struct Odds {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum Effect {
     Passes,
     Lost,
     Unanswered,
@@ -52,21 +52,21 @@ enum Fate {
 }
 
 impl Odds {
-    fn fate(&self, dice: u32) -> Fate {
+    fn effect(&self, dice: u32) -> Effect {
         let mut below = 0;
-        for (odds, fate) in [
-            (self.lost, Fate::Lost),
-            (self.unanswered, Fate::Unanswered),
-            (self.doubled, Fate::Doubled),
-            (self.echoed, Fate::Echoed),
-            (self.late, Fate::Late),
+        for (odds, effect) in [
+            (self.lost, Effect::Lost),
+            (self.unanswered, Effect::Unanswered),
+            (self.doubled, Effect::Doubled),
+            (self.echoed, Effect::Echoed),
+            (self.late, Effect::Late),
         ] {
             below += odds;
             if dice < below {
-                return fate;
+                return effect;
             }
         }
-        Fate::Passes
+        Effect::Passes
     }
 }
 
@@ -81,9 +81,9 @@ struct Shared {
 }
 
 impl Shared {
-    fn dice(&self) -> (Fate, Duration) {
+    fn dice(&self) -> (Effect, Duration) {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
-        (self.odds.fate(random.random_range(0..100)), self.odds.longest.mul_f64(random.random()))
+        (self.odds.effect(random.random_range(0..100)), self.odds.longest.mul_f64(random.random()))
     }
 }
 
@@ -137,8 +137,8 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) -> Option<()> {
     let mut client = BufReader::new(client);
     loop {
         let request = Arc::new(read(&mut client).await?);
-        let (fate, delay) = shared.dice();
-        if fate != Fate::Passes {
+        let (effect, delay) = shared.dice();
+        if effect != Effect::Passes {
             shared.met.fetch_add(1, Ordering::Relaxed);
         }
         let to = shared.to;
@@ -146,14 +146,14 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) -> Option<()> {
             let request = Arc::clone(&request);
             async move { forward(to, &request).await }
         };
-        let answer = match fate {
-            Fate::Lost => return None,
-            Fate::Unanswered => {
+        let answer = match effect {
+            Effect::Lost => return None,
+            Effect::Unanswered => {
                 let _nobody_is_told = again().await;
                 return None;
             }
-            Fate::Doubled => tokio::join!(again(), again()).0,
-            Fate::Echoed => {
+            Effect::Doubled => tokio::join!(again(), again()).0,
+            Effect::Echoed => {
                 let request = Arc::clone(&request);
                 let echo = async move {
                     time::sleep(delay).await;
@@ -162,13 +162,13 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) -> Option<()> {
                 shared.echoes.lock().unwrap_or_else(PoisonError::into_inner).spawn(echo);
                 again().await
             }
-            Fate::Late => {
+            Effect::Late => {
                 time::sleep(delay / 2).await;
                 let answer = again().await;
                 time::sleep(delay / 2).await;
                 answer
             }
-            Fate::Passes => again().await,
+            Effect::Passes => again().await,
         };
         client.get_mut().write_all(&written(&answer.ok()?)).await.ok()?;
     }

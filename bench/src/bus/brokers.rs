@@ -19,7 +19,7 @@ use crate::{
     compare::{Comparison, Contender, Measure, Sample},
     load::{Choice, Pace, Plan},
     process::{CpuTime, Pid},
-    report::{Table, target, grouped, ratio},
+    report::{Table, grouped, ratio, target},
     session::{Output, Session},
 };
 
@@ -110,7 +110,14 @@ pub(crate) async fn others(
 fn table(comparison: &Comparison) -> Table {
     let mut table = Table::new(
         &comparison.title,
-        &["", "messages/s", "CPU µs per message", "CPU ÷ the bus's (range)", "the bus ÷ rate (range)", "target"],
+        &[
+            "",
+            "messages/s",
+            "CPU µs per message",
+            "CPU ÷ the bus's (range)",
+            "the bus ÷ rate (range)",
+            "target",
+        ],
     );
     for (index, contender) in comparison.contenders.iter().enumerate() {
         table.rows.push(vec![

@@ -62,7 +62,8 @@ pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
         let rate = a_second(commands.sent);
         table.rows.push(vec![format!("commands to the {name} Redis"), format!("{rate:.1}"), String::new()]);
     }
-    let verdict = |value: f64, target: f64| format!("< {target:.0} {}", if value < target { "met" } else { "missed" });
+    let verdict =
+        |value: f64, target: f64| format!("< {target:.0} {}", if value < target { "met" } else { "missed" });
     let sent = a_second(seen.values().map(|commands| commands.sent).sum());
     let by_scripts = a_second(seen.values().map(|commands| commands.by_scripts).sum());
     table.rows.push(vec!["commands in all".into(), format!("{sent:.1}"), verdict(sent, COMMANDS_TARGET)]);

@@ -179,7 +179,8 @@ fn row(way: Way, runs: &[Run], rate: f64) -> Vec<String> {
         targets.push(format!("≥ {}/s {}{but}", grouped(target), if met { "met" } else { "missed" }));
     }
     if way.share.is_some() {
-        targets.push(format!("late < {LATE_TARGET:.0} {}", if late.1 < LATE_TARGET { "met" } else { "missed" }));
+        targets
+            .push(format!("late < {LATE_TARGET:.0} {}", if late.1 < LATE_TARGET { "met" } else { "missed" }));
     }
     vec![
         match (way.events, way.share) {

@@ -73,7 +73,8 @@ pub(super) fn row(what: &str, runs: &[Run], target: Option<f64>) -> Vec<String> 
     };
     let rate = median(&|run| run.units as f64 / run.elapsed.as_secs_f64());
     let busy = median(&|run| run.cost.machine.as_secs_f64() / run.elapsed.as_secs_f64());
-    let verdict = |target: f64| format!("≥ {} {}", grouped(target), if rate >= target { "met" } else { "MISSED" });
+    let verdict =
+        |target: f64| format!("≥ {} {}", grouped(target), if rate >= target { "met" } else { "MISSED" });
     vec![
         what.to_owned(),
         grouped(rate),

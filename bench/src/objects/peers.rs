@@ -51,7 +51,8 @@ pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
         ),
     ];
     let others = brokers::others(&folder, output).await?;
-    parties.extend(others.into_iter().map(|(name, target, broker)| (name, Some(target), Party::Broker(broker))));
+    parties
+        .extend(others.into_iter().map(|(name, target, broker)| (name, Some(target), Party::Broker(broker))));
     let work = Work { messages: if session.quick { 400 } else { 20_000 }, batch: 1 };
     let mut contenders: Vec<Contender> = parties
         .iter()

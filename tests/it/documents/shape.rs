@@ -38,8 +38,8 @@ impl Shown {
         match self {
             Self::Nothing => None,
             Self::Json(status, value) => status.or_else(|| {
-                let told = value.get("code").and(value.get("status")).and_then(Value::as_u64);
-                told.and_then(|told| told.try_into().ok())
+                let status = value.get("code").and(value.get("status")).and_then(Value::as_u64);
+                status.and_then(|status| status.try_into().ok())
             }),
             Self::Lines(lines) => lines.first()?.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok(),
         }

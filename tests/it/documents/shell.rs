@@ -88,11 +88,11 @@ impl Shell {
         let (out, wrong) = time::timeout(3 * PATIENCE, both)
             .await
             .unwrap_or_else(|_| panic!("it does not end:\n{commands}"));
-        let told = |mark: &str| wrong.iter().filter_map(|line| line.strip_prefix(mark)).collect::<Vec<_>>();
+        let marked = |mark: &str| wrong.iter().filter_map(|line| line.strip_prefix(mark)).collect::<Vec<_>>();
         Printed {
             out: out.join("\n"),
-            statuses: told(STATUS).iter().map(|status| status.trim().parse().unwrap_or(0)).collect(),
-            failed: told(FAILED).into_iter().map(str::to_owned).collect(),
+            statuses: marked(STATUS).iter().map(|status| status.trim().parse().unwrap_or(0)).collect(),
+            failed: marked(FAILED).into_iter().map(str::to_owned).collect(),
             wrong: wrong
                 .iter()
                 .filter(|line| !line.starts_with('\u{1e}'))

@@ -35,9 +35,9 @@ state_machines:
       - gate: ask
         exit_condition: metadata.answer.lap = metadata.lap
         triggers: [{{topic: answers}}]
-        next: tell
-      - action: tell
-        publish: {{topic: told, url: \"https://trial.test/<label>\", data: {{label: <label>, lap: <metadata.lap>}}}}
+        next: report
+      - action: report
+        publish: {{topic: reported, url: \"https://trial.test/<label>\", data: {{label: <label>, lap: <metadata.lap>}}}}
         {retry}
         next: call
       - action: call
@@ -118,7 +118,7 @@ impl Plan {
             let before: &[&str] = match kind {
                 Kind::Call => &["call"],
                 Kind::Look => &["look", "call"],
-                Kind::Ask => &["ask", "tell", "call"],
+                Kind::Ask => &["ask", "report", "call"],
             };
             path.extend(before.iter().map(|state| (*state, lap)));
             if last && self.gone {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::plan::{Kind, MACHINE, Plan};
 
-/// What was told of one label.
+/// What was reported of one label.
 struct Page {
     plan: Plan,
     /// The states that it entered, by the order of first receipts.
@@ -19,23 +19,23 @@ struct Page {
     ids: BTreeMap<u64, u64>,
     visit: watch::Sender<u64>,
     /// Ids of the events that its own action published, by lap.
-    told: BTreeMap<u64, BTreeSet<u64>>,
+    reported: BTreeMap<u64, BTreeSet<u64>>,
 }
 
-/// The book. Everybody reads in it while it is written.
-pub(super) struct Book {
+/// The ledger. Everybody reads in it while it is written.
+pub(super) struct Ledger {
     pages: Mutex<HashMap<String, Page>>,
     flaws: Mutex<Vec<String>>,
 }
 
-impl Book {
+impl Ledger {
     pub(super) fn new(plans: &[Plan]) -> Self {
         let page = |plan: &Plan| Page {
             plan: plan.clone(),
             path: Vec::new(),
             ids: BTreeMap::new(),
             visit: watch::Sender::new(0),
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
         };
         let pages = plans.iter().map(|plan| (plan.name.clone(), page(plan))).collect();
         Self { pages: Mutex::new(pages), flaws: Mutex::default() }
@@ -62,9 +62,9 @@ impl Book {
                 self.flaw(format!("an event without an id: {event}"));
                 continue;
             };
-            if event["topic"] == "told" {
+            if event["topic"] == "reported" {
                 let lap = event["data"]["lap"].as_u64().unwrap_or_default();
-                page.told.entry(lap).or_default().insert(id);
+                page.reported.entry(lap).or_default().insert(id);
             } else if let Err(why) = page.enter(id, event) {
                 self.flaw(format!("{why}: {event}, after {:?}", page.path));
             }
@@ -76,7 +76,7 @@ impl Book {
         self.pages()[label].visit.subscribe()
     }
 
-    /// How many labels have gone all their way, and how many moves were told.
+    /// How many labels have gone all their way, and how many moves were reported.
     pub(super) fn progress(&self) -> (usize, usize) {
         let pages = self.pages();
         let there = pages.values().filter(|page| page.path.len() == page.plan.path().len()).count();
@@ -100,10 +100,13 @@ impl Book {
             }
             let asked = page.plan.laps.iter().enumerate().filter(|(_, kind)| **kind == Kind::Ask);
             let expected: Vec<u64> = asked.map(|(place, _)| place as u64 + 1).collect();
-            let told: Vec<u64> =
-                page.told.iter().flat_map(|(lap, ids)| std::iter::repeat_n(*lap, ids.len())).collect();
-            if told != expected {
-                flaws.push(format!("{}: its action told of {told:?}, not of {expected:?}", page.plan.name));
+            let reported: Vec<u64> =
+                page.reported.iter().flat_map(|(lap, ids)| std::iter::repeat_n(*lap, ids.len())).collect();
+            if reported != expected {
+                flaws.push(format!(
+                    "{}: its action reported of {reported:?}, not of {expected:?}",
+                    page.plan.name
+                ));
             }
         }
         flaws
