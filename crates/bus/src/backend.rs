@@ -1,28 +1,28 @@
-//! Backends: what takes the events of some objects, in order, in place of the bus.
+//! Backends: ordered consumers that receive the events of some objects in place of the bus.
 //!
-//! They are part of the registry, so a publish that was computed from an older one is refused and computed again: no
-//! event goes to the lanes of subscribers behind a backend's back, and none to a backend that is gone. What delivers to
-//! them is the sequencer; here is only what the publish path has to know.
+//! They are part of the registry, so a publish that was computed from an older registry is rejected and computed
+//! again: no event reaches the lanes of subscribers although a backend exists, and none goes to a removed backend. The
+//! sequencer delivers to backends; this module holds only what the publish path needs.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Error, Handle, Options, Registry};
 use signalbox_egress::Secret;
 
-/// What becomes of an event that was tried as often as its backend allows.
+/// The treatment of an event whose attempts are exhausted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnFailure {
-    /// It is tried for ever; the object waits.
+    /// It is retried without a limit; the object waits.
     #[default]
     Block,
-    /// It becomes a dead letter, the object's next event tells the gap, and the object goes on.
+    /// It becomes a dead letter, the object's next event reports the gap, and the object continues.
     Skip,
-    /// The object waits until somebody decides to try again or to skip.
+    /// The object waits until an operator retries or skips the event.
     Park,
 }
 
-/// What becomes of the events that are queued for a backend when it is removed.
+/// The treatment of events that are queued for a backend when it is removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Queued {
@@ -49,7 +49,7 @@ impl Queued {
 /// An HTTP backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backend {
-    /// What the names of its objects begin with.
+    /// The prefix of its objects' names.
     pub prefix: String,
     /// Where events are sent.
     pub callback: String,
@@ -57,7 +57,7 @@ pub struct Backend {
     pub uuid: String,
     /// Signing secrets, newest first.
     pub secrets: Vec<Secret>,
-    /// What becomes of an event that fails.
+    /// The treatment of an event that fails.
     pub on_failure: OnFailure,
     /// How often an event is tried before that.
     pub max_attempts: u32,
@@ -81,10 +81,10 @@ impl Backend {
     }
 }
 
-/// What an operator asks for with `PUT /backends/{name}`.
+/// The settings of `PUT /backends/{name}`.
 #[derive(Debug, Clone)]
 pub struct WantedBackend {
-    /// What the names of its objects begin with.
+    /// The prefix of its objects' names.
     pub prefix: String,
     /// Where to send events.
     pub callback: String,
@@ -92,7 +92,7 @@ pub struct WantedBackend {
     pub uuid: String,
     /// The secret that signs; the present one, or else a new one, when absent.
     pub secret: Option<String>,
-    /// What becomes of an event that fails.
+    /// The treatment of an event that fails.
     pub on_failure: OnFailure,
     /// How often an event is tried before that.
     pub max_attempts: u32,
@@ -141,7 +141,7 @@ impl Registry {
     }
 }
 
-/// Backends. What takes effect when is the sequencer's to say.
+/// Backends. The sequencer decides when a change takes effect.
 impl Handle {
     /// Defines or replaces a backend; from now on events of its objects go to it. Whether it is new.
     ///
@@ -163,8 +163,8 @@ impl Handle {
             .await
     }
 
-    /// Lets a backend take no new objects, and says what becomes of what is queued for it. A repeat makes sure that every
-    /// shard knows.
+    /// Closes a backend for new objects, and sets the treatment of the events that are queued for it. A repeat makes
+    /// sure that every shard knows.
     ///
     /// # Errors
     /// [`Error::NoSuchBackend`] when there is none.
@@ -194,7 +194,7 @@ impl Handle {
             .await
     }
 
-    /// Stops a backend whose callback says that it is gone, unless it has another one by now.
+    /// Stops a backend whose callback answered that it is gone, unless it has another callback by now.
     ///
     /// # Errors
     /// When the fabric does not answer.

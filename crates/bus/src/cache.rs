@@ -13,7 +13,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{Event, EventId};
 
-/// Ids are spread well enough by one multiplication, and nobody outside chooses them.
+/// One multiplication spreads IDs well enough, and no client chooses them.
 #[derive(Default)]
 struct IdHasher(u64);
 

@@ -1,4 +1,4 @@
-//! What all parts of the bus share in one process: the shards, the registry as last seen, the cache.
+//! State that all parts of the bus share in one process: the shards, the last known registry, the cache.
 
 use std::sync::{
     Arc,
@@ -19,7 +19,7 @@ use super::{
 };
 use signalbox_queues as queues;
 
-/// Changes of the registry are tried so often before giving up.
+/// Maximum number of attempts to change the registry.
 const CHANGE_TRIES: usize = 10;
 
 pub(super) struct Core {
@@ -95,7 +95,7 @@ impl Core {
         *self.trusted.write() = Some(fabric.to_owned());
     }
 
-    /// Reads the registry again, unless somebody did since `seen` was the stamp.
+    /// Reads the registry again, unless another task did so since `seen` was the stamp.
     pub(super) async fn reload(&self, seen: &str) -> Result<Arc<View>, Error> {
         let _one_at_a_time = self.reloading.lock().await;
         let view = self.view();
@@ -114,8 +114,8 @@ impl Core {
             if before.state == State::Ready {
                 tracing::error!(
                     known = before.fabric,
-                    "the fabric has been replaced by an empty or another one: events are refused until it is \
-                     initialised anew"
+                    "the fabric has been replaced by an empty or another one: events are rejected until it is \
+                     initialised again"
                 );
             }
             return Ok(self.set_view(View::unknown()));
@@ -156,7 +156,8 @@ impl Core {
         self.read_registry().await.map(drop)
     }
 
-    /// On start: a fabric that nobody knows yet is laid out; one that is known to have existed must still be there.
+    /// Startup: a fabric that was never seen before gets an empty registry; one that existed before must still have
+    /// its own.
     pub(super) async fn start(&self) -> Result<Arc<View>, Error> {
         let view = self.reload("").await?;
         if view.state == State::Uninitialised && self.trusted().is_none() {
@@ -165,8 +166,8 @@ impl Core {
         Ok(view)
     }
 
-    /// Changes the registry: computed from what stands in the fabric, written only if that still stands, and
-    /// answered when every shard has it.
+    /// Changes the registry: computed from the stored one, written only if that has not changed, and answered when
+    /// every shard has it.
     pub(super) async fn change<T>(
         &self,
         change: impl Fn(&mut Registry, u64) -> Result<T, Error>,
@@ -229,7 +230,7 @@ impl Core {
         Ok(())
     }
 
-    /// Takes `bytes` of the memory for waiting events, if there is room.
+    /// Reserves `bytes` of the memory for waiting events, if that much is free.
     pub(super) fn reserve(&self, bytes: usize) -> bool {
         let limit = 64 * self.options.call_bytes;
         if self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= limit {

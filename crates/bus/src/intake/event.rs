@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_of_the_original_a_body_that_is_no_object_is_refused() {
+    fn fault_of_routemaster_a_body_that_is_not_an_object_is_rejected() {
         for body in ["[]", "1", "\"x\"", "null", "true", "[\"update\",\"https://a.example/\"]"] {
             assert_eq!(event(body.as_bytes(), LIMITS).unwrap_err().code, "invalid_event", "{body}");
         }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_of_the_original_a_timestamp_that_is_no_number_is_refused_at_the_door() {
+    fn fault_of_routemaster_a_timestamp_that_is_not_a_number_is_rejected_before_any_delivery() {
         for bad in [
             json!("1700000000000"),
             json!(1.5),

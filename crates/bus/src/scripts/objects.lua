@@ -1,6 +1,6 @@
--- What every script that touches the queue of an object has in common. Not a script of its own: it is appended to
--- those scripts at compile time, which define `main(objects)` above, or use it behind `open_objects` (the publish
--- script). A script sets once, with `objects.at`, what the keys begin with. All of them have the shard's hash tag.
+-- Shared code of every script that accesses the queue of an object. It is appended to those scripts at compile time,
+-- which define `main(objects)` above, or use it after `open_objects` (the publish script). A script sets the key prefix
+-- once, with `objects.at`. All keys have the shard's hash tag.
 --
 -- Of the shard:
 --   hash  queued        object -> its backend, while it has a queue
@@ -48,7 +48,7 @@ local function is(kind, key)
 end
 
 local function expect(kind, key)
-  if not is(kind, key) then error({ err = 'WRONGTYPE ' .. key .. ' is no ' .. kind }) end
+  if not is(kind, key) then error({ err = 'WRONGTYPE ' .. key .. ' is not a ' .. kind }) end
 end
 
 -- Checks some keys of the shard.
@@ -242,7 +242,7 @@ function objects.failed(object, why, now)
   return redis.call('HINCRBY', key, 'attempts', 1)
 end
 
--- What a worker needs to send the event in flight: its entry, attempts before, first failure or 0, gaps.
+-- The data that a worker needs to send the event in flight: its entry, attempts before, first failure or 0, gaps.
 function objects.sending(object, entry)
   local failure = redis.call('HMGET', objects.of(object, 'failure'), 'attempts', 'since')
   local gaps = redis.pcall('LRANGE', objects.of(object, 'gaps'), 0, -1)

@@ -21,7 +21,7 @@
 -- KEYS[16]: hash, `exchanged_at`: when the two hashes of objects were last exchanged; `logged`: the last id in the
 -- log, while a later one went to a backend
 -- KEYS[17...]: hash, a topic's counter, for each topic; then two for each client with idempotency keys: hash, key
--- digest -> what was published under it; zset, key digest -> when; then, if there are queues: hash, messages of queues
+-- digest -> the publish under it; zset, key digest -> when; then, if there are queues: hash, messages of queues
 -- by segment of the log; zset, queues by when they have something due; zset, the ring of each queue
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: string, the registry's stamp that the fan-out below was computed from
@@ -201,7 +201,7 @@ local function expect_fixed(lanes, topics)
   for t = 1, #topics do lanes.expect('hash', topics[t].key) end
 end
 
--- Checks the keys that depend on what was accepted.
+-- Checks the keys that depend on the accepted events.
 local function expect_touched(lanes, facets, log, clients, queues)
   for s = 1, #log do
     lanes.expect('hash', log[s].key)
@@ -284,7 +284,7 @@ local function read_backends(objects, queued_key, names, memories)
   end
   if #with_one == 0 then return end
   objects.expect('hash', 'numbers')
-  -- A leased object has one event in flight, which counts.
+  -- A leased object has one event in flight, which is included in the count.
   local leased = redis.call('ZMSCORE', objects.key('leases'), unpack(with_one))
   for i = 1, #with_one do
     local waiting = redis.call('LLEN', objects.of(with_one[i], 'events')) + (leased[i] and 1 or 0)
@@ -385,8 +385,8 @@ local function put_in_queues(facets, queues, event, segment)
   end
 end
 
--- What was published under the group's idempotency key: `r` and the first id if it is the same, `c` if it is something
--- else, nil if it is nothing.
+-- The result of an earlier publish under the group's idempotency key: `r` and the first ID for the same content, `c`
+-- for other content, nil if there was none.
 local function published_before(group, now)
   local client = group.client
   local known = client.published[group.digest] or redis.call('HGET', client.bodies, group.digest)
@@ -581,8 +581,8 @@ local function write_groups(groups, labels, prefix)
   return puts
 end
 
--- Stores what was published under a client's idempotency keys, and drops old ones: two for each new one, so that the
--- set shrinks to its limit without any call taking long.
+-- Stores the publishes under a client's idempotency keys, and drops old ones: two for each new one, so that the set
+-- shrinks to its limit without a long call.
 local function write_keys(client, now)
   local bodies, ages, most = client.bodies, client.ages, #client.fields
   if most == 0 then return end

@@ -1,4 +1,4 @@
-//! The life of a job: taken, acknowledged, put back, given up, scrubbed.
+//! The life of a job: taken, acknowledged, returned, buried, scrubbed.
 
 use signalbox_store::{Error, FabricRole, FromRedisValue, Script, Value, from_redis_value};
 
@@ -51,11 +51,11 @@ pub(crate) struct Taken {
     pub created_ms: u64,
     pub attempts: u32,
     pub items: Vec<String>,
-    /// As stored, to be named when they were told.
+    /// As stored, to identify them once they were reported.
     pub gaps: Vec<String>,
 }
 
-/// What one round of taking jobs found.
+/// The result of one round of taking jobs.
 #[derive(Debug, Clone)]
 pub(crate) struct Turn {
     pub now_ms: u64,
@@ -77,7 +77,7 @@ pub(crate) struct Nack {
     pub split: bool,
 }
 
-/// What became of putting a job back.
+/// The result of returning a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nacked {
     /// The worker does not hold the job any more; nothing was done.
@@ -100,7 +100,7 @@ impl Store {
         Ok(read_turn(reply))
     }
 
-    /// The batch was delivered with the gaps `told`. False when the worker does not hold the job any more.
+    /// The batch was delivered with the gaps `told`. False when the worker does not hold the job any longer.
     pub(crate) async fn ack(
         &self,
         held: &Held,
@@ -184,7 +184,7 @@ impl Store {
         Ok(busy.into_iter().zip(beats.into_iter().map(Option::unwrap_or_default)).collect())
     }
 
-    /// What is suspicious of a subscriber's lanes: predicate, lane or gauge, what is wrong.
+    /// The suspected violations in a subscriber's lanes: predicate, lane or gauge, description.
     pub(crate) async fn audit(
         &self,
         token: &str,

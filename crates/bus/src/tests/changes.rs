@@ -9,7 +9,7 @@ use signalbox_testkit::Server;
 
 const OBJECT: &str = "machine:m:a";
 
-/// A header as records begin with one, told apart by its revision.
+/// A header as records begin with one, identified by its revision.
 fn header(revision: u8) -> Vec<u8> {
     let mut header = vec![1; 20];
     header.push(revision);

@@ -1,4 +1,4 @@
-//! What publishing costs Redis, for `bench` and for whoever changes a script. Prints, and asserts nothing about time.
+//! The cost of publishing in Redis, for `bench` and for changes of scripts. Prints, and asserts nothing about time.
 
 use super::{hands::*, support::*};
 use crate::{NewEvent, store::Target};

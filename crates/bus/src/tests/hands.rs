@@ -27,7 +27,7 @@ pub(super) struct Hands {
     pub(super) seeds: u64,
 }
 
-/// The data of one shard, on a fresh server, with a clock that stands still.
+/// The data of one shard, on a fresh server, with a clock that does not advance.
 pub(super) async fn store(server: &Server, time: &Time) -> Store {
     let redis = server.open::<FabricRole>();
     Store::new(Shard::all(&redis, 1).remove(0), time.clock())
