@@ -287,7 +287,7 @@ impl Registry {
     }
 }
 
-/// The commands that keep the keys for single lookups in step with the snapshot, as Routemaster had them. A pure
+/// The commands that keep the keys for single lookups consistent with the snapshot, as Routemaster had them. A pure
 /// difference: any change of the registry is projected.
 pub(super) fn projection(before: &Registry, after: &Registry) -> Vec<Command> {
     let mut commands = Vec::new();

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::pattern::{self, Pattern};
 
-/// The weight of a facet without a weight of its own.
+/// The weight of a facet without an explicit weight.
 pub const DEFAULT_WEIGHT: u32 = 1;
 /// The maximum weight, in messages of one turn.
 const MAX_WEIGHT: u32 = 10_000;
-/// Facets of one queue that can have a weight of their own. Every pacemaker holds them in memory.
+/// Maximum number of facets of one queue with an explicit weight. Every pacemaker holds them in memory.
 const MAX_WEIGHTS: usize = 1_000;
 /// Characters of a queue's name.
 const MAX_NAME_CHARACTERS: usize = 64;
@@ -100,7 +100,7 @@ pub fn is_queue_name(name: &str) -> bool {
 }
 
 /// Whether the text is valid as an environment, or as a message's type or name. Keys separate these with colons, and a
-/// queue's own keys follow a bar, so neither character is allowed.
+/// queue's own keys follow a vertical bar, so neither character is allowed.
 pub fn is_part(name: &str) -> bool {
     !name.is_empty()
         && name.chars().count() <= MAX_PART_CHARACTERS

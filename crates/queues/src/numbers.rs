@@ -45,7 +45,7 @@ pub struct QueueNumbers {
 }
 
 impl QueueNumbers {
-    /// What happened in all, by name.
+    /// The totals of all changes, by name.
     pub(super) fn moved(&self) -> [(&'static str, u64); 9] {
         [
             ("pushed", self.pushed),
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_item_tells_its_age() {
+    fn an_items_age_follows_from_its_id() {
         assert_eq!(since_ms("6400000"), Some(ID_EPOCH_MS + 1000));
         assert_eq!(since_ms("6400000#3"), Some(ID_EPOCH_MS + 1000));
         assert_eq!(since_ms("6400000@7#3"), Some(ID_EPOCH_MS + 70_000), "stored again later");

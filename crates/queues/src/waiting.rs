@@ -1,8 +1,8 @@
 //! Pulls that wait for a message: woken, never polling.
 //!
-//! A notice wakes *one* waiter of the queue in each pacemaker. Whoever got something and left something wakes the next,
-//! so a hundred waiters do not all ask because of one message. Whoever is woken and goes away before it has asked
-//! passes the notice on.
+//! A notification wakes *one* waiter of the queue in each pacemaker. A pull that got messages and left others wakes
+//! the next waiter, so one message does not make a hundred waiters query Redis. A waiter that is woken and ends before
+//! it has queried passes the notification on.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -113,7 +113,7 @@ mod tests {
         drop(first);
         assert_eq!(waiting.count(), 1);
         drop(second);
-        assert!(waiting.queues().is_empty(), "queues that nobody waits for are forgotten");
+        assert!(waiting.queues().is_empty(), "queues without waiters are forgotten");
     }
 
     #[tokio::test]

@@ -1,8 +1,8 @@
 //! Workers: take objects, send their events, commit.
 //!
 //! One fetcher for each shard gives ready objects to the free workers of all backends in one call. It sleeps until a
-//! lease may end or a retry is due, and is woken when something can be taken; it never polls. A visit (the events of
-//! one object under one lease) runs in a task of its own.
+//! lease may expire or a retry is due, and is woken when an object becomes ready; it never polls. A visit (the events
+//! of one object under one lease) runs in a separate task.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -36,16 +36,16 @@ const MAX_SLEEP: Duration = Duration::from_secs(60);
 const PART: usize = 100;
 /// The longest pause between two attempts to settle a visit while the fabric is away.
 const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(2);
-/// Attempts to settle what the fabric does not understand; then the lease ends by itself.
+/// Attempts to settle an outcome that the fabric rejects; after that the lease expires.
 const BROKEN_TRIES: u32 = 10;
 
-/// What this process holds in a shard, for its heartbeats: by worker.
+/// The leases of this process in a shard, by worker, for its heartbeats.
 pub(super) type Holding = Arc<Mutex<BTreeMap<String, Held>>>;
 
 /// A visit that is over: its backend and worker.
 type Over = (String, String);
 
-/// What all parts of one process share.
+/// State that all parts of one process share.
 pub(super) struct Shared<S> {
     pub(super) options: Options,
     pub(super) bus: bus::Handle,
@@ -61,8 +61,8 @@ pub(super) struct Fetcher<S> {
     store: Arc<Store>,
     batcher: CommitBatcher,
     holding: Holding,
-    /// Backends that had fewer objects ready than workers free when they were last looked at. Whatever is ready since
-    /// then was told.
+    /// Backends that had fewer ready objects than free workers at the last check. Objects that became ready since then
+    /// were announced.
     dry: HashSet<String>,
     /// By backend: the workers that are free, and how many there are in all.
     workers: HashMap<String, (Vec<String>, u64)>,
@@ -70,10 +70,10 @@ pub(super) struct Fetcher<S> {
     more: bool,
     next_due: Option<Instant>,
     retry_at: Option<Instant>,
-    /// The server's time, and ours when it was told.
+    /// The server's time, and this process's time when it was received.
     clock: (u64, Instant),
     pause: Duration,
-    /// Backends that are being removed: where the look at their objects goes on.
+    /// Backends that are being removed: where the check of their objects continues.
     clearing: HashMap<String, String>,
     visits: TaskTracker,
     over: (mpsc::UnboundedSender<Over>, mpsc::UnboundedReceiver<Over>),
@@ -130,8 +130,8 @@ impl<S: Sink> Fetcher<S> {
         self.visits.wait().await;
     }
 
-    /// The free workers of each backend that can be sent to. Those of a backend that is no more are forgotten when
-    /// they are free.
+    /// The free workers of each backend that can be sent to. Those of a removed backend are forgotten when they are
+    /// free.
     fn free(&mut self, registry: &Registry) -> Vec<(String, Vec<String>)> {
         let shards = self.shared.stores.len() as u64;
         let shard = self.store.shard().index();
@@ -211,7 +211,7 @@ impl<S: Sink> Fetcher<S> {
             };
             let over = self.over.0.clone();
             self.visits.spawn(async move {
-                // In a task of its own: a visit that panics leaves its object to the end of the lease.
+                // In a separate task: a visit that panics leaves its object to the expiry of the lease.
                 if let Err(error) = tokio::spawn(visit.run(taken)).await {
                     tracing::error!(%error, "a visit ended in the middle");
                 }
@@ -246,7 +246,7 @@ impl<S: Sink> Fetcher<S> {
 
     fn wake(&mut self, notice: &Notice) {
         match notice {
-            // What was said while nobody listened is found out by looking.
+            // Notifications missed while disconnected are recovered by a check.
             Notice::Resumed => {
                 self.dry.clear();
                 self.more = true;
@@ -262,7 +262,7 @@ impl<S: Sink> Fetcher<S> {
         }
     }
 
-    /// Goes on with what removes backends, a step at a time: whoever began it may be dead.
+    /// Continues the removal of backends, a step at a time: the pacemaker that began it may be dead.
     async fn go_on_removing(&mut self, registry: &Registry) {
         self.clearing.retain(|name, _| registry.backends.contains_key(name));
         for (name, backend) in registry.backends.iter().filter(|(_, one)| one.draining) {
@@ -386,7 +386,7 @@ impl<S: Sink> Visit<S> {
         }
     }
 
-    /// The callback said that it is gone for good.
+    /// The callback answered that it is gone permanently.
     async fn disable(&self, name: &str, backend: &Backend) {
         match self.shared.bus.disable_backend(name, &backend.callback).await {
             Ok(()) => tracing::warn!(backend = name, "a backend is stopped: its callback is gone"),
@@ -395,8 +395,8 @@ impl<S: Sink> Visit<S> {
         }
     }
 
-    /// Settles for as long as the fabric does not answer; the scripts make a repeat harmless. What is in flight next,
-    /// if the visit goes on.
+    /// Settles, and retries while the fabric does not answer; the scripts make a repeat harmless. Returns the next
+    /// event in flight, if the visit continues.
     async fn settle(&self, held: &Held, id: u64, settle: Settle) -> Option<super::store::Sending> {
         let mut pause = Duration::from_millis(50);
         let mut broken = 0;
@@ -423,7 +423,7 @@ impl<S: Sink> Visit<S> {
             }
             tokio::select! {
                 () = sleep(pause) => {}
-                // The lease ends by itself.
+                // The lease expires.
                 () = self.shutdown.cancelled(), if pause == MAX_SETTLE_PAUSE => return None,
             }
             pause = (pause * 2).min(MAX_SETTLE_PAUSE);

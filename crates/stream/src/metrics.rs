@@ -1,4 +1,4 @@
-//! What is counted of streams.
+//! The metrics of streams.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,

@@ -1,4 +1,4 @@
-//! Where a stream stands: the last id of each shard, as text for a client to bring back.
+//! The position of a stream: the last ID of each shard, as text from which a client resumes.
 
 use signalbox_bus::EventId;
 

@@ -312,7 +312,7 @@ async fn only_a_part_of_an_endless_answer_is_read() {
         })
         .await;
         assert_eq!(deliver(&receiver.url()).await, Outcome::Delivered);
-        // The sockets' buffers hold more than what was read.
+        // The sockets' buffers hold more than was read.
         let sent = refused.recv().await.unwrap();
         assert!(sent < 64_000_000, "{sent} bytes were taken");
     }

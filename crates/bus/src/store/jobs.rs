@@ -100,7 +100,7 @@ impl Store {
         Ok(read_turn(reply))
     }
 
-    /// The batch was delivered with the gaps `told`. False when the worker does not hold the job any longer.
+    /// The batch was delivered with the gaps `told`. False when the worker no longer holds the job.
     pub(crate) async fn ack(
         &self,
         held: &Held,

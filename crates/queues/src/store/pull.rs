@@ -41,7 +41,7 @@ pub struct Taken {
     pub body: Vec<u8>,
 }
 
-/// What a pull handed out.
+/// The messages that a pull leased.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pulled {
     /// The shard's time, unix milliseconds.

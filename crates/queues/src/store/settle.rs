@@ -1,4 +1,4 @@
-//! What becomes of messages in flight.
+//! Settling messages in flight.
 
 use signalbox_store::{Error, FabricRole, Script, keys};
 
@@ -17,7 +17,7 @@ static SWEEP: Script<FabricRole> =
 pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] =
     &[("ack", &ACK), ("nack", &NACK), ("extend", &EXTEND), ("sweep", &SWEEP)];
 
-/// What became of a message that was given back.
+/// The result of returning a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nacked {
     /// It was not in flight under this receipt (any more).
@@ -30,7 +30,7 @@ pub(crate) enum Nacked {
     Dead,
 }
 
-/// What a sweep did, in messages.
+/// The effect of a sweep, in messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Swept {
     pub expired: u64,

@@ -1,4 +1,4 @@
-//! A bus and its queues driven by hand, with a clock that stands still; and a look at everything that must hold.
+//! A bus and its queues driven by hand, with a clock that only tests advance, and a check of all invariants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,7 +70,7 @@ impl Hands {
         self.bus.handle.queues(|queues| queues.get(name).map_or(0, |queue| queue.definition.revision))
     }
 
-    /// Publishes messages `environment`, `label`; their ids. A label says how it is found again.
+    /// Publishes messages `environment`, `label`; their IDs. The label identifies a message.
     pub(super) async fn push(&self, messages: &[(&str, &str)]) -> Vec<u64> {
         let message = |(environment, label): &(&str, &str)| NewMessage {
             environment: (*environment).to_owned(),
@@ -118,7 +118,7 @@ impl Hands {
         self.queues.nack(Q, delay_ms, &texts).await.unwrap()
     }
 
-    /// Everything that is due now comes back.
+    /// Returns everything that is due now.
     pub(super) async fn sweep(&self) {
         for store in self.queues.stores() {
             while let Some((queue, due)) = store.next_due().await.unwrap() {
@@ -138,7 +138,7 @@ impl Hands {
         self.redis.command(command).arg(arguments).query().await.unwrap()
     }
 
-    /// What is in a facet of one shard, as the keys have it.
+    /// The content of a facet of one shard, as the keys have it.
     pub(super) async fn waiting(&self, queue: &str, environment: &str) -> Vec<u64> {
         let items = self.strings("LRANGE", &[&format!("queue:{queue}:{environment}"), "0", "-1"]).await;
         items.iter().map(|item| id(item)).collect()

@@ -25,7 +25,7 @@ local function sweep(objects, ended, now, lease_ms)
       local owner = redis.call('GET', objects.of(object, 'event.worker')) or ''
       objects.let_go(object, string.match(owner, '^(.*)/') or '')
       -- Perhaps it was sent and perhaps its sending killed the worker: it counts as an attempt.
-      if objects.put_back(object) then objects.failed(object, 'its worker went away', now) end
+      if objects.put_back(object) then objects.failed(object, 'its worker disappeared', now) end
       objects.count('swept', 1)
       objects.settle(object, backend)
     end

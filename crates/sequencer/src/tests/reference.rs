@@ -1,5 +1,5 @@
-//! The real scripts against the reference of the protocol model: the same calls to both, then everything that is there is
-//! compared. What the model explores in every state is thereby what the scripts do.
+//! The real scripts against the reference of the protocol model: the same calls to both, then their complete contents
+//! are compared. So the properties that the model explores in every state hold for the scripts.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ enum Step {
     Fail(u32),
     Park(u32),
     Beat(u32),
-    /// Somebody whose lease is over acts as if it were not: the one that was lost so many leases ago.
+    /// A worker acts on an expired lease: the one that was lost this many leases ago.
     Stale(usize),
     Unpark(u32),
     Skip(u32),
@@ -56,7 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a worker holds: its lease on both sides, and how much of its visit is over.
+/// A worker's lease on both sides, and how much of its visit is over.
 #[derive(Debug, Clone)]
 struct Holding {
     held: Held,
@@ -101,7 +101,7 @@ impl Both {
             .collect()
     }
 
-    /// Whoever is free for nothing only sweeps.
+    /// A take without free workers only sweeps.
     async fn sweep(&mut self) {
         self.world.stores[0].take(&[], LEASE_MS, 100).await.unwrap();
         let swept = self.reference.sweep(self.now());
@@ -250,7 +250,7 @@ impl Both {
     async fn compare(&self, when: &str) {
         self.world.sound(when).await;
         self.reference.check().unwrap_or_else(|violation| panic!("{when}: {violation}"));
-        assert_eq!(self.ready().await, self.reference.ready(), "{when}: who is ready");
+        assert_eq!(self.ready().await, self.reference.ready(), "{when}: ready objects");
         let mut dead = Vec::new();
         for object in 0..OBJECTS {
             let status = self.world.stores[0].status(&name(object)).await.unwrap();
