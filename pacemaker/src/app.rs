@@ -1,4 +1,4 @@
-//! What the handlers of the API work with.
+//! The state shared by the handlers of the API.
 
 use std::{ops::Deref, sync::Arc};
 
@@ -41,7 +41,7 @@ pub(crate) struct Parts {
     pub(crate) machines: signalbox_machines::Handle,
     pub(crate) presence: Presence,
     pub(crate) metrics: Metrics,
-    /// Cancelled when requests that wait must come to an end.
+    /// Cancelled to end waiting requests.
     pub(crate) shutdown: CancellationToken,
 }
 
@@ -50,7 +50,8 @@ impl App {
         Self(Arc::new(parts))
     }
 
-    /// Who presents `token`. Tokens of the event bus come first: they are in memory, and most requests carry one.
+    /// The caller of `token`. Tokens of the event bus are checked first: they are in memory, and most requests have
+    /// one.
     pub(crate) async fn authenticate(&self, token: &str) -> Result<Option<Caller>, Problem> {
         if let Some(caller) = self.bus.known(token) {
             return Ok(Some(caller));
@@ -61,7 +62,7 @@ impl App {
         self.bus.look_up(token).await
     }
 
-    /// Who presented the token with this digest when logging in, unless it has been revoked since.
+    /// The caller whose token had this digest at login, unless it has been revoked since.
     pub(crate) async fn remember(&self, digest: &str) -> Result<Option<Caller>, Problem> {
         if let Some(caller) = self.tokens.of_digest(digest).await? {
             return Ok(Some(caller));

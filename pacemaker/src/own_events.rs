@@ -5,7 +5,7 @@ use serde_json::value::to_raw_value;
 use signalbox_bus::{Handle, Kind, NewEvent, Refusal};
 use signalbox_routing::{Announce, EventKind, RouteEvent};
 
-/// The bus, for those who have something of Signalbox' own to tell.
+/// The bus, for Signalbox's own events.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnEvents {
     bus: Handle,

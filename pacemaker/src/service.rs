@@ -39,13 +39,13 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// After how many missed turns another pacemaker takes a lease over.
 const MISSED_TURNS: u32 = 5;
 const SHORTEST_LEASE: Duration = Duration::from_secs(3);
-/// How often changes are looked for that nobody noted, as those by hand.
+/// Interval between checks for unannounced changes, for example those written directly.
 const ANNOUNCE: Duration = Duration::from_secs(1);
-/// How often the prober looks whom to check.
+/// Interval between checks of which instances are due.
 const PROBE: Duration = Duration::from_secs(1);
-/// A turn of what looks after a shard's labels.
+/// Interval between maintenance rounds of a shard's labels.
 const MACHINES: Duration = Duration::from_secs(1);
-/// How often it is looked at which fabric this is.
+/// Interval between fabric identity checks.
 const REMEMBER: Duration = Duration::from_secs(1);
 /// The same, until it has been kept for the first time.
 const REMEMBER_FIRST: Duration = Duration::from_millis(50);
@@ -214,9 +214,9 @@ async fn event_bus(
     let metrics = bus::Metrics::default();
     let client = Client::new(&config.bus.egress(), wall_clock).context("bus.ca_file")?;
     let webhooks = Webhooks::new(client.clone(), metrics.deliveries.clone());
-    // Without the memory an existing fabric is still recognised; only an empty one would be taken for a new one.
+    // Without the memory an existing fabric is still recognized; only an empty one would be accepted as new.
     let known = memory.recall().await.unwrap_or_else(|error| {
-        tracing::warn!(%error, "which fabric was used before is not known");
+        tracing::warn!(%error, "the identity of the previous fabric is unknown");
         None
     });
     let (handle, events) =
@@ -225,9 +225,9 @@ async fn event_bus(
     Ok((handle, front, events, client))
 }
 
-/// Keeps the fabric's identity where the next process finds it. It changes once in the life of an installation, so
-/// looking at it now and then (in memory) is enough; but as long as none is kept, a process that starts now would take
-/// an empty fabric for a new one. One that refuses the fabric looks whether an operator initialised it elsewhere.
+/// Stores the fabric's identity for the next process. It changes once in the life of an installation, so an occasional
+/// check (in memory) is enough; but while none is stored, a process that starts now would accept an empty fabric as
+/// new. A process that rejects the fabric checks whether an operator initialized it through another one.
 async fn remember(handle: Handle, memory: FabricMemory, shutdown: CancellationToken) {
     let mut kept = memory.recall().await.ok().flatten().unwrap_or_default();
     loop {
@@ -235,7 +235,7 @@ async fn remember(handle: Handle, memory: FabricMemory, shutdown: CancellationTo
             fabric if fabric.is_empty() => match memory.recall().await {
                 Ok(Some(other)) if other != kept => match handle.adopt(&other).await {
                     Ok(()) => kept = other,
-                    Err(error) => tracing::debug!(%error, "the fabric is looked at later"),
+                    Err(error) => tracing::debug!(%error, "the fabric cannot be checked now"),
                 },
                 Ok(_) => {}
                 Err(error) => tracing::debug!(%error, "which fabric is used is not known now"),
@@ -253,8 +253,8 @@ async fn remember(handle: Handle, memory: FabricMemory, shutdown: CancellationTo
     }
 }
 
-/// The time of day, for what is said to others: signatures, dates in headers. Nothing is decided by it.
-#[allow(clippy::disallowed_methods, reason = "this is where the clock comes from that is passed in")]
+/// The time of day for external use: signatures, dates in headers. No decision depends on it.
+#[allow(clippy::disallowed_methods, reason = "the source of the clock that is passed to other code")]
 fn wall_clock() -> SystemTime {
     SystemTime::now()
 }

@@ -22,7 +22,7 @@ use signalbox_certificates::{Certificates, Error, Facts, Found, Put};
 use signalbox_route_table::{Hostname, page};
 use signalbox_routing::Error as TableError;
 
-/// How many certificates one request looks at to find those that a confined token may see.
+/// Maximum number of certificates that one request examines for a confined token.
 const MAX_LOOKED_AT: usize = 10_000;
 
 /// The routes of this module.
@@ -44,7 +44,7 @@ struct NewCertificate {
 
 impl Body for NewCertificate {}
 
-/// A certificate, as it says of itself.
+/// A certificate's own data.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 struct CertificateView {
     /// Whose handshakes it is shown in: this name; every name one label below a `*.` name; `*` for all without another.
@@ -124,7 +124,7 @@ struct CertificateList {
         name_not_covered, certificate_expired, certificate_not_yet_valid, unknown_field, missing_field, \
         invalid_body, invalid_wait", body = Problem),
     (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the change stands", body = Problem)))]
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the change was applied", body = Problem)))]
 async fn put(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
@@ -146,9 +146,9 @@ async fn put(
     Ok((status, [(SERIAL_HEADER.clone(), HeaderValue::from(change.serial))], Answer(view)).into_response())
 }
 
-/// One certificate
+/// Show a certificate
 ///
-/// With its chain, and without its private key, which nobody can read.
+/// With its chain, and without its private key, which cannot be read.
 #[utoipa::path(get, path = "/certificates/{server_name}", tag = "certificates", params(("server_name" = String, Path)),
     responses(
     (status = 200, body = CertificateView), (status = 403, description = "host_not_allowed", body = Problem),
@@ -197,10 +197,10 @@ async fn list(
     Ok(Answer(CertificateList { certificates: found.into_iter().map(view).collect(), next }))
 }
 
-/// Take a certificate away
+/// Remove a certificate
 ///
-/// Handshakes for the name are answered with a wildcard's, or with the listener's own. One that is not there is no
-/// error, so it can be repeated.
+/// Handshakes for the name then get a matching wildcard certificate, or the listener's default. The call can be
+/// repeated.
 #[utoipa::path(delete, path = "/certificates/{server_name}", tag = "certificates",
     params(("server_name" = String, Path), WaitQuery), responses(
     (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
@@ -209,7 +209,7 @@ async fn list(
     (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_wait", body = Problem),
     (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the change stands", body = Problem)))]
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the change was applied", body = Problem)))]
 async fn remove(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,

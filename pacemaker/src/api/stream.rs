@@ -50,9 +50,9 @@ struct Asked {
 
 /// Watch events as they are accepted
 ///
-/// Server-sent events. Each message is an event as subscribers get it, with `environment`; its id, brought back as
-/// `Last-Event-ID`, makes the stream go on after it, as far as the log still has what follows. `event: gap` says that it
-/// has not; `event: end` says why the stream ends (`slow_reader`, `shutdown`).
+/// Server-sent events. Each message is an event as subscribers receive it, with `environment`. Its ID, sent as
+/// `Last-Event-ID`, resumes the stream after it, as far as the log still has the following events. `event: gap`
+/// reports that it does not; `event: end` gives the reason for the end of the stream (`slow_reader`, `shutdown`).
 #[utoipa::path(get, path = "/events", tag = "live", params(Asked), responses(
     (status = 200, body = String, content_type = "text/event-stream"),
     (status = 422, description = "invalid_pattern, invalid_last_event_id", body = Problem),
@@ -76,7 +76,7 @@ async fn events(
         None => asked.last_event_id,
     };
     let position = match brought {
-        // What a browser sends that was told to forget its place.
+        // The value of a browser whose position was reset.
         Some(text) if !text.is_empty() => Position::read(&text, shards).ok_or_else(|| {
             let detail = "`Last-Event-ID` must be the id of a message of this stream; leave it out to watch from now on";
             Problem::unprocessable("invalid_last_event_id", detail)

@@ -40,7 +40,7 @@ pub(crate) struct Config {
     /// With the addresses of the pacemaker itself and of its Redis servers.
     pub(crate) reserved_addresses: Vec<Reserved>,
     edge_key_file: Option<PathBuf>,
-    /// What private keys of certificates are encrypted with; empty without a key file.
+    /// The keys that encrypt certificates' private keys; empty without a key file.
     #[serde(skip)]
     pub(crate) edge_keys: Keys,
     pub(crate) log: String,

@@ -15,7 +15,7 @@ use signalbox_daemon::presented;
 use super::{App, Problem, session::check_site};
 use signalbox_access::{Caller, Scope};
 
-/// What a route asks of its caller.
+/// The permission that a route requires of its caller.
 pub(crate) trait Permission: Send + Sync {
     /// Any of these scopes is enough; none means that only root may.
     const ANY_OF: &'static [Scope];
@@ -47,14 +47,14 @@ impl Permission for ManageRoutes {
     const ANY_OF: &'static [Scope] = &[Scope::Routes];
 }
 
-/// Look at the route table.
+/// Read the route table.
 #[derive(Debug)]
 pub(crate) enum ReadRoutes {}
 impl Permission for ReadRoutes {
     const ANY_OF: &'static [Scope] = &[Scope::Read, Scope::Routes];
 }
 
-/// Look at everything: the dashboard.
+/// Read everything: the dashboard.
 #[derive(Debug)]
 pub(crate) enum ReadAll {}
 impl Permission for ReadAll {
@@ -89,7 +89,7 @@ impl Permission for RootOnly {
     const ANY_OF: &'static [Scope] = &[];
 }
 
-/// A caller who has the permission `P`.
+/// A caller with the permission `P`.
 #[derive(Debug)]
 pub(crate) struct Granted<P>(pub(crate) Caller, PhantomData<P>);
 
@@ -111,7 +111,7 @@ impl<P: Permission> FromRequestParts<App> for Granted<P> {
     }
 }
 
-/// Who asks, by token or by session.
+/// The caller, by token or by session.
 async fn who(parts: &Parts, app: &App) -> Result<Caller, Problem> {
     let unauthorized = |code, detail| Problem::new(StatusCode::UNAUTHORIZED, code, detail);
     let unknown = || unauthorized("token_unknown", "unknown or revoked token");

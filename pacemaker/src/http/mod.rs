@@ -1,5 +1,5 @@
-//! HTTP: what all handlers share. Errors ([`Problem`]), who is asking ([`auth`]), what a request carries ([`body`]),
-//! sessions of browsers, metrics, and the frame of the OpenAPI document. Nothing here names a route.
+//! HTTP: shared code of all handlers. Errors ([`Problem`]), authentication ([`auth`]), request bodies ([`body`]),
+//! browser sessions, metrics, and the frame of the OpenAPI document. Nothing here names a route.
 
 pub(crate) mod auth;
 pub(crate) mod body;

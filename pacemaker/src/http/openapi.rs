@@ -92,7 +92,7 @@ fn finish(method: &str, path: &str, operation: &mut Value) {
     }
 }
 
-/// Adds the answers that operations share, so that a handler lists only those of its own.
+/// Adds the answers that operations share, so that a handler lists only specific ones.
 ///
 /// They follow from what the operation declares: [`Granted`](super::auth::Granted) rejects callers of every operation that
 /// requires a token, and the extractors of [`super::body`] reject the path, the query and the body.
@@ -105,7 +105,7 @@ fn common(path: &str, operation: &mut Value) {
     // `security(())` marks an operation as open; all others inherit the requirement of the document.
     let is_open = operation.get("security").is_some();
     let Some(responses) = operation["responses"].as_object_mut() else { return };
-    // An operation that documents a 500 of its own maps an unavailable fabric to it.
+    // An operation that documents a 500 maps an unavailable fabric to it.
     let maps_unavailable = responses.contains_key("500");
     for (status, codes, applies) in [
         ("400", "invalid_path", has_path),
@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    /// The names under which the types of a file stand in the document.
+    /// The names of a file's types in the document.
     fn schemas(text: &str) -> Vec<String> {
         let mut names = Vec::new();
         for rest in text.split("ToSchema)").skip(1) {
@@ -247,7 +247,7 @@ mod tests {
         assert!(instance["anyOf"].is_array(), "a view without what the table knows is one: {instance}");
     }
 
-    /// What is routed by hand is not in the document.
+    /// Routes without a description are not in the document.
     #[test]
     fn routes_come_from_their_descriptions() {
         let mut files = Vec::new();

@@ -1,14 +1,14 @@
 //! Browsers that have logged in.
 //!
-//! A session is a cookie and nothing that is stored: when it ends, a random number, the digest of the token that it was
-//! opened with, and an HMAC over all three. Every request looks the digest up as it would look up the token, so a
+//! A session is a cookie and nothing is stored: its end, a random number, the digest of the token that it was opened
+//! with, and an HMAC over all three. Every request looks the digest up as it would look up the token, so a
 //! revoked token ends its sessions with the next request, on every pacemaker. The key is made from the root token, which
 //! all pacemakers share; another root token ends all sessions. The cookie does not hold the token itself, and without
 //! the HMAC the digest opens nothing.
 //!
-//! A cookie travels with requests that its owner did not mean. So besides `SameSite=Strict`, whatever changes something
-//! also needs the header [`CSRF_HEADER`] with a value that only pages of this session have been told: another site can
-//! neither read it nor send a header of its own without being asked first, which is never answered.
+//! Browsers also send a cookie with requests that other sites caused. So in addition to `SameSite=Strict`, every
+//! change needs the header [`CSRF_HEADER`] with a value that only pages of this session contain: another site can
+//! neither read it nor send a custom header without a preflight request, which is never allowed.
 //!
 //! Cookies know no ports. The name of the cookie holds a part of the key, so that two systems on one machine do not log
 //! each other out.
@@ -48,7 +48,7 @@ impl std::fmt::Debug for Sessions {
 pub(crate) struct Session {
     /// The SHA-256 of its token, in hexadecimal.
     pub(crate) digest: String,
-    /// What requests that change something have to bring.
+    /// The CSRF value that requests with changes must have.
     pub(crate) csrf: String,
 }
 
@@ -60,7 +60,7 @@ impl Sessions {
         sessions
     }
 
-    /// The `Set-Cookie` of a new session for whoever presented a token with this digest.
+    /// The `Set-Cookie` of a new session for the caller whose token has this digest.
     pub(crate) fn open(&self, digest: &str, secure: bool) -> String {
         let ends = self.now_seconds() + LIFETIME.as_secs();
         let nonce = format!("{:032x}", rand::rng().random::<u128>());
@@ -135,7 +135,8 @@ impl Sessions {
     }
 }
 
-/// Refuses a change that a browser says another site asked for. Programs do not send the header; a browser that has
+/// Rejects a change that another site caused, as the browser reports. Programs do not send the header; a browser that
+/// has
 /// been given credentials for Basic authentication brings them for every site.
 pub(crate) fn check_site(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
     let site = headers.get(&FETCH_SITE).map_or(&b"none"[..], axum::http::HeaderValue::as_bytes);

@@ -57,7 +57,8 @@ fn steps() -> Vec<(Act, Fault)> {
         steps.extend(FAULTS.map(|fault| (act, fault)));
     }
     steps.extend([Fault::None, Fault::ReplyLost].map(|fault| (Act::Redrive, fault)));
-    steps.extend([(Act::Remove(Queued::Dead), Fault::ReplyLost), (Act::Remove(Queued::Discard), Fault::None)]);
+    steps
+        .extend([(Act::Remove(Queued::Dead), Fault::ReplyLost), (Act::Remove(Queued::Discard), Fault::None)]);
     steps
 }
 

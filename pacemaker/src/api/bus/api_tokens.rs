@@ -27,7 +27,7 @@ use signalbox_bus::{
 };
 
 const CODE: &str = "invalid_api_token";
-/// What a client may do when nothing else is said.
+/// The default scopes of a client.
 const DEFAULT_SCOPES: [Scope; 3] = [Scope::Publish, Scope::Subscribe, Scope::Read];
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -94,7 +94,7 @@ async fn create(
 
 /// Delete a client's token
 ///
-/// Its subscription ends with it. Repeating it is no error.
+/// Its subscription ends with it. The call can be repeated.
 #[utoipa::path(delete, path = "/api_tokens/{token}", tag = "bus", params(("token" = String, Path)), responses(
     (status = 204)))]
 async fn remove(

@@ -1,4 +1,4 @@
-//! What the routes of the bus work with.
+//! The state shared by the handlers of the bus.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,7 +44,7 @@ impl Front {
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Who presents `token`, if it is one of the bus that this process knows of.
+    /// The caller of `token`, if it is a token of the bus that this process knows.
     pub(crate) fn known(&self, token: &str) -> Option<Caller> {
         self.handle.registry().api_tokens.get(token).map(|client| caller(token, client))
     }
@@ -58,17 +58,18 @@ impl Front {
     pub(crate) fn of_digest(&self, digest: &str) -> Option<Caller> {
         let registry = self.handle.registry();
         let mut tokens = registry.api_tokens.iter();
-        // Only sessions of such clients ask, and a thousand digests are less work than one look at the fabric.
+        // Only sessions of such clients get here, and a thousand digests cost less than one query of the fabric.
         tokens.find(|(token, _)| tokens::digest(token) == digest).map(|(token, client)| caller(token, client))
     }
 
-    /// Who presents `token`, if it is one of the bus at all.
+    /// The caller of `token`, if it is a token of the bus.
     pub(crate) async fn look_up(&self, token: &str) -> Result<Option<Caller>, Problem> {
         if !intake::is_token(token) {
             return Ok(None);
         }
         if !self.handle.is_ready() {
-            // Clients whose tokens went with the old fabric must not be told that theirs are wrong.
+            // Clients whose tokens were lost with the old fabric must not get the answer that their tokens are
+            // invalid.
             return Err(super::problems::uninitialised());
         }
         Ok(self.handle.find_api_token(token).await?.map(|client| caller(token, &client)))
@@ -78,7 +79,7 @@ impl Front {
     pub(crate) fn check_object(&self, object: &str) -> Result<(), Problem> {
         intake::object_name(object)?;
         if intake::is_reserved_object(object) {
-            let detail = "objects that begin with `machine:` or `signalbox:` are Signalbox' own";
+            let detail = "object names that begin with `machine:` or `signalbox:` are reserved";
             return Err(Problem::forbidden("reserved_object", detail));
         }
         Ok(())
@@ -114,7 +115,7 @@ impl Front {
         Ok(intake::backend(name, body, self.limits)?)
     }
 
-    /// What must never be of the bus' data and is, with clients by name.
+    /// The consistency violations in the data of the bus, with the names of clients.
     pub(crate) async fn check(&self) -> Result<Vec<signalbox_bus::Finding>, Problem> {
         let mut findings = self.handle.check().await?;
         let registry = self.handle.registry();
@@ -137,7 +138,7 @@ impl Front {
     pub(crate) async fn metrics_text(&self) -> Result<String, std::fmt::Error> {
         let gauges = self.handle.gauges().await;
         let gauges = gauges
-            .inspect_err(|error| tracing::debug!(%error, "the fabric tells no numbers at the moment"))
+            .inspect_err(|error| tracing::debug!(%error, "the numbers of the bus cannot be read now"))
             .map(|gauges| by_name(gauges, &self.handle.registry()));
         self.metrics.encode(gauges.as_ref().ok())
     }
@@ -152,7 +153,7 @@ fn caller(token: &str, client: &ApiToken) -> Caller {
     Caller::of_bus(token.to_owned(), client.name.clone(), scopes(client))
 }
 
-/// The token, as the room of tokens has to know it.
+/// The token in the form that the token registry needs.
 pub(super) fn external_token(token: &str, client: &ApiToken) -> ExternalToken {
     ExternalToken { token: token.to_owned(), name: client.name.clone(), scopes: scopes(client) }
 }

@@ -1,7 +1,7 @@
-//! The event bus over HTTP, as clients of the original speak it.
+//! The event bus over HTTP, compatible with clients written for Routemaster.
 //!
-//! Statuses and bodies of the original's routes are the original's; what they did not have (an id, a reason for a 400)
-//! stands in headers and problem documents, which its clients ignore. Paths that exist in two spellings do the same.
+//! Statuses and bodies of Routemaster's routes are unchanged; additions (an ID, the reason of a 400) are in headers
+//! and problem documents, which its clients ignore. Paths that exist in two spellings behave the same.
 
 mod api_tokens;
 mod front;
@@ -38,7 +38,7 @@ pub(crate) const OTHER_SPELLINGS: [(&str, &str); 3] = [
     ("/subscriptions", "/subscribers"),
 ];
 
-/// What stands under one path answers under the other as well ([`OTHER_SPELLINGS`]).
+/// Serves the routes of one path under its other spelling as well ([`OTHER_SPELLINGS`]).
 fn other_spellings() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .route(

@@ -16,7 +16,7 @@ impl From<Flaw> for Problem {
 pub(super) fn uninitialised() -> Problem {
     Problem::unavailable(
         "fabric_uninitialised",
-        "The fabric was replaced by an empty or another one. Nothing is accepted until an operator calls POST /bus/initialise.",
+        "The fabric was replaced by an empty or another one. No events are accepted until an operator calls POST /bus/initialise.",
     )
 }
 
@@ -95,7 +95,7 @@ impl From<Error> for Problem {
             ),
             Error::NoSuchSubscription => Self::not_found(
                 "unknown_subscription",
-                "there is no subscription; create it with POST /subscription",
+                "unknown subscription; create it with POST /subscription",
             ),
             Error::NoSuchBackend => Self::not_found("unknown_backend", "there is no such backend"),
             Error::PrefixTaken => Self::new(

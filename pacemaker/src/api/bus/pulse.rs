@@ -31,7 +31,7 @@ pub(crate) struct Pong {
     pong: u64,
 }
 
-/// What time it is
+/// Show the time
 #[utoipa::path(get, path = "/health/ping", tag = "health", security(()), responses(
     (status = 200, body = Pong)))]
 async fn ping(State(app): State<App>) -> Answer<Pong> {
@@ -50,16 +50,16 @@ async fn pulse(
         let detail = "the event bus does not reach its Redis";
         if away { Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "no_pulse", detail) } else { problem }
     };
-    // A token that is not of the bus is looked up in the same Redis; that this fails is the answer to the question.
+    // A token that is not of the bus is looked up in the same Redis; a failure of that answers the question.
     caller.map_err(no_pulse)?;
     app.bus.handle.pulse().await.map_err(|error| no_pulse(error.into()))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Whether the workers keep up
+/// Check whether the workers keep up
 ///
-/// Answers at once while they do, and after a second while more jobs are overdue than `bus.overdue_jobs`: a signal for
-/// programs that start workers by response time.
+/// Answers immediately while they do, and after a second while more jobs are overdue than `bus.overdue_jobs`: a signal
+/// for autoscalers that use response times.
 #[utoipa::path(get, path = "/pulse/scaling", tag = "bus", responses((status = 204)))]
 async fn scaling(_: Granted<BeKnown>, State(app): State<App>) -> Result<StatusCode, Problem> {
     if app.bus.handle.overdue_jobs().await? > app.bus.overdue_jobs {
@@ -146,6 +146,6 @@ async fn numbers(_: Granted<ReadAll>, State(app): State<App>) -> Result<Answer<N
 #[utoipa::path(post, path = "/bus/initialise", tag = "bus", responses((status = 204)))]
 async fn initialise(_: Granted<RootOnly>, State(app): State<App>) -> Result<StatusCode, Problem> {
     app.bus.handle.initialise().await?;
-    tracing::warn!("an operator initialised the event bus on the fabric as it is");
+    tracing::warn!("the event bus was initialized on the current fabric");
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,6 +1,6 @@
-//! What a subscriber can see and do besides its deliveries: secrets, test deliveries, dead letters, replay.
+//! A subscriber's operations other than its subscription: secrets, test deliveries, dead letters, replay.
 //!
-//! Each route is the client's own; root names the client with `?subscriber=`.
+//! Each route acts on the calling client; root names a client with `?subscriber=`.
 
 use std::sync::{Arc, OnceLock};
 
@@ -27,7 +27,7 @@ use signalbox_bus::{
 };
 use signalbox_egress::{Outcome, Secret, new_secret, secret_key};
 
-/// How long an old secret signs beside the new one.
+/// How long an old secret signs along with the new one.
 const OVERLAP_SECONDS: u64 = 24 * 3600;
 const LONGEST_OVERLAP_SECONDS: u64 = 30 * 24 * 3600;
 /// Secrets that sign at a time.
@@ -197,8 +197,8 @@ pub(crate) struct Tested {
 
 /// Test the callback
 ///
-/// Delivers one event of the topic `signalbox.test` at once, signed and authorised as all are, and says what became of
-/// it. Nothing is counted or tried again.
+/// Delivers one event of the topic `signalbox.test` immediately, signed and authorized like all deliveries, and
+/// returns the result. It is not counted and not retried.
 #[utoipa::path(post, path = "/subscriber/test", tag = "bus", params(Whose), responses(
     (status = 200, body = Tested), (status = 404, description = "unknown_subscription", body = Problem)))]
 async fn test(
@@ -230,7 +230,7 @@ async fn test(
     Ok(Answer(Tested { delivered: why.is_none(), why, duration_ms }))
 }
 
-/// An event about the callback itself, of a topic that nobody can publish to.
+/// An event about the callback itself, of a topic that no client can publish to.
 fn test_event(url: &str, now_ms: u64) -> Arc<Event> {
     Arc::new(Event {
         id: EventId::at_ms(now_ms),
@@ -255,7 +255,7 @@ fn test_event(url: &str, now_ms: u64) -> Arc<Event> {
 pub(crate) struct Part {
     /// For root: the client's name or token.
     subscriber: Option<String>,
-    /// What the part before said.
+    /// The cursor of the previous part.
     cursor: Option<String>,
     /// 1 to 200, else 50.
     limit: Option<usize>,
@@ -269,7 +269,7 @@ pub(crate) struct DeadLetters {
     cursor: Option<String>,
 }
 
-/// An event that was given up.
+/// An event that became a dead letter.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct DeadView {
     /// As it would have been delivered.
@@ -345,7 +345,7 @@ async fn drop_dead(
     Ok(Answer(Dropped { dropped: app.bus.handle.drop_dead(&client).await? }))
 }
 
-/// What to deliver again.
+/// The range to deliver again.
 #[derive(Debug, Deserialize, Serialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Replay {
@@ -357,10 +357,10 @@ pub(crate) struct Replay {
     rate: Option<u64>,
 }
 
-/// Deliver a range of time again
+/// Replay a time range
 ///
-/// What the log still holds of the client's topics goes through its lanes once more, with the ids that it had. A replay
-/// that is under way is replaced.
+/// Events of the client's topics that the log still has are delivered again through its lanes, with their original
+/// IDs. A replay that is in progress is replaced.
 #[utoipa::path(post, path = "/subscriber/replay", tag = "bus", params(Whose), request_body = Replay, responses(
     (status = 202, description = "Begun", body = Replay),
     (status = 400, description = "invalid_replay, out_of_range", body = Problem),

@@ -70,7 +70,7 @@ pub(super) fn random_hex() -> String {
 
 /// End the subscription
 ///
-/// What waits for the client is dropped. Also as `/subscriber`.
+/// Events that wait for the client are dropped. Also available as `/subscriber`.
 #[utoipa::path(delete, path = "/subscription", tag = "bus", responses(
     (status = 204), (status = 404, description = "unknown_subscription", body = Problem)))]
 pub(super) async fn unsubscribe(

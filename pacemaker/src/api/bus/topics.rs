@@ -39,13 +39,13 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 pub(crate) struct Topic {
     #[schema(example = "orders")]
     name: String,
-    /// The client that published to it first; null while nobody has.
+    /// The client that published to it first; null before the first event.
     publisher: Option<String>,
     /// Events accepted in all.
     events: u64,
 }
 
-/// What became of one event of an array.
+/// The result for one event of an array.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Published {
     /// The status that the event would have got alone.
@@ -58,7 +58,7 @@ pub(crate) struct Published {
     /// The stable name of the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'static str>,
-    /// What is wrong.
+    /// The problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<String>,
 }
@@ -114,7 +114,7 @@ async fn publish(
     let event = intake::event(&body, app.bus.limits).inspect_err(|_| app.bus.metrics.invalid())?;
     let event = NewEvent { idempotency_key: key.map(str::to_owned), ..addressed(event, &caller)? };
     let results = app.bus.handle.publish(&caller.bus_client(), &topic, vec![event]).await;
-    // One result for each event, says the handle; none would be an event of unknown outcome.
+    // The handle returns one result for each event; a missing one means an unknown outcome.
     let result = results.into_iter().next().unwrap_or(Err(Refusal::Unavailable));
     app.bus.metrics.published(&result);
     let id = HeaderValue::from(result?.0);
@@ -156,7 +156,7 @@ async fn publish_many(
     let results = app.bus.handle.publish(&caller.bus_client(), &topic, good).await;
     results.iter().for_each(|result| app.bus.metrics.published(result));
     if bad.is_empty()
-        && let Some(refusal) = refused_alike(&results)
+        && let Some(refusal) = refused_all(&results)
     {
         return Err(refusal.into());
     }
@@ -169,9 +169,9 @@ async fn publish_many(
     Ok(Answer(answer))
 }
 
-/// When all are refused because the bus can take nothing now, or the topic is another's, the request as a whole says it:
-/// a client that looks at statuses only must not believe that it has published.
-pub(super) fn refused_alike(results: &[Result<EventId, Refusal>]) -> Option<Refusal> {
+/// If all events are rejected because the bus cannot accept any now, or because the topic belongs to another client,
+/// the status of the whole request shows it: a client that checks only statuses must not assume that it has published.
+pub(super) fn refused_all(results: &[Result<EventId, Refusal>]) -> Option<Refusal> {
     let first = results.first()?.err()?;
     let of_each_alone = matches!(first, Refusal::Conflict);
     (!of_each_alone && results.iter().all(|result| *result == Err(first))).then_some(first)

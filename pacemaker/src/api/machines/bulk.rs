@@ -1,4 +1,4 @@
-//! Many labels at once: each with a result of its own, not atomically. And lists.
+//! Many labels in one request, each with its own result, not atomically. And lists.
 
 use axum::{
     Json as Answer,
@@ -28,10 +28,10 @@ use signalbox_machines::{Error, Status, Update};
 const MOST_ITEMS: usize = 1_000;
 /// Items that are worked on at a time.
 const AT_A_TIME: usize = 100;
-/// Labels of a page, unless told, and at most.
+/// Labels of a page: the default and the maximum.
 const PAGE: usize = 100;
 const MOST_PAGE: usize = 1_000;
-/// Names that are looked at for one page when a filter passes most of them over.
+/// Maximum number of names examined for one page when a filter rejects most of them.
 const MOST_LOOKED: usize = 10_000;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -80,7 +80,7 @@ pub(crate) struct Wanted {
     status: Option<Status>,
     /// From `next` of the page before.
     cursor: Option<String>,
-    /// 1 to 1,000; 100 unless told.
+    /// 1 to 1,000; default 100.
     limit: Option<usize>,
 }
 
@@ -138,10 +138,10 @@ async fn list(
     let all: Vec<&str> = version.machine.states().iter().map(signalbox_machine::State::name).collect();
     let states: Vec<&str> = match wanted.state.as_deref() {
         None => all,
-        // Of a state that is no more, labels may be left while a definition is being applied.
+        // A removed state may still have labels while a definition is being applied.
         Some(state) => vec![state],
     };
-    // Whether every name of the index is wanted, or each has to be looked at.
+    // Whether every name of the index matches, or each has to be examined.
     let filtered =
         wanted.status.is_some() && (wanted.state.is_some() || !wanted.status.is_some_and(Status::has_index));
     let (mut names, mut cursor, mut looked) = (Vec::new(), wanted.cursor.clone(), 0);
@@ -202,10 +202,10 @@ async fn create_many(
     Ok(Answer(Results { results: stream::iter(items).map(work).buffered(AT_A_TIME).collect().await }))
 }
 
-/// Tell many labels facts
+/// Update the metadata of many labels
 ///
-/// `{"labels":[{"name","metadata","idempotency_key"?}]}`, up to 1,000; a result for each, in order. As
-/// `application/merge-patch+json` null removes.
+/// `{"labels":[{"name","metadata","idempotency_key"?}]}`, up to 1,000; returns a result for each, in order. With
+/// `application/merge-patch+json`, null removes a member.
 #[utoipa::path(patch, path = "/state-machines/{machine}/labels", tag = "machines", params(("machine" = String, Path)),
     request_body = Items, responses(
     (status = 200, body = Results), (status = 404, description = "unknown_machine", body = Problem),
@@ -280,7 +280,7 @@ async fn retry_all(
             }
             match app.machines.labels.retry(&machine, &name).await {
                 Ok(_) => retried += 1,
-                // Somebody was faster.
+                // Another request was faster.
                 Err(Error::NotErrored | Error::Gone | Error::NoSuchLabel) => {}
                 // It keeps the others from nothing.
                 Err(Error::Unreadable) => app.machines.label_store.report_unreadable(&machine, &name),

@@ -30,31 +30,31 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(version))
 }
 
-/// What a definition would change.
+/// The changes that a definition would make.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = MachinePlan)]
 pub(crate) struct Plan {
-    /// What to apply it by, for an hour.
+    /// The token to apply it with, valid for an hour.
     plan: String,
     /// The version that it is computed from; 0 for a machine that is new.
     version: u64,
     /// `{"added","removed","changed"}`.
     #[schema(value_type = Object)]
     states: Value,
-    /// What differs beside the states: `timezone`, `feeds.NAME`, `inputs.TOPIC`, `webhooks`.
+    /// The differences other than states: `timezone`, `feeds.NAME`, `inputs.TOPIC`, `webhooks`.
     changed: Vec<String>,
     /// Labels in states that go.
     labels: BTreeMap<String, u64>,
-    /// Labels that go on as soon as it is applied, because their state has become something else: a gate that is an action now,
-    /// an end that leads on.
+    /// Labels that continue as soon as it is applied, because the kind of their state changes: a gate that becomes an
+    /// action, or an end that gets a successor.
     starts: u64,
     /// Labels that would move if their gate looked now.
     would_move: u64,
-    /// Labels of which only a feed could tell.
+    /// Labels whose evaluation needs a feed.
     needs_feed: u64,
-    /// Labels that were looked at.
+    /// Labels that were checked.
     checked: u64,
-    /// What is odd about the definition.
+    /// Warnings about the definition.
     warnings: Vec<String>,
 }
 
@@ -64,14 +64,14 @@ pub(crate) struct Plan {
 #[schema(as = MachineApply)]
 pub(crate) struct Apply {
     plan: String,
-    /// Where labels go that stand in states that go.
+    /// The target state for labels in each removed state.
     #[serde(default)]
     map: BTreeMap<String, String>,
 }
 
 impl Body for Apply {}
 
-/// What was applied.
+/// The applied definition.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = MachineApplied)]
 pub(crate) struct Applied {
@@ -88,7 +88,7 @@ pub(crate) struct Versions {
 
 /// Plan a definition
 ///
-/// The body is YAML, with this machine in it (and perhaps others, which are not looked at). Nothing changes.
+/// The body is YAML and contains this machine (other machines in it are ignored). Nothing changes.
 #[utoipa::path(post, path = "/state-machines/{machine}/plan", tag = "machines", params(("machine" = String, Path)),
     request_body(content = String, content_type = "application/yaml"), responses(
     (status = 200, body = Plan),
@@ -156,7 +156,7 @@ async fn apply(
     Ok(Answer(Applied { version }))
 }
 
-/// Whoever lets a machine do something must be allowed to do it.
+/// The caller must have the permissions for the machine's actions.
 fn allowed(caller: &Caller, machine: &Machine) -> Result<(), Problem> {
     for action in machine.states().iter().filter_map(signalbox_machine::State::action) {
         let needed = match action.call {
@@ -191,9 +191,9 @@ async fn versions(
     Ok(Answer(Versions { versions: versions.collect() }))
 }
 
-/// Look at a version of a machine
+/// Show a version of a machine
 ///
-/// With its text.
+/// Includes its text.
 #[utoipa::path(get, path = "/state-machines/{machine}/versions/{version}", tag = "machines",
     params(("machine" = String, Path), ("version" = u64, Path)), responses(
     (status = 200, body = Object),

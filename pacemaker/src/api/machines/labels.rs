@@ -1,4 +1,4 @@
-//! One label: create, look, tell, delete, retry.
+//! One label: create, read, update, delete, retry.
 
 use axum::{
     Json as Answer,
@@ -26,18 +26,18 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(show, create, update, delete)).routes(routes!(retry))
 }
 
-/// How a label is created or told.
+/// Options for creating or updating a label.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Asked {
-    /// Lets a label that was deleted come back.
+    /// Allows the creation of a label that was deleted.
     recreate: Option<bool>,
-    /// Answer when the label has come to rest: `5s`, at most `60s`.
+    /// Answer when the label has settled: `5s`, at most `60s`.
     wait: Option<String>,
 }
 
-/// Look at a label
+/// Show a label
 #[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
     params(("machine" = String, Path, example = "drip"), ("label" = String, Path, example = "88625")), responses(
     (status = 200, body = LabelView),
@@ -81,10 +81,11 @@ async fn create(
     Ok((StatusCode::CREATED, Answer(Changed::new(label.0, answer))))
 }
 
-/// Tell a label facts
+/// Update a label's metadata
 ///
-/// Objects merge deeply, lists and scalars are replaced, null is stored; as `application/merge-patch+json` null removes. A
-/// gate that this fires and that needs no feed is judged before the answer.
+/// Objects are merged recursively, lists and scalars are replaced, null is stored; with
+/// `application/merge-patch+json`, null removes a member. If this triggers a gate that needs no feed, the gate is
+/// evaluated before the answer.
 #[utoipa::path(patch, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
     params(("machine" = String, Path), ("label" = String, Path), Asked),
     request_body = Facts, responses(

@@ -25,7 +25,7 @@ const MOST_BYTES: usize = 8 << 20;
 /// Characters of an idempotency key.
 const LONGEST_KEY: usize = 255;
 
-/// Tell facts: create, update and delete labels.
+/// Update metadata: create, update and delete labels.
 #[derive(Debug)]
 pub(crate) enum TellFacts {}
 impl Permission for TellFacts {
@@ -39,7 +39,7 @@ impl Permission for ManageMachines {
     const ANY_OF: &'static [Scope] = &[Scope::Machines];
 }
 
-/// Look at machines and labels.
+/// Read machines and labels.
 #[derive(Debug)]
 pub(crate) enum ReadMachines {}
 impl Permission for ReadMachines {
@@ -56,7 +56,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .layer(DefaultBodyLimit::max(MOST_BYTES))
 }
 
-/// What a label is told.
+/// An update of a label.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = LabelFacts)]
@@ -66,7 +66,7 @@ pub(crate) struct Facts {
     metadata: Value,
 }
 
-/// Whether null removes: the body says so by its type.
+/// Whether null removes a member, from the body's content type.
 fn removes(headers: &HeaderMap) -> Result<bool, Problem> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -103,7 +103,7 @@ fn key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     key.map(Some).ok_or_else(|| Problem::unprocessable("invalid_idempotency_key", detail))
 }
 
-/// Reads `5s`, `500ms` or `5`: how long an answer may wait for the label to come to rest.
+/// Parses `5s`, `500ms` or `5`: how long an answer may wait for the label to settle.
 fn patience(text: Option<&str>) -> Result<Option<std::time::Duration>, Problem> {
     let Some(text) = text else { return Ok(None) };
     let (number, unit_ms) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {

@@ -1,4 +1,4 @@
-//! What goes wrong, as answers.
+//! Errors of machines as HTTP answers.
 
 use axum::http::StatusCode;
 
@@ -17,7 +17,7 @@ impl From<Error> for Problem {
                 Self::not_found("unknown_plan", "there is no such plan; one is kept for an hour")
             }
             Error::Gone => Self::new(StatusCode::GONE, "label_deleted", text),
-            Error::Exists => conflict("label_exists").with("hint", "PATCH tells a label that is there facts"),
+            Error::Exists => conflict("label_exists").with("hint", "use PATCH to update an existing label"),
             Error::Deleted => {
                 conflict("label_deleted").with("hint", "with ?recreate=true it is created again")
             }

@@ -16,12 +16,12 @@ pub(super) fn moment(unix_ms: u64) -> String {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct LabelView {
     name: String,
-    /// What is known of it.
+    /// Its metadata.
     #[schema(value_type = Object)]
     metadata: Value,
     /// Where it is.
     state: String,
-    /// How it stands there.
+    /// Its status in the state.
     status: Status,
     /// Since when it is there.
     since: String,
@@ -35,7 +35,7 @@ pub(crate) struct LabelView {
     incarnation: u32,
     /// Attempts of its action that were begun.
     attempts: u32,
-    /// What went wrong last.
+    /// The last error.
     error: Option<String>,
     /// When it is tried again.
     next_retry: Option<String>,
@@ -61,7 +61,7 @@ impl LabelView {
     }
 }
 
-/// What a change came to.
+/// The result of a change.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = LabelChanged)]
 pub(crate) struct Changed {

@@ -24,7 +24,7 @@ use crate::http::{
 use signalbox_api::queues::{Count, DeadLetter, DeadPage, Facet, FacetPage, Peek, Peeked, Purge};
 use signalbox_queues::{self as queues, FacetStatus, Matchable, Taken};
 
-/// Items of a page, when nothing is said and at most.
+/// Items of a page: the default and the maximum.
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1_000;
 
@@ -38,7 +38,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(redrive))
 }
 
-/// Where to go on.
+/// The position to continue from.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -101,9 +101,9 @@ async fn facets(
     Ok(Answer(FacetPage { facets: page.items.into_iter().map(facet).collect(), next }))
 }
 
-/// Drop everything of an environment
+/// Drop all messages of an environment
 ///
-/// What waits, what is delayed and what is in flight: receipts of it settle nothing afterwards.
+/// Includes waiting, delayed and in-flight messages: their receipts settle nothing afterwards.
 #[utoipa::path(delete, path = "/queues/{name}/facets/{environment}", tag = "queues",
     params(("name" = String, Path), ("environment" = String, Path)), responses(
     (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem),
@@ -122,7 +122,7 @@ impl Body for Peek {}
 
 /// Peek at waiting messages
 ///
-/// They stay where they are; `attempt` says how often each was handed out.
+/// The messages stay in the queue; `attempt` is the number of deliveries so far.
 #[utoipa::path(post, path = "/queues/{name}/peek", tag = "queues", params(("name" = String, Path)),
     request_body = Option<Peek>, responses(
     (status = 200, body = Object), (status = 404, description = "unknown_queue", body = Problem),
@@ -154,9 +154,9 @@ async fn peek(
 
 impl Body for Purge {}
 
-/// Drop what waits or is delayed
+/// Drop waiting and delayed messages
 ///
-/// In one environment or in the whole queue. What is in flight stays with whoever has it.
+/// Of one environment or of the whole queue. Messages in flight stay with their consumers.
 #[utoipa::path(post, path = "/queues/{name}/purge", tag = "queues", params(("name" = String, Path)),
     request_body = Option<Purge>, responses(
     (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem),

@@ -14,14 +14,14 @@ use crate::http::{App, Problem, auth::Permission, path::Parameter};
 use signalbox_access::{Caller, Scope};
 use signalbox_queues::{Error, Matchable, is_part};
 
-/// Define, pull from and look after queues.
+/// Define, pull from and manage queues.
 #[derive(Debug)]
 enum UseQueues {}
 impl Permission for UseQueues {
     const ANY_OF: &'static [Scope] = &[Scope::Queues];
 }
 
-/// Look at queues.
+/// Read queues.
 #[derive(Debug)]
 enum ReadQueues {}
 impl Permission for ReadQueues {
@@ -43,8 +43,8 @@ async fn find(app: &App, name: &str) -> Result<Matchable, Problem> {
     bus.queues(|queues| queues.get(name).cloned()).ok_or_else(|| Error::NoSuchQueue.into())
 }
 
-/// Does something with a queue that depends on its definition, and once more after telling every shard how the queue
-/// is defined now if one did not know.
+/// Runs an operation that depends on a queue's definition. If a shard did not know the definition, it is configured
+/// and the operation runs once more.
 async fn with_queue<T, F: Future<Output = Result<T, Error>> + Send>(
     app: &App,
     name: &str,
@@ -61,7 +61,7 @@ async fn with_queue<T, F: Future<Output = Result<T, Error>> + Send>(
     }
 }
 
-/// Refuses a caller who is confined to some environments where a whole queue is meant.
+/// Rejects a caller confined to some environments if the operation is on the whole queue.
 fn whole_queue(caller: &Caller) -> Result<(), Problem> {
     match caller.environments() {
         None => Ok(()),
@@ -72,7 +72,7 @@ fn whole_queue(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a caller who means an environment that is not his, or a whole queue where only a part of it is.
+/// Rejects a caller without access to the environment, or to the whole queue if none is given.
 fn own_part(caller: &Caller, environment: Option<&str>) -> Result<(), Problem> {
     let Some(environment) = environment else { return whole_queue(caller) };
     caller.check_environment(environment)?;
@@ -109,11 +109,11 @@ fn check_environment(environment: &str) -> Result<(), Problem> {
     Err(Problem::unprocessable("invalid_environment", detail))
 }
 
-/// Refuses a caller who may not look at messages of every tenant.
+/// Rejects a caller who may not read messages of every tenant.
 fn every_tenant(caller: &Caller) -> Result<(), Problem> {
     whole_queue(caller)?;
     if caller.has_any(&[Scope::Read]) {
         return Ok(());
     }
-    Err(Problem::forbidden("scope_missing", "looking at the messages of every tenant needs the scope read"))
+    Err(Problem::forbidden("scope_missing", "reading the messages of every tenant needs the scope read"))
 }

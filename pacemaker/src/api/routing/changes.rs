@@ -47,8 +47,8 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct WaitQuery {
-    /// Answer when every live router has the change: `5s`, `500ms`, `5`; at most 60 s. 504 when it takes longer; the
-    /// change itself stands then.
+    /// Answer when every live router has the change: `5s`, `500ms`, `5`; at most 60 s. If it takes longer the answer
+    /// is 504, although the change was applied.
     #[param(example = "5s")]
     wait: Option<String>,
 }
@@ -73,7 +73,7 @@ impl WaitQuery {
         invalid_hostname, invalid_hostnames, invalid_label, invalid_weight, invalid_lease, invalid_health, \
         too_many_instances, unknown_field, missing_field, invalid_body, invalid_wait", body = Problem),
     (status = 503, description = "routes_unavailable, routes_resyncing, contended. `recorded` says whether the \
-        change will be made all the same", body = Problem),
+        change will still be applied", body = Problem),
     NotConverged))]
 async fn put(
     caller: Granted<ManageRoutes>,
@@ -129,7 +129,7 @@ pub(super) struct BulkResult {
     serial: u64,
 }
 
-/// What became of one item.
+/// The result for one item.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(super) struct ItemResult {
     /// As if the item had been sent alone.
@@ -142,12 +142,12 @@ pub(super) struct ItemResult {
 
 /// Register many instances
 ///
-/// An array of at most 1000 objects, each as for one instance plus its `id`. Each is a change of its own and has its
-/// own result; one that is wrong does not keep the others back. They are done in order.
+/// An array of at most 1000 objects, each as for one instance plus its `id`. Each is a separate change with its own
+/// result; an invalid one does not affect the others. They are applied in order.
 #[utoipa::path(put, path = "/instances", tag = "instances", params(WaitQuery), request_body = Vec<BulkItem>, responses(
     (status = 200, body = BulkResult),
     (status = 422, description = "invalid_body, too_many_items, invalid_wait", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes were applied", body = Problem)))]
 async fn put_many(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
@@ -191,7 +191,7 @@ async fn put_item(app: &App, caller: &Caller, item: &RawValue) -> Result<RouteCh
 
 /// Remove an instance
 ///
-/// One that is not there is no error, so it can be repeated.
+/// The call can be repeated.
 #[utoipa::path(delete, path = "/instances/{id}", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
     (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
         change in it"))),
@@ -316,7 +316,7 @@ pub(super) struct DrainedNodeView {
     (status = 200, body = DrainedNodeView), (status = 403, description = "token_confined", body = Problem),
     (status = 422, description = "invalid_label, invalid_deadline, invalid_wait", body = Problem),
     (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes were applied", body = Problem)))]
 async fn drain_node(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
@@ -338,7 +338,7 @@ async fn drain_node(
     (status = 200, body = DrainedNodeView), (status = 403, description = "token_confined", body = Problem),
     (status = 422, description = "invalid_label, invalid_wait", body = Problem),
     (status = 503, description = "routes_unavailable, routes_resyncing", body = Problem),
-    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes stand", body = Problem)))]
+    (status = 504, description = "not_converged, no_router, convergence_unknown: the changes were applied", body = Problem)))]
 async fn resume_node(
     caller: Granted<ManageRoutes>,
     AppState(app): AppState<App>,
@@ -373,11 +373,11 @@ async fn node_answer(
     Ok((headers, Answer(DrainedNodeView { instances, serial: drained.serial })).into_response())
 }
 
-/// A fault that somebody saw.
+/// A fault that a client observed.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Fault {
-    /// What was seen, at most 1000 bytes.
+    /// The description, at most 1000 bytes.
     #[schema(example = "connection refused")]
     message: String,
     /// The reporter's id of this fault. The same one twice in a row is counted once, so a report can be repeated.
@@ -395,7 +395,7 @@ pub(super) struct FaultView {
 
 /// Report a fault of an instance
 ///
-/// It is counted and the latest is kept. Nothing is taken out of the table for it.
+/// The fault is counted and the latest one is stored. The instance stays in the table.
 #[utoipa::path(post, path = "/instances/{id}/errors", tag = "instances", params(("id" = String, Path)),
     request_body = Fault, responses(
     (status = 200, body = FaultView),

@@ -1,7 +1,7 @@
 //! The whole table, as JSON or text.
 //!
-//! It may hold a million hosts, so only their names are collected (to have an order); what stands under them is read
-//! and sent piece by piece. The serial before and after tells whether the table changed while it was read.
+//! It may hold a million hosts, so only their names are collected (to have an order); their content is read and sent
+//! piece by piece. The serial before and after shows whether the table changed in the meantime.
 
 use std::collections::BTreeSet;
 
@@ -199,7 +199,7 @@ fn line(format: Format, name: &str, host: TableHost) -> String {
 fn tail(format: Format, before: u64, after: u64) -> String {
     match format {
         Format::Json => format!("],\"serial_after\":{after},\"changed_meanwhile\":{}}}", before != after),
-        Format::Text if before != after => format!("# changed meanwhile: serial {after}\n"),
+        Format::Text if before != after => format!("# changed during the dump: serial {after}\n"),
         Format::Text => "# end\n".to_owned(),
     }
 }

@@ -12,7 +12,7 @@ impl From<Invalid> for Problem {
     }
 }
 
-/// What to do after a change that the fabric took but the table has not seen.
+/// The advice after a change that is in the fabric but not yet in the table.
 const RECORDED: &str =
     "The change is recorded and will be applied as soon as possible; repeating it is safe.";
 const NOT_RECORDED: &str = "Nothing was changed; try again.";
@@ -64,7 +64,7 @@ impl From<Error> for Problem {
 fn from_client(error: &Error) -> Option<Problem> {
     Some(match error {
         Error::NoInstance(id) => {
-            Problem::not_found("unknown_instance", format!("there is no instance {id}; register it with PUT"))
+            Problem::not_found("unknown_instance", format!("unknown instance {id}; register it with PUT"))
         }
         Error::NoHost => Problem::not_found("unknown_host", "no instance was ever registered for this host"),
         Error::HostNotAllowed { hostname } => {

@@ -23,14 +23,14 @@ use crate::http::{
 use signalbox_route_table::{Hostname, Policy, TableHost, page};
 use signalbox_routing::Error;
 
-/// How many hosts one request looks at to find those that a confined token may see.
+/// Maximum number of hosts that one request examines for a confined token.
 const MAX_LOOKED_AT: usize = 20_000;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, super::policies::put, remove))
 }
 
-/// Where to go on.
+/// The position to continue from.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -41,17 +41,17 @@ pub(crate) struct PageQuery {
     pub(crate) limit: Option<usize>,
 }
 
-/// A host and what stands in the route table for it.
+/// A host and its entry in the route table.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(super) struct HostView {
     #[schema(example = "shop.example")]
     hostname: String,
     addresses: Vec<String>,
     instance_ids: Vec<String>,
-    /// What its requests are counted under.
+    /// The key under which its requests are counted.
     log_key: Option<String>,
-    /// What stands in the table for the edge beyond the addresses: the policy that was set, and log keys, weights and
-    /// health of single addresses.
+    /// The entry of the route table for the edge except the addresses: the policy, and log keys, weights and health of
+    /// single addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     policy: Option<serde_json::Value>,
@@ -155,8 +155,8 @@ async fn get(
 
 /// Remove a host
 ///
-/// No instance serves it afterwards; one that served nothing else is removed with it, and so is what was made by hand.
-/// It answers 404 from then on. A host that is not there is no error, so it can be repeated.
+/// Its instances stop serving it; an instance without another host is removed as well, and so are entries that were
+/// written directly. The host answers 404 from then on. The call can be repeated.
 #[utoipa::path(delete, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
     (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
         change in it"))),

@@ -15,8 +15,8 @@ use signalbox_access::Caller;
 use signalbox_route_table::{Hostname, InstanceId, Label, Spec, State, page};
 use signalbox_routing::{Error, Live, Stored, in_flight};
 
-/// How many instances one request looks at to find those that fit its filter. A page may come out short, or empty,
-/// with a cursor: then there is more to look at.
+/// Maximum number of instances that one request examines for its filter. A page may be short or empty and still have a
+/// cursor: then more instances have to be examined.
 const MAX_LOOKED_AT: usize = 20_000;
 const CHUNK: usize = 500;
 
@@ -24,7 +24,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get))
 }
 
-/// Which instances, and where to go on.
+/// The filter, and the position to continue from.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -93,7 +93,7 @@ async fn list(
     let mut source = Source::new(&app, filter.host.as_ref()).await?;
     let mut found: Vec<Stored> = Vec::new();
     let mut looked_at = 0;
-    // One more than a page tells whether there is a next one.
+    // One more than a page shows whether there is a next page.
     while found.len() <= limit && looked_at < MAX_LOOKED_AT {
         let ids = source.after(&app, after.as_deref()).await?;
         let Some(last) = ids.last() else { break };
@@ -146,7 +146,7 @@ impl Source {
     }
 }
 
-/// What the table knows of instances; nothing of any while the master is away, which must not hide the rest.
+/// The route table's data about instances; none while the primary is unavailable, which must not hide the rest.
 async fn live(app: &App, ids: &[InstanceId]) -> Vec<Option<Live>> {
     match app.registry.store().live(ids).await {
         Ok(live) => live.into_iter().map(Some).collect(),

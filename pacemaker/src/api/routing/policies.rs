@@ -1,4 +1,4 @@
-//! What is wanted of the edge for a host.
+//! The desired policy of a host.
 
 use axum::{
     Json as Answer,
@@ -33,7 +33,7 @@ impl Body for Policy {}
 pub(super) struct RuledView {
     #[schema(example = "shop.example")]
     hostname: String,
-    /// The policy as it was set; absent when it says nothing, which is the same as none.
+    /// The policy as it was set; absent if it is empty, which is the same as none.
     #[serde(skip_serializing_if = "Option::is_none")]
     rules: Option<Policy>,
     /// The serial of the route table with this change in it.
@@ -51,7 +51,7 @@ pub(super) struct RuledView {
 #[utoipa::path(put, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
     request_body = Policy, responses(
     (status = 200, body = RuledView), (status = 409, description = "foreign_key", body = Problem),
-    (status = 422, description = "invalid_hostname, invalid_policy (`field` says which), unknown_field, \
+    (status = 422, description = "invalid_hostname, invalid_policy (see `field`), unknown_field, \
         missing_field, invalid_body, invalid_wait", body = Problem),
     Refused, NotConverged))]
 pub(super) async fn put(
@@ -75,10 +75,9 @@ pub(super) async fn put(
     Ok(([(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))], Answer(view)).into_response())
 }
 
-/// Take a host's policy away
+/// Remove a host's policy
 ///
-/// Its instances serve it as before, by the edge's defaults. A policy that is not there is no error, so it can be
-/// repeated.
+/// Its instances then serve it with the edge's defaults. The call can be repeated.
 #[utoipa::path(delete, path = "/hosts/{hostname}/policy", tag = "hosts", params(("hostname" = String, Path), WaitQuery), responses(
     (status = 204, headers(("x-signalbox-serial" = u64, description = "The serial of the route table with this \
         change in it"))),
@@ -128,14 +127,14 @@ pub(super) struct SwitchedView {
 
 /// Switch a host to a version
 ///
-/// Its instances of this version type get requests from now on, then those of others get none: they are drained, with
-/// all the names that they serve. Shares between versions are taken out of the policy. Nothing is done unless a healthy
-/// instance of the version is there, and one for each name that would be left alone. It can be repeated.
+/// Its instances of this version type receive requests from now on; then those of other versions are drained, with all
+/// the names that they serve. Traffic splits between versions are removed from the policy. Nothing is changed unless
+/// the version has a healthy instance, and one for each name that would otherwise have none. The call can be repeated.
 #[utoipa::path(post, path = "/hosts/{hostname}/current", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
     request_body = Switch, responses(
     (status = 200, body = SwitchedView),
-    (status = 409, description = "no_instance_of_version, version_unhealthy, version_incomplete (`hostnames` says \
-        which names), foreign_key", body = Problem),
+    (status = 409, description = "no_instance_of_version, version_unhealthy, version_incomplete (`hostnames` lists \
+        them), foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_label, invalid_deadline, unknown_field, missing_field, \
         invalid_body, invalid_wait", body = Problem),
     Refused, NotConverged))]

@@ -1,4 +1,4 @@
-//! The table as it stands, why it answers as it does, and who has it.
+//! The table, its routing decisions, and its propagation.
 
 use axum::{Json as Answer, extract::State as AppState};
 use serde::{Deserialize, Serialize};
@@ -40,9 +40,10 @@ pub(super) struct ExplainQuery {
 
 /// Explain a host
 ///
-/// By the rules of the edge, from the routes master: which keys are candidates, which one decides, and which of its
-/// addresses get requests. With `header`, `cookie` or `address`, `request` says which instance a request like that gets
-/// where it goes by that alone (sessions, shares asked for by name, consistent hashing), else the chances.
+/// Evaluates the rules of the edge against the routes primary: the candidate keys, the one that decides, and which of
+/// its addresses receive requests. With `header`, `cookie` or `address`, `request` shows the instance that such a
+/// request gets if that determines it (sessions, version requested by name, consistent hashing), otherwise the
+/// probabilities.
 #[utoipa::path(get, path = "/routes/explain", tag = "routes", params(ExplainQuery), responses(
     (status = 200, body = Explanation),
     (status = 403, description = "host_not_allowed", body = Problem),
@@ -56,7 +57,7 @@ async fn explain_host(
     let host = host_of(&query.host);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
     if host.is_empty() || host.len() > 253 || !host.bytes().all(plain) {
-        return Err(Invalid::new("invalid_host", "host", "give a host as it stands in a Host header").into());
+        return Err(Invalid::new("invalid_host", "host", "give a host as in a Host header").into());
     }
     if !caller.0.is_unconfined() {
         let hostname = Hostname::parse(&host)?;
@@ -70,7 +71,7 @@ async fn explain_host(
     Ok(Answer(app.registry.explain(host, question).await?))
 }
 
-/// Who has what of the table.
+/// The state of each router.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(super) struct ConvergenceView {
     /// The table's serial and the newest token of its lineage.
@@ -89,7 +90,7 @@ pub(super) struct RouterView {
     node: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
-    /// What all its workers have acknowledged.
+    /// The serial that all its workers have acknowledged.
     serial: u64,
     epoch: String,
     /// Changes it has yet to see; absent while it follows another table.
@@ -103,7 +104,7 @@ pub(super) struct RouterView {
     propagation: Option<PropagationView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     alarm: Option<String>,
-    /// What each of its workers has acknowledged.
+    /// The serial that each of its workers has acknowledged.
     #[schema(value_type = Vec<Object>)]
     workers: serde_json::Value,
 }
@@ -126,10 +127,10 @@ pub(super) struct BucketView {
     count: usize,
 }
 
-/// Who has what of the table
+/// Show router convergence
 ///
-/// The routers that reported in the last minute. One that has been silent for three seconds is shown as silent and still
-/// waited for; after ten it is excluded: changes count as converged without it.
+/// The routers that reported in the last minute. A router that has been silent for three seconds is shown as silent
+/// and still waited for; after ten it is excluded: changes count as converged without it.
 #[utoipa::path(get, path = "/routes/convergence", tag = "routes", responses(
     (status = 200, body = ConvergenceView),
     (status = 503, description = "routes_unavailable, stats_unavailable", body = Problem)))]

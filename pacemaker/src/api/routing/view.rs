@@ -1,4 +1,4 @@
-//! What the API shows of instances.
+//! The API's view of instances.
 
 use serde::Serialize;
 
@@ -43,10 +43,10 @@ pub(super) struct InstanceView {
     table: Option<TableView>,
 }
 
-/// What the route table knows of an instance. Left out while the routes master does not answer.
+/// The route table's data about an instance. Absent while the routes primary does not answer.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 struct TableView {
-    /// Whether this revision stands in the table.
+    /// Whether this revision is in the table.
     routed: bool,
     /// When the lease ends without a heartbeat, in unix milliseconds of the routes master's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ struct TableView {
     /// Whether its checks pass. Absent without a health check.
     #[serde(skip_serializing_if = "Option::is_none")]
     healthy: Option<bool>,
-    /// What the check that made it unhealthy found.
+    /// The result of the check that made it unhealthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     unhealthy_because: Option<String>,
     /// Since when it is or was healthy or unhealthy, in unix milliseconds of the routes master's clock; absent until the

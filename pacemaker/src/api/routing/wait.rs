@@ -28,8 +28,8 @@ pub(super) fn parse(text: &str) -> Result<Duration, Invalid> {
 
 /// Waits until every live router has acknowledged the change.
 ///
-/// With no live router nobody serves the change, so to say that all routers have it would be true and useless: the
-/// wait goes on for one to report, and ends with `no_router`.
+/// Without a live router no router serves the change, so "all routers have it" would be true and useless: the wait
+/// continues until one reports, and ends with `no_router`.
 pub(crate) async fn wait(
     app: &App,
     epoch: &str,
@@ -57,7 +57,7 @@ pub(crate) async fn wait(
     let status =
         if code == "shutting_down" { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::GATEWAY_TIMEOUT };
     let detail =
-        format!("The change stands in the route table, but {detail}. Repeating the request waits again.");
+        format!("The change is in the route table, but {detail}. Repeating the request waits again.");
     let lagging: Vec<_> = lagging.iter().map(|router| laggard(router, epoch, serial)).collect();
     Err(Problem::new(status, code, detail)
         .with("changed", true)

@@ -1,4 +1,4 @@
-//! Backends: defining, looking at and removing them.
+//! Backends: define, read and remove.
 
 use axum::{Json as Answer, extract::State, http::StatusCode};
 use rand::RngExt as _;
@@ -34,7 +34,7 @@ pub(crate) struct BackendView {
     /// Its name.
     #[schema(example = "search")]
     name: String,
-    /// What the names of its objects begin with.
+    /// The prefix of its objects' names.
     #[schema(example = "work:")]
     prefix: String,
     /// Where events are sent.
@@ -45,7 +45,7 @@ pub(crate) struct BackendView {
     /// The secret that signs; only root sees it.
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
-    /// What becomes of an event that fails.
+    /// The treatment of an event that fails.
     on_failure: OnFailure,
     /// How often an event is tried before that.
     max_attempts: u32,
@@ -55,14 +55,14 @@ pub(crate) struct BackendView {
     disabled: Option<String>,
     /// It was removed, and goes when nothing is queued for it any more.
     draining: bool,
-    /// What becomes of what is queued, if it was removed.
+    /// The treatment of queued events, if it was removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     queued: Option<Queued>,
     /// Objects with a queue.
     objects: u64,
     /// Events that wait or are in flight.
     events: u64,
-    /// Events that were given up.
+    /// The number of dead letters.
     dead: u64,
 }
 
@@ -89,7 +89,7 @@ impl BackendView {
     }
 }
 
-/// An event that was given up.
+/// An event that became a dead letter.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = BackendDeadView)]
 pub(crate) struct DeadView {
@@ -122,7 +122,7 @@ async fn list(
     Ok(Answer(numbers.backends.into_iter().map(view).collect()))
 }
 
-/// Look at a backend
+/// Show a backend
 #[utoipa::path(get, path = "/backends/{name}", tag = "objects", params(("name" = String, Path, example = "search")),
     responses(
     (status = 200, body = BackendView), (status = 404, description = "unknown_backend", body = Problem)))]
@@ -166,7 +166,7 @@ async fn put(
     Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, Answer(view)))
 }
 
-/// What becomes of what is queued.
+/// The treatment of queued events.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -177,11 +177,12 @@ pub(crate) struct Removal {
 
 /// Remove a backend
 ///
-/// While events are queued for it, the request has to say what becomes of them: `queued=send` sends them first;
-/// `queued=dead` makes them dead letters, which can be redriven when a backend of this name is defined again;
-/// `queued=discard` drops them. Without that, 409 says how many they are. What is being sent at this moment is given up
-/// with the others, and may have arrived. From now on the backend takes no new objects. 204 when it is gone; 202 when
-/// it goes by itself as soon as nothing is queued any more. It may be repeated, also with another word.
+/// While events are queued for it, the request must specify their treatment: `queued=send` sends them first;
+/// `queued=dead` makes them dead letters, which can be redriven once a backend of this name is defined again;
+/// `queued=discard` drops them. Without it, the answer is 409 with their number. With `dead` and `discard`, an event
+/// that is being sent at this moment is dropped with the others, although it may have arrived. From now on the backend
+/// accepts no new objects. The answer is 204 when it is gone; 202 when it will be removed automatically as soon as its
+/// queues are empty. The call can be repeated, also with another value.
 #[utoipa::path(delete, path = "/backends/{name}", tag = "objects", params(("name" = String, Path), Removal), responses(
     (status = 202), (status = 204), (status = 404, description = "unknown_backend", body = Problem),
     (status = 409, description = "backend_not_empty", body = Problem)))]
@@ -196,7 +197,7 @@ async fn remove(
         Removed::Going => Ok(StatusCode::ACCEPTED),
         Removed::NotEmpty { objects, events } => {
             let detail = format!(
-                "{events} events of {objects} objects are queued for it; say what becomes of them: \
+                "{events} events of {objects} objects are queued for it; choose their treatment: \
                  ?queued=send, dead or discard"
             );
             let choices = [Queued::Send, Queued::Dead, Queued::Discard].map(Queued::as_str);
@@ -243,10 +244,10 @@ pub(crate) struct RedrivenEvents {
     left: u64,
 }
 
-/// Send a backend's dead letters again
+/// Redrive a backend's dead letters
 ///
-/// Each goes behind what is queued for its object, with the id that it had and `"redriven": true`, since later ones
-/// came before it. Events that die meanwhile stay. It may be repeated.
+/// Each is queued behind the other events of its object, with its original ID and `"redriven": true`, since later ones
+/// arrived before it. Events that become dead letters in the meantime stay. The call can be repeated.
 #[utoipa::path(post, path = "/backends/{name}/dead/redrive", tag = "objects", params(("name" = String, Path)), responses(
     (status = 200, body = RedrivenEvents), (status = 400, description = "invalid_backend", body = Problem),
     (status = 404, description = "unknown_backend", body = Problem),

@@ -34,7 +34,7 @@ pub(crate) struct Accepted {
     ids: Vec<EventId>,
 }
 
-/// Which event to give up.
+/// The event to skip.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Skip {
@@ -45,7 +45,7 @@ pub(crate) struct Skip {
 
 impl Body for Skip {}
 
-/// Where an object stands.
+/// The status of an object.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct ObjectView {
     /// Its name.
@@ -64,7 +64,7 @@ pub(crate) struct ObjectView {
     /// The event that is being sent at this moment.
     #[schema(value_type = Option<u64>)]
     in_flight: Option<EventId>,
-    /// The event that is sent next: the one that `skip` gives up, when it is parked or waits for a retry.
+    /// The event that is sent next: the one that `skip` drops, when the object is parked or waits for a retry.
     #[schema(value_type = Option<u64>)]
     next_id: Option<EventId>,
     /// The worker that sends what is in flight, and the epoch of its lease behind the slash.
@@ -110,12 +110,13 @@ impl ObjectView {
 
 /// Publish events of an object, with its new state
 ///
-/// The body: `events`, the main event and up to 99 sub-events, each with `topic` and `type` and if wanted `url` (else
-/// one made from the object's name), `timestamp`, `data` and `environment`; `data`, the object's new state, if it changes; and
-/// `idempotency_key` for all of it. All are accepted together, in this order, or none. An object whose name begins with
-/// a backend's prefix has its events sent there, one at a time; all others go to the bus. In the path, `/` and other
-/// reserved characters of the object's name are written as `%XX`. What is published to a topic directly for such an
-/// object (`POST /topics/{name}` with its name as `object`) goes to its backend as well, also while nothing waits there.
+/// The body: `events`, the main event and up to 99 sub-events, each with `topic` and `type` and optionally `url`
+/// (default: one made from the object's name), `timestamp`, `data` and `environment`; `data`, the object's new state,
+/// if it changes; and `idempotency_key` for the whole group. All are accepted together, in this order, or none. Events
+/// of an object whose name begins with a backend's prefix are sent to that backend, one at a time; all others go to
+/// the bus. In the path, `/` and other reserved characters of the object's name are written as `%XX`. Events that are
+/// published to a topic directly for such an object (`POST /topics/{name}` with its name as `object`) go to its
+/// backend as well.
 #[utoipa::path(post, path = "/objects/{object}/events", tag = "objects",
     params(("object" = String, Path, example = "work:1")), request_body = Object, responses(
     (status = 202, body = Accepted),
@@ -136,7 +137,7 @@ async fn publish(
     Ok((StatusCode::ACCEPTED, Answer(Accepted { ids })))
 }
 
-/// Look at an object
+/// Show an object
 #[utoipa::path(get, path = "/objects/{object}", tag = "objects", params(("object" = String, Path, example = "work:1")),
     responses(
     (status = 200, body = ObjectView), (status = 400, description = "invalid_object", body = Problem),
@@ -170,11 +171,11 @@ async fn unpark(
     decide(&app, &object, Decision::Unpark).await
 }
 
-/// Give an object's event up
+/// Skip an object's event
 ///
-/// For an object that is parked, or waits for a retry: the event `id` at the head (`next_id` of the object) becomes a dead
-/// letter of its backend, and the object's next event tells the gap. It has to be named, so that a repeat of a request
-/// whose answer was lost gives up no other.
+/// For an object that is parked or waits for a retry: the event `id` at the head (`next_id` of the object) becomes a
+/// dead letter of its backend, and the object's next event reports the gap. The ID is required, so that a repeat of a
+/// request whose answer was lost skips no other event.
 #[utoipa::path(post, path = "/objects/{object}/skip", tag = "objects", params(("object" = String, Path)),
     request_body = Skip, responses(
     (status = 204), (status = 400, description = "invalid_object", body = Problem),
@@ -195,11 +196,9 @@ async fn decide(app: &App, object: &str, decision: Decision) -> Result<StatusCod
     match app.sequencer.handle.decide(object, decision).await? {
         Decided::Done => Ok(StatusCode::NO_CONTENT),
         Decided::Idle => Err(Problem::not_found("no_queue", "no events of this object wait for a backend")),
-        Decided::InFlight => {
-            conflict("in_flight", "its event is being sent at this moment; look at the object again")
-        }
+        Decided::InFlight => conflict("in_flight", "its event is being sent now; read the object again"),
         Decided::AnotherEvent => {
-            conflict("another_event", "another event is at the head; look at the object's `next_id`")
+            conflict("another_event", "another event is at the head; see the object's `next_id`")
         }
         Decided::NothingToDecide => {
             conflict("nothing_to_decide", "it is neither parked nor waiting for a retry")
