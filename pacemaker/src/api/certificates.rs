@@ -34,7 +34,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NewCertificate {
-    /// PEM: the server's certificate, then each one's authority. The last authority may be left out. At most 64 KiB.
+    /// PEM: the server's certificate, then the certificate of each issuer. The root may be omitted. At most 64 KiB.
     #[schema(example = "-----BEGIN CERTIFICATE-----\n…")]
     chain: String,
     /// PEM of the private key, not encrypted: RSA, ECDSA (P-256, P-384) or Ed25519. At most 16 KiB.
@@ -47,10 +47,11 @@ impl Body for NewCertificate {}
 /// A certificate's own data.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 struct CertificateView {
-    /// Whose handshakes it is shown in: this name; every name one label below a `*.` name; `*` for all without another.
+    /// The handshakes that use it: for this name; for every name one label below a `*.` name; for `*`, all without
+    /// another certificate.
     #[schema(example = "shop.example")]
     server_name: String,
-    /// The DNS names that it is for.
+    /// The DNS names that it is valid for.
     names: Vec<String>,
     #[schema(example = "CN=shop.example")]
     subject: String,
@@ -60,11 +61,11 @@ struct CertificateView {
     not_before: i64,
     /// Unix seconds.
     not_after: i64,
-    /// Whole days until its end, negative after it.
+    /// Whole days until it expires, negative afterwards.
     days_left: i64,
     /// SHA-256 of the certificate, in hexadecimal.
     fingerprint_sha256: String,
-    /// PEM; of a single certificate only.
+    /// PEM; only for a single certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     chain: Option<String>,
 }
@@ -87,20 +88,20 @@ impl CertificateView {
     }
 }
 
-/// A certificate after it was put.
+/// A certificate after an upload.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 struct ChangedCertificate {
     #[serde(flatten)]
     certificate: CertificateView,
     /// The serial of the route table with this change in it.
     serial: u64,
-    /// The newest token of the table's lineage, within which the serial means something.
+    /// The newest epoch of the table; serials are only comparable within one epoch.
     epoch: String,
     /// Whether anything changed.
     changed: bool,
 }
 
-/// A page of certificates, in the order of their server names.
+/// A page of certificates, ordered by server name.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 struct CertificateList {
     certificates: Vec<CertificateView>,
@@ -109,15 +110,15 @@ struct CertificateList {
     next: Option<String>,
 }
 
-/// Put a certificate
+/// Upload a certificate
 ///
-/// It is shown from the next handshake on, by every router that has acknowledged the change; nothing is reloaded. The
-/// private key is encrypted before it is stored, and cannot be read again. Repeating it changes nothing.
+/// Every router that has acknowledged the change uses it from the next handshake on, without a reload. The private key
+/// is encrypted before it is stored, and cannot be read again. Repeating the call changes nothing.
 #[utoipa::path(put, path = "/certificates/{server_name}", tag = "certificates",
     params(("server_name" = String, Path, description = "A name, `*.example.org`, or `*`"), WaitQuery),
     request_body = NewCertificate, responses(
-    (status = 200, description = "Replaced, or as it was", body = ChangedCertificate),
-    (status = 201, description = "The name had none", body = ChangedCertificate),
+    (status = 200, description = "Replaced, or unchanged", body = ChangedCertificate),
+    (status = 201, description = "Created", body = ChangedCertificate),
     (status = 403, description = "host_not_allowed", body = Problem),
     (status = 409, description = "no_edge_key: the pacemaker has no `edge_key_file`; foreign_key", body = Problem),
     (status = 422, description = "invalid_hostname, invalid_chain, chain_order, invalid_key, key_mismatch, \

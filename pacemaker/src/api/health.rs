@@ -15,15 +15,15 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(live)).routes(routes!(ready)).routes(routes!(metrics))
 }
 
-/// Whether the process answers
+/// Check whether the process answers
 #[utoipa::path(get, path = "/health", tag = "health", security(()), responses((status = 200, body = Live)))]
 async fn live() -> Answer<Live> {
     Answer(Live {})
 }
 
-/// Whether changes are possible
+/// Check whether changes are possible
 ///
-/// The stats Redis is named and not required: without it only waiting for routers fails.
+/// The stats Redis is listed but not required: without it only waiting for routers fails.
 #[utoipa::path(get, path = "/health/ready", tag = "health", security(()), responses(
     (status = 200, body = Ready), (status = 503, body = Ready)))]
 async fn ready(State(app): State<App>) -> Response {
@@ -43,7 +43,7 @@ async fn ready(State(app): State<App>) -> Response {
     (status, Answer(ready)).into_response()
 }
 
-/// Metrics as OpenMetrics text
+/// Show metrics as OpenMetrics text
 #[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses(
     (status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn metrics(State(app): State<App>) -> Result<Response, Problem> {

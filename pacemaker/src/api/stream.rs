@@ -22,16 +22,16 @@ use crate::http::{
 };
 
 static LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// nginx passes on each message when it comes.
+/// nginx forwards each message immediately.
 static UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
-/// How long a client waits before it connects again.
+/// The delay before a client reconnects.
 const RECONNECT: std::time::Duration = std::time::Duration::from_secs(1);
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(events))
 }
 
-/// Which events, and from where on.
+/// The filter and the start position.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -42,13 +42,14 @@ struct Asked {
     environment: Option<String>,
     /// Only of this object.
     object: Option<String>,
-    /// Only where this regular expression matches all of `environment:type:topic`.
+    /// Only events whose `environment:type:topic` matches this regular expression completely.
     pattern: Option<String>,
-    /// The id of the last message that was seen, for clients that cannot send the header `Last-Event-ID`, which wins.
+    /// The ID of the last received message, for clients that cannot send the header `Last-Event-ID`, which takes
+    /// precedence.
     last_event_id: Option<String>,
 }
 
-/// Watch events as they are accepted
+/// Stream events as they are accepted
 ///
 /// Server-sent events. Each message is an event as subscribers receive it, with `environment`. Its ID, sent as
 /// `Last-Event-ID`, resumes the stream after it, as far as the log still has the following events. `event: gap`
@@ -78,7 +79,7 @@ async fn events(
     let position = match brought {
         // The value of a browser whose position was reset.
         Some(text) if !text.is_empty() => Position::read(&text, shards).ok_or_else(|| {
-            let detail = "`Last-Event-ID` must be the id of a message of this stream; leave it out to watch from now on";
+            let detail = "`Last-Event-ID` must be the id of a message of this stream; omit it to start with the next event";
             Problem::unprocessable("invalid_last_event_id", detail)
         })?,
         _ => Position::new(app.live.ends(shards).await?),

@@ -97,7 +97,7 @@ async fn create(
 
 /// Revoke a token
 ///
-/// It is rejected from the next request on. Revoking it again is not an error.
+/// It is rejected from the next request on. The call can be repeated.
 #[utoipa::path(delete, path = "/tokens/{name}", tag = "tokens", params(("name" = String, Path)), responses(
     (status = 204)))]
 async fn remove(

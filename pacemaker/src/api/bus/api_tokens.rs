@@ -44,15 +44,15 @@ pub(crate) struct TokenView {
     token: String,
 }
 
-/// A token to be made.
+/// A token to create.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewApiToken {
     /// `[a-z0-9:_-]{1,64}`.
     name: String,
-    /// The same; made up as `name--` and 32 hexadecimal digits when it is left out.
+    /// The token; by default generated as `name--` and 32 hexadecimal digits.
     token: Option<String>,
-    /// `publish`, `subscribe` and `read` when left out.
+    /// Default: `publish`, `subscribe` and `read`.
     scopes: Option<BTreeSet<Scope>>,
 }
 
@@ -63,9 +63,9 @@ async fn list(_: Granted<RootOnly>, State(app): State<App>) -> Result<Answer<Vec
     Ok(Answer(tokens.into_iter().map(|(token, client)| TokenView { name: client.name, token }).collect()))
 }
 
-/// Make a client's token
+/// Create a client's token
 ///
-/// The token is the client: topics are claimed by it, and it has at most one subscription. Making the same one again
+/// The token identifies the client: it claims topics, and has at most one subscription. Creating the same token again
 /// changes nothing.
 #[utoipa::path(post, path = "/api_tokens", tag = "bus", request_body = NewApiToken, responses(
     (status = 201, body = TokenView), (status = 400, description = "invalid_api_token", body = Problem),

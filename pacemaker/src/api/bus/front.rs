@@ -22,7 +22,7 @@ pub(crate) struct Front {
     pub(super) webhooks: Webhooks,
     pub(super) metrics: Metrics,
     pub(super) limits: Limits,
-    /// Overdue jobs from which the scaling pulse is slow.
+    /// The number of overdue jobs above which the scaling pulse is slow.
     pub(super) overdue_jobs: u64,
     now: fn() -> SystemTime,
 }
@@ -49,12 +49,12 @@ impl Front {
         self.handle.registry().api_tokens.get(token).map(|client| caller(token, client))
     }
 
-    /// How a client is called towards others.
+    /// The public name of a client.
     pub(crate) fn name_of(&self, client: &str) -> String {
         self.handle.registry().name_of(client)
     }
 
-    /// Whose token of the bus has this digest, as far as this process knows.
+    /// The caller whose bus token has this digest, as far as this process knows.
     pub(crate) fn of_digest(&self, digest: &str) -> Option<Caller> {
         let registry = self.handle.registry();
         let mut tokens = registry.api_tokens.iter();
@@ -75,7 +75,7 @@ impl Front {
         Ok(self.handle.find_api_token(token).await?.map(|client| caller(token, &client)))
     }
 
-    /// Whether the object is one that applications may publish events of.
+    /// Checks that applications may publish events of the object.
     pub(crate) fn check_object(&self, object: &str) -> Result<(), Problem> {
         intake::object_name(object)?;
         if intake::is_reserved_object(object) {
@@ -85,7 +85,8 @@ impl Front {
         Ok(())
     }
 
-    /// Publishes a group of events of one object. Their key is in the body, in the header, or the same in both.
+    /// Publishes a group of events of one object. The idempotency key may be in the body, in the header, or the same
+    /// in both.
     pub(crate) async fn publish_group(
         &self,
         caller: &Caller,
@@ -110,7 +111,7 @@ impl Front {
         Ok(accepted?)
     }
 
-    /// Reads what an operator wants of a backend.
+    /// Parses an operator's definition of a backend.
     pub(crate) fn wanted_backend(&self, name: &str, body: &[u8]) -> Result<WantedBackend, Problem> {
         Ok(intake::backend(name, body, self.limits)?)
     }
@@ -125,7 +126,7 @@ impl Front {
         Ok(findings)
     }
 
-    /// Every token of the bus, for those who check tokens elsewhere; nothing while the registry is not known.
+    /// Every token of the bus, for the token registry; none while the registry of the bus is not known.
     pub(crate) fn external_tokens(&self) -> ExternalTokens {
         let handle = self.handle.clone();
         ExternalTokens::new(move || {
@@ -158,12 +159,12 @@ pub(super) fn external_token(token: &str, client: &ApiToken) -> ExternalToken {
     ExternalToken { token: token.to_owned(), name: client.name.clone(), scopes: scopes(client) }
 }
 
-/// How a client is called towards others.
+/// The public name of a client.
 pub(super) fn name_of(client: &str, registry: &Registry) -> String {
     registry.name_of(client)
 }
 
-/// The numbers by name in place of token. Clients of one name are one.
+/// The numbers by name instead of token. Clients with the same name are combined.
 pub(super) fn by_name(gauges: Gauges, registry: &Registry) -> Gauges {
     let mut subscribers: BTreeMap<String, SubscriberGauges> = BTreeMap::new();
     for (client, numbers) in gauges.subscribers {

@@ -47,7 +47,7 @@ pub(crate) struct MessageId {
     id: EventId,
 }
 
-/// The members of a message. Each as it came, so that a mistake can be named.
+/// The members of a message, unparsed, so that an error can name the member.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Submitted<'a> {
@@ -61,7 +61,7 @@ struct Submitted<'a> {
     payload: Option<&'a RawValue>,
 }
 
-/// A member that is there, `null` included: as a payload, `null` is a value like any other.
+/// A member that is present, including `null`, which is a valid payload.
 fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }

@@ -31,7 +31,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(other_spellings())
 }
 
-/// Paths that answer as another does, as the original's do; the document has them as copies.
+/// Alternative spellings of paths, as in Routemaster; the OpenAPI document lists them as copies.
 pub(crate) const OTHER_SPELLINGS: [(&str, &str); 3] = [
     ("/subscription", "/subscriber"),
     ("/subscriber/topics/{topic}", "/subscription/topics/{topic}"),

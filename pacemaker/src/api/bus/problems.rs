@@ -12,7 +12,7 @@ impl From<Flaw> for Problem {
     }
 }
 
-/// The fabric has no registry, or not the one it had.
+/// The fabric has no registry, or another one than before.
 pub(super) fn uninitialised() -> Problem {
     Problem::unavailable(
         "fabric_uninitialised",
@@ -21,7 +21,7 @@ pub(super) fn uninitialised() -> Problem {
 }
 
 fn unavailable() -> Problem {
-    Problem::unavailable("fabric_unavailable", "The fabric is not reachable at the moment; try again.")
+    Problem::unavailable("fabric_unavailable", "The fabric is not reachable. Retry.")
 }
 
 fn invalid_topic(name: &str) -> Problem {

@@ -12,7 +12,7 @@ use crate::http::{
     auth::{BeKnown, Granted, ReadAll, RootOnly},
 };
 
-/// How long the scaling pulse takes while the workers are behind.
+/// The response time of the scaling pulse while the workers are behind.
 const SLOW_PULSE: Duration = Duration::from_secs(1);
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -24,7 +24,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(initialise))
 }
 
-/// That the process answers, and when.
+/// The process answers; the time of the answer.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Pong {
     /// Unix milliseconds.
@@ -38,7 +38,7 @@ async fn ping(State(app): State<App>) -> Answer<Pong> {
     Answer(Pong { pong: app.bus.now_ms() })
 }
 
-/// Whether the event bus reaches its Redis
+/// Check whether the event bus reaches its Redis
 #[utoipa::path(get, path = "/pulse", tag = "bus", responses(
     (status = 204), (status = 500, description = "no_pulse", body = Problem)))]
 async fn pulse(
@@ -47,7 +47,7 @@ async fn pulse(
 ) -> Result<StatusCode, Problem> {
     let no_pulse = |problem: Problem| {
         let away = problem.status().is_server_error();
-        let detail = "the event bus does not reach its Redis";
+        let detail = "the event bus cannot reach its Redis";
         if away { Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "no_pulse", detail) } else { problem }
     };
     // A token that is not of the bus is looked up in the same Redis; a failure of that answers the question.
@@ -88,11 +88,11 @@ pub(crate) struct Numbers {
 pub(crate) struct SubscriberNumbers {
     /// Events delivered in all.
     sent: u64,
-    /// Events that wait or are on their way.
+    /// Events that wait or are being delivered.
     events: u64,
-    /// Batches that wait or are on their way.
+    /// Batches that wait or are being delivered.
     batches: u64,
-    /// When the oldest of them was begun, unix milliseconds.
+    /// Creation time of the oldest of them, unix milliseconds.
     oldest_ms: Option<u64>,
     /// Dead letters, in events.
     dead: u64,
@@ -108,9 +108,9 @@ pub(crate) struct Jobs {
     pending: u64,
 }
 
-/// The numbers of the event bus
+/// Show the numbers of the event bus
 ///
-/// The same as in `/metrics`, as JSON, and without what this process alone counts.
+/// The same as in `/metrics`, as JSON, without the counters of this process.
 #[utoipa::path(get, path = "/bus/metrics", tag = "bus", responses((status = 200, body = Numbers)))]
 async fn numbers(_: Granted<ReadAll>, State(app): State<App>) -> Result<Answer<Numbers>, Problem> {
     let gauges = app.bus.handle.gauges().await?;
@@ -139,10 +139,11 @@ async fn numbers(_: Granted<ReadAll>, State(app): State<App>) -> Result<Answer<N
     }))
 }
 
-/// Accept an empty or another fabric
+/// Initialize the event bus on a new fabric
 ///
-/// While the fabric is not the one that was used before, nothing is accepted, because its subscriptions are gone. This
-/// takes it as it is, and lays out a registry where there is none. On the known fabric it changes nothing.
+/// If the fabric was replaced by an empty or another one, publishing is rejected, because its subscriptions are gone.
+/// This call accepts the current fabric and creates a registry if there is none. On the known fabric it changes
+/// nothing.
 #[utoipa::path(post, path = "/bus/initialise", tag = "bus", responses((status = 204)))]
 async fn initialise(_: Granted<RootOnly>, State(app): State<App>) -> Result<StatusCode, Problem> {
     app.bus.handle.initialise().await?;

@@ -22,9 +22,9 @@ use crate::http::{
 use signalbox_access::Caller;
 use signalbox_bus::{EventId, NewEvent, Refusal, intake, is_topic_name};
 
-/// The largest array of events that is read: a hundred of the largest events, about.
+/// Maximum size of an array of events: about a hundred of the largest events.
 pub(super) const ARRAY_BYTES: usize = 8 << 20;
-/// Characters of an idempotency key.
+/// Maximum characters of an idempotency key.
 const LONGEST_KEY: usize = 255;
 
 static EVENT_ID: HeaderName = HeaderName::from_static("x-signalbox-event-id");
@@ -41,17 +41,17 @@ pub(crate) struct Topic {
     name: String,
     /// The client that published to it first; null before the first event.
     publisher: Option<String>,
-    /// Events accepted in all.
+    /// Events accepted in total.
     events: u64,
 }
 
 /// The result for one event of an array.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Published {
-    /// The status that the event would have got alone.
+    /// The status that the event would have received alone.
     #[schema(example = 200)]
     status: u16,
-    /// Its id, when it was accepted.
+    /// Its ID, if it was accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
     id: Option<EventId>,
@@ -92,10 +92,11 @@ async fn list(_: Granted<BeKnown>, State(app): State<App>) -> Result<Answer<Vec<
 
 /// Publish an event
 ///
-/// The first client that publishes to a topic claims it. The body: `type` (`create`, `update`, `delete`, `noop`), `url`
-/// (https, no query string, up to 1,024 characters), and if wanted `timestamp` (unix milliseconds), `data` (any JSON,
-/// kept byte for byte), `environment` (else the client's name) and `object` (else the url; events of one object stay in
-/// order). An event of an object that has a backend goes to that and to no subscriber. With the header `Idempotency-Key` a repeat within ten minutes returns the first one's id.
+/// The first client that publishes to a topic claims it. The body: `type` (`create`, `update`, `delete`, `noop`),
+/// `url` (https, no query string, up to 1,024 characters), and optionally `timestamp` (unix milliseconds), `data` (any
+/// JSON, stored byte for byte), `environment` (default: the client's name) and `object` (default: the URL; events of
+/// one object stay in order). An event of an object that has a backend goes to the backend and to no subscriber. With
+/// the header `Idempotency-Key` a repeat within ten minutes returns the first event's ID.
 #[utoipa::path(post, path = "/topics/{name}", tag = "bus", params(("name" = String, Path, example = "orders")),
     request_body = Object, responses(
     (status = 200, description = "Accepted; the body is empty", headers(("X-Signalbox-Event-Id" = u64))),
@@ -123,8 +124,8 @@ async fn publish(
 
 /// Publish many events
 ///
-/// An array of events as `POST /topics/{name}` takes them; each is accepted or refused alone, in order. With an
-/// `Idempotency-Key`, each event's place in the array belongs to its key, so a repeat must hold the same events.
+/// An array of events as for `POST /topics/{name}`; each is accepted or rejected separately, in order. With an
+/// `Idempotency-Key`, each position in the array has its own key, so a repeat must contain the same events.
 #[utoipa::path(post, path = "/topics/{name}/events", tag = "bus", params(("name" = String, Path, example = "orders")),
     request_body = Vec<Object>, responses(
     (status = 200, description = "A result for each event", body = Vec<Published>),
@@ -179,7 +180,7 @@ pub(super) fn refused_all(results: &[Result<EventId, Refusal>]) -> Option<Refusa
 
 /// Delete a topic
 ///
-/// For its publisher and root. Events that were accepted are still delivered.
+/// Allowed for its publisher and root. Events that were accepted are still delivered.
 #[utoipa::path(delete, path = "/topics/{name}", tag = "bus", params(("name" = String, Path)), responses(
     (status = 204), (status = 403, description = "topic_claimed", body = Problem),
     (status = 404, description = "unknown_topic", body = Problem)))]
@@ -206,18 +207,19 @@ impl Parameter for TopicName {
     }
 }
 
-/// The event with its environment: the client's name, unless it has one. Names may hold colons, environments may not.
-/// A token that is confined to environments publishes in no other.
+/// The event with its environment; the default is the client's name. Names may contain colons, environments may not. A
+/// token confined to environments publishes in no other.
 pub(super) fn addressed(event: NewEvent, caller: &Caller) -> Result<NewEvent, Problem> {
     let environment = event.environment.unwrap_or_else(|| caller.name.replace(':', "."));
     caller.check_environment(&environment)?;
     Ok(NewEvent { environment: Some(environment), ..event })
 }
 
-/// The key as draft-ietf-httpapi-idempotency-key-header has it, with or without its quotes.
+/// The key as defined by draft-ietf-httpapi-idempotency-key-header, with or without quotes.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
-    let detail = || Cow::Owned(format!("an Idempotency-Key is 1 to {LONGEST_KEY} visible ASCII characters"));
+    let detail =
+        || Cow::Owned(format!("the Idempotency-Key must be 1 to {LONGEST_KEY} visible ASCII characters"));
     let flaw = || Problem::bad_request("invalid_idempotency_key", detail());
     let key = value.to_str().map_err(|_| flaw())?.trim();
     let key = key.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(key);

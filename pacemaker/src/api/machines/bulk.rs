@@ -24,9 +24,9 @@ use crate::http::{
 };
 use signalbox_machines::{Error, Status, Update};
 
-/// Items of one request.
+/// Maximum number of items of one request.
 const MOST_ITEMS: usize = 1_000;
-/// Items that are worked on at a time.
+/// Items that are processed concurrently.
 const AT_A_TIME: usize = 100;
 /// Labels of a page: the default and the maximum.
 const PAGE: usize = 100;
@@ -46,7 +46,7 @@ pub(crate) struct Item {
     name: String,
     #[schema(value_type = Object)]
     metadata: Value,
-    /// As the header of the same name.
+    /// Like the header of the same name.
     #[serde(default)]
     idempotency_key: Option<String>,
 }
@@ -69,7 +69,7 @@ pub(crate) struct Results {
     results: Vec<Value>,
 }
 
-/// Which labels are listed.
+/// Selects the labels to list.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -78,7 +78,7 @@ pub(crate) struct Wanted {
     state: Option<String>,
     /// Only those with this status.
     status: Option<Status>,
-    /// From `next` of the page before.
+    /// The `next` of the previous page.
     cursor: Option<String>,
     /// 1 to 1,000; default 100.
     limit: Option<usize>,
@@ -96,14 +96,14 @@ pub(crate) struct Name {
 #[schema(as = LabelPage)]
 pub(crate) struct Page {
     labels: Vec<Name>,
-    /// Where a label is created with POST.
+    /// A label to create.
     create: String,
     /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
 
-/// Whose actions are tried again.
+/// Selects the actions to retry.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -112,7 +112,7 @@ pub(crate) struct Which {
     state: Option<String>,
 }
 
-/// How many were.
+/// The number of retried actions.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = LabelsRetried)]
 pub(crate) struct Retried {
@@ -132,7 +132,10 @@ async fn list(
 ) -> Result<Answer<Page>, Problem> {
     let limit = wanted.limit.unwrap_or(PAGE);
     if !(1..=MOST_PAGE).contains(&limit) {
-        return Err(Problem::unprocessable("invalid_limit", format!("a page has 1 to {MOST_PAGE} labels")));
+        return Err(Problem::unprocessable(
+            "invalid_limit",
+            format!("`limit` must be between 1 and {MOST_PAGE}"),
+        ));
     }
     let version = app.machines.definitions.current(&machine).await?;
     let all: Vec<&str> = version.machine.states().iter().map(signalbox_machine::State::name).collect();
@@ -174,7 +177,7 @@ async fn list(
 
 /// Create many labels
 ///
-/// `{"labels":[{"name","metadata","idempotency_key"?}]}`, up to 1,000; a result for each, in order.
+/// `{"labels":[{"name","metadata","idempotency_key"?}]}`, up to 1,000; returns a result for each, in order.
 #[utoipa::path(post, path = "/state-machines/{machine}/labels", tag = "machines", params(("machine" = String, Path)),
     request_body = Items, responses(
     (status = 200, body = Results), (status = 404, description = "unknown_machine", body = Problem),
@@ -254,7 +257,7 @@ fn told(name: String, result: Result<signalbox_machines::Answer, Problem>, good:
     value
 }
 
-/// Try the actions of all errored labels again
+/// Retry the actions of all errored labels
 #[utoipa::path(post, path = "/state-machines/{machine}/retry", tag = "machines",
     params(("machine" = String, Path), Which), responses(
     (status = 200, body = Retried), (status = 404, description = "unknown_machine", body = Problem),

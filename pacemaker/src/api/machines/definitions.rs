@@ -36,19 +36,19 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 pub(crate) struct Plan {
     /// The token to apply it with, valid for an hour.
     plan: String,
-    /// The version that it is computed from; 0 for a machine that is new.
+    /// The version that it is compared with; 0 for a new machine.
     version: u64,
     /// `{"added","removed","changed"}`.
     #[schema(value_type = Object)]
     states: Value,
     /// The differences other than states: `timezone`, `feeds.NAME`, `inputs.TOPIC`, `webhooks`.
     changed: Vec<String>,
-    /// Labels in states that go.
+    /// Labels in removed states.
     labels: BTreeMap<String, u64>,
     /// Labels that continue as soon as it is applied, because the kind of their state changes: a gate that becomes an
     /// action, or an end that gets a successor.
     starts: u64,
-    /// Labels that would move if their gate looked now.
+    /// Labels that would move if their gate were evaluated now.
     would_move: u64,
     /// Labels whose evaluation needs a feed.
     needs_feed: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Plan {
     warnings: Vec<String>,
 }
 
-/// Which plan to apply.
+/// Selects the plan to apply.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = MachineApply)]
@@ -78,7 +78,7 @@ pub(crate) struct Applied {
     version: u64,
 }
 
-/// The versions of a machine, the oldest first.
+/// The versions of a machine, oldest first.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = MachineVersions)]
 pub(crate) struct Versions {
@@ -100,7 +100,7 @@ async fn plan(
     RawBytes(body): RawBytes,
 ) -> Result<Answer<Plan>, Problem> {
     let MachineName(name) = MachineName::check(name).map_err(|_| {
-        Problem::unprocessable("invalid_definition", "the path holds no valid name of a machine")
+        Problem::unprocessable("invalid_definition", "the path contains an invalid machine name")
     })?;
     let source = std::str::from_utf8(&body)
         .map_err(|_| Problem::unprocessable("invalid_definition", "the definition is not UTF-8"))?;
@@ -108,7 +108,10 @@ async fn plan(
         .map_err(|refused| Problem::unprocessable("invalid_definition", refused.to_string()))?;
     let warnings = file.warnings.iter().map(ToString::to_string).collect();
     let machine = file.machines.into_iter().find(|machine| machine.name() == name).ok_or_else(|| {
-        Problem::unprocessable("invalid_definition", format!("the definition holds no machine called {name}"))
+        Problem::unprocessable(
+            "invalid_definition",
+            format!("the definition does not contain the machine {name}"),
+        )
     })?;
     let old = match app.machines.definitions.current(&name).await {
         Ok(old) => Some(old),
@@ -136,8 +139,8 @@ async fn plan(
 
 /// Apply a plan
 ///
-/// The definition becomes the next version, shard by shard; labels in states that go are moved by `map`. Actions that change
-/// routes need the scope `routes` as well, those that publish `publish`.
+/// The definition becomes the next version, shard by shard; labels in removed states are moved as `map` specifies.
+/// Actions that change routes also need the scope `routes`, those that publish also need `publish`.
 #[utoipa::path(post, path = "/state-machines/{machine}/apply", tag = "machines", params(("machine" = String, Path)),
     request_body = Apply, responses(
     (status = 200, body = Applied), (status = 404, description = "unknown_plan", body = Problem),

@@ -54,7 +54,8 @@ async fn show(
 
 /// Create a label
 ///
-/// It begins in the machine's first state. With an `Idempotency-Key` a repeat gets the first answer and does nothing.
+/// It begins in the machine's first state. With an `Idempotency-Key` a repeat returns the first answer and changes
+/// nothing.
 #[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
     params(("machine" = String, Path), ("label" = String, Path), Asked), request_body = Facts, responses(
     (status = 201, body = Changed),
@@ -115,10 +116,10 @@ async fn update(
 
 /// Delete a label
 ///
-/// Its metadata is gone; its name and history are kept for thirty days.
+/// Its metadata is removed; its name and history are kept for thirty days.
 #[utoipa::path(delete, path = "/state-machines/{machine}/labels/{label}", tag = "machines",
     params(("machine" = String, Path), ("label" = String, Path)), responses(
-    (status = 204, description = "also when there was none"),
+    (status = 204, description = "Deleted, or did not exist"),
     (status = 422, description = "invalid_label_name", body = Problem),
     (status = 404, description = "unknown_machine", body = Problem),
     (status = 503, description = "fabric_full, busy", body = Problem)))]
@@ -131,9 +132,9 @@ async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Try the action of an errored label again
+/// Retry the action of an errored label
 ///
-/// With a new count of attempts and the same token.
+/// The attempts are counted from zero; the token stays the same.
 #[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/retry", tag = "machines",
     params(("machine" = String, Path), ("label" = String, Path)), responses(
     (status = 200, body = Changed), (status = 422, description = "invalid_label_name", body = Problem),

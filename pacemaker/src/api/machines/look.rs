@@ -46,7 +46,7 @@ pub(crate) struct Machines {
 #[schema(as = MachineName)]
 pub(crate) struct MachineEntry {
     name: String,
-    /// Where its labels are.
+    /// The number of its labels by state.
     labels: String,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct MachineView {
     states: Vec<Value>,
     /// Labels by state.
     labels: BTreeMap<String, u64>,
-    /// Labels that do not rest, by status.
+    /// Unsettled labels, by status.
     busy: BTreeMap<String, u64>,
     /// Labels at gates that are evaluated only on entry, by gate: they will not be evaluated again.
     stuck: BTreeMap<String, u64>,
@@ -77,12 +77,12 @@ pub(crate) struct History {
 #[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Simulate {
-    /// How far to look: `30d`.
+    /// The period to simulate: `30d`.
     #[serde(rename = "for")]
     span: Option<String>,
-    /// Or until when, RFC 3339.
+    /// Or its end, RFC 3339.
     until: Option<String>,
-    /// Facts that come now.
+    /// Metadata that is set now.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Value>,
     /// The answers of feeds; null for one that fails.

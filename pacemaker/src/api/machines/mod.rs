@@ -20,9 +20,9 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::http::{App, Problem, auth::Permission};
 use signalbox_access::Scope;
 
-/// The largest body: a thousand updates of eight kilobytes, about.
+/// Maximum size of a body: about a thousand updates of eight kilobytes.
 const MOST_BYTES: usize = 8 << 20;
-/// Characters of an idempotency key.
+/// Maximum characters of an idempotency key.
 const LONGEST_KEY: usize = 255;
 
 /// Update metadata: create, update and delete labels.
@@ -32,7 +32,7 @@ impl Permission for TellFacts {
     const ANY_OF: &'static [Scope] = &[Scope::Facts, Scope::Machines];
 }
 
-/// Define machines, and retry what failed.
+/// Define machines, and retry failed actions.
 #[derive(Debug)]
 pub(crate) enum ManageMachines {}
 impl Permission for ManageMachines {
@@ -61,7 +61,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 #[schema(as = LabelFacts)]
 pub(crate) struct Facts {
-    /// An object. At most 64 KiB and 32 levels, after it is merged.
+    /// An object. At most 64 KiB and 32 levels after the merge.
     #[schema(value_type = Object)]
     metadata: Value,
 }
@@ -79,7 +79,7 @@ fn removes(headers: &HeaderMap) -> Result<bool, Problem> {
     Ok(patch)
 }
 
-/// Reads `{"metadata": {…}}`, and whether null removes.
+/// Parses `{"metadata": {…}}`, and whether null removes a member.
 fn facts(headers: &HeaderMap, body: &Bytes) -> Result<(Value, bool), Problem> {
     let patch = removes(headers)?;
     let bad = |error: serde_json::Error| match error.classify() {

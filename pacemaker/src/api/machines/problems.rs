@@ -18,9 +18,7 @@ impl From<Error> for Problem {
             }
             Error::Gone => Self::new(StatusCode::GONE, "label_deleted", text),
             Error::Exists => conflict("label_exists").with("hint", "use PATCH to update an existing label"),
-            Error::Deleted => {
-                conflict("label_deleted").with("hint", "with ?recreate=true it is created again")
-            }
+            Error::Deleted => conflict("label_deleted").with("hint", "use ?recreate=true to create it again"),
             Error::NotErrored => conflict("label_not_errored"),
             Error::DefinitionChanged => conflict("definition_changed"),
             Error::ApplyUnderWay => conflict("apply_under_way").retry_after(1),

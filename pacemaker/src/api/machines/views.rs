@@ -19,25 +19,25 @@ pub(crate) struct LabelView {
     /// Its metadata.
     #[schema(value_type = Object)]
     metadata: Value,
-    /// Where it is.
+    /// Its state.
     state: String,
     /// Its status in the state.
     status: Status,
-    /// Since when it is there.
+    /// When it entered the state.
     since: String,
-    /// The state before.
+    /// The previous state.
     previous_state: Option<String>,
     /// Entries into states so far.
     visit: u64,
     /// Changes so far.
     revision: u64,
-    /// How often the name was created.
+    /// The number of times the name was created.
     incarnation: u32,
-    /// Attempts of its action that were begun.
+    /// Attempts of its action so far.
     attempts: u32,
     /// The last error.
     error: Option<String>,
-    /// When it is tried again.
+    /// When it is retried.
     next_retry: Option<String>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct HistoryRow {
     /// Null for the first.
     #[schema(value_type = Option<String>)]
     from: Option<Arc<str>>,
-    /// Null where the label was deleted.
+    /// Null if the label was deleted.
     #[schema(value_type = Option<String>)]
     to: Option<Arc<str>>,
     cause: Cause,

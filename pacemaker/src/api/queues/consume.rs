@@ -23,7 +23,7 @@ use signalbox_queues::{MAX_LEASE_MS, Matchable, PullRequest, Receipt, Settled, T
 
 /// Default number of messages in one pull.
 const DEFAULT_MOST: usize = 10;
-/// Receipts in one request.
+/// Maximum number of receipts in one request.
 const RECEIPTS: usize = 1_000;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -55,7 +55,7 @@ struct Entry<'a> {
     data: Option<&'a RawValue>,
 }
 
-/// Shows a message; nothing when the log holds something else, which is logged.
+/// Shows a message; `None` when the log contains something else, which is logged.
 pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Option<Message<&'a RawValue>> {
     let entry: Entry<'_> = serde_json::from_slice(&taken.body)
         .inspect_err(|error| tracing::error!(id = taken.id, %error, "a message in the log cannot be read"))
@@ -179,8 +179,8 @@ fn seconds(member: &str, seconds: f64, least: f64) -> Result<u64, Problem> {
 
 /// Acknowledge messages
 ///
-/// They are removed. A result for each receipt, in order; when none settled anything, the error of the first with
-/// `results` in it.
+/// The messages are removed. Returns a result for each receipt, in order; if none settled anything, the error of the
+/// first, with `results`.
 #[utoipa::path(post, path = "/queues/{name}/ack", tag = "queues", params(("name" = String, Path)),
     request_body = Receipts, responses(
     (status = 200, body = Outcomes),
@@ -201,8 +201,8 @@ async fn ack(
 
 /// Release messages
 ///
-/// They can be pulled again immediately, before others of their environment, or after `delay_seconds`. One that was handed
-/// out `max_attempts` times becomes a dead letter.
+/// They become available immediately, before others of their environment, or after `delay_seconds`. A message that was
+/// delivered `max_attempts` times becomes a dead letter.
 #[utoipa::path(post, path = "/queues/{name}/nack", tag = "queues", params(("name" = String, Path)),
     request_body = Nack, responses(
     (status = 200, body = Outcomes),

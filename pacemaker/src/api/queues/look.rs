@@ -43,9 +43,9 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct PageQuery {
-    /// The `next` of the page before.
+    /// The `next` of the previous page.
     cursor: Option<String>,
-    /// Items of a page, 1 to 1000 (100).
+    /// Items of a page, 1 to 1000; default 100.
     limit: Option<usize>,
 }
 
@@ -78,7 +78,7 @@ fn facet(status: FacetStatus) -> Facet {
 
 /// List the environments that have messages in a queue
 ///
-/// In the order of their names. A token that is confined to environments sees its own.
+/// Ordered by name. A token confined to environments sees only its own.
 #[utoipa::path(get, path = "/queues/{name}/facets", tag = "queues", params(("name" = String, Path), PageQuery), responses(
     (status = 200, body = FacetPage),
     (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
@@ -223,7 +223,7 @@ async fn dead(
 
 /// Redrive all dead letters
 ///
-/// Each goes to the end of its environment, as if it had never been handed out.
+/// Each goes to the end of its environment's queue, with zero attempts.
 #[utoipa::path(post, path = "/queues/{name}/dead/redrive", tag = "queues", params(("name" = String, Path)), responses(
     (status = 200, body = Count), (status = 404, description = "unknown_queue", body = Problem)))]
 async fn redrive(

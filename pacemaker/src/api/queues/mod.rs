@@ -33,7 +33,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().merge(definitions::routes()).merge(consume::routes()).merge(look::routes())
 }
 
-/// A queue as this pacemaker knows it. One that it does not know may have been made elsewhere a moment ago.
+/// A queue as this pacemaker knows it. An unknown one may have been created through another pacemaker a moment ago.
 async fn find(app: &App, name: &str) -> Result<Matchable, Problem> {
     let bus = app.bus.handle();
     if let Some(queue) = bus.queues(|queues| queues.get(name).cloned()) {

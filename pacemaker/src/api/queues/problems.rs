@@ -59,7 +59,7 @@ impl From<Error> for Problem {
     }
 }
 
-/// Why a receipt settled nothing; nothing for one that did.
+/// Why a receipt settled nothing; `None` for one that did.
 pub(super) fn refused(settled: Settled) -> Option<Problem> {
     Some(match settled {
         Settled::Malformed => Problem::unprocessable("invalid_receipt", "this is not a valid receipt"),

@@ -59,20 +59,20 @@ impl WaitQuery {
     }
 }
 
-/// Register or alter an instance
+/// Register or update an instance
 ///
-/// Repeating it changes nothing and raises nothing, but renews the lease. An address belongs to one instance: who
-/// registers it last takes it over, and the instance that had it is removed (`displaced` names it).
+/// Repeating the call changes nothing and publishes no event, but renews the lease. An address belongs to one
+/// instance: the last registration takes it over, and its previous instance is removed (`displaced` names it).
 #[utoipa::path(put, path = "/instances/{id}", tag = "instances", params(("id" = String, Path), WaitQuery),
     request_body = NewInstance, responses(
-    (status = 200, description = "Altered, or as it was", body = ChangedInstance),
+    (status = 200, description = "Updated, or unchanged", body = ChangedInstance),
     (status = 201, description = "Registered", body = ChangedInstance),
     (status = 403, description = "host_not_allowed, address_taken", body = Problem),
     (status = 409, description = "foreign_key", body = Problem),
     (status = 422, description = "invalid_id, invalid_address, address_not_allowed, reserved_address, \
         invalid_hostname, invalid_hostnames, invalid_label, invalid_weight, invalid_lease, invalid_health, \
         too_many_instances, unknown_field, missing_field, invalid_body, invalid_wait", body = Problem),
-    (status = 503, description = "routes_unavailable, routes_resyncing, contended. `recorded` says whether the \
+    (status = 503, description = "routes_unavailable, routes_resyncing, contended. `recorded` shows whether the \
         change will still be applied", body = Problem),
     NotConverged))]
 async fn put(
@@ -101,7 +101,7 @@ fn answer(change: RouteChange) -> Response {
     }
 }
 
-/// An item of a bulk registration: an instance with its id. Described to clients by [`BulkItem`].
+/// An item of a bulk registration: an instance with its ID. [`BulkItem`] describes it to clients.
 #[derive(Debug, Deserialize)]
 struct Named {
     id: String,
@@ -132,7 +132,7 @@ pub(super) struct BulkResult {
 /// The result for one item.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(super) struct ItemResult {
-    /// As if the item had been sent alone.
+    /// The same as for a separate request.
     status: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
     instance: Option<ChangedInstance>,
@@ -156,7 +156,7 @@ async fn put_many(
 ) -> Result<Response, Problem> {
     let patience = query.patience()?;
     if items.len() > MAX_BULK {
-        let detail = format!("at most {MAX_BULK} instances at a time");
+        let detail = format!("send at most {MAX_BULK} instances per request");
         return Err(Problem::unprocessable("too_many_items", detail));
     }
     let mut results = Vec::with_capacity(items.len());
@@ -211,17 +211,17 @@ async fn remove(
 /// A renewed lease.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(super) struct HeartbeatView {
-    /// The length of the lease; absent when the instance has none.
+    /// The duration of the lease; absent when the instance has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_seconds: Option<u64>,
-    /// When it ends, in unix milliseconds of the routes master's clock.
+    /// When it expires, in unix milliseconds of the routes primary's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_expires_ms: Option<u64>,
 }
 
 /// Renew an instance's lease
 ///
-/// 404 means that the instance is not registered (any more): register it again.
+/// 404 means that the instance is not registered, or no longer: register it again.
 #[utoipa::path(post, path = "/instances/{id}/heartbeat", tag = "instances", params(("id" = String, Path)), responses(
     (status = 200, body = HeartbeatView), (status = 422, description = "invalid_id", body = Problem),
     NoInstance, Refused))]
@@ -239,11 +239,11 @@ async fn heartbeat(
     }))
 }
 
-/// How long a drain lasts.
+/// The duration of a drain.
 #[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Drain {
-    /// Seconds until the instance is removed, 0 to 86,400 (30).
+    /// Seconds until the instance is removed, 0 to 86,400; default 30.
     #[schema(example = 30)]
     deadline_seconds: Option<u32>,
 }
@@ -256,17 +256,18 @@ impl Drain {
     }
 }
 
-/// Checks how long a drain is to last.
+/// Validates the duration of a drain.
 pub(super) fn deadline(seconds: Option<u32>) -> Result<u32, Invalid> {
     let seconds = seconds.unwrap_or(DEFAULT_DEADLINE_SECONDS);
-    let detail = format!("a deadline is 0 to {MAX_DEADLINE_SECONDS} seconds");
+    let detail = format!("`deadline_seconds` must be between 0 and {MAX_DEADLINE_SECONDS}");
     let fits = seconds <= MAX_DEADLINE_SECONDS;
     fits.then_some(seconds).ok_or_else(|| Invalid::new("invalid_deadline", "deadline_seconds", detail))
 }
 
 /// Drain an instance
 ///
-/// It gets no new requests, finishes those it has, and is removed at the deadline. Repeating it moves the deadline.
+/// It gets no new requests, finishes those in progress, and is removed at the deadline. Repeating the call moves the
+/// deadline.
 #[utoipa::path(post, path = "/instances/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery),
     request_body = Option<Drain>, responses(
     (status = 200, body = ChangedInstance),
@@ -285,7 +286,7 @@ async fn drain(
     Ok(answer(change))
 }
 
-/// Call a drain off
+/// Cancel a drain
 #[utoipa::path(delete, path = "/instances/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
     (status = 200, body = ChangedInstance),
     (status = 422, description = "invalid_id, invalid_wait", body = Problem), NoInstance, Refused, NotConverged))]
@@ -310,7 +311,7 @@ pub(super) struct DrainedNodeView {
 
 /// Drain every instance of a node
 ///
-/// For a token without host limits: a node is shared.
+/// Needs a token without host limits, because hosts share nodes.
 #[utoipa::path(post, path = "/nodes/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery),
     request_body = Option<Drain>, responses(
     (status = 200, body = DrainedNodeView), (status = 403, description = "token_confined", body = Problem),
@@ -331,9 +332,9 @@ async fn drain_node(
     node_answer(&app, drained, patience).await
 }
 
-/// Call the drain of a node off
+/// Cancel the drain of a node
 ///
-/// Every instance of it gets requests again. For a token without host limits.
+/// All its instances receive requests again. Needs a token without host limits.
 #[utoipa::path(delete, path = "/nodes/{id}/drain", tag = "instances", params(("id" = String, Path), WaitQuery), responses(
     (status = 200, body = DrainedNodeView), (status = 403, description = "token_confined", body = Problem),
     (status = 422, description = "invalid_label, invalid_wait", body = Problem),
@@ -380,7 +381,7 @@ pub(super) struct Fault {
     /// The description, at most 1000 bytes.
     #[schema(example = "connection refused")]
     message: String,
-    /// The reporter's id of this fault. The same one twice in a row is counted once, so a report can be repeated.
+    /// The reporter's ID of this fault. The same ID twice in a row is counted once, so a report can be repeated.
     #[schema(value_type = Option<String>)]
     fault_id: Option<Label>,
 }
@@ -408,7 +409,7 @@ async fn report_fault(
     Json(fault): Json<Fault>,
 ) -> Result<Answer<FaultView>, Problem> {
     if fault.message.is_empty() || fault.message.len() > MAX_FAULT_MESSAGE {
-        let detail = format!("a message has 1 to {MAX_FAULT_MESSAGE} bytes");
+        let detail = format!("`message` must be 1 to {MAX_FAULT_MESSAGE} bytes");
         return Err(Invalid::new("invalid_message", "message", detail).into());
     }
     let fault_id = fault.fault_id.map(|id| Label::parse(id.as_str(), "fault_id")).transpose()?;

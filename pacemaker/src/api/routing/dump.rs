@@ -29,7 +29,7 @@ const CHUNK: usize = 500;
 /// The keys that make a name exist.
 const PREFIXES: [&str; 3] = ["instances:", "logkey:", "policy:"];
 
-/// In which form.
+/// The format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Format {
@@ -41,15 +41,15 @@ pub(super) enum Format {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct DumpQuery {
-    /// `json` or `text`; else what `Accept` prefers.
+    /// `json` or `text`; by default according to `Accept`.
     #[param(inline)]
     format: Option<Format>,
 }
 
-/// The whole table
+/// Dump the whole table
 ///
-/// Read from the routes master, entries made by hand included, sorted by name. A token that is confined to hosts gets
-/// those.
+/// Read from the routes primary, including entries written directly, ordered by name. A token confined to hosts gets
+/// only those.
 #[utoipa::path(get, path = "/routes/dump", tag = "routes", params(DumpQuery), responses(
     (status = 200, content((Object = "application/json"), (String = "text/plain"))),
     (status = 503, description = "routes_unavailable", body = Problem)))]
@@ -81,7 +81,7 @@ fn preferred(headers: &HeaderMap) -> Format {
     }
 }
 
-/// Every name that the table has and the caller may see.
+/// Every name of the table that the caller may see.
 async fn names(store: &Store, caller: &Caller) -> Result<BTreeSet<String>, Error> {
     let mut names = BTreeSet::new();
     for prefix in PREFIXES {
@@ -126,7 +126,7 @@ impl Writer {
         )
     }
 
-    /// The next piece. An error cuts the answer off, so that half a table is not taken for a whole one.
+    /// The next piece. An error breaks the answer off, so that an incomplete table is recognized as such.
     async fn next(&mut self) -> Result<Option<String>, Error> {
         match self.part {
             Part::Head => {

@@ -60,13 +60,15 @@ impl From<Error> for Problem {
     }
 }
 
-/// Errors that the client can do something about.
+/// Errors that the client can fix.
 fn from_client(error: &Error) -> Option<Problem> {
     Some(match error {
         Error::NoInstance(id) => {
             Problem::not_found("unknown_instance", format!("unknown instance {id}; register it with PUT"))
         }
-        Error::NoHost => Problem::not_found("unknown_host", "no instance was ever registered for this host"),
+        Error::NoHost => {
+            Problem::not_found("unknown_host", "unknown host: no instance was ever registered for it")
+        }
         Error::HostNotAllowed { hostname } => {
             Problem::forbidden("host_not_allowed", format!("the token does not cover {hostname}"))
                 .with("hostname", hostname.as_str())

@@ -35,9 +35,9 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {
-    /// The `next` of the page before.
+    /// The `next` of the previous page.
     pub(crate) cursor: Option<String>,
-    /// Items of a page, 1 to 1000 (100).
+    /// Items of a page, 1 to 1000; default 100.
     pub(crate) limit: Option<usize>,
 }
 
@@ -55,10 +55,10 @@ pub(super) struct HostView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     policy: Option<serde_json::Value>,
-    /// The policy as it was set; of a single host only.
+    /// The policy as it was set; only for a single host.
     #[serde(skip_serializing_if = "Option::is_none")]
     rules: Option<Policy>,
-    /// Registered through this API; else made by hand on the routes master.
+    /// Registered through this API; otherwise written directly to the routes primary.
     registered: bool,
 }
 
@@ -77,12 +77,12 @@ impl HostView {
     }
 }
 
-/// A policy as JSON; one that an operator broke is shown as its text.
+/// A policy as JSON; an invalid one that was written directly is shown as text.
 pub(super) fn policy_value(policy: String) -> serde_json::Value {
     serde_json::from_str(&policy).unwrap_or(serde_json::Value::String(policy))
 }
 
-/// A page of hosts, in the order of their names.
+/// A page of hosts, ordered by name.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(super) struct HostList {
     hosts: Vec<HostView>,
@@ -93,7 +93,7 @@ pub(super) struct HostList {
 
 /// List the registered hosts
 ///
-/// Those whose last instance is gone are among them; entries made by hand are not, `/routes/dump` has them.
+/// Includes hosts without an instance. Entries that were written directly are not included; see `/routes/dump`.
 #[utoipa::path(get, path = "/hosts", tag = "hosts", params(PageQuery), responses(
     (status = 200, body = HostList),
     (status = 422, description = "invalid_cursor, invalid_limit", body = Problem),
@@ -127,7 +127,7 @@ async fn list(
     Ok(Answer(HostList { hosts, next }))
 }
 
-/// One host
+/// Show a host
 #[utoipa::path(get, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path)), responses(
     (status = 200, body = HostView), (status = 403, description = "host_not_allowed", body = Problem),
     (status = 404, description = "unknown_host", body = Problem),

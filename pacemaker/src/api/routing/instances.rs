@@ -29,18 +29,18 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
-    /// The `next` of the page before.
+    /// The `next` of the previous page.
     cursor: Option<String>,
-    /// Items of a page, 1 to 1000 (100).
+    /// Items of a page, 1 to 1000; default 100.
     limit: Option<usize>,
-    /// Only instances of this host name, spelled as registered.
+    /// Only instances of this host name, exactly as registered.
     host: Option<String>,
     version_type: Option<String>,
     node: Option<String>,
     state: Option<State>,
 }
 
-/// A page of instances, in the order of their ids.
+/// A page of instances, ordered by ID.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(super) struct InstanceList {
     instances: Vec<InstanceView>,
@@ -49,7 +49,7 @@ pub(super) struct InstanceList {
     next: Option<String>,
 }
 
-/// A filter that was understood.
+/// A valid filter.
 #[derive(Debug)]
 struct Filter {
     host: Option<Hostname>,
@@ -72,7 +72,7 @@ impl Filter {
 
 /// List instances
 ///
-/// A token that is confined to hosts sees the instances it could change.
+/// A token confined to hosts sees the instances that it may change.
 #[utoipa::path(get, path = "/instances", tag = "instances", params(ListQuery), responses(
     (status = 200, body = InstanceList),
     (status = 422, description = "invalid_cursor, invalid_limit, invalid_hostname, invalid_label", body = Problem),
@@ -120,7 +120,8 @@ async fn list(
     Ok(Answer(InstanceList { instances, next }))
 }
 
-/// Where ids come from, in order: the fabric's index of all, or the table's set of one host, which is far shorter.
+/// The source of IDs, in order: the fabric's index of all instances, or the table's set of one host, which is much
+/// smaller.
 enum Source {
     All,
     Host(Vec<InstanceId>),
@@ -157,7 +158,7 @@ async fn live(app: &App, ids: &[InstanceId]) -> Vec<Option<Live>> {
     }
 }
 
-/// One instance
+/// Show an instance
 #[utoipa::path(get, path = "/instances/{id}", tag = "instances", params(("id" = String, Path)), responses(
     (status = 200, body = InstanceView), (status = 403, description = "host_not_allowed", body = Problem),
     (status = 404, description = "unknown_instance", body = Problem),

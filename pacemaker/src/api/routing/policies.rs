@@ -38,7 +38,7 @@ pub(super) struct RuledView {
     rules: Option<Policy>,
     /// The serial of the route table with this change in it.
     serial: u64,
-    /// The newest token of the table's lineage, within which the serial means something.
+    /// The newest epoch of the table; serials are only comparable within one epoch.
     epoch: String,
     /// Whether anything changed.
     changed: bool,
@@ -46,8 +46,8 @@ pub(super) struct RuledView {
 
 /// Set a host's policy
 ///
-/// The whole policy: what is left out has the edge's default afterwards. It may be set before the first instance comes,
-/// stays when the last one goes, and ends with the host. Weights belong to instances.
+/// Replaces the whole policy: missing fields get the edge's defaults. A policy can be set before the first instance is
+/// registered, stays when the last one is removed, and is removed with the host. Weights belong to instances.
 #[utoipa::path(put, path = "/hosts/{hostname}", tag = "hosts", params(("hostname" = String, Path), WaitQuery),
     request_body = Policy, responses(
     (status = 200, body = RuledView), (status = 409, description = "foreign_key", body = Problem),
@@ -95,13 +95,13 @@ async fn remove(
     Ok((StatusCode::NO_CONTENT, [(SERIAL_HEADER.clone(), HeaderValue::from(ruled.serial))]).into_response())
 }
 
-/// Which version a host is to be switched to.
+/// The version to switch to.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Switch {
     #[schema(value_type = String, example = "18")]
     version_type_id: Label,
-    /// Seconds until the instances of other versions are removed, 0 to 86,400 (30).
+    /// Seconds until the instances of other versions are removed, 0 to 86,400; default 30.
     #[schema(example = 30)]
     deadline_seconds: Option<u32>,
 }
@@ -113,13 +113,13 @@ impl Body for Switch {}
 pub(super) struct SwitchedView {
     hostname: String,
     version_type_id: String,
-    /// Instances of the version whose drain was called off.
+    /// Instances of the version whose drain was cancelled.
     resumed: Vec<String>,
-    /// Instances of other versions that drain from now on.
+    /// Instances of other versions that are now draining.
     drained: Vec<String>,
     /// The serial of the route table with these changes in it.
     serial: u64,
-    /// The newest token of the table's lineage, within which the serial means something.
+    /// The newest epoch of the table; serials are only comparable within one epoch.
     epoch: String,
     /// Whether anything changed.
     changed: bool,

@@ -20,7 +20,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(convergence))
 }
 
-/// Which host to explain.
+/// The host and the request to explain.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -28,7 +28,7 @@ pub(super) struct ExplainQuery {
     /// As in a Host header.
     #[param(example = "a.shop.example")]
     host: String,
-    /// A header of the request that is asked about, as `Name: value`.
+    /// A header of the request, as `Name: value`.
     #[param(example = "X-User: ann")]
     header: Option<String>,
     /// Its cookies, as in a Cookie header.
@@ -74,12 +74,12 @@ async fn explain_host(
 /// The state of each router.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(super) struct ConvergenceView {
-    /// The table's serial and the newest token of its lineage.
+    /// The table's serial and epoch.
     serial: u64,
     epoch: String,
-    /// Whether every router that is waited for has acknowledged this serial. False without any.
+    /// Whether every router that is waited for has acknowledged this serial. False without any router.
     converged: bool,
-    /// Routers that fell silent and are not waited for any more.
+    /// Routers that became silent and are no longer waited for.
     excluded: usize,
     routers: Vec<RouterView>,
 }
@@ -93,13 +93,13 @@ pub(super) struct RouterView {
     /// The serial that all its workers have acknowledged.
     serial: u64,
     epoch: String,
-    /// Changes it has yet to see; absent while it follows another table.
+    /// The number of changes it has not acknowledged; absent while it follows another table.
     #[serde(skip_serializing_if = "Option::is_none")]
     behind_by: Option<u64>,
     /// Milliseconds since its last report. It reports every second.
     age_ms: u64,
     state: Liveness,
-    /// How long this pacemaker's changes took to get there and the word of it back.
+    /// Round-trip time of this pacemaker's changes to the router's acknowledgement.
     #[serde(skip_serializing_if = "Option::is_none")]
     propagation: Option<PropagationView>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -30,13 +30,13 @@ pub(super) struct InstanceView {
     #[serde(skip_serializing_if = "Option::is_none")]
     health: Option<Health>,
     state: State,
-    /// When a draining instance is removed, in unix milliseconds of the routes master's clock.
+    /// When a draining instance is removed, in unix milliseconds of the routes primary's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     drain_deadline_ms: Option<u64>,
     /// Rises with each change of any instance.
     revision: u64,
-    /// Requests under way there, as the routers reported within the last seconds. Absent where the edge does not count
-    /// them: they are counted for hosts whose policy has p2c, or anything that takes requests off the hot path.
+    /// Requests in flight, as the routers reported within the last seconds. Absent where the edge does not count them:
+    /// it counts them for hosts whose policy has p2c, or any feature that takes requests off the hot path.
     #[serde(skip_serializing_if = "Option::is_none")]
     in_flight: Option<u64>,
     #[serde(flatten)]
@@ -48,7 +48,7 @@ pub(super) struct InstanceView {
 struct TableView {
     /// Whether this revision is in the table.
     routed: bool,
-    /// When the lease ends without a heartbeat, in unix milliseconds of the routes master's clock.
+    /// When the lease expires without a heartbeat, in unix milliseconds of the routes primary's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_expires_ms: Option<u64>,
     /// Whether its checks pass. Absent without a health check.
@@ -57,7 +57,7 @@ struct TableView {
     /// The result of the check that made it unhealthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     unhealthy_because: Option<String>,
-    /// Since when it is or was healthy or unhealthy, in unix milliseconds of the routes master's clock; absent until the
+    /// Time of the last change of its health, in unix milliseconds of the routes primary's clock; absent until the
     /// first change.
     #[serde(skip_serializing_if = "Option::is_none")]
     health_since_ms: Option<u64>,
@@ -104,7 +104,7 @@ impl InstanceView {
         }
     }
 
-    /// With what is under way there.
+    /// Adds the requests in flight.
     pub(super) fn with_in_flight(self, in_flight: Option<u64>) -> Self {
         Self { in_flight, ..self }
     }
@@ -117,17 +117,17 @@ pub(super) struct ChangedInstance {
     instance: InstanceView,
     /// The serial of the route table with this change in it.
     serial: u64,
-    /// The newest token of the table's lineage, within which the serial means something.
+    /// The newest epoch of the table; serials are only comparable within one epoch.
     epoch: String,
     /// Whether anything changed.
     changed: bool,
-    /// The instance that lost its address to this one and is gone.
+    /// The instance that lost its address to this one and was removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     displaced: Option<String>,
 }
 
 impl ChangedInstance {
-    /// Nothing when the change left no instance.
+    /// `None` when the change removed the instance.
     pub(super) fn new(change: RouteChange) -> Option<Self> {
         let changed = change.kind != signalbox_routing::ChangeKind::Unchanged;
         Some(Self {

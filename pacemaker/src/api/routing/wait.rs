@@ -13,7 +13,9 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Reads `5s`, `500ms`, or `5` for seconds.
 pub(super) fn parse(text: &str) -> Result<Duration, Invalid> {
-    let invalid = || Invalid::new("invalid_wait", "wait", "a wait is like 5s, 500ms or 5, and at most 60s");
+    let invalid = || {
+        Invalid::new("invalid_wait", "wait", "`wait` must be a duration such as 5s, 500ms or 5, up to 60s")
+    };
     let (number, unit_ms) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
         (Some(number), _) => (number, 1),
         (None, Some(number)) => (number, 1000),
@@ -75,7 +77,7 @@ fn laggard(router: &RouterReport, epoch: &str, serial: u64) -> serde_json::Value
     })
 }
 
-/// How many changes a router has yet to see; unknown when it follows another table.
+/// The number of changes that a router has not acknowledged; unknown when it follows another table.
 pub(super) fn behind_by(router: &RouterReport, epoch: &str, serial: u64) -> Option<u64> {
     (router.epoch.split(' ').next() == Some(epoch)).then(|| serial.saturating_sub(router.serial))
 }

@@ -17,7 +17,7 @@ use crate::http::{
 use signalbox_bus::{OnFailure, Queued};
 use signalbox_sequencer::{BackendStatus, DeadEvent, Removed};
 
-/// Dead letters that are listed.
+/// Maximum number of dead letters in a list.
 const MOST_DEAD: usize = 1_000;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -39,19 +39,19 @@ pub(crate) struct BackendView {
     prefix: String,
     /// Where events are sent.
     callback: String,
-    /// The user name of deliveries; only root sees it.
+    /// The user name of deliveries; visible to root only.
     #[serde(skip_serializing_if = "Option::is_none")]
     uuid: Option<String>,
-    /// The secret that signs; only root sees it.
+    /// The secret that signs; visible to root only.
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
     /// The treatment of an event that fails.
     on_failure: OnFailure,
-    /// How often an event is tried before that.
+    /// The number of attempts before that.
     max_attempts: u32,
-    /// Objects that one pacemaker serves at a time.
+    /// Objects that one pacemaker serves concurrently.
     workers: u64,
-    /// Why deliveries are stopped; null while they are not.
+    /// Why deliveries are stopped; null while they are active.
     disabled: Option<String>,
     /// It was removed, and goes when nothing is queued for it any more.
     draining: bool,

@@ -59,29 +59,29 @@ pub(crate) struct ObjectView {
     last_id: Option<EventId>,
     /// The backend that its queue goes to; null when it has no queue.
     backend: Option<String>,
-    /// Events that wait, the one in flight included.
+    /// Waiting events, including the one in flight.
     queued: u64,
-    /// The event that is being sent at this moment.
+    /// The event that is being sent now.
     #[schema(value_type = Option<u64>)]
     in_flight: Option<EventId>,
     /// The event that is sent next: the one that `skip` drops, when the object is parked or waits for a retry.
     #[schema(value_type = Option<u64>)]
     next_id: Option<EventId>,
-    /// The worker that sends what is in flight, and the epoch of its lease behind the slash.
+    /// The worker that sends the event in flight, and the epoch of its lease after the slash.
     owner: Option<String>,
-    /// When the lease ends unless the worker shows that it lives, unix milliseconds.
+    /// When the lease expires without a heartbeat of the worker, unix milliseconds.
     lease_until_ms: Option<u64>,
     /// Whether it waits for a decision: `unpark` or `skip`.
     parked: bool,
-    /// Since when, unix milliseconds.
+    /// When it was parked, unix milliseconds.
     parked_since_ms: Option<u64>,
     /// Failed attempts with the event at the head.
     attempts: u64,
     /// Why the last one failed.
     last_error: Option<String>,
-    /// When it is tried again, unix milliseconds.
+    /// When it is retried, unix milliseconds.
     next_try_ms: Option<u64>,
-    /// The id of the latest event that the backend took.
+    /// The ID of the last event that the backend accepted.
     #[schema(value_type = Option<u64>)]
     last_sent_id: Option<EventId>,
 }
@@ -157,9 +157,10 @@ async fn show(
     Ok(Answer(ObjectView::new(object, status)))
 }
 
-/// Try an object's event again
+/// Retry an object's event
 ///
-/// For an object that is parked, or waits for a retry: the event at the head is tried again now, with all its attempts.
+/// For an object that is parked or waits for a retry: the event at the head is retried now, with a new count of
+/// attempts.
 #[utoipa::path(post, path = "/objects/{object}/unpark", tag = "objects", params(("object" = String, Path)), responses(
     (status = 204), (status = 404, description = "no_queue", body = Problem),
     (status = 409, description = "nothing_to_decide, in_flight", body = Problem)))]
@@ -196,12 +197,14 @@ async fn decide(app: &App, object: &str, decision: Decision) -> Result<StatusCod
     match app.sequencer.handle.decide(object, decision).await? {
         Decided::Done => Ok(StatusCode::NO_CONTENT),
         Decided::Idle => Err(Problem::not_found("no_queue", "no events of this object wait for a backend")),
-        Decided::InFlight => conflict("in_flight", "its event is being sent now; read the object again"),
+        Decided::InFlight => {
+            conflict("in_flight", "the object's event is being sent now; read the object again")
+        }
         Decided::AnotherEvent => {
             conflict("another_event", "another event is at the head; see the object's `next_id`")
         }
         Decided::NothingToDecide => {
-            conflict("nothing_to_decide", "it is neither parked nor waiting for a retry")
+            conflict("nothing_to_decide", "the object is neither parked nor waiting for a retry")
         }
     }
 }
