@@ -343,7 +343,7 @@ impl Feeds {
             return Err(format!("answered {}", answer.status));
         }
         let body = answer.body.ok_or("the answer is larger than 1 MiB")?;
-        serde_json::from_slice(&body).map_err(|_| "the answer is no JSON".to_owned())
+        serde_json::from_slice(&body).map_err(|_| "the answer is not JSON".to_owned())
     }
 }
 

@@ -128,7 +128,7 @@ impl From<StreamLimit> for Problem {
             }
             StreamLimit::Unavailable => Self::unavailable(
                 "fabric_unavailable",
-                "The fabric is not reachable at the moment; try again.",
+                "The fabric is not reachable. Retry.",
             ),
         }
     }

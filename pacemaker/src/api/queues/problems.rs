@@ -42,7 +42,7 @@ impl From<Error> for Problem {
                 );
                 Self::unavailable(
                     "fabric_unavailable",
-                    "The fabric is not reachable at the moment; try again.",
+                    "The fabric is not reachable. Retry.",
                 )
             }
             Error::NoSuchQueue => {

@@ -53,7 +53,7 @@ pub(crate) struct BackendView {
     workers: u64,
     /// Why deliveries are stopped; null while they are active.
     disabled: Option<String>,
-    /// It was removed, and goes when nothing is queued for it any more.
+    /// It was removed, and disappears once its queues are empty.
     draining: bool,
     /// The treatment of queued events, if it was removed.
     #[serde(skip_serializing_if = "Option::is_none")]
