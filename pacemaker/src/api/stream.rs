@@ -126,10 +126,9 @@ impl From<StreamLimit> for Problem {
                     "Stream limit reached. Close a stream, raise `bus.streams`, or use another pacemaker.";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", detail)
             }
-            StreamLimit::Unavailable => Self::unavailable(
-                "fabric_unavailable",
-                "The fabric is not reachable. Retry.",
-            ),
+            StreamLimit::Unavailable => {
+                Self::unavailable("fabric_unavailable", "The fabric is not reachable. Retry.")
+            }
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Tells when certificates come to their end: 30, 14, 7 and 1 days before, and at it.
+//! Publishes when certificates expire: 30, 14, 7 and 1 days before, and at the expiry.
 //!
-//! Looked at once an hour, at once when a certificate changed, and by whoever has just taken the lease over; in between
-//! nobody is asked anything. What was told is kept in the fabric, so it is told once by all pacemakers together, and an
-//! event that was published when its teller died before it could note so has the same key the second time.
+//! Checked once an hour, immediately when a certificate changed, and after the lease was acquired; in between no Redis
+//! command is sent. The published marks are stored in the fabric, so all pacemakers together publish each once. If a
+//! pacemaker dies after publishing and before storing it, the repeated event has the same key.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use super::{Announce, event};
 use crate::metrics::Metrics;
 use crate::{Error, Store};
 
-/// How often ends are looked at when nothing changes.
+/// Interval between checks when nothing changes.
 const INTERVAL: Duration = Duration::from_secs(3600);
 const DAY_SECONDS: u64 = 24 * 3600;
-/// Days before the end at which it is told, and the end itself.
+/// Days before the expiry at which an event is published, and the expiry itself.
 const MARKS: [u32; 5] = signalbox_diagnosis::thresholds::CERTIFICATE_EVENT_DAYS;
 
-/// When ends are to be looked at next.
+/// When expiries are checked next.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     looked: Option<Instant>,
@@ -26,7 +26,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Something may have changed: look at once.
+    /// A certificate may have changed: check immediately.
     pub(super) fn changed(&mut self) {
         self.looked = None;
     }
@@ -39,7 +39,7 @@ impl Ends {
         }
     }
 
-    /// Another pacemaker holds the lease, and announces certificates. What this one knows becomes outdated.
+    /// Another pacemaker holds the lease and announces certificates. This one's knowledge becomes outdated.
     pub(super) fn lost(&mut self, metrics: &Metrics) {
         if self.epoch != 0 {
             self.epoch = 0;
@@ -51,7 +51,7 @@ impl Ends {
         self.looked.is_none_or(|at| at.elapsed() >= INTERVAL)
     }
 
-    /// Looks, if it is time to. What could not be told is looked at again with the next turn.
+    /// Checks the expiries if it is time. An event that could not be published is retried with the next turn.
     pub(super) async fn look<A: Announce>(
         &mut self,
         store: &Store,
@@ -95,7 +95,7 @@ fn mark(ends: u64, now: u64) -> Option<u32> {
     MARKS.into_iter().find(|days| left <= u64::from(*days) * DAY_SECONDS)
 }
 
-/// Whether `told` (`<end> <days>`) is about this end, and this mark or a later one.
+/// Whether `told` (`<end> <days>`) concerns this end, and this mark or a later one.
 fn was_told(told: Option<&str>, ends: u64, days: u32) -> bool {
     let Some((at, told)) = told.and_then(|told| told.split_once(' ')) else { return false };
     at.parse() == Ok(ends) && told.parse::<u32>().is_ok_and(|told| told <= days)
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lost_the_duty_says_nothing_of_certificates() {
+    fn a_pacemaker_without_the_lease_reports_no_certificates() {
         let (mut ends, metrics) = (Ends::default(), Metrics::default());
         ends.held(7);
         metrics.certificates(3, 1, Some(-1.0));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_of_one_certificate() {
+    fn published_marks_belong_to_one_certificate() {
         for (told, expected) in [
             (None, false),
             (Some("100 14"), true),

@@ -1,11 +1,11 @@
-//! Tells subscribers what happened to the route table, as events of Signalbox' own.
+//! Publishes the changes of the route table, as Signalbox's own events.
 //!
-//! The script that changes the table also writes what it did into the list `changes` on the routes master, under the
-//! serial that the change makes: both happen or neither. This service reads on in the list, publishes each entry, and
-//! notes in the fabric up to where it told. So an event follows its change however many pacemakers die between the two,
-//! in the order of the serials, and whoever holds the lease tells all pacemakers' changes: there is nothing to wait for
-//! and nobody to be mistaken for dead. It also tells when certificates come to their end ([`ends`]), and which routers
-//! refuse the table ([`alarms`]).
+//! The script that changes the table also writes the change into the list `changes` on the routes primary, under the
+//! serial of the change, in one atomic step. This service reads the list, publishes each entry, and stores its place
+//! in the fabric. So an event follows its change however many pacemakers die between the two, in the order of the
+//! serials, and the holder of the lease publishes all pacemakers' changes: no pacemaker has to be waited for or
+//! declared dead. It also publishes when certificates expire ([`ends`]), and which routers reject the table
+//! ([`alarms`]).
 //!
 //! ```text
 //!  apply, remove_host, fault ─ XADD ─▶ changes ─▶ pass: read ─▶ gaps.rs ─▶ publish under a key ─▶ note the place
@@ -13,13 +13,14 @@
 //!                                         └────────────── wait until something is added ◀──────────────┘
 //! ```
 //!
-//! A serial without an entry is a gap: an operator changed the table by hand, the fabric was away for longer than the
-//! list reaches, or the table was made anew. Then one event says that the table has to be read again. Nothing is kept
-//! in memory but one page of the list.
+//! A serial without an entry is a gap: an operator changed the table directly, the fabric was unavailable for longer
+//! than the list reaches, or the table was seeded again. Then one event requests that the table is read again. Only
+//! one page of the list is kept in memory.
 //!
-//! **Failure.** A crash after publishing and before noting: the next holder publishes the same entries under the same
-//! keys, and within the bus' memory for keys (ten minutes) they are the same events; after it they come twice. Fabric
-//! or bus away: the place stays where it is. Table being seeded, or not the one the fabric means: nothing is told.
+//! **Failure.** After a crash between publishing and storing the place, the next holder publishes the same entries
+//! under the same keys, and within the bus's memory for keys (ten minutes) they are the same events; after that they
+//! are duplicates. If the fabric or the bus is unavailable, the place stays unchanged. If the table is being seeded,
+//! or is not the one that the fabric expects, nothing is published.
 
 mod alarms;
 mod ends;
@@ -60,19 +61,20 @@ pub struct Announcer<A> {
     alarms: alarms::Alarms,
 }
 
-/// What a pass left.
+/// The state after a pass.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// All there is is told, up to this entry.
+    /// Everything is published, up to this entry.
     All { entry: String },
     /// There is more.
     Some,
-    /// Nothing can be told at the moment.
+    /// Nothing can be published now.
     NotNow,
 }
 
 impl<A: Announce> Announcer<A> {
-    /// `interval` is how often a change that nobody noted, as one by hand, is looked for. `alarms` changes when a
+    /// `interval` is how often changes without a notification, for example direct ones, are looked for. `alarms`
+    /// changes when a
     /// router may have another alarm than before.
     pub fn new(
         store: Store,
@@ -139,7 +141,7 @@ impl<A: Announce> Announcer<A> {
         Ok(())
     }
 
-    /// Tells which certificates come to their end, when it is time to look.
+    /// Publishes expiring certificates, when it is time to check.
     pub(crate) async fn look_at_ends(&mut self, epoch: u64) {
         self.ends.held(epoch);
         if let Err(error) = self.ends.look(&self.store, &self.to, &self.metrics).await {
@@ -150,7 +152,7 @@ impl<A: Announce> Announcer<A> {
         }
     }
 
-    /// Tells which routers refuse the table, when one may have changed its mind.
+    /// Publishes which routers reject the table, when that may have changed.
     pub(crate) async fn look_at_alarms(&mut self, epoch: u64) {
         self.alarms.held(epoch);
         if let Err(error) = self.alarms.look(&self.store, &self.to, &self.metrics).await {
@@ -161,7 +163,7 @@ impl<A: Announce> Announcer<A> {
         }
     }
 
-    /// Tells what happened since the place that was noted last.
+    /// Publishes the changes since the stored place.
     pub(crate) async fn pass(&mut self) -> Result<Told, Error> {
         let before = self.store.announced().await?;
         let changes = self.store.changes_after(&before, PAGE).await?;

@@ -13,13 +13,13 @@ use crate::{
 use signalbox_access::Caller;
 use signalbox_route_table::{Desired, InstanceId, Label, Record, Spec, State};
 
-/// The most instances one host may have: each change of one looks at all of them inside Redis.
+/// Maximum number of instances of one host: each change of one examines all of them inside Redis.
 const MAX_INSTANCES_PER_HOST: usize = 1000;
 const ROOM_PATIENCE: Duration = Duration::from_millis(250);
 /// How many instances are read at a time when all are gone through.
 const CHUNK: usize = 500;
 
-/// What draining a node, or calling that off, did.
+/// The result of draining a node, or of cancelling that.
 #[derive(Debug)]
 pub struct DrainedNode {
     /// The instances that changed.
@@ -328,7 +328,7 @@ impl Registry {
     ) -> Result<Standing, Error> {
         match self.project(id, projection, table, attempts).await? {
             Confirmed::Stands(standing) => Ok(standing),
-            // A revision of this moment cannot have expired before it stood.
+            // A revision of this moment cannot have expired before it was in the table.
             Confirmed::Expired => Err(Error::Contended),
         }
     }

@@ -1,4 +1,4 @@
--- Brings the route table up to what is wanted of one instance, or takes it out because its lease or drain has ended:
+-- Updates the route table to the desired state of one instance, or removes it because its lease or drain has ended:
 -- sets of addresses and ids, log keys, policies, ownership, deadlines, and the serial if routers can see a difference.
 -- KEYS[1]: string, serial
 -- KEYS[2]: hash, instance:<id>
@@ -28,9 +28,9 @@
 -- ARGV[16]: integer, 1 when its health is to be checked else 0
 -- ARGV[17...]: strings, host names
 -- Returns {'done', serial, 1 if routers see a difference else 0, id that lost the address or ''}
---   {'same', serial}: this revision stands already
---   {'gone', serial}: this revision stood and was taken out since (expired)
---   {'stale', revision}: a later revision stands
+--   {'same', serial}: the table has this revision already
+--   {'gone', serial}: this revision was in the table and has expired since
+--   {'stale', revision}: the table has a later revision
 --   {'superseded', id}: the address belongs to a later registration
 --   {'early', ms}: nothing has ended; the next end, or 0
 --   {'foreign', lineage}: another table than expected

@@ -1,7 +1,7 @@
--- Begins the seeding of the route table: takes its lineage away, so that no router believes it before the end, and marks
--- it, so that the end is written to this very table. Without the first, a table that went back a little shows an epoch
--- that routers know and, as instances are written, soon a serial that is high enough for them; without the second, a
--- master that is replaced by an empty one half-way through would get the lineage with half of its hosts.
+-- Begins the seeding of the route table: removes its lineage, so that no router accepts it before the end, and marks
+-- it, so that the end is written to this very table. Without the first, a table that lost a few changes would show an
+-- epoch that routers know and, as instances are written, soon a serial that is high enough for them; without the
+-- second, a primary that is replaced by an empty one in the middle would get the lineage with half of its hosts.
 -- KEYS[1]: string, lineage of the table
 -- KEYS[2]: string, the token of the seeding under way
 -- KEYS[3]: hash, what holders of leases left: fencing epochs

@@ -1,20 +1,20 @@
--- Changes what is wanted of one instance, if it is still what the caller read: registers, alters or removes it.
--- An instance at the same address loses it and is removed in the same stroke: an address has one owner.
+-- Changes the desired state of one instance, if it is still the one that the caller read: registers, updates or removes
+-- it. An instance at the same address loses it and is removed in the same step: an address has one owner.
 -- KEYS[1]: hash, instance id → record as JSON
 -- KEYS[2]: zset, index of instance ids, all of score 0
 -- KEYS[3]: hash, address → id of its owner
 -- KEYS[4]: hash, host name → version type last registered for it
 -- KEYS[5]: zset, index of host names, all of score 0
 -- KEYS[6]: string, revision of the latest change
--- KEYS[7]: zset, changed and not known to stand in the table, by revision
--- KEYS[8]: zset, registered and not known to stand in the membership sets, by revision
+-- KEYS[7]: zset, changed and not known to be in the table, by revision
+-- KEYS[8]: zset, registered and not known to be in the membership sets, by revision
 -- KEYS[9]: hash, what the routes master was last given: epoch, serial
 -- ARGV[1]: string, instance id
 -- ARGV[2]: string, the record as the caller read it; empty = there was none
 -- ARGV[3]: string, the new record as JSON without its opening brace and revision; empty = remove
 -- ARGV[4]: string, address in the record read; empty = none
 -- ARGV[5]: string, address in the new record; empty = none
--- ARGV[6]: string, id of that address's owner as the caller read it; empty = nobody, or the instance itself
+-- ARGV[6]: string, id of that address's owner as the caller read it; empty = none, or the instance itself
 -- ARGV[7]: string, the owner's record as the caller read it; empty = none
 -- ARGV[8]: integer, the highest revision that the caller has ever seen
 -- ARGV[9]: string, version type of the new record

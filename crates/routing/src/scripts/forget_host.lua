@@ -2,7 +2,7 @@
 -- KEYS[1]: hash, host name → version type last registered for it
 -- KEYS[2]: zset, index of host names, all of score 0
 -- KEYS[3]: string, revision of the latest change
--- KEYS[4]: zset, changed and not known to stand in the table, by revision
+-- KEYS[4]: zset, changed and not known to be in the table, by revision
 -- KEYS[5]: hash, what the routes master was last given: epoch, serial
 -- KEYS[6]: hash, host name → its policy with its revision as JSON
 -- ARGV[1]: string, host name
@@ -27,7 +27,7 @@ local revision = redis.call('INCR', revisions)
 redis.call('HDEL', hosts, hostname)
 redis.call('HDEL', policies, hostname)
 redis.call('ZREM', host_index, hostname)
--- @ begins no instance id. What was outstanding of its policy is part of this.
+-- No instance id begins with @. This includes an outstanding change of its policy.
 redis.call('ZREM', unprojected, '%' .. hostname)
 redis.call('ZADD', unprojected, string.format('%.0f', revision), '@' .. hostname)
 return {'accepted', revision, tonumber(serial or '0'), lineage}

@@ -1,4 +1,4 @@
--- Notes that an instance is unhealthy, or healthy again, as the prober found: the edge is told by the policies of the
+-- Records that an instance is unhealthy, or healthy again, as the prober found: the edge sees it in the policies of the
 -- names that it serves, under one serial.
 -- KEYS[1]: string, serial
 -- KEYS[2]: hash, instance:<id>
@@ -16,7 +16,7 @@
 -- ARGV[8]: integer, fencing epoch of that lease
 -- Returns {'done', serial}
 --   {'same', serial}: it is noted like that already
---   {'gone', serial}: no such instance stands at that address, or it is not to be checked
+--   {'gone', serial}: the instance is not at that address, or it is not to be checked
 --   {'foreign', lineage}: another table than expected
 --   {'behind', serial}: the table has lost changes
 --   {'blocked', key}: a key holds another type than it must
@@ -58,7 +58,7 @@ local function main(shared)
     redis.call('HSET', instance_key, 'unhealthy', why, 'health_ms', at)
   else
     redis.call('HDEL', instance_key, 'unhealthy')
-    -- Where hosts start slowly, it comes back like a new one.
+    -- On hosts with slow start, it returns like a new one.
     redis.call('HSET', instance_key, 'health_ms', at, 'joined_ms', at)
   end
   redis.call('HSET', duties, lease .. '.epoch', ARGV[8])

@@ -1,5 +1,5 @@
 -- Ends the seeding of the route table: the serial goes above everything that routers may have seen, then the lineage
--- tells them to believe it.
+-- makes them accept it.
 -- KEYS[1]: string, serial
 -- KEYS[2]: string, lineage of the table
 -- KEYS[3]: hash, what holders of leases left: fencing epochs
@@ -39,7 +39,7 @@ if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
--- What was to be told of the table before is told by this.
+-- This event replaces all unpublished events of the previous table.
 redis.call('DEL', changes)
 redis.call('XADD', changes, string.format('%.0f-0', serial), 'kind', kind, 'subject', string.match(lineage, '^%S+'),
   'at_ms', string.format('%.0f', now))

@@ -29,7 +29,7 @@ local function main(shared)
     return refused
   end
   local in_use = redis.call('SCARD', ids) > 0
-  -- What is removed may be of any type.
+  -- The removed key may be of any type.
   refused = shared.blocked({[changes] = 'stream', [rules] = 'hash'}, in_use and {hostname} or {})
   if refused then
     return refused
@@ -46,7 +46,7 @@ local function main(shared)
     difference = (ruled and shared.refresh(hostname) or not ruled and redis.call('DEL', policy) > 0) or difference
   end
   if difference then
-    -- A table that is being seeded tells nothing: its lineage does, in the end.
+    -- A table that is being seeded records no changes: its lineage does, in the end.
     if epoch ~= '' then
       shared.tell(changes, serial, now, in_use and 'host_altered' or 'host_removed', hostname)
     end

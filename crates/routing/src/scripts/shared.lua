@@ -1,10 +1,9 @@
--- What the scripts that change the route table have in common. Not a script of its own: it is appended to them when
--- they are compiled; they define `main(shared)` above. Keys of host names are made from names: of the call, and of
--- records that earlier calls wrote.
+-- Shared code of the scripts that change the route table. It is appended to them when they are compiled; they define
+-- `main(shared)` above. Keys of host names are made from names: of the call, and of records that earlier calls wrote.
 
 local shared = {}
 
--- More is kept than a moment without the fabric leaves to be told; what is dropped is told as one gap.
+-- Enough entries for a short outage of the fabric; dropped entries are published as one gap.
 local CHANGES_KEPT = 4096
 local TOMBSTONE_SECONDS = 3600
 local KINDS = {['instances:'] = 'set', ['instance_ids:'] = 'set', ['logkey:'] = 'string', ['policy:'] = 'string',
@@ -93,7 +92,7 @@ local function uneven(list, field)
   return false
 end
 
--- What the edge needs of a name beyond its sets: made anew from the instances that serve it and from its rules. True
+-- Rebuilds the edge's data about a name other than its sets, from the instances that serve it and from its rules. True
 -- when routers can see a difference.
 function shared.refresh(name)
   local difference = false
@@ -178,8 +177,8 @@ function shared.unrule(name, revision)
   end
 end
 
--- Notes what happened, for events, under the serial that it makes and before that serial can be seen. A serial that
--- somebody set back by hand must not stop the table; the list begins anew, and the gap is noticed.
+-- Records a change, for events, under the serial that it makes and before that serial is visible. A serial that was set
+-- back directly must not stop the table; the list starts again, and the gap is detected.
 function shared.tell(changes, serial, now, kind, subject, ...)
   local id, at = string.format('%.0f-*', serial + 1), string.format('%.0f', now)
   local rest = {...}

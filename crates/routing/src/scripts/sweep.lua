@@ -1,4 +1,4 @@
--- Says which leases and drains have ended, and notices when nobody looked for so long that heartbeats were lost.
+-- Returns which leases and drains have ended, and detects when no sweep happened for so long that heartbeats were lost.
 -- KEYS[1]: hash, what the sweeper's holder left: fencing epoch, time of the latest sweep, time of the latest return
 -- KEYS[2]: zset, instance id by end of lease in unix ms
 -- KEYS[3]: zset, instance id by end of drain in unix ms

@@ -17,7 +17,7 @@ use signalbox_route_table::Hostname;
 
 /// Its index in the fabric: by name and by expiry.
 const INDEX: &str = include_str!("../scripts/certificate_index.lua");
-/// In the table it has a key of its own.
+/// In the table it has a separate key.
 const TABLE: &str = include_str!("../scripts/certificate_table.lua");
 
 static SCRIPTS: Scripts = Scripts {
@@ -131,7 +131,7 @@ impl Store {
         Ok(first.first().map(|(_, ends)| *ends as u64))
     }
 
-    /// What was announced about the expiry of these names' certificates.
+    /// The published expiry marks of these names' certificates.
     pub(crate) async fn told_ends(&self, names: &[String]) -> Result<Vec<Option<String>>, Error> {
         if names.is_empty() {
             return Ok(Vec::new());
@@ -140,7 +140,7 @@ impl Store {
         command.query().await.map_err(Error::Fabric)
     }
 
-    /// Records what was announced about the expiry of a certificate.
+    /// Stores the published expiry mark of a certificate.
     pub(crate) async fn told_end(&self, name: &str, what: &str) -> Result<(), Error> {
         let command = self.fabric.command("HSET").key(&fabric::routes_certificates_told());
         command.arg(name).arg(what).run().await.map_err(Error::Fabric)

@@ -1,4 +1,4 @@
-//! Who is to be checked, and what was found, on the routes master.
+//! The instances to check and their health, on the routes primary.
 
 use signalbox_store::{RoutesMasterRole, Script, Value, keys::routes as key};
 
@@ -15,7 +15,7 @@ static HEALTH: Script<RoutesMasterRole> =
 /// How many instances are read at a time.
 const CHUNK: usize = 500;
 
-/// What the prober found of an instance.
+/// The prober's verdict on an instance.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Diagnosis<'a> {
     pub(crate) id: &'a InstanceId,
@@ -25,7 +25,7 @@ pub(crate) struct Diagnosis<'a> {
     pub(crate) unhealthy: Option<&'a str>,
 }
 
-/// What became of a [`Diagnosis`].
+/// The result of storing a [`Diagnosis`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Diagnosed {
     Done {
@@ -48,7 +48,7 @@ pub(crate) enum Diagnosed {
 }
 
 impl Store {
-    /// Everybody who is to be checked.
+    /// All instances to check.
     pub(crate) async fn listed_for_checks(&self) -> Result<Vec<Listed>, Error> {
         let mut ids: Vec<String> = Vec::new();
         let mut cursor: u64 = 0;
@@ -70,7 +70,7 @@ impl Store {
             }
             let rows: Vec<(Option<String>, Option<String>)> = batch.query().await.map_err(Error::table)?;
             for (id, (record, unhealthy)) in chunk.iter().zip(rows) {
-                // Taken out since, or not of this hand: nobody to be checked.
+                // Removed in the meantime, or written by other means: not checked.
                 let record = record.and_then(|text| serde_json::from_str::<Record>(&text).ok());
                 let Some(target) = record.and_then(target) else { continue };
                 list.push(Listed { id: InstanceId::parse(id)?, target, unhealthy: unhealthy.is_some() });
@@ -79,7 +79,7 @@ impl Store {
         Ok(list)
     }
 
-    /// Notes what was found.
+    /// Stores a verdict.
     pub(crate) async fn diagnose(
         &self,
         diagnosis: Diagnosis<'_>,
@@ -120,7 +120,7 @@ impl Store {
 
 fn target(record: Record) -> Option<Target> {
     let spec = record.desired.spec;
-    // A wildcard is no name that an application would know itself by.
+    // A wildcard is not a name that an application would recognize.
     let host = spec.hostnames.iter().find(|name| !name.as_str().contains('*'));
     let host = host.map_or("localhost", |name| name.as_str()).to_owned();
     Some(Target { address: spec.address.as_str().to_owned(), host, health: spec.health? })

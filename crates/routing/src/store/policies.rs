@@ -77,7 +77,7 @@ impl Resource for Policy {
     }
 }
 
-/// The policy as JSON without the braces, because the table adds members of its own.
+/// The policy as JSON without the braces, because the table adds members.
 fn members(policy: &Policy) -> Result<String, Error> {
     let json = serde_json::to_string(policy).map_err(Error::Record)?;
     Ok(json.strip_prefix('{').and_then(|json| json.strip_suffix('}')).unwrap_or_default().to_owned())

@@ -1,4 +1,4 @@
-//! What routers report of themselves, on the stats Redis.
+//! The reports of routers, on the stats Redis.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,4 +1,4 @@
-//! What subscribers are told about the table, however their teller dies.
+//! The events about the table, for any crash of the announcing pacemaker.
 
 use std::sync::{
     Mutex,
@@ -16,7 +16,7 @@ use signalbox_access::Caller;
 
 const START: u64 = 1_800_000_000_000;
 
-/// Keeps what it was brought, as a bus does: what comes under a known key is the same event.
+/// Records published events as a bus does: the same key means the same event.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ears(Arc<Heard>);
 
@@ -85,12 +85,12 @@ impl Rig {
         Announcer::new(self.store.clone(), lease, ears.clone(), interval, alarms, Metrics::default())
     }
 
-    /// What a router's sidecar reports.
+    /// A report of a router's sidecar.
     async fn report(&self, node: &str, alarm: &str) {
         self.report_long_ago(node, alarm, 0).await;
     }
 
-    /// The same, as if so many seconds had passed since.
+    /// The same, as if this many seconds had passed since.
     async fn report_long_ago(&self, node: &str, alarm: &str, seconds: u64) {
         let stats = self.servers.stats();
         let now_ms = stats.now_ms().await.unwrap() - 1000 * seconds;
@@ -99,7 +99,7 @@ impl Rig {
         stats.command("ZADD").arg("routers").arg(now_ms).arg(node).run().await.unwrap();
     }
 
-    /// Tells all there is.
+    /// Publishes everything.
     async fn tell(&self, ears: &Ears) {
         let mut announcer = self.announcer(ears);
         while announcer.pass().await.unwrap() == Told::Some {}
@@ -111,7 +111,7 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn each_change_is_told_in_the_order_of_its_serial() {
+async fn each_change_is_published_in_the_order_of_its_serial() {
     let rig = Rig::new().await;
     let (root, ears) = (Caller::root(), Ears::open());
     rig.store.set_clock_ms(START);
@@ -159,9 +159,9 @@ async fn each_change_is_told_in_the_order_of_its_serial() {
             "version_type_id": "1", "weight": 1, "displaced_by": "thief", "serial": serials[4], "epoch": epoch})
     );
     assert_eq!((events[4].1.kind, events[4].1.at_ms), (EventKind::Delete, Some(START)));
-    assert_eq!(events[9].1.data["hostnames"], json!(["c.example"]), "what is gone is told as it was");
+    assert_eq!(events[9].1.data["hostnames"], json!(["c.example"]), "a removal has the former data");
     assert_eq!(events[12].1.data["hostname"], "d.example");
-    // Nothing is told twice, and what routers cannot see is not told.
+    // Nothing is published twice, and changes that routers cannot see are not published.
     rig.put("leased", leased(9002, &["c.example"], 9)).await;
     rig.tell(&ears).await;
     rig.put("leased", leased(9002, &["c.example"], 10)).await;
@@ -171,7 +171,7 @@ async fn each_change_is_told_in_the_order_of_its_serial() {
 }
 
 #[tokio::test]
-async fn one_fault_in_ten_seconds_is_told() {
+async fn one_fault_in_ten_seconds_is_published() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     rig.put("i", spec(9001, &["a.example"], "1")).await;
@@ -189,7 +189,7 @@ async fn one_fault_in_ten_seconds_is_told() {
 }
 
 #[tokio::test]
-async fn policies_and_health_are_told_and_are_no_gaps() {
+async fn policies_and_health_are_published_and_are_not_gaps() {
     use crate::store::{Diagnosis, Fence};
     let rig = Rig::new().await;
     let (root, ears) = (Caller::root(), Ears::open());
@@ -219,7 +219,7 @@ async fn policies_and_health_are_told_and_are_no_gaps() {
 }
 
 #[tokio::test]
-async fn a_teller_that_died_between_change_and_event_is_followed_by_one_that_tells() {
+async fn an_announcer_that_died_between_change_and_event_is_replaced() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     for port in 1..=5 {
@@ -232,14 +232,15 @@ async fn a_teller_that_died_between_change_and_event_is_followed_by_one_that_tel
     rig.tell(&ears).await;
     let expected: Vec<String> = (1..=5).map(|n| format!("instance.registered i{n}")).collect();
     assert_eq!(ears.told(), expected);
-    // One that published and died before it noted that says the same again, under the same keys.
+    // One that published and died before storing its place is followed by one that publishes the same under the same
+    // keys.
     let () = rig.fabric("DEL", &["routes:announced"]).await;
     rig.tell(&ears).await;
     assert_eq!(ears.told(), expected);
 }
 
 #[tokio::test]
-async fn two_tellers_at_once_tell_everything_once() {
+async fn two_concurrent_announcers_publish_everything_once() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     let (mut one, mut two) = (rig.announcer(&ears), rig.announcer(&ears));
@@ -307,7 +308,7 @@ async fn the_list_is_bounded() {
 }
 
 #[tokio::test]
-async fn a_table_made_anew_is_told_once_and_nothing_of_its_seeding() {
+async fn a_reseeded_table_is_published_once_without_its_seeding() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     for n in 1..=5 {
@@ -317,7 +318,7 @@ async fn a_table_made_anew_is_told_once_and_nothing_of_its_seeding() {
     let told_up_to = rig.serial().await;
     let () = rig.routes("FLUSHALL", &[]).await;
     rig.tell(&ears).await;
-    assert_eq!(ears.told().len(), 5, "a table that is gone is the reconciler's to mend first");
+    assert_eq!(ears.told().len(), 5, "a lost table has to be restored by the reconciler first");
     rig.reconcile().await;
     rig.put("new", spec(9010, &["b.example"], "1")).await;
     rig.tell(&ears).await;
@@ -330,7 +331,7 @@ async fn a_table_made_anew_is_told_once_and_nothing_of_its_seeding() {
 }
 
 #[tokio::test]
-async fn a_table_that_came_back_older_tells_nothing_of_its_former_life() {
+async fn a_table_restored_from_an_older_copy_publishes_no_old_changes() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     rig.put("i1", spec(9001, &["a.example"], "1")).await;
@@ -346,7 +347,7 @@ async fn a_table_that_came_back_older_tells_nothing_of_its_former_life() {
 }
 
 #[tokio::test]
-async fn whoever_was_overtaken_turns_nothing_back() {
+async fn an_overtaken_announcer_moves_nothing_back() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     rig.tell(&ears).await;
@@ -358,12 +359,12 @@ async fn whoever_was_overtaken_turns_nothing_back() {
     // It slept since it read the place.
     assert!(!rig.store.announced_up_to(&seen, &seen).await.unwrap());
     assert_eq!(rig.store.announced().await.unwrap(), now);
-    // What is told has happened: the fabric holds the table to it.
+    // Published changes have happened: the fabric requires the table to contain them.
     assert_eq!(rig.store.table_state().await.unwrap().serial, now.serial);
 }
 
 #[tokio::test]
-async fn nothing_is_told_of_a_table_that_is_being_seeded_or_not_ours() {
+async fn nothing_is_published_of_a_table_that_is_being_seeded_or_unknown() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     rig.tell(&ears).await;
@@ -381,10 +382,10 @@ async fn nothing_is_told_of_a_table_that_is_being_seeded_or_not_ours() {
 }
 
 #[tokio::test]
-async fn a_change_that_another_finished_is_told() {
+async fn a_change_that_another_pacemaker_completed_is_published() {
     let rig = Rig::new().await;
     let ears = Ears::open();
-    // The fabric has it, and whoever was to project it died.
+    // The fabric has it, and the pacemaker that was to project it died.
     let wanted =
         Desired { spec: spec(9001, &["a.example"], "1"), state: State::Active, drain_deadline_ms: None };
     let id = instance_id("i");
@@ -405,7 +406,7 @@ async fn a_serial_that_was_set_back_by_hand_stops_no_change() {
         rig.put(&format!("i{n}"), spec(9000 + n, &["a.example"], "1")).await;
     }
     rig.tell(&ears).await;
-    // Back to less than was told, and the fabric forgot how far it was: the change is made, and the list begins anew.
+    // The table lost published changes, and the fabric lost the place: the change is made, and the list starts again.
     let serial = rig.serial().await;
     let () = rig.fabric("HSET", &["routes:table", "serial", "1"]).await;
     let () = rig.routes("SET", &["serial", &(serial - 2).to_string()]).await;
@@ -420,7 +421,7 @@ async fn a_fabric_that_is_away_or_forgot_its_place_loses_no_news() {
     let ears = Ears::open();
     rig.put("i", spec(9001, &["a.example"], "1")).await;
     rig.tell(&ears).await;
-    // An older fabric: what was told since is told again under the same keys, and nothing is left out.
+    // An older fabric: later changes are published again under the same keys, and nothing is left out.
     let place: Vec<String> = rig.fabric("HGETALL", &["routes:announced"]).await;
     rig.put("j", spec(9002, &["a.example"], "1")).await;
     rig.tell(&ears).await;
@@ -433,7 +434,7 @@ async fn a_fabric_that_is_away_or_forgot_its_place_loses_no_news() {
 }
 
 #[tokio::test]
-async fn a_router_that_refuses_the_table_is_told_of_once() {
+async fn a_router_that_rejects_the_table_is_published_once() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     let (alarm, heard) = watch::channel(());
@@ -441,10 +442,10 @@ async fn a_router_that_refuses_the_table_is_told_of_once() {
     rig.report("r-1", "").await;
     rig.report("r-2", "statistics_late").await;
     announcer.look_at_alarms(1).await;
-    assert!(ears.events().is_empty(), "alarms of counting are no news of the table: {:?}", ears.told());
+    assert!(ears.events().is_empty(), "alarms about counting do not concern the table: {:?}", ears.told());
     rig.report("r-1", "table_regressed").await;
     announcer.look_at_alarms(1).await;
-    assert!(ears.events().is_empty(), "nobody is asked before an alarm was heard");
+    assert!(ears.events().is_empty(), "no router is read before an alarm was announced");
     alarm.send_replace(());
     // The bus refuses it first: then it is brought again.
     ears.take(0);
@@ -454,7 +455,7 @@ async fn a_router_that_refuses_the_table_is_told_of_once() {
     announcer.look_at_alarms(1).await;
     alarm.send_replace(());
     announcer.look_at_alarms(1).await;
-    // Another pacemaker takes the lease over, and finds what was told.
+    // Another pacemaker acquires the lease, and finds the published state.
     rig.announcer_that_hears(&ears, heard.clone()).look_at_alarms(2).await;
     assert_eq!(ears.told(), ["routers r-1"]);
     let (_, event) = &ears.events()[0];
@@ -475,12 +476,12 @@ async fn a_router_that_refuses_the_table_is_told_of_once() {
 }
 
 #[tokio::test]
-async fn a_router_that_fell_silent_is_told_of_when_it_is_sure() {
+async fn a_silent_router_is_published_after_confirmation() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     let (alarm, heard) = watch::channel(());
     let mut announcer = rig.announcer_that_hears(&ears, heard);
-    // (its last report so many seconds ago, what is told)
+    // (seconds since its last report, alarm, published change)
     for (seconds, alarmed, told) in [
         (1, "", None),
         // As after an outage of the Redis: everybody's report is old, until they have made one.
@@ -518,7 +519,7 @@ async fn what_a_sidecar_reports_of_its_alarm_is_heard() {
     let mut heard = routers.alarms();
     let mut announcer = rig.announcer_that_hears(&ears, routers.alarms());
     let soon = Duration::from_secs(30);
-    // The line to the Redis stands.
+    // The subscription is active.
     time::timeout(soon, heard.changed()).await.unwrap().unwrap();
     let report = async |serial: &str, alarm: &str| {
         let command = stats.command("EVAL").arg(REPORT).arg(2).arg("router:r-1").arg("routers").arg("r-1");

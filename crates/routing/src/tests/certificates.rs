@@ -1,4 +1,4 @@
-//! Certificates on their way to the table, and what is told of their ends.
+//! Projection of certificates to the table, and events about their expiry.
 
 use super::{announcing::Ears, *};
 use crate::{
@@ -100,14 +100,14 @@ async fn a_lost_table_and_a_lost_fabric_get_them_from_the_other() {
     assert_eq!(found.value, other);
     assert_eq!(rig.store.certificates_after(None, 10).await.unwrap(), ["*.b.test", "a.test"]);
     assert_eq!(rig.store.ending(15).await.unwrap(), (vec![("a.test".to_owned(), 10)], 2));
-    // What an operator made by hand is nobody's.
+    // An entry that an operator wrote has no owner.
     assert_eq!(rig.shown("by-hand.test").await.unwrap(), "{}");
     rig.certify("a.test", None).await;
     assert_eq!(rig.shown("a.test").await, None);
 }
 
 #[tokio::test]
-async fn the_end_of_a_certificate_is_told_at_each_mark_once() {
+async fn the_expiry_of_a_certificate_is_published_once_at_each_mark() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     let told = || {
@@ -132,7 +132,7 @@ async fn the_end_of_a_certificate_is_told_at_each_mark_once() {
         (30, vec!["a.test expiring 30"]),
         (20, vec![]),
         (14, vec!["a.test expiring 14"]),
-        // Two marks passed while nobody looked: the later one is told.
+        // Two marks passed between checks: the later one is published.
         (1, vec!["a.test expiring 1"]),
         (0, vec!["a.test expired 0"]),
     ] {
@@ -144,7 +144,7 @@ async fn the_end_of_a_certificate_is_told_at_each_mark_once() {
         }
         assert_eq!(told()[before..], expected, "{days_left} days left");
     }
-    // A new certificate is looked at anew, and a bus that refuses is asked again.
+    // A new certificate starts from the first mark, and a rejected publish is retried.
     ears.take(ears.events().len());
     rig.certify("a.test", Some(&certificate("b", (START + 45 * DAY_MS) / 1000))).await;
     let before = told().len();
@@ -157,7 +157,7 @@ async fn the_end_of_a_certificate_is_told_at_each_mark_once() {
 }
 
 #[tokio::test]
-async fn a_change_is_looked_at_at_once_and_an_idle_hour_costs_nothing() {
+async fn a_change_is_checked_immediately_and_an_idle_hour_costs_nothing() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     rig.store.set_clock_ms(START);

@@ -54,7 +54,7 @@ async fn a_policy_keeps_its_form() {
     assert_eq!(table, fields(&[&[("revision", "2"), ("members", members)], &flags[..]].concat()));
     let change = fields(&[("kind", "host_altered"), ("subject", NAME), ("at_ms", "1000000")]);
     assert_eq!(rig.noted().await, change);
-    // What is no longer set leaves the table, too.
+    // A field that is no longer set is also removed from the table.
     rig.set_policy_of(json!({"hold_ms": 6})).await;
     let table: Fields = rig.routes("HGETALL", &["rules:a.example"]).await;
     assert_eq!(table, fields(&[("revision", "3"), ("members", r#""hold_ms":6"#)]));

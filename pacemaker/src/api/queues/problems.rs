@@ -40,10 +40,7 @@ impl From<Error> for Problem {
                     error = &source as &dyn std::error::Error,
                     "fabric unavailable for the queues"
                 );
-                Self::unavailable(
-                    "fabric_unavailable",
-                    "The fabric is not reachable. Retry.",
-                )
+                Self::unavailable("fabric_unavailable", "The fabric is not reachable. Retry.")
             }
             Error::NoSuchQueue => {
                 Self::not_found("unknown_queue", "there is no such queue; create it with PUT /queues/{name}")
