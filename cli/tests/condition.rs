@@ -1,5 +1,5 @@
-//! `signalbox condition eval` as somebody meets it who writes a machine: a process, its output and its exit code.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+//! `signalbox condition eval` as the author of a machine uses it: a process, its output and its exit code.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue has failed")]
 
 use std::process::{Command, Output};
 

@@ -132,7 +132,7 @@ state_machines:
     let first = tokens("a");
     assert_eq!((first.len(), BTreeSet::from_iter(&first).len()), (4, 1), "{first:?}");
     let why = a.why().await;
-    assert_eq!(why["reason"], "its action failed for good, until somebody retries it", "{why}");
+    assert_eq!(why["reason"], "its action failed permanently; it waits for a retry by an operator", "{why}");
     assert_eq!((&why["last_error"], &why["next_retry"]), (&label_now["error"], &Value::Null), "{why}");
     assert!(why["stuck"].as_str().unwrap().contains("unless its action is retried"), "{why}");
 

@@ -239,7 +239,7 @@ async fn a_good_version_is_promoted_and_a_bad_one_is_rolled_back() {
     let history = up.command(&["labels", "history", "canary", "canary-2"]).await;
     assert_eq!(history, good["moves"]);
     let why = up.command(&["labels", "why", "canary", "canary-2"]).await;
-    assert_eq!(why["reason"], "it has come to its end", "{why}");
+    assert_eq!(why["reason"], "it has ended", "{why}");
     let instances = up.command(&["routes", "list", "--host", "canary.localhost", "--state", "active"]).await;
     let active: Vec<_> = instances.as_array().unwrap().iter().map(|one| &one["version_type_id"]).collect();
     assert_eq!(active, ["canary-2"], "{instances}");

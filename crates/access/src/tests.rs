@@ -22,7 +22,7 @@ async fn a_token_is_known_until_it_is_revoked_everywhere() {
     assert_eq!(caller.name, "deployer");
     assert!(caller.has_any(&[Scope::Routes]) && !caller.has_any(&[Scope::Read]) && !caller.has_any(&[]));
     assert!(caller.may_touch(&Hostname::parse("x.a.example").unwrap()) && !caller.is_unconfined());
-    // A name is taken once; what is stored does not let anyone in.
+    // A name is unique; the stored digest does not grant access.
     assert!(other.create("deployer".to_owned(), vec![Scope::Read], None, None).await.unwrap().is_none());
     let stored: Vec<String> = servers.fabric().command("HKEYS").arg("tokens").query().await.unwrap();
     assert_eq!(stored.len(), 1);
@@ -89,7 +89,7 @@ async fn the_copy_holds_the_tokens_of_the_bus() {
     tokens.create("own".to_owned(), vec![Scope::Read], None, None).await.unwrap();
     tokens.sync(&external("a", Scope::Read)).await.unwrap();
     assert_eq!(names().await, [r#"A ["read"]"#, r#"own ["read"]"#]);
-    // A bus that is not known yet takes nobody's entry away.
+    // A bus whose registry is not known yet removes no token's entry.
     tokens.reconcile().await.unwrap();
     assert_eq!(names().await.len(), 2);
     *known.lock().unwrap() = Some(vec![external("b", Scope::Publish), external("c", Scope::Read)]);

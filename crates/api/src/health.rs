@@ -77,6 +77,6 @@ pub struct Finding {
     /// The object, queue, subscriber or label that it concerns.
     #[cfg_attr(feature = "schema", schema(example = "work:1"))]
     pub name: String,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
 }

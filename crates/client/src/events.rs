@@ -17,9 +17,9 @@ pub struct NewEvent {
     /// `create`, `update`, `delete` or `noop`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What it is about.
+    /// The URL of the changed resource.
     pub url: String,
-    /// The object whose order it stands in; that of the URL when absent.
+    /// The object in whose order the event is delivered; by default the URL's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
     /// The tenant that queues keep it apart by.
@@ -33,7 +33,7 @@ pub struct NewEvent {
     pub data: Option<Value>,
 }
 
-/// What became of a published event.
+/// The result for a published event.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Published {
     /// As an HTTP status.
@@ -57,7 +57,7 @@ pub struct Published {
 pub struct Topic {
     /// Its name.
     pub name: String,
-    /// Who publishes on it; nobody yet when absent.
+    /// The publishing client; absent before the first event.
     pub publisher: Option<String>,
     /// Events published on it.
     pub events: u64,
@@ -73,7 +73,7 @@ pub struct Subscription {
     pub subscriber: String,
     /// Where events go.
     pub callback: String,
-    /// What it hears of.
+    /// The subscribed topics.
     pub topics: Vec<String>,
     /// 0 to 100.
     pub health: u32,
@@ -124,7 +124,7 @@ pub struct DeadLetters {
     pub cursor: Option<String>,
 }
 
-/// An event that was given up.
+/// An event that became a dead letter.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DeadLetter {
     /// As it would have been delivered.
@@ -140,7 +140,7 @@ pub struct DeadLetter {
     pub more: More,
 }
 
-/// What a delivery on trial came to.
+/// The result of a test delivery.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Tested {
     /// Whether it was taken.
@@ -163,7 +163,7 @@ pub struct Filter {
     pub object: Option<String>,
     /// Where this regular expression matches all of `environment:type:topic`.
     pub pattern: Option<String>,
-    /// Go on after this message of a stream before.
+    /// Resume after this message of an earlier stream.
     pub last_event_id: Option<String>,
 }
 
@@ -171,7 +171,7 @@ impl Events<'_> {
     /// Publishes events on a topic, in their order.
     ///
     /// # Errors
-    /// As every call; what is wrong with one event stands in its [`Published`].
+    /// Those of every call; the error of a single event is in its [`Published`].
     pub async fn publish(&self, topic: &str, events: &[NewEvent]) -> Result<Vec<Published>, Error> {
         self.0.post(&format!("/topics/{}/events", segment(topic)), Some(&json!(events))).await
     }
@@ -235,7 +235,7 @@ impl Events<'_> {
         self.0.post(&of("/subscriber/test", subscriber), None).await
     }
 
-    /// Delivers what was delivered between two moments again, unix milliseconds, at `rate` events a second.
+    /// Delivers the events of a time range again, unix milliseconds, at `rate` events per second.
     ///
     /// # Errors
     /// As every call.

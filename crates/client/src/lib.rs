@@ -18,12 +18,13 @@
 //! Each subsystem is a module here, with a handle that the [`Client`] lends: [`routes`], [`stats`], [`events`],
 //! [`queues`], [`objects`], [`machines`], [`tokens`], [`health`].
 //!
-//! # What holds
-//! * An answer that says what this version does not know is read, and what it says is kept (`more` of each answer), so
-//!   that an older client shows a newer server's answer whole.
-//! * A refusal is [`Error::Refused`] with the server's stable `code`; programs compare that and nothing else.
-//! * Nothing is repeated behind the caller's back: every change of the API may be repeated by who knows whether it
-//!   should be. Only a connection that an idle server closed before it saw the request is opened again.
+//! # Guarantees
+//! * Unknown members of an answer are accepted and kept (`more` of each answer), so that an older client shows a newer
+//!   server's answer completely.
+//! * A rejected request is [`Error::Refused`] with the server's stable `code`, the only part that programs should
+//!   compare.
+//! * No request is repeated automatically: every change of the API may be repeated, but only the caller knows whether
+//!   it should be. Only a connection that an idle server closed before it received the request is opened again.
 //! * A call ends: each has a time limit ([`Builder::timeout`]), streams a limit for the silence between two messages.
 
 mod error;
@@ -47,7 +48,7 @@ pub use error::{Error, Problem};
 pub use sse::{Message, Stream};
 use transport::Transport;
 
-/// What an answer says that this version of the client has no name for.
+/// The members of an answer that this version of the client has no field for.
 pub type More = Map<String, Value>;
 
 /// How long a call may take.
@@ -59,7 +60,7 @@ pub struct Client {
     transport: Arc<Transport>,
 }
 
-/// What a [`Client`] is made of.
+/// The settings of a [`Client`].
 #[derive(Debug, Clone)]
 pub struct Builder {
     pub(crate) url: String,
@@ -76,7 +77,7 @@ impl Builder {
         self
     }
 
-    /// A file of PEM certificates to believe besides those of the operating system.
+    /// A file of PEM certificates to trust in addition to those of the operating system.
     #[must_use]
     pub fn ca_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.ca_file = Some(file.into());
@@ -93,7 +94,8 @@ impl Builder {
     /// Makes the client. Nothing is connected yet.
     ///
     /// # Errors
-    /// [`Error::Address`] for an address that is no `http` or `https` URL, [`Error::Trust`] when the certificates of the
+    /// [`Error::Address`] for an address that is not an `http` or `https` URL, [`Error::Trust`] when the certificates
+    /// of the
     /// file cannot be read.
     pub fn build(self) -> Result<Client, Error> {
         Ok(Client { transport: Arc::new(Transport::new(self)?) })
@@ -116,7 +118,7 @@ impl Client {
         routes::Routes(self)
     }
 
-    /// What was counted.
+    /// The statistics.
     pub fn stats(&self) -> stats::Stats<'_> {
         stats::Stats(self)
     }

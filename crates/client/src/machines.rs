@@ -19,13 +19,13 @@ pub struct Machines<'a>(pub(crate) &'a Client);
 pub struct Machine {
     /// Its name.
     pub name: String,
-    /// The version of its definition that counts.
+    /// The active version of its definition.
     pub version: u64,
     /// Labels by state.
     pub labels: BTreeMap<String, u64>,
     /// Labels that do not rest, by status.
     pub busy: BTreeMap<String, u64>,
-    /// Labels that nothing will look at again, by the gate where they wait.
+    /// Labels that will not be evaluated again, by the gate where they wait.
     #[serde(default)]
     pub stuck: BTreeMap<String, u64>,
     /// Everything else: its states.
@@ -38,15 +38,15 @@ pub struct Machine {
 pub struct Label {
     /// Its name.
     pub name: String,
-    /// What is known of it.
+    /// Its metadata.
     pub metadata: Value,
     /// Where it is.
     pub state: String,
-    /// How it stands there.
+    /// Its status in the state.
     pub status: String,
     /// Since when it is there, RFC 3339.
     pub since: String,
-    /// What went wrong last.
+    /// The last error.
     pub error: Option<String>,
     /// Everything else: counters, times.
     #[serde(flatten)]
@@ -62,9 +62,9 @@ pub struct Version {
     pub at: String,
     /// The token that it was applied with.
     pub by: String,
-    /// What its definition comes to.
+    /// The digest of its definition.
     pub hash: String,
-    /// Whether it is the one that counts.
+    /// Whether it is the active version.
     pub current: bool,
     /// Everything else.
     #[serde(flatten)]
@@ -96,30 +96,30 @@ pub struct Move {
     pub more: More,
 }
 
-/// What a definition would change.
+/// The changes that a definition would make.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plan {
-    /// What to apply it by.
+    /// The token to apply it with.
     pub plan: String,
     /// The version that it is computed from; 0 for a machine that is new.
     pub version: u64,
     /// States `added`, `removed`, `changed`.
     pub states: Value,
-    /// What differs beside the states: `timezone`, `feeds.NAME`, `inputs.TOPIC`, `webhooks`.
+    /// The differences other than states: `timezone`, `feeds.NAME`, `inputs.TOPIC`, `webhooks`.
     #[serde(default)]
     pub changed: Vec<String>,
     /// Labels in states that go.
     pub labels: BTreeMap<String, u64>,
-    /// Labels that go on as soon as it is applied, because their state has become something else.
+    /// Labels that continue as soon as it is applied, because the kind of their state changes.
     #[serde(default)]
     pub starts: u64,
     /// Labels that would move if their gate looked now.
     pub would_move: u64,
-    /// Labels of which only a feed could tell.
+    /// Labels whose evaluation needs a feed.
     pub needs_feed: u64,
-    /// Labels that were looked at.
+    /// Labels that were checked.
     pub checked: u64,
-    /// What is odd about the definition.
+    /// Warnings about the definition.
     pub warnings: Vec<String>,
     /// Everything else.
     #[serde(flatten)]
@@ -171,7 +171,7 @@ impl Machines<'_> {
         self.0.get(&path(machine, "")).await
     }
 
-    /// What a definition (YAML) would change. Nothing changes.
+    /// The changes that a definition (YAML) would make. Nothing changes.
     ///
     /// # Errors
     /// `invalid_definition`.
@@ -180,7 +180,7 @@ impl Machines<'_> {
         self.0.send_bytes("POST", &path(machine, "/plan"), Some(body)).await
     }
 
-    /// Makes a planned definition the one that counts; `map` says where labels of removed states go. Its version.
+    /// Activates a planned definition; `map` has the target states for labels of removed states. Returns its version.
     ///
     /// # Errors
     /// `unknown_plan`, `definition_changed`, `unmapped_state`, `invalid_map`.
@@ -259,7 +259,7 @@ impl Machines<'_> {
         self.0.get(&label_path(machine, label, "/why")).await
     }
 
-    /// What would happen under assumptions (`for`, `until`, `metadata`, `feeds`, `webhooks`).
+    /// The result of a simulation under assumptions (`for`, `until`, `metadata`, `feeds`, `webhooks`).
     ///
     /// # Errors
     /// `unknown_label`, `label_deleted`.
@@ -267,8 +267,9 @@ impl Machines<'_> {
         self.0.post(&label_path(machine, label, "/simulate"), Some(assumed)).await
     }
 
-    /// Tells a label facts: they are merged, or with `removes` merged so that null removes (RFC 7396). With `wait` (`5s`) the
-    /// answer comes when the label has come to rest. `{"name","state","status","since","visit","revision"}`.
+    /// Updates a label's metadata by merging, with `removes` so that null removes a member (RFC 7396). With `wait`
+    /// (`5s`) the call returns when the label has settled. Returns
+    /// `{"name","state","status","since","visit","revision"}`.
     ///
     /// # Errors
     /// `unknown_machine`, `unknown_label`, `label_deleted`, `invalid_metadata`.
@@ -286,7 +287,7 @@ impl Machines<'_> {
         self.0.send_bytes("PATCH", &path, Some((kind, body))).await
     }
 
-    /// Creates a label with these facts; the answer is as that of [`Machines::tell`].
+    /// Creates a label with this metadata; the answer is that of [`Machines::tell`].
     ///
     /// # Errors
     /// `unknown_machine`, `label_exists`, `label_deleted`, `invalid_metadata`.

@@ -9,22 +9,22 @@ use crate::{Client, Error, More, segment};
 #[derive(Debug, Clone, Copy)]
 pub struct Objects<'a>(pub(crate) &'a Client);
 
-/// Where an object stands.
+/// The status of an object.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Object {
     /// Its name.
     pub object: String,
-    /// Who its queue goes to.
+    /// The backend of its queue.
     pub backend: Option<String>,
     /// Events that wait.
     pub queued: u64,
-    /// Whether it waits for somebody to decide.
+    /// Whether it waits for an operator's decision.
     pub parked: bool,
     /// Failed attempts with the event at the head.
     pub attempts: u64,
     /// Why the last one failed.
     pub last_error: Option<String>,
-    /// The event that is sent next: the one that `skip` gives up.
+    /// The event that is sent next, which `skip` drops.
     pub next_id: Option<u64>,
     /// The latest event.
     pub last_id: Option<u64>,
@@ -33,12 +33,12 @@ pub struct Object {
     pub more: More,
 }
 
-/// Who takes the events of objects whose names begin with a prefix.
+/// The ordered consumer of the events of objects with a prefix.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Backend {
     /// Its name.
     pub name: String,
-    /// What its objects' names begin with.
+    /// The prefix of its objects' names.
     pub prefix: String,
     /// Where events go.
     pub callback: String,
@@ -49,7 +49,7 @@ pub struct Backend {
     pub objects: u64,
     /// Events that wait.
     pub events: u64,
-    /// Events given up.
+    /// Its dead letters.
     pub dead: u64,
     /// Everything else: limits.
     #[serde(flatten)]
@@ -73,10 +73,10 @@ impl Objects<'_> {
         self.0.post(&path(object, "/unpark"), None).await
     }
 
-    /// Gives the event at the head up.
+    /// Skips the event at the head.
     ///
     /// # Errors
-    /// When another event stands there by now.
+    /// When another event is at the head by now.
     pub async fn skip(&self, object: &str, id: u64) -> Result<(), Error> {
         self.0.post(&path(object, "/skip"), Some(&json!({"id": id}))).await
     }
@@ -97,7 +97,7 @@ impl Objects<'_> {
         self.0.get(&format!("/backends/{}", segment(name))).await
     }
 
-    /// Events that a backend's objects gave up.
+    /// The dead letters of a backend.
     ///
     /// # Errors
     /// As every call.

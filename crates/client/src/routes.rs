@@ -1,7 +1,7 @@
-//! Instances, hosts and routers: what the table says, and changes of it.
+//! Instances, hosts and routers: the route table and its changes.
 //!
-//! A change answers with the table's `serial` at which routers have it. With `wait` it answers only when every router
-//! that reports has it, and with `not_converged` (504) when the time is over; the change stands then, too.
+//! A change returns the table's `serial` of the change. With `wait` it returns when every reporting router has it, and
+//! fails with `not_converged` (504) when the time is over, although the change was applied.
 
 use std::time::Duration;
 
@@ -34,12 +34,12 @@ pub struct NewInstance {
     pub address: String,
     /// The host names that it serves.
     pub hostnames: Vec<String>,
-    /// What its requests are counted under.
+    /// The key under which its requests are counted.
     pub version_type_id: String,
     /// Its share of requests, compared with the others (1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
-    /// After so many seconds without a heartbeat it is taken out; never when absent.
+    /// Seconds without a heartbeat after which it is removed; never when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<u32>,
     /// The machine that it runs on.
@@ -90,7 +90,7 @@ pub struct Instance {
     pub address: String,
     /// The host names that it serves.
     pub hostnames: Vec<String>,
-    /// What its requests are counted under.
+    /// The key under which its requests are counted.
     pub version_type_id: String,
     /// Its share of requests.
     pub weight: u32,
@@ -98,13 +98,13 @@ pub struct Instance {
     pub state: String,
     /// Raised by each change of it.
     pub revision: u64,
-    /// Whether this revision stands in the table; absent while the routes master does not answer.
+    /// Whether this revision is in the table; absent while the routes primary does not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub routed: Option<bool>,
     /// Whether its checks pass; absent without a check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub healthy: Option<bool>,
-    /// What the check that made it unhealthy found.
+    /// The result of the check that made it unhealthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unhealthy_because: Option<String>,
     /// When its lease ends, unix milliseconds.
@@ -137,13 +137,13 @@ pub struct Changed {
 pub struct Host {
     /// The name.
     pub hostname: String,
-    /// Who takes its requests.
+    /// The addresses that receive its requests.
     pub addresses: Vec<String>,
     /// The instances of the addresses.
     pub instance_ids: Vec<String>,
     /// Whether it was registered, and not written into the table by hand.
     pub registered: bool,
-    /// What its requests are counted under.
+    /// The key under which its requests are counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_key: Option<String>,
     /// Everything else: its policy.
@@ -161,12 +161,12 @@ pub struct Explanation {
     /// The name in the table that decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matched: Option<String>,
-    /// What it is counted under.
+    /// The key under which it is counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_key: Option<String>,
     /// How one of the usable addresses is chosen.
     pub algorithm: String,
-    /// Whether so many are unhealthy that nobody is believed to be.
+    /// Whether so many are unhealthy that health status is ignored.
     pub fail_open: bool,
     /// The names that were looked for, most specific first.
     pub candidates: Vec<Candidate>,
@@ -232,7 +232,7 @@ pub struct Router {
     /// Where its admin listener is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// What all its workers have acknowledged.
+    /// The serial that all its workers have acknowledged.
     pub serial: u64,
     /// The epoch of the table that it follows.
     pub epoch: String,
@@ -243,7 +243,7 @@ pub struct Router {
     pub age_ms: u64,
     /// `live`, `silent` or `excluded`.
     pub state: String,
-    /// Why it does not believe the table.
+    /// Why it does not accept the table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alarm: Option<String>,
     /// Everything else.
@@ -307,7 +307,7 @@ impl Routes<'_> {
         self.0.put(&waiting(&format!("/instances/{}", segment(id)), wait), &json!(instance)).await
     }
 
-    /// Takes an instance out at once; one that is not there is no error.
+    /// Removes an instance immediately; succeeds if it does not exist.
     ///
     /// # Errors
     /// As every call; `not_converged` when `wait` is over.
@@ -315,7 +315,7 @@ impl Routes<'_> {
         self.0.delete(&waiting(&format!("/instances/{}", segment(id)), wait)).await
     }
 
-    /// Gives an instance no new requests; after `deadline` it is taken out.
+    /// Sends an instance no new requests and removes it after `deadline`.
     ///
     /// # Errors
     /// `unknown_instance` when there is none.

@@ -1,9 +1,9 @@
 //! Which addresses a callback may lead to.
 //!
-//! Subscribers choose the callback and we make the request, from inside the operator's network: without a fence, a
-//! subscription would be a way to reach whatever the pacemaker can reach. A name is looked up once for a connection;
-//! the connection then goes to an address of *that* answer which was looked at, so a name server that gives another
-//! answer a moment later gains nothing. A pooled connection stays with the address it was opened to.
+//! Subscribers choose the callback and the pacemaker makes the request, from inside the operator's network: without a
+//! restriction, a subscription could reach whatever the pacemaker can reach. A name is resolved once for a connection;
+//! the connection then goes to a checked address of *that* answer, so a name server that gives another answer a moment
+//! later has no effect. A pooled connection stays with the address it was opened to.
 
 use std::{
     future::Future,
@@ -78,21 +78,21 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     match address.segments() {
         [0, 0, 0, 0, 0, 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => Some(from(12)),
         [0x2002, ..] => Some(from(2)),
-        // ::1 and :: are addresses of their own.
+        // ::1 and :: are not mapped addresses.
         [0, 0, 0, 0, 0, 0, high, _] if high != 0 => Some(from(12)),
         _ => None,
     }
 }
 
-/// The callback leads to where none may lead. Which address it was is not said: the subscriber reads this text, and
-/// would learn from it what names mean inside the operator's network.
+/// The callback leads to a forbidden network. The message does not contain the address: subscribers read it, and would
+/// learn how names resolve inside the operator's network.
 #[derive(Debug, thiserror::Error)]
 #[error("the callback leads to a network that is not allowed")]
 pub(super) struct Forbidden;
 
 type Pending<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
-/// Looks a name up. The system's resolver, but for tests.
+/// Resolves a name. The system's resolver, except in tests.
 pub type Lookup = Arc<dyn Fn(String) -> Pending<Vec<SocketAddr>, io::Error> + Send + Sync>;
 
 /// Asks the system's resolver.
@@ -129,7 +129,7 @@ impl Service<Name> for FencedResolver {
     }
 }
 
-/// Opens connections within the fence. A literal address never reaches a resolver, so it is looked at here.
+/// Opens connections to allowed addresses. A literal address never reaches a resolver, so it is checked here.
 #[derive(Clone)]
 pub(super) struct FencedConnector {
     fence: Fence,

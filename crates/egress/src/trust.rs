@@ -1,4 +1,4 @@
-//! Whose certificates are believed: those that the operating system believes, and those of the operator's own file.
+//! The trusted certificate authorities: those of the operating system, and those of the operator's file.
 
 use std::{path::Path, sync::Arc};
 

@@ -38,11 +38,12 @@
 //!
 //! # Data
 //!
-//! `docs/keys.md` has the rows. A label's record is one packed string (`record/packed.rs`), stored as the state of an object
-//! of the bus; its events are the object's events, so they have an order of their own and `prev`. `machine:<m>:in:<state>`
-//! and similar keys are sorted sets of names, used for lists, counts and sweeps. `machine:due` has one entry for each label
-//! with a time of its own (a retry, a feed to ask again, an interval, an attempt that is under way), and one for each gate,
-//! time of day and zone: a *sweep*, which evaluates the gate's labels page by page and stores its progress.
+//! `docs/keys.md` has the rows. A label's record is one packed string (`record/packed.rs`), stored as the state of an
+//! object of the bus; its events are the object's events, so they are ordered and have `prev`.
+//! `machine:<m>:in:<state>` and similar keys are sorted sets of names, used for lists, counts and sweeps.
+//! `machine:due` has one entry for each label with a pending time (a retry, a repeated feed query, an interval, an
+//! attempt in progress), and one for each gate, time of day and zone: a *sweep*, which evaluates the gate's labels
+//! page by page and stores its progress.
 //!
 //! # Invariants
 //!

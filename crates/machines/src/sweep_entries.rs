@@ -1,4 +1,4 @@
-//! Sees to it that the due set contains the sweeps that gates need.
+//! Ensures that the due set contains the sweeps that gates need.
 //!
 //! A process asks the fabric for each sweep once and then remembers that the entry exists. What it remembers is forgotten
 //! when the connection was lost, because the fabric may have lost the entry ([`crate::reconcile`]).

@@ -1,4 +1,4 @@
-//! What an active health check is, as a client describes it.
+//! An active health check, as a client describes it.
 
 use std::fmt;
 
@@ -17,10 +17,10 @@ pub struct Health {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "/health")]
     pub path: Option<String>,
-    /// Whether accepting a connection is enough. Then there is no `path`.
+    /// Whether accepting a connection suffices. Then there is no `path`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) tcp: bool,
-    /// The statuses that are good: numbers, and ranges as text (`"200-399"`, which is what counts unless told).
+    /// The healthy statuses: numbers, and ranges as text (default `"200-399"`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Object>>, example = json!(["200-299", 304]))]
     pub(super) status: Option<Vec<Statuses>>,
@@ -66,7 +66,7 @@ impl Health {
             Some(path) if !path_fits(path) => {
                 return invalid("path starts with / and is printable ASCII of at most 1024 bytes");
             }
-            None if !self.tcp => return invalid("name a path, or say `\"tcp\": true`"),
+            None if !self.tcp => return invalid("set a path, or `\"tcp\": true`"),
             None if self.status.is_some() || self.body.is_some() => {
                 return invalid("status and body belong to a check of a path");
             }

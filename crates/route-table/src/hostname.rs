@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_normalised() {
+    fn a_name_is_normalized() {
         for (text, name) in [
             ("Shop.Example", "shop.example"),
             ("shop.example.", "shop.example"),

@@ -21,7 +21,7 @@ pub struct NewInstance {
     /// The names it serves: `shop.example`, `*.shop.example`, or `*`.
     #[schema(example = json!(["shop.example"]))]
     pub(crate) hostnames: Vec<String>,
-    /// What its requests are counted under.
+    /// The key under which its requests are counted.
     #[schema(value_type = String, example = "17")]
     pub(crate) version_type_id: Label,
     #[schema(value_type = Option<String>)]
@@ -32,7 +32,7 @@ pub struct NewInstance {
     pub(crate) workspace_id: Option<Label>,
     #[schema(value_type = Option<String>)]
     pub(crate) node_id: Option<Label>,
-    /// Its share of the requests beside the others', 0 to 1000; with 0 it gets none unless all have it.
+    /// Its relative share of the requests, 0 to 1000; with 0 it gets none unless all others have 0 as well.
     #[schema(example = 1)]
     pub(crate) weight: Option<u32>,
     /// Remove the instance when no heartbeat came for so long, 1 to 86,400.
@@ -204,7 +204,7 @@ impl State {
     }
 }
 
-/// What is wanted of an instance, all but its revision, which the fabric gives.
+/// The desired state of an instance, without its revision, which the fabric assigns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Desired {
     /// The checked description.
@@ -218,8 +218,8 @@ pub struct Desired {
 }
 
 impl Desired {
-    /// What a registration leads to. A PUT that does not change the instance's address is no reason to send requests
-    /// to what an operator drains; another address is another process.
+    /// The desired state after a registration. A PUT with the same address does not send requests to an instance that
+    /// an operator drains; another address is another process.
     pub fn registered(spec: Spec, before: Option<&Self>) -> Self {
         match before {
             Some(before) if before.spec.address == spec.address => Self { spec, ..before.clone() },
@@ -233,7 +233,7 @@ impl Desired {
 pub struct Record {
     /// Rises with every change of any instance; decides which of two projections is the later one.
     pub revision: u64,
-    /// What is wanted of the instance.
+    /// The desired state of the instance.
     #[serde(flatten)]
     pub desired: Desired,
 }

@@ -82,7 +82,7 @@ fn configuration(role: &Role, port: u16, folder: &Path) -> String {
          dir {}\n\
          # A full server refuses writes instead of forgetting routes, counters or events.\n\
          maxmemory-policy noeviction\n\
-         # A replica that is away must not hold up the end of its master.\n\
+         # An unavailable replica must not delay the end of its master.\n\
          shutdown-timeout 2\n",
         quoted(folder)
     );

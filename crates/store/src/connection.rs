@@ -213,7 +213,7 @@ impl<R: Role> Command<'_, R> {
         self
     }
 
-    /// Appends an argument that is no key (a collection appends each of its items).
+    /// Appends an argument that is not a key (a collection appends each of its items).
     #[must_use]
     pub fn arg(mut self, arg: impl ToRedisArgs) -> Self {
         self.cmd.arg(arg);
@@ -223,7 +223,7 @@ impl<R: Role> Command<'_, R> {
     /// Sends the command and reads its reply as `T`.
     ///
     /// # Errors
-    /// When the server is away or refuses, or when the reply is no `T`.
+    /// When the server is unavailable or rejects the command, or when the reply is not a `T`.
     pub async fn query<T: FromRedisValue>(self) -> Result<T, Error> {
         let mut connection = self.redis.wire();
         self.redis.noted(self.name, self.cmd.query_async(&mut connection).await)

@@ -74,7 +74,7 @@ fn every_builder_creates_a_key_of_exactly_one_row() {
     fn only(catalog: &[Entry], key: &str, pattern: &str) {
         let rows: Vec<_> =
             catalog.iter().filter(|entry| entry.describes(key)).map(|entry| entry.pattern).collect();
-        assert!(rows.contains(&pattern), "{key} should be a {pattern}, the catalog says {rows:?}");
+        assert!(rows.contains(&pattern), "{key} should be a {pattern}, the catalog has {rows:?}");
     }
     use keys::{fabric, objects, routes, stats};
     only(routes::CATALOG, routes::instances("a.example").as_str(), "instances:<hostname>");

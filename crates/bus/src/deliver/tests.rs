@@ -326,7 +326,7 @@ async fn an_endless_head_is_not_an_answer() {
         while stream.write_all(b"X-More: and more of the same, without an end\r\n").await.is_ok() {}
     })
     .await;
-    assert_eq!(why(deliver(&receiver.url()).await), "the answer was no HTTP");
+    assert_eq!(why(deliver(&receiver.url()).await), "the answer was not HTTP");
 }
 
 #[tokio::test]
@@ -355,7 +355,7 @@ async fn a_receiver_that_closes_half_way_has_not_taken_the_batch() {
 async fn bytes_that_are_not_http_are_not_an_answer() {
     for noise in ["220 mail.example ESMTP\r\n", "-ERR unknown command 'POST'\r\n", "\0\0\0\0\0\0\0\0"] {
         let receiver = Receiver::answering(noise).await;
-        assert_eq!(why(deliver(&receiver.url()).await), "the answer was no HTTP", "{noise:?}");
+        assert_eq!(why(deliver(&receiver.url()).await), "the answer was not HTTP", "{noise:?}");
     }
 }
 

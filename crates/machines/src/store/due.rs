@@ -1,4 +1,4 @@
-//! The due set of a shard: labels with a time of their own, and sweeps.
+//! The due set of a shard: labels with a pending time, and sweeps.
 
 use signalbox_store::{Error, FabricRole, Script, Subscription};
 

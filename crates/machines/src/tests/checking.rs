@@ -79,7 +79,7 @@ type Break<'a> = (&'a [&'a str], &'a [&'a str], &'a str, &'a str, &'a str);
 #[tokio::test]
 async fn each_broken_index_entry_is_found_and_named() {
     let world = world().await;
-    assert_eq!(found(&world).await, [], "a sound system");
+    assert_eq!(found(&world).await, [], "a consistent system");
     let far = (world.now_ms() + 86_400_000).to_string();
     let due = (world.now_ms() + 3_600_000).to_string();
     let sweep = "o m daily 18:30:00 Asia/Tokyo";
@@ -163,7 +163,7 @@ async fn each_broken_index_entry_is_found_and_named() {
         assert!(finding.what.contains(what), "{finding:?}");
         redis(&world, fixed).await;
     }
-    assert_eq!(found(&world).await, [], "mended");
+    assert_eq!(found(&world).await, [], "fixed");
 }
 
 #[tokio::test]
@@ -186,7 +186,7 @@ async fn an_inconsistent_history_is_found() {
     );
     assert!(!findings.is_empty());
     store(&world, "plain: x", &sound).await;
-    assert_eq!(found(&world).await, [], "mended");
+    assert_eq!(found(&world).await, [], "fixed");
 }
 
 const STUCK: &str = "

@@ -74,7 +74,7 @@ async fn a_circle_of_actions_pauses_as_well() {
     let record = world.until("a", |record| record.status == Status::Looping).await;
     assert_eq!((record.visit, record.due_ms()), (51, Some(world.now_ms() + 1_000)));
     let why = world.machines.inspector.explainer.why(M, "a").await.unwrap();
-    assert_eq!(why["reason"], "it moved fifty times in a row and goes on a second later", "{why}");
+    assert_eq!(why["reason"], "it moved fifty times in a row and continues a second later", "{why}");
     let asking = Assumptions {
         until: Some(until),
         feeds: [("f".to_owned(), Some(json!({"go": true})))].into(),

@@ -1,4 +1,4 @@
-//! What Redis has lost is restored, and unreadable labels are skipped.
+//! Data that Redis has lost is restored, and unreadable labels are skipped.
 
 use std::collections::BTreeMap;
 
@@ -130,7 +130,7 @@ async fn an_unreadable_label_does_not_delay_other_labels() {
     world.work_off().await;
     assert!(
         world.metric("signalbox_machines_unreadable_total").await >= 2,
-        "a time of its own, and its evening"
+        "its pending time and its time of day"
     );
     let due = world.machines.due.due(0, u64::MAX >> 12, 100).await.unwrap();
     let entry = due.iter().find(|(member, _)| member == "l m bad");

@@ -164,7 +164,7 @@ impl Scene<'_> {
 
     /// Advances time and updates all labels; each label has to follow its prediction.
     async fn round(&mut self) {
-        // Inspections use answers of the last seconds again, so each round has a process of its own.
+        // Inspections reuse answers of the last seconds, so each round uses a separate process.
         let onlooker = self.world.another();
         let now = Answers { feeds: feeds(&mut self.random), ..self.answers() };
         // One that fails is asked again and again.
@@ -440,7 +440,7 @@ async fn predictions_come_true() {
             Duration::from_secs(60),
             Box::pin(run(&world, (&outside, &url), seed, &mut sum)),
         );
-        run.await.unwrap_or_else(|_| panic!("seed {seed} comes to no end"));
+        run.await.unwrap_or_else(|_| panic!("seed {seed} does not end"));
     }
     println!("{sum:?} in {:?}", started.elapsed());
 }

@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn the_edge_picks_the_same() {
-        // The same list stands in lua/spec/algorithms_spec.lua.
+        // The same list is in lua/spec/algorithms_spec.lua.
         let all = |weights: [f64; 3], weighted: bool| -> String {
             let list =
                 [("127.0.0.1:1", weights[0]), ("127.0.0.1:2", weights[1]), ("127.0.0.1:3", weights[2])];

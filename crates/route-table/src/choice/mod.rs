@@ -1,13 +1,13 @@
-//! Which instance the edge gives to one request, as far as that is certain: the same computation as
-//! `lua/signalbox/choose.lua`, for those who ask before they send. Pure.
+//! The instance that the edge chooses for one request, as far as it is determined: the same computation as
+//! `lua/signalbox/choose.lua`, for clients that ask before they send. Pure.
 //!
 //! ```text
 //!   sticky cookie ─▶ share (version type), by header, cookie or session ─▶ algorithm
 //! ```
 //!
-//! Certain is what goes by the request alone: sessions, shares asked for by name, consistent hashing. Turns, draws and
-//! p2c are not, and of them the chances are told. What a router has seen for itself (who is ejected there, and how busy
-//! everybody is) is not known here; a ticket for one instance is not looked at.
+//! The request alone determines sessions, versions requested by name, and consistent hashing. Turns, random draws and
+//! p2c are not determined; for those, the probabilities are returned. A router's own observations (ejections and load)
+//! are not known here, and a signed target header is ignored.
 
 mod asked;
 mod hash;
@@ -20,12 +20,12 @@ pub(crate) use session::Secret;
 
 use super::explain::Policy;
 
-/// What such a request gets.
+/// The choice for such a request.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 #[schema(as = RequestChoice)]
 pub(crate) struct Choice {
     pub(crate) by: By,
-    /// The instance, when it is certain. A router that has ejected it chooses another meanwhile.
+    /// The instance, if it is determined. A router that has ejected it chooses another for that time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) address: Option<String>,
     /// The version type that the request asks for by name, or that its session has.
@@ -35,7 +35,7 @@ pub(crate) struct Choice {
     pub(crate) among: Vec<Chance>,
 }
 
-/// What a choice goes by.
+/// The rule that decides a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = RequestChosenBy)]
@@ -154,7 +154,7 @@ impl<'a> Host<'a> {
         self.outcome(&usable, &lists, asked, version_type)
     }
 
-    /// What the host's algorithm makes of lists, each with the chance that it is the one.
+    /// The result of the host's algorithm for lists, each with its probability.
     fn outcome(
         &self,
         usable: &[&'a str],

@@ -1,4 +1,4 @@
-//! Who gets a request.
+//! Load balancing: which instance gets a request.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
@@ -114,7 +114,7 @@ impl SharesBy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Sticky {
-    /// `signalbox` unless told.
+    /// Default `signalbox`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cookie: Option<String>,
     /// Without: until the browser closes. 1 to 31,536,000.

@@ -1,4 +1,4 @@
-//! What happens when an instance fails.
+//! The handling of failing instances.
 
 use std::fmt;
 
@@ -81,7 +81,7 @@ impl Serialize for Ejection {
 }
 
 impl<'de> Deserialize<'de> for Ejection {
-    /// By hand, because serde's untagged enums do not say which field is wrong.
+    /// By hand, because serde's untagged enums do not name the invalid field.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl<'de> de::Visitor<'de> for Visitor {

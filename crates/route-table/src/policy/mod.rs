@@ -1,12 +1,12 @@
-//! The policy of a host: what an operator wants of the edge beyond "requests go to the instances".
+//! The policy of a host: an operator's settings for the edge beyond "requests go to the instances".
 //!
-//! It is checked strictly here, because the edge must not be: whatever stands in the table, it routes. A policy is
-//! replaced as a whole and kept as canonical JSON, so that two that say the same are the same text. What only the table
-//! knows (log keys, weights, who drains or is unhealthy) is put beside it by the scripts that project it.
+//! It is validated strictly here, because the edge must not be strict: it routes with whatever is in the table. A
+//! policy is replaced as a whole and stored as canonical JSON, so that equivalent policies are the same text. The
+//! scripts that project it add the data that only the table has (log keys, weights, draining and unhealthy instances).
 //!
-//!   balance.rs   who gets a request: algorithm, shares, stickiness
-//!   failure.rs   what happens when an instance fails: retries, ejection, timeouts
-//!   rails.rs     what is let through: limits, methods, headers, maintenance, upstream
+//!   balance.rs   which instance gets a request: algorithm, traffic split, stickiness
+//!   failure.rs   handling of failing instances: retries, ejection, timeouts
+//!   rails.rs     which requests are allowed: limits, methods, headers, maintenance, upstream
 
 mod balance;
 mod failure;
@@ -28,11 +28,11 @@ const MAX_DAY_MS: u64 = 24 * MAX_HOUR_MS;
 const MAX_HOLD_MS: u64 = 60_000;
 const MAX_BODY_BYTES: u64 = 1 << 50;
 
-/// What is wanted of the edge for a host. Every part is optional; what is left out has the edge's default.
+/// The policy of a host. Every part is optional; a missing part has the edge's default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
-    /// How an instance is chosen; `round_robin` unless told.
+    /// How an instance is chosen; default `round_robin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     balance: Option<Balance>,
     /// How requests are shared out between version types; the percents make 100.
@@ -127,7 +127,7 @@ impl Policy {
         Ok(self)
     }
 
-    /// Whether it says nothing at all, which is the same as no policy.
+    /// Whether it is empty, which is the same as no policy.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -173,7 +173,7 @@ fn check_name(name: &str, field: &'static str) -> Result<(), Invalid> {
         .ok_or_else(|| invalid(field, "a name of a header or cookie has 1 to 128 letters, digits, - and _"))
 }
 
-/// Checks a value that may stand in a header: control characters would begin another one.
+/// Checks a value for use in a header: control characters could begin another header.
 fn check_value(value: &str, field: &'static str) -> Result<(), Invalid> {
     let fits =
         value.len() <= 8192 && !value.chars().any(|character| character.is_control() && character != '\t');
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_say_the_same_are_the_same_text() {
+    fn equivalent_policies_are_the_same_text() {
         let one =
             r#"{"methods":["post","GET","GET"],"shares":[{"percent":100,"version_type":17}],"hold_ms":null}"#;
         let other = r#"{"shares":[{"version_type":"17","percent":100}],"methods":["GET","POST"]}"#;
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_is_named() {
+    fn unknown_fields_are_named() {
         for (json, name) in [
             (r#"{"balanse":{}}"#, "balanse"),
             (r#"{"retries":{"atempts":1}}"#, "atempts"),

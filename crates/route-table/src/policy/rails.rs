@@ -1,4 +1,4 @@
-//! What is let through, and how.
+//! Which requests are allowed, and how they are handled.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +40,7 @@ const RESERVED: [&str; 22] = [
     "x-signalbox-target",
 ];
 
-/// What clients may use of a host.
+/// Limits of a host's clients.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Limits {
@@ -57,7 +57,7 @@ pub(crate) struct RequestLimit {
     /// 0.001 to 1,000,000.
     #[schema(value_type = f64, example = 100)]
     per_second: Number,
-    /// How many may come at once beyond it, 0 to 1,000,000; a second's worth unless told.
+    /// Maximum burst beyond it, 0 to 1,000,000; default: one second's worth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     burst: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,7 +74,7 @@ pub(crate) struct ConnectionLimit {
     by: Option<By>,
 }
 
-/// What is counted apart: each client address (unless told), each value of a header, or nothing.
+/// The scope of the counters: each client address (default), each value of a header, or all together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum By {
@@ -138,7 +138,7 @@ pub(crate) struct Headers {
     response: Option<HeaderChanges>,
 }
 
-/// Headers that are set, whatever they were, and headers that are taken out.
+/// Headers that are set, replacing existing ones, and headers that are removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HeaderChanges {
@@ -194,7 +194,7 @@ pub(crate) struct Maintenance {
     /// At most 8192 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     body: Option<String>,
-    /// `text/plain; charset=utf-8` unless told.
+    /// Default `text/plain; charset=utf-8`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     content_type: Option<String>,
     /// Seconds, 0 to 31,536,000.
@@ -204,7 +204,7 @@ pub(crate) struct Maintenance {
     except_header: Option<Except>,
 }
 
-/// Who gets through all the same: requests with this value of this header.
+/// The exception: requests with this value of this header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Except {
@@ -228,7 +228,7 @@ impl Maintenance {
     }
 }
 
-/// What becomes of requests that come without TLS.
+/// The handling of requests without TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Https {
@@ -246,10 +246,10 @@ pub(crate) enum Https {
 pub(crate) struct Upstream {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tls: Option<bool>,
-    /// The name that is asked for and verified; the request's host unless told.
+    /// The name that is requested and verified; default: the request's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     server_name: Option<String>,
-    /// Whether the certificate must be good; true unless told.
+    /// Whether the certificate must be valid; default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     verify: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -272,9 +272,9 @@ impl Upstream {
                 return Err(invalid("upstream.server_name", "a server name is a host name"));
             }
         }
-        // Said without tls it would be believed to protect something.
+        // Without tls these settings would wrongly appear to protect something.
         let pointless = self.tls != Some(true) && (self.server_name.is_some() || self.verify.is_some());
-        let detail = "server_name and verify mean something with tls only";
+        let detail = "server_name and verify need tls";
         (!pointless).then_some(()).ok_or_else(|| invalid("upstream.tls", detail))
     }
 }

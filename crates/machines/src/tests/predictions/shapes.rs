@@ -1,4 +1,4 @@
-//! Random machines in all that a definition can say, and random definitions that could follow them.
+//! Random machines with all features of definitions, and random definitions that could replace them.
 
 use std::fmt::Write as _;
 
@@ -19,7 +19,7 @@ pub(super) struct Shape {
 pub(super) struct State {
     pub(super) name: String,
     kind: Kind,
-    /// Besides the state behind it.
+    /// In addition to the state after it.
     next: Next,
 }
 
@@ -182,7 +182,7 @@ impl Shape {
         text + "      - {gate: end}\n"
     }
 
-    /// Something that could follow it: a state or two say something else, are something else, or are gone.
+    /// A possible replacement: a state or two are changed, become another kind, or are removed.
     pub(super) fn changed(&self, random: &mut StdRng) -> Self {
         let mut changed = self.clone();
         let count = changed.states.len();
