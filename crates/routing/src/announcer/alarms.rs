@@ -77,7 +77,7 @@ impl Alarms {
             return Ok(());
         }
         self.next = None;
-        let told = store.told_alarms().await?;
+        let told = store.published_alarms().await?;
         let routers = store.routers(KNOWN_MS).await.inspect_err(|_| self.suspects.clear())?;
         let mut all = true;
         for router in &routers {
@@ -90,7 +90,7 @@ impl Alarms {
             }
             tracing::info!(router = router.node, change, alarm, "router alarm published");
             metrics.announced("router_alarm");
-            store.told_alarm(&router.node, &format!("{number} {now}")).await?;
+            store.published_alarm(&router.node, &format!("{number} {now}")).await?;
         }
         self.suspects.retain(|node, _| routers.iter().any(|router| router.node == *node));
         self.next = all.then(|| Instant::now() + pause(&routers));

@@ -64,7 +64,7 @@ impl Ends {
         let now = store.table_now_ms().await? / 1000;
         let (ending, count) = store.ending(now + u64::from(MARKS[MARKS.len() - 1]) * DAY_SECONDS).await?;
         let names: Vec<String> = ending.iter().map(|(name, _)| name.clone()).collect();
-        let told = store.told_ends(&names).await?;
+        let told = store.published_ends(&names).await?;
         let mut all = true;
         for ((name, ends), told) in ending.iter().zip(told) {
             let Some(days) = mark(*ends, now) else { continue };
@@ -73,7 +73,7 @@ impl Ends {
             }
             if to.announce(event::CERTIFICATES, vec![event::ending(name, *ends, days)]).await {
                 tracing::warn!(server_name = name, days_left = days, "certificate expires soon");
-                store.told_end(name, &format!("{ends} {days}")).await?;
+                store.published_end(name, &format!("{ends} {days}")).await?;
             } else {
                 all = false;
             }

@@ -54,7 +54,7 @@ impl Resource for Certificate {
         vec![
             fabric::routes_certificates_index(),
             fabric::routes_certificates_ends(),
-            fabric::routes_certificates_told(),
+            fabric::routes_certificates_published(),
         ]
     }
 
@@ -132,17 +132,17 @@ impl Store {
     }
 
     /// The published expiry marks of these names' certificates.
-    pub(crate) async fn told_ends(&self, names: &[String]) -> Result<Vec<Option<String>>, Error> {
+    pub(crate) async fn published_ends(&self, names: &[String]) -> Result<Vec<Option<String>>, Error> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let command = self.fabric.command("HMGET").key(&fabric::routes_certificates_told()).arg(names);
+        let command = self.fabric.command("HMGET").key(&fabric::routes_certificates_published()).arg(names);
         command.query().await.map_err(Error::Fabric)
     }
 
     /// Stores the published expiry mark of a certificate.
-    pub(crate) async fn told_end(&self, name: &str, what: &str) -> Result<(), Error> {
-        let command = self.fabric.command("HSET").key(&fabric::routes_certificates_told());
+    pub(crate) async fn published_end(&self, name: &str, what: &str) -> Result<(), Error> {
+        let command = self.fabric.command("HSET").key(&fabric::routes_certificates_published());
         command.arg(name).arg(what).run().await.map_err(Error::Fabric)
     }
 }

@@ -461,7 +461,7 @@ async fn a_router_that_rejects_the_table_is_published_once() {
     let (_, event) = &ears.events()[0];
     assert_eq!(event.data, json!({"router": "r-1", "change": "refuses", "alarm": "table_regressed"}));
     // One that died after publishing, before it could note so, is followed by one that publishes the same.
-    rig.servers.fabric().command("DEL").arg("routes:alarms:told").run().await.unwrap();
+    rig.servers.fabric().command("DEL").arg("routes:alarms:published").run().await.unwrap();
     announcer.look_at_alarms(3).await;
     assert_eq!(ears.events().len(), 1);
     for (reported, change) in
