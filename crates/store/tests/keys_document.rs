@@ -121,7 +121,7 @@ fn every_builder_creates_a_key_of_exactly_one_row() {
         (machines.names(), "machine:names"),
         (machines.seen(), "machine:seen"),
         (machines.due(), "machine:due"),
-        (machines.waves(), "machine:waves"),
+        (machines.sweeps(), "machine:sweeps"),
         (machines.inputs(), "machine:inputs"),
     ] {
         only(keys::machines::CATALOG, key.as_str(), pattern);
