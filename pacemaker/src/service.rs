@@ -191,7 +191,7 @@ pub(crate) async fn run(
     idle.cancel();
     let ended = async { while background.join_next().await.is_some() {} };
     if time::timeout(DRAIN, ended).await.is_err() {
-        tracing::warn!("background work did not end in time; its duties will lapse");
+        tracing::warn!("background work did not end in time; its leases will expire");
     }
     silence.cancel();
     // A panic in there has been logged, and is no reason to end otherwise.

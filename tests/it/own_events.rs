@@ -94,14 +94,14 @@ fn at(app: &App, hosts: &[&str]) -> Value {
 
 /// Keeps the pacemaker from announcing, as if it had died after the change. Another process then
 /// finds the lease taken; a process that holds the lease relies on it for part of its duration.
-async fn hold_the_duty(system: &System) {
+async fn hold_the_lease(system: &System) {
     system.kill(System::PACEMAKER).await;
-    system.cli::<i64>(System::FABRIC, "HSET duty:announcer holder nobody until_ms 99999999999999").await;
+    system.cli::<i64>(System::FABRIC, "HSET lease:announcer holder nobody until_ms 99999999999999").await;
     system.start_part(System::PACEMAKER).await;
 }
 
-async fn give_the_duty_back(system: &System) {
-    system.cli::<i64>(System::FABRIC, "HSET duty:announcer until_ms 0").await;
+async fn release_the_lease(system: &System) {
+    system.cli::<i64>(System::FABRIC, "HSET lease:announcer until_ms 0").await;
 }
 
 async fn serial(system: &System) -> u64 {
@@ -216,11 +216,11 @@ async fn an_event_follows_its_change_though_the_pacemaker_was_killed_between() {
     let app = App::start("app").await;
     put(system, system.admin, "before", at(&app, &["a.test"])).await;
     until_published(&receiver, &["instance.registered before"]).await;
-    hold_the_duty(system).await;
+    hold_the_lease(system).await;
     put(system, system.admin, "between", at(&app, &["b.test"])).await;
     assert!(announced(system).await < serial(system).await, "the change is made and not published");
     system.kill(System::PACEMAKER).await;
-    give_the_duty_back(system).await;
+    release_the_lease(system).await;
     system.start_part(System::PACEMAKER).await;
     put(system, system.admin, "after", at(&app, &["c.test"])).await;
     let events = until_published(&receiver, &["instance.registered after"]).await;
@@ -250,14 +250,14 @@ async fn events_that_can_no_longer_be_published_become_one_resync() {
     put(system, system.admin, "before", at(&app, &["a.test"])).await;
     until_published(&receiver, &["instance.registered before"]).await;
     let told_up_to = announced(system).await;
-    hold_the_duty(system).await;
+    hold_the_lease(system).await;
     for n in 0..5 {
         put(system, system.admin, "between", at(&app, &[&format!("h{n}.test")])).await;
     }
     system.kill(System::PACEMAKER).await;
     // Its recorded changes are lost with it.
     system.cli::<i64>(System::MASTER, "DEL changes").await;
-    give_the_duty_back(system).await;
+    release_the_lease(system).await;
     system.start_part(System::PACEMAKER).await;
     until_published(&receiver, &["table.resynced gap"]).await;
     put(system, system.admin, "after", at(&app, &["c.test"])).await;

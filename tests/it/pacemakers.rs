@@ -16,12 +16,12 @@ fn address(url: &str) -> std::net::SocketAddr {
 
 /// The holders of a lease, from the fields of its hash that do not change over time.
 async fn holders(system: &System) -> Result<String, String> {
-    let mut duties: Vec<String> = system.try_cli(System::FABRIC, "KEYS duty:*").await?;
-    duties.sort();
+    let mut leases: Vec<String> = system.try_cli(System::FABRIC, "KEYS lease:*").await?;
+    leases.sort();
     let mut text = String::new();
-    for duty in duties {
-        let fields: Vec<String> = system.try_cli(System::FABRIC, &format!("HGETALL {duty}")).await?;
-        text += &format!("{duty} {fields:?}\n");
+    for lease in leases {
+        let fields: Vec<String> = system.try_cli(System::FABRIC, &format!("HGETALL {lease}")).await?;
+        text += &format!("{lease} {fields:?}\n");
     }
     Ok(text)
 }
@@ -62,7 +62,7 @@ async fn two_pacemakers_serve_one_table_and_leases_survive_their_holder() {
     for host in ["one.test", "two.test"] {
         system.until_status(host, 503).await;
     }
-    eventually("the heir to hold the duty", || async {
+    eventually("the successor to hold the lease", || async {
         let text = holders(&system).await?;
         if text.contains(heir.part().as_str()) { Ok(()) } else { Err(text) }
     })

@@ -33,13 +33,13 @@ const TRIM_PART: usize = 100;
 const MEMORY_EVERY: Duration = Duration::from_secs(1);
 
 /// Keeps one shard in order until `shutdown`.
-pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut duty: Lease, shutdown: CancellationToken) {
+pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut lease: Lease, shutdown: CancellationToken) {
     let mut watch = Watch::default();
     let mut keeping = QueueMaintenance::default();
     let every = Duration::from_millis(core.options.housekeeping_ms);
     let mut last_round: Option<Instant> = None;
     loop {
-        if holds(&mut duty).await {
+        if holds(&mut lease).await {
             if let Err(error) = relieve(&core, &store).await {
                 tracing::debug!(%error, "memory cannot be checked now");
             }
@@ -59,12 +59,12 @@ pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut duty: Lease, shu
             () = shutdown.cancelled() => break,
         }
     }
-    duty.release().await;
+    lease.release().await;
 }
 
-/// A server that is too full to note a duty needs its memory freed most of all.
-async fn holds(duty: &mut Lease) -> bool {
-    match duty.hold().await {
+/// A server that is too full to write a lease needs its memory freed most of all.
+async fn holds(lease: &mut Lease) -> bool {
+    match lease.hold().await {
         Ok(epoch) => epoch.is_some(),
         Err(error) => error.kind() == signalbox_store::Kind::Refused,
     }

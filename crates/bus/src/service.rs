@@ -92,13 +92,13 @@ impl<D: Deliverer> Bus<D> {
         tasks.spawn(follow(Arc::clone(&self.core), shutdown.clone()));
         for store in &self.core.stores {
             let (core, store) = (&self.core, store);
-            let duty = Lease::new(
+            let lease = Lease::new(
                 store.shard().redis().clone(),
                 "bus",
                 core.incarnation.clone(),
                 core.options.dead_after(),
             );
-            tasks.spawn(housekeeping::run(Arc::clone(core), Arc::clone(store), duty, shutdown.clone()));
+            tasks.spawn(housekeeping::run(Arc::clone(core), Arc::clone(store), lease, shutdown.clone()));
             if core.options.deliver {
                 let busy: Busy = Arc::new(Mutex::default());
                 tasks.spawn(Fetcher::new(core, store, &self.deliverer, &busy).run(shutdown.clone()));

@@ -11,7 +11,7 @@
 //! `routes:revision`.
 //! Routes master, read by the edge: `instances:`, `logkey:`, `instance_ids:` and `policy:` per host, `cert:` per server
 //! name, and `serial`. Not read by the edge: `instance:<id>`, `rules:<host>`, `certificate:<server name>`, `addresses`,
-//! `leases`, `drains`, `checks`, `revision`, `duties`, `changes`, `epoch`.
+//! `leases`, `drains`, `checks`, `revision`, `fencing`, `changes`, `epoch`.
 //!
 //! **A change** is one script in the fabric (compare with the state that was read, assign a revision, mark as
 //! unprojected), then one script on the primary (compare revisions, change everything, raise the serial last), then

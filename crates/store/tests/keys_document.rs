@@ -88,7 +88,7 @@ fn every_builder_creates_a_key_of_exactly_one_row() {
     only(stats::CATALOG, stats::history("17", 3600, "bytes").as_str(), "history:<id>:<hour>:<metric>");
     only(stats::CATALOG, stats::rollup("17", 3600, "5xx").as_str(), "rollup:<id>:<hour>:<metric>");
     only(stats::CATALOG, stats::router("n").as_str(), "router:<node>");
-    only(fabric::CATALOG, fabric::duty("sweep").as_str(), "duty:<name>");
+    only(fabric::CATALOG, fabric::lease("sweep").as_str(), "lease:<name>");
     let tag = signalbox_store::Tag::new(0, 1);
     let (queue, shared) = (keys::queues::queue(&tag, "q"), keys::queues::shared(&tag));
     for (key, pattern) in [

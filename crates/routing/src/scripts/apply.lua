@@ -41,7 +41,7 @@
 local function main(shared)
   local serial_key, instance_key, addresses = KEYS[1], KEYS[2], KEYS[3]
   local leases, drains, highest = KEYS[4], KEYS[5], KEYS[6]
-  local lineage_key, duties, changes, checks = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+  local lineage_key, fencing, changes, checks = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
   local id, revision, state = ARGV[1], tonumber(ARGV[2]), ARGV[3]
   local epoch, floor, now = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
   local lease, fencing_epoch = ARGV[7], tonumber(ARGV[8])
@@ -53,7 +53,7 @@ local function main(shared)
   now = shared.now(now)
 
   -- 1. Is this the right table, and the right caller?
-  local fenced = shared.fenced(duties, lease, fencing_epoch)
+  local fenced = shared.fenced(fencing, lease, fencing_epoch)
   if fenced then
     return fenced
   end
@@ -82,7 +82,7 @@ local function main(shared)
     local lease_end = tonumber(redis.call('ZSCORE', leases, id) or math.huge)
     local drain_end = tonumber(redis.call('ZSCORE', drains, id) or math.huge)
     -- No heartbeat could arrive while every pacemaker was away: a lease lasts a full period from their return.
-    local resumed = tonumber(redis.call('HGET', duties, 'sweeper.resumed_ms') or '0')
+    local resumed = tonumber(redis.call('HGET', fencing, 'sweeper.resumed_ms') or '0')
     local period = tonumber(redis.call('HGET', instance_key, 'lease_ms') or '0')
     if lease_end < resumed + period then
       lease_end = resumed + period
@@ -223,7 +223,7 @@ local function main(shared)
     redis.call('SET', highest, ARGV[2])
   end
   if lease ~= '' then
-    redis.call('HSET', duties, lease .. '.epoch', ARGV[8])
+    redis.call('HSET', fencing, lease .. '.epoch', ARGV[8])
   end
 
   -- 6. Tell what happened, under the serial that it makes, before that serial can be seen. A table that is being seeded

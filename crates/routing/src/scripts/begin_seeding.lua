@@ -13,10 +13,10 @@
 --   {'changed', lineage}: the lineage is another by now
 --   {'fenced', epoch}: another pacemaker took the lease over
 -- Caller: store/table.rs, begin_seeding
-local lineage_key, seeding_key, duties = KEYS[1], KEYS[2], KEYS[3]
+local lineage_key, seeding_key, fencing = KEYS[1], KEYS[2], KEYS[3]
 local expected, token, lease, epoch = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
-local stored = tonumber(redis.call('HGET', duties, lease .. '.epoch') or '0')
+local stored = tonumber(redis.call('HGET', fencing, lease .. '.epoch') or '0')
 if epoch < stored then
   return {'fenced', stored}
 end
@@ -24,7 +24,7 @@ local present = redis.call('GET', lineage_key) or ''
 if present ~= expected then
   return {'changed', present}
 end
-redis.call('HSET', duties, lease .. '.epoch', ARGV[4])
+redis.call('HSET', fencing, lease .. '.epoch', ARGV[4])
 redis.call('SET', seeding_key, token)
 redis.call('DEL', lineage_key)
 return {'done', 0}

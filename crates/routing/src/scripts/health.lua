@@ -23,13 +23,13 @@
 --   {'fenced', epoch}: another pacemaker took the lease over
 -- Caller: store/health.rs, diagnose
 local function main(shared)
-  local serial_key, instance_key, checks, lineage_key, duties, changes =
+  local serial_key, instance_key, checks, lineage_key, fencing, changes =
     KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
   local id, address, why = ARGV[1], ARGV[2], ARGV[3]
   local epoch, floor, now = ARGV[4], tonumber(ARGV[5]), shared.now(tonumber(ARGV[6]))
   local lease, fencing_epoch = ARGV[7], tonumber(ARGV[8])
 
-  local refused = shared.fenced(duties, lease, fencing_epoch)
+  local refused = shared.fenced(fencing, lease, fencing_epoch)
   if refused then
     return refused
   end
@@ -61,7 +61,7 @@ local function main(shared)
     -- On hosts with slow start, it returns like a new one.
     redis.call('HSET', instance_key, 'health_ms', at, 'joined_ms', at)
   end
-  redis.call('HSET', duties, lease .. '.epoch', ARGV[8])
+  redis.call('HSET', fencing, lease .. '.epoch', ARGV[8])
   local difference = false
   for _, name in ipairs(names) do
     if shared.refresh(name) then

@@ -17,12 +17,12 @@
 --   {'changed', lineage}: the lineage is another by now, or this is not the table whose seeding began
 --   {'fenced', epoch}: another pacemaker took the lease over
 -- Caller: store/table.rs, publish_lineage
-local serial_key, lineage_key, duties, changes, seeding_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local serial_key, lineage_key, fencing, changes, seeding_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local expected, lineage, floor = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local lease, epoch = ARGV[4], tonumber(ARGV[5])
 local kind, now, token = ARGV[6], tonumber(ARGV[7]), ARGV[8]
 
-local stored = tonumber(redis.call('HGET', duties, lease .. '.epoch') or '0')
+local stored = tonumber(redis.call('HGET', fencing, lease .. '.epoch') or '0')
 if epoch < stored then
   return {'fenced', stored}
 end
@@ -43,7 +43,7 @@ end
 redis.call('DEL', changes)
 redis.call('XADD', changes, string.format('%.0f-0', serial), 'kind', kind, 'subject', string.match(lineage, '^%S+'),
   'at_ms', string.format('%.0f', now))
-redis.call('HSET', duties, lease .. '.epoch', ARGV[5])
+redis.call('HSET', fencing, lease .. '.epoch', ARGV[5])
 redis.call('SET', serial_key, string.format('%.0f', serial))
 redis.call('SET', lineage_key, lineage)
 redis.call('DEL', seeding_key)

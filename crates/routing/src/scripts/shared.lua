@@ -37,8 +37,8 @@ function shared.refused(lineage_key, serial_key, epoch, floor)
 end
 
 -- A refusal when another pacemaker took the caller's lease over. The caller notes the epoch when it writes.
-function shared.fenced(duties, lease, epoch)
-  local stored = lease ~= '' and tonumber(redis.call('HGET', duties, lease .. '.epoch') or '0') or 0
+function shared.fenced(fencing, lease, epoch)
+  local stored = lease ~= '' and tonumber(redis.call('HGET', fencing, lease .. '.epoch') or '0') or 0
   return lease ~= '' and epoch < stored and {'fenced', stored} or nil
 end
 

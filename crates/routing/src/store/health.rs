@@ -92,7 +92,7 @@ impl Store {
             .key(&key::instance(diagnosis.id.as_str()))
             .key(&key::checks())
             .key(&key::epoch())
-            .key(&key::duties())
+            .key(&key::fencing())
             .key(&key::changes())
             .arg(diagnosis.id.as_str())
             .arg(diagnosis.address)

@@ -205,7 +205,7 @@ async fn a_table_that_is_not_the_one_meant_is_not_written_to() {
 }
 
 #[tokio::test]
-async fn a_duty_of_before_is_fenced_out() {
+async fn an_earlier_lease_is_fenced_out() {
     let rig = Rig::new().await;
     let mark = rig.mark().await;
     let apply = async |revision: u64, epoch: u64| {

@@ -26,7 +26,7 @@ pub const CATALOG: &[Entry] = &[
     row("tokens", "hash", "no expiry"),
     row("tokens:names", "hash", "no expiry"),
     row("pacemakers", "hash", "no expiry, members for 30 s of silence"),
-    row("duty:<name>", "hash", "no expiry"),
+    row("lease:<name>", "hash", "no expiry"),
 ];
 
 /// HASH: instance id → its desired state as JSON.
@@ -127,6 +127,6 @@ pub fn pacemakers() -> Key<FabricSpace> {
 
 /// HASH: the holder of a singleton task (`holder`), the end of its lease (`until_ms`, this server's clock), and the fencing
 /// `epoch`.
-pub fn duty(name: &str) -> Key<FabricSpace> {
-    Key::new(format!("duty:{name}"))
+pub fn lease(name: &str) -> Key<FabricSpace> {
+    Key::new(format!("lease:{name}"))
 }

@@ -271,11 +271,11 @@ async fn shutting_down_answers_who_waits_and_ends() {
     assert_eq!((reply.status.as_u16(), reply.code().as_str()), (503, "shutting_down"));
     let served = api.served.take().unwrap();
     served.await.unwrap().unwrap();
-    // The duties are free for the next one.
-    for duty in ["duty:sweeper", "duty:reconciler"] {
+    // The leases are free for the next one.
+    for lease in ["lease:sweeper", "lease:reconciler"] {
         let until: u64 =
-            api.servers.fabric().command("HGET").arg(duty).arg("until_ms").query().await.unwrap();
-        assert_eq!(until, 0, "{duty}");
+            api.servers.fabric().command("HGET").arg(lease).arg("until_ms").query().await.unwrap();
+        assert_eq!(until, 0, "{lease}");
     }
 }
 
