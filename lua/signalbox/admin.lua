@@ -121,7 +121,7 @@ local function instance_states()
 end
 
 local GET = { ["/edge/ack"] = acknowledgement, ["/edge/status"] = status, ["/edge/snapshot"] = table_text,
-    ["/edge/circuits"] = instance_states }
+    ["/edge/outliers"] = instance_states }
 local POST = { ["/edge/accept"] = accept }
 
 function _M.serve()
@@ -135,7 +135,7 @@ function _M.serve()
         return answer.problem(405, "method_not_allowed", "This endpoint does not support the method.")
     end
     return answer.problem(404, "not_found", "No such endpoint. The edge has /edge/ack, /edge/status, /edge/snapshot, "
-        .. "/edge/circuits, /edge/connections and /edge/accept.")
+        .. "/edge/outliers, /edge/connections and /edge/accept.")
 end
 
 return _M

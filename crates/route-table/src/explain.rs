@@ -77,7 +77,7 @@ pub struct Explained {
     pub weight: f64,
     /// The part of the requests without a session, version or target that this address gets, 0 to 1: the share of its
     /// version type times its part of the weights. With `p2c` it also depends on the load, with `hash` on the keys,
-    /// and at a router on slow start and ejection; see `/edge/circuits` of the router.
+    /// and at a router on slow start and ejection; see `/edge/outliers` of the router.
     pub(crate) chance: f64,
     /// The part of its weight that applies during slow start; absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
