@@ -58,7 +58,7 @@ local function status()
     local alarm
     local stale = false
     for i = 1, #workers do
-        stale = stale or not workers[i].believed
+        stale = stale or not workers[i].accepted
         if workers[i].alarm ~= "" then
             alarm = workers[i].alarm
         end

@@ -451,15 +451,15 @@ async fn a_router_that_rejects_the_table_or_goes_silent_is_reported() {
     system.cli::<()>(System::REPLICA, "CONFIG SET replica-read-only no").await;
     system.cli::<()>(System::REPLICA, "SET epoch stranger").await;
     system.cli::<i64>(System::REPLICA, "INCR serial").await;
-    until(&["refuses"]).await;
+    until(&["rejects"]).await;
     assert_eq!(standings(&receiver)[0].1.as_deref(), Some("epoch_unknown"));
     assert_eq!(system.get("app.test", "/").await.text(), "app", "the last good table is served");
     let master = system.stack.ports().routes;
     system.cli::<()>(System::REPLICA, &format!("REPLICAOF 127.0.0.1 {master}")).await;
-    until(&["refuses", "believes"]).await;
+    until(&["rejects", "accepts"]).await;
     // Without its sidecar the router's serial is unknown: first it is waited for, then no longer.
     system.kill(System::SIDECAR).await;
-    until(&["refuses", "believes", "silent"]).await;
+    until(&["rejects", "accepts", "silent"]).await;
     let convergence = system.api("GET", "/routes/convergence", None).await.json();
     assert_eq!(
         (&convergence["excluded"], &convergence["converged"]),
@@ -467,7 +467,7 @@ async fn a_router_that_rejects_the_table_or_goes_silent_is_reported() {
         "{convergence}"
     );
     system.start_part(System::SIDECAR).await;
-    until(&["refuses", "believes", "silent", "reports"]).await;
+    until(&["rejects", "accepts", "silent", "reports"]).await;
     let published = events(&receiver);
     let router = convergence["routers"][0]["node"].as_str().unwrap();
     for event in &published {

@@ -130,8 +130,8 @@ fn news(told: &BTreeMap<String, String>, node: &str, now: &str) -> Option<(u64, 
         (before, now) if before == now => return None,
         (_, SILENT) => SILENT,
         (SILENT, NONE) => "reports",
-        (_, NONE) => "believes",
-        _ => "refuses",
+        (_, NONE) => "accepts",
+        _ => "rejects",
     };
     Some((number + 1, change))
 }
@@ -147,13 +147,13 @@ mod tests {
             ("4 -", NONE, None),
             ("4 silent", SILENT, None),
             ("4 epoch_unknown", "epoch_unknown", None),
-            ("4 -", "epoch_unknown", Some((5, "refuses"))),
-            ("4 table_regressed", "epoch_unknown", Some((5, "refuses"))),
-            ("4 silent", "epoch_unknown", Some((5, "refuses"))),
+            ("4 -", "epoch_unknown", Some((5, "rejects"))),
+            ("4 table_regressed", "epoch_unknown", Some((5, "rejects"))),
+            ("4 silent", "epoch_unknown", Some((5, "rejects"))),
             ("4 epoch_unknown", SILENT, Some((5, "silent"))),
             ("4 -", SILENT, Some((5, "silent"))),
             ("4 silent", NONE, Some((5, "reports"))),
-            ("4 epoch_unknown", NONE, Some((5, "believes"))),
+            ("4 epoch_unknown", NONE, Some((5, "accepts"))),
         ] {
             assert_eq!(news(&told(before), "r", now), expected, "{before} {now}");
         }

@@ -459,13 +459,12 @@ async fn a_router_that_rejects_the_table_is_published_once() {
     rig.announcer_that_hears(&ears, heard.clone()).look_at_alarms(2).await;
     assert_eq!(ears.told(), ["routers r-1"]);
     let (_, event) = &ears.events()[0];
-    assert_eq!(event.data, json!({"router": "r-1", "change": "refuses", "alarm": "table_regressed"}));
+    assert_eq!(event.data, json!({"router": "r-1", "change": "rejects", "alarm": "table_regressed"}));
     // One that died after publishing, before it could note so, is followed by one that publishes the same.
     rig.servers.fabric().command("DEL").arg("routes:alarms:published").run().await.unwrap();
     announcer.look_at_alarms(3).await;
     assert_eq!(ears.events().len(), 1);
-    for (reported, change) in
-        [("", "believes"), ("epoch_unknown", "refuses"), ("statistics_late", "believes")]
+    for (reported, change) in [("", "accepts"), ("epoch_unknown", "rejects"), ("statistics_late", "accepts")]
     {
         rig.report("r-1", reported).await;
         alarm.send_replace(());
@@ -494,8 +493,8 @@ async fn a_silent_router_is_published_after_confirmation() {
         (0, "", Some("reports")),
         (20, "table_regressed", None),
         (25, "table_regressed", Some("silent")),
-        (1, "table_regressed", Some("refuses")),
-        (1, "", Some("believes")),
+        (1, "table_regressed", Some("rejects")),
+        (1, "", Some("accepts")),
     ] {
         let before = ears.events().len();
         rig.report_long_ago("r-1", alarmed, seconds).await;
@@ -526,7 +525,7 @@ async fn what_a_sidecar_reports_of_its_alarm_is_heard() {
         let command = command.arg(serial).arg("e").arg("[]").arg(alarm).arg("http://127.0.0.1:1");
         command.arg("routers").arg(60).arg("{}").query::<u64>().await.unwrap();
     };
-    for (alarm, change) in [("", None), ("table_regressed", Some("refuses")), ("", Some("believes"))] {
+    for (alarm, change) in [("", None), ("table_regressed", Some("rejects")), ("", Some("accepts"))] {
         report("5", alarm).await;
         time::timeout(soon, heard.changed()).await.expect("what changed is announced").unwrap();
         announcer.look_at_alarms(1).await;
