@@ -26,7 +26,7 @@ mod configuration;
 mod dashboard;
 mod documents;
 mod failover;
-mod guard_rails;
+mod guards;
 mod harness;
 mod isolation;
 mod keys;

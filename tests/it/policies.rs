@@ -266,7 +266,7 @@ async fn an_unhealthy_instance_gets_no_requests_until_it_recovers_unless_most_ar
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_requests_that_a_policy_allows_pass() {
-    let system = System::start("policies-rails").await;
+    let system = System::start("policies-guards").await;
     let app = App::start("one").await;
     system.register("one", &app, "shop.test", "17").await;
     let policy = json!({

@@ -6,11 +6,11 @@
 //!
 //!   balance.rs   which instance gets a request: algorithm, traffic split, stickiness
 //!   failure.rs   handling of failing instances: retries, ejection, timeouts
-//!   rails.rs     which requests are allowed: limits, methods, headers, maintenance, upstream
+//!   guards.rs     which requests are allowed: limits, methods, headers, maintenance, upstream
 
 mod balance;
 mod failure;
-mod rails;
+mod guards;
 
 use std::ops::RangeInclusive;
 
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::Invalid;
 pub(crate) use balance::{Balance, Share, SharesBy, Sticky};
 pub(crate) use failure::{Ejected, Ejection, Retries, Timeouts};
-pub(crate) use rails::{Headers, Https, Limits, Maintenance, Upstream};
+pub(crate) use guards::{Headers, Https, Limits, Maintenance, Upstream};
 
 /// The most bytes of a policy as JSON. Each worker of each router keeps it.
 const MAX_BYTES: usize = 64 * 1024;
@@ -107,7 +107,7 @@ impl Policy {
             limits.check()?;
         }
         if let Some(methods) = &mut self.methods {
-            rails::check_methods(methods)?;
+            guards::check_methods(methods)?;
         }
         if let Some(headers) = &mut self.headers {
             headers.check()?;
