@@ -39,7 +39,7 @@ const DAYS_OF_A_WEEK: u16 = 9;
 const DAYS_OF_A_MONTH: u16 = 40;
 /// How many turns are judged before the answer is "not before this one". Usual conditions have a hundred; a list of
 /// thousands of times in the metadata shall not keep a worker busy for seconds.
-const MOST_TURNS: usize = 500;
+const MAX_TURNS: usize = 500;
 
 impl Condition {
     /// The earliest moment, from that of `facts` on, at which the condition can be true if only time passes.
@@ -50,7 +50,7 @@ impl Condition {
         let mut starts = BTreeSet::from([facts.now]);
         starts.extend(turns.once.iter().copied().filter(|turn| *turn > facts.now));
         let starts: Vec<Timestamp> = starts.into_iter().collect();
-        let mut left = MOST_TURNS;
+        let mut left = MAX_TURNS;
         for (n, start) in starts.iter().enumerate() {
             if left == 0 {
                 return Earliest::NotBefore(*start);

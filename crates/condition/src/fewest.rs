@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// More different tests than that are not searched: nobody reads such an answer, and the search would be long.
-pub(crate) const MOST_LEAVES: usize = 64;
+pub(crate) const MAX_LEAVES: usize = 64;
 /// How many steps the search for a smaller answer may take.
 const STEPS: usize = 50_000;
 
@@ -113,7 +113,7 @@ impl<'a> Formula<'a> {
     /// The fewest leaves that have to change for the condition to become true, each taken as independent of the others.
     /// None when no change of leaves makes it true, or when there are too many leaves to say.
     pub(crate) fn fewest(&self) -> Option<Vec<Wish>> {
-        if self.leaves.len() > MOST_LEAVES {
+        if self.leaves.len() > MAX_LEAVES {
             return None;
         }
         let guess = self.apart(&self.root, true);

@@ -5,9 +5,9 @@ use std::time::Duration;
 use crate::definition::Retry;
 
 /// The longest that a receiver may ask to be left alone.
-pub const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
+pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// The longest between two attempts to ask a feed.
-const LONGEST_FEED_WAIT: Duration = Duration::from_secs(300);
+const MAX_FEED_WAIT: Duration = Duration::from_secs(300);
 
 /// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub fn judge(retry: &Retry, attempts: u32, outcome: Outcome, chance: f64) -> Ver
         // Gone: it will not come back.
         Outcome::Status { code: 410, .. } | Outcome::Refused => return Verdict::Errored,
         Outcome::Status { retry_after, .. } => {
-            retry_after.map_or(Duration::ZERO, |asked| asked.min(LONGEST_RETRY_AFTER))
+            retry_after.map_or(Duration::ZERO, |asked| asked.min(MAX_RETRY_AFTER))
         }
         Outcome::Silence => Duration::ZERO,
     };
@@ -66,7 +66,7 @@ pub fn bound(retry: &Retry, attempts: u32) -> Duration {
 /// How long after so many failures in a row a feed is asked again: a second, doubling up to five minutes.
 #[must_use]
 pub fn feed_wait(failures: u32) -> Duration {
-    Duration::from_secs(1 << failures.saturating_sub(1).min(9)).min(LONGEST_FEED_WAIT)
+    Duration::from_secs(1 << failures.saturating_sub(1).min(9)).min(MAX_FEED_WAIT)
 }
 
 #[cfg(test)]
@@ -109,7 +109,7 @@ mod tests {
         let retry = Retry::default();
         let asked = |seconds| Outcome::Status { code: 503, retry_after: Some(Duration::from_secs(seconds)) };
         assert_eq!(judge(&retry, 1, asked(90), 1.0), Verdict::Again(Duration::from_secs(90)));
-        assert_eq!(judge(&retry, 1, asked(86_400), 1.0), Verdict::Again(LONGEST_RETRY_AFTER));
+        assert_eq!(judge(&retry, 1, asked(86_400), 1.0), Verdict::Again(MAX_RETRY_AFTER));
     }
 
     #[test]

@@ -8,9 +8,9 @@ use serde_json::{Map, Value as Json};
 use crate::definition::Path;
 
 /// Bytes that metadata may have as compact JSON.
-pub const MOST_BYTES: usize = 64 * 1024;
+pub const MAX_BYTES: usize = 64 * 1024;
 /// Levels of objects and lists, the outermost counted.
-pub const MOST_LEVELS: usize = 32;
+pub const MAX_LEVELS: usize = 32;
 
 /// Why metadata cannot be as it would be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -19,10 +19,10 @@ pub enum TooMuch {
     #[error("metadata is an object")]
     NoObject,
     /// It is too long.
-    #[error("metadata has at most {MOST_BYTES} bytes, and would have {0}")]
+    #[error("metadata has at most {MAX_BYTES} bytes, and would have {0}")]
     Bytes(usize),
     /// It is too deep.
-    #[error("metadata has at most {MOST_LEVELS} levels")]
+    #[error("metadata has at most {MAX_LEVELS} levels")]
     Levels,
 }
 
@@ -102,11 +102,11 @@ pub fn check(metadata: &Json) -> Result<(), TooMuch> {
     if !metadata.is_object() {
         return Err(TooMuch::NoObject);
     }
-    if !within(metadata, MOST_LEVELS) {
+    if !within(metadata, MAX_LEVELS) {
         return Err(TooMuch::Levels);
     }
     match length(metadata) {
-        bytes if bytes > MOST_BYTES => Err(TooMuch::Bytes(bytes)),
+        bytes if bytes > MAX_BYTES => Err(TooMuch::Bytes(bytes)),
         _ => Ok(()),
     }
 }
@@ -262,11 +262,11 @@ mod tests {
     fn the_limits_are_exact() {
         assert_eq!(check(&json!([])), Err(TooMuch::NoObject));
         let of = |bytes: usize| json!({"a": "x".repeat(bytes - 8)});
-        assert_eq!(check(&of(MOST_BYTES)), Ok(()));
-        assert_eq!(check(&of(MOST_BYTES + 1)), Err(TooMuch::Bytes(MOST_BYTES + 1)));
+        assert_eq!(check(&of(MAX_BYTES)), Ok(()));
+        assert_eq!(check(&of(MAX_BYTES + 1)), Err(TooMuch::Bytes(MAX_BYTES + 1)));
         let deep = |levels: usize| (1..levels).fold(json!({}), |inner, _| json!({ "a": inner }));
-        assert_eq!(check(&deep(MOST_LEVELS)), Ok(()));
-        assert_eq!(check(&deep(MOST_LEVELS + 1)), Err(TooMuch::Levels));
-        assert_eq!(check(&json!({"a": deep(MOST_LEVELS)})), Err(TooMuch::Levels));
+        assert_eq!(check(&deep(MAX_LEVELS)), Ok(()));
+        assert_eq!(check(&deep(MAX_LEVELS + 1)), Err(TooMuch::Levels));
+        assert_eq!(check(&json!({"a": deep(MAX_LEVELS)})), Err(TooMuch::Levels));
     }
 }

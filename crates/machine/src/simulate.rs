@@ -14,10 +14,10 @@ use crate::{
 };
 
 /// Steps that a simulation takes at most.
-pub const MOST_STEPS: usize = 1000;
+pub const MAX_STEPS: usize = 1000;
 /// Times that gates are looked at by a simulation at most.
-const MOST_LOOKS: usize = 100_000;
-/// How long a label rests after [`step::MOST_MOVES`] moves.
+const MAX_LOOKS: usize = 100_000;
+/// How long a label rests after [`step::MAX_MOVES`] moves.
 const LOOP_REST: Duration = Duration::from_secs(1);
 
 /// Where a simulation begins.
@@ -110,7 +110,7 @@ pub enum End {
     Errored,
     /// This feed would have to be known.
     NeedsFeed(String),
-    /// It took [`MOST_STEPS`] steps, or looked at gates very often.
+    /// It took [`MAX_STEPS`] steps, or looked at gates very often.
     Steps,
 }
 
@@ -319,14 +319,14 @@ impl<'m> Simulator<'m> {
     }
 
     fn into_simulation(mut self, end: End) -> Simulation {
-        self.steps.truncate(MOST_STEPS);
+        self.steps.truncate(MAX_STEPS);
         Simulation { steps: self.steps, end, at: self.now, last: self.label }
     }
 
     /// Lets time pass until `until`, that moment included, or until nothing happens any more.
     pub fn run_until(&mut self, until: Timestamp) -> End {
         loop {
-            if self.steps.len() >= MOST_STEPS || self.looks >= MOST_LOOKS {
+            if self.steps.len() >= MAX_STEPS || self.looks >= MAX_LOOKS {
                 return End::Steps;
             }
             self.looks += 1;

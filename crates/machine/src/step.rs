@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Moves in one go. A label that has made so many goes on a second later.
-pub const MOST_MOVES: usize = 50;
+pub const MAX_MOVES: usize = 50;
 
 /// How a label stands in its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -172,7 +172,7 @@ pub enum Rest {
     Choosing(String),
     /// The same, but nobody has asked the feed yet: ask it, and call again with [`Event::Done`].
     ChoosingNeedsFeed(String),
-    /// It has moved [`MOST_MOVES`] times: call again with [`Event::Again`] a second later. At a gate it is judged then, in an
+    /// It has moved [`MAX_MOVES`] times: call again with [`Event::Again`] a second later. At a gate it is judged then, in an
     /// action that is started then.
     Looping,
     /// In a state without a next; what it does, if anything, is done.
@@ -407,7 +407,7 @@ impl<'a> Walk<'a> {
 
     /// Whether it has moved so often that it rests for a second.
     fn is_tired(&self) -> bool {
-        self.moved + self.decision.moves.len() >= MOST_MOVES
+        self.moved + self.decision.moves.len() >= MAX_MOVES
     }
 
     /// Judges the gate that the label stands at, and goes on if it opens.

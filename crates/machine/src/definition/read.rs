@@ -14,9 +14,9 @@ use super::{
 };
 
 /// Problems of a file that are told, and warnings. Nobody reads more, and a megabyte has room for a hundred thousand.
-const MOST_FOUND: usize = 100;
+const MAX_FOUND: usize = 100;
 /// A longer line is not shown below its problem, in bytes.
-const LONGEST_LINE: usize = 4 * 1024;
+const MAX_LINE: usize = 4 * 1024;
 
 /// What was found in a file so far.
 pub(crate) struct Reader<'s> {
@@ -78,13 +78,13 @@ impl<'s> Reader<'s> {
             length: marked.trim_end().chars().count().max(1),
             message,
             hint,
-            source: if line.len() > LONGEST_LINE { String::new() } else { line.to_owned() },
+            source: if line.len() > MAX_LINE { String::new() } else { line.to_owned() },
         }
     }
 
     /// Whether so much is wrong that the rest is not looked for.
     pub(crate) fn is_full(&self) -> bool {
-        self.problems.len() >= MOST_FOUND
+        self.problems.len() >= MAX_FOUND
     }
 
     pub(crate) fn add(&mut self, at: Mark, problem: Problem) {
@@ -109,7 +109,7 @@ impl<'s> Reader<'s> {
     }
 
     pub(crate) fn warn(&mut self, at: Mark, message: impl Into<String>, hint: Option<String>) {
-        if self.warnings.len() < MOST_FOUND {
+        if self.warnings.len() < MAX_FOUND {
             let problem = self.problem(at, message.into(), hint);
             self.warnings.push((at, problem));
         }

@@ -18,7 +18,7 @@ pub(crate) const LARGEST: usize = 1024 * 1024;
 /// the threads of a daemon have 2 MiB: twice as deep a file would end the process.
 const DEEPEST: usize = 32;
 /// What aliases may stand for altogether, in events of the parser: a few lines of aliases of aliases could fill any memory.
-const MOST_REPEATED: usize = 100_000;
+const MAX_REPEATED: usize = 100_000;
 
 /// A value with its place.
 #[derive(Debug, Clone)]
@@ -136,7 +136,7 @@ pub(crate) fn parse(source: &str) -> Result<Node, Unreadable> {
         leading_zero_numbers_as_strings: true,
         with_snippet: false,
     };
-    options.alias_limits.max_total_replayed_events = MOST_REPEATED;
+    options.alias_limits.max_total_replayed_events = MAX_REPEATED;
     serde_saphyr::from_str_with_options::<Spanned<Node>>(source, options)
         .map(|spanned| spanned.value)
         .map_err(|error| unreadable(&error, source))

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 use signalbox_machine::{
     Machine, load,
-    step::{Cause, Decision, Event, Known, Label, MOST_MOVES, Rest, Status, decide},
+    step::{Cause, Decision, Event, Known, Label, MAX_MOVES, Rest, Status, decide},
 };
 
 pub(crate) fn machine(states: &str) -> Machine {
@@ -166,7 +166,7 @@ fn a_circle_of_entry_gates_rests_after_fifty_moves() {
     );
     let case = Case::at(&machine, "a", json!({}));
     let decision = case.decide(Event::Entered);
-    assert_eq!((decision.moves.len(), &decision.rest), (MOST_MOVES, &Rest::Looping));
+    assert_eq!((decision.moves.len(), &decision.rest), (MAX_MOVES, &Rest::Looping));
     assert_eq!((decision.cause, decision.status()), (Some(Cause::Entry), Some(Status::Looping)));
 }
 

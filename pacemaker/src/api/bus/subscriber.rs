@@ -29,12 +29,12 @@ use signalbox_egress::{Outcome, Secret, new_secret, secret_key};
 
 /// How long an old secret signs along with the new one.
 const OVERLAP_SECONDS: u64 = 24 * 3600;
-const LONGEST_OVERLAP_SECONDS: u64 = 30 * 24 * 3600;
+const MAX_OVERLAP_SECONDS: u64 = 30 * 24 * 3600;
 /// Maximum number of secrets that sign at the same time.
-const MOST_SECRETS: usize = 5;
+const MAX_SECRETS: usize = 5;
 /// Maximum number of dead letters in one answer.
 const DEAD_LETTERS: usize = 50;
-const MOST_DEAD_LETTERS: usize = 200;
+const MAX_DEAD_LETTERS: usize = 200;
 /// Events per second of a replay.
 const REPLAY_RATE: u64 = 100;
 
@@ -163,7 +163,7 @@ async fn rotate_secret(
         return Err(bad("`secret` must be `whsec_` and 24 to 64 bytes in base64"));
     }
     let overlap_seconds = overlap_seconds.unwrap_or(OVERLAP_SECONDS);
-    if overlap_seconds > LONGEST_OVERLAP_SECONDS {
+    if overlap_seconds > MAX_OVERLAP_SECONDS {
         return Err(bad("`overlap_seconds` must be between 0 and 2592000"));
     }
     let secret = secret.unwrap_or_else(|| {
@@ -180,7 +180,7 @@ async fn rotate_secret(
     secrets.extend(
         old.map(|old| Secret { until_ms: Some(old.until_ms.map_or(until, |own| own.min(until))), ..old }),
     );
-    secrets.truncate(MOST_SECRETS);
+    secrets.truncate(MAX_SECRETS);
     app.bus.handle.set_secrets(&client, secrets).await?;
     secrets_of(&app.bus.handle.registry(), &client, now_ms).map(Answer)
 }
@@ -299,8 +299,8 @@ async fn dead(
 ) -> Result<Answer<DeadLetters>, Problem> {
     let client = whose(&caller, part.subscriber.as_deref(), &app.bus.handle.registry())?;
     let limit = part.limit.unwrap_or(DEAD_LETTERS);
-    if !(1..=MOST_DEAD_LETTERS).contains(&limit) {
-        return Err(Error::OutOfRange { field: "limit", least: 1, most: MOST_DEAD_LETTERS as u64 }.into());
+    if !(1..=MAX_DEAD_LETTERS).contains(&limit) {
+        return Err(Error::OutOfRange { field: "limit", least: 1, most: MAX_DEAD_LETTERS as u64 }.into());
     }
     let page = app.bus.handle.dead_letters(&client, part.cursor.as_deref(), limit).await?;
     Ok(Answer(DeadLetters {

@@ -25,7 +25,7 @@ use signalbox_bus::{EventId, NewEvent, Refusal, intake, is_topic_name};
 /// Maximum size of an array of events: about a hundred of the largest events.
 pub(super) const ARRAY_BYTES: usize = 8 << 20;
 /// Maximum characters of an idempotency key.
-const LONGEST_KEY: usize = 255;
+const MAX_KEY: usize = 255;
 
 static EVENT_ID: HeaderName = HeaderName::from_static("x-signalbox-event-id");
 
@@ -219,9 +219,9 @@ pub(super) fn addressed(event: NewEvent, caller: &Caller) -> Result<NewEvent, Pr
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let detail =
-        || Cow::Owned(format!("the Idempotency-Key must be 1 to {LONGEST_KEY} visible ASCII characters"));
+        || Cow::Owned(format!("the Idempotency-Key must be 1 to {MAX_KEY} visible ASCII characters"));
     let flaw = || Problem::bad_request("invalid_idempotency_key", detail());
     let key = value.to_str().map_err(|_| flaw())?.trim();
     let key = key.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(key);
-    if key.is_empty() || key.len() > LONGEST_KEY { Err(flaw()) } else { Ok(Some(key)) }
+    if key.is_empty() || key.len() > MAX_KEY { Err(flaw()) } else { Ok(Some(key)) }
 }

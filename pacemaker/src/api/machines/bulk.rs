@@ -25,14 +25,14 @@ use crate::http::{
 use signalbox_machines::{Error, Status, Update};
 
 /// Maximum number of items of one request.
-const MOST_ITEMS: usize = 1_000;
+const MAX_ITEMS: usize = 1_000;
 /// Items that are processed concurrently.
 const AT_A_TIME: usize = 100;
 /// Labels of a page: the default and the maximum.
 const PAGE: usize = 100;
-const MOST_PAGE: usize = 1_000;
+const MAX_PAGE: usize = 1_000;
 /// Maximum number of names examined for one page when a filter rejects most of them.
-const MOST_LOOKED: usize = 10_000;
+const MAX_CHECKED: usize = 10_000;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, create_many, update_many)).routes(routes!(retry_all))
@@ -131,10 +131,10 @@ async fn list(
     Query(wanted): Query<Wanted>,
 ) -> Result<Answer<Page>, Problem> {
     let limit = wanted.limit.unwrap_or(PAGE);
-    if !(1..=MOST_PAGE).contains(&limit) {
+    if !(1..=MAX_PAGE).contains(&limit) {
         return Err(Problem::unprocessable(
             "invalid_limit",
-            format!("`limit` must be between 1 and {MOST_PAGE}"),
+            format!("`limit` must be between 1 and {MAX_PAGE}"),
         ));
     }
     let version = app.machines.definitions.current(&machine).await?;
@@ -149,7 +149,7 @@ async fn list(
         wanted.status.is_some() && (wanted.state.is_some() || !wanted.status.is_some_and(Status::has_index));
     let (mut names, mut cursor, mut looked) = (Vec::new(), wanted.cursor.clone(), 0);
     let mut more = true;
-    while names.len() < limit && more && looked < MOST_LOOKED {
+    while names.len() < limit && more && looked < MAX_CHECKED {
         let page = limit.max(PAGE);
         let found =
             app.machines.label_store.list(&machine, &states, wanted.status, cursor.as_deref(), page).await?;
@@ -238,8 +238,8 @@ async fn update_many(
 async fn read(app: &App, machine: &str, body: &[u8]) -> Result<Vec<Item>, Problem> {
     let items: Items = parse(body)?;
     app.machines.definitions.current(machine).await?;
-    if items.labels.len() > MOST_ITEMS {
-        let detail = format!("send at most {MOST_ITEMS} labels at a time, not {}", items.labels.len());
+    if items.labels.len() > MAX_ITEMS {
+        let detail = format!("send at most {MAX_ITEMS} labels at a time, not {}", items.labels.len());
         return Err(Problem::unprocessable("too_many_items", detail));
     }
     Ok(items.labels)

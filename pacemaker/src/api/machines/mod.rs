@@ -21,9 +21,9 @@ use crate::http::{App, Problem, auth::Permission};
 use signalbox_access::Scope;
 
 /// Maximum size of a body: about a thousand updates of eight kilobytes.
-const MOST_BYTES: usize = 8 << 20;
+const MAX_BYTES: usize = 8 << 20;
 /// Maximum characters of an idempotency key.
-const LONGEST_KEY: usize = 255;
+const MAX_KEY: usize = 255;
 
 /// Update metadata: create, update and delete labels.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(bulk::routes())
         .merge(look::routes())
         .merge(definitions::routes())
-        .layer(DefaultBodyLimit::max(MOST_BYTES))
+        .layer(DefaultBodyLimit::max(MAX_BYTES))
 }
 
 /// An update of a label.
@@ -96,10 +96,11 @@ fn facts(headers: &HeaderMap, body: &Bytes) -> Result<(Value, bool), Problem> {
 /// The idempotency key of a request.
 fn key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
-    let key = key.to_str().ok().filter(|key| {
-        (1..=LONGEST_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic())
-    });
-    let detail = format!("the Idempotency-Key must be 1 to {LONGEST_KEY} visible ASCII characters");
+    let key = key
+        .to_str()
+        .ok()
+        .filter(|key| (1..=MAX_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic()));
+    let detail = format!("the Idempotency-Key must be 1 to {MAX_KEY} visible ASCII characters");
     key.map(Some).ok_or_else(|| Problem::unprocessable("invalid_idempotency_key", detail))
 }
 

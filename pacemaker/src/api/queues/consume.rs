@@ -22,7 +22,7 @@ use signalbox_api::queues::{Extend, Message, Nack, Outcome, Outcomes, Pull, Pull
 use signalbox_queues::{MAX_LEASE_MS, Matchable, PullRequest, Receipt, Settled, Taken, milliseconds};
 
 /// Default number of messages in one pull.
-const DEFAULT_MOST: usize = 10;
+const DEFAULT_MAX: usize = 10;
 /// Maximum number of receipts in one request.
 const RECEIPTS: usize = 1_000;
 
@@ -98,7 +98,7 @@ async fn pull(
     let Pull { max, wait_seconds, auto_ack, environment } = body.map(|Json(body)| body).unwrap_or_default();
     own_part(&caller, environment.as_deref())?;
     let options = app.queues.options();
-    let most = max.unwrap_or(DEFAULT_MOST.min(options.pull_messages));
+    let most = max.unwrap_or(DEFAULT_MAX.min(options.pull_messages));
     if !(1..=options.pull_messages).contains(&most) {
         return Err(out_of_range("max", format!("must be between 1 and {}", options.pull_messages)));
     }

@@ -18,7 +18,7 @@ use signalbox_bus::{OnFailure, Queued};
 use signalbox_sequencer::{BackendStatus, DeadEvent, Removed};
 
 /// Maximum number of dead letters in a list.
-const MOST_DEAD: usize = 1_000;
+const MAX_DEAD: usize = 1_000;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -219,7 +219,7 @@ async fn dead(
     State(app): State<App>,
     Path(BackendName(name)): Path<BackendName>,
 ) -> Result<Answer<Vec<DeadView>>, Problem> {
-    let dead = app.sequencer.handle.dead(&name, MOST_DEAD).await?;
+    let dead = app.sequencer.handle.dead(&name, MAX_DEAD).await?;
     let view = |DeadEvent { died_ms, attempts, why, event }| DeadView { died_ms, attempts, why, event };
     Ok(Answer(dead.into_iter().map(view).collect()))
 }
