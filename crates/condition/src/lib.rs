@@ -52,9 +52,9 @@ pub use truth::Truth;
 use tree::Program;
 
 /// The longest text of a condition, in bytes.
-pub const LONGEST: usize = 16 * 1024;
+pub const MAX_BYTES: usize = 16 * 1024;
 /// How deep parentheses may nest.
-pub const DEEPEST: usize = 64;
+pub const MAX_DEPTH: usize = 64;
 
 /// A condition that was read and found to be in order.
 ///
@@ -73,7 +73,7 @@ impl Condition {
     /// The first thing that is wrong with it. Syntax is judged before the roots of paths.
     pub fn parse(text: &str, feeds: KnownFeeds<'_>) -> Result<Self, Error> {
         // A text that is refused for its length is not shown again.
-        let shown = if text.len() > LONGEST { "" } else { text };
+        let shown = if text.len() > MAX_BYTES { "" } else { text };
         let program = parser::parse(text, feeds).map_err(|fault| fault.in_text(shown))?;
         let reads = reads::Reads::of(&program);
         Ok(Self { text: text.into(), program, reads })

@@ -1,7 +1,7 @@
 //! Tokens to tree, by recursive descent; the grammar stands in `docs/conditions.md`.
 
 use crate::{
-    DEEPEST, LONGEST,
+    MAX_BYTES, MAX_DEPTH,
     error::{Fault, Span},
     lexer::{Keyword, Lexer, Token},
     roots::{self, KnownFeeds},
@@ -10,8 +10,8 @@ use crate::{
 
 /// Reads a whole text.
 pub(crate) fn parse(source: &str, feeds: KnownFeeds<'_>) -> Result<Program, Fault> {
-    if source.len() > LONGEST {
-        let message = format!("the condition is {} bytes long, and may be {LONGEST}", source.len());
+    if source.len() > MAX_BYTES {
+        let message = format!("the condition is {} bytes long, and may be {MAX_BYTES}", source.len());
         return Err(Fault::new(Span { start: 0, end: 0 }, message));
     }
     let mut lexer = Lexer::new(source);
@@ -198,8 +198,8 @@ impl Parser<'_> {
 
     fn group(&mut self) -> Result<Operand, Fault> {
         let open = self.span;
-        if self.depth == DEEPEST {
-            return Err(Fault::new(open, format!("parentheses nest deeper than {DEEPEST}")));
+        if self.depth == MAX_DEPTH {
+            return Err(Fault::new(open, format!("parentheses nest deeper than {MAX_DEPTH}")));
         }
         self.depth += 1;
         self.take()?;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use signalbox_condition::{
-    DEEPEST, LONGEST,
+    MAX_BYTES, MAX_DEPTH,
     Truth::{False, True, Unknown},
 };
 
@@ -40,8 +40,8 @@ fn not_may_stand_many_times_and_covers_the_whole_test() {
 
 #[test]
 fn a_text_of_nothing_but_nots_does_not_exhaust_anything() {
-    let text = format!("{}true", "not ".repeat((LONGEST - 4) / 4));
-    assert_eq!(Setting::default().truth(&text), ((LONGEST - 4) / 4).is_multiple_of(2).into());
+    let text = format!("{}true", "not ".repeat((MAX_BYTES - 4) / 4));
+    assert_eq!(Setting::default().truth(&text), ((MAX_BYTES - 4) / 4).is_multiple_of(2).into());
 }
 
 #[test]
@@ -306,9 +306,9 @@ fn nothing_chains() {
 #[test]
 fn parentheses_may_nest_sixty_four_deep_and_no_deeper() {
     let nested = |depth: usize| format!("{}true{}", "(".repeat(depth), ")".repeat(depth));
-    assert_eq!(Setting::default().truth(&nested(DEEPEST)), True);
-    let error = refused(&nested(DEEPEST + 1));
-    assert_eq!((error.message(), error.column()), ("parentheses nest deeper than 64", DEEPEST + 1));
+    assert_eq!(Setting::default().truth(&nested(MAX_DEPTH)), True);
+    let error = refused(&nested(MAX_DEPTH + 1));
+    assert_eq!((error.message(), error.column()), ("parentheses nest deeper than 64", MAX_DEPTH + 1));
     // Side by side is not deep.
     assert_eq!(Setting::default().truth(&format!("{}true", "(true) and ".repeat(200))), True);
 }
@@ -316,9 +316,9 @@ fn parentheses_may_nest_sixty_four_deep_and_no_deeper() {
 #[test]
 fn a_text_may_have_sixteen_kibibytes_and_no_more() {
     let text = |length: usize| format!("true{}", " ".repeat(length - 4));
-    assert_eq!(LONGEST, 16_384);
-    assert_eq!(Setting::default().truth(&text(LONGEST)), True);
-    let error = refused(&text(LONGEST + 1));
+    assert_eq!(MAX_BYTES, 16_384);
+    assert_eq!(Setting::default().truth(&text(MAX_BYTES)), True);
+    let error = refused(&text(MAX_BYTES + 1));
     assert!(error.message().contains("16385 bytes"), "{error}");
 }
 

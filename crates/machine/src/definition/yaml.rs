@@ -16,7 +16,7 @@ use serde_saphyr::{DuplicateKeyPolicy, Location, MergeKeyPolicy, Spanned};
 pub(crate) const LARGEST: usize = 1024 * 1024;
 /// Deeper files are refused while they are read. A level takes up to 40 KiB of the stack in a build without optimization, and
 /// the threads of a daemon have 2 MiB: twice as deep a file would end the process.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 /// What aliases may stand for altogether, in events of the parser: a few lines of aliases of aliases could fill any memory.
 const MAX_REPEATED: usize = 100_000;
 
@@ -127,7 +127,7 @@ pub(crate) fn parse(source: &str) -> Result<Node, Unreadable> {
         return Err(Unreadable { at: Mark { start: 0, end: 0 }, message, hint: None });
     }
     let mut options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_depth: DEEPEST },
+        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
         duplicate_keys: DuplicateKeyPolicy::Error,
         merge_keys: MergeKeyPolicy::Error,
         strict_booleans: true,
