@@ -48,7 +48,7 @@ fn a_file_that_is_refused_is_shown_with_line_caret_and_hint() {
     let bad = GOOD.replace("next: b", "next: c");
     let output = signalbox(&[("m.yaml", &bad)], &["validate", "m.yaml"]);
     assert_eq!(output.status.code(), Some(65), "{output:?}");
-    assert!(stderr(&output).starts_with("m.yaml:4:82: there is no state `c`\n"), "{output:?}");
+    assert!(stderr(&output).starts_with("m.yaml:4:82: unknown state `c`\n"), "{output:?}");
     assert!(stderr(&output).contains('^') && stderr(&output).contains("hint: "), "{output:?}");
     let output = signalbox(&[("m.yaml", &bad)], &["validate", "--json", "m.yaml"]);
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(65), ""));
@@ -155,7 +155,7 @@ fn a_megabyte_of_states_is_judged_within_limits() {
     );
     for (name, yaml, code, says) in [
         ("circle", circle, 0, "1 circle"),
-        ("nowhere", nowhere, 65, "there is no state `t0`"),
+        ("nowhere", nowhere, 65, "unknown state `t0`"),
         ("mapped", mapped, 0, ""),
         ("fed", fed, 0, "1 circle"),
     ] {

@@ -94,7 +94,7 @@ impl Parser<'_> {
     fn mixed(&mut self, mut tests: Vec<Test>, joint: Joint) -> Fault {
         let fault = Fault::new(
             self.span,
-            "`and` and `or` stand side by side, and only parentheses can say which goes first",
+            "`and` and `or` side by side need parentheses to set the order",
         );
         let mut joints = vec![joint; tests.len() - 1];
         while let Some(joint) = self.joint() {
@@ -227,10 +227,10 @@ impl Parser<'_> {
                 Token::End => return Err(Fault::new(open, "this `[` is never closed")),
                 _ => {
                     let fault =
-                        Fault::new(self.span, format!("a literal must stand here, not {}", self.found()));
+                        Fault::new(self.span, format!("expected a literal, not {}", self.found()));
                     let text = matches!(&self.token, Token::Path(segments) if segments.len() == 1);
                     let hint = if text {
-                        "a text stands in quotes"
+                        "text needs quotes"
                     } else {
                         "a list holds literals only, no paths, lists or tests"
                     };
@@ -242,7 +242,7 @@ impl Parser<'_> {
                 Token::Comma => {}
                 Token::ListClose => break,
                 Token::End => return Err(Fault::new(open, "this `[` is never closed")),
-                _ => return Err(Fault::new(self.behind, "a `,` or `]` must stand here")),
+                _ => return Err(Fault::new(self.behind, "expected `,` or `]`")),
             }
         }
         Ok(Operand::List(literals.into()))
@@ -257,11 +257,11 @@ impl Parser<'_> {
     }
 
     fn no_value(&self) -> Fault {
-        let fault = Fault::new(self.span, format!("a value must stand here, not {}", self.found()));
+        let fault = Fault::new(self.span, format!("expected a value, not {}", self.found()));
         match self.token {
             Token::Keyword(Keyword::Not) => fault.hint("put it in parentheses: (not …)"),
             Token::Keyword(_) => {
-                fault.hint(format!("a text stands in quotes: \"{}\"", self.found().trim_matches('`')))
+                fault.hint(format!("text needs quotes: \"{}\"", self.found().trim_matches('`')))
             }
             Token::Close => fault.hint("parentheses cannot be empty"),
             _ => fault,
@@ -270,7 +270,7 @@ impl Parser<'_> {
 
     /// A value is complete, and what follows cannot go on from it.
     fn no_operator(&self) -> Fault {
-        let message = format!("an operator, `and` or `or` must stand here, not {}", self.found());
+        let message = format!("expected an operator, `and` or `or`, not {}", self.found());
         let word = match &self.token {
             Token::Path(segments) => segments[0].to_lowercase(),
             _ => String::new(),

@@ -55,11 +55,11 @@ fn root(segments: &[String], span: Span, feeds: KnownFeeds<'_>) -> Result<(Root,
         (root @ ("system" | "history"), None) => {
             let names =
                 if root == "system" { SYSTEM.map(|(name, _)| name).to_vec() } else { HISTORY.to_vec() };
-            let fault = Fault::new(span, format!("`{root}` is no value itself"));
+            let fault = Fault::new(span, format!("`{root}` is not a value"));
             Err(fault.hint(format!("write `{root}.` and one of {}", names.join(", "))))
         }
         ("feeds", None) => {
-            Err(Fault::new(span, "`feeds` is no value itself").hint("name the feed: `feeds.NAME`"))
+            Err(Fault::new(span, "`feeds` is not a value").hint("name the feed: `feeds.NAME`"))
         }
         _ => Err(unknown_root(segments, span)),
     }
@@ -77,7 +77,7 @@ fn feed(name: &str, span: Span, feeds: KnownFeeds<'_>) -> Result<Root, Fault> {
                 None if known.is_empty() => "the state machine has no feeds".into(),
                 None => format!("the feeds are {}", known.join(", ")),
             };
-            Err(Fault::new(span, format!("there is no feed `{name}`")).hint(hint))
+            Err(Fault::new(span, format!("unknown feed `{name}`")).hint(hint))
         }
         _ => Ok(Root::Feed(name.into())),
     }
@@ -122,7 +122,7 @@ fn bare_word(word: &str) -> String {
         name => match suggest::nearest(name, ROOTS) {
             Some(near) => format!("did you mean `{near}`, or the text \"{word}\"?"),
             None => {
-                format!("did you mean \"{word}\"? A text stands in quotes, a fact is written metadata.{word}")
+                format!("did you mean \"{word}\"? Text needs quotes, a fact is written metadata.{word}")
             }
         },
     }

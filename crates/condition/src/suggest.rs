@@ -32,7 +32,7 @@ pub(crate) fn character(c: char) -> Option<String> {
         }
         '.' => "a path begins with its root and has no space around its dots; a number begins with a digit",
         '“' | '”' | '„' | '‘' | '’' | '`' | '«' | '»' => {
-            "text stands in straight quotes: \"…\" or '…'"
+            "text needs straight quotes: \"…\" or '…'"
         }
         '{' | '}' => "there are no literal objects; `is in` asks an object for a key",
         '$' => "paths are written as they are: metadata.plan",

@@ -181,14 +181,14 @@ fn never_in(left: &Operand, right: &Operand) -> Option<String> {
 
 fn never_passed(left: &Operand, right: &Operand) -> Option<String> {
     match (kind(left), kind(right)) {
-        (Some(kind), _) if kind != Kind::Number => Some(format!("{} is no number of seconds", kind.name())),
+        (Some(kind), _) if kind != Kind::Number => Some(format!("{} is not a number of seconds", kind.name())),
         (_, Some(Kind::Text)) => match text(right) {
             Some(text) if instant(text).is_none() => Some(format!("{text:?} is not RFC 3339")),
             Some(_) => None,
             // A date or a weekday.
-            None => Some("a date is no instant".into()),
+            None => Some("a date is not an instant".into()),
         },
-        (_, Some(kind)) if kind != Kind::Instant => Some(format!("{} is no instant", kind.name())),
+        (_, Some(kind)) if kind != Kind::Instant => Some(format!("{} is not an instant", kind.name())),
         _ => None,
     }
 }

@@ -15,7 +15,7 @@ pub enum Unfilled {
     #[error("missing_fact: {0} is null")]
     Missing(String),
     /// A list or an object within a text.
-    #[error("{0} is a list or an object, and cannot stand within a text")]
+    #[error("{0} is a list or an object, and cannot be part of a text")]
     NotText(String),
     /// What came of it is not what a route action takes.
     #[error("{0}")]
@@ -213,7 +213,7 @@ impl Call {
                 let text = |key: &str| match template.get(key).map(|value| value.fill(filling)).transpose()? {
                     Some(Json::String(text)) => Ok(text),
                     Some(other @ (Json::Number(_) | Json::Bool(_))) => Ok(other.to_string()),
-                    _ => Err(Unfilled::Unfit(format!("`{key}` of the event is no text"))),
+                    _ => Err(Unfilled::Unfit(format!("`{key}` of the event is not a text"))),
                 };
                 let url = match template.get("url") {
                     // Alone it is an address already; inside one it is a part of it.
@@ -233,7 +233,7 @@ fn route(filled: &Json) -> Result<RouteChange, Unfilled> {
     let id = |value: &Json, what: &str| match value {
         Json::String(text) if !text.is_empty() => Ok(text.clone()),
         Json::Number(number) => Ok(number.to_string()),
-        other => Err(unfit(&format!("{what} cannot be {other}: it is no text, as is needed in `{what}`"))),
+        other => Err(unfit(&format!("{what} cannot be {other}: `{what}` needs a text"))),
     };
     let shares = match filled.get("shares") {
         None => None,
@@ -243,16 +243,16 @@ fn route(filled: &Json) -> Result<RouteChange, Unfilled> {
                 .map(|share| {
                     let percent = share["percent"].as_f64().filter(|percent| (0.0..=100.0).contains(percent));
                     let percent =
-                        percent.ok_or_else(|| unfit("a percent is no number from 0 to 100 in `shares`"))?;
+                        percent.ok_or_else(|| unfit("`shares` needs percentages from 0 to 100"))?;
                     Ok((id(&share["version_type"], "version_type")?, percent))
                 })
                 .collect::<Result<Vec<_>, Unfilled>>()?,
         ),
-        Some(_) => return Err(unfit("no list stands in `shares`")),
+        Some(_) => return Err(unfit("`shares` must be a list")),
     };
     let register = filled.get("register").map(|register| {
         let instances = register["instances"].as_array().filter(|list| !list.is_empty());
-        let instances = instances.ok_or_else(|| unfit("no list of instances stands in `register`"))?;
+        let instances = instances.ok_or_else(|| unfit("`register` must be a list of instances"))?;
         Ok(Register {
             version_type: id(&register["version_type"], "version_type")?,
             instances: instances.clone(),
@@ -265,7 +265,7 @@ fn route(filled: &Json) -> Result<RouteChange, Unfilled> {
             Some(other) => other.as_u64(),
         };
         let drain = drain.filter(|seconds| *seconds <= 86_400);
-        let drain = drain.ok_or_else(|| unfit("no duration up to a day stands in `drain`"))?;
+        let drain = drain.ok_or_else(|| unfit("`drain` must be a duration of at most a day"))?;
         Ok(Retire {
             version_type: id(&retire["version_type"], "version_type")?,
             drain: std::time::Duration::from_secs(drain),

@@ -88,7 +88,7 @@ fn read<'m>(reader: &mut Reader<'_>, root: &Node, machines: &'m [Arc<Machine>]) 
     let Some(node) = reader.required(&fields, "scenarios", "the file") else { return Vec::new() };
     let items = reader.list(node, "`scenarios`").unwrap_or_default();
     if items.is_empty() {
-        reader.refuse(node.at, "there is no scenario");
+        reader.refuse(node.at, "no scenario found");
     }
     items.iter().filter_map(|item| scenario(reader, item, machines)).collect()
 }
@@ -102,7 +102,7 @@ fn scenario<'m>(reader: &mut Reader<'_>, node: &Node, machines: &'m [Arc<Machine
             let name = reader.text(node, "a machine")?;
             let found = machines.iter().find(|machine| machine.name() == name);
             if found.is_none() {
-                reader.refuse(node.at, format!("there is no machine `{name}` in the file beside this one"));
+                reader.refuse(node.at, format!("unknown machine `{name}` in the file next to this one"));
             }
             found
         }
@@ -136,7 +136,7 @@ fn instant(reader: &mut Reader<'_>, node: &Node) -> Option<Timestamp> {
     let text = reader.text(node, "a moment")?;
     let found = signalbox_condition::instant(text);
     if found.is_none() {
-        reader.refuse_hint(node.at, "this is no moment", "write RFC 3339, like 2026-01-31T18:30:00Z");
+        reader.refuse_hint(node.at, "invalid time", "write RFC 3339, like 2026-01-31T18:30:00Z");
     }
     found
 }
@@ -223,7 +223,7 @@ fn expect(reader: &mut Reader<'_>, node: &Node, machine: &Machine) -> Option<Exp
         if machine.state(name).is_none() {
             let near = signalbox_condition::nearest(name, machine.states().iter().map(|state| state.name()));
             let hint = near.map_or("see the definition".to_owned(), |near| format!("did you mean `{near}`?"));
-            reader.refuse_hint(node.at, format!("there is no state `{name}`"), hint);
+            reader.refuse_hint(node.at, format!("unknown state `{name}`"), hint);
         }
         Some(name.to_owned())
     };
@@ -312,8 +312,8 @@ impl Scenario<'_> {
 
 fn needs(end: End, place: Mark, reader: &Reader<'_>) -> Result<(), Box<Problem>> {
     let message = match end {
-        End::NeedsFeed(feed) => format!("the scenario has to say what the feed `{feed}` answers"),
-        End::Steps => "the label never comes to rest".to_owned(),
+        End::NeedsFeed(feed) => format!("the scenario needs an answer of the feed `{feed}`"),
+        End::Steps => "the label never settles".to_owned(),
         _ => return Ok(()),
     };
     Err(Box::new(reader.problem(place, message, None)))

@@ -121,7 +121,7 @@ impl Why {
             json["stuck"] = if self.looks_again {
                 "nothing will evaluate this again, unless facts come for one of its triggers".into()
             } else {
-                "nothing will evaluate this again: the gate looks on entry only, and the label is there"
+                "nothing will evaluate this again: the gate is evaluated only on entry, and the label is already there"
                     .into()
             };
         }

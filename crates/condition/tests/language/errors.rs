@@ -105,11 +105,11 @@ fn an_error_reads_line_source_and_caret() {
     let error = refused("metadata.a and\n  metadata.plan == \"pro\"\nand true");
     assert_eq!(
         error.to_string(),
-        "line 2: `==` is no operator here\n  metadata.plan == \"pro\"\n                ^^\nhint: did you mean `=`?"
+        "line 2: `==` is not a valid operator\n  metadata.plan == \"pro\"\n                ^^\nhint: did you mean `=`?"
     );
     assert_eq!(
         error.to_json(),
-        json!({"line": 2, "column": 17, "length": 2, "message": "`==` is no operator here", "hint": "did you mean `=`?"})
+        json!({"line": 2, "column": 17, "length": 2, "message": "`==` is not a valid operator", "hint": "did you mean `=`?"})
     );
 }
 
@@ -144,7 +144,7 @@ fn every_kind_of_line_end_counts_once() {
 fn the_end_is_a_place_too() {
     let error = refused("true and");
     assert_eq!((error.line(), error.column(), error.length()), (1, 9, 1));
-    assert_eq!(error.to_string(), "line 1: a value must stand here, not the end\ntrue and\n        ^");
+    assert_eq!(error.to_string(), "line 1: expected a value, not the end\ntrue and\n        ^");
     assert_eq!(error.to_json()["hint"], json!(null));
 }
 

@@ -92,7 +92,7 @@ fn a_value_may_stand_in_parentheses() {
 fn a_parenthesis_too_many_or_too_few_is_refused() {
     assert_eq!(refused("(true))").to_string(), "line 1: this `)` closes nothing\n(true))\n      ^");
     assert_eq!(refused("(true").message(), "this `(` is never closed");
-    assert_eq!(refused("((true) and").message(), "a value must stand here, not the end");
+    assert_eq!(refused("((true) and").message(), "expected a value, not the end");
     assert_eq!(refused("()").hint(), Some("parentheses cannot be empty"));
 }
 

@@ -65,15 +65,15 @@ fn a_test_whose_types_decide_it_is_named() {
         ("metadata.a or 5 is in system.date", "this test is always unknown: a number cannot be in a string"),
         (
             "metadata.a or 9:00 has passed since metadata.b",
-            "this test is always unknown: a time of day is no number of seconds",
+            "this test is always unknown: a time of day is not a number of seconds",
         ),
         (
             "metadata.a or 1h has passed since system.date",
-            "this test is always unknown: a date is no instant",
+            "this test is always unknown: a date is not an instant",
         ),
         (
             "metadata.a or 1h has passed since system.time",
-            "this test is always unknown: a time of day is no instant",
+            "this test is always unknown: a time of day is not an instant",
         ),
         (
             "metadata.a or (1 < (system.time < 5))",

@@ -71,10 +71,10 @@ fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node
             Some(feed) => format!("it reads feeds.{feed}"),
             None => "it depends on the clock".to_owned(),
         };
-        let hint = "add {interval: 5m} or {time: 18:30}: time and feeds tell nobody that they have changed";
+        let hint = "add {interval: 5m} or {time: 18:30}: changes of time and feeds do not trigger an evaluation";
         reader.refuse_hint(
             at,
-            format!("this gate can never open by itself: {what}, and nothing looks again"),
+            format!("this gate can never open by itself: {what}, and no trigger evaluates it again"),
             hint,
         );
         return;
@@ -99,7 +99,7 @@ fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node
         }
         for path in paths.iter().filter(|path| !covered(path)) {
             let path = Path::new(path.to_vec());
-            let message = format!("no trigger looks at {path}, which the condition reads");
+            let message = format!("no trigger covers {path}, which the condition reads");
             reader.warn(at, message, Some("labels notice it when something else fires".to_owned()));
         }
     }

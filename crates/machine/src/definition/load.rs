@@ -60,7 +60,7 @@ fn root_of(reader: &mut Reader<'_>, root: &Node) -> Vec<Machine> {
         return Vec::new();
     };
     if entries.is_empty() {
-        reader.refuse(node.at, "there is no state machine");
+        reader.refuse(node.at, "no state machine found");
     }
     let mut machines = Vec::new();
     for (key, body) in entries {

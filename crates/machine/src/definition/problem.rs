@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 /// One thing that is wrong with a definition, or odd about it.
 ///
 /// ```text
-/// drip.yaml:12:15: there is no state `sent_first`
+/// drip.yaml:12:15: unknown state `sent_first`
 ///         next: sent_first
 ///               ^^^^^^^^^^
 /// hint: did you mean `send_first`?

@@ -270,7 +270,7 @@ impl<'s> Reader<'s> {
         let name = self.text(node, "a time zone")?;
         let zone = Zone::named(name);
         if zone.is_none() {
-            let message = format!("there is no time zone {name:?}");
+            let message = format!("unknown time zone {name:?}");
             self.refuse_hint(node.at, message, "zones are called like Europe/London or UTC");
         }
         zone
@@ -282,7 +282,7 @@ impl<'s> Reader<'s> {
             Ok(path) => Some(path),
             Err(why) => {
                 let hint =
-                    "keys are joined by dots: user.plan; a key with other signs stands in double quotes";
+                    "keys are joined by dots: user.plan; a key with other characters needs double quotes";
                 self.refuse_hint(node.at, format!("{what} is a path below metadata: {why}"), hint);
                 None
             }
@@ -321,8 +321,8 @@ impl<'s> Reader<'s> {
             let at = text::place(self.source, node.at, written, at, 2);
             self.refuse_hint(
                 at,
-                "the environment is no part of an address",
-                "`${ENV}` stands in headers only",
+                "an address cannot contain environment variables",
+                "`${ENV}` is allowed only in headers",
             );
             return None;
         }
@@ -401,7 +401,7 @@ impl<'s> Reader<'s> {
 fn unknown_key(key: &str, known: &[&str]) -> String {
     match key {
         "plugins" => {
-            "there are no plugins: what a machine needs from outside comes as facts or from feeds".into()
+            "plugins are not supported: external data comes as metadata or from feeds".into()
         }
         "placeholders" => "the placeholders are fixed: <label>, <state_machine> and <metadata.PATH>".into(),
         _ => match nearest(key, known.iter().copied()) {
@@ -443,7 +443,7 @@ fn is_address(template: &Text) -> Result<(), (String, String)> {
                 if !authority.is_some_and(|rest| rest.contains(['/', '?', '#'])) {
                     return Err((
                         "its scheme, host and port are fixed".into(),
-                        "placeholders may stand behind the first slash of the path".into(),
+                        "placeholders are allowed after the first slash of the path".into(),
                     ));
                 }
                 filled.push('x');
@@ -454,7 +454,7 @@ fn is_address(template: &Text) -> Result<(), (String, String)> {
         return Err(("it begins with http:// or https://".into(), HINT.into()));
     }
     if filled.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err(("there is no space in one".into(), "a space is written %20".into()));
+        return Err(("it must not contain spaces".into(), "a space is written %20".into()));
     }
     match url::Url::parse(&filled) {
         Ok(url) if !url.username().is_empty() || url.password().is_some() => Err((

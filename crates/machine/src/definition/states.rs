@@ -106,7 +106,7 @@ impl Builder<'_, '_> {
             let missing: Vec<&str> = together.into_iter().filter(|key| !given.contains(key)).collect();
             let message =
                 format!("this gate has `{}`, but no `{}`", given.join("` and `"), missing.join("` and no `"));
-            let hint = "`exit_condition`, `triggers` and `next` stand together; a gate with none of them is an end state";
+            let hint = "`exit_condition`, `triggers` and `next` belong together; a gate with none of them is an end state";
             self.reader.refuse_hint(fields.key(given[0]), message, hint);
         }
         let condition = fields.get("exit_condition").and_then(|node| self.condition(node));
@@ -154,7 +154,7 @@ impl Builder<'_, '_> {
             _ => match self.reader.text(node, "`event`")? {
                 "entry" => Some(Trigger::Entry),
                 other => {
-                    let message = format!("there is no event `{other}`");
+                    let message = format!("unknown event `{other}`");
                     self.reader.refuse_hint(
                         node.at,
                         message,
@@ -206,7 +206,7 @@ impl Builder<'_, '_> {
             "context" => ("context", &["type", "path", "destinations", "default"]),
             "condition" => ("condition", &["type", "branches", "default"]),
             other => {
-                let message = format!("there is no transition of type `{other}`");
+                let message = format!("unknown transition type `{other}`");
                 self.reader.refuse_hint(kind.at, message, "the types are constant, context and condition");
                 return None;
             }
@@ -296,7 +296,7 @@ impl Builder<'_, '_> {
         let found = self.places.get(name).copied().map(StateIndex);
         if found.is_none() {
             let hint = self.near_state(name);
-            let problem = self.reader.problem(node.at, format!("there is no state `{name}`"), hint);
+            let problem = self.reader.problem(node.at, format!("unknown state `{name}`"), hint);
             self.reader.add(node.at, problem);
         }
         found

@@ -129,7 +129,7 @@ fn placeholder(name: &str, at: usize, length: usize) -> Result<Option<Part>, Bad
         return Ok(None);
     }
     let hint = "the placeholders are <label>, <state_machine> and <metadata.PATH>";
-    Err(bad(format!("there is no placeholder `<{name}>`"), hint))
+    Err(bad(format!("unknown placeholder `<{name}>`"), hint))
 }
 
 impl Template {

@@ -148,12 +148,12 @@ fn unreadable(error: &serde_saphyr::Error, source: &str) -> Unreadable {
     let at = error.location().map_or(Mark { start: 0, end: 0 }, |location| place(location, source));
     let (message, hint) = match error {
         Error::DuplicateMappingKey { key: Some(key), .. } => {
-            (format!("the key `{key}` stands here twice"), None)
+            (format!("the key `{key}` is repeated"), None)
         }
-        Error::DuplicateMappingKey { .. } => ("a key stands here twice".to_owned(), None),
+        Error::DuplicateMappingKey { .. } => ("a key is repeated".to_owned(), None),
         Error::MergeKeyNotAllowed { .. } => {
-            let hint = "`<<` is no part of YAML 1.2; an alias can stand for a whole value: `key: *anchor`";
-            ("there are no merge keys here".to_owned(), Some(hint.to_owned()))
+            let hint = "`<<` is not part of YAML 1.2; use an alias for a whole value: `key: *anchor`";
+            ("merge keys are not supported".to_owned(), Some(hint.to_owned()))
         }
         Error::MultipleDocuments { .. } => {
             let hint = "put all machines below one `state_machines:`, or into files of their own";
@@ -162,7 +162,7 @@ fn unreadable(error: &serde_saphyr::Error, source: &str) -> Unreadable {
         other => {
             // Its own text ends with the place, which stands in front of ours.
             let text = other.to_string();
-            let text = text.lines().next().unwrap_or("this is no YAML").to_owned();
+            let text = text.lines().next().unwrap_or("invalid YAML").to_owned();
             let text = text.rfind(" at line ").map_or(text.clone(), |end| text[..end].to_owned());
             (text, None)
         }

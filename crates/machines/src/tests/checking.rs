@@ -223,7 +223,7 @@ async fn labels_that_nothing_evaluates_again_are_counted_as_stuck() {
     assert_eq!(&*world.label("lucky").await.state, "done");
     assert_eq!((stuck("no_trigger").await, stuck("errored").await), (2, 1));
     let why = world.machines.inspector.explainer.why(M, "a").await.unwrap();
-    assert!(why["stuck"].as_str().unwrap().contains("looks on entry only"), "{why}");
+    assert!(why["stuck"].as_str().unwrap().contains("evaluated only on entry"), "{why}");
     let why = world.machines.inspector.explainer.why(M, "d").await.unwrap();
     assert!(why["stuck"].as_str().unwrap().contains("unless facts come"), "{why}");
     let counts = world.machines.inspector.overview.counts(M).await.unwrap();
