@@ -60,8 +60,7 @@ fn hint(text: &str) -> String {
     } else if text.contains(':') {
         "a time is written 9:05, 18:30 or 18:30:15, from 00:00 to 23:59:59".into()
     } else if text.ends_with(|c: char| c.is_ascii_alphabetic()) {
-        "a duration is written 1d2h30m5s, units in this order, in whole numbers; text needs quotes"
-            .into()
+        "a duration is written 1d2h30m5s, units in this order, in whole numbers; text needs quotes".into()
     } else if text.len() > 1 && text[1..].contains(['-', '+']) {
         "there is no arithmetic; text needs quotes".into()
     } else {

@@ -92,10 +92,7 @@ impl Parser<'_> {
 
     /// `a and b or c` is not guessed at; both ways to write it are shown.
     fn mixed(&mut self, mut tests: Vec<Test>, joint: Joint) -> Fault {
-        let fault = Fault::new(
-            self.span,
-            "`and` and `or` side by side need parentheses to set the order",
-        );
+        let fault = Fault::new(self.span, "`and` and `or` side by side need parentheses to set the order");
         let mut joints = vec![joint; tests.len() - 1];
         while let Some(joint) = self.joint() {
             joints.push(joint);
@@ -226,8 +223,7 @@ impl Parser<'_> {
                 }
                 Token::End => return Err(Fault::new(open, "this `[` is never closed")),
                 _ => {
-                    let fault =
-                        Fault::new(self.span, format!("expected a literal, not {}", self.found()));
+                    let fault = Fault::new(self.span, format!("expected a literal, not {}", self.found()));
                     let text = matches!(&self.token, Token::Path(segments) if segments.len() == 1);
                     let hint = if text {
                         "text needs quotes"

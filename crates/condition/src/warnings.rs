@@ -181,7 +181,9 @@ fn never_in(left: &Operand, right: &Operand) -> Option<String> {
 
 fn never_passed(left: &Operand, right: &Operand) -> Option<String> {
     match (kind(left), kind(right)) {
-        (Some(kind), _) if kind != Kind::Number => Some(format!("{} is not a number of seconds", kind.name())),
+        (Some(kind), _) if kind != Kind::Number => {
+            Some(format!("{} is not a number of seconds", kind.name()))
+        }
         (_, Some(Kind::Text)) => match text(right) {
             Some(text) if instant(text).is_none() => Some(format!("{text:?} is not RFC 3339")),
             Some(_) => None,

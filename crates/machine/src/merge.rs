@@ -1,7 +1,7 @@
 //! How facts change metadata, and which paths a change mentions.
 //!
-//! A metadata trigger fires by *mention*: its path stands in the update, whether or not the value is another than before.
-//! So a program that says something again is heard again, and one that says nothing of a path never fires its gate.
+//! A metadata trigger fires by *mention*: its path is in the update, whether or not the value changes. So a repeated
+//! value triggers again, and an update without the path never does.
 
 use serde_json::{Map, Value as Json};
 
@@ -15,7 +15,7 @@ pub const MAX_LEVELS: usize = 32;
 /// Why metadata cannot be as it would be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TooMuch {
-    /// It is no object.
+    /// It is not an object.
     #[error("metadata is an object")]
     NoObject,
     /// It is too long.
@@ -59,7 +59,7 @@ pub fn patch(metadata: &mut Json, update: &Json) {
     }
 }
 
-/// What is no object makes room for one.
+/// Replaces a value that is not an object by an empty object.
 fn as_object(value: &mut Json) -> &mut Map<String, Json> {
     if !value.is_object() {
         *value = Json::Object(Map::new());
@@ -77,7 +77,7 @@ pub fn at_path(path: &Path, data: Json) -> Json {
     path.keys().iter().rev().fold(data, |value, key| Json::Object(Map::from_iter([(key.to_string(), value)])))
 }
 
-/// Whether an update mentions a path: the path stands in it, or something other than an object stands above.
+/// Whether an update mentions a path: it contains the path, or a value other than an object above it.
 #[must_use]
 pub fn mentions(update: &Json, path: &Path) -> bool {
     let mut found = update;
@@ -196,7 +196,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_put_somewhere_stands_there(metadata in any_object(), path in any_path(), data in any_object()) {
+        fn a_stored_value_is_at_its_path(metadata in any_object(), path in any_path(), data in any_object()) {
             let update = at_path(&path, data.clone());
             prop_assert!(mentions(&update, &path));
             let whole = merged(Json::Object(Map::new()), &update);
@@ -209,7 +209,7 @@ mod tests {
         }
 
         #[test]
-        fn a_merge_patch_is_what_the_rfc_says(metadata in any_object(), update in any_object()) {
+        fn a_merge_patch_follows_the_rfc(metadata in any_object(), update in any_object()) {
             fn rfc(target: Json, patch: &Json) -> Json {
                 let Json::Object(patch) = patch else { return patch.clone() };
                 let mut target = match target { Json::Object(object) => object, _ => Map::new() };

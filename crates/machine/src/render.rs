@@ -1,14 +1,14 @@
-//! What goes out: addresses, bodies, headers and tokens, with everything filled in.
+//! Outgoing data: addresses, bodies, headers and tokens, with all placeholders filled in.
 //!
-//! Inside an address a value is percent-encoded, so that it can never become another path, query or host. Where a
-//! placeholder is all there is, its value keeps its type.
+//! Inside an address a value is percent-encoded, so that it can never become another path, query or host. A value that
+//! consists of a single placeholder keeps its type.
 
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
 
 use crate::definition::{Call, Header, HeaderPart, Machine, Part, Path, Template, Text, Webhook};
 
-/// A placeholder whose fact is not there, is null, or cannot stand where it should.
+/// A placeholder whose value is missing, is null, or is not allowed in its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfilled {
     /// `missing_fact`: it is null.
@@ -17,7 +17,7 @@ pub enum Unfilled {
     /// A list or an object within a text.
     #[error("{0} is a list or an object, and cannot be part of a text")]
     NotText(String),
-    /// What came of it is not what a route action takes.
+    /// The result is not valid for a route action.
     #[error("{0}")]
     Unfit(String),
 }
@@ -33,7 +33,7 @@ impl Unfilled {
     }
 }
 
-/// What placeholders are filled in from.
+/// The values of placeholders.
 #[derive(Debug, Clone, Copy)]
 pub struct Filling<'a> {
     /// `<state_machine>`.
@@ -97,7 +97,7 @@ impl Text {
     }
 }
 
-/// Whether a segment of the path is `.` or `..`, which whoever reads an address takes for a step, encoded or not.
+/// Whether a segment of the path is `.` or `..`, which servers treat as a step, encoded or not.
 fn leaves_its_path(address: &str) -> bool {
     let path = address.split_once("://").map_or(address, |(_, rest)| rest);
     let path = path.split(['?', '#']).next().unwrap_or_default();
@@ -122,7 +122,7 @@ impl Template {
     /// With everything filled in.
     ///
     /// # Errors
-    /// When a fact is missing, or is no text where it has to be one.
+    /// When a value is missing, or is not a text where a text is required.
     pub fn fill(&self, filling: Filling<'_>) -> Result<Json, Unfilled> {
         Ok(match self {
             Self::Constant(value) => value.clone(),
@@ -141,7 +141,7 @@ impl Template {
     }
 }
 
-/// What an action asks for, ready to be sent.
+/// The request of an action, ready to be sent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
     /// POST this body there.
@@ -159,9 +159,9 @@ pub enum Request {
         topic: String,
         /// The type of the event.
         kind: String,
-        /// What it is about.
+        /// The URL of its subject.
         url: String,
-        /// What it says.
+        /// Its payload.
         data: Option<Json>,
     },
 }
@@ -188,7 +188,7 @@ pub struct Register {
     pub instances: Vec<Json>,
 }
 
-/// A version type that is taken out.
+/// A version type to remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retire {
     /// The version type.
@@ -242,8 +242,7 @@ fn route(filled: &Json) -> Result<RouteChange, Unfilled> {
                 .iter()
                 .map(|share| {
                     let percent = share["percent"].as_f64().filter(|percent| (0.0..=100.0).contains(percent));
-                    let percent =
-                        percent.ok_or_else(|| unfit("`shares` needs percentages from 0 to 100"))?;
+                    let percent = percent.ok_or_else(|| unfit("`shares` needs percentages from 0 to 100"))?;
                     Ok((id(&share["version_type"], "version_type")?, percent))
                 })
                 .collect::<Result<Vec<_>, Unfilled>>()?,

@@ -1,8 +1,8 @@
-//! Scenarios: facts and times in, states out, written beside a definition (`drip.yaml`, `drip.test.yaml`) and run without
-//! anything else, by `signalbox machines test`.
+//! Scenarios: metadata and times in, states out, written next to a definition (`drip.yaml`, `drip.test.yaml`) and run
+//! without any server, by `signalbox machines test`.
 //!
-//! A scenario is a label on its way: a simulation to which facts come at certain moments. After the facts of a moment, and
-//! what follows from them at once, the label has to be where it is expected.
+//! A scenario simulates a label that gets metadata at certain times. After the updates of a time, and their immediate
+//! consequences, the label has to be in the expected state.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
     simulate::{Assumed, End, Simulator, Start, What},
 };
 
-/// What a scenario came to.
+/// The result of a scenario.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// Its name.
@@ -28,7 +28,7 @@ pub struct Outcome {
     pub failed: Option<Problem>,
 }
 
-/// Runs the scenarios of a file; `file` is what it is called in messages.
+/// Runs the scenarios of a file; `file` is its name in messages.
 ///
 /// # Errors
 /// When the file itself is not in order.
@@ -270,7 +270,7 @@ impl Scenario<'_> {
                 return Err(wrong(step.place, format!("{at} is before the step above, at {clock}")));
             }
             clock = at;
-            // Up to the moment, then what comes at the moment, then what follows at once.
+            // Up to the time, then the updates of that time, then their immediate consequences.
             needs(simulator.run_until(at), step.place, reader)?;
             simulator.at(at);
             simulator.assume(&step.assumed);

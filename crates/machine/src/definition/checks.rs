@@ -1,4 +1,4 @@
-//! What can be told of a machine as a whole: states that nobody reaches, gates that can never open.
+//! Checks of a machine as a whole: unreachable states, gates that can never open.
 
 use signalbox_condition::Condition;
 
@@ -9,7 +9,7 @@ use super::{
     yaml::{Mark, Node, Value},
 };
 
-/// Judges a machine whose parts are in order; `body` is what it was read from.
+/// Checks a machine whose parts are valid; `body` is its source.
 pub(super) fn judge(reader: &mut Reader<'_>, machine: &Machine, body: &Node) {
     let items = match entry(body, "states").map(|(_, node)| &node.value) {
         Some(Value::List(items)) => items.as_slice(),
@@ -32,7 +32,7 @@ fn entry<'n>(node: &'n Node, key: &str) -> Option<(Mark, &'n Node)> {
     }
 }
 
-/// Where the name of a state stands.
+/// The place of a state's name.
 fn name_mark(node: &Node) -> Mark {
     entry(node, "gate").or_else(|| entry(node, "action")).map_or(node.at, |(_, name)| name.at)
 }
@@ -71,7 +71,8 @@ fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node
             Some(feed) => format!("it reads feeds.{feed}"),
             None => "it depends on the clock".to_owned(),
         };
-        let hint = "add {interval: 5m} or {time: 18:30}: changes of time and feeds do not trigger an evaluation";
+        let hint =
+            "add {interval: 5m} or {time: 18:30}: changes of time and feeds do not trigger an evaluation";
         reader.refuse_hint(
             at,
             format!("this gate can never open by itself: {what}, and no trigger evaluates it again"),

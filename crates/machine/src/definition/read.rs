@@ -13,12 +13,13 @@ use super::{
     zone::Zone,
 };
 
-/// Problems of a file that are told, and warnings. Nobody reads more, and a megabyte has room for a hundred thousand.
+/// Maximum number of problems, and of warnings, that are reported for a file. A megabyte has room for a hundred
+/// thousand.
 const MAX_FOUND: usize = 100;
 /// A longer line is not shown below its problem, in bytes.
 const MAX_LINE: usize = 4 * 1024;
 
-/// What was found in a file so far.
+/// The findings in a file so far.
 pub(crate) struct Reader<'s> {
     file: Arc<str>,
     pub(crate) source: &'s str,
@@ -44,7 +45,7 @@ impl<'n> Fields<'n> {
         self.get(name).is_some()
     }
 
-    /// Where a key stands; the map if it is not there.
+    /// The place of a key; that of the map if the key is missing.
     pub(crate) fn key(&self, name: &str) -> Mark {
         self.entries.iter().find(|(key, _)| key.name == name).map_or(self.at, |(key, _)| key.at)
     }
@@ -62,7 +63,7 @@ impl<'s> Reader<'s> {
 
     pub(crate) fn problem(&self, at: Mark, message: String, hint: Option<String>) -> Problem {
         if self.is_full() {
-            // It will not be told, and its line need not be looked for.
+            // It will not be reported, so its line is not needed.
             let (file, source) = (Arc::clone(&self.file), String::new());
             return Problem { file, line: 1, column: 1, length: 1, message, hint, source };
         }
@@ -82,7 +83,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Whether so much is wrong that the rest is not looked for.
+    /// Whether the maximum number of problems is reached.
     pub(crate) fn is_full(&self) -> bool {
         self.problems.len() >= MAX_FOUND
     }
@@ -174,7 +175,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Other readers of YAML take these words for booleans; whoever writes one unquoted may mean either.
+    /// Other YAML parsers take these words for booleans; an unquoted one is ambiguous.
     pub(crate) fn is_yes_or_no(&mut self, node: &Node, text: &str) -> bool {
         let lower = text.to_ascii_lowercase();
         let ambiguous = matches!(&*lower, "yes" | "no" | "on" | "off" | "y" | "n")
@@ -195,7 +196,7 @@ impl<'s> Reader<'s> {
         (!self.is_yes_or_no(node, text) && self.sound_name(text, node.at, what, true)).then(|| text.into())
     }
 
-    /// Names of machines and states may have a hyphen, names of feeds may not: they stand in paths.
+    /// Names of machines and states may contain a hyphen; names of feeds may not, because they are used in paths.
     pub(crate) fn sound_name(&mut self, text: &str, at: Mark, what: &str, hyphen: bool) -> bool {
         let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || hyphen && byte == b'-';
         let sound = (1..=64).contains(&text.len()) && text.bytes().all(letter);
@@ -400,9 +401,7 @@ impl<'s> Reader<'s> {
 
 fn unknown_key(key: &str, known: &[&str]) -> String {
     match key {
-        "plugins" => {
-            "plugins are not supported: external data comes as metadata or from feeds".into()
-        }
+        "plugins" => "plugins are not supported: external data comes as metadata or from feeds".into(),
         "placeholders" => "the placeholders are fixed: <label>, <state_machine> and <metadata.PATH>".into(),
         _ => match nearest(key, known.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),

@@ -254,7 +254,7 @@ impl Builder<'_, '_> {
     fn mapped_twice(&mut self, destinations: &[(Json, Mark, StateIndex)]) {
         let mut seen: HashMap<String, Vec<&Json>> = HashMap::new();
         for (value, at, _) in destinations {
-            // Whatever is equal is alike, so only those have to be compared: a list may be long.
+            // Equal values have the same text, so only values with the same text are compared: a list may be long.
             let alike = match value {
                 Json::Number(number) => format!("{:?}", number.as_f64()),
                 Json::Array(_) | Json::Object(_) => String::new(),
@@ -304,8 +304,8 @@ impl Builder<'_, '_> {
 }
 
 impl Builder<'_, '_> {
-    /// What may have been meant by the name of a state that is not there. Of a file full of problems, or of a machine with
-    /// thousands of states, nobody is told: to compare each with each takes minutes.
+    /// A suggestion for an unknown state name. None for a file full of problems, or for a machine with thousands of
+    /// states: comparing each with each takes minutes.
     fn near_state(&self, name: &str) -> Option<String> {
         if self.reader.is_full() || self.names.len() > COMPARED {
             return None;

@@ -2,7 +2,7 @@
 
 use signalbox_machine::load;
 
-/// What is wrong with a text, each as `line:column message`.
+/// The problems of a text, each as `line:column message`.
 fn problems(source: &str) -> Vec<String> {
     match load("m.yaml", source) {
         Ok(file) => panic!("accepted: {source}\n{:?}", file.warnings),
@@ -28,7 +28,7 @@ fn states(lines: &str) -> String {
     format!("state_machines:\n  m: {{states: [\n{lines}\n]}}\n")
 }
 
-/// A gate with these keys besides its name; they begin on line 3, column 13.
+/// A gate with these keys in addition to its name; they begin on line 3, column 13.
 fn gate(keys: &str) -> String {
     states(&format!("{{gate: one, {keys}}},\n{{gate: two}}"))
 }
@@ -42,7 +42,7 @@ fn the_gate_of_these_tests_is_in_order() {
 }
 
 #[test]
-fn yaml_that_is_none_or_says_too_much() {
+fn invalid_or_excessive_yaml() {
     for (source, expected) in [
         ("state_machines: [", "unexpected"),
         ("a: 1\na: 2\n", "the key `a` is repeated"),
@@ -164,7 +164,10 @@ fn gates_that_can_never_open() {
     never("metadata.a.b", "{metadata: a.c}");
     never("metadata.a", "{event: entry}");
     let feeds = "state_machines: {m: {feeds: [{name: f, url: 'http://h/'}], states: [\n{gate: one, exit_condition: feeds.f.x, triggers: [{event: entry}], next: two}, {gate: two}]}}\n";
-    refused(feeds, "2:40 this gate can never open by itself: it reads feeds.f, and no trigger evaluates it again");
+    refused(
+        feeds,
+        "2:40 this gate can never open by itself: it reads feeds.f, and no trigger evaluates it again",
+    );
     for (condition, triggers) in [
         ("metadata.a.b", "{metadata: a}"),
         ("metadata.a.b", "{metadata: a.b}"),
@@ -287,7 +290,10 @@ fn feeds_inputs_and_headers_that_are_none() {
     ] {
         refused(&feed(&format!("name: a, url: '{url}'")), &format!("4:28 {message}"));
     }
-    refused(&feed("name: a, url: 'http://h/${TOKEN}'"), "4:38 an address cannot contain environment variables");
+    refused(
+        &feed("name: a, url: 'http://h/${TOKEN}'"),
+        "4:38 an address cannot contain environment variables",
+    );
     refused(&feed("name: a, url: 'http://h/<lable>'"), "4:38 unknown placeholder `<lable>`");
     refused(
         &feed("name: a, url: 'http://h/', on_error: ignore"),
@@ -359,7 +365,7 @@ fn actions_that_are_none() {
 }
 
 #[test]
-fn everything_wrong_is_said_at_once_and_in_order() {
+fn all_problems_are_reported_together_and_in_order() {
     let source = "state_machines:\n  m:\n    timezone: Nowhere\n    feeds: [{name: stats, url: x}]\n    states:\n      - gate: a\n        next: b\n";
     let lines: Vec<String> = problems(source);
     assert_eq!(lines.len(), 5, "{lines:#?}");
@@ -386,7 +392,7 @@ fn what_is_odd_is_warned_of() {
 }
 
 #[test]
-fn what_a_machine_says_has_one_hash_and_one_source() {
+fn equal_machines_have_one_hash_and_one_source() {
     let one = "state_machines: {m: {states: [{gate: a}]}} # comment\n";
     let same = "state_machines:\n  m:\n    states:\n      - {\"gate\": a}\n";
     let other = "state_machines: {m: {states: [{gate: b}]}}\n";
@@ -396,7 +402,7 @@ fn what_a_machine_says_has_one_hash_and_one_source() {
     assert_ne!(load(one)[0].hash(), load(other)[0].hash());
     assert_eq!(load(one)[0].hash(), load(both)[0].hash());
     for machine in load(both) {
-        // Each of several machines has a text of its own.
+        // Each of several machines has a separate text.
         let again = &load(machine.source())[0];
         assert_eq!((again.name(), again.hash()), (machine.name(), machine.hash()));
     }
@@ -445,7 +451,7 @@ fn aliases_of_aliases_do_not_fill_the_memory() {
 
 /// Mistakes in one long line: each shown with its line, these would be gigabytes.
 #[test]
-fn of_very_many_problems_the_first_are_told() {
+fn of_very_many_problems_the_first_are_reported() {
     for item in ["1,", "{gate: a},", "{gate: b, x: 1},", "{gate: 7, next: [[]]},"] {
         let source = format!("state_machines: {{m: {{states: [{}]}}}}", item.repeat(300_000 / item.len()));
         let refused = load("m.yaml", &source).unwrap_err();

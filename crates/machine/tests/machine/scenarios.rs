@@ -31,7 +31,7 @@ fn one(steps: &str) -> Option<String> {
 }
 
 #[test]
-fn a_scenario_that_holds_says_nothing() {
+fn a_scenario_that_holds_reports_nothing() {
     let test = "    metadata: {who: ada}\n    feeds: {f: {}}\n    steps:\n      \
         - {after: 1h, expect: {state: a}}\n      \
         - {after: 1s, topic: orders, data: {paid: true}, expect: {state: c, status: ended, through: [b, c]}}\n";
@@ -39,7 +39,7 @@ fn a_scenario_that_holds_says_nothing() {
 }
 
 #[test]
-fn a_scenario_that_does_not_hold_says_where() {
+fn a_scenario_that_does_not_hold_reports_the_place() {
     let start = "    metadata: {who: ada}\n    feeds: {f: {}}\n    steps:\n";
     let step = |step: &str| one(&format!("{start}      - {step}\n")).unwrap();
     assert_eq!(
