@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let run = |times: u32| {
                 let begun = Instant::now();
                 for _ in 0..times {
-                    // Facts are made anew each time, as they are for each label.
+                    // The facts are built each time, as they are for each label.
                     let facts = Facts::new(black_box(&metadata), &feeds, visit, black_box(now), &zone_found);
                     assert!(condition.evaluate(&facts).is_ok_and(|verdict| verdict.truth.holds()), "{name}");
                 }

@@ -1,4 +1,4 @@
-//! Literals: what begins with a digit, and what stands in quotes.
+//! Literals: tokens that begin with a digit or a quote.
 
 use crate::{
     error::{Fault, Span},
@@ -62,7 +62,7 @@ fn hint(text: &str) -> String {
     } else if text.ends_with(|c: char| c.is_ascii_alphabetic()) {
         "a duration is written 1d2h30m5s, units in this order, in whole numbers; text needs quotes".into()
     } else if text.len() > 1 && text[1..].contains(['-', '+']) {
-        "there is no arithmetic; text needs quotes".into()
+        "arithmetic is not supported; text needs quotes".into()
     } else {
         "a number is written as in JSON: 0.5, not .5 or 5. or 05; text needs quotes".into()
     }

@@ -1,4 +1,4 @@
-//! Tokens to tree, by recursive descent; the grammar stands in `docs/conditions.md`.
+//! Tokens to tree, by recursive descent; the grammar is in `docs/conditions.md`.
 
 use crate::{
     MAX_BYTES, MAX_DEPTH,
@@ -50,7 +50,7 @@ enum Joint {
 }
 
 impl Parser<'_> {
-    /// Takes the token, and looks at the next one.
+    /// Takes the token, and reads the next one.
     fn take(&mut self) -> Result<Token, Fault> {
         let (token, span) = self.lexer.next()?;
         self.behind = std::mem::replace(&mut self.span, span);
@@ -96,7 +96,7 @@ impl Parser<'_> {
         let mut joints = vec![joint; tests.len() - 1];
         while let Some(joint) = self.joint() {
             joints.push(joint);
-            // What is wrong further on is not what is reported, but the ways cannot be shown then.
+            // A later error is not reported here, but then the two readings cannot be shown.
             match self.take().and_then(|_| self.test()) {
                 Ok(test) => tests.push(test),
                 Err(_) => return fault.hint("write `(a and b) or c`, or `a and (b or c)`"),
@@ -186,7 +186,7 @@ impl Parser<'_> {
                     Ok(Operand::Path(path))
                 }
                 Token::Literal(literal) => Ok(Operand::Literal(literal)),
-                // What `match` saw is what `take` gave.
+                // `take` returns the token that was matched.
                 _ => Err(self.no_value()),
             },
             _ => Err(self.no_value()),
@@ -264,7 +264,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A value is complete, and what follows cannot go on from it.
+    /// A value is complete, and the next token cannot continue it.
     fn no_operator(&self) -> Fault {
         let message = format!("expected an operator, `and` or `or`, not {}", self.found());
         let word = match &self.token {
@@ -296,7 +296,7 @@ impl Parser<'_> {
     }
 }
 
-/// Tests as they would stand if `first` went before the other joint.
+/// The tests as they would be grouped if `first` had precedence.
 fn grouped(tests: &[Test], joints: &[Joint], first: Joint) -> String {
     let mut runs: Vec<Vec<String>> = Vec::new();
     for (n, test) in tests.iter().enumerate() {

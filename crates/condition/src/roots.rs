@@ -1,4 +1,4 @@
-//! Which paths there are: what a path may begin with, and what to say when it begins with something else.
+//! The valid roots of paths, and the messages for other roots.
 
 use crate::{
     error::{Fault, Span},
@@ -28,8 +28,8 @@ const SYSTEM: [(&str, System); 7] = [
     ("label", System::Label),
 ];
 
-/// A path of segments, at least one. A root that does not exist gives a fault besides, because syntax is judged first:
-/// parsing goes on, and the tree with the stand-in is thrown away in the end.
+/// A path of segments, at least one. An unknown root also gives a fault, because syntax is checked first: parsing
+/// continues, and the tree with the placeholder is discarded in the end.
 pub(crate) fn resolve(segments: &[String], span: Span, feeds: KnownFeeds<'_>) -> (Path, Option<Fault>) {
     let (root, used, fault) = match root(segments, span, feeds) {
         Ok((root, used)) => (root, used, None),
@@ -89,7 +89,7 @@ fn unknown_child(root: &str, name: &str, names: impl IntoIterator<Item = &'stati
         Some(near) => format!("did you mean `{root}.{near}`?"),
         None => format!("`{root}.` is followed by one of {}", names.join(", ")),
     };
-    Fault::new(span, format!("there is no `{}`", print::path(&[root.into(), name.into()]))).hint(hint)
+    Fault::new(span, format!("unknown name `{}`", print::path(&[root.into(), name.into()]))).hint(hint)
 }
 
 fn unknown_root(segments: &[String], span: Span) -> Fault {

@@ -1,4 +1,4 @@
-//! Feeds that have failed, and feeds that nobody asked yet.
+//! Feeds that have failed, and feeds that were not queried yet.
 
 use serde_json::json;
 use signalbox_condition::{

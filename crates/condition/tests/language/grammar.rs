@@ -1,4 +1,4 @@
-//! Every construct of the grammar is read, means what it says, and prints as it should.
+//! Every construct of the grammar is parsed, has its documented meaning, and prints correctly.
 
 use serde_json::json;
 use signalbox_condition::{
@@ -29,12 +29,12 @@ fn or_joins_two_tests_and_more() {
 }
 
 #[test]
-fn not_may_stand_many_times_and_covers_the_whole_test() {
+fn not_may_be_repeated_and_applies_to_the_whole_test() {
     let setting = Setting::default();
     all_hold(&setting, &["not false", "not not true", "not not not 0", "not 1 = 2", "not 1 is in [2]"]);
     all(&setting, False, &["not 1 = 1", "not not 0"]);
     all_hold(&setting, &["not null is defined", "not false and true", "(not 0) = true"]);
-    // With `not` it is a boolean, without it is what it is.
+    // With `not` it is a boolean, without it keeps its type.
     all_hold(&setting, &["(not not 5) = true", "(5) = 5"]);
 }
 
@@ -76,7 +76,7 @@ fn every_verb_goes_with_every_property_and_with_not() {
 }
 
 #[test]
-fn a_value_may_stand_in_parentheses() {
+fn a_value_may_be_in_parentheses() {
     let setting = Setting::with(json!({"list": ["x"]}));
     all_hold(
         &setting,
@@ -288,7 +288,7 @@ fn a_comment_goes_to_the_end_of_its_line() {
 }
 
 #[test]
-fn nothing_is_no_condition() {
+fn an_empty_text_is_not_a_condition() {
     for text in ["", " \t\r\n", "#"] {
         assert_eq!(refused(text).message(), "the condition is empty", "{text:?}");
     }

@@ -1,4 +1,4 @@
-//! What is read, but was hardly meant.
+//! Conditions that are valid, but probably unintended.
 
 use crate::setting::parse;
 
