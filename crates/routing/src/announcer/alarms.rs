@@ -62,7 +62,7 @@ impl Alarms {
     }
 
     /// Checks the routers if there is a reason to. An event that could not be published is retried with the next turn.
-    pub(super) async fn look<A: Announce>(
+    pub(super) async fn check<A: Announce>(
         &mut self,
         store: &Store,
         to: &A,
@@ -77,12 +77,12 @@ impl Alarms {
             return Ok(());
         }
         self.next = None;
-        let told = store.published_alarms().await?;
+        let published = store.published_alarms().await?;
         let routers = store.routers(KNOWN_MS).await.inspect_err(|_| self.suspects.clear())?;
         let mut all = true;
         for router in &routers {
-            let Some(now) = self.standing(router) else { continue };
-            let Some((number, change)) = news(&told, &router.node, now) else { continue };
+            let Some(now) = self.alarm_of(router) else { continue };
+            let Some((number, change)) = news(&published, &router.node, now) else { continue };
             let alarm = REFUSALS.into_iter().find(|alarm| *alarm == now);
             if !to.announce(event::ROUTERS, vec![event::router(&router.node, change, alarm, number)]).await {
                 all = false;
@@ -98,7 +98,7 @@ impl Alarms {
     }
 
     /// An alarm, [`SILENT`] or [`NONE`]; nothing while it is not sure.
-    fn standing(&mut self, router: &RouterReport) -> Option<&'static str> {
+    fn alarm_of(&mut self, router: &RouterReport) -> Option<&'static str> {
         if Liveness::of(router.age_ms) == Liveness::Excluded {
             let first = *self.suspects.entry(router.node.clone()).or_insert(router.age_ms);
             return (router.age_ms >= first + CONFIRM_MS).then_some(SILENT);
@@ -120,9 +120,9 @@ fn pause(routers: &[RouterReport]) -> Duration {
 }
 
 /// The number for an event about `node`, and the change compared with the last published one; `None` when there is
-/// none. `told` has `<number> <alarm>` of each router with a published event.
-fn news(told: &BTreeMap<String, String>, node: &str, now: &str) -> Option<(u64, &'static str)> {
-    let (number, before) = told
+/// none. `published` has `<number> <alarm>` of each router with a published event.
+fn news(published: &BTreeMap<String, String>, node: &str, now: &str) -> Option<(u64, &'static str)> {
+    let (number, before) = published
         .get(node)
         .and_then(|text| text.split_once(' '))
         .map_or((0, NONE), |(number, before)| (number.parse().unwrap_or(0), before));
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_change_follows_from_the_last_published_alarm() {
-        let told = |what: &str| BTreeMap::from([("r".to_owned(), what.to_owned())]);
+        let published = |what: &str| BTreeMap::from([("r".to_owned(), what.to_owned())]);
         for (before, now, expected) in [
             ("4 -", NONE, None),
             ("4 silent", SILENT, None),
@@ -155,10 +155,10 @@ mod tests {
             ("4 silent", NONE, Some((5, "reports"))),
             ("4 epoch_unknown", NONE, Some((5, "accepts"))),
         ] {
-            assert_eq!(news(&told(before), "r", now), expected, "{before} {now}");
+            assert_eq!(news(&published(before), "r", now), expected, "{before} {now}");
         }
-        assert_eq!(news(&told("4 silent"), "another", NONE), None);
-        assert_eq!(news(&told("4 silent"), "another", SILENT), Some((1, "silent")));
+        assert_eq!(news(&published("4 silent"), "another", NONE), None);
+        assert_eq!(news(&published("4 silent"), "another", SILENT), Some((1, "silent")));
     }
 
     #[test]

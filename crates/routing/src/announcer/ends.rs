@@ -21,21 +21,21 @@ const MARKS: [u32; 5] = signalbox_diagnosis::thresholds::CERTIFICATE_EVENT_DAYS;
 /// When expiries are checked next.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
-    looked: Option<Instant>,
+    checked: Option<Instant>,
     epoch: u64,
 }
 
 impl Ends {
     /// A certificate may have changed: check immediately.
     pub(super) fn changed(&mut self) {
-        self.looked = None;
+        self.checked = None;
     }
 
     /// The lease is held under this epoch; a new one means that it was taken over.
     pub(super) fn held(&mut self, epoch: u64) {
         if self.epoch != epoch {
             self.epoch = epoch;
-            self.looked = None;
+            self.checked = None;
         }
     }
 
@@ -48,11 +48,11 @@ impl Ends {
     }
 
     fn due(&self) -> bool {
-        self.looked.is_none_or(|at| at.elapsed() >= INTERVAL)
+        self.checked.is_none_or(|at| at.elapsed() >= INTERVAL)
     }
 
     /// Checks the expiries if it is time. An event that could not be published is retried with the next turn.
-    pub(super) async fn look<A: Announce>(
+    pub(super) async fn check<A: Announce>(
         &mut self,
         store: &Store,
         to: &A,
@@ -64,11 +64,11 @@ impl Ends {
         let now = store.table_now_ms().await? / 1000;
         let (ending, count) = store.ending(now + u64::from(MARKS[MARKS.len() - 1]) * DAY_SECONDS).await?;
         let names: Vec<String> = ending.iter().map(|(name, _)| name.clone()).collect();
-        let told = store.published_ends(&names).await?;
+        let published = store.published_ends(&names).await?;
         let mut all = true;
-        for ((name, ends), told) in ending.iter().zip(told) {
+        for ((name, ends), published) in ending.iter().zip(published) {
             let Some(days) = mark(*ends, now) else { continue };
-            if was_told(told.as_deref(), *ends, days) {
+            if was_published(published.as_deref(), *ends, days) {
                 continue;
             }
             if to.announce(event::CERTIFICATES, vec![event::ending(name, *ends, days)]).await {
@@ -83,7 +83,7 @@ impl Ends {
         let days_left = first.map(|ends| (ends as f64 - now as f64) / DAY_SECONDS as f64);
         metrics.certificates(count, expired, days_left);
         if all {
-            self.looked = Some(Instant::now());
+            self.checked = Some(Instant::now());
         }
         Ok(())
     }
@@ -95,10 +95,12 @@ fn mark(ends: u64, now: u64) -> Option<u32> {
     MARKS.into_iter().find(|days| left <= u64::from(*days) * DAY_SECONDS)
 }
 
-/// Whether `told` (`<end> <days>`) concerns this end, and this mark or a later one.
-fn was_told(told: Option<&str>, ends: u64, days: u32) -> bool {
-    let Some((at, told)) = told.and_then(|told| told.split_once(' ')) else { return false };
-    at.parse() == Ok(ends) && told.parse::<u32>().is_ok_and(|told| told <= days)
+/// Whether `published` (`<end> <days>`) concerns this end, and this mark or a later one.
+fn was_published(published: Option<&str>, ends: u64, days: u32) -> bool {
+    let Some((at, published)) = published.and_then(|published| published.split_once(' ')) else {
+        return false;
+    };
+    at.parse() == Ok(ends) && published.parse::<u32>().is_ok_and(|published| published <= days)
 }
 
 #[cfg(test)]
@@ -143,7 +145,7 @@ mod tests {
 
     #[test]
     fn published_marks_belong_to_one_certificate() {
-        for (told, expected) in [
+        for (published, expected) in [
             (None, false),
             (Some("100 14"), true),
             (Some("100 7"), true),
@@ -151,7 +153,7 @@ mod tests {
             (Some("99 7"), false),
             (Some("nonsense"), false),
         ] {
-            assert_eq!(was_told(told, 100, 14), expected, "{told:?}");
+            assert_eq!(was_published(published, 100, 14), expected, "{published:?}");
         }
     }
 }

@@ -120,9 +120,9 @@ pub(super) fn find<'a>(before: &Place, changes: &'a Changes, complete: bool) -> 
     (news, place)
 }
 
-/// All serials after `told`, up to and including `to`.
-fn resync<'a>(told: u64, to: u64, reason: ResyncReason) -> News<'a> {
-    News::Resync { from: (told + 1).min(to), to, reason }
+/// All serials after `published`, up to and including `to`.
+fn resync<'a>(published: u64, to: u64, reason: ResyncReason) -> News<'a> {
+    News::Resync { from: (published + 1).min(to), to, reason }
 }
 
 #[cfg(test)]
@@ -146,7 +146,7 @@ mod tests {
     }
 
     /// In words: `r` and a range for a resync, else the entry's id.
-    fn told(news: &[News<'_>]) -> Vec<String> {
+    fn published(news: &[News<'_>]) -> Vec<String> {
         let word = |news: &News<'_>| match news {
             News::Change(entry) => entry.id.clone(),
             News::Resync { from, to, reason } => format!("{} {from}-{to}", reason.as_str()),
@@ -156,7 +156,7 @@ mod tests {
 
     fn check(before: &Place, changes: &Changes, expected: &[&str], after: &Place) {
         let (news, place) = find(before, changes, true);
-        assert_eq!((told(&news), &place), (expected.iter().map(ToString::to_string).collect(), after));
+        assert_eq!((published(&news), &place), (expected.iter().map(ToString::to_string).collect(), after));
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
         // The end of a page is not the end of the list.
         let list = changes("a", 99, &[("6-0", "registered")]);
         let (news, after) = find(&place("a", 5, "5-0"), &list, false);
-        assert_eq!((told(&news), after), (vec!["6-0".to_owned()], place("a", 6, "6-0")));
+        assert_eq!((published(&news), after), (vec!["6-0".to_owned()], place("a", 6, "6-0")));
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub struct Announcer<A> {
 
 /// The state after a pass.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Progress {
     /// Everything is published, up to this entry.
     All { entry: String },
     /// There is more.
@@ -73,7 +73,7 @@ pub(crate) enum Told {
 }
 
 impl<A: Announce> Announcer<A> {
-    /// `interval` is how often changes without a notification, for example direct ones, are looked for. `alarms`
+    /// `interval` is how often changes without a notification, for example direct ones, are checked for. `alarms`
     /// changes when a
     /// router may have another alarm than before.
     pub fn new(
@@ -96,27 +96,27 @@ impl<A: Announce> Announcer<A> {
     }
 
     async fn turn(&mut self, watcher: &mut Option<RoutesMaster>) {
-        let told = match self.lease.hold().await {
+        let published = match self.lease.hold().await {
             Ok(Some(epoch)) => {
-                let told = self.pass().await;
-                self.look_at_ends(epoch).await;
-                self.look_at_alarms(epoch).await;
-                told
+                let published = self.pass().await;
+                self.check_expiries(epoch).await;
+                self.check_alarms(epoch).await;
+                published
             }
             Ok(None) => {
                 self.ends.lost(&self.metrics);
                 self.alarms.lost();
-                Ok(Told::NotNow)
+                Ok(Progress::NotNow)
             }
             Err(error) => {
                 tracing::debug!(%error, "fabric unavailable; changes are published later");
-                Ok(Told::NotNow)
+                Ok(Progress::NotNow)
             }
         };
-        let waited = match told {
-            Ok(Told::Some) => return,
-            Ok(Told::NotNow) => Err(None),
-            Ok(Told::All { entry }) => self.wait(watcher, &entry).await.map_err(Some),
+        let waited = match published {
+            Ok(Progress::Some) => return,
+            Ok(Progress::NotNow) => Err(None),
+            Ok(Progress::All { entry }) => self.wait(watcher, &entry).await.map_err(Some),
             Err(error) => Err(Some(error)),
         };
         if let Err(cause) = waited {
@@ -142,9 +142,9 @@ impl<A: Announce> Announcer<A> {
     }
 
     /// Publishes expiring certificates, when it is time to check.
-    pub(crate) async fn look_at_ends(&mut self, epoch: u64) {
+    pub(crate) async fn check_expiries(&mut self, epoch: u64) {
         self.ends.held(epoch);
-        if let Err(error) = self.ends.look(&self.store, &self.to, &self.metrics).await {
+        if let Err(error) = self.ends.check(&self.store, &self.to, &self.metrics).await {
             tracing::debug!(
                 error = &error as &dyn std::error::Error,
                 "certificate expiries not checked; will be retried"
@@ -153,9 +153,9 @@ impl<A: Announce> Announcer<A> {
     }
 
     /// Publishes which routers reject the table, when that may have changed.
-    pub(crate) async fn look_at_alarms(&mut self, epoch: u64) {
+    pub(crate) async fn check_alarms(&mut self, epoch: u64) {
         self.alarms.held(epoch);
-        if let Err(error) = self.alarms.look(&self.store, &self.to, &self.metrics).await {
+        if let Err(error) = self.alarms.check(&self.store, &self.to, &self.metrics).await {
             tracing::debug!(
                 error = &error as &dyn std::error::Error,
                 "router alarms not checked; will be retried"
@@ -164,21 +164,21 @@ impl<A: Announce> Announcer<A> {
     }
 
     /// Publishes the changes since the stored place.
-    pub(crate) async fn pass(&mut self) -> Result<Told, Error> {
+    pub(crate) async fn pass(&mut self) -> Result<Progress, Error> {
         let before = self.store.announced().await?;
         let changes = self.store.changes_after(&before, PAGE).await?;
         let complete = changes.entries.len() < PAGE;
         let (news, place) = gaps::find(&before, &changes, complete);
         if place == before {
-            return Ok(if complete { Told::All { entry: place.entry } } else { Told::Some });
+            return Ok(if complete { Progress::All { entry: place.entry } } else { Progress::Some });
         }
         // Read after the list: what a seeding does to the table comes after its note in the fabric.
         let state = self.store.table_state().await?;
         if state.seeding || state.mark().is_none_or(|mark| mark.epoch != changes.epoch) {
-            return Ok(Told::NotNow);
+            return Ok(Progress::NotNow);
         }
         if !self.publish(&news, &changes.epoch).await {
-            return Ok(Told::NotNow);
+            return Ok(Progress::NotNow);
         }
         if self.store.announced_up_to(&before, &place).await? {
             self.count(&news);
@@ -187,7 +187,7 @@ impl<A: Announce> Announcer<A> {
             }
             self.note_resyncs(&news, &place);
         }
-        Ok(if complete { Told::All { entry: place.entry } } else { Told::Some })
+        Ok(if complete { Progress::All { entry: place.entry } } else { Progress::Some })
     }
 
     /// In order: what follows in one topic goes together, unless it is of one object.

@@ -228,15 +228,15 @@ local function main(shared)
 
   -- 6. Tell what happened, under the serial that it makes, before that serial can be seen. A table that is being seeded
   -- tells nothing: its lineage does, in the end.
-  local function tell(kind, of, at_address, at_hostnames, as, by)
-    shared.tell(changes, serial, now, kind, of, 'address', at_address or '', 'hostnames', at_hostnames or '',
+  local function log_change(kind, of, at_address, at_hostnames, as, by)
+    shared.log_change(changes, serial, now, kind, of, 'address', at_address or '', 'hostnames', at_hostnames or '',
       'version_type_id', as[1] or '', 'node_id', as[2] or '', 'weight', as[3] or '', 'displaced_by', by or '')
   end
 
   if difference and epoch ~= '' then
     if displaced ~= '' then
       local as = {displaced_as[3], displaced_as[4], displaced_as[5]}
-      tell('removed', displaced, address, displaced_as[2], as, id)
+      log_change('removed', displaced, address, displaced_as[2], as, id)
     end
     if wanted then
       local kind = 'registered'
@@ -244,10 +244,10 @@ local function main(shared)
         local drains_now, drained_before = state == 'draining', stored[2] == 'draining'
         kind = drains_now == drained_before and 'altered' or drains_now and 'draining' or 'resumed'
       end
-      tell(kind, id, address, table.concat(new_hostnames, ' '), {version_type, node, weight})
+      log_change(kind, id, address, table.concat(new_hostnames, ' '), {version_type, node, weight})
     else
       local kind = state == 'removed' and 'removed' or drained and 'drained' or 'lease_expired'
-      tell(kind, id, stored[3], stored[4], {stored[5], stored[6], stored[7]})
+      log_change(kind, id, stored[3], stored[4], {stored[5], stored[6], stored[7]})
     end
   end
   if difference then

@@ -24,7 +24,7 @@ function resource.change(text)
   return text == '' and 'certificate_removed' or 'certificate_put'
 end
 
-function resource.told(text, fields)
+function resource.event_data(text, fields)
   return text == '' and {'ends', '0'} or fields
 end
 

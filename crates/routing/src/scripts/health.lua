@@ -69,7 +69,7 @@ local function main(shared)
     end
   end
   if difference then
-    shared.tell(changes, serial, now, why ~= '' and 'failing' or 'recovered', id, 'address', address,
+    shared.log_change(changes, serial, now, why ~= '' and 'failing' or 'recovered', id, 'address', address,
       'hostnames', hostnames, 'version_type_id', version_type or '', 'node_id', node or '', 'weight', weight or '',
       'health', why)
     serial = redis.call('INCR', serial_key)

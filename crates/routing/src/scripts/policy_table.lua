@@ -17,7 +17,7 @@ function resource.change()
   return 'host_altered'
 end
 
-function resource.told()
+function resource.event_data()
   return {}
 end
 

@@ -54,7 +54,7 @@ local function main(shared)
   if resource.publish(shared, name, text, text_key) then
     -- A table that is being seeded announces nothing: the end of the seeding announces the whole table.
     if epoch ~= '' then
-      shared.tell(changes, serial, now, resource.change(text), name, unpack(resource.told(text, fields)))
+      shared.log_change(changes, serial, now, resource.change(text), name, unpack(resource.event_data(text, fields)))
     end
     serial = redis.call('INCR', serial_key)
   end

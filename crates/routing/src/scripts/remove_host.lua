@@ -48,7 +48,7 @@ local function main(shared)
   if difference then
     -- A table that is being seeded records no changes: its lineage does, in the end.
     if epoch ~= '' then
-      shared.tell(changes, serial, now, in_use and 'host_altered' or 'host_removed', hostname)
+      shared.log_change(changes, serial, now, in_use and 'host_altered' or 'host_removed', hostname)
     end
     serial = redis.call('INCR', serial_key)
   end

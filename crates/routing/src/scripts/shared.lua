@@ -179,7 +179,7 @@ end
 
 -- Records a change, for events, under the serial that it makes and before that serial is visible. A serial that was set
 -- back directly must not stop the table; the list starts again, and the gap is detected.
-function shared.tell(changes, serial, now, kind, subject, ...)
+function shared.log_change(changes, serial, now, kind, subject, ...)
   local id, at = string.format('%.0f-*', serial + 1), string.format('%.0f', now)
   local rest = {...}
   local function add()

@@ -11,7 +11,7 @@ use tokio::{sync::watch, time};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::{Announce, Announcer, EventKind, RouteEvent, Routers, announcer::Told};
+use crate::{Announce, Announcer, EventKind, RouteEvent, Routers, announcer::Progress};
 use signalbox_access::Caller;
 
 const START: u64 = 1_800_000_000_000;
@@ -43,7 +43,7 @@ impl Ears {
     }
 
     /// Topics and what they were about.
-    fn told(&self) -> Vec<String> {
+    fn published(&self) -> Vec<String> {
         let word = |(topic, event): &(&str, RouteEvent)| match topic {
             &"table.resynced" => format!(
                 "{topic} {}-{} {}",
@@ -77,10 +77,10 @@ impl Announce for Ears {
 
 impl Rig {
     pub(super) fn announcer(&self, ears: &Ears) -> Announcer<Ears> {
-        self.announcer_that_hears(ears, watch::channel(()).1)
+        self.announcer_with_alarms(ears, watch::channel(()).1)
     }
 
-    fn announcer_that_hears(&self, ears: &Ears, alarms: watch::Receiver<()>) -> Announcer<Ears> {
+    fn announcer_with_alarms(&self, ears: &Ears, alarms: watch::Receiver<()>) -> Announcer<Ears> {
         let (lease, interval) = (self.lease("announcer"), Duration::from_secs(1));
         Announcer::new(self.store.clone(), lease, ears.clone(), interval, alarms, Metrics::default())
     }
@@ -100,9 +100,9 @@ impl Rig {
     }
 
     /// Publishes everything.
-    async fn tell(&self, ears: &Ears) {
+    async fn publish(&self, ears: &Ears) {
         let mut announcer = self.announcer(ears);
-        while announcer.pass().await.unwrap() == Told::Some {}
+        while announcer.pass().await.unwrap() == Progress::Some {}
     }
 
     async fn remove(&self, id: &str) {
@@ -130,9 +130,9 @@ async fn each_change_is_published_in_the_order_of_its_serial() {
     rig.put("last", spec(9003, &["d.example"], "1")).await;
     rig.remove("last").await;
     rig.registry.remove_host(&root, &host("d.example")).await.unwrap();
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     assert_eq!(
-        ears.told(),
+        ears.published(),
         [
             "instance.registered i",
             "instance.altered i",
@@ -163,10 +163,10 @@ async fn each_change_is_published_in_the_order_of_its_serial() {
     assert_eq!(events[12].1.data["hostname"], "d.example");
     // Nothing is published twice, and changes that routers cannot see are not published.
     rig.put("leased", leased(9002, &["c.example"], 9)).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     rig.put("leased", leased(9002, &["c.example"], 10)).await;
-    rig.tell(&ears).await;
-    assert_eq!(ears.told()[13..], ["instance.registered leased"]);
+    rig.publish(&ears).await;
+    assert_eq!(ears.published()[13..], ["instance.registered leased"]);
     rig.check_catalog().await;
 }
 
@@ -181,8 +181,8 @@ async fn one_fault_in_ten_seconds_is_published() {
             rig.registry.fault(&Caller::root(), &instance_id("i"), "answers 500", None).await.unwrap();
         }
     }
-    rig.tell(&ears).await;
-    assert_eq!(ears.told(), ["instance.registered i", "instance.unhealthy i", "instance.unhealthy i"]);
+    rig.publish(&ears).await;
+    assert_eq!(ears.published(), ["instance.registered i", "instance.unhealthy i", "instance.unhealthy i"]);
     let data: Vec<Value> = ears.events().into_iter().map(|(_, event)| event.data).collect();
     assert_eq!((&data[1]["faults"], &data[1]["fault"]), (&json!(1), &json!("answers 500")));
     assert_eq!((&data[2]["faults"], &data[2]["serial"]), (&json!(5), &json!(rig.serial().await)));
@@ -203,7 +203,7 @@ async fn policies_and_health_are_published_and_are_not_gaps() {
         rig.store.diagnose(diagnosis, &rig.mark().await, fence).await.unwrap();
     }
     rig.registry.remove_policy(&root, &host("a.example")).await.unwrap();
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let expected = [
         "instance.registered i",
         "host.altered a.example",
@@ -211,7 +211,7 @@ async fn policies_and_health_are_published_and_are_not_gaps() {
         "instance.healthy i",
         "host.altered a.example",
     ];
-    assert_eq!(ears.told(), expected);
+    assert_eq!(ears.published(), expected);
     let events = ears.events();
     assert_eq!(events[2].1.data["health"], "status 500");
     assert_eq!(events[3].1.data.get("health"), None);
@@ -227,16 +227,16 @@ async fn an_announcer_that_died_between_change_and_event_is_replaced() {
     }
     // It got as far as two events, and never noted that.
     ears.take(2);
-    assert_eq!(rig.announcer(&ears).pass().await.unwrap(), Told::NotNow);
+    assert_eq!(rig.announcer(&ears).pass().await.unwrap(), Progress::NotNow);
     ears.take(usize::MAX);
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let expected: Vec<String> = (1..=5).map(|n| format!("instance.registered i{n}")).collect();
-    assert_eq!(ears.told(), expected);
+    assert_eq!(ears.published(), expected);
     // One that published and died before storing its place is followed by one that publishes the same under the same
     // keys.
     let () = rig.fabric("DEL", &["routes:announced"]).await;
-    rig.tell(&ears).await;
-    assert_eq!(ears.told(), expected);
+    rig.publish(&ears).await;
+    assert_eq!(ears.published(), expected);
 }
 
 #[tokio::test]
@@ -250,9 +250,9 @@ async fn two_concurrent_announcers_publish_everything_once() {
             tokio::try_join!(one.pass(), two.pass()).unwrap();
         }
     }
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let expected: Vec<String> = (0..250).map(|n| format!("instance.registered i{n}")).collect();
-    assert_eq!(ears.told(), expected);
+    assert_eq!(ears.published(), expected);
 }
 
 #[tokio::test]
@@ -260,17 +260,17 @@ async fn what_an_operator_does_by_hand_is_a_gap() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     rig.put("i", spec(9001, &["a.example"], "1")).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let serial = rig.serial().await;
     for _ in 0..3 {
         let () = rig.routes("INCR", &["serial"]).await;
     }
-    rig.tell(&ears).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
+    rig.publish(&ears).await;
     rig.put("j", spec(9002, &["a.example"], "1")).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let gap = format!("table.resynced {}-{} gap", serial + 1, serial + 3);
-    assert_eq!(ears.told(), ["instance.registered i", &gap, "instance.registered j"]);
+    assert_eq!(ears.published(), ["instance.registered i", &gap, "instance.registered j"]);
     assert_eq!(ears.events()[1].1.object, "signalbox:table");
 }
 
@@ -278,21 +278,21 @@ async fn what_an_operator_does_by_hand_is_a_gap() {
 async fn a_list_that_does_not_reach_back_is_a_gap() {
     let rig = Rig::new().await;
     let ears = Ears::open();
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let serial = rig.serial().await;
     for n in 1..=9 {
         rig.put(&format!("i{n}"), spec(9000 + n, &["a.example"], "1")).await;
     }
     // As after a long time without the fabric.
     let () = rig.routes("XTRIM", &["changes", "MAXLEN", "2"]).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let gap = format!("table.resynced {}-{} gap", serial + 1, serial + 7);
-    assert_eq!(ears.told(), [&gap, "instance.registered i8", "instance.registered i9"]);
+    assert_eq!(ears.published(), [&gap, "instance.registered i8", "instance.registered i9"]);
     // All of it gone.
     rig.remove("i1").await;
     let () = rig.routes("DEL", &["changes"]).await;
-    rig.tell(&ears).await;
-    assert_eq!(ears.told()[3..], [format!("table.resynced {0}-{0} gap", serial + 10)]);
+    rig.publish(&ears).await;
+    assert_eq!(ears.published()[3..], [format!("table.resynced {0}-{0} gap", serial + 10)]);
 }
 
 #[tokio::test]
@@ -314,19 +314,19 @@ async fn a_reseeded_table_is_published_once_without_its_seeding() {
     for n in 1..=5 {
         rig.put(&format!("i{n}"), spec(9000 + n, &["a.example"], "1")).await;
     }
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let told_up_to = rig.serial().await;
     let () = rig.routes("FLUSHALL", &[]).await;
-    rig.tell(&ears).await;
-    assert_eq!(ears.told().len(), 5, "a lost table has to be restored by the reconciler first");
+    rig.publish(&ears).await;
+    assert_eq!(ears.published().len(), 5, "a lost table has to be restored by the reconciler first");
     rig.reconcile().await;
     rig.put("new", spec(9010, &["b.example"], "1")).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     rig.reconcile().await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let serial = rig.serial().await;
     let resynced = format!("table.resynced {}-{} reseeded", told_up_to + 1, serial - 1);
-    assert_eq!(ears.told()[5..], [&resynced, "instance.registered new"]);
+    assert_eq!(ears.published()[5..], [&resynced, "instance.registered new"]);
     assert_eq!(ears.events()[5].1.data["epoch"], rig.mark().await.epoch);
 }
 
@@ -337,23 +337,23 @@ async fn a_table_restored_from_an_older_copy_publishes_no_old_changes() {
     rig.put("i1", spec(9001, &["a.example"], "1")).await;
     let copy = rig.dump().await;
     rig.put("i2", spec(9002, &["a.example"], "1")).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let told_up_to = rig.serial().await;
     rig.restore(&copy).await;
     rig.reconcile().await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let resynced = format!("table.resynced {}-{} reseeded", told_up_to + 1, rig.serial().await);
-    assert_eq!(ears.told(), ["instance.registered i1", "instance.registered i2", &resynced]);
+    assert_eq!(ears.published(), ["instance.registered i1", "instance.registered i2", &resynced]);
 }
 
 #[tokio::test]
 async fn an_overtaken_announcer_moves_nothing_back() {
     let rig = Rig::new().await;
     let ears = Ears::open();
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let seen = rig.store.announced().await.unwrap();
     rig.put("i", spec(9001, &["a.example"], "1")).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let now = rig.store.announced().await.unwrap();
     assert!(now.serial > seen.serial);
     // It slept since it read the place.
@@ -367,18 +367,18 @@ async fn an_overtaken_announcer_moves_nothing_back() {
 async fn nothing_is_published_of_a_table_that_is_being_seeded_or_unknown() {
     let rig = Rig::new().await;
     let ears = Ears::open();
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     rig.put("i", spec(9001, &["a.example"], "1")).await;
     let () = rig.fabric("HSET", &["routes:table", "seeding", "token"]).await;
-    assert_eq!(rig.announcer(&ears).pass().await.unwrap(), Told::NotNow);
+    assert_eq!(rig.announcer(&ears).pass().await.unwrap(), Progress::NotNow);
     let () = rig.fabric("HSET", &["routes:table", "seeding", ""]).await;
     let lineage: String = rig.fabric("HGET", &["routes:table", "epoch"]).await;
     let () = rig.fabric("HSET", &["routes:table", "epoch", "another"]).await;
-    assert_eq!(rig.announcer(&ears).pass().await.unwrap(), Told::NotNow);
-    assert_eq!(ears.told(), [""; 0]);
+    assert_eq!(rig.announcer(&ears).pass().await.unwrap(), Progress::NotNow);
+    assert_eq!(ears.published(), [""; 0]);
     let () = rig.fabric("HSET", &["routes:table", "epoch", &lineage]).await;
-    rig.tell(&ears).await;
-    assert_eq!(ears.told(), ["instance.registered i"]);
+    rig.publish(&ears).await;
+    assert_eq!(ears.published(), ["instance.registered i"]);
 }
 
 #[tokio::test]
@@ -391,11 +391,11 @@ async fn a_change_that_another_pacemaker_completed_is_published() {
     let id = instance_id("i");
     let desire = crate::store::Desire { id: &id, before: None, after: Some(&wanted), owner: None };
     rig.store.desire(desire).await.unwrap();
-    rig.tell(&ears).await;
-    assert_eq!(ears.told(), [""; 0]);
+    rig.publish(&ears).await;
+    assert_eq!(ears.published(), [""; 0]);
     rig.reconcile().await;
-    rig.tell(&ears).await;
-    assert_eq!(ears.told(), ["instance.registered i"]);
+    rig.publish(&ears).await;
+    assert_eq!(ears.published(), ["instance.registered i"]);
 }
 
 #[tokio::test]
@@ -405,7 +405,7 @@ async fn a_serial_that_was_set_back_by_hand_stops_no_change() {
     for n in 1..=3 {
         rig.put(&format!("i{n}"), spec(9000 + n, &["a.example"], "1")).await;
     }
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     // The table lost published changes, and the fabric lost the place: the change is made, and the list starts again.
     let serial = rig.serial().await;
     let () = rig.fabric("HSET", &["routes:table", "serial", "1"]).await;
@@ -420,17 +420,17 @@ async fn a_fabric_that_is_away_or_forgot_its_place_loses_no_news() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     rig.put("i", spec(9001, &["a.example"], "1")).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     // An older fabric: later changes are published again under the same keys, and nothing is left out.
     let place: Vec<String> = rig.fabric("HGETALL", &["routes:announced"]).await;
     rig.put("j", spec(9002, &["a.example"], "1")).await;
-    rig.tell(&ears).await;
+    rig.publish(&ears).await;
     let args: Vec<&str> =
         std::iter::once("routes:announced").chain(place.iter().map(String::as_str)).collect();
     let () = rig.fabric("HSET", &args).await;
     rig.put("k", spec(9003, &["a.example"], "1")).await;
-    rig.tell(&ears).await;
-    assert_eq!(ears.told(), ["instance.registered i", "instance.registered j", "instance.registered k"]);
+    rig.publish(&ears).await;
+    assert_eq!(ears.published(), ["instance.registered i", "instance.registered j", "instance.registered k"]);
 }
 
 #[tokio::test]
@@ -438,37 +438,41 @@ async fn a_router_that_rejects_the_table_is_published_once() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     let (alarm, heard) = watch::channel(());
-    let mut announcer = rig.announcer_that_hears(&ears, heard.clone());
+    let mut announcer = rig.announcer_with_alarms(&ears, heard.clone());
     rig.report("r-1", "").await;
     rig.report("r-2", "statistics_late").await;
-    announcer.look_at_alarms(1).await;
-    assert!(ears.events().is_empty(), "alarms about counting do not concern the table: {:?}", ears.told());
+    announcer.check_alarms(1).await;
+    assert!(
+        ears.events().is_empty(),
+        "alarms about counting do not concern the table: {:?}",
+        ears.published()
+    );
     rig.report("r-1", "table_regressed").await;
-    announcer.look_at_alarms(1).await;
+    announcer.check_alarms(1).await;
     assert!(ears.events().is_empty(), "no router is read before an alarm was announced");
     alarm.send_replace(());
     // The bus refuses it first: then it is brought again.
     ears.take(0);
-    announcer.look_at_alarms(1).await;
+    announcer.check_alarms(1).await;
     assert!(ears.events().is_empty());
     ears.take(usize::MAX);
-    announcer.look_at_alarms(1).await;
+    announcer.check_alarms(1).await;
     alarm.send_replace(());
-    announcer.look_at_alarms(1).await;
+    announcer.check_alarms(1).await;
     // Another pacemaker acquires the lease, and finds the published state.
-    rig.announcer_that_hears(&ears, heard.clone()).look_at_alarms(2).await;
-    assert_eq!(ears.told(), ["routers r-1"]);
+    rig.announcer_with_alarms(&ears, heard.clone()).check_alarms(2).await;
+    assert_eq!(ears.published(), ["routers r-1"]);
     let (_, event) = &ears.events()[0];
     assert_eq!(event.data, json!({"router": "r-1", "change": "rejects", "alarm": "table_regressed"}));
     // One that died after publishing, before it could note so, is followed by one that publishes the same.
     rig.servers.fabric().command("DEL").arg("routes:alarms:published").run().await.unwrap();
-    announcer.look_at_alarms(3).await;
+    announcer.check_alarms(3).await;
     assert_eq!(ears.events().len(), 1);
     for (reported, change) in [("", "accepts"), ("epoch_unknown", "rejects"), ("statistics_late", "accepts")]
     {
         rig.report("r-1", reported).await;
         alarm.send_replace(());
-        announcer.look_at_alarms(3).await;
+        announcer.check_alarms(3).await;
         assert_eq!(ears.events().last().unwrap().1.data["change"], change);
     }
     assert_eq!(ears.events().len(), 4);
@@ -479,9 +483,9 @@ async fn a_silent_router_is_published_after_confirmation() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     let (alarm, heard) = watch::channel(());
-    let mut announcer = rig.announcer_that_hears(&ears, heard);
+    let mut announcer = rig.announcer_with_alarms(&ears, heard);
     // (seconds since its last report, alarm, published change)
-    for (seconds, alarmed, told) in [
+    for (seconds, alarmed, published) in [
         (1, "", None),
         // As after an outage of the Redis: everybody's report is old, until they have made one.
         (30, "", None),
@@ -499,10 +503,10 @@ async fn a_silent_router_is_published_after_confirmation() {
         let before = ears.events().len();
         rig.report_long_ago("r-1", alarmed, seconds).await;
         alarm.send_replace(());
-        announcer.look_at_alarms(1).await;
+        announcer.check_alarms(1).await;
         let changes: Vec<Value> =
             ears.events()[before..].iter().map(|(_, event)| event.data["change"].clone()).collect();
-        assert_eq!(changes, told.map(Value::from).into_iter().collect::<Vec<_>>(), "{seconds} s ago");
+        assert_eq!(changes, published.map(Value::from).into_iter().collect::<Vec<_>>(), "{seconds} s ago");
     }
     let keys: std::collections::BTreeSet<String> =
         ears.events().into_iter().map(|(_, event)| event.key).collect();
@@ -516,7 +520,7 @@ async fn what_a_sidecar_reports_of_its_alarm_is_heard() {
     let (ears, stats, stop) = (Ears::open(), rig.servers.stats(), CancellationToken::new());
     let routers = Routers::start(rig.store.clone(), stop.clone());
     let mut heard = routers.alarms();
-    let mut announcer = rig.announcer_that_hears(&ears, routers.alarms());
+    let mut announcer = rig.announcer_with_alarms(&ears, routers.alarms());
     let soon = Duration::from_secs(30);
     // The subscription is active.
     time::timeout(soon, heard.changed()).await.unwrap().unwrap();
@@ -528,7 +532,7 @@ async fn what_a_sidecar_reports_of_its_alarm_is_heard() {
     for (alarm, change) in [("", None), ("table_regressed", Some("rejects")), ("", Some("accepts"))] {
         report("5", alarm).await;
         time::timeout(soon, heard.changed()).await.expect("what changed is announced").unwrap();
-        announcer.look_at_alarms(1).await;
+        announcer.check_alarms(1).await;
         let last = ears.events().last().map(|(_, event)| event.data["change"].clone());
         assert_eq!(last, change.map(Value::from), "{alarm}");
     }
