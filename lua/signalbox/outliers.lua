@@ -18,7 +18,7 @@
 --                        "e:<address>"  "until ms|times ejected|last back-off ms"
 --                        "generation"   incremented with each ejection; "g:<n>" is the address of the n-th ejection
 --
--- Each worker keeps the set of ejected addresses in a table of its own. It checks for a new generation when its clock
+-- Each worker keeps the set of ejected addresses in a separate table. It checks for a new generation when its clock
 -- has moved, which is once for all requests of one turn of its event loop.
 
 local defaults = require("signalbox.policy.failure")

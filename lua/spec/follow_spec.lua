@@ -178,7 +178,7 @@ return function(it)
         equal((shared.accepted_table()), "bb aa")
     end)
 
-    it("accepts any table when an operator says so", function()
+    it("accepts any table when an operator requests it", function()
         redis.call("MSET", "serial", "1", "epoch", "new")
         alarm("epoch_unknown")
         shared.forget_table()

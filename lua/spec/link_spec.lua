@@ -118,7 +118,7 @@ return function(it)
         equal(ask("PING")[1], "PONG")
     end)
 
-    it("says that Redis rejects the connection, and tries again", function()
+    it("reports that Redis rejects the connection, and tries again", function()
         redis.call("CONFIG", "SET", "requirepass", "secret")
         redis.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         runner.eventually("a warning", function() return runner.logged("Redis rejected the connection: NOAUTH") end)

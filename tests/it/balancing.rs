@@ -235,7 +235,7 @@ async fn a_session_stays_where_it_is_and_moves_when_its_instance_is_gone() {
     let (cookie, home) = (cookie_of(&first).unwrap(), app(&first));
     let at = apps.iter().position(|one| one.name() == home).unwrap();
     for part in apps[at].address.to_string().split([':', '.']).filter(|part| part.len() > 1) {
-        assert!(!cookie.contains(part), "{cookie} tells of {}", apps[at].address);
+        assert!(!cookie.contains(part), "{cookie} reveals {}", apps[at].address);
     }
     let ask = async |cookie: &str| {
         Request::get("app.test", "/").header("Cookie", cookie).send(system.edge).await.unwrap()

@@ -214,7 +214,7 @@ async fn a_killed_fabric_causes_503_with_retry_after_and_everything_continues_af
     wanted.extend(accepted(3_000, &published_again(&fleet, 3_000).await));
     until_all(&[&receivers[0], &receivers[1]], &wanted).await;
     until_idle(&fleet).await;
-    assert_eq!(numbers(&receivers[0]), wanted, "what was refused was not half accepted");
+    assert_eq!(numbers(&receivers[0]), wanted, "a rejected request was not partly accepted");
     assert_eq!(numbers(&receivers[1]), wanted);
     fleet.system.stop().await;
 }

@@ -255,7 +255,7 @@ async fn settle(fleet: &Fleet, ledger: &Ledger, plans: &[Plan], patience: Durati
     .await;
 }
 
-/// What is wrong with a label now.
+/// The problem of a label now, if it has one.
 async fn look(fleet: &Fleet, plan: &Plan) -> Option<String> {
     let target = format!("/state-machines/{MACHINE}/labels/{}", plan.name);
     let token = &fleet.system.token;

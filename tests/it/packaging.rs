@@ -171,7 +171,7 @@ fn units_start_installed_programs_and_wait_for_existing_units() {
                 for other in value.split(' ').filter(|other| other.starts_with("signalbox")) {
                     let template = other.split_once('@').map(|(before, _)| format!("{before}@.service"));
                     let other = template.unwrap_or_else(|| other.to_owned());
-                    assert!(units.contains_key(&other), "{name}: there is no {other}");
+                    assert!(units.contains_key(&other), "{name}: {other} does not exist");
                 }
             }
         }

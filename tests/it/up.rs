@@ -270,7 +270,7 @@ async fn a_good_version_is_promoted_and_a_bad_one_is_rolled_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn printed_commands_can_be_run_and_two_copies_do_not_interfere() {
-    let system = System::start("beside-up").await;
+    let system = System::start("next-to-up").await;
     let up = Up::start().await;
     // The suggestions that it prints, with continued lines joined.
     let said = up.said.replace("\\\n", " ");

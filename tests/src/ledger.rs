@@ -59,7 +59,7 @@ impl Item<'_> {
     }
 }
 
-/// What a delivery stated about an event.
+/// The content of a delivered event.
 #[derive(Debug, Clone, Copy)]
 struct Stated {
     number: usize,

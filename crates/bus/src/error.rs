@@ -39,7 +39,7 @@ pub enum Refusal {
 /// Why an operation other than publishing failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A command failed. [`signalbox_store::Error::kind`] says whether anything may have changed.
+    /// A command failed. [`signalbox_store::Error::kind`] shows whether anything may have changed.
     #[error("the event bus cannot reach its data")]
     Store(#[from] signalbox_store::Error),
     /// Every attempt conflicted with a change by another pacemaker.

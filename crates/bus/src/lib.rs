@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  Handle::publish ─▶ commit.rs ─▶ publish.lua ──┬─▶ bus:log:<segment>     each body once
-//!   (many at once)    one call at  one atomic    ├─▶ lanes of subscribers  only ids: batches, jobs
+//!   (concurrently)    one call at  one atomic    ├─▶ lanes of subscribers  only ids: batches, jobs
 //!                     a time       call          └─▶ PUBLISH environment:type:topic
 //!
 //!  worker.rs ─ acquire.lua ─▶ Deliverer ─▶ ack.lua │ nack.lua (wait, halve) │ bury.lua (dead letter, gap)

@@ -166,7 +166,7 @@ pub struct Explanation {
     pub log_key: Option<String>,
     /// How one of the usable addresses is chosen.
     pub algorithm: String,
-    /// Whether so many are unhealthy that health status is ignored.
+    /// Whether health status is ignored because more than half of the instances are unhealthy.
     pub fail_open: bool,
     /// The names that were looked for, most specific first.
     pub candidates: Vec<Candidate>,

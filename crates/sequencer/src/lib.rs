@@ -30,7 +30,7 @@
 //!    ▲                 ▲ ▲ ▲                                       │ │ │ ▲────┘
 //!    │                 │ │ └─────────── lease ended: swept ─────────┘ │ │
 //!    │                 │ └──── due ──── retry ◀──── failed ───────────┘ │ commit, skip: nothing left, or the visit
-//!    │                 └─ unpark, skip ─ parked ◀── failed, given up ───┤ is over
+//!    │                 └─ unpark, skip ─ parked ◀── failed, parked ─────┤ is over
 //!    └──────────────────────────────────────────────────────────────────┘
 //! ```
 //!

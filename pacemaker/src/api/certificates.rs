@@ -241,7 +241,9 @@ impl From<Error> for Problem {
                 "no_edge_key",
                 "private keys are stored encrypted, and this pacemaker has no `edge_key_file` to encrypt with",
             ),
-            Error::Unknown => Self::not_found("unknown_certificate", "there is no certificate for this name"),
+            Error::Unknown => {
+                Self::not_found("unknown_certificate", "no certificate is stored for this name")
+            }
             error @ (Error::Seal | Error::Stored(_)) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "a certificate cannot be handled");
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::plan::{Kind, MACHINE, Plan};
 
-/// What was reported of one label.
+/// The reports about one label.
 struct Page {
     plan: Plan,
     /// The states that it entered, by the order of first receipts.
@@ -55,7 +55,7 @@ impl Ledger {
         for event in events {
             let label = event["data"]["label"].as_str().unwrap_or_default();
             let Some(page) = pages.get_mut(label) else {
-                self.flaw(format!("an event of nobody: {event}"));
+                self.flaw(format!("an event of an unknown label: {event}"));
                 continue;
             };
             let Some(id) = event["id"].as_u64() else {
@@ -90,7 +90,7 @@ impl Ledger {
         behind.map(|page| format!("{} {:?}", page.plan.name, page.path.last())).take(5).collect()
     }
 
-    /// What should not be in it, or is missing.
+    /// Unexpected or missing entries.
     pub(super) fn audit(&self) -> Vec<String> {
         let mut flaws = self.flaws.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for page in self.pages().values() {
@@ -119,7 +119,7 @@ impl Page {
         let data = &event["data"];
         let visit = data["visit"].as_u64().unwrap_or_default();
         if let Some(known) = self.ids.get(&id) {
-            return if *known == visit { Ok(()) } else { Err("the same event says something else".into()) };
+            return if *known == visit { Ok(()) } else { Err("the same event has other content".into()) };
         }
         let last = self.ids.last_key_value().map(|(id, _)| *id);
         if last.is_some_and(|last| last > id) {

@@ -6,7 +6,7 @@
 -- change's first event is written after the part that ends with the header (`head`), because only the script knows it.
 --
 -- The words of a change: machine (empty when the group has no change; then there are no others), the header that the
--- record must have (empty: there must be no record), the version of the definition that must be current (empty: any),
+-- record must have (empty: the record must not exist), the version of the definition that must be current (empty: any),
 -- the record before the ID, the record after it, ms after which it expires (empty: no expiry), the number of index
 -- entries, and for each of these the key after `machine:`, the member, and its score (empty: it is removed).
 

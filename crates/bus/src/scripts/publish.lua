@@ -43,7 +43,7 @@
 -- ARGV[18...]: for each subscriber token, generation, concurrency, maximum events of a batch, timeout in ms; for each
 -- topic its name, the number of its subscribers and their places in the list before; for each queue how many messages
 -- of a facet may be in flight, 0 for no limit; for each group its object, the object's hash, either nothing or `client
--- digest body` (the client's place, the digest of the idempotency key, the digest of what was sent), the object's new
+-- digest body` (the client's place, the digest of the idempotency key, the digest of the content), the object's new
 -- state or nothing, the object's backend or nothing, the number of its events, and for each of these the topic's place
 -- (0 for none: a message), the live channel, the rest of its JSON and, if there are queues, `place:weight` for each
 -- queue that takes it; then, if ARGV[17] is 1, the change of a label that belongs to the group, as labels.lua reads
@@ -52,7 +52,7 @@
 -- 64. Or three words for a group: `r`, its first id, `-` for a repeat under its key; `c`, `-`, `-` for something else
 -- under the key; `f`, `-`, `-` when the object's queue is full; `x`, `-`, `-` when the label is not as its change
 -- expects it; `n`, `-`, `-` for a change without events. Or one word, when nothing was done: `stale` (the registry has
--- another stamp), `empty` (there is no registry), `late` (a later call of this pacemaker arrived first).
+-- another stamp), `empty` (the registry does not exist), `late` (a later call of this pacemaker arrived first).
 -- Caller: Store::publish
 
 -- Ids are 6,400 for each ms since this time (unix ms), and those of one shard follow each other by 64.
@@ -241,7 +241,7 @@ local function collect(groups)
   return names, memories, with_backends
 end
 
--- Fills the memories of `names` with what was `found`. Returns the names without any. A memory is one field,
+-- Fills the memories of `names` with the values `found`. Returns the names without any. A memory is one field,
 -- `id topic id topic id`, because the cost of such a read or write grows with the number of fields.
 local function fill(memories, names, found)
   local missing = {}
@@ -261,7 +261,7 @@ local function fill(memories, names, found)
   return missing
 end
 
--- Reads all memories at once; then those not found, from the older hash.
+-- Reads all memories in one call, then those not found, from the older hash.
 local function read_memories(names, memories)
   local missing = fill(memories, names, redis.call('HMGET', keys.objects, unpack(names)))
   if #missing > 0 and redis.call('HLEN', keys.old_objects) > 0 then

@@ -75,7 +75,7 @@ fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node
             "add {interval: 5m} or {time: 18:30}: changes of time and feeds do not trigger an evaluation";
         reader.refuse_hint(
             at,
-            format!("this gate can never open by itself: {what}, and no trigger evaluates it again"),
+            format!("this gate can never open without an update: {what}, and no trigger evaluates it again"),
             hint,
         );
         return;

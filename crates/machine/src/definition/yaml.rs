@@ -154,7 +154,7 @@ fn unreadable(error: &serde_saphyr::Error, source: &str) -> Unreadable {
             ("merge keys are not supported".to_owned(), Some(hint.to_owned()))
         }
         Error::MultipleDocuments { .. } => {
-            let hint = "put all machines below one `state_machines:`, or into files of their own";
+            let hint = "put all machines below one `state_machines:`, or use separate files";
             ("a file holds one document".to_owned(), Some(hint.to_owned()))
         }
         other => {

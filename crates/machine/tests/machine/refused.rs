@@ -166,7 +166,7 @@ fn gates_that_can_never_open() {
     let feeds = "state_machines: {m: {feeds: [{name: f, url: 'http://h/'}], states: [\n{gate: one, exit_condition: feeds.f.x, triggers: [{event: entry}], next: two}, {gate: two}]}}\n";
     refused(
         feeds,
-        "2:40 this gate can never open by itself: it reads feeds.f, and no trigger evaluates it again",
+        "2:40 this gate can never open without an update: it reads feeds.f, and no trigger evaluates it again",
     );
     for (condition, triggers) in [
         ("metadata.a.b", "{metadata: a}"),

@@ -265,8 +265,8 @@ const GATES: &str = "    states:
         next: {type: condition, branches: [{when: feeds.crm.gold, state: daily}], default: daily}
       - {gate: daily, exit_condition: metadata.x, triggers: [{time: 18:30}], next: fixed}
       - {gate: fixed, exit_condition: metadata.x, triggers: [{time: 18:30, timezone: Asia/Tokyo}], next: clocked}
-      - {gate: clocked, exit_condition: 'system.time > 12:00', triggers: [{interval: 1m}], next: told}
-      - {gate: told, exit_condition: metadata.x, triggers: [{topic: orders}], next: sent}
+      - {gate: clocked, exit_condition: 'system.time > 12:00', triggers: [{interval: 1m}], next: updated}
+      - {gate: updated, exit_condition: metadata.x, triggers: [{topic: orders}], next: sent}
       - action: sent
         webhook: http://127.0.0.1:1/
         next: {type: context, path: system.weekday, destinations: [{value: monday, state: end}], default: end}
@@ -289,7 +289,7 @@ fn versions_that_differ_in_feeds_zone_or_inputs_name_the_states_that_feel_it() {
         differs(OUTSIDE, &other, &["timezone"], &["daily", "clocked", "sent"], &["daily", "clocked"]);
     }
     let other = OUTSIDE.replace("topic: orders", "topic: orders, into: order");
-    differs(OUTSIDE, &other, &["inputs.orders"], &["told"], &[]);
+    differs(OUTSIDE, &other, &["inputs.orders"], &["updated"], &[]);
     let other = OUTSIDE.replace(", {topic: news}", "");
     differs(OUTSIDE, &other, &["inputs.news"], &[], &[]);
     let other = OUTSIDE.replace("A: b", "A: c");

@@ -132,7 +132,7 @@ impl<'a> Mortals<'a> {
                 Some(answer) => return answer.unwrap_or_else(|error| panic!("{what}: {error}")),
             }
         }
-        panic!("nobody answers {what}");
+        panic!("no pacemaker answers {what}");
     }
 
     /// Waits until nothing runs in the background.

@@ -29,7 +29,7 @@ end
 
 -- The ring as a pull sees it. `order` has the facets from the head on (the first `loaded` of them; a pull appends those
 -- whose turn ended), and `head` and `tail` are places in it. `whole` when it has every facet. A pull of one environment
--- leaves the turns of the others and of its own facet as they are.
+-- leaves the turns unchanged, including that of its facet.
 local function read_ring(facets, queue, pull)
   local order
   if pull.only then

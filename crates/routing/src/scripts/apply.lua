@@ -166,7 +166,7 @@ local function main(shared)
     bury(displaced, displaced_revision, 'removed')
   end
   if old_address then
-    -- The address is this instance's own: whoever took it over would have buried it.
+    -- The address still belongs to this instance: another owner would have removed it.
     local moved = old_address ~= address or not wanted
     for _, name in ipairs(old_hostnames) do
       if moved or not is_new[name] then
@@ -190,7 +190,7 @@ local function main(shared)
       'hostnames', table.concat(new_hostnames, ' '), 'version_type_id', version_type, 'node_id', node,
       'weight', weight, 'lease_ms', ARGV[13], 'record', record)
     redis.call('PERSIST', instance_key)
-    -- Another address is another process: new, and not found ill yet. Who is not checked cannot be.
+    -- Another address is another process: new, with unknown health. An instance without a check cannot be unhealthy.
     local arrived = old_address ~= address
     if arrived then
       redis.call('HSET', instance_key, 'joined_ms', string.format('%.0f', now))
@@ -213,7 +213,7 @@ local function main(shared)
     bury(id, revision, state)
   end
 
-  -- 5. What the edge needs beyond the sets.
+  -- 5. The edge's data other than the sets.
   for _, name in ipairs(touched) do
     if shared.refresh(name) then
       difference = true
@@ -226,8 +226,8 @@ local function main(shared)
     redis.call('HSET', fencing, lease .. '.epoch', ARGV[8])
   end
 
-  -- 6. Tell what happened, under the serial that it makes, before that serial can be seen. A table that is being seeded
-  -- tells nothing: its lineage does, in the end.
+  -- 6. Log the change, under the serial that it makes, before that serial is visible. A table that is being seeded logs
+  -- no changes: its lineage does, in the end.
   local function log_change(kind, of, at_address, at_hostnames, as, by)
     shared.log_change(changes, serial, now, kind, of, 'address', at_address or '', 'hostnames', at_hostnames or '',
       'version_type_id', as[1] or '', 'node_id', as[2] or '', 'weight', as[3] or '', 'displaced_by', by or '')

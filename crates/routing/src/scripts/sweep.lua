@@ -3,7 +3,7 @@
 -- KEYS[2]: zset, instance id by end of lease in unix ms
 -- KEYS[3]: zset, instance id by end of drain in unix ms
 -- ARGV[1]: integer, fencing epoch of the lease; 0 = a pacemaker without the lease, which only shows that it runs
--- ARGV[2]: integer, silence in ms that counts as absence
+-- ARGV[2]: integer, silence in ms that is treated as absence
 -- ARGV[3]: integer, how many ids at most
 -- ARGV[4]: integer, unix ms; empty = this server's clock
 -- Returns {'due', 1 after an absence else 0, id, …}

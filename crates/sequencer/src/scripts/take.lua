@@ -1,4 +1,4 @@
--- Gives ready objects to workers: each worker gets one, with a lease of its own epoch and the event at the head of the
+-- Gives ready objects to workers: each worker gets one, with a lease under a new epoch and the event at the head of the
 -- object's queue. A worker that holds an object already gets the same one again: its reply was lost. Before that,
 -- leases that have ended are swept, and objects whose retry is due become ready, so no other script has to check for
 -- them.
