@@ -69,7 +69,7 @@ const ROUTES: &[Route] = &[
     route("GET", "/pulse", "any", Body::None),
     route("GET", "/pulse/scaling", "any", Body::None),
     route("GET", "/bus/metrics", "read", Body::None),
-    route("POST", "/bus/initialise", "root", Body::None),
+    route("POST", "/bus/initialize", "root", Body::None),
     route("GET", "/api_tokens", "root", Body::None),
     route("POST", "/api_tokens", "root", Body::Needed),
     route("DELETE", "/api_tokens/{token}", "root", Body::None),

@@ -247,7 +247,7 @@ async fn an_empty_fabric_accepts_nothing_until_an_operator_confirms_it() {
         eventually("the refusal", move || async move {
             let answer = fleet.call(number, "shop", "POST", "/topics/orders", Some(event)).await;
             let code = expect_503(&answer);
-            if code == "fabric_uninitialised" { Ok(()) } else { Err(code) }
+            if code == "fabric_uninitialized" { Ok(()) } else { Err(code) }
         })
     };
     // Those that knew the old one, and one that starts now.
@@ -262,8 +262,8 @@ async fn an_empty_fabric_accepts_nothing_until_an_operator_confirms_it() {
         "{left:?}"
     );
 
-    let initialised = fleet.call(0, &fleet.system.token, "POST", "/bus/initialise", None).await;
-    assert_eq!(initialised.status, 204, "{}", initialised.text());
+    let initialized = fleet.call(0, &fleet.system.token, "POST", "/bus/initialize", None).await;
+    assert_eq!(initialized.status, 204, "{}", initialized.text());
     for client in ["shop", "sub"] {
         let body = json!({"name": client, "token": client});
         let made = fleet.call(0, &fleet.system.token, "POST", "/api_tokens", Some(&body)).await;

@@ -20,7 +20,7 @@ pub struct Ready {
     /// The fabric.
     pub fabric: bool,
     /// The fabric and the routes primary have agreed on a table, so changes are possible.
-    pub initialised: bool,
+    pub initialized: bool,
 }
 
 /// A pacemaker that serves.

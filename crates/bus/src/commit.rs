@@ -316,13 +316,13 @@ impl Committer {
     async fn commit(&mut self, mut items: Vec<Item>) {
         for _ in 0..STALE_TRIES {
             let mut view = self.core.view();
-            if view.state == State::Uninitialised {
+            if view.state == State::Uninitialized {
                 match self.core.reload(&view.stamp).await {
                     Ok(reloaded) => view = reloaded,
                     Err(error) => return refuse_all(items, refusal_of(&error)),
                 }
-                if view.state == State::Uninitialised {
-                    return refuse_all(items, Refusal::Uninitialised);
+                if view.state == State::Uninitialized {
+                    return refuse_all(items, Refusal::Uninitialized);
                 }
             }
             items = self.claimed(items, &mut view).await;
@@ -338,7 +338,7 @@ impl Committer {
                 }
                 Ok(PublishReply::Empty) => {
                     let _ = self.core.reload(&view.stamp).await;
-                    return refuse_all(items, Refusal::Uninitialised);
+                    return refuse_all(items, Refusal::Uninitialized);
                 }
                 // Only a later call of this same task could have been before this one.
                 Ok(PublishReply::Late) => return refuse_all(items, Refusal::Unavailable),
@@ -520,7 +520,7 @@ fn refusal_of(error: &Error) -> Refusal {
     match error {
         Error::Forbidden => Refusal::Claimed,
         Error::TooMany(_) => Refusal::TooManyTopics,
-        Error::Uninitialised | Error::OtherShards { .. } => Refusal::Uninitialised,
+        Error::Uninitialized | Error::OtherShards { .. } => Refusal::Uninitialized,
         Error::Store(error) => refusal_of_store(error),
         error => {
             tracing::error!(%error, "an event could not be accepted");

@@ -115,7 +115,7 @@ impl Core {
                 tracing::error!(
                     known = before.fabric,
                     "the fabric has been replaced by an empty or another one: events are rejected until it is \
-                     initialised again"
+                     initialized again"
                 );
             }
             return Ok(self.set_view(View::unknown()));
@@ -128,7 +128,7 @@ impl Core {
     }
 
     /// Trusts the fabric as it is now, and lays a registry where there is none.
-    pub(super) async fn initialise(&self) -> Result<Arc<View>, Error> {
+    pub(super) async fn initialize(&self) -> Result<Arc<View>, Error> {
         let _nobody_reloads = self.reloading.lock().await;
         let wanted = Stored {
             fabric: self.rng.characters(20),
@@ -136,12 +136,12 @@ impl Core {
             snapshot: serde_json::to_string(&Registry::default()).map_err(Error::BadRegistry)?,
             shards: self.stores.len(),
         };
-        let home = self.stores[0].initialise(&wanted).await?.ok_or(Error::Uninitialised)?;
+        let home = self.stores[0].initialize(&wanted).await?.ok_or(Error::Uninitialized)?;
         if home.shards != self.stores.len() {
             return Err(Error::OtherShards { stored: home.shards, configured: self.stores.len() });
         }
         for store in &self.stores[1..] {
-            store.initialise(&home).await?;
+            store.initialize(&home).await?;
         }
         self.trust(&home.fabric);
         let view = self.set_view(View::read(home, &self.view())?);
@@ -160,8 +160,8 @@ impl Core {
     /// its own.
     pub(super) async fn start(&self) -> Result<Arc<View>, Error> {
         let view = self.reload("").await?;
-        if view.state == State::Uninitialised && self.trusted().is_none() {
-            return self.initialise().await;
+        if view.state == State::Uninitialized && self.trusted().is_none() {
+            return self.initialize().await;
         }
         Ok(view)
     }
@@ -178,8 +178,8 @@ impl Core {
                 let _nobody_reloads = self.reloading.lock().await;
                 self.read_registry().await?
             };
-            if view.state == State::Uninitialised {
-                return Err(Error::Uninitialised);
+            if view.state == State::Uninitialized {
+                return Err(Error::Uninitialized);
             }
             let mut registry = Registry::clone(&view.registry);
             let version = view.version() + 1;
@@ -211,14 +211,14 @@ impl Core {
         match result? {
             Committed::Done => Ok(true),
             Committed::Stale => Ok(false),
-            Committed::Empty => Err(Error::Uninitialised),
+            Committed::Empty => Err(Error::Uninitialized),
         }
     }
 
     /// Brings every other shard to the registry of the first.
     pub(super) async fn spread(&self, view: &View) -> Result<(), Error> {
         for store in &self.stores[1..] {
-            let Some(there) = store.registry().await? else { return Err(Error::Uninitialised) };
+            let Some(there) = store.registry().await? else { return Err(Error::Uninitialized) };
             if there.stamp == view.stamp || super::view::version(&there.stamp) > view.version() {
                 continue;
             }

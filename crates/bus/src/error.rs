@@ -31,9 +31,9 @@ pub enum Refusal {
     /// accepted later than this answer.
     #[error("the fabric is unavailable")]
     Unavailable,
-    /// The fabric is empty or not the one that this pacemaker knows: see [`super::Handle::initialise`].
+    /// The fabric is empty or not the one that this pacemaker knows: see [`super::Handle::initialize`].
     #[error("the fabric is empty or not the one that this pacemaker knows")]
-    Uninitialised,
+    Uninitialized,
 }
 
 /// Why an operation other than publishing failed.
@@ -47,8 +47,8 @@ pub enum Error {
     Contended,
     /// The fabric is empty or not the one that this pacemaker knows.
     #[error("the fabric is empty or not the one that this pacemaker knows")]
-    Uninitialised,
-    /// The fabric was initialised for another number of shards.
+    Uninitialized,
+    /// The fabric was initialized for another number of shards.
     #[error("the fabric has {stored} shards, but {configured} are configured")]
     OtherShards {
         /// Shards of the fabric.

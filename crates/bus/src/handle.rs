@@ -559,11 +559,11 @@ impl Handle {
     ///
     /// # Errors
     /// When the fabric does not answer, or was laid out for another number of shards.
-    pub async fn initialise(&self) -> Result<(), Error> {
-        self.core.initialise().await.map(drop)
+    pub async fn initialize(&self) -> Result<(), Error> {
+        self.core.initialize().await.map(drop)
     }
 
-    /// Trusts the fabric with this identity in place of the known one: an operator initialised it through another
+    /// Trusts the fabric with this identity in place of the known one: an operator initialized it through another
     /// process.
     ///
     /// # Errors
@@ -574,8 +574,8 @@ impl Handle {
 
     async fn fresh(&self) -> Result<Arc<Registry>, Error> {
         let view = self.core.reload(&self.core.view().stamp).await?;
-        if view.state == State::Uninitialised {
-            return Err(Error::Uninitialised);
+        if view.state == State::Uninitialized {
+            return Err(Error::Uninitialized);
         }
         Ok(Arc::clone(&view.registry))
     }

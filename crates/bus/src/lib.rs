@@ -77,8 +77,8 @@
 //! * **Redis restarts.** Publishers get [`Refusal::Unavailable`]. Workers keep their outcomes and settle them when Redis is
 //!   available again. An outage scrubs no worker: a worker is dead only after a *running* pacemaker has observed it
 //!   without a heartbeat, on its own clock, for an uninterrupted period.
-//! * **Redis is replaced by an empty one.** Publishers get [`Refusal::Uninitialised`], and an error is logged, until an
-//!   operator calls [`Handle::initialise`]. The empty server has no subscriptions, so accepted events would be lost.
+//! * **Redis is replaced by an empty one.** Publishers get [`Refusal::Uninitialized`], and an error is logged, until an
+//!   operator calls [`Handle::initialize`]. The empty server has no subscriptions, so accepted events would be lost.
 //! * **Redis is full.** Publishers get [`Refusal::Full`], and no publish is applied in part. Housekeeping removes events
 //!   that are retained only for replay, then the oldest batches of the subscriber with the most events, each with a gap.
 //! * **A subscriber answers 410.** Its lanes receive no new events. Waiting events stay until it subscribes again or they

@@ -90,7 +90,7 @@ impl Metrics {
             Err(Refusal::Outdated) => "outdated",
             Err(Refusal::Full) => "full",
             Err(Refusal::Unavailable) => "unavailable",
-            Err(Refusal::Uninitialised) => "uninitialised",
+            Err(Refusal::Uninitialized) => "uninitialized",
         };
         self.published.get_or_create(&Result { result }).inc();
     }

@@ -35,7 +35,7 @@ impl<D> std::fmt::Debug for Bus<D> {
 impl<D: Deliverer> Bus<D> {
     /// Prepares the bus on a fabric of `shards` shards. `known_fabric` is the identity that [`Handle::fabric`]
     /// returned when the fabric was last seen: if it has been replaced by another or an empty one, events are rejected
-    /// until [`Handle::initialise`]. Without it, an empty fabric is initialised on start.
+    /// until [`Handle::initialize`]. Without it, an empty fabric is initialized on start.
     pub fn open(
         redis: &Fabric,
         shards: usize,

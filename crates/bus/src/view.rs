@@ -19,7 +19,7 @@ pub(super) enum State {
     /// Yes.
     Ready,
     /// The fabric has no registry, or another one than it had.
-    Uninitialised,
+    Uninitialized,
 }
 
 /// The registry as of one stamp.
@@ -42,7 +42,7 @@ impl View {
     /// The view before the first read, and of an empty fabric.
     pub(super) fn unknown() -> Self {
         Self {
-            state: State::Uninitialised,
+            state: State::Uninitialized,
             fabric: String::new(),
             stamp: String::new(),
             registry: Arc::default(),

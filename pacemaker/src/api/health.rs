@@ -30,14 +30,14 @@ async fn ready(State(app): State<App>) -> Response {
     let store = app.registry.store();
     let up = store.ping().await;
     let is_up = |name| up.iter().any(|(other, up)| *other == name && *up);
-    let initialised = is_up("fabric")
+    let initialized = is_up("fabric")
         && store.table_state().await.is_ok_and(|state| !state.lineage.is_empty() && !state.seeding);
     let ready = Ready {
-        ready: is_up("routes") && is_up("fabric") && initialised,
+        ready: is_up("routes") && is_up("fabric") && initialized,
         routes: is_up("routes"),
         stats: is_up("stats"),
         fabric: is_up("fabric"),
-        initialised,
+        initialized,
     };
     let status = if ready.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Answer(ready)).into_response()

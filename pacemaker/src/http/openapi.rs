@@ -116,7 +116,7 @@ fn common(path: &str, operation: &mut Value) {
         ("408", "the body did not arrive in time", has_body),
         ("413", "body_too_large", has_body),
         ("415", "unsupported_media_type", has_body),
-        ("503", "fabric_unavailable, fabric_uninitialised", !is_open && !maps_unavailable),
+        ("503", "fabric_unavailable, fabric_uninitialized", !is_open && !maps_unavailable),
     ] {
         if applies {
             add(responses, status, codes);

@@ -74,7 +74,7 @@ impl Store {
     }
 
     /// Creates a registry unless there is one; returns the one that exists afterwards.
-    pub(crate) async fn initialise(&self, wanted: &Stored) -> Result<Option<Stored>, Error> {
+    pub(crate) async fn initialize(&self, wanted: &Stored) -> Result<Option<Stored>, Error> {
         let row: Row = START
             .call()
             .key(&self.bus().registry())

@@ -183,7 +183,7 @@ async fn workers_recover_from_a_restart_of_redis() {
 }
 
 #[tokio::test]
-async fn a_fabric_replaced_by_an_empty_one_is_refused_until_it_is_initialised() {
+async fn a_fabric_replaced_by_an_empty_one_is_refused_until_it_is_initialized() {
     let mut server = Server::in_memory().await;
     let recorder = Recorder::default();
     let pacemaker = running(&server, &recorder).await;
@@ -199,23 +199,23 @@ async fn a_fabric_replaced_by_an_empty_one_is_refused_until_it_is_initialised() 
     eventually("the refusal", || async {
         equal(
             bus.publish("shop", "orders", vec![event("https://a/1")]).await,
-            vec![Err(Refusal::Uninitialised)],
+            vec![Err(Refusal::Uninitialized)],
         )
     })
     .await;
-    assert!(matches!(bus.subscribe("s", wanted(&["orders"])).await, Err(Error::Uninitialised)));
+    assert!(matches!(bus.subscribe("s", wanted(&["orders"])).await, Err(Error::Uninitialized)));
     assert!(!bus.is_ready());
     // Nor does one that starts now and remembers the old one.
     let other = Pacemaker::start_knowing(&redis, quick(), Some(fabric), recorder.clone());
     eventually("its refusal", || async {
         equal(
             other.handle.publish("shop", "orders", vec![event("https://a/1")]).await,
-            vec![Err(Refusal::Uninitialised)],
+            vec![Err(Refusal::Uninitialized)],
         )
     })
     .await;
     assert_eq!(number(&redis, "EXISTS", &["bus:registry"]).await, 0, "nothing was written");
-    bus.initialise().await.unwrap();
+    bus.initialize().await.unwrap();
     bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
     assert!(bus.subscriptions().await.unwrap().is_empty());
 }

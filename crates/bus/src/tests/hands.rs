@@ -43,7 +43,7 @@ impl Hands {
         let time = Time::default();
         let store = store(server, &time).await;
         let wanted = Stored { fabric: "f".into(), stamp: "1.a".into(), snapshot: "{}".into(), shards: 1 };
-        store.initialise(&wanted).await.unwrap();
+        store.initialize(&wanted).await.unwrap();
         let places = (0..targets.len()).collect();
         let fan_out = FanOut {
             stamp: "1.a".into(),

@@ -22,7 +22,7 @@
 -- Returns {'accepted', revision, serial of the table, lineage of the table}
 --   {'changed'}: the record or the owner is another by now; read again
 --   {'regressed', revision}: this server has lost changes; reconcile first
---   {'uninitialised'}: this server is empty; reconcile first
+--   {'uninitialized'}: this server is empty; reconcile first
 -- Caller: store/desired.rs, desire
 local instances, index, addresses = KEYS[1], KEYS[2], KEYS[3]
 local hosts, host_index = KEYS[4], KEYS[5]
@@ -34,7 +34,7 @@ local floor, version_type = tonumber(ARGV[8]), ARGV[9]
 
 local lineage, serial = unpack(redis.call('HMGET', route_table, 'epoch', 'serial'))
 if not lineage then
-  return {'uninitialised'}
+  return {'uninitialized'}
 end
 local latest = tonumber(redis.call('GET', revisions) or '0')
 if latest < floor then

@@ -16,7 +16,7 @@
 --   {'same', revision that the table may not have yet or 0, serial, lineage}: it was wanted like this before
 --   {'changed'}: the revision is not the one that the caller read; read again
 --   {'regressed', revision}: this server has lost changes; reconcile first
---   {'uninitialised'}: this server is empty; reconcile first
+--   {'uninitialized'}: this server is empty; reconcile first
 -- Caller: store/resource.rs, desire_resource
 local index = {}
 
@@ -27,7 +27,7 @@ local function main()
 
   local lineage, serial = unpack(redis.call('HMGET', route_table, 'epoch', 'serial'))
   if not lineage then
-    return {'uninitialised'}
+    return {'uninitialized'}
   end
   serial = tonumber(serial or '0')
   local latest = tonumber(redis.call('GET', revisions) or '0')

@@ -9,7 +9,7 @@
 -- ARGV[2]: integer, the highest revision that the caller has ever seen
 -- Returns {'accepted', revision, serial of the table, lineage of the table}
 --   {'regressed', revision}: this server has lost changes; reconcile first
---   {'uninitialised'}: this server is empty; reconcile first
+--   {'uninitialized'}: this server is empty; reconcile first
 -- Caller: store/desired.rs, forget_host
 local hosts, host_index, revisions, unprojected, route_table, policies =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -17,7 +17,7 @@ local hostname, floor = ARGV[1], tonumber(ARGV[2])
 
 local lineage, serial = unpack(redis.call('HMGET', route_table, 'epoch', 'serial'))
 if not lineage then
-  return {'uninitialised'}
+  return {'uninitialized'}
 end
 local latest = tonumber(redis.call('GET', revisions) or '0')
 if latest < floor then

@@ -209,7 +209,7 @@ impl Store {
                 Ok(DesireOutcome::Accepted { revision, table: reply.table_mark()? })
             }
             "changed" => Ok(DesireOutcome::Changed),
-            "regressed" | "uninitialised" => Ok(DesireOutcome::Behind),
+            "regressed" | "uninitialized" => Ok(DesireOutcome::Behind),
             _ => Err(reply.unexpected()),
         }
     }

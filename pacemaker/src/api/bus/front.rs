@@ -70,7 +70,7 @@ impl Front {
         if !self.handle.is_ready() {
             // Clients whose tokens were lost with the old fabric must not get the answer that their tokens are
             // invalid.
-            return Err(super::problems::uninitialised());
+            return Err(super::problems::uninitialized());
         }
         Ok(self.handle.find_api_token(token).await?.map(|client| caller(token, &client)))
     }

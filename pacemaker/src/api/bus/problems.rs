@@ -13,10 +13,10 @@ impl From<Flaw> for Problem {
 }
 
 /// The fabric has no registry, or another one than before.
-pub(super) fn uninitialised() -> Problem {
+pub(super) fn uninitialized() -> Problem {
     Problem::unavailable(
-        "fabric_uninitialised",
-        "The fabric was replaced by an empty or another one. No events are accepted until an operator calls POST /bus/initialise.",
+        "fabric_uninitialized",
+        "The fabric was replaced by an empty or another one. No events are accepted until an operator calls POST /bus/initialize.",
     )
 }
 
@@ -51,7 +51,7 @@ impl From<Refusal> for Problem {
             Refusal::Outdated => unavailable(),
             Refusal::Full => Self::unavailable("fabric_full", "the bus is out of memory; try again"),
             Refusal::Unavailable => unavailable(),
-            Refusal::Uninitialised => uninitialised(),
+            Refusal::Uninitialized => uninitialized(),
         }
     }
 }
@@ -84,7 +84,7 @@ impl From<Error> for Problem {
             Error::Closed => {
                 Self::unavailable("shutting_down", "This pacemaker is shutting down; try again.")
             }
-            Error::Uninitialised => uninitialised(),
+            Error::Uninitialized => uninitialized(),
             Error::NoSuchTopic => Self::not_found("unknown_topic", "there is no such topic"),
             Error::NoSuchQueue => {
                 Self::not_found("unknown_queue", "there is no such queue; create it with PUT /queues/{name}")

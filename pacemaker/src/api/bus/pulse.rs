@@ -21,7 +21,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(pulse))
         .routes(routes!(scaling))
         .routes(routes!(numbers))
-        .routes(routes!(initialise))
+        .routes(routes!(initialize))
 }
 
 /// The process answers; the time of the answer.
@@ -144,9 +144,9 @@ async fn numbers(_: Granted<ReadAll>, State(app): State<App>) -> Result<Answer<N
 /// If the fabric was replaced by an empty or another one, publishing is rejected, because its subscriptions are gone.
 /// This call accepts the current fabric and creates a registry if there is none. On the known fabric it changes
 /// nothing.
-#[utoipa::path(post, path = "/bus/initialise", tag = "bus", responses((status = 204)))]
-async fn initialise(_: Granted<RootOnly>, State(app): State<App>) -> Result<StatusCode, Problem> {
-    app.bus.handle.initialise().await?;
+#[utoipa::path(post, path = "/bus/initialize", tag = "bus", responses((status = 204)))]
+async fn initialize(_: Granted<RootOnly>, State(app): State<App>) -> Result<StatusCode, Problem> {
+    app.bus.handle.initialize().await?;
     tracing::warn!("the event bus was initialized on the current fabric");
     Ok(StatusCode::NO_CONTENT)
 }

@@ -260,7 +260,7 @@ async fn events(app: &Site, caller: &Caller, facts: &mut Facts) {
     let accepts_events = bus.is_ready();
     facts.bus = Checked::Known(Bus { accepts_events });
     let reason = if !accepts_events {
-        "the bus is not initialised"
+        "the bus is not initialized"
     } else if caller.environments().is_some() {
         // Tenants must not see each other's subscribers and queues.
         "the token is limited to environments"
