@@ -35,7 +35,7 @@ fn json_of(output: &Output) -> Json {
 }
 
 #[test]
-fn a_file_that_is_in_order_is_named_with_its_machines() {
+fn a_valid_file_is_listed_with_its_machines() {
     let output = signalbox(&[("m.yaml", GOOD)], &["validate", "m.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("m.yaml: m (2 states)\n", ""));

@@ -5,7 +5,7 @@
 --                                                      to longest_ms; forgotten after longest_ms without a failure
 --
 -- At most half of a host's instances are ejected; a failing instance beyond that stays in. If failures of other hosts
--- have ejected more than half all the same, the host fails open: all its instances get requests again. A host with one
+-- have still ejected more than half, the host fails open: all its instances get requests again. A host with one
 -- instance never loses it.
 --
 -- An instance is identified by its address, whatever hosts it serves: it is one process.

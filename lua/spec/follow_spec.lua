@@ -197,7 +197,7 @@ return function(it)
         acknowledged()
         lookups.wait({ "a.test", "b.test" }, 1)
         local sweep = routes.sweep
-        -- The change happens while the worker hears nothing.
+        -- The change happens while the worker receives nothing.
         redis.call("CLIENT", "KILL", "TYPE", "pubsub")
         redis.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         put("a.test", 13)

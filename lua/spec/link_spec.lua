@@ -29,7 +29,7 @@ local function ask(...)
 end
 
 return function(it)
-    it("sends nothing without a connection, and knows that the replica is away", function()
+    it("sends nothing without a connection, and detects that the replica is unavailable", function()
         equal(link.send(resp.command("PING"), function() error("called") end), false)
         link.start(redis.address, owner)
         runner.eventually("the first attempt to fail", function() return link.down, link.connected end)

@@ -66,10 +66,10 @@ pub struct Backend {
     /// Why deliveries are stopped (the callback answered 410). Defining the backend again starts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
-    /// It was removed, and goes when nothing is queued for it any more.
+    /// It was removed, and disappears once its queues are empty.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
-    /// While it is being drained: what becomes of what is queued.
+    /// While it is being drained: the treatment of queued events.
     #[serde(default)]
     pub queued: Queued,
 }

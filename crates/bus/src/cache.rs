@@ -77,7 +77,7 @@ impl Cache {
         }
     }
 
-    /// The events that are here, in the places of their ids.
+    /// The cached events, at the positions of their IDs.
     pub(super) fn get(&self, ids: impl IntoIterator<Item = EventId>) -> Vec<Option<Arc<Event>>> {
         let shelf = self.shelf();
         ids.into_iter().map(|id| shelf.events.get(&id.0).cloned()).collect()

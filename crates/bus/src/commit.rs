@@ -44,7 +44,7 @@ struct Answers {
 }
 
 impl Gather {
-    /// For `count` events; the receiver hears when all are answered.
+    /// For `count` events; the receiver is notified when all are answered.
     pub(super) fn new(count: usize) -> (Arc<Self>, oneshot::Receiver<()>) {
         let (done, all) = oneshot::channel();
         let answers = Answers { results: vec![None; count], left: count, done: Some(done) };

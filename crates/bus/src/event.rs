@@ -160,7 +160,7 @@ impl Event {
     }
 }
 
-/// An event in the log: what the publish script writes around [`NewEvent::rest`].
+/// An event in the log: the members that the publish script writes around [`NewEvent::rest`].
 #[derive(Deserialize)]
 struct Entry<'a> {
     id: EventId,

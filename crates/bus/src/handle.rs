@@ -584,7 +584,7 @@ impl Handle {
         if self.core.view().subscription(client).is_some() { Ok(()) } else { Err(Error::NoSuchSubscription) }
     }
 
-    /// Clears lanes away in the background; what this does not finish, housekeeping does.
+    /// Removes lanes in the background; housekeeping completes the removal.
     fn clear_away(&self) {
         let core = Arc::clone(&self.core);
         tokio::spawn(async move {

@@ -17,7 +17,7 @@ pub const RESERVED: &str = "signalbox.";
 /// The publisher of Signalbox's own events. No token can have this name: names contain no dots.
 pub(super) const OWN_CLIENT: &str = "signalbox.";
 
-/// Subscriptions that ended, kept so that a shard that was away learns of them.
+/// Ended subscriptions, kept for shards that were unavailable when they ended.
 const RETIRED: usize = 1_000;
 
 /// The treatment of a batch whose attempts are exhausted.

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_subscriber_asked_for_is_never_shortened() {
+    fn the_requested_pause_is_never_shortened() {
         let asked = Failure { retry_after: Some(Duration::from_secs(900)), ..failure(1) };
         assert_eq!(
             judge(&asked, &patience(OnExhausted::Dead), 0.0),

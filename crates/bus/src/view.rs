@@ -109,7 +109,7 @@ impl View {
     }
 
     /// The backend that takes an object's events in place of the bus: the one whose prefix fits best. One that is being
-    /// drained takes no new objects; what has its queue there stays there, which the script knows.
+    /// drained takes no new objects; objects with a queue there stay there, which the script handles.
     pub(super) fn backend_of(&self, object: &str) -> Option<&str> {
         if self.registry.backends.is_empty() || is_reserved_object(object) {
             return None;

@@ -42,7 +42,7 @@ impl Handle {
         self.core.stores.len()
     }
 
-    /// The id given out last in a shard; nothing when there was none yet.
+    /// The last ID assigned in a shard; `None` before the first.
     ///
     /// # Errors
     /// When the fabric does not answer.
@@ -75,7 +75,7 @@ impl Handle {
     /// A live subscription to every event of every shard as it is accepted: entries as in [`Logged`]. The log has the
     /// events that were missed.
     pub fn live(&self) -> Subscription {
-        // Pub/sub knows no shards: whatever node one listens at, one hears all.
+        // Pub/sub is not sharded: every node delivers all messages.
         self.core.stores[0].live()
     }
 }

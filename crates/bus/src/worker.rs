@@ -42,7 +42,7 @@ const PROMOTE: usize = 1_000;
 const DISABLED_PAUSE_MS: u64 = 3_600_000;
 /// How long a lane rests whose subscription this process does not know (it was ended just now).
 const UNKNOWN_PAUSE_MS: u64 = 1_000;
-/// Between two attempts to settle a job while the fabric is away.
+/// Between two attempts to settle a job while the fabric is unavailable.
 const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(2);
 
 /// Attempts to settle a job that the fabric cannot understand; then it stays where it is until its worker asks again.
@@ -161,7 +161,7 @@ impl<D: Deliverer> Fetcher<D> {
             }
             Err(error) => {
                 if error.kind() == Kind::Unavailable {
-                    tracing::debug!(%error, "no jobs while the fabric is away");
+                    tracing::debug!(%error, "no jobs while the fabric is unavailable");
                 } else {
                     tracing::error!(%error, source = ?std::error::Error::source(&error), "jobs cannot be taken");
                 }
@@ -320,7 +320,7 @@ impl<D: Deliverer> Delivery<D> {
                 subscriber = self.core.name_of(&taken.held.token),
                 batch = taken.held.batch,
                 missing,
-                "events of a batch are not in the log any more"
+                "events of a batch are no longer in the log"
             );
         }
         if events.is_empty() {
@@ -430,7 +430,7 @@ impl<D: Deliverer> Delivery<D> {
         }
     }
 
-    /// The batch's events in order, and how many are in the log no more.
+    /// The batch's events in order, and how many are no longer in the log.
     async fn contents(&self, taken: &Taken) -> Result<(Vec<Arc<Event>>, usize), signalbox_store::Error> {
         let items: Vec<(EventId, u64)> = taken.items.iter().filter_map(|item| read_item(item)).collect();
         let mut events = self.core.cache.get(items.iter().map(|(id, _)| *id));
@@ -516,7 +516,7 @@ impl<D: Deliverer> Delivery<D> {
     }
 }
 
-/// A reason is for people; what a receiver answered may be of any length.
+/// A reason is for people; a receiver's answer may be of any length.
 fn shortened(why: &str) -> &str {
     let end = (0..=why.len().min(500)).rev().find(|end| why.is_char_boundary(*end)).unwrap_or_default();
     &why[..end]

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_opens_with_its_key_and_name_only() {
+    fn a_sealed_key_opens_only_with_its_key_and_name() {
         let one = keys(&['a']);
         let sealed = one.seal("a.test", b"secret").unwrap();
         assert_ne!(sealed, one.seal("a.test", b"secret").unwrap(), "a nonce is used once");

@@ -77,7 +77,7 @@ pub struct Subscription {
     pub topics: Vec<String>,
     /// 0 to 100.
     pub health: u32,
-    /// Why nothing is delivered any more.
+    /// Why deliveries are stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
     /// Everything else: limits, counts.

@@ -155,7 +155,7 @@ impl Client {
 
     /// Any call, for what has no function here: the answer's JSON, `null` when it has no body.
     ///
-    /// `path` begins with `/` and may have a query; what comes from outside must be encoded ([`segment`]).
+    /// `path` begins with `/` and may have a query; external values must be encoded ([`segment`]).
     ///
     /// # Errors
     /// As every call: see [`Error`].
@@ -201,7 +201,7 @@ impl Client {
         body: Option<(&str, Vec<u8>)>,
     ) -> Result<T, Error> {
         let answer = self.transport.call(method, path, body).await?;
-        // 204 has no body; what is asked for then is `()` or a `Value`, and both read `null`.
+        // 204 has no body; callers then expect `()` or a `Value`, and both parse `null`.
         let text: &[u8] = if answer.body.is_empty() { b"null" } else { &answer.body };
         serde_json::from_slice(text)
             .map_err(|source| Error::Unreadable { url: self.transport.address(path), source })

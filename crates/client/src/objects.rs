@@ -42,7 +42,7 @@ pub struct Backend {
     pub prefix: String,
     /// Where events go.
     pub callback: String,
-    /// Why nothing is sent any more.
+    /// Why deliveries are stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
     /// Objects that wait.

@@ -1,4 +1,4 @@
-//! Calls against small servers of the test's own: what the transport makes of answers, of silence and of certificates.
+//! Calls against small servers of the tests: how the transport handles answers, silence and certificates.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 use std::{sync::Arc, time::Duration};

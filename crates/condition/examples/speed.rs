@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 }
                 f64::from(times) / begun.elapsed().as_secs_f64()
             };
-            // The best of many short runs: what else runs on this machine is not what is measured.
+            // The best of many short runs, which is least affected by other load on the machine.
             let best = (0..200).map(|_| run(20_000)).fold(0.0, f64::max);
             println!("{name:<12} {zone:<14} {best:>12.0} evaluations/s");
         }

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_rfc_3339_writes_is_read() {
+    fn rfc_3339_is_accepted() {
         for (text, expected) in [
             ("2026-01-31T18:30:00Z", "2026-01-31T18:30:00Z"),
             ("2026-01-31t18:30:00z", "2026-01-31T18:30:00Z"),

@@ -12,7 +12,7 @@
 //! The crate is pure: facts, the present moment and the zone are passed in ([`Facts`]), nothing is read from anywhere.
 //!
 //! Invariants:
-//! * an evaluation never fails and never panics; what cannot be compared is *unknown*, and only *true* opens a gate;
+//! * an evaluation never fails and never panics; an impossible comparison is *unknown*, and only *true* opens a gate;
 //! * whatever [`Condition::parse`] accepts prints ([`std::fmt::Display`]) as a text that parses to the same condition;
 //! * [`Condition::earliest`] is never later than the moment at which an evaluation would first be true.
 

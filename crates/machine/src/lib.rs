@@ -1,4 +1,4 @@
-//! State machines: what they are and what they do next, as functions of a definition, a label and a moment.
+//! State machines: their definition and their next steps, as functions of a definition, a label and a moment.
 //!
 //! This crate uses no Redis, no network and no clock. The engine in the pacemaker stores labels, calls webhooks and
 //! queries feeds; this crate decides what to do with them, and the results of `simulate`, `why` and `plan` come from
@@ -20,7 +20,7 @@
 //! Invariants:
 //! * [`step::decide`] is a function: the same definition, label, event, moment and feeds give the same moves;
 //! * a label never moves but by [`step::decide`], so that `simulate` and `plan` agree with what then happens;
-//! * what is not there, cannot be compared or could not be fetched opens no gate.
+//! * a value that is missing, not comparable or not available opens no gate.
 
 pub mod attempt;
 pub mod definition;

@@ -77,7 +77,7 @@ pub enum Cause {
     Feed,
     /// The action is done.
     Action,
-    /// Its state is not part of the definition any more.
+    /// Its state is no longer part of the definition.
     Migrated,
 }
 
@@ -176,7 +176,7 @@ pub enum Rest {
     /// It has moved [`MAX_MOVES`] times: call again with [`Event::Again`] a second later. At a gate it is judged then, in an
     /// action that is started then.
     Looping,
-    /// In a state without a next; what it does, if anything, is done.
+    /// In a state without a successor; its action, if any, is done.
     Ended,
 }
 

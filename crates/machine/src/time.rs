@@ -233,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_day_has_its_moment_and_none_is_passed_over(
+        fn every_day_has_its_moment_and_none_is_skipped(
             zone_name in prop_oneof![
                 Just("Europe/London"), Just("America/New_York"), Just("Asia/Tokyo"),
                 Just("Australia/Lord_Howe"), Just("Africa/Casablanca"), Just("UTC"),

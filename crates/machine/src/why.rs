@@ -24,7 +24,7 @@ pub struct Why {
     pub next: Option<(Timestamp, String)>,
     /// The other triggers of an evaluation.
     pub triggers: Vec<String>,
-    /// Whether any of the triggers can fire for a label that is there already.
+    /// Whether any of the triggers can fire for a label that is already at the gate.
     pub looks_again: bool,
     /// Whether one of them is an interval: it pauses while only an update could help, and resumes with that update.
     pub has_interval: bool,

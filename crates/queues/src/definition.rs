@@ -111,7 +111,7 @@ fn in_range(field: &'static str, value: u64, least: u64, most: u64) -> Result<u6
     if (least..=most).contains(&value) { Ok(value) } else { Err(Flaw::OutOfRange { field, least, most }) }
 }
 
-/// Converts seconds to milliseconds. Returns nothing unless `seconds` is between `least` and `most`.
+/// Converts seconds to milliseconds. Returns `None` unless `seconds` is between `least` and `most`.
 pub fn milliseconds(seconds: f64, least: f64, most: f64) -> Option<u64> {
     // In range, so neither sign nor size is lost.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_the_default() {
+    fn missing_fields_have_defaults() {
         let queue = Definition::new("email_events", wanted(".*")).unwrap();
         assert_eq!((queue.lease_ms, queue.max_attempts, queue.in_flight_limit), (30_000, 20, None));
         assert_eq!(queue.weight("anybody"), 1);

@@ -58,7 +58,7 @@ pub struct Handed {
 pub struct Page<T> {
     /// The items.
     pub items: Vec<T>,
-    /// Behind what the next part begins; nothing when this is the last.
+    /// The position of the next part; `None` after the last part.
     pub next: Option<String>,
 }
 
@@ -139,7 +139,7 @@ impl Handle {
         let slot = inner.waiting.acquire(&place, inner.options.waiting_pulls).ok_or(Error::Busy)?;
         let mut notice = None;
         loop {
-            // Listening before looking: what comes in between is heard.
+            // Subscribes before it queries, so that no notification in between is missed.
             let mut woken = Box::pin(slot.notify.notified());
             woken.as_mut().enable();
             let (handed, more) = self.pull_once(queue, revision, request).await?;
@@ -220,7 +220,7 @@ impl Handle {
                 Err(error) => return Err(error.into()),
             };
             if pulled.lost > 0 {
-                tracing::error!(queue, lost = pulled.lost, "bodies of messages are not in the log any more");
+                tracing::error!(queue, lost = pulled.lost, "bodies of messages are no longer in the log");
             }
             more |= pulled.more;
             let due_in = pulled.next_due_ms.map(|due| due.saturating_sub(pulled.now_ms));
@@ -276,7 +276,7 @@ impl Handle {
         Ok(shown)
     }
 
-    /// Drops what waits or is delayed, in one facet or in all; what is in flight stays. How many messages.
+    /// Drops the waiting and delayed messages of one facet or of all, not those in flight; returns their number.
     ///
     /// # Errors
     /// When the fabric does not answer: a part may have been dropped.

@@ -40,7 +40,7 @@ pub struct QueueNumbers {
     pub redriven: u64,
     /// Messages that were dropped, in all.
     pub dropped: u64,
-    /// Messages whose bodies were not in the log any more, in all.
+    /// Messages whose bodies were no longer in the log, in total.
     pub lost: u64,
 }
 

@@ -31,7 +31,7 @@ pub enum Settled {
 }
 
 impl Handle {
-    /// Forgets messages; what became of each receipt.
+    /// Removes messages; returns the result of each receipt.
     ///
     /// # Errors
     /// When the fabric does not answer. It can be repeated: receipts that were acknowledged are then reported as used.
@@ -48,7 +48,7 @@ impl Handle {
         self.settle(queue, receipts, Action::Nack { delay_ms, keep_dead }).await
     }
 
-    /// Makes leases end `lease_ms` from now; what became of each receipt.
+    /// Sets the end of leases to `lease_ms` from now; returns the result of each receipt.
     ///
     /// # Errors
     /// When the fabric does not answer. It can be repeated.

@@ -34,7 +34,7 @@ impl Waiting {
         self.queues.lock()
     }
 
-    /// A place among those who wait for `queue`; nothing when `most` wait already.
+    /// A slot among the waiters of `queue`; `None` when `most` wait already.
     pub(super) fn acquire(&self, queue: &str, most: usize) -> Option<WaitSlot<'_>> {
         let mut queues = self.queues();
         if queues.values().map(|waiters| waiters.count).sum::<usize>() >= most {

@@ -98,7 +98,7 @@ pub struct ExplainedShare {
     pub(crate) instances: usize,
 }
 
-/// The part of a policy that decides who gets requests. As for the edge, what is not readable is not there.
+/// The part of a policy that decides who gets requests. As at the edge, an unreadable part is treated as missing.
 #[derive(Debug)]
 pub(crate) struct Policy(serde_json::Value);
 

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_has_bounds() {
+    fn memory_is_bounded() {
         let mut propagation = Propagation::default();
         let now = Instant::now();
         for number in 1..5000 {

@@ -92,7 +92,7 @@ pub struct DeadEvent {
 pub enum Removed {
     /// It is gone.
     Gone,
-    /// It takes no new objects, and goes when nothing is queued for it any more.
+    /// It accepts no new objects, and disappears once its queues are empty.
     Going,
     /// Nothing was done: events are queued for it, and the call did not specify their treatment.
     NotEmpty {
@@ -115,7 +115,7 @@ pub enum Decision {
 /// The result of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decided {
-    /// It was carried out.
+    /// It was executed.
     Done,
     /// The object has no queue.
     Idle,

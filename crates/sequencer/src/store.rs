@@ -63,11 +63,11 @@ pub(super) struct Cleared {
     pub cursor: String,
     /// Events dropped.
     pub given_up: u64,
-    /// Objects that the backend still has; nothing when the shard has another registry, and nothing was done.
+    /// Objects that the backend still has; `None` when the shard has another registry, and nothing was done.
     pub left: Option<u64>,
 }
 
-/// An object in a worker's hands: what a commit has to name.
+/// An object held by a worker, with the data that a commit has to name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Held {
     pub object: String,
@@ -190,7 +190,7 @@ pub(super) struct ShardNumbers {
     pub backends: Vec<(u64, u64)>,
 }
 
-/// A suspicion: predicate, name, what is wrong.
+/// A suspected violation: predicate, name, description.
 pub(super) type Suspicion = (String, String, String);
 
 /// One shard's data.
@@ -371,7 +371,7 @@ impl Store {
         let mut batch = self.redis().batch();
         batch.add("GET", &keys.flight(object), NONE).add("LRANGE", &keys.waiting(object), (from, -1));
         let (flight, waiting): (Option<Vec<u8>>, Vec<Vec<u8>>) = batch.query().await?;
-        // With as many waiting as are wanted, what lies before them is not known to be the next.
+        // If the list is as long as requested, the event before it is not necessarily the next.
         let flight = flight.filter(|_| waiting.len() < most);
         Ok(flight.into_iter().chain(waiting).collect())
     }

@@ -17,7 +17,7 @@ pub(super) enum Verdict {
 }
 
 /// Decides after `attempts` failures, this one included. `uniform` is uniform in 0..1 and spreads the retries of many
-/// objects; what the backend asked for is never shortened.
+/// objects; the pause that the backend requested is never shortened.
 pub(super) fn judge(
     attempts: u32,
     max_attempts: u32,

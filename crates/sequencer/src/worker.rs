@@ -34,7 +34,7 @@ use signalbox_egress::Outcome;
 const MAX_SLEEP: Duration = Duration::from_secs(60);
 /// Leases swept, and objects made ready, in one call.
 const PART: usize = 100;
-/// The longest pause between two attempts to settle a visit while the fabric is away.
+/// The longest pause between two attempts to settle a visit while the fabric is unavailable.
 const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(2);
 /// Attempts to settle an outcome that the fabric rejects; after that the lease expires.
 const BROKEN_TRIES: u32 = 10;
@@ -176,7 +176,7 @@ impl<S: Sink> Fetcher<S> {
             }
             Err(error) => {
                 if error.kind() == Kind::Unavailable {
-                    tracing::debug!(%error, "no objects while the fabric is away");
+                    tracing::debug!(%error, "no objects while the fabric is unavailable");
                 } else {
                     tracing::error!(%error, source = ?std::error::Error::source(&error), "objects cannot be taken");
                 }
@@ -230,7 +230,7 @@ impl<S: Sink> Fetcher<S> {
         };
     }
 
-    /// Visits whose commits shared a call are over together, so all that are done are heard before the next look.
+    /// Visits whose commits shared a call end together, so all ended ones are received before the next check.
     async fn visits_over(&mut self, over: Option<Over>) {
         tokio::task::yield_now().await;
         let mut next = over;

@@ -262,7 +262,7 @@ impl<R: Role> Batch<'_, R> {
     /// Sends everything; `T` is a collection or tuple with one item for each command, in order.
     ///
     /// # Errors
-    /// When the server is away, or when any of the commands failed.
+    /// When the server is unavailable, or when any of the commands failed.
     pub async fn query<T: FromRedisValue>(self) -> Result<T, Error> {
         let mut connection = self.redis.wire();
         self.pipeline

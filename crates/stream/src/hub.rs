@@ -87,7 +87,7 @@ impl Hub {
         Ok(text)
     }
 
-    /// Acquires a slot. The stream hears every event that is accepted after this returns.
+    /// Acquires a slot. The stream receives every event that is accepted after this returns.
     pub async fn acquire(&self) -> Result<StreamSlot, StreamLimit> {
         let permit = Arc::clone(&self.slots).try_acquire_owned().map_err(|_| StreamLimit::Full)?;
         self.watchers.send_modify(|count| *count += 1);

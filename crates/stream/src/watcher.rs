@@ -1,4 +1,4 @@
-//! One who watches: from a position on, first what the log holds, then what is heard.
+//! One watcher: from a position on, first the events of the log, then live ones.
 
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_the_status() {
+    fn answers_differ_only_in_their_status() {
         assert_eq!(equal(1, 1), Ok(()));
         assert_eq!(equal(1, 2), Err(1));
     }

@@ -32,7 +32,7 @@ pub(super) struct Submitted<'a> {
     pub(super) object: Option<&'a RawValue>,
 }
 
-/// A member that is there, `null` included: as data, `null` is a value like any other.
+/// A member that is present, including `null`, which is valid data.
 pub(super) fn present<'de: 'a, 'a, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<&'a RawValue>, D::Error> {
@@ -306,7 +306,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_accepted_keeps_its_promises(
+        fn accepted_events_satisfy_all_limits(
             url in "https?://[a-z.]{0,9}(:[0-9]{1,5})?/?[ -~]{0,12}", environment in ".{0,6}", object in ".{0,9}",
             timestamp: u64,
         ) {

@@ -9,7 +9,7 @@
 --   zset  retry         object -> when it is tried again, unix ms
 --   zset  parked        object -> since when, unix ms
 --   hash  workers       worker -> the object it holds
---   hash  numbers       turn, epoch, counters; `objects@<backend>` and `events@<backend>`: what is queued
+--   hash  numbers       turn, epoch, counters; `objects@<backend>` and `events@<backend>`: queued objects and events
 --   list  dead@<backend>  dead letters
 -- Of an object: `:events` (list, the head is next), `:flight` (the event that its worker is sending), `:event.worker`
 -- (worker/epoch), `:failure` (hash, of the event at the head), `:gaps` (list), `:last.event.id` (last one sent).

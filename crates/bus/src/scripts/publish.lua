@@ -179,8 +179,8 @@ end
 -- Part 2, the reads. All of them come before the first write, and a key that is written without being read is checked
 -- for its type.
 
--- The reply to a call that is not carried out: a repeat, a late one, or one that was made for another registry. Nil for
--- a call that is carried out.
+-- The reply to a call that is not executed: a repeat, a late one, or one that was made for another registry. Nil for a
+-- call that is executed.
 local function early_reply()
   local saved = redis.call('GET', keys.last_call)
   if saved then

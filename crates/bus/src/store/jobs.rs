@@ -32,7 +32,7 @@ pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] = &[
     ("audit", &AUDIT),
 ];
 
-/// A job in a worker's hands: what its acknowledgement has to name.
+/// A job held by a worker, with the data that its acknowledgement has to name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
     pub worker: String,
@@ -80,7 +80,7 @@ pub(crate) struct Nack {
 /// The result of returning a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nacked {
-    /// The worker does not hold the job any more; nothing was done.
+    /// The worker no longer holds the job; nothing was done.
     NotHeld,
     Done,
     /// Done, and the subscriber was in full health until now.
@@ -129,7 +129,7 @@ impl Store {
         })
     }
 
-    /// Gives the batch up. False when the worker does not hold the job any more.
+    /// Drops the batch. False when the worker no longer holds the job.
     pub(crate) async fn bury(
         &self,
         held: &Held,
@@ -193,7 +193,7 @@ impl Store {
         self.lanes_call(&AUDIT).arg(token).arg(most_batches).run(self.redis()).await
     }
 
-    /// Beats the heart of busy workers.
+    /// Writes the heartbeats of busy workers.
     pub(crate) async fn beat(&self, workers: &[String]) -> Result<u64, Error> {
         BEAT.call().key(&self.bus().workers()).arg(self.clock.argument()).arg(workers).run(self.redis()).await
     }

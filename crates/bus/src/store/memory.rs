@@ -15,7 +15,7 @@ impl FabricMemory {
         Self(stats)
     }
 
-    /// The fabric that was seen last; nothing when none was.
+    /// The last known fabric; `None` before the first one.
     pub async fn recall(&self) -> Result<Option<String>, Error> {
         self.0.command("GET").key(&keys::stats::fabric()).query().await
     }

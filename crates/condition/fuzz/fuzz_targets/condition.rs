@@ -1,4 +1,4 @@
-//! Any text: what is refused has a place, and what is read holds what the crate promises.
+//! Any text: a rejected one has an error place, and an accepted one satisfies the crate's guarantees.
 
 #![no_main]
 

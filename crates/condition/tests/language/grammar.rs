@@ -373,6 +373,6 @@ fn a_condition_prints_in_one_line_with_as_few_quotes_as_possible() {
 }
 
 #[test]
-fn what_is_unknown_is_not_true_and_not_false() {
+fn an_unknown_value_is_neither_true_nor_false() {
     assert_eq!(Setting::default().truth("metadata.missing > 1"), Unknown);
 }

@@ -1,4 +1,4 @@
-//! A label at a gate: what the tests judge conditions by.
+//! A label at a gate, with the facts that the tests use.
 
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::{Map, Value as Json, json};

@@ -93,7 +93,7 @@ fn a_path_beyond_a_scalar_is_named() {
 }
 
 #[test]
-fn what_may_well_be_meant_is_not_named() {
+fn plausible_conditions_cause_no_warning() {
     for text in [
         "metadata.a",
         "metadata.a < 5 and metadata.a > 7",

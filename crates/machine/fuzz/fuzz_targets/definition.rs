@@ -1,4 +1,4 @@
-//! Any text: what is refused has its places, and what is read is read again as the same.
+//! Any text: a rejected one has error places, and an accepted one is accepted again with the same result.
 
 #![no_main]
 

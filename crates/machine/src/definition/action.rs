@@ -1,4 +1,4 @@
-//! Actions: what is called, and how often.
+//! Actions: their calls and retries.
 
 use super::{
     keys,

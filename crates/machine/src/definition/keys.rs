@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_schema_refers_to_is_there() {
+    fn references_of_the_schema_exist() {
         fn visit(value: &Json, defs: &Json) {
             match value {
                 Json::Object(object) => {

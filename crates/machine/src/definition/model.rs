@@ -12,7 +12,7 @@ use super::{
     zone::ZoneRule,
 };
 
-/// A state machine. It never changes; what is called a new version of it is another one.
+/// A state machine. It is immutable; a new version is another machine.
 #[derive(Debug, Clone)]
 pub struct Machine {
     pub(super) name: Box<str>,

@@ -23,7 +23,7 @@ const MAX_LINE: usize = 4 * 1024;
 pub(crate) struct Reader<'s> {
     file: Arc<str>,
     pub(crate) source: &'s str,
-    /// The names of the environment that headers may ask for; nothing where that is judged elsewhere.
+    /// The names of the environment that headers may ask for; `None` where that is checked elsewhere.
     pub(crate) environment: Option<&'s [String]>,
     pub(crate) problems: Vec<(Mark, Problem)>,
     pub(crate) warnings: Vec<(Mark, Problem)>,
@@ -50,7 +50,7 @@ impl<'n> Fields<'n> {
         self.entries.iter().find(|(key, _)| key.name == name).map_or(self.at, |(key, _)| key.at)
     }
 
-    /// Those of the names that are there.
+    /// Those of the names that exist.
     pub(crate) fn given<'k>(&self, names: &[&'k str]) -> Vec<&'k str> {
         names.iter().copied().filter(|name| self.has(name)).collect()
     }
@@ -334,7 +334,7 @@ impl<'s> Reader<'s> {
         Some(template)
     }
 
-    /// A condition; what is wrong with it is shown in its line of the file.
+    /// A condition; its errors are shown in its line of the file.
     pub(crate) fn condition(&mut self, node: &Node, feeds: &[&str]) -> Option<Condition> {
         let written = match &node.value {
             Value::Bool(value) => {

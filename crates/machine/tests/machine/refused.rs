@@ -36,7 +36,7 @@ fn gate(keys: &str) -> String {
 const OPEN: &str = "exit_condition: metadata.a, triggers: [{metadata: a}], next: two";
 
 #[test]
-fn the_gate_of_these_tests_is_in_order() {
+fn the_gate_of_these_tests_is_valid() {
     let file = load("m.yaml", &gate(OPEN)).unwrap_or_else(|refused| panic!("{refused}"));
     assert_eq!(file.warnings, []);
 }
@@ -374,7 +374,7 @@ fn all_problems_are_reported_together_and_in_order() {
 }
 
 #[test]
-fn what_is_odd_is_warned_of() {
+fn unusual_definitions_cause_warnings() {
     let warned = |source: &str| -> Vec<String> {
         let file = load("m.yaml", source).unwrap_or_else(|refused| panic!("{refused}"));
         file.warnings.iter().map(|p| format!("{}:{} {}", p.line, p.column, p.message)).collect()

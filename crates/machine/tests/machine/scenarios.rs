@@ -1,4 +1,4 @@
-//! Files of scenarios: what they find, and what is wrong with them.
+//! Files of scenarios: their results, and their errors.
 
 use signalbox_machine::{load, scenario};
 

@@ -1,4 +1,4 @@
-//! The simulation against the step itself, called at every second: what it passes over must not have been able to happen.
+//! The simulation compared with the step function, called every second: a skipped second must not matter.
 
 use std::collections::BTreeMap;
 

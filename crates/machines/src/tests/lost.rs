@@ -135,7 +135,7 @@ async fn an_unreadable_label_does_not_delay_other_labels() {
     let due = world.machines.due.due(0, u64::MAX >> 12, 100).await.unwrap();
     let entry = due.iter().find(|(member, _)| member == "l m bad");
     assert_eq!(entry.map(|(_, at_ms)| *at_ms), Some(world.now_ms() + 60_000), "read again later");
-    // Another definition is applied all the same.
+    // Another definition is still applied.
     let new = machine(&DAILY.replace("gate: waiting", "gate: ready"));
     let map = [("waiting".to_owned(), "ready".to_owned())].into();
     world.machines.applier.apply(&new, 1, "test", &map).await.unwrap();

@@ -52,7 +52,7 @@ pub struct Pulled {
     pub more: bool,
     /// When a lease ends or a message is due, if nothing was handed out and there is such a moment.
     pub next_due_ms: Option<u64>,
-    /// Messages whose bodies are not in the log any more.
+    /// Messages whose bodies are no longer in the log.
     pub lost: u64,
     /// The messages.
     pub messages: Vec<Taken>,

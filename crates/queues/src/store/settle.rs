@@ -20,7 +20,7 @@ pub(super) const SCRIPTS: &[(&str, &Script<FabricRole>)] =
 /// The result of returning a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nacked {
-    /// It was not in flight under this receipt (any more).
+    /// It was not in flight under this receipt, or no longer.
     NotHeld,
     /// It waits at the head of its facet.
     Back,
@@ -48,7 +48,7 @@ impl Store {
         call.run(self.redis()).await
     }
 
-    /// Gives messages back; what became of each.
+    /// Returns messages; the result of each.
     pub(crate) async fn nack(
         &self,
         queue: &str,

@@ -229,7 +229,7 @@ async fn auto_ack_forgets_immediately() {
 }
 
 #[tokio::test]
-async fn what_is_purged_or_dropped_is_gone_and_what_is_in_flight_only_with_its_facet() {
+async fn purged_and_dropped_messages_are_gone_and_those_in_flight_only_with_their_facet() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("2", "x"), ("2", "y"), ("3", "z")]).await;
@@ -248,7 +248,7 @@ async fn what_is_purged_or_dropped_is_gone_and_what_is_in_flight_only_with_its_f
 }
 
 #[tokio::test]
-async fn what_is_too_old_is_dropped_from_the_head_part_by_part() {
+async fn messages_that_are_too_old_are_dropped_from_the_head_in_parts() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("1", "b"), ("2", "c")]).await;
@@ -289,7 +289,7 @@ async fn a_deleted_queue_leaves_nothing_and_its_name_can_be_used_again() {
     assert_eq!(left, [""; 0]);
     hands.assert_true("other", "others stay").await;
     assert!(matches!(hands.bus.handle.delete_queue(Q).await, Err(BusError::NoSuchQueue)));
-    // A pacemaker that has not heard of it yet.
+    // A pacemaker that does not know of it yet.
     let gone = hands.queues.pull(Q, revision, pull(1)).await;
     assert!(matches!(gone, Err(Error::NoSuchQueue)), "{gone:?}");
     assert_eq!(hands.ack(&[&pulled[3].0]).await, [Settled::Used]);

@@ -16,7 +16,7 @@ async fn push_all(hands: &Hands, messages: &[(String, String)]) {
     }
 }
 
-/// Commands that Redis carried out, those of scripts included.
+/// Commands that Redis executed, those of scripts included.
 async fn commands(hands: &Hands) -> u64 {
     let text: String = hands.redis.command("INFO").arg("commandstats").query().await.unwrap();
     let counted = |line: &str| {
@@ -86,7 +86,7 @@ async fn a_quiet_tenant_is_served_within_one_round_and_a_pull_costs_the_same_for
     assert!(before <= FACETS + 1, "{before} messages before it");
 }
 
-/// Processor time of the server's main thread: what it costs also on a machine that does other things.
+/// Processor time of the server's main thread, which is independent of other load on the machine.
 async fn microseconds(hands: &Hands) -> f64 {
     let text: String = hands.redis.command("INFO").arg("cpu").query().await.unwrap();
     let field = |name: &str| -> f64 {

@@ -20,7 +20,7 @@ pub(super) struct Hands {
     pub(super) time: Time,
     pub(super) bus: Pacemaker,
     pub(super) queues: Handle,
-    /// `{s0}` and so on; nothing when there is one shard.
+    /// `{s0}` and so on; empty for one shard.
     tags: Vec<String>,
 }
 

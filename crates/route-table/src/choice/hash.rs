@@ -19,7 +19,7 @@ pub(super) fn pick<'a>(list: &[(&'a str, f64)], key: &str, weighted: bool) -> Op
     best.map(|(address, _)| address)
 }
 
-/// CRC-32 of IEEE 802.3. Bit by bit: what is summed here is a few dozen bytes.
+/// CRC-32 of IEEE 802.3. Bit by bit, because the input is only a few dozen bytes.
 fn crc32(bytes: &[u8]) -> u32 {
     let step = |sum: u32| if sum & 1 == 1 { (sum >> 1) ^ 0xEDB8_8320 } else { sum >> 1 };
     !bytes.iter().fold(!0, |sum, byte| (0..8).fold(sum ^ u32::from(*byte), |sum, _| step(sum)))

@@ -148,7 +148,7 @@ impl Policy {
             || self.target_header == Some(true)
     }
 
-    /// The same without shares: what a host is left with when all of it changes its version.
+    /// The same without shares: the rest of the policy when the whole host changes its version.
     pub fn without_shares(&self) -> Self {
         Self { shares: None, ..self.clone() }
     }
@@ -165,7 +165,7 @@ fn within(value: Option<u64>, range: RangeInclusive<u64>, field: &'static str) -
         .ok_or_else(|| invalid(field, format!("{field} is {} to {}", range.start(), range.end())))
 }
 
-/// Checks the name of a header or cookie: what nginx can look up, which is less than RFC 9110 allows.
+/// Checks the name of a header or cookie: the names that nginx can look up, fewer than RFC 9110 allows.
 fn check_name(name: &str, field: &'static str) -> Result<(), Invalid> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let fits = (1..=128).contains(&name.len()) && name.bytes().all(plain);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_requests_off_the_hot_path_has_them_counted() {
+    fn policies_off_the_hot_path_count_requests_in_flight() {
         let counted = |json: &str| check(json).unwrap().counts_in_flight();
         for json in [
             r#"{"balance":{"algorithm":"p2c"}}"#,

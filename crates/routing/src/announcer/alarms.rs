@@ -27,7 +27,7 @@ const NONE: &str = "-";
 /// How much longer than [`LIVE_MS`] a router is silent before it is published: after an outage of the stats Redis,
 /// every last report is old until the routers have reported once.
 const CONFIRM_MS: u64 = signalbox_diagnosis::thresholds::ROUTER_SILENCE_CONFIRMED_MS;
-/// How often routers are read while one of them is silent, to see that it is not any more.
+/// How often routers are read while one of them is silent, to detect that it reports again.
 const WHILE_SILENT: Duration = Duration::from_secs(1);
 
 /// When routers are checked next.
@@ -68,7 +68,7 @@ impl Alarms {
         to: &A,
         metrics: &Metrics,
     ) -> Result<(), Error> {
-        // Before the reading: what is announced after it is a reason to look again.
+        // Before the reading, so that a later announcement causes another check.
         if self.heard.has_changed().unwrap_or(false) {
             self.heard.borrow_and_update();
             self.next = None;

@@ -89,7 +89,7 @@ impl Ends {
     }
 }
 
-/// The last mark that an end has reached; nothing when none yet.
+/// The last mark that an expiry has reached; `None` before the first.
 fn mark(ends: u64, now: u64) -> Option<u32> {
     let left = ends.saturating_sub(now);
     MARKS.into_iter().find(|days| left <= u64::from(*days) * DAY_SECONDS)

@@ -172,7 +172,7 @@ impl<A: Announce> Announcer<A> {
         if place == before {
             return Ok(if complete { Progress::All { entry: place.entry } } else { Progress::Some });
         }
-        // Read after the list: what a seeding does to the table comes after its note in the fabric.
+        // Read after the list: a seeding changes the table after it was recorded in the fabric.
         let state = self.store.table_state().await?;
         if state.seeding || state.mark().is_none_or(|mark| mark.epoch != changes.epoch) {
             return Ok(Progress::NotNow);
@@ -190,7 +190,7 @@ impl<A: Announce> Announcer<A> {
         Ok(if complete { Progress::All { entry: place.entry } } else { Progress::Some })
     }
 
-    /// In order: what follows in one topic goes together, unless it is of one object.
+    /// In order: consecutive events of one topic are published together, unless they are of one object.
     async fn publish(&self, news: &[gaps::News<'_>], epoch: &str) -> bool {
         let mut together: Vec<RouteEvent> = Vec::new();
         let mut topic = "";

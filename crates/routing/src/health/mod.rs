@@ -125,7 +125,7 @@ impl Prober {
         Ok(())
     }
 
-    /// Starts what is due and hears what has ended, until `until`.
+    /// Starts due checks and receives the results of ended ones, until `until`.
     async fn work(&mut self, epoch: u64, until: Instant) {
         loop {
             let now = Instant::now();

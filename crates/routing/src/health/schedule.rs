@@ -92,7 +92,7 @@ impl Schedule {
     ) -> Option<bool> {
         let patient = self.patients.get_mut(id)?;
         if patient.due.is_some() || patient.target != *target {
-            // Of an address, or by rules, that it does not have any more.
+            // The result of a former address, or of former rules.
             return None;
         }
         // A tenth more or less, so that what fell into step falls out of it again.

@@ -39,7 +39,7 @@ impl Registry {
         }
     }
 
-    /// Projects one instance that is wanted.
+    /// Projects one desired instance.
     pub(crate) async fn complete_wanted(
         &self,
         stored: &Stored,

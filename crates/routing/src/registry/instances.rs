@@ -242,7 +242,7 @@ impl Registry {
         }
     }
 
-    /// Alters an instance that is there.
+    /// Updates an existing instance.
     async fn alter(
         &self,
         caller: &Caller,
@@ -279,7 +279,7 @@ impl Registry {
         }
     }
 
-    /// Removes the instance that `current` describes, if it is still that; nothing when it has changed.
+    /// Removes the instance that `current` describes, if it is unchanged; `None` when it has changed.
     pub(crate) async fn remove_exactly(
         &self,
         current: &Stored,

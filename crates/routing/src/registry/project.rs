@@ -79,7 +79,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Notes an instance in the membership sets of the statistics, in the background: a stats Redis that is away must
+    /// Notes an instance in the membership sets of the statistics, in the background: an unavailable stats Redis must
     /// not delay a registration. The reconciler completes the rest.
     pub(super) fn report(&self, id: InstanceId, record: Record) {
         let store = self.store.clone();

@@ -7,11 +7,11 @@
 -- KEYS[5]: zset, instance id by end of drain in unix ms
 -- KEYS[6]: string, the highest revision applied
 -- KEYS[7]: string, lineage of the table
--- KEYS[8]: hash, what holders of leases left: fencing epochs
--- KEYS[9]: stream, what changed in the table
+-- KEYS[8]: hash, fencing epochs of leases
+-- KEYS[9]: stream, the changes of the table
 -- KEYS[10]: set, ids of the instances whose health is to be checked
 -- ARGV[1]: string, instance id
--- ARGV[2]: integer, revision of what is wanted
+-- ARGV[2]: integer, revision of the desired state
 -- ARGV[3]: string, active | draining | removed | expired
 -- ARGV[4]: string, the newest epoch that the table must have; empty = any, while it is seeded
 -- ARGV[5]: integer, the serial that the table must have reached
@@ -81,7 +81,7 @@ local function main(shared)
     end
     local lease_end = tonumber(redis.call('ZSCORE', leases, id) or math.huge)
     local drain_end = tonumber(redis.call('ZSCORE', drains, id) or math.huge)
-    -- No heartbeat could arrive while every pacemaker was away: a lease lasts a full period from their return.
+    -- No heartbeat could arrive while no pacemaker ran: a lease lasts a full period from their return.
     local resumed = tonumber(redis.call('HGET', fencing, 'sweeper.resumed_ms') or '0')
     local period = tonumber(redis.call('HGET', instance_key, 'lease_ms') or '0')
     if lease_end < resumed + period then

@@ -4,7 +4,7 @@
 -- second, a primary that is replaced by an empty one in the middle would get the lineage with half of its hosts.
 -- KEYS[1]: string, lineage of the table
 -- KEYS[2]: string, the token of the seeding under way
--- KEYS[3]: hash, what holders of leases left: fencing epochs
+-- KEYS[3]: hash, fencing epochs of leases
 -- ARGV[1]: string, the lineage as the caller read it; empty = none
 -- ARGV[2]: string, the token
 -- ARGV[3]: string, name of the lease under which this is done

@@ -2,7 +2,7 @@
 -- ten seconds is published to subscribers, so that a broken instance does not displace other events.
 -- KEYS[1]: hash, instance:<id>
 -- KEYS[2]: string, serial
--- KEYS[3]: stream, what changed in the table
+-- KEYS[3]: stream, the changes of the table
 -- ARGV[1]: string, instance id
 -- ARGV[2]: string, the reported message
 -- ARGV[3]: string, the reporter's own id of this fault; empty = none

@@ -4,8 +4,8 @@
 -- KEYS[2]: hash, instance:<id>
 -- KEYS[3]: set, ids of the instances whose health is to be checked
 -- KEYS[4]: string, lineage of the table
--- KEYS[5]: hash, what holders of leases left: fencing epochs
--- KEYS[6]: stream, what changed in the table
+-- KEYS[5]: hash, fencing epochs of leases
+-- KEYS[6]: stream, the changes of the table
 -- ARGV[1]: string, instance id
 -- ARGV[2]: string, the address that was checked
 -- ARGV[3]: string, why it is unhealthy; empty = it is healthy

@@ -2,8 +2,8 @@
 -- makes them accept it.
 -- KEYS[1]: string, serial
 -- KEYS[2]: string, lineage of the table
--- KEYS[3]: hash, what holders of leases left: fencing epochs
--- KEYS[4]: stream, what changed in the table
+-- KEYS[3]: hash, fencing epochs of leases
+-- KEYS[4]: stream, the changes of the table
 -- KEYS[5]: string, the token of the seeding under way
 -- ARGV[1]: string, the lineage as the caller read it; empty = none
 -- ARGV[2]: string, the new lineage, newest token first

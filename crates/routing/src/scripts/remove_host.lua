@@ -5,7 +5,7 @@
 -- KEYS[4]: string, logkey:<hostname>
 -- KEYS[5]: string, policy:<hostname>
 -- KEYS[6]: string, lineage of the table
--- KEYS[7]: stream, what changed in the table
+-- KEYS[7]: stream, the changes of the table
 -- KEYS[8]: hash, rules:<hostname>
 -- ARGV[1]: string, the newest epoch that the table must have; empty = any, while it is seeded
 -- ARGV[2]: integer, the serial that the table must have reached

@@ -1,5 +1,5 @@
 -- Records in the fabric which lineage the routes primary has or is about to get. It can be repeated.
--- KEYS[1]: hash, what the routes master was last given: epoch, serial, and a token that is not published yet
+-- KEYS[1]: hash, the state last given to the routes master: epoch, serial, and a token that is not published yet
 -- KEYS[2]: string, revision of the latest change
 -- ARGV[1]: string, the lineage as the caller read it; empty = none
 -- ARGV[2]: string, the new lineage

@@ -1,5 +1,5 @@
 -- Returns which leases and drains have ended, and detects when no sweep happened for so long that heartbeats were lost.
--- KEYS[1]: hash, what the sweeper's holder left: fencing epoch, time of the latest sweep, time of the latest return
+-- KEYS[1]: hash, state of the sweeper: fencing epoch, time of the latest sweep, time of the latest return
 -- KEYS[2]: zset, instance id by end of lease in unix ms
 -- KEYS[3]: zset, instance id by end of drain in unix ms
 -- ARGV[1]: integer, fencing epoch of the lease; 0 = a pacemaker without the lease, which only shows that it runs
@@ -20,7 +20,7 @@ if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
--- Any pacemaker that is there could have taken heartbeats, whether it sweeps or not.
+-- Any running pacemaker could have received heartbeats, whether it sweeps or not.
 local swept = tonumber(redis.call('HGET', fencing, 'sweeper.swept_ms') or '-inf')
 local absent = now - swept > gap_ms
 local text = string.format('%.0f', now)

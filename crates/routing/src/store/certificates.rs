@@ -97,12 +97,12 @@ impl Resource for Certificate {
 }
 
 impl Store {
-    /// The certificate that is wanted for a server name.
+    /// The desired certificate of a server name.
     pub async fn certificate(&self, name: &Hostname) -> Result<Option<Wanted<Certificate>>, Error> {
         Ok(self.wanted(&[name.as_str()]).await?.pop().flatten())
     }
 
-    /// The certificates that are wanted for these names, in their order.
+    /// The desired certificates of these names, in their order.
     pub async fn certificates(&self, names: &[String]) -> Result<Vec<Option<Wanted<Certificate>>>, Error> {
         self.wanted(&names.iter().map(String::as_str).collect::<Vec<_>>()).await
     }

@@ -46,7 +46,7 @@ pub(crate) struct Sight {
     pub(crate) table: Option<TableMark>,
 }
 
-/// A change to what is wanted of one instance.
+/// A change of the desired state of one instance.
 #[derive(Debug)]
 pub(crate) struct Desire<'a> {
     pub(crate) id: &'a InstanceId,
@@ -93,7 +93,7 @@ pub(super) fn newest(lineage: &str) -> Option<&str> {
 }
 
 impl Store {
-    /// One instance as it is wanted.
+    /// The desired state of one instance.
     pub async fn stored(&self, id: &InstanceId) -> Result<Option<Stored>, Error> {
         let text: Option<String> = self
             .fabric
@@ -148,7 +148,7 @@ impl Store {
         })
     }
 
-    /// Changes what is wanted, if nothing moved since it was read.
+    /// Changes the desired state, if nothing changed since it was read.
     pub(crate) async fn desire(&self, desire: Desire<'_>) -> Result<DesireOutcome, Error> {
         // The script puts the opening brace and the revision before it, so that no JSON need be read there.
         let after =
@@ -183,7 +183,7 @@ impl Store {
         self.outcome(Reply::new("desire", reply))
     }
 
-    /// Forgets a host name that no instance is wanted for, and its policy.
+    /// Forgets a host name without desired instances, and its policy.
     pub(crate) async fn forget_host(&self, hostname: &Hostname) -> Result<DesireOutcome, Error> {
         let reply = FORGET_HOST
             .call()
@@ -384,7 +384,8 @@ impl Store {
             .map_err(Error::Fabric)
     }
 
-    /// Takes over what the routes master knows better; `record` is its text there, nothing when it was removed.
+    /// Adopts the state of the routes primary where it is newer; `record` is its text there, `None` when it was
+    /// removed.
     pub(crate) async fn adopt(
         &self,
         id: &InstanceId,

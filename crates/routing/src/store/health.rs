@@ -21,7 +21,7 @@ pub(crate) struct Diagnosis<'a> {
     pub(crate) id: &'a InstanceId,
     /// The address that was checked.
     pub(crate) address: &'a str,
-    /// Why it is unhealthy; nothing when it is healthy.
+    /// Why it is unhealthy; `None` when it is healthy.
     pub(crate) unhealthy: Option<&'a str>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) enum Diagnosed {
     },
     /// The table has it already.
     Same,
-    /// The instance is gone, elsewhere, or not to be checked any more.
+    /// The instance was removed, moved, or is no longer checked.
     Gone,
     /// This is not the table that was meant, or it has lost changes.
     OtherTable,

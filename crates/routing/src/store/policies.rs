@@ -88,7 +88,7 @@ fn record(members: &str) -> Record {
 }
 
 impl Store {
-    /// The policy that is wanted for a host.
+    /// The desired policy of a host.
     pub async fn policy(&self, hostname: &Hostname) -> Result<Option<Wanted<Policy>>, Error> {
         Ok(self.wanted(&[hostname.as_str()]).await?.pop().flatten())
     }

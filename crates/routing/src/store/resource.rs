@@ -91,14 +91,14 @@ pub struct Wanted<R> {
     pub value: R,
 }
 
-/// The outcome of a change to what is wanted.
+/// The outcome of a change of the desired state.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ResourceOutcome {
     Accepted {
         revision: u64,
         table: TableMark,
     },
-    /// It was wanted like this before; `outstanding` is its revision if the table may not have it yet.
+    /// Unchanged; `outstanding` is its revision if the table may not have it yet.
     Same {
         outstanding: Option<u64>,
         table: TableMark,
@@ -144,7 +144,7 @@ pub(crate) fn member<R: Resource>(name: &str) -> String {
 }
 
 impl Store {
-    /// The resources that are wanted for these names, in their order.
+    /// The desired resources of these names, in their order.
     pub(crate) async fn wanted<R: Resource>(&self, names: &[&str]) -> Result<Vec<Option<Wanted<R>>>, Error> {
         if names.is_empty() {
             return Ok(Vec::new());
@@ -166,7 +166,7 @@ impl Store {
         Ok((next, revisions.collect::<Result<_, Error>>()?))
     }
 
-    /// Changes what is wanted; `None` removes it. With `expected`, only if that is the present revision. 0 is the
+    /// Changes the desired resource; `None` removes it. With `expected`, only if that is the present revision. 0 is the
     /// revision of a name without the resource, and removes what the table may still have.
     pub(crate) async fn desire_resource<R: Resource>(
         &self,

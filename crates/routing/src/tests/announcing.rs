@@ -256,7 +256,7 @@ async fn two_concurrent_announcers_publish_everything_once() {
 }
 
 #[tokio::test]
-async fn what_an_operator_does_by_hand_is_a_gap() {
+async fn a_direct_change_by_an_operator_is_a_gap() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     rig.put("i", spec(9001, &["a.example"], "1")).await;
@@ -416,7 +416,7 @@ async fn a_serial_that_was_set_back_by_hand_stops_no_change() {
 }
 
 #[tokio::test]
-async fn a_fabric_that_is_away_or_forgot_its_place_loses_no_news() {
+async fn an_unavailable_fabric_or_a_lost_place_loses_no_event() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     rig.put("i", spec(9001, &["a.example"], "1")).await;
@@ -514,7 +514,7 @@ async fn a_silent_router_is_published_after_confirmation() {
 }
 
 #[tokio::test]
-async fn what_a_sidecar_reports_of_its_alarm_is_heard() {
+async fn an_alarm_announced_by_a_sidecar_is_received() {
     const REPORT: &str = include_str!("../../../../sidecar/src/edge/scripts/report.lua");
     let rig = Rig::new().await;
     let (ears, stats, stop) = (Ears::open(), rig.servers.stats(), CancellationToken::new());

@@ -70,7 +70,7 @@ async fn the_later_word_wins_whatever_order_it_comes_in() {
 }
 
 #[tokio::test]
-async fn what_died_between_fabric_and_table_is_completed() {
+async fn a_change_interrupted_between_fabric_and_table_is_completed() {
     let rig = Rig::new().await;
     let one = certificate("1", 10);
     rig.store.desire_resource(&host("a.test"), Some(&one), None).await.unwrap();

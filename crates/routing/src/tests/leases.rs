@@ -16,7 +16,7 @@ impl Rig {
         self.sweeper().pass(1).await.unwrap()
     }
 
-    /// Sweeps each second up to `until_ms`, as a pacemaker that is there does.
+    /// Sweeps each second up to `until_ms`, as a running pacemaker does.
     async fn sweep_until(&self, from_ms: u64, until_ms: u64) -> usize {
         let mut ended = 0;
         for now_ms in (from_ms..=until_ms).step_by(1000) {

@@ -31,7 +31,7 @@ enum Step {
         version_type: u8,
         weight: u32,
     },
-    /// Changes what is wanted of the edge for a host, by number; 0 is nothing.
+    /// Changes the desired policy of a host, by number; 0 is none.
     Rule {
         host: usize,
         policy: usize,

@@ -1,4 +1,4 @@
-//! Policies of hosts, from what is wanted to what the edge reads.
+//! Policies of hosts, from the desired state to the edge's data.
 
 use serde_json::{Value, json};
 

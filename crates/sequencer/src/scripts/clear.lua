@@ -4,7 +4,7 @@
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: string, the registry's stamp under which the backend takes no new objects
 -- ARGV[3]: string, the backend
--- ARGV[4]: string, what is done with its events: `dead` (dead letters), `discard` (nothing) or `send` (only report)
+-- ARGV[4]: string, the treatment of its events: `dead` (dead letters), `discard` (nothing) or `send` (only report)
 -- ARGV[5]: string, cursor of the scan of the objects, `0` to begin
 -- ARGV[6]: integer, approximate number of objects to read
 -- ARGV[7]: integer, maximum number of events to drop

@@ -7,7 +7,7 @@ use super::support::*;
 use crate::{Options, store::Commit};
 use signalbox_bus::{NewGroup, OnFailure, WantedBackend};
 
-/// Every command that the server carried out since it started.
+/// Every command that the server executed since it started.
 async fn commands(world: &World) -> f64 {
     let text: String = world.redis.command("INFO").arg("commandstats").query().await.unwrap();
     text.lines().filter_map(|line| line.split_once(":calls=")?.1.split(',').next()?.parse::<f64>().ok()).sum()
@@ -31,7 +31,7 @@ async fn publish_at_once(world: &World, events: usize, objects: usize, key: Opti
     assert!(accepted.iter().all(Result::is_ok));
 }
 
-/// Sixteen workers take and commit together, one event of each object: what a busy shard does, and the dearest case,
+/// Sixteen workers take and commit together, one event of each object: the work of a busy shard, and the most expensive case,
 /// since nothing of a visit is shared with a second event.
 #[tokio::test]
 async fn an_event_costs_few_commands_when_many_are_under_way() {

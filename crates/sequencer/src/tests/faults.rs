@@ -226,7 +226,7 @@ async fn a_direct_publish_never_overtakes_and_a_full_queue_refuses() {
     }
     assert_eq!(sent, ids);
     world.sound("drained").await;
-    // Nothing is queued any more: the bus takes it.
+    // Nothing is queued any longer: the bus accepts it.
     let log = number(&world.redis, "HLEN", &["bus:log"]).await;
     bus.publish("shop", "works", direct()).await.remove(0).unwrap();
     assert_eq!(number(&world.redis, "HLEN", &["bus:log"]).await, log + 1);

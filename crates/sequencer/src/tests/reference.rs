@@ -21,7 +21,7 @@ const READY: &str = "object:objects.with.events@search";
 #[derive(Debug, Clone)]
 enum Step {
     Accept(u32, usize),
-    /// A worker asks for an object, also one that has one and did not hear of it.
+    /// A worker requests an object, possibly while it holds one after a lost reply.
     Take(u32),
     /// A worker's event was taken; its commit is made again if the reply was lost.
     Commit(u32, bool),
@@ -267,7 +267,7 @@ impl Both {
             let queued: Vec<u64> =
                 strings(&self.world.redis, "LRANGE", &[&list, "0", "-1"]).await.iter().map(id).collect();
             let wanted: Vec<u64> = self.reference.queued(object).iter().map(|event| event.id).collect();
-            assert_eq!(queued, wanted, "{when}: what waits of {object}");
+            assert_eq!(queued, wanted, "{when}: waiting events of {object}");
             let flight = status.flight.map(|entry| id(&String::from_utf8(entry).unwrap()));
             assert_eq!(
                 flight,

@@ -107,7 +107,7 @@ async fn four_shards_each_have_their_queues_and_their_workers() {
     let status = running.handle.object("work:1").await.unwrap().unwrap();
     let last = wanted["work:1"].last().copied();
     assert_eq!(status.last_id.map(|id| id.0), last);
-    // Of every object: what has arrived is not committed yet, and keeps a backend from being gone.
+    // For every object: an arrived event may not be committed yet, and then delays the removal of a backend.
     for (object, ids) in &wanted {
         eventually("the last commit", || async {
             let status = running.handle.object(object).await.unwrap().unwrap();
@@ -173,7 +173,7 @@ async fn each_policy_handles_a_poison_event_and_other_objects_continue() {
     assert_eq!((status.attempts, status.waiting, status.why.as_deref()), (3, 2, Some("answered 500")));
     assert_eq!(handle.parked(10).await.unwrap()[0].0, "park:1");
     assert_eq!(handle.dead("skips", 10).await.unwrap().len(), 1);
-    assert!(handle.check().await.unwrap().is_empty(), "all of that is in order");
+    assert!(handle.check().await.unwrap().is_empty(), "all of it is consistent");
     healed.store(true, Ordering::SeqCst);
     assert_eq!(handle.decide("park:1", Decision::Unpark).await.unwrap(), Decided::Done);
     eventually("the others", || async {
