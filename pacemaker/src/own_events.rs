@@ -24,7 +24,7 @@ impl Announce for OwnEvents {
             Ok(_) => true,
             // Trying again would meet the same answer, and keep everything after it back.
             Err(refusal @ (Refusal::BadTopic | Refusal::Claimed | Refusal::Conflict)) => {
-                tracing::error!(topic, %refusal, "an own event cannot be published and is left out");
+                tracing::error!(topic, %refusal, "own event rejected and skipped");
                 true
             }
             Err(refusal) => {

@@ -137,10 +137,7 @@ pub(crate) async fn run(
     background.spawn(async move {
         if let Err(error) = events.run(ended).await {
             // A pacemaker without a bus would accept routes and lose their events.
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "the event bus cannot run; the pacemaker ends"
-            );
+            tracing::error!(error = &error as &dyn std::error::Error, "event bus failed; stopping");
             stop.cancel();
         }
     });
@@ -186,7 +183,7 @@ pub(crate) async fn run(
         shutdown: shutdown.clone(),
     });
     let site = Site::new(app, Dashboard::new(stats, wall_clock));
-    tracing::info!(listen = %listener.local_addr()?, node = config.node, "the pacemaker serves");
+    tracing::info!(listen = %listener.local_addr()?, node = config.node, "pacemaker ready");
     let served = serve(listener, site, shutdown).await;
     idle.cancel();
     let ended = async { while background.join_next().await.is_some() {} };
@@ -273,7 +270,7 @@ async fn serve(listener: TcpListener, site: Site, shutdown: CancellationToken) -
     match time::timeout(DRAIN, server).await {
         Ok(served) => served.context("the HTTP server failed"),
         Err(_) => {
-            tracing::warn!("requests that did not end in time are cut off");
+            tracing::warn!("requests did not end in time and are aborted");
             Ok(())
         }
     }

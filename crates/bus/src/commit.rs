@@ -523,7 +523,7 @@ fn refusal_of(error: &Error) -> Refusal {
         Error::Uninitialized | Error::OtherShards { .. } => Refusal::Uninitialized,
         Error::Store(error) => refusal_of_store(error),
         error => {
-            tracing::error!(%error, "an event could not be accepted");
+            tracing::error!(%error, "event not accepted");
             Refusal::Unavailable
         }
     }
@@ -534,7 +534,7 @@ fn refusal_of_store(error: &signalbox_store::Error) -> Refusal {
         Kind::Unavailable => Refusal::Unavailable,
         Kind::Refused => Refusal::Full,
         Kind::Broken => {
-            tracing::error!(%error, source = ?std::error::Error::source(error), "an event could not be accepted");
+            tracing::error!(%error, source = ?std::error::Error::source(error), "event not accepted");
             Refusal::Unavailable
         }
     }

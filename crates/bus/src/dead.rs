@@ -46,7 +46,7 @@ pub(super) async fn list(
 fn letter(entry: &DeadEntry) -> Option<DeadLetter> {
     let dead = entry.read()?;
     let event = Event::read(&dead.entry)
-        .inspect_err(|error| tracing::error!(%error, "a dead letter cannot be read"))
+        .inspect_err(|error| tracing::error!(%error, "dead letter not readable"))
         .ok()?;
     Some(DeadLetter {
         event: Arc::new(event),

@@ -127,8 +127,8 @@ async fn scrub(core: &Core, store: &Store, watch: &mut Watch) -> Result<(), Erro
     let beats = store.heartbeats().await?;
     for (worker, seen) in watch.note(beats, Instant::now(), core.options.dead_after()) {
         match store.scrub(&worker, &seen).await? {
-            Some(freed) => tracing::warn!(worker, freed, "a worker died; its job can be taken by another"),
-            None => tracing::debug!(worker, "a worker lives after all"),
+            Some(freed) => tracing::warn!(worker, freed, "worker died; another can take its job"),
+            None => tracing::debug!(worker, "worker heartbeat recovered"),
         }
     }
     Ok(())
@@ -159,7 +159,7 @@ async fn limit(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
                 subscriber = core.name_of(&token),
                 events,
                 dropped,
-                "a subscriber's oldest batches were dropped: its limit"
+                "subscriber's oldest batches dropped: limit reached"
             );
             core.announce("subscriber.autodropped", &token, json!({ "events": dropped, "reason": "limit" }));
         }
@@ -228,7 +228,7 @@ async fn relieve(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
         tracing::warn!(
             subscriber = core.name_of(&token),
             dropped,
-            "memory is short: the noisiest subscriber's oldest batches were dropped"
+            "memory low: oldest batches of the noisiest subscriber dropped"
         );
         core.announce("subscriber.autodropped", &token, json!({ "events": dropped, "reason": "memory" }));
     }

@@ -145,7 +145,7 @@ impl QueueMaintenance {
         let cursor = self.cursors.remove(name).unwrap_or_default();
         let (dropped, next) = shard.drop_part(name, None, Some(before), &cursor, RETENTION_PART).await?;
         if dropped > 0 {
-            tracing::info!(queue = name, dropped, "messages that had waited for too long were dropped");
+            tracing::info!(queue = name, dropped, "messages beyond their retention dropped");
         }
         self.cursors.insert(name.to_owned(), next);
         Ok(())

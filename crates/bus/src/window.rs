@@ -63,7 +63,7 @@ impl Handle {
         let entry = bodies.into_iter().find_map(|(_, entry)| entry);
         Ok(entry.and_then(|entry| {
             let read = Event::read(&entry);
-            read.inspect_err(|error| tracing::error!(%error, %id, "an event of the log cannot be read")).ok()
+            read.inspect_err(|error| tracing::error!(%error, %id, "event in the log not readable")).ok()
         }))
     }
 

@@ -419,13 +419,13 @@ impl<D: Deliverer> Delivery<D> {
         match disabled {
             Ok(()) => {
                 let subscriber = self.core.name_of(token);
-                tracing::warn!(subscriber, "a subscription is disabled: its callback is gone");
+                tracing::warn!(subscriber, "subscription disabled: its callback is gone");
                 self.core.announce("subscriber.disabled", token, json!({ "reason": "gone" }));
             }
             // The next attempt finds the same answer.
             Err(error) => {
                 let subscriber = self.core.name_of(token);
-                tracing::warn!(subscriber, %error, "a subscription cannot be disabled now");
+                tracing::warn!(subscriber, %error, "subscription not disabled; it stays active");
             }
         }
     }
@@ -443,9 +443,7 @@ impl<D: Deliverer> Delivery<D> {
             for (id, body) in self.store.bodies(&wanted).await? {
                 let event = body.and_then(|body| {
                     Event::read(&body)
-                        .inspect_err(
-                            |error| tracing::error!(%id, %error, "an event in the log cannot be read"),
-                        )
+                        .inspect_err(|error| tracing::error!(%id, %error, "event in the log not readable"))
                         .ok()
                 });
                 read.extend(event.map(|event| (id, Arc::new(event))));
@@ -472,7 +470,7 @@ impl<D: Deliverer> Delivery<D> {
                     return;
                 }
                 Err(error) if error.kind() == Kind::Broken => {
-                    tracing::error!(%error, source = ?std::error::Error::source(&error), "a job cannot be settled");
+                    tracing::error!(%error, source = ?std::error::Error::source(&error), "job not settled");
                     broken += 1;
                     if broken == BROKEN_TRIES {
                         return;
@@ -573,7 +571,7 @@ impl Core {
         };
         tokio::spawn(async move {
             for refusal in handle.announce(topic, vec![event]).await.into_iter().filter_map(Result::err) {
-                tracing::warn!(topic, %refusal, "an own event was not accepted");
+                tracing::warn!(topic, %refusal, "own event not accepted");
             }
         });
     }

@@ -21,7 +21,7 @@ pub struct Verdict {
 
 /// The evaluation needs a feed that was not queried yet: query it, and evaluate again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the feed {0} has to be asked first")]
+#[error("the feed {0} must be queried first")]
 pub struct NeedsFeed<'a>(pub &'a str);
 
 /// Operands that cannot be compared. Kept small, because a wrong fact may come a million times; it becomes a message

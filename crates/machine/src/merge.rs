@@ -16,13 +16,13 @@ pub const MAX_LEVELS: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TooMuch {
     /// It is not an object.
-    #[error("metadata is an object")]
+    #[error("metadata must be an object")]
     NoObject,
     /// It is too long.
-    #[error("metadata has at most {MAX_BYTES} bytes, and would have {0}")]
+    #[error("metadata would have {0} bytes; the maximum is {MAX_BYTES}")]
     Bytes(usize),
     /// It is too deep.
-    #[error("metadata has at most {MAX_LEVELS} levels")]
+    #[error("metadata would have more than {MAX_LEVELS} levels")]
     Levels,
 }
 

@@ -97,7 +97,7 @@ impl Matcher {
 
 fn compile(queue: &str, pattern: &str) -> Option<Pattern> {
     Pattern::new(pattern)
-        .inspect_err(|flaw| tracing::error!(queue, pattern, %flaw, "a stored pattern cannot be used: the queue takes nothing"))
+        .inspect_err(|flaw| tracing::error!(queue, pattern, %flaw, "stored pattern not valid: the queue receives nothing"))
         .ok()
 }
 

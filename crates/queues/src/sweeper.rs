@@ -98,7 +98,7 @@ async fn sweep_due(inner: &Inner, store: &Store) -> Result<Option<Duration>, sig
             tracing::warn!(
                 queue,
                 dead = swept.dead,
-                "messages were handed out too often and are dead letters"
+                "messages exhausted their attempts and became dead letters"
             );
         }
         tracing::debug!(queue, expired = swept.expired, due = swept.due, "messages returned");

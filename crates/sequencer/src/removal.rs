@@ -45,7 +45,7 @@ pub(super) async fn step(
             backend = name,
             events = cleared.given_up,
             queued = backend.queued.as_str(),
-            "events of a removed backend were dropped"
+            "events of a removed backend dropped"
         );
     }
     *cursor = cleared.cursor;

@@ -213,7 +213,7 @@ impl<S: Sink> Fetcher<S> {
             self.visits.spawn(async move {
                 // In a separate task: a visit that panics leaves its object to the expiry of the lease.
                 if let Err(error) = tokio::spawn(visit.run(taken)).await {
-                    tracing::error!(%error, "a visit ended in the middle");
+                    tracing::error!(%error, "visit panicked");
                 }
                 // The fetcher is gone only when everything is.
                 let _ = over.send((name, worker));
@@ -330,7 +330,7 @@ impl<S: Sink> Visit<S> {
         let event = match Event::from_log(&sending.entry) {
             Ok(event) => Arc::new(event),
             Err(error) => {
-                tracing::error!(object = held.object, %error, "an event of a queue cannot be read");
+                tracing::error!(object = held.object, %error, "event in an object's queue not readable");
                 return Settle::Fail { failed: Failed::Park, why: "the event cannot be read".to_owned() };
             }
         };
@@ -389,9 +389,9 @@ impl<S: Sink> Visit<S> {
     /// The callback answered that it is gone permanently.
     async fn disable(&self, name: &str, backend: &Backend) {
         match self.shared.bus.disable_backend(name, &backend.callback).await {
-            Ok(()) => tracing::warn!(backend = name, "a backend is stopped: its callback is gone"),
+            Ok(()) => tracing::warn!(backend = name, "backend disabled: its callback is gone"),
             // The next attempt finds the same answer.
-            Err(error) => tracing::warn!(backend = name, %error, "a backend cannot be stopped now"),
+            Err(error) => tracing::warn!(backend = name, %error, "backend not disabled"),
         }
     }
 
@@ -413,7 +413,7 @@ impl<S: Sink> Visit<S> {
                     return None;
                 }
                 Err(error) if error.kind() == Kind::Broken => {
-                    tracing::error!(%error, source = ?std::error::Error::source(&*error), "a visit cannot be settled");
+                    tracing::error!(%error, source = ?std::error::Error::source(&*error), "visit not settled");
                     broken += 1;
                     if broken == BROKEN_TRIES {
                         return None;

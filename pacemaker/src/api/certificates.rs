@@ -245,7 +245,7 @@ impl From<Error> for Problem {
                 Self::not_found("unknown_certificate", "no certificate is stored for this name")
             }
             error @ (Error::Seal | Error::Stored(_)) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "a certificate cannot be handled");
+                tracing::error!(error = &error as &dyn std::error::Error, "certificate not processed");
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
             }
         }

@@ -241,7 +241,7 @@ fn read_taken(value: Value) -> Option<Taken> {
         from_redis_value::<(String, Vec<u8>, String, String, String, String, u8, Vec<String>, Vec<String>)>(
             value,
         )
-        .inspect_err(|error| tracing::error!(%error, "a job that was taken cannot be read"))
+        .inspect_err(|error| tracing::error!(%error, "taken job not readable"))
         .ok()?;
     let mut contents = contents.into_iter();
     let _token = contents.next();

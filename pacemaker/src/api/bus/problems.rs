@@ -75,7 +75,7 @@ impl From<Error> for Problem {
                 internal()
             }
             Error::OtherShards { stored, configured } => {
-                tracing::error!(stored, configured, "the fabric was laid out for another number of shards");
+                tracing::error!(stored, configured, "fabric has another number of shards");
                 internal()
             }
             Error::Contended => {

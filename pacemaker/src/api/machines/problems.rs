@@ -14,7 +14,7 @@ impl From<Error> for Problem {
             Error::NoSuchVersion => Self::not_found("unknown_version", text),
             Error::NoSuchLabel => Self::not_found("unknown_label", text),
             Error::NoSuchPlan => {
-                Self::not_found("unknown_plan", "there is no such plan; one is kept for an hour")
+                Self::not_found("unknown_plan", "unknown or expired plan; plans are kept for an hour")
             }
             Error::Gone => Self::new(StatusCode::GONE, "label_deleted", text),
             Error::Exists => conflict("label_exists").with("hint", "use PATCH to update an existing label"),
@@ -34,7 +34,7 @@ impl From<Error> for Problem {
                 Self::unavailable("fabric_unavailable", "the fabric does not answer; try again")
             }
             Error::Unreadable => {
-                tracing::error!("what is stored of a machine or label cannot be read");
+                tracing::error!("stored machine or label not readable");
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
             }
         }

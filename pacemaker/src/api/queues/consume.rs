@@ -58,7 +58,7 @@ struct Entry<'a> {
 /// Shows a message; `None` when the log contains something else, which is logged.
 pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Option<Message<&'a RawValue>> {
     let entry: Entry<'_> = serde_json::from_slice(&taken.body)
-        .inspect_err(|error| tracing::error!(id = taken.id, %error, "a message in the log cannot be read"))
+        .inspect_err(|error| tracing::error!(id = taken.id, %error, "message in the log not readable"))
         .ok()?;
     Some(Message {
         receipt: receipt.map(ToString::to_string),

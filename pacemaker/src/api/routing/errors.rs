@@ -23,18 +23,18 @@ impl From<Error> for Problem {
         let chain = &error as &dyn std::error::Error;
         match &error {
             Error::Fabric(_) => {
-                tracing::warn!(error = chain, "the fabric failed");
+                tracing::warn!(error = chain, "fabric command failed");
                 let detail = "the fabric Redis does not answer. The change may have been accepted; \
                               repeating it is safe";
                 Self::unavailable("fabric_unavailable", detail)
             }
             Error::Table { recorded, .. } => {
-                tracing::warn!(error = chain, recorded, "the routes master failed");
+                tracing::warn!(error = chain, recorded, "routes primary command failed");
                 let detail = format!("the routes primary does not answer. {}", after(*recorded));
                 Self::unavailable("routes_unavailable", detail).with("recorded", *recorded)
             }
             Error::Stats(_) => {
-                tracing::warn!(error = chain, "the stats Redis failed");
+                tracing::warn!(error = chain, "stats Redis command failed");
                 Self::unavailable("stats_unavailable", "the stats Redis does not answer; try again")
             }
             Error::Resyncing { recorded } => {
@@ -53,7 +53,7 @@ impl From<Error> for Problem {
                 "other clients keep changing the same instance or address; try again",
             ),
             other => from_client(other).unwrap_or_else(|| {
-                tracing::error!(error = chain, "a defect, or a foreign record in the way");
+                tracing::error!(error = chain, "internal error or unexpected data in Redis");
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "see the pacemaker's log")
             }),
         }
