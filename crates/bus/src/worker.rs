@@ -119,14 +119,14 @@ impl<D: Deliverer> Fetcher<D> {
             while let Ok(note) = self.notes.1.try_recv() {
                 self.note(Some(note));
             }
-            if self.more && self.retry_at.is_none() && self.room() > 0 {
+            if self.more && self.retry_at.is_none() && self.free_slots() > 0 {
                 self.fetch(&shutdown).await;
                 continue;
             }
             // Without a free worker there is no reason to wake up. The last check is a safety net and not polling:
             // after a clock change or a lost notification, jobs wait a minute at most.
-            let look = (self.room() > 0).then_some(self.clock.1 + MAX_SLEEP);
-            let due = self.next_due.filter(|_| self.room() > 0);
+            let look = (self.free_slots() > 0).then_some(self.clock.1 + MAX_SLEEP);
+            let due = self.next_due.filter(|_| self.free_slots() > 0);
             let due = [due, self.retry_at, look].into_iter().flatten().min();
             tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -144,12 +144,12 @@ impl<D: Deliverer> Fetcher<D> {
     }
 
     /// How many more jobs may be taken.
-    fn room(&self) -> usize {
+    fn free_slots(&self) -> usize {
         self.most.saturating_sub(self.quick).min(self.idle.len())
     }
 
     async fn fetch(&mut self, shutdown: &CancellationToken) {
-        let asked = self.room();
+        let asked = self.free_slots();
         let workers: Vec<String> = self.idle[self.idle.len() - asked..].to_vec();
         match self.store.acquire(&workers, PROMOTE).await {
             Ok(turn) => {

@@ -157,7 +157,7 @@ impl Handle {
         {
             return Ok(None);
         }
-        Ok(Some(told(status)))
+        Ok(Some(object_status(status)))
     }
 
     /// The latest events of an object's queue, newest first, the one in flight included.
@@ -357,7 +357,7 @@ impl Handle {
     }
 }
 
-fn told(status: Status) -> ObjectStatus {
+fn object_status(status: Status) -> ObjectStatus {
     let json = |bytes: Vec<u8>| serde_json::from_slice(&bytes).ok();
     // Times in unix milliseconds are far below what a double holds exactly.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and positive")]

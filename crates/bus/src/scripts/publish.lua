@@ -288,7 +288,7 @@ local function read_backends(objects, queued_key, names, memories)
   local leased = redis.call('ZMSCORE', objects.key('leases'), unpack(with_one))
   for i = 1, #with_one do
     local waiting = redis.call('LLEN', objects.of(with_one[i], 'events')) + (leased[i] and 1 or 0)
-    memories[with_one[i]].room = args.max_object_events - waiting
+    memories[with_one[i]].free = args.max_object_events - waiting
   end
 end
 
@@ -413,7 +413,7 @@ local function refusal(group, now, to, labels)
     local word, id = published_before(group, now)
     if word then return word, id end
   end
-  if to == 'backend' and #group > group.memory.room then return 'f' end
+  if to == 'backend' and #group > group.memory.free then return 'f' end
   if group.change and not labels.fits(group.change) then return 'x' end
 end
 
@@ -430,7 +430,7 @@ local function accept(group, ids, log, base, facets, queues, reply)
       if event.queues ~= '' then put_in_queues(facets, queues, event, segment) end
     end
   end
-  if not to_log then memory.room = memory.room - #group end
+  if not to_log then memory.free = memory.free - #group end
   if #group == 0 then say(reply, 'n', '-', '-') end
 end
 

@@ -286,7 +286,7 @@ pub fn wanted(topics: &[&str]) -> Wanted {
 }
 
 /// A bus that accepts events and delivers nothing, with a clock that moves only when the test advances it.
-pub async fn standing_still(redis: &Fabric, shards: usize, time: &Time, housekeeping_ms: u64) -> Pacemaker {
+pub async fn with_fixed_clock(redis: &Fabric, shards: usize, time: &Time, housekeeping_ms: u64) -> Pacemaker {
     let options = Options { deliver: false, housekeeping_ms, ..Options::default() };
     let shards = Shard::all(redis, shards);
     let (handle, bus) = Bus::assemble(shards, time.clock(), options, None, Recorder::default());

@@ -239,7 +239,7 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> bool {
         for label in &mut labels {
             let Some(update) = label.updates.get(round) else { continue };
             label.naive.send_update(update);
-            let (told, key) = (tables::told(update), format!("k{round}"));
+            let (told, key) = (tables::as_metadata(update), format!("k{round}"));
             let update = Update { metadata: &told, patch: false, key: Some(&key) };
             mortals
                 .insist("update", async |machines| {

@@ -215,7 +215,7 @@ pub(super) fn facts(random: &mut StdRng, most: usize) -> Facts {
 }
 
 /// The metadata of an update.
-pub(super) fn told(facts: &Facts) -> Value {
+pub(super) fn as_metadata(facts: &Facts) -> Value {
     Value::Object(
         facts.iter().map(|(key, value)| (KEYS[*key].to_owned(), json!(value))).collect::<Map<_, _>>(),
     )
@@ -299,7 +299,7 @@ impl<'a> Naive<'a> {
     }
 
     pub(super) fn metadata(&self) -> Value {
-        told(&self.facts)
+        as_metadata(&self.facts)
     }
 
     /// The visits that are actions.

@@ -9,7 +9,7 @@ pub(super) use signalbox_testkit::{Server, equal, eventually};
 use tokio_util::sync::CancellationToken;
 
 use signalbox_bus::NewMessage;
-use signalbox_bus_testkit::{Pacemaker, Time, standing_still};
+use signalbox_bus_testkit::{Pacemaker, Time, with_fixed_clock};
 use signalbox_queues::{Definition, Handed, Handle, Options, PullRequest, Receipt, Settled, Taken, Wanted};
 
 /// The queue of most tests.
@@ -53,7 +53,7 @@ impl Hands {
         let redis = server.open::<FabricRole>();
         redis.command("FLUSHALL").run().await.unwrap();
         let time = Time::default();
-        let bus = standing_still(&redis, shards, &time, housekeeping_ms).await;
+        let bus = with_fixed_clock(&redis, shards, &time, housekeeping_ms).await;
         let all = Shard::all(&redis, shards);
         let tags = all.iter().map(|shard| shard.tag().as_str().to_owned()).collect();
         let clock = Clock::Fixed(std::sync::Arc::clone(&time.0));

@@ -15,7 +15,7 @@ use signalbox_route_table::{Desired, InstanceId, Label, Record, Spec, State};
 
 /// Maximum number of instances of one host: each change of one examines all of them inside Redis.
 const MAX_INSTANCES_PER_HOST: usize = 1000;
-const ROOM_PATIENCE: Duration = Duration::from_millis(250);
+const LIMIT_PATIENCE: Duration = Duration::from_millis(250);
 /// How many instances are read at a time when all are gone through.
 const CHUNK: usize = 500;
 
@@ -67,7 +67,7 @@ impl Registry {
                     }
                 }
             }
-            self.check_room(&spec, before).await?;
+            self.check_instance_limit(&spec, before).await?;
             match self.commit(id, &sight, Some(&after)).await? {
                 Committed::Lost => attempts.lost()?,
                 Committed::Behind => attempts.await_reconciliation(&self.nudge).await?,
@@ -333,7 +333,7 @@ impl Registry {
         }
     }
 
-    async fn check_room(&self, spec: &Spec, before: Option<&Desired>) -> Result<(), Error> {
+    async fn check_instance_limit(&self, spec: &Spec, before: Option<&Desired>) -> Result<(), Error> {
         let new = |name: &&signalbox_route_table::Hostname| {
             before.is_none_or(|before| !before.spec.hostnames.contains(name))
         };
@@ -342,7 +342,7 @@ impl Registry {
             return Ok(());
         }
         // If the master is unavailable, the number is unknown. The limit only keeps scripts short, so accept the instance.
-        let counts = tokio::time::timeout(ROOM_PATIENCE, self.store.instance_counts(&added)).await;
+        let counts = tokio::time::timeout(LIMIT_PATIENCE, self.store.instance_counts(&added)).await;
         let Ok(Ok(counts)) = counts else { return Ok(()) };
         match added.iter().zip(counts).find(|(_, count)| *count >= MAX_INSTANCES_PER_HOST) {
             Some((hostname, _)) => Err(Error::HostFull { hostname: hostname.to_string() }),

@@ -24,7 +24,7 @@ pub(super) struct Ears(Arc<Heard>);
 pub(super) struct Heard {
     events: Mutex<Vec<(&'static str, RouteEvent)>>,
     /// How many events it takes before it refuses; `usize::MAX` refuses none.
-    room: AtomicUsize,
+    capacity: AtomicUsize,
 }
 
 impl Ears {
@@ -34,8 +34,8 @@ impl Ears {
         ears
     }
 
-    pub(super) fn take(&self, room: usize) {
-        self.0.room.store(room, Ordering::SeqCst);
+    pub(super) fn take(&self, capacity: usize) {
+        self.0.capacity.store(capacity, Ordering::SeqCst);
     }
 
     pub(super) fn events(&self) -> Vec<(&'static str, RouteEvent)> {
@@ -63,7 +63,7 @@ impl Announce for Ears {
         assert_eq!(objects.len(), events.len(), "one of each object at a time, or a refusal could swap two");
         for event in events {
             let mut heard = self.0.events.lock().unwrap();
-            if heard.len() >= self.0.room.load(Ordering::SeqCst) {
+            if heard.len() >= self.0.capacity.load(Ordering::SeqCst) {
                 return false;
             }
             match heard.iter().find(|(_, known)| known.key == event.key) {

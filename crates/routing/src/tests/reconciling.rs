@@ -45,7 +45,7 @@ impl Rig {
     }
 
     /// The commands received until now.
-    async fn told(&self, stream: BufReader<UnixStream>) -> Vec<String> {
+    async fn commands(&self, stream: BufReader<UnixStream>) -> Vec<String> {
         let _: String = self.routes("ECHO", &["that is all"]).await;
         let (mut told, mut lines) = (Vec::new(), stream.lines());
         loop {
@@ -201,7 +201,7 @@ async fn a_table_that_lost_a_few_changes_shows_no_lineage_until_it_is_complete()
     rig.reconcile().await;
     let (now, seeded, _) = rig.head().await;
     assert!(seeded > serial && now.ends_with(&lineage));
-    let seen = rig.told(stream).await;
+    let seen = rig.commands(stream).await;
     let place = |what: &str| seen.iter().position(|command| command.contains(what));
     let gone = place("\"DEL\" \"epoch\"").expect("the lineage is taken away");
     let back = place("\"SET\" \"epoch\"").expect("and given back");

@@ -15,7 +15,7 @@ async fn world() -> World {
     world.publish("work:1", 2).await;
     world.publish("work:2", 2).await;
     world.take("search", "a").await.unwrap();
-    world.sound("before").await;
+    world.expect_consistent("before").await;
     world
 }
 

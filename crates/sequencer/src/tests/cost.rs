@@ -61,7 +61,7 @@ async fn an_event_costs_few_commands_when_many_are_under_way() {
     println!("{accepting:.1} commands to accept an event, {sending:.1} to send it");
     assert!(accepting < 4.0, "{accepting}");
     assert!(sending < 6.5, "{sending}");
-    world.sound("at the end").await;
+    world.expect_consistent("at the end").await;
 }
 
 /// The additional cost of idempotency keys: one lookup for each, and little else.

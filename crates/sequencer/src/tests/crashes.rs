@@ -154,7 +154,7 @@ impl<'a> History<'a> {
                     removal::step(&self.world.bus.handle, &self.world.stores[0], "search", &mut cursor)
                         .await
                         .unwrap();
-                    self.world.sound("a step of a removal").await;
+                    self.world.expect_consistent("a step of a removal").await;
                 }
                 // The sending worker has lost its lease, and detects it when it commits.
                 self.dies();
@@ -234,7 +234,7 @@ impl<'a> History<'a> {
                 }
             }
         }
-        self.world.sound("at the end").await;
+        self.world.expect_consistent("at the end").await;
         assert_eq!(number(&self.world.redis, "EXISTS", &["object:queued", "object:leases"]).await, 0, "O7");
         for (held, id) in &self.lost {
             assert_eq!(self.world.commit(held, *id, 0, true).await, Committed::Lost, "O10");
@@ -282,7 +282,7 @@ async fn every_short_history_with_every_crash_and_lost_reply_ends_well() {
             }
             for (act, fault) in &history {
                 all.act(*act, *fault).await;
-                world.sound(&told).await;
+                world.expect_consistent(&told).await;
             }
             all.end().await;
             count += 1;

@@ -21,7 +21,7 @@ async fn fault_of_the_published_algorithm_a_returning_worker_takes_no_object_of_
     world.advance(LEASE_MS);
     let new = world.take("search", "3").await.unwrap();
     assert_eq!((new.sending.id(), new.held.epoch > old.held.epoch), (ids[0], true));
-    world.sound("after the take-over").await;
+    world.expect_consistent("after the take-over").await;
     // The old worker returns: its calls have no effect, and it gets no object while the other holds it.
     assert_eq!(world.commit(&old.held, ids[0], 0, true).await, Committed::Lost);
     assert!(!world.fail(&old.held, ids[0], &Failed::Skip).await);
@@ -30,7 +30,7 @@ async fn fault_of_the_published_algorithm_a_returning_worker_takes_no_object_of_
         panic!("its lease is valid")
     };
     assert_eq!(next.id(), ids[1]);
-    world.sound("at the end").await;
+    world.expect_consistent("at the end").await;
 }
 
 /// "Queued events are at most as many as visits to come" is false while nothing has failed at all.
@@ -38,12 +38,12 @@ async fn fault_of_the_published_algorithm_a_returning_worker_takes_no_object_of_
 async fn fault_of_the_printed_algorithm_a_backlog_is_always_in_exactly_one_place() {
     let world = world().await;
     world.publish("work:1", 2).await;
-    world.sound("ready").await;
+    world.expect_consistent("ready").await;
     world.publish("work:1", 1).await;
-    world.sound("ready, and more came").await;
+    world.expect_consistent("ready, and more came").await;
     let taken = world.take("search", "a").await.unwrap();
     world.publish("work:1", 1).await;
-    world.sound("leased, and more came").await;
+    world.expect_consistent("leased, and more came").await;
     assert!(world.take("search", "b").await.is_none(), "a held object is not given to another worker");
     let mut id = taken.sending.id();
     for left in [3, 2, 1] {
@@ -51,10 +51,10 @@ async fn fault_of_the_printed_algorithm_a_backlog_is_always_in_exactly_one_place
             panic!("{left} are left")
         };
         id = next.id();
-        world.sound("in the middle of a visit").await;
+        world.expect_consistent("in the middle of a visit").await;
     }
     assert_eq!(world.commit(&taken.held, id, 0, true).await, Committed::Done);
-    world.sound("idle").await;
+    world.expect_consistent("idle").await;
     for key in ["object:queued", "object:leases", "object:workers", "object:work:1:event.worker"] {
         assert_eq!(number(&world.redis, "EXISTS", &[key]).await, 0, "{key}");
     }
@@ -75,7 +75,7 @@ async fn fault_of_the_published_algorithm_a_worker_that_never_returns_blocks_not
         "perhaps it was sent: that is an attempt"
     );
     assert_eq!(world.commit(&taken.held, ids[0], 0, true).await, Committed::Done);
-    world.sound("at the end").await;
+    world.expect_consistent("at the end").await;
 }
 
 /// The reply of the `SETNX` that took an object: a worker that did not receive it assumed that another had the object,
@@ -93,7 +93,7 @@ async fn fault_of_the_published_algorithm_a_lost_reply_of_a_take_loses_no_object
             "the same object, epoch and event"
         );
     }
-    world.sound("after repeats").await;
+    world.expect_consistent("after repeats").await;
     let other = world.take("search", "b").await.unwrap();
     assert_eq!(other.held.object, "work:2", "a worker holds at most one object");
 }
@@ -112,7 +112,7 @@ async fn a_lost_reply_of_a_commit_commits_once() {
     assert_eq!(world.commit(&taken.held, ids[1], 0, false).await, Committed::Lost);
     assert_eq!(strings(&world.redis, "LRANGE", &["object:work:1:events", "0", "-1"]).await.len(), 1);
     assert_eq!(strings(&world.redis, "MGET", &["object:work:1:last.event.id"]).await, [ids[1].to_string()]);
-    world.sound("at the end").await;
+    world.expect_consistent("at the end").await;
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn a_lost_reply_of_a_failure_fails_once() {
     let taken = world.take("search", "a").await.unwrap();
     assert!(world.fail(&taken.held, ids[0], &Failed::Retry { pause_ms: 1_000 }).await);
     assert!(!world.fail(&taken.held, ids[0], &Failed::Retry { pause_ms: 1_000 }).await);
-    world.sound("waiting for its retry").await;
+    world.expect_consistent("waiting for its retry").await;
     assert!(world.take("search", "a").await.is_none());
     world.publish("work:1", 1).await;
     assert!(world.take("search", "a").await.is_none(), "what comes does not shorten the pause");
@@ -139,7 +139,7 @@ async fn fault_of_the_printed_algorithm_a_poison_event_that_is_skipped_leaves_a_
     let ids = world.publish("work:1", 2).await;
     let taken = world.take("search", "a").await.unwrap();
     assert!(world.fail(&taken.held, ids[0], &Failed::Skip).await);
-    world.sound("skipped").await;
+    world.expect_consistent("skipped").await;
     let next = world.take("search", "a").await.unwrap();
     assert_eq!(next.sending.id(), ids[1]);
     assert_eq!(next.sending.gaps, [format!("{} {} 1 dead", ids[0], ids[0])]);
@@ -148,7 +148,7 @@ async fn fault_of_the_printed_algorithm_a_poison_event_that_is_skipped_leaves_a_
     let dead = world.handle().dead("search", 10).await.unwrap();
     assert_eq!((dead.len(), dead[0].attempts, &*dead[0].why), (1, 1, "answered 500"));
     assert!(dead[0].event.get().starts_with(&format!("{{\"id\":{}", ids[0])));
-    world.sound("at the end").await;
+    world.expect_consistent("at the end").await;
 }
 
 #[tokio::test]
@@ -163,14 +163,14 @@ async fn fault_of_the_printed_algorithm_a_poison_event_that_is_parked_waits_for_
         assert_eq!((taken.sending.id(), taken.sending.attempts), (ids[0], 0), "{skip}");
         assert_eq!(decide(skip).await, "leased");
         assert!(world.fail(&taken.held, ids[0], &Failed::Park).await);
-        world.sound("parked").await;
+        world.expect_consistent("parked").await;
         world.advance(LEASE_MS * 100);
         world.publish("work:1", 1).await;
         assert!(world.take("search", "a").await.is_none(), "nothing overtakes a parked event");
         assert_eq!(decide(skip).await, "done");
         // The reply was lost, and the decision is repeated: it skips no other event.
         assert_eq!(decide(skip).await, if skip { "other" } else { "ready" });
-        world.sound("decided").await;
+        world.expect_consistent("decided").await;
     }
     let next = world.take("search", "a").await.unwrap();
     assert_eq!((next.sending.id(), next.sending.gaps.len()), (ids[1], 1));
@@ -225,7 +225,7 @@ async fn a_direct_publish_never_overtakes_and_a_full_queue_refuses() {
         sent.push(id);
     }
     assert_eq!(sent, ids);
-    world.sound("drained").await;
+    world.expect_consistent("drained").await;
     // Nothing is queued any longer: the bus accepts it.
     let log = number(&world.redis, "HLEN", &["bus:log"]).await;
     bus.publish("shop", "works", direct()).await.remove(0).unwrap();
@@ -240,7 +240,7 @@ async fn a_direct_publish_never_overtakes_and_a_full_queue_refuses() {
     assert_eq!(world.try_publish("work:2", 1).await, Err(signalbox_bus::Refusal::QueueFull));
     world.commit(&taken.held, taken.sending.id(), 0, true).await;
     assert_eq!(world.publish("work:2", 1).await.len(), 1);
-    world.sound("at the end").await;
+    world.expect_consistent("at the end").await;
 }
 
 /// Redis does not undo a script that fails half-way, so a key of another type must be found before the first write.
@@ -253,7 +253,7 @@ async fn a_foreign_key_in_the_way_of_one_object_stops_no_other() {
     number(&world.redis, "SADD", &["object:work:1:gaps", "x"]).await;
     let taken = world.take("search", "a").await.unwrap();
     assert_eq!(taken.held.object, "work:2");
-    world.sound("one is set aside").await;
+    world.expect_consistent("one is set aside").await;
     number(&world.redis, "DEL", &["object:work:1:gaps"]).await;
     assert_eq!(world.unpark("work:1").await, "done");
     assert_eq!(world.take("search", "b").await.unwrap().held.object, "work:1");
@@ -296,6 +296,6 @@ async fn a_foreign_key_in_the_place_of_a_queue_refuses_the_event_and_nothing_is_
         assert_eq!(number(&world.redis, "EXISTS", &["object:queued", "bus:objects"]).await, 0, "{key}");
         number(&world.redis, "DEL", &[key]).await;
         world.publish("work:1", 1).await;
-        world.sound(key).await;
+        world.expect_consistent(key).await;
     }
 }

@@ -397,7 +397,7 @@ proptest! {
             let mut model = Model::new().await;
             for step in &steps {
                 model.act(step).await;
-                model.world.sound(&format!("{step:?}")).await;
+                model.world.expect_consistent(&format!("{step:?}")).await;
                 model.accounted().await;
             }
         });

@@ -248,7 +248,7 @@ impl Both {
     }
 
     async fn compare(&self, when: &str) {
-        self.world.sound(when).await;
+        self.world.expect_consistent(when).await;
         self.reference.check().unwrap_or_else(|violation| panic!("{when}: {violation}"));
         assert_eq!(self.ready().await, self.reference.ready(), "{when}: ready objects");
         let mut dead = Vec::new();

@@ -45,14 +45,14 @@ async fn a_redriven_event_keeps_its_id_is_marked_and_goes_behind_what_waits() {
     let ids = world.publish("work:1", 3).await;
     bury_the_first(&world, "work:1").await;
     assert_eq!(world.handle().redrive("search").await.unwrap(), (1, 0));
-    world.sound("redriven").await;
+    world.expect_consistent("redriven").await;
     let one = |id: u64, redriven: bool| ("work:1".to_owned(), id, redriven);
     assert_eq!(send_all(&world).await, [one(ids[1], false), one(ids[2], false), one(ids[0], true)]);
     let status = world.stores[0].status("work:1").await.unwrap();
     assert_eq!(status.sent, Some(ids[2]), "the latest one stays the latest");
     assert_eq!(world.handle().redrive("search").await.unwrap(), (0, 0), "a repeat finds nothing");
     assert!(matches!(world.handle().redrive("other").await, Err(Error::NoSuchBackend)));
-    world.sound("at the end").await;
+    world.expect_consistent("at the end").await;
 }
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn a_letter_that_dies_again_is_marked_once_and_stays_if_the_queue_is_full(
     for round in 0..3 {
         bury_the_first(&world, "work:1").await;
         assert_eq!(world.handle().redrive("search").await.unwrap(), (1, 0), "{round}");
-        world.sound("redriven").await;
+        world.expect_consistent("redriven").await;
     }
     let queued = strings(&world.redis, "LRANGE", &["object:work:1:events", "0", "-1"]).await;
     assert_eq!(queued.len(), 1);
@@ -76,7 +76,7 @@ async fn a_letter_that_dies_again_is_marked_once_and_stays_if_the_queue_is_full(
     world.publish("work:2", 1).await;
     assert_eq!(world.handle().redrive("search").await.unwrap(), (0, 1), "its queue is full");
     assert_eq!(world.handle().dead("search", 10).await.unwrap().len(), 1);
-    world.sound("at the end").await;
+    world.expect_consistent("at the end").await;
 }
 
 /// In the order of their deaths, over more than one call of the script.
@@ -93,7 +93,7 @@ async fn many_letters_of_many_objects_are_redriven_completely() {
     assert_eq!(world.handle().remove_backend("search", None).await.unwrap(), Removed::Gone);
     world.backend("search", "work:", OnFailure::Skip).await;
     assert_eq!(world.handle().redrive("search").await.unwrap(), (270, 0));
-    world.sound("redriven").await;
+    world.expect_consistent("redriven").await;
     let mut sent: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for (object, id, redriven) in send_all(&world).await {
         assert!(redriven);
@@ -133,7 +133,7 @@ async fn a_backend_with_events_is_not_removed_without_a_word() {
     // An operator who does not want to wait for a hanging backend changes the treatment.
     assert_eq!(handle.remove_backend("search", Some(Queued::Dead)).await.unwrap(), Removed::Gone);
     assert!(matches!(handle.remove_backend("search", None).await, Err(Error::NoSuchBackend)));
-    world.sound("gone").await;
+    world.expect_consistent("gone").await;
 }
 
 #[tokio::test]
@@ -144,7 +144,7 @@ async fn dead_keeps_every_event_and_discard_none_and_both_leave_a_gap() {
         let leased = world.take("search", "work:leased").await.unwrap();
         let handle = world.handle();
         assert_eq!(handle.remove_backend("search", Some(queued)).await.unwrap(), Removed::Gone);
-        world.sound("gone").await;
+        world.expect_consistent("gone").await;
         let numbers = strings(&world.redis, "HKEYS", &["object:numbers"]).await;
         assert!(!numbers.iter().any(|field| field.contains('@')), "{numbers:?}");
         for key in ["queued", "leases", "retry", "parked", "workers"] {
@@ -190,7 +190,7 @@ async fn a_removal_whose_pacemaker_died_is_finished_by_another() {
     let mut cursor = "0".to_owned();
     let stepped = removal::step(&world.bus.handle, &world.stores[0], "search", &mut cursor).await.unwrap();
     assert_eq!(stepped, Step::Going, "there is more than one step has time for");
-    world.sound("half way").await;
+    world.expect_consistent("half way").await;
     let receiver = Receiver::new();
     let running = Running::start(&world, hasty(), &receiver);
     eventually("the backend to be gone", || async {
@@ -200,7 +200,7 @@ async fn a_removal_whose_pacemaker_died_is_finished_by_another() {
     .await;
     assert_eq!(receiver.log().len(), 0, "nothing is sent to a backend whose events are dropped");
     assert_eq!(number(&world.redis, "LLEN", &["object:dead@search"]).await, 1_200);
-    world.sound("gone").await;
+    world.expect_consistent("gone").await;
     running.stop().await;
 }
 
@@ -231,11 +231,11 @@ async fn in_four_shards_a_removal_clears_each_and_a_redrive_reaches_each() {
     let not_empty = Removed::NotEmpty { objects: 20, events: 60 };
     assert_eq!(handle.remove_backend("search", None).await.unwrap(), not_empty);
     assert_eq!(handle.remove_backend("search", Some(Queued::Dead)).await.unwrap(), Removed::Gone);
-    world.sound("gone").await;
+    world.expect_consistent("gone").await;
     assert_eq!(handle.dead("search", 100).await.unwrap().len(), 60);
     world.backend("search", "work:", OnFailure::Skip).await;
     assert_eq!(handle.redrive("search").await.unwrap(), (60, 0));
-    world.sound("redriven").await;
+    world.expect_consistent("redriven").await;
     let receiver = Receiver::new();
     let running = Running::start(&world, hasty(), &receiver);
     eventually("all of them", || async {

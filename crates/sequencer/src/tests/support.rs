@@ -116,7 +116,7 @@ impl World {
     }
 
     /// Checks every predicate now, except O7: time does not pass or jumps here, and no fetcher sweeps.
-    pub(super) async fn sound(&self, when: &str) {
+    pub(super) async fn expect_consistent(&self, when: &str) {
         let registry = self.bus.handle.registry();
         let names: Vec<&str> = registry.backends.keys().map(String::as_str).collect();
         for store in &self.stores {

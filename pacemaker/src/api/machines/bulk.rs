@@ -200,7 +200,7 @@ async fn create_many(
             }
             Err(problem) => Err(problem),
         };
-        told(item.name, result, StatusCode::CREATED)
+        item_result(item.name, result, StatusCode::CREATED)
     };
     Ok(Answer(Results { results: stream::iter(items).map(work).buffered(AT_A_TIME).collect().await }))
 }
@@ -230,7 +230,7 @@ async fn update_many(
             Ok(()) => app.machines.labels.update(machine, &item.name, &update).await.map_err(Problem::from),
             Err(problem) => Err(problem),
         };
-        told(item.name, result, StatusCode::OK)
+        item_result(item.name, result, StatusCode::OK)
     };
     Ok(Answer(Results { results: stream::iter(items).map(work).buffered(AT_A_TIME).collect().await }))
 }
@@ -245,7 +245,7 @@ async fn read(app: &App, machine: &str, body: &[u8]) -> Result<Vec<Item>, Proble
     Ok(items.labels)
 }
 
-fn told(name: String, result: Result<signalbox_machines::Answer, Problem>, good: StatusCode) -> Value {
+fn item_result(name: String, result: Result<signalbox_machines::Answer, Problem>, good: StatusCode) -> Value {
     let (status, mut value) = match result {
         Ok(answer) => (good.as_u16(), serde_json::to_value(Changed::new(name, answer)).unwrap_or_default()),
         Err(problem) => (
