@@ -75,7 +75,7 @@ function objects.expect_shared()
 end
 
 -- Whether the keys of an object and its backend are of the right types.
-function objects.expect_consistent(object, backend)
+function objects.is_consistent(object, backend)
   return is('zset', objects.ready_key(backend)) and is('list', base .. 'dead@' .. backend)
     and is('list', objects.of(object, 'events')) and is('list', objects.of(object, 'gaps'))
     and is('string', objects.of(object, 'flight')) and is('string', objects.of(object, 'event.worker'))
@@ -83,7 +83,7 @@ function objects.expect_consistent(object, backend)
 end
 
 function objects.expect_of(object, backend)
-  if not objects.expect_consistent(object, backend) then
+  if not objects.is_consistent(object, backend) then
     local owners = 'the object ' .. object .. ' or of the backend ' .. backend
     error({ err = 'WRONGTYPE a key of ' .. owners .. ' is of another type' })
   end

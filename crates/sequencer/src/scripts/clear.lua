@@ -39,7 +39,7 @@ local function main(objects)
   for at = 1, #scanned[2], 2 do
     local object = scanned[2][at]
     -- A scan may name an object twice, so its backend is read again.
-    if call('HGET', KEYS[1], object) == backend and objects.expect_consistent(object, backend) then
+    if call('HGET', KEYS[1], object) == backend and objects.is_consistent(object, backend) then
       if given_up >= most then return { ARGV[5], given_up, left() } end
       stop(object)
       local entries = call('LRANGE', objects.of(object, 'events'), 0, most - given_up - 1)

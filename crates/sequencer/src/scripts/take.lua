@@ -19,7 +19,7 @@ local function sweep(objects, ended, now, lease_ms)
     local backend = redis.call('HGET', KEYS[1], object)
     if not backend then
       redis.call('ZREM', objects.key('leases'), object)
-    elseif not objects.expect_consistent(object, backend) then
+    elseif not objects.is_consistent(object, backend) then
       redis.call('ZADD', objects.key('leases'), objects.text(now + lease_ms), object)
     else
       local owner = redis.call('GET', objects.of(object, 'event.worker')) or ''
@@ -67,11 +67,11 @@ local function serve(objects, leases, backend, free)
     for n = 1, #popped, 2 do names[#names + 1] = popped[n] end
     local plain = not objects.any_has(names, 'failure', 'gaps')
     for _, object in ipairs(names) do
-      local entry = (plain or objects.expect_consistent(object, backend)) and redis.pcall('LPOP', objects.of(object, 'events'))
+      local entry = (plain or objects.is_consistent(object, backend)) and redis.pcall('LPOP', objects.of(object, 'events'))
       if type(entry) == 'string' then
         lease(objects, leases, object, backend, free[next_free], entry)
         next_free = next_free + 1
-      elseif objects.expect_consistent(object, backend) then
+      elseif objects.is_consistent(object, backend) then
         objects.settle(object, backend)
       else
         redis.pcall('ZADD', objects.key('parked'), objects.text(leases.now), object)
