@@ -67,7 +67,8 @@ local function serve(objects, leases, backend, free)
     for n = 1, #popped, 2 do names[#names + 1] = popped[n] end
     local plain = not objects.any_has(names, 'failure', 'gaps')
     for _, object in ipairs(names) do
-      local entry = (plain or objects.is_consistent(object, backend)) and redis.pcall('LPOP', objects.of(object, 'events'))
+      local entry = (plain or objects.is_consistent(object, backend))
+        and redis.pcall('LPOP', objects.of(object, 'events'))
       if type(entry) == 'string' then
         lease(objects, leases, object, backend, free[next_free], entry)
         next_free = next_free + 1
