@@ -43,7 +43,7 @@ async fn facts(
     machines.define("ring", &json!([gate("left", "right"), gate("right", "left")]))?;
     let created = machines.create("ring", "left", labels, |_| json!({"side": "left"})).await?;
     let mut runs = Vec::new();
-    // The first run warms everybody up, and one more brings an even number: all are where they began.
+    // The first run warms everything up, and one more brings an even number: all are where they began.
     for round in 0..=rounds {
         let side = if round % 2 == 0 { "right" } else { "left" };
         let requests = machines.many("PATCH", "ring", labels, |_| json!({"side": side}));

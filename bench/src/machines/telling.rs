@@ -59,7 +59,7 @@ pub(super) async fn measure(
             send_to_each(&ends, &targets, requests, connections).await?;
             let elapsed = begun.elapsed().max(Duration::from_nanos(1));
             let run = Run { units: share * pacemakers as u64, elapsed, cost: machines.cost() - cost };
-            // The first run warms everybody up.
+            // The first run warms everything up.
             if round > 0 {
                 runs.push(run);
             }

@@ -118,7 +118,7 @@ async fn sinks(session: &Session, testbed: &Testbed, output: &mut Output) -> any
         let mut runs = Vec::new();
         for run in 0..=session.rounds.min(3) {
             let done = once(testbed, sink, sink.events(session.quick)).await?;
-            // The first run warms everybody up.
+            // The first run warms everything up.
             if run > 0 {
                 runs.push(done);
             }

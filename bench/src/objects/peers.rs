@@ -61,7 +61,7 @@ pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
     for round in 0..=session.rounds.min(3) {
         for ((name, _, party), contender) in parties.iter_mut().zip(&mut contenders) {
             let sample = turn(testbed, party, work).await.with_context(|| format!("a turn of {name}"))?;
-            // The first round warms everybody up.
+            // The first round warms everything up.
             if round > 0 {
                 contender.samples.push(sample);
             }

@@ -68,7 +68,7 @@ pub(super) async fn measure(session: &Session, testbed: &Testbed, output: &mut O
     for round in 0..=size.turns {
         for (queue, turns) in queues.iter_mut().zip(&mut turns) {
             let turn = once(testbed, queue, size.turn).await?;
-            // The first round warms everybody up.
+            // The first round warms everything up.
             if round > 0 {
                 turns.push(turn);
             }

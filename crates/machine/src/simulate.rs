@@ -228,7 +228,7 @@ enum Wake {
 
 enum Then {
     Look(usize),
-    /// A feed is there now, or failed and is asked again, or the label has rested.
+    /// A feed is there now, or failed and is queried again, or the label has rested.
     Again,
     /// Another attempt.
     Act,

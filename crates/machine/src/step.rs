@@ -165,11 +165,11 @@ pub enum Rest {
         /// A failed feed was needed: it has to be queried again, and then the gate evaluated.
         failed_feed: Option<String>,
     },
-    /// At a gate whose condition reads this feed: ask it, and call again with [`Event::Again`].
+    /// At a gate whose condition reads this feed: query it, and call again with [`Event::Again`].
     NeedsFeed(String),
     /// In an action that is to be started.
     Acting,
-    /// In an action that is done, but where to go depends on this feed, which failed: ask it again later.
+    /// In an action that is done, but where to go depends on this feed, which failed: query it again later.
     Choosing(String),
     /// The same, but the feed was not queried yet: query it, and call again with [`Event::Done`].
     ChoosingNeedsFeed(String),
@@ -233,7 +233,7 @@ impl<'m> Known<'m> {
         self.answers.insert(feed.to_owned(), answer);
     }
 
-    /// Whether the feed was asked, with whatever result.
+    /// Whether the feed was queried, with whatever result.
     #[must_use]
     pub fn has(&self, feed: &str) -> bool {
         self.answers.contains_key(feed)
@@ -499,7 +499,7 @@ fn choose<'a>(next: &'a Next, facts: &'a Facts<'_>) -> Result<StateIndex, NeedsF
                     return Ok(*state);
                 }
             }
-            // Also without any destination the value is asked for: whether its feed can be had may matter.
+            // Also without any destination the value is queried for: whether its feed can be had may matter.
             path.value(facts)?;
             Ok(*default)
         }

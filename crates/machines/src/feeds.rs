@@ -100,7 +100,7 @@ impl Inspected {
             Self::Failed(why, true) => json!({"result": "default", "error": why}),
             Self::Failed(why, false) => json!({"result": "failed", "error": why}),
             Self::NotAsked => {
-                json!({"result": "not_asked", "error": "it was asked too often in this second; look again"})
+                json!({"result": "not_asked", "error": "it was queried too often in this second; retry"})
             }
         }
     }

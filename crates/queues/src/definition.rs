@@ -34,7 +34,7 @@ pub struct Definition {
     /// Messages of one facet that may be in flight at a time (in each shard); no limit when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_flight_limit: Option<u64>,
-    /// How often a message is handed out before it becomes a dead letter; 0 for no limit.
+    /// How often a message is delivered before it becomes a dead letter; 0 for no limit.
     pub max_attempts: u32,
     /// How long a message may wait before it is dropped.
     pub retention_seconds: u64,

@@ -26,7 +26,7 @@ use signalbox_store::{Clock, Fabric, Shard};
 /// known by them, gives the ids; the scripts here have the same numbers.
 pub(super) const ID_EPOCH_MS: u64 = 1_704_067_200_000;
 pub(super) const IDS_PER_MS: u64 = 6_400;
-/// Dead letters that one call puts back.
+/// Dead letters that one call returns.
 const REDRIVE_PART: u64 = 500;
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -120,7 +120,7 @@ impl Handle {
         &self.inner.options
     }
 
-    /// Hands out messages, and waits for the first if that is wanted. `revision` is that of the queue's definition as the
+    /// Delivers messages, and waits for the first if that is wanted. `revision` is that of the queue's definition as the
     /// caller knows it.
     ///
     /// [`Error::NoSuchQueue`], [`Error::Behind`], [`Error::Busy`]; also when the fabric does not answer: then messages

@@ -85,7 +85,7 @@ impl Metrics {
         }
     }
 
-    /// Counts how long a message had waited when it was handed out for the first time.
+    /// Counts how long a message had waited when it was delivered for the first time.
     pub(super) fn dwelt(&self, queue: &str, noisy: bool, seconds: f64) {
         let tenant = if noisy { "noisy" } else { "quiet" };
         self.dwell.get_or_create(&Dwelt { queue: queue.to_owned(), tenant }).observe(seconds);

@@ -15,7 +15,7 @@ pub struct Receipt {
     pub shard: usize,
     /// The message.
     pub id: u64,
-    /// The how-manieth time it was handed out, from 1.
+    /// The number of this delivery, from 1.
     pub attempt: u32,
     /// Until when it was held at first, unix milliseconds of the shard's clock.
     pub until_ms: u64,

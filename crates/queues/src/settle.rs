@@ -16,7 +16,7 @@ pub enum Settled {
     Back,
     /// The message waits for its delay.
     Delayed,
-    /// The message was handed out often enough and is a dead letter.
+    /// The message was delivered often enough and is a dead letter.
     Dead,
     /// The lease ends at this moment, unix milliseconds of the shard's clock.
     Extended(u64),

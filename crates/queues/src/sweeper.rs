@@ -15,7 +15,7 @@ use super::{
     store::Store,
 };
 
-/// Messages of either kind that one call gives back.
+/// Messages of either kind that one call returns.
 const PART: usize = 500;
 /// Before another try when the fabric does not answer.
 const PAUSE: Duration = Duration::from_secs(1);

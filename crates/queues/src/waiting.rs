@@ -21,7 +21,7 @@ struct Waiters {
     count: usize,
 }
 
-/// A waiter's place; given back when dropped.
+/// A waiter's place; returned when dropped.
 #[derive(Debug)]
 pub(super) struct WaitSlot<'a> {
     waiting: &'a Waiting,

@@ -46,7 +46,7 @@ local function segment_of(id)
   return known_segment
 end
 
--- An item of a queue: `id`, `id@segment` when the body was stored again (redriven), `#attempts` when it was handed out
+-- An item of a queue: `id`, `id@segment` when the body was stored again (redriven), `#attempts` when it was delivered
 -- before. Returns the id and the segment as text, and the attempts as a number.
 function facets.item(item)
   local number = tonumber(item)

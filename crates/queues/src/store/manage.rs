@@ -41,7 +41,7 @@ const NONE: &[&str] = &[];
 pub struct DeadLetter {
     /// When it became a dead letter, unix milliseconds.
     pub died_ms: u64,
-    /// How often it was handed out.
+    /// How often it was delivered.
     pub attempts: u32,
     /// The last outcome: `nacked` or `expired`.
     pub reason: String,

@@ -26,7 +26,7 @@ pub(crate) enum Nacked {
     Back,
     /// It waits for its delay.
     Delayed,
-    /// It was handed out often enough.
+    /// It was delivered often enough.
     Dead,
 }
 
